@@ -19,7 +19,6 @@ from ..utils.errors import reraise_as_value_error
 
 VOCAB_SIZE, PRESET = 8000, "tiny"
 PREFIXES = {"train": "", "validation": "validation_", "test": "test_"}  # of the arguments of each split
-NEW_MODEL = ("tokenizer", "vocab_size", "special_tokens", "preset")  # what a saved model has
 CONSTANTS = ("true", "false", "none")  # in any case
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
 
@@ -173,7 +172,9 @@ class ModelArguments:
     special_tokens: list[str] | None = HfArg(default=None, help="More special tokens of the tokenizer, such as '<bt>'.")
     preset: str | None = HfArg(default=None, help=f"Preset of RandomTransformerConfig; default: {PRESET}.")
     config_overrides: str = HfArg(default="", help='Fields that override the preset: "d_model=256,dropout=0.2".')
-    model_name_or_path: str | None = HfArg(default=None, help="Saved model to fine-tune.")
+    model_name_or_path: str | None = HfArg(
+        default=None, help="Saved model to fine-tune; with tokenizer or vocab_size, the parent of a new vocabulary."
+    )
     lora_rank: int | None = HfArg(default=None, help="LoRA rank; the base model is frozen.")
     lora_alpha: int | None = HfArg(default=None, help="LoRA scaling: alpha / rank; default: alpha of 2 · rank.")
     lora_dropout: float = HfArg(default=0.0, help="Dropout rate on the input of the LoRA layers.")
@@ -181,7 +182,10 @@ class ModelArguments:
 
     def __post_init__(self) -> None:
         if self.model_name_or_path is not None:
-            self._check_unset("with model_name_or_path (the saved one is used)", *NEW_MODEL)
+            fixed_names = ("preset",) if self.has_new_vocabulary else ("preset", "special_tokens")
+            self._check_unset("with model_name_or_path (the saved one is used)", *fixed_names)
+            if self.has_new_vocabulary:
+                self._check_unset("with another vocabulary than that of model_name_or_path", "lora_rank")
             fixed = sorted(set(parse_overrides(self.config_overrides)) - set(DROPOUTS))
             if fixed:  # a saved model has an architecture
                 raise ValueError(
@@ -196,6 +200,16 @@ class ModelArguments:
         for name in ("vocab_size", "lora_rank", "lora_alpha"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}.")
+
+    @property
+    def has_new_vocabulary(self) -> bool:
+        """Whether the vocabulary is not that of a saved model."""
+        return self.model_name_or_path is None or self.tokenizer is not None or self.vocab_size is not None
+
+    @property
+    def saved_tokenizer(self) -> str | None:
+        """The tokenizer to load; `None` to train one."""
+        return self.tokenizer if self.has_new_vocabulary else self.model_name_or_path
 
     def _check_unset(self, reason: str, *names: str) -> None:
         for name in names:

@@ -109,6 +109,9 @@ def _summary(result: RunResult, model_args: ModelArguments) -> str:
         overrides = f", {model_args.config_overrides}" if model_args.config_overrides else ""
         sizes = f"preset `{model_args.preset or PRESET}`{overrides}"
         return f"A Transformer of {result.parameters:,} parameters ({sizes}), trained from scratch"
+    if model_args.has_new_vocabulary:
+        parent = f"the weights of `{model_args.model_name_or_path}` and another vocabulary"
+        return f"A Transformer of {result.parameters:,} parameters, which started from {parent}, trained"
     if model_args.lora_rank is None:
         return f"`{model_args.model_name_or_path}`, {result.parameters:,} parameters, fine-tuned"
     adapter = f"A LoRA adapter (rank {model_args.lora_rank}, {result.trained:,} parameters)"

@@ -23,6 +23,7 @@ from ..utils.vocabulary import check_tokenizer
 from .arguments import DROPOUTS, VOCAB_SIZE, DataArguments, ModelArguments, parse_overrides
 from .checkpoints import MARKER, STATE, is_complete
 from .manifest import check_folder
+from .parent import special_ids, with_vocabulary
 from .recipe import TranslationTrainingArguments
 
 
@@ -44,13 +45,13 @@ def check_arguments(data: DataArguments, model_args: ModelArguments, args: Trans
             raise ValueError(f"lora_rank={rank} requires peft: pip install 'random-transformer[adapters]'.")
     call_on_main_process(lambda: _check_folders(model_args, Path(args.output_dir), args.resume_from_checkpoint))
     config = None if model_args.model_name_or_path is None else _saved_config(model_args)
-    tokenizer, saved = None, model_args.model_name_or_path or model_args.tokenizer
+    tokenizer, saved = None, model_args.saved_tokenizer
     if saved is not None:
         with reraise_as_value_error(f"tokenizer must be a saved tokenizer, got {saved!r}"):
             tokenizer = load_tokenizer(saved, model_args.special_tokens or ())
     if config is None:
         config = model_args.config((model_args.vocab_size or VOCAB_SIZE) if tokenizer is None else len(tokenizer))
-    elif tokenizer is not None:
+    elif tokenizer is not None and not model_args.has_new_vocabulary:
         check_tokenizer(tokenizer, config)
     for name in ("num_heads", "d_ff"):  # with shards of different sizes, dropout would differ between the processes
         if (size := getattr(config, name)) % args.tp_size:
@@ -141,6 +142,8 @@ def build_model(
     """
     set_seed(args.seed)  # random weights depend on the seed only, not on earlier random numbers
     model = _new_model(model_args, tokenizer) if model_args.model_name_or_path is None else _saved_model(model_args)
+    if model_args.model_name_or_path is not None and model_args.has_new_vocabulary:
+        model = with_vocabulary(model, load_tokenizer(model_args.model_name_or_path), tokenizer)
     model.generation_config.update(max_length=model.config.max_position_embeddings, **args.generation_kwargs)
     if args.tp_size * args.fsdp_size > 1:
         model = _sharded(model, args)
@@ -150,11 +153,7 @@ def build_model(
 def _new_model(
     model_args: ModelArguments, tokenizer: PreTrainedTokenizerBase
 ) -> RandomTransformerForConditionalGeneration:
-    ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "bos", "eos")}
-    # A target starts with the padding token if the tokenizer has no start token, as in Marian and T5.
-    start = ids["pad_token_id"] if ids["bos_token_id"] is None else ids["bos_token_id"]
-    config = model_args.config(len(tokenizer), decoder_start_token_id=start, **ids)
-    return RandomTransformerForConditionalGeneration(config)
+    return RandomTransformerForConditionalGeneration(model_args.config(len(tokenizer), **special_ids(tokenizer)))
 
 
 def _saved_model(model_args: ModelArguments) -> RandomTransformerForConditionalGeneration:

@@ -187,7 +187,7 @@ def prepare_tokenizer(run: Run, lines: int) -> PreTrainedTokenizerBase:
     Raises:
         ValueError: the folder has a tokenizer that differs from the recorded one.
     """
-    saved = run.model.model_name_or_path or run.model.tokenizer
+    saved = run.model.saved_tokenizer
     pairs = [corpus.languages.codes for corpus in run.corpora["train"] if corpus.languages.codes]
     sides = zip(("src_lang", "tgt_lang"), zip(*pairs, strict=True), strict=False)
     defaults = {name: codes[0] for name, codes in sides if len({*codes}) == 1}
@@ -231,7 +231,7 @@ def check_languages(sets: Mapping[str, Sequence[Corpus]], model_args: ModelArgum
     """
     used = distinct_languages(chain.from_iterable(sets.values()))
     available, origin = distinct_languages(sets["train"]), "the training corpora"
-    if (saved := model_args.model_name_or_path or model_args.tokenizer) is not None:
+    if (saved := model_args.saved_tokenizer) is not None:
         tokenizer = load_tokenizer(saved)
         available, origin = tokenizer_languages(tokenizer), f"the tokenizer in {saved}"
         if available and not used and None in (tokenizer.src_lang, tokenizer.tgt_lang):

@@ -64,7 +64,18 @@ def test_config_overrides():
         ({"lora_rank": 4}, r"lora_rank requires model_name_or_path \(the base model\), got 4 without it"),
         ({"lora_target_modules": "fc1"}, "lora_target_modules must be unset without lora_rank, got 'fc1'"),
         ({"model_name_or_path": "m", "lora_rank": 2, "lora_alpha": 0}, "lora_alpha must be at least 1, got 0"),
-        ({"model_name_or_path": "m", "tokenizer": "t"}, "tokenizer must be unset with model_name_or_path.*got 't'"),
+        (
+            {"model_name_or_path": "m", "special_tokens": ["<a>"]},
+            "special_tokens must be unset with model_name_or_path",
+        ),
+        (
+            {"model_name_or_path": "m", "tokenizer": "t", "preset": "big"},
+            "preset must be unset with model_name_or_path",
+        ),
+        (
+            {"model_name_or_path": "m", "tokenizer": "t", "lora_rank": 2},
+            "lora_rank must be unset with another vocabulary",
+        ),
     ],
 )
 def test_invalid_model_arguments_raise(options, message):

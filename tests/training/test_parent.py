@@ -1,0 +1,91 @@
+"""Training that starts from a parent with another vocabulary."""
+
+import pytest
+import torch
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from modeling_random_transformer import RandomTransformerTokenizer
+from modeling_random_transformer.conversion.sentencepiece import from_sentencepiece
+from modeling_random_transformer.training.parent import pieces_of_tokens, with_vocabulary
+from tests.helpers.marian import train_sentencepiece
+from tests.helpers.models import tiny_model
+from tests.helpers.training import UNSCORED, run
+
+OLD = RandomTransformerTokenizer.train(
+    ["the red car", "a red dog"] * 4, vocab_size=290, languages=["en"], src_lang="en"
+)
+NEW = RandomTransformerTokenizer.train(["the red wagon"] * 4, vocab_size=300, languages=["sw", "en"])
+
+
+def vocabularies(model):
+    return {name: weight for name, weight in model.state_dict().items() if len(weight) == model.config.vocab_size}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"decoder_start_token_id": 0, "lm_head_bias": True, "share_embeddings": False, "tie_word_embeddings": False},
+        {"position_embedding": "learned"},
+    ],
+)
+def test_all_other_weights_and_shared_tokens_are_the_parents(options):
+    parent = tiny_model(vocab_size=len(OLD), **options)
+    child = with_vocabulary(parent, OLD, NEW)
+    assert (child.config.vocab_size, child.config.decoder_start_token_id) == (len(NEW), NEW.bos_token_id)
+    known, tokens = OLD.get_vocab(), NEW.get_vocab()
+    shared = [token for token in tokens if token in known and token not in ("<s>", "<unk>")]
+    assert {"<pad>", "</s>", "__en__", "Ġred", "the", "Ã"} <= {*shared}
+    new, old = ([ids[token] for token in shared] for ids in (tokens, known))
+    for name, weight in child.state_dict().items():
+        before = parent.state_dict()[name]
+        if name not in vocabularies(child):
+            assert torch.equal(weight, before)
+            continue
+        assert torch.equal(weight[new], before[old])
+        assert torch.equal(weight[NEW.bos_token_id], before[parent.config.decoder_start_token_id])
+
+
+def test_new_tokens_are_means_of_their_pieces():
+    pieces = dict(zip(NEW.convert_ids_to_tokens(range(len(NEW))), pieces_of_tokens(OLD, NEW), strict=True))
+    assert [OLD.convert_ids_to_tokens(ids) for ids in (pieces["Ġwagon"], pieces["Ġred"])] == [
+        ["Ġ", "w", "a", "g", "o", "n"],
+        ["Ġred"],
+    ]
+    assert pieces["__sw__"] == []
+    parent = tiny_model(vocab_size=len(OLD))
+    child = with_vocabulary(parent, OLD, NEW)
+    embedding, weight = parent.get_input_embeddings().weight, child.get_input_embeddings().weight
+    rows = embedding[pieces["Ġwagon"]]
+    found = weight[NEW.convert_tokens_to_ids("Ġwagon")]
+    torch.testing.assert_close(found.norm(), rows.norm(dim=1).mean())
+    torch.testing.assert_close(found / found.norm(), rows.mean(dim=0) / rows.mean(dim=0).norm())
+    torch.testing.assert_close(weight[NEW.convert_tokens_to_ids("__sw__")], embedding.mean(dim=0))
+
+
+def test_words_of_a_sentencepiece_model_are_shared(tmp_path):
+    pytest.importorskip("sentencepiece")
+    file = tmp_path / "parent.spm"
+    train_sentencepiece(file, ["the red car", "a red dog", "big red cars"] * 9, vocab_size=40, model_type="bpe")
+    parent = from_sentencepiece(file)
+    new = RandomTransformerTokenizer.train(["a red car"] * 9, vocab_size=300)
+    found = dict(zip(new.convert_ids_to_tokens(range(len(new))), pieces_of_tokens(parent, new), strict=True))
+    assert parent.convert_ids_to_tokens(found["Ġred"]) == ["▁red"]
+    assert found["Ã"] == []  # a part of a character
+    back = dict(zip(parent.convert_ids_to_tokens(range(len(parent))), pieces_of_tokens(new, parent), strict=True))
+    assert new.convert_ids_to_tokens(back["▁red"]) == ["Ġred"]
+
+
+@pytest.mark.parametrize("vocab_size", [270, None])
+def test_a_run_with_another_vocabulary(finished, tmp_path, vocab_size):
+    NEW.save_pretrained(tmp_path / "tokenizer")
+    saved = {"tokenizer": str(tmp_path / "tokenizer"), "source_lang": "en", "target_lang": "sw"}
+    options = {"vocab_size": vocab_size} | ({} if vocab_size else saved)
+    common = {"config_overrides": "", "model_name_or_path": str(finished / "out"), "max_steps": 2, **UNSCORED}
+    result = run(finished, tmp_path / "out", **common, **options, learning_rate=1e-12, average_last=1)
+    model, tokenizer = (each.from_pretrained(result.folder) for each in (AutoModelForSeq2SeqLM, AutoTokenizer))
+    parent = AutoModelForSeq2SeqLM.from_pretrained(finished / "out")
+    assert model.config.vocab_size == len(tokenizer) != parent.config.vocab_size
+    layer = "model.encoder.layers.0.fc1.weight"
+    torch.testing.assert_close(model.state_dict()[layer], parent.state_dict()[layer])
+    card = (result.folder / "README.md").read_text()
+    assert "started from the weights of `out` and another vocabulary, trained on 120 pairs" in " ".join(card.split())
