@@ -5,9 +5,11 @@
 # with `trace` and changes them with `intervene`, which use the same names. Reading shows what is *correlated* with a
 # translation; changing shows what *causes* it.
 #
-# The model is the English-Spanish translator that the previous notebook has trained and saved. Run that one first.
+# The model is the English-Spanish translator that the previous notebook has trained and saved. If it has not been run,
+# the first cell trains the model, in a minute or two.
 
 # %%
+import subprocess
 import sys
 from pathlib import Path
 
@@ -25,7 +27,7 @@ from tutorials.training_helpers import configure_libraries, translate
 
 FOLDER = Path("outputs/translator")
 if not FOLDER.is_dir():
-    raise FileNotFoundError(f"{FOLDER} must be the model of 02_train_a_translator, which must be run first.")
+    subprocess.run([sys.executable, "02_train_a_translator.py"], check=True, stdout=subprocess.DEVNULL)
 configure_libraries(seed=0)
 model, tokenizer = load_translator(FOLDER)
 layers, heads = model.config.decoder_layers, model.config.num_heads

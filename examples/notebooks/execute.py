@@ -7,12 +7,16 @@ The source of a notebook is a script in jupytext's percent format, `NN_name.py`.
 `NN_name.ipynb` beside it. A stored notebook has no timings, paths or random ids, so that it changes only if its
 outputs change.
 
+Two cells are added at the top of each notebook: a button that opens it on a hosted service, and a cell that installs
+the package there. Where the reader has to write code, the outputs are those of the solution.
+
 Exit status: 0 on success; 1 if a cell raises an error or its outputs cannot be stored; 2 if an argument is invalid.
 """
 
 import os
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import jupytext
@@ -32,6 +36,19 @@ METADATA = {
     "language_info": {"file_extension": ".py", "mimetype": "text/x-python", "name": "python"},
 }
 MAX_BYTES = 300_000
+REPOSITORY = "random-transformer/random-transformer"  # on GitHub, where the hosted service finds the notebooks
+BUTTON = "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]({})"
+HOSTED = f"https://colab.research.google.com/github/{REPOSITORY}/blob/main/examples/notebooks/{{}}"
+INSTALL = f"""\
+# On a hosted service: install the package, which takes a minute or two. Elsewhere, this cell does nothing.
+import importlib.util
+
+if importlib.util.find_spec("modeling_random_transformer") is None:
+    !git clone --quiet --depth 1 https://github.com/{REPOSITORY} random-transformer
+    %pip install --quiet "./random-transformer[notebooks]"
+    %cd random-transformer/examples/notebooks"""
+GAP = "raise NotImplementedError("  # in a cell that the reader completes; the next cell contains the solution
+SOLUTION = re.compile(r"<summary>Solution</summary>\n\n```python\n(.+?)\n```", re.DOTALL)
 CELL_TIMEOUT = 3600  # seconds; each takes less than two minutes unless the machine is busy
 # Absolute paths and addresses of objects differ between machines and runs.
 LOCAL = re.compile(r"(?<![\w./:<])/\w+/[\w./-]+|\b0x[0-9a-f]{6,}")
@@ -61,7 +78,7 @@ def find_scripts(folder: Path = FOLDER) -> list[Path]:
 
 
 def store(script: Path) -> Path:
-    """Execute a script as a notebook in its folder, and write the notebook beside it.
+    """Execute a script as a notebook in its folder, with the solutions of its gaps, and write the notebook beside it.
 
     Returns:
         The path of the notebook.
@@ -70,10 +87,10 @@ def store(script: Path) -> Path:
         CellExecutionError: a cell raised an exception.
         ValueError: see `check_outputs`.
     """
-    notebook = read_script(script)
+    notebook, executed = read_script(script), solve(read_script(script))
     os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # tqdm without ipywidgets
     client = NotebookClient(
-        notebook,
+        executed,
         timeout=CELL_TIMEOUT,
         kernel_name="python3",
         record_timing=False,
@@ -81,7 +98,9 @@ def store(script: Path) -> Path:
         resources={"metadata": {"path": str(script.parent)}},
     )
     client.execute()
-    notebook.metadata = nbformat.from_dict(METADATA)
+    for cell, result in zip(notebook.cells, executed.cells, strict=True):
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = result.outputs, result.execution_count
     for problem in check_outputs(notebook):
         raise ValueError(problem)
     path = script.with_suffix(".ipynb")
@@ -90,12 +109,31 @@ def store(script: Path) -> Path:
 
 
 def read_script(script: Path) -> NotebookNode:
-    """A script as a notebook without outputs. Cell ids count the cells."""
+    """A script as a notebook without outputs, after the button and the installing cell. Cell ids count the cells."""
     notebook = jupytext.read(script, fmt="py:percent")
+    button = BUTTON.format(HOSTED.format(script.with_suffix(".ipynb").name))
+    # JupyterLab with jupytext may have saved these cells in the script too.
+    cells = [cell for cell in notebook.cells if cell.source not in (button, INSTALL)]
+    notebook.cells = [nbformat.v4.new_markdown_cell(button), nbformat.v4.new_code_cell(INSTALL), *cells]
     notebook.metadata = nbformat.from_dict(METADATA)
     for index, cell in enumerate(notebook.cells):
         cell.id = f"cell-{index:02}"
         cell.metadata = nbformat.NotebookNode()  # jupytext's number of blank lines
+    return notebook
+
+
+def solve(notebook: NotebookNode) -> NotebookNode:
+    """Replace each cell that the reader completes by the solution in the next cell, in place.
+
+    Raises:
+        ValueError: the next cell contains no solution.
+    """
+    for cell, following in pairwise(notebook.cells):
+        if cell.cell_type == "code" and GAP in cell.source:
+            solution = SOLUTION.search(following.source)
+            if solution is None:
+                raise ValueError(f"{following.id} must contain the solution of {cell.id}, got none.")
+            cell.source = solution[1]
     return notebook
 
 
