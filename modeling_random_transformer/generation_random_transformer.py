@@ -507,7 +507,7 @@ def changed_computation(model: Any) -> str | None:
 
     They are compared once per model, and again after a change of the weights, their dtype or the code.
     """
-    code = code_and_weights(model)
+    code = code_and_weights(model, (module for _, module in named_parts(model)))
     known, reason = COMPARISONS.get(model, (None, None))
     if code != known:
         try:
@@ -520,9 +520,9 @@ def changed_computation(model: Any) -> str | None:
     return reason
 
 
-def code_and_weights(model: Any) -> list[Any]:
-    """What changes if code is replaced, in a file, a class or one module, or a weight is trained or converted."""
-    modules = [module for _, module in named_parts(model)]
+def code_and_weights(model: Any, modules: Iterable[nn.Module]) -> list[Any]:
+    """What changes if code is replaced, in a file, a class or one of the modules, or their weights are trained."""
+    modules = list(modules)
     bases = dict.fromkeys(base for module in (model, *modules) for base in type(module).__mro__)
     classes = [cls for cls in bases if not cls.__module__.startswith("transformers.")]  # which have many methods
     names = dict.fromkeys(cls.__module__ for cls in classes if cls.__module__.endswith("random_transformer"))
@@ -669,6 +669,8 @@ class RandomTransformerGenerationMixin(GenerationMixin):
     differ, as after an edit of the modules' code.
     """
 
+    engine: Any = None  # of `load_translator`, with a method `generate` that returns `None` for unsupported calls
+
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """`GenerationMixin.generate`. It calls the encoder directly, so FSDP2 must gather the root's weights."""
         if torch.distributed.is_available() and torch.distributed.is_initialized() and "generate" not in vars(self):
@@ -677,6 +679,8 @@ class RandomTransformerGenerationMixin(GenerationMixin):
             if isinstance(self, FSDPModule):
                 register_fsdp_forward_method(self, "generate")
                 return self.generate(*args, **kwargs)
+        if self.engine is not None and (outputs := self.engine.generate(self, *args, **kwargs)) is not None:
+            return outputs
         CUSTOM_LOOP.set(callable(kwargs.get("custom_generate")))
         if kwargs.get("max_new_tokens") is not None:
             kwargs.setdefault("max_length", None)  # replaces the one of the saved generation config without a warning

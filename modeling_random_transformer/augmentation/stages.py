@@ -9,7 +9,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.validation import ValidationReport
 from ..inference.translation import TranslationOptions
-from ..inference.translation_files import model_digest, plain_options, translate_file
+from ..inference.translation_files import plain_options, translate_file
 from ..inputs_random_transformer import (
     CHUNK_SIZE,
     LanguageTags,
@@ -22,6 +22,7 @@ from ..jobs import Job, Stage
 from ..pipeline_random_transformer import Seq2SeqPipeline
 from ..utils import file_digest
 from ..utils.atomic_files import new_files
+from ..utils.digests import model_digest
 from ..utils.distributed import call_on_main_process
 from ..utils.text import encode_lines, one_line, read_lines
 

@@ -269,8 +269,12 @@ class InferenceArguments:
     restart: bool = False
 
     @contextmanager
-    def load(self, from_file_to_file: bool = True) -> Iterator[tuple[Any, Any]]:
+    def load(self, from_file_to_file: bool = True, **engine_options: Any) -> Iterator[tuple[Any, Any]]:
         """The model and its tokenizer in this process, which has left the group of processes at the end.
+
+        Args:
+            from_file_to_file: the input and the output are files.
+            **engine_options: see `load_models`.
 
         Raises:
             ValueError: there are several processes, which share files only; or see `load_models`.
@@ -280,5 +284,5 @@ class InferenceArguments:
         state = start_processes(self.device)
         if state.num_processes > 1 and not from_file_to_file:
             raise ValueError(f"the input and --output must be files with {state.num_processes} processes.")
-        yield load_models(self.model, self.dtype, self.device or state.device, "--model")
+        yield load_models(self.model, self.dtype, self.device or state.device, "--model", **engine_options)
         state.destroy_process_group()

@@ -7,6 +7,7 @@ or an option of `generate()` that the engine does not support, cannot be exporte
 
 import copy
 from collections.abc import Sequence
+from functools import cache
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,7 +28,7 @@ from ..modeling_random_transformer import LearnedPositions, RandomTransformerFor
 from ..utils import read_json
 from ..utils.errors import format_names
 from .compare import check_equal, compared_ids
-from .engines import LENGTH_PENALTY, MAX_BATCH_TOKENS, MIN_POSITIONS, SearchOptions, Translate, read_search
+from .engines import LENGTH_PENALTY, MIN_POSITIONS, SearchOptions, Translate, read_search
 
 # Activation names of transformers and CTranslate2.
 ACTIVATIONS = {
@@ -46,6 +47,7 @@ ACTIVATIONS = {
     "sigmoid": Activation.Sigmoid,
 }
 SEARCH, PREFIX = "search", "source_prefix"  # additional fields of the engine's config.json
+BATCH_SIZE = 32  # sources of similar length that one thread translates together
 SUPPRESSED = -1e9  # bias of tokens that generate() never chooses
 
 
@@ -88,7 +90,7 @@ def reduce_range(layer: Any, name: str, weight: Any) -> None:
 
 
 def load(folder: str | PathLike) -> Translate:
-    """Load an exported model as a function that translates sentences, with as many CPU threads as torch uses.
+    """Load an exported model as a function that translates sentences; see `ParallelTranslator`.
 
     With language tags, it translates from the tokenizer's `src_lang` to the language that was selected at the export.
     The translation of a blank text is `""`.
@@ -104,19 +106,16 @@ def load(folder: str | PathLike) -> Translate:
         raise ValueError(f"folder must contain a config.json with {SEARCH!r}, got {str(folder)!r}: export it again.")
     options = dict(config[SEARCH])
     first = options.pop("target_prefix")
-    engine = ctranslate2.Translator(str(folder), intra_threads=torch.get_num_threads())
+    engine = ParallelTranslator(folder)
 
     def translate(texts: Sequence[str], num_beams: int, max_new_tokens: int) -> list[str]:
         kept = [index for index, text in enumerate(texts) if text.strip()]
         ids = encode_texts(tokenizer, [config[PREFIX] + texts[index] for index in kept])["input_ids"] if kept else []
-        results = engine.translate_batch(
+        results = engine(
             [[token_of[i] for i in row] for row in ids],
             [first] * len(ids),
-            max_batch_size=MAX_BATCH_TOKENS // num_beams,
-            batch_type="tokens",
             beam_size=num_beams,
             length_penalty=LENGTH_PENALTY,
-            max_input_length=0,  # unlimited; the default truncates sources silently
             max_decoding_length=max_new_tokens,
             **options,
         )
@@ -128,6 +127,40 @@ def load(folder: str | PathLike) -> Translate:
         return translations
 
     return translate
+
+
+class ParallelTranslator:
+    """An exported model that uses as many CPU threads as torch.
+
+    One batch is translated by all threads together, several by one thread each. Both are loaded when they are needed.
+    """
+
+    def __init__(self, folder: str | PathLike):
+        threads = torch.get_num_threads()
+        self.threads = threads
+        self.load = cache(
+            lambda inter, intra: ctranslate2.Translator(str(folder), "cpu", inter_threads=inter, intra_threads=intra)
+        )
+
+    def __call__(
+        self, sources: Sequence[Sequence[str]], prefixes: Sequence[Sequence[str]], **options: Any
+    ) -> list[Any]:
+        """CTranslate2's results for the tokens of sources, and what the targets must begin with.
+
+        Args:
+            sources: the tokens of each source.
+            prefixes: the first tokens of each target.
+            **options: those of `translate_batch`.
+        """
+        alone = len(sources) < self.threads
+        translator = self.load(1, self.threads) if alone else self.load(self.threads, 1)
+        return translator.translate_batch(
+            sources,
+            prefixes,
+            max_batch_size=BATCH_SIZE,
+            max_input_length=0,  # unlimited; the default truncates sources silently
+            **options,
+        )
 
 
 def build_spec(model: RandomTransformerForConditionalGeneration, tokenizer: PreTrainedTokenizerBase) -> TransformerSpec:

@@ -1,17 +1,16 @@
 """The list of inference engines, the export of a model to one of them, and the search that all of them use."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from os import PathLike
 from typing import Any, Protocol
 
-from transformers import PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedTokenizerBase
 
-from ..inference.translation import translate
 from ..inputs_random_transformer import language_id
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
-from ..pipeline_random_transformer import Seq2SeqPipeline
+from ..pipeline_random_transformer import Seq2SeqPipeline, current_device
 from ..utils.atomic_files import new_folder
 from ..utils.errors import format_names, reraise_as_value_error
 from ..utils.vocabulary import check_tokenizer
@@ -115,18 +114,19 @@ def check_exportable(model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 def translate_fn(model: Any, tokenizer: Any) -> Translate:
-    """Wrap a model's `generate()` as a function that translates texts."""
+    """Wrap a model's `generate()` as a function that translates texts, none of them blank."""
+    pipe = Seq2SeqPipeline(model, tokenizer, device=current_device(model), max_batch_tokens=MAX_BATCH_TOKENS)
 
     def run(texts: Sequence[str], num_beams: int, max_new_tokens: int) -> list[str]:
         # Marian sets forced_eos_token_id, which replaces the last token at the length limit.
         search: dict[str, Any] = {"num_beams": num_beams, "do_sample": False, "forced_eos_token_id": None}
         if num_beams > 1:  # CTranslate2 always stops after the first `num_beams` finished hypotheses
             search |= {"length_penalty": LENGTH_PENALTY, "early_stopping": True}
-            ngrams = model.generation_config.no_repeat_ngram_size
-            if suppressed_sequences(model) or min_new_tokens(model) or ngrams:
+            options = model.generation_config
+            sequences = suppressed_sequences(options, model.config.vocab_size)
+            if sequences or min_new_tokens(options) or options.no_repeat_ngram_size:
                 search["renormalize_logits"] = True  # CTranslate2 distributes their probability over the others
-        search |= {"max_new_tokens": max_new_tokens, "max_batch_tokens": MAX_BATCH_TOKENS}
-        return translate(texts, model, tokenizer, **search)
+        return [answer["generated_text"] for answer in pipe(list(texts), max_new_tokens=max_new_tokens, **search)]
 
     return run
 
@@ -160,13 +160,32 @@ class SearchOptions:
 
 
 def read_search(model: RandomTransformerForConditionalGeneration, tokenizer: Any, engine: str) -> SearchOptions:
-    """Read the options of the generation config.
+    """The options of the model's generation config, with the target language of the tokenizer as its default.
 
     Raises:
-        ValueError: there is not exactly one start token; the engine would ignore an option; or the model has several
-            target languages, and neither its generation config nor the tokenizer selects one.
+        ValueError: see `search_options`; or the model has several target languages, and neither its generation config
+            nor the tokenizer selects one.
     """
-    options = model.generation_config
+    search = search_options(model.generation_config, model.config, engine)
+    language = getattr(tokenizer, "tgt_lang", None)
+    if search.first_token is None and language is not None:
+        search = replace(search, first_token=language_id(tokenizer, language))
+    pipe = Seq2SeqPipeline(model, tokenizer, device=model.device)
+    pipe.check_target_language({"forced_bos_token_id": search.first_token})
+    return search
+
+
+def search_options(options: GenerationConfig, config: Any, engine: str) -> SearchOptions:
+    """The options of a generation config that engines support.
+
+    Args:
+        options: the generation config of a model, or of one call of `generate()`.
+        config: the model's configuration.
+        engine: its name in errors.
+
+    Raises:
+        ValueError: there is not exactly one start token, or the engine would ignore an option.
+    """
     for name, neutral in UNSUPPORTED.items():
         value = getattr(options, name, None)
         if value not in (None, neutral):
@@ -174,38 +193,32 @@ def read_search(model: RandomTransformerForConditionalGeneration, tokenizer: Any
     start = options.bos_token_id if options.decoder_start_token_id is None else options.decoder_start_token_id
     if not isinstance(start, int):
         raise ValueError(f"decoder_start_token_id must be one token id for {engine}, got {start}.")
-    forced, language = options.forced_bos_token_id, getattr(tokenizer, "tgt_lang", None)
-    if forced is None and language is not None:
-        forced = language_id(tokenizer, language)
-    Seq2SeqPipeline(model, tokenizer, device=model.device).check_target_language({"forced_bos_token_id": forced})
     return SearchOptions(
         start_token=start,
-        end_tokens=end_tokens(model),
-        first_token=forced,
-        suppressed_sequences=suppressed_sequences(model),
-        min_new_tokens=min_new_tokens(model),
+        end_tokens=end_tokens(options),
+        first_token=options.forced_bos_token_id,
+        suppressed_sequences=suppressed_sequences(options, config.vocab_size),
+        min_new_tokens=min_new_tokens(options),
         no_repeat_ngram_size=options.no_repeat_ngram_size or 0,
-        prefix=getattr(model.config, "prefix", None) or "",
+        prefix=getattr(config, "prefix", None) or "",
     )
 
 
-def end_tokens(model: RandomTransformerForConditionalGeneration) -> list[int]:
+def end_tokens(options: GenerationConfig) -> list[int]:
     """The tokens that end a target in `generate()`."""
-    end = model.generation_config.eos_token_id
+    end = options.eos_token_id
     return end if isinstance(end, list) else [] if end is None else [end]
 
 
-def suppressed_sequences(model: Any) -> list[list[int]]:
+def suppressed_sequences(options: GenerationConfig, vocab_size: int) -> list[list[int]]:
     """The sequences of tokens that `generate()` never completes: `suppress_tokens` and `bad_words_ids`."""
-    options, size = model.generation_config, model.config.vocab_size
-    ends = [[end] for end in end_tokens(model)]  # transformers allows them in spite of bad_words_ids
+    ends = [[end] for end in end_tokens(options)]  # transformers allows them in spite of bad_words_ids
     words = [word for word in options.bad_words_ids or [] if word not in ends]
     words += [[token] for token in options.suppress_tokens or []]
-    return sorted({tuple(word): word for word in words if max(word) < size}.values())
+    return sorted({tuple(word): word for word in words if max(word) < vocab_size}.values())
 
 
-def min_new_tokens(model: Any) -> int:
+def min_new_tokens(options: GenerationConfig) -> int:
     """The minimum number of tokens before the end token in `generate()`."""
-    options = model.generation_config
     of_target = max((options.min_length or 0) - 1, 0)  # min_length counts the start token
     return of_target if options.min_new_tokens is None else options.min_new_tokens

@@ -21,6 +21,7 @@ from transformers.tokenization_utils_base import LARGE_INTEGER
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME, logging
 
 from ..configuration_random_transformer import RandomTransformerConfig
+from ..export.dispatch import attach_engine
 from ..inputs_random_transformer import check_positive
 from ..quantization_random_transformer import METHOD, DynamicInt8Config
 from ..utils import read_json
@@ -38,6 +39,7 @@ def load_models(
     dtype: str = "auto",
     device: str | torch.device = "cpu",
     argument: str = "folders",
+    **engine_options: Any,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load the model of a folder, or the ensemble of several, and its tokenizer with a limit on the tokens of a source.
 
@@ -46,14 +48,18 @@ def load_models(
         dtype: see `load_translator`.
         device: the device.
         argument: name of the argument `folders` in error messages.
+        **engine_options: `engine`, `engine_dtype` and `engine_folder` of `load_translator`, for one folder.
 
     Raises:
-        ValueError: the device is not available, a folder cannot be loaded, or the models cannot form an ensemble.
+        ValueError: the device is not available, a folder cannot be loaded, or the models cannot form an ensemble, or
+            have an engine.
         FloatingPointError: a weight is not finite.
     """
     with reraise_as_value_error(f"device must be an available device, got {device}"):
         torch.empty(0, device=device)
-    loaded = [load_translator(folder, dtype, argument) for folder in folders]
+    if len(folders) > 1 and engine_options.get("engine") is not None:
+        raise ValueError(f"{argument} must be one model with an engine, got {len(folders)}.")
+    loaded = [load_translator(folder, dtype, argument, **engine_options) for folder in folders]
     model, tokenizer = loaded[0]
     for folder, (_, other) in zip(folders[1:], loaded[1:], strict=True):
         if vocabulary(other) != vocabulary(tokenizer):
@@ -72,7 +78,13 @@ def limit_sources(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) ->
 
 
 def load_translator(
-    folder: str | PathLike, dtype: str = "float32", argument: str = "FOLDER"
+    folder: str | PathLike,
+    dtype: str = "float32",
+    argument: str = "FOLDER",
+    *,
+    engine: str | None = None,
+    engine_dtype: str | None = None,
+    engine_folder: str | PathLike | None = None,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load the sequence-to-sequence model of a folder, on the CPU, and its tokenizer.
 
@@ -82,10 +94,15 @@ def load_translator(
         folder: a saved model, or an adapter for one, with its tokenizer.
         dtype: dtype of the weights; `"auto"` for the saved one, `"int8"` for `DynamicInt8Config`.
         argument: name of the command-line argument in error messages.
+        engine: `"ctranslate2"` computes `model.generate()` where it computes the same, with one warning about each
+            reason why it does not. The model is exported to it when it is first loaded.
+        engine_dtype: dtype of the engine's weights: `"float32"`, `"bfloat16"` or `"int8"`; `None` for the fastest.
+        engine_folder: folder of exported models; `None` for the folder `engines` in `folder`.
 
     Raises:
         ValueError: a file is damaged or missing, weights are missing or have another shape, or the tokenizer has
-            another vocabulary; the message is one line and names the file.
+            another vocabulary; the message is one line and names the file. Or the engine is unknown or not installed,
+            or its folder cannot be written.
         FloatingPointError: a weight is not finite.
     """
     path = Path(folder)
@@ -96,6 +113,8 @@ def load_translator(
     except ValueError as error:
         raise ValueError(f"{argument} must contain a model and its tokenizer, got {folder}: {error}") from error
     check_finite(model)
+    if engine is not None:
+        attach_engine(model, tokenizer, engine_folder or path / "engines", engine, engine_dtype)
     return model, tokenizer
 
 

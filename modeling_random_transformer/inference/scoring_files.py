@@ -12,9 +12,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..data.sources import EMPTY, Corpus, ParallelLine
 from ..inputs_random_transformer import CHUNK_SIZE, check_choice, drop_none
 from ..utils.compressed_files import check_output, stream_name
+from ..utils.digests import model_digest
 from .alignments import Aligner, pharaoh_line
 from .scoring import PairModel, PairScore, Scorer
-from .translation_files import FORMATS, model_digest, write_in_parts
+from .translation_files import FORMATS, write_in_parts
 
 Pair = tuple[str, str]
 

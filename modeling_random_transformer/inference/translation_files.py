@@ -33,16 +33,14 @@ from ..pipeline_random_transformer import Seq2SeqPipeline
 from ..utils import progress_bar
 from ..utils.atomic_files import write_atomically
 from ..utils.compressed_files import check_output, check_plain_text, open_binary, stream_name, write_binary
+from ..utils.digests import model_digest
 from ..utils.distributed import call_on_main_process, exclusive
 from ..utils.errors import reraise_as_value_error
 from ..utils.text import encode_lines, read_lines
-from ..utils.vocabulary import vocabulary
 from .translation import Candidate, TranslationOptions, translate_chunk, with_prefixes
 
 FORMATS = ("text", "jsonl")
 POLLING_INTERVAL = 0.1  # seconds
-# Fields of a configuration that do not affect the model.
-PROVENANCE = ("_from_model_config", "_name_or_path", "architectures", "auto_map", "dtype", "transformers_version")
 
 
 def translate_file(
@@ -164,20 +162,6 @@ def plain_options(pipe: Seq2SeqPipeline, options: TranslationOptions) -> dict[st
         with reraise_as_value_error(f"{name} must be a plain value for translate_file, got {value!r}"):
             json.dumps(value)
     return values
-
-
-def model_digest(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
-    """A digest of weights, configurations, vocabulary and special tokens."""
-    ids, empty = vocabulary(tokenizer)
-    described: list[Any] = [sorted(ids.items()), empty]
-    members = [member.config for member in getattr(model, "members", ())]  # of an ensemble
-    for config in (model.config, model.generation_config, *members):
-        described.append({name: value for name, value in config.to_dict().items() if name not in PROVENANCE})
-    digest = hashlib.sha256(json.dumps(described, sort_keys=True, default=str).encode())
-    for name, tensor in model.state_dict().items():
-        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
-        digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy())
-    return digest.hexdigest()
 
 
 # The parts of an output

@@ -1,0 +1,27 @@
+"""Digests of models."""
+
+import hashlib
+import json
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from .vocabulary import vocabulary
+
+# Fields of a configuration that do not affect the model.
+PROVENANCE = ("_from_model_config", "_name_or_path", "architectures", "auto_map", "dtype", "transformers_version")
+
+
+def model_digest(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
+    """A digest of weights, configurations, vocabulary and special tokens."""
+    ids, empty = vocabulary(tokenizer)
+    described: list[Any] = [sorted(ids.items()), empty]
+    members = [member.config for member in getattr(model, "members", ())]  # of an ensemble
+    for config in (model.config, model.generation_config, *members):
+        described.append({name: value for name, value in config.to_dict().items() if name not in PROVENANCE})
+    digest = hashlib.sha256(json.dumps(described, sort_keys=True, default=str).encode())
+    for name, tensor in model.state_dict().items():
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()

@@ -1,0 +1,203 @@
+"""An engine computes `generate()` of a loaded model where it computes the same; otherwise the model does."""
+
+import copy
+import logging
+from itertools import chain
+
+import pytest
+import torch
+
+from modeling_random_transformer.export import dispatch
+from modeling_random_transformer.export.dispatch import attach_engine
+from modeling_random_transformer.inference import load_translator, translate, translate_n_best
+from modeling_random_transformer.inference.loading import load_models
+from modeling_random_transformer.modeling_random_transformer import RandomTransformerEncoderLayer
+from tests.helpers.engines import TEXTS, exportable, needs
+from tests.helpers.translation import multilingual_translator
+
+pytestmark = needs("ctranslate2")
+SHORT = {"max_new_tokens": 24, "early_stopping": True}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A folder with a model, which is exported in float32."""
+    folder = tmp_path_factory.mktemp("saved")
+    for each in exportable():
+        each.save_pretrained(folder)
+    load_translator(folder, engine="ctranslate2", engine_dtype="float32")
+    return folder
+
+
+@pytest.fixture
+def models(saved):
+    """The model without and with the engine, and their tokenizer."""
+    model, tokenizer = load_translator(saved)
+    engine, _ = load_translator(saved, engine="ctranslate2", engine_dtype="float32")
+    return model, engine, tokenizer
+
+
+@pytest.fixture
+def reasons(monkeypatch):
+    """The reasons why the model runs, each time."""
+    from modeling_random_transformer.export import ctranslate2_model
+
+    found = []
+    monkeypatch.setattr(ctranslate2_model.logger, "warning_once", lambda message, *args: found.append(message % args))
+    return found
+
+
+# Options that the engine computes.
+COMPUTED = {
+    "greedy": {"num_beams": 1},
+    "beams": {"num_beams": 4},
+    "n_best": {"num_beams": 4, "n_best": 3},
+    "log-probabilities": {"num_beams": 1, "n_best": 1},
+    "prefixes": {"num_beams": 1, "prefixes": ["the", ""] * (len(TEXTS) // 2)},
+    "suppress_tokens": {"num_beams": 1, "suppress_tokens": [20, 21, 22]},
+    "min_new_tokens": {"num_beams": 1, "min_new_tokens": 6},
+    "no_repeat_ngram_size": {"num_beams": 1, "no_repeat_ngram_size": 2},
+    "longest": {"num_beams": 1, "max_new_tokens": 3},
+}
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_engine_returns_what_the_model_returns(name, models, reasons, monkeypatch):
+    model, engine, tokenizer = models
+    options = {"n_best": None, **SHORT, **COMPUTED[name]}
+    expected = list(translate_n_best(TEXTS, model, tokenizer, **options))
+    monkeypatch.setattr(engine.model.decoder, "forward", None)  # after which the model itself cannot generate
+    engine.engine.changed_model = lambda _: None
+    monkeypatch.setattr(engine, "fallback_reason", lambda: None)
+    found = list(translate_n_best(TEXTS, engine, tokenizer, **options))
+    assert not reasons
+    for ours, own in zip(chain(*found), chain(*expected), strict=True):
+        assert ours.translation == own.translation
+        assert ours.tokens == own.tokens[: len(ours.tokens)]  # transformers may repeat the end token
+        assert set(own.tokens[len(ours.tokens) :]) <= {tokenizer.eos_token}
+        assert ours.score == pytest.approx(own.score, abs=1e-3)
+
+
+def test_languages(tmp_path, reasons):
+    model, tokenizer = multilingual_translator()
+    options = {**SHORT, "num_beams": 1}  # with beams, the engine misses empty translations after a forced token
+    expected = [translate(TEXTS, model, tokenizer, src_lang="en", tgt_lang=code, **options) for code in ("es", "fr")]
+    assert expected[0] != expected[1]
+    tokenizer.tgt_lang = "es"
+    attach_engine(model, tokenizer, tmp_path, dtype="float32")
+    assert model.engine is not None
+    assert expected == [
+        translate(TEXTS, model, tokenizer, src_lang="en", tgt_lang=code, **options) for code in ("es", "fr")
+    ]
+    assert not reasons
+
+
+# By reason: options of `translate` that only the model computes.
+REQUESTS = {
+    "the generation mode 'sample' was requested": {"num_beams": 1, "do_sample": True, "seed": 1},
+    "early_stopping='never' was requested": {"early_stopping": "never"},
+    "repetition_penalty must be 1 for CTranslate2, got 1.5": {"repetition_penalty": 1.5},
+    "scores of a prefix in beam search were requested": {"n_best": 1, "prefixes": ["the"] * len(TEXTS)},
+    "prefix_allowed_tokens_fn was requested": {"prefix_allowed_tokens_fn": lambda *_: [5, 6]},
+    "the start token or the end token is another one than at the export": {"eos_token_id": [2, 9]},
+    "1030 tokens exceed its 1024 positions": {"num_beams": 1, "max_new_tokens": 1030},
+}
+
+
+@pytest.mark.parametrize("reason", REQUESTS)
+def test_model_computes_other_requests(reason, models, reasons):
+    model, engine, tokenizer = models
+    options = {"n_best": None, **SHORT, **REQUESTS[reason]}
+    texts = TEXTS[:2] if "tokens exceed" in reason else TEXTS
+    found = list(translate_n_best(texts, engine, tokenizer, **options))
+    assert found == list(translate_n_best(texts, model, tokenizer, **options))
+    assert set(reasons) == {f"generate() runs the model, not CTranslate2: {reason}."}
+
+
+def train_encoder(model):
+    with torch.no_grad():
+        model.model.encoder.layers[0].fc1.weight.mul_(3)
+
+
+def replace_forward(model):
+    model.model.encoder.layers[0].fc1.forward = lambda states: torch.zeros(*states.shape[:-1], model.config.d_ff)
+
+
+CHANGES = {
+    "encoder.layers.0 has a hook": lambda model: model.model.encoder.layers[0].register_forward_hook(lambda *_: None),
+    "layers.0.fc1 has a hook or a replaced": replace_forward,
+    "the code or the weights have changed": train_encoder,
+    "implementation is eager": lambda model: model.set_attn_implementation("eager"),
+    "the code or the weights": lambda model: model.to(torch.bfloat16),
+}
+
+
+@pytest.mark.parametrize("reason", CHANGES)
+def test_changed_models_run_themselves(reason, models, reasons):
+    changed = copy.deepcopy(models[1])
+    CHANGES[reason](changed)
+    own = copy.deepcopy(changed)
+    own.engine = None
+    assert translate(TEXTS, changed, models[2], **SHORT) == translate(TEXTS, own, models[2], **SHORT)
+    assert reasons
+    assert all(reason in each for each in reasons)
+    reasons.clear()
+    assert translate(TEXTS[:2], models[1], models[2], **SHORT)  # the original is unchanged
+    assert not reasons
+
+
+def test_edited_code_of_a_class(models, reasons, monkeypatch):
+    monkeypatch.setattr(RandomTransformerEncoderLayer, "forward", lambda _, states, *__, **___: states)
+    assert translate(TEXTS, models[1], models[2], **SHORT) == translate(TEXTS, models[0], models[2], **SHORT)
+    assert "the code or the weights have changed" in reasons[0]
+
+
+def test_cache_has_one_folder_per_model_and_dtype(saved, tmp_path):
+    model, tokenizer = exportable()
+    for dtype in ("float32", "float32", None):
+        attach_engine(model, tokenizer, tmp_path / "new" / "engines", dtype=dtype)
+    with torch.no_grad():
+        model.lm_head.bias[5] += 1
+    attach_engine(model, tokenizer, tmp_path / "new" / "engines", dtype="float32")
+    names = sorted(path.name.rpartition("-")[0] for path in (tmp_path / "new" / "engines").iterdir())
+    assert names == ["ctranslate2-float32", "ctranslate2-float32", "ctranslate2-int8"]
+    assert [path.name.rpartition("-")[0] for path in (saved / "engines").iterdir()] == ["ctranslate2-float32"]
+
+
+def test_two_processes_export_at_once(tmp_path, monkeypatch):
+    model, tokenizer = exportable()
+    export = dispatch.export_model
+
+    def slower(*args, **options):
+        export(*args, **options)  # another process
+        export(*args, **options)
+
+    monkeypatch.setattr(dispatch, "export_model", slower)
+    attach_engine(model, tokenizer, tmp_path)
+    assert model.engine is not None
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_models_that_cannot_be_exported(tmp_path, caplog):
+    model, tokenizer = exportable()
+    model.generation_config.repetition_penalty = 2.0
+    dispatch.logger.warning_once.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        dispatch.logger.addHandler(caplog.handler)
+        attach_engine(model, tokenizer, tmp_path)
+    assert model.engine is None
+    assert "runs the model, not ctranslate2: repetition_penalty must be 1 for CTranslate2, got 2.0." in caplog.text
+    assert not list(tmp_path.iterdir())
+
+
+def test_invalid_arguments(saved, tmp_path):
+    (tmp_path / "file").touch()
+    for options, message in {
+        ("engine", "onnx"): "engine must be one of ctranslate2, got 'onnx'.",
+        ("engine_dtype", "int4"): "dtype must be one of .* for ctranslate2, got 'int4'",
+        ("engine_folder", tmp_path / "file" / "x"): "engine_folder must be a folder that can be written, got .*file/x",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            load_translator(saved, **({"engine": "ctranslate2"} | dict([options])))
+    with pytest.raises(ValueError, match="folders must be one model with an engine, got 2"):
+        load_models([saved, saved], engine="ctranslate2")
