@@ -51,11 +51,13 @@ class Arguments(InferenceArguments):
         temperature: temperature of --sample (default: 1)
         seed: random seed of --sample
         max_source_tokens: truncate longer texts (default: a text above the tokenizer's or the model's limit is an
-            error)
+            error); with --split_sentences, split longer sentences (default: 128)
         engine: inference engine for CPUs, which computes what it supports; the model is exported to it when it is
             first used
         engine_dtype: dtype of the engine's weights (default: the fastest, int8)
         engine_folder: folder of exported models (default: engines in the folder of the model)
+        split_sentences: translate each line sentence by sentence, for a model that is trained on sentences;
+            --source_lang determines the abbreviations, by default English ones
 
     Raises:
         ValueError: arguments contradict each other.
@@ -76,6 +78,7 @@ class Arguments(InferenceArguments):
     engine: str | None = field(default=None, metadata={"choices": GENERATING})
     engine_dtype: str | None = field(default=None, metadata={"choices": ENGINES["ctranslate2"]})
     engine_folder: Path | None = field(default=None, metadata={"metavar": "FOLDER"})
+    split_sentences: bool = False
 
     def __post_init__(self) -> None:
         if self.sentences and self.input != STANDARD:
@@ -100,6 +103,7 @@ class Arguments(InferenceArguments):
             "length_penalty": self.length_penalty,
             "max_batch_tokens": self.max_tokens_per_batch,
             "max_source_tokens": self.max_source_tokens,
+            "split_sentences": self.split_sentences,
             "n_best": self.n_best,
             "src_lang": self.source_lang,
             "tgt_lang": self.target_lang,

@@ -1,7 +1,7 @@
 """Translation of lists and streams of texts through the pipeline."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import zip_longest
 from operator import length_hint
@@ -10,9 +10,17 @@ from typing import Any, TypeVar
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..inputs_random_transformer import CHUNK_SIZE, check_positive, process_chunks, renumber_errors
+from ..inputs_random_transformer import (
+    CHUNK_SIZE,
+    check_positive,
+    check_text,
+    process_chunks,
+    renumber_errors,
+    tokenizer_languages,
+)
 from ..pipeline_random_transformer import Seq2SeqPipeline, current_device
 from ..utils import progress_bar
+from .sentences import SentenceSplitter
 
 # Beam search begins all beams but the first with a score of -1e9. They keep it if other options, such as
 # `prefix_allowed_tokens_fn`, allow fewer tokens than there are beams.
@@ -68,6 +76,7 @@ class TranslationOptions:
     max_source_tokens: int | None = None
     n_best: int | None = None
     seed: int | None = None
+    split_sentences: bool = False
     generate_options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -80,6 +89,8 @@ class TranslationOptions:
         sampled = self.num_beams == 1 and self.generate_options.get("do_sample")
         if self.n_best is not None and self.n_best > self.num_beams and not sampled:
             raise ValueError(f"n_best must be at most num_beams={self.num_beams}, got {self.n_best}.")
+        if self.split_sentences and self.n_best is not None:
+            raise ValueError(f"n_best must be None with split_sentences, got {self.n_best}.")
 
     @classmethod
     def from_kwargs(cls, **options: Any) -> "TranslationOptions":
@@ -96,6 +107,9 @@ class TranslationOptions:
 
     def pipeline(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Seq2SeqPipeline:
         """A pipeline with these options. The model stays on its device."""
+        search_options = self.search_options
+        if self.split_sentences and not tokenizer_languages(tokenizer):
+            search_options.pop("src_lang", None)
         pipe = Seq2SeqPipeline(
             model,
             tokenizer,
@@ -105,7 +119,7 @@ class TranslationOptions:
             max_new_tokens=self.max_new_tokens,
             return_scores=self.n_best is not None,
             return_tokens=True,
-            **self.search_options,
+            **search_options,
         )
         pipe.warns = False
         pipe.check_target_language()
@@ -150,6 +164,8 @@ def translate_chunk(
     Raises:
         TextError: a text is not a string or is too long.
     """
+    if options.split_sentences:
+        return translate_sentences(pipe, options, texts, first, update)
     candidates = [[Candidate("")] * (options.n_best or 1) for _ in texts]
     given = [i for i, (text, _) in enumerate(texts) if not isinstance(text, str) or text.strip()]
     update(len(texts) - len(given))
@@ -162,6 +178,39 @@ def translate_chunk(
             for i, answer in batch.items():
                 candidates[given[i]] = best_first(answer if isinstance(answer, list) else [answer])
             update(len(batch))
+    return candidates
+
+
+def translate_sentences(
+    pipe: Seq2SeqPipeline,
+    options: TranslationOptions,
+    texts: Sequence[tuple[str, str]],
+    first: int,
+    update: Callable[[int], Any],
+) -> list[list[Candidate]]:
+    """`translate_chunk` for texts of several sentences. A prefix is that of the first sentence."""
+    splitter = SentenceSplitter(pipe, options.max_source_tokens, options.generate_options.get("src_lang"))
+    owners, rows, documents = [], [], []
+    for index, (text, prefix) in enumerate(texts):
+        if not isinstance(text, str) or text.strip():
+            check_text(text, index)
+        documents.append(splitter(text))
+        owners += [index] * len(documents[-1].sentences)
+        rows += [(sentence, "" if i else prefix) for i, sentence in enumerate(documents[-1].sentences)]
+    done = 0
+
+    def update_texts(count: int) -> None:
+        nonlocal done
+        update((done + count) * len(texts) // len(rows) - done * len(texts) // len(rows))
+        done += count
+
+    with renumber_errors(owners):
+        found = iter(translate_chunk(pipe, replace(options, split_sentences=False), rows, first, update_texts))
+    candidates = []
+    for document in documents:
+        parts = [next(found)[0] for _ in document.sentences]
+        tokens = [token for part in parts for token in part.tokens]
+        candidates.append([Candidate(document.join([part.translation for part in parts]), tokens=tokens)])
     return candidates
 
 
@@ -193,8 +242,8 @@ def translate(
         chunk_size: number of texts that are sorted by length together.
         progress: show a progress bar on stderr; `None` shows it after a delay.
         **options: those of `TranslationOptions` (`max_batch_tokens=4096`, `num_beams=4`, `length_penalty=0.6`,
-            `max_new_tokens`, `max_source_tokens`, `seed`), `src_lang` and `tgt_lang` for a model of several languages,
-            and those of `generate()`.
+            `max_new_tokens`, `max_source_tokens`, `seed`, `split_sentences=False`), `src_lang` and `tgt_lang` for a
+            model of several languages, and those of `generate()`.
 
     Raises:
         ValueError: an argument is invalid, or a text is not a string or too long for the model.

@@ -156,6 +156,8 @@ def plain_options(pipe: Seq2SeqPipeline, options: TranslationOptions) -> dict[st
         "max_source_tokens": limit,
         "seed": options.seed,
     }
+    if options.split_sentences:
+        values["split_sentences"] = True
     if pipe.option(options.generate_options, "do_sample"):
         values["max_batch_tokens"] = options.max_batch_tokens  # the texts of a batch share random numbers
     for name, value in values.items():

@@ -1,0 +1,123 @@
+"""Texts of several sentences: split into sentences, which are translated one by one, and joined again.
+
+Models are usually trained on single sentences, and drop parts of longer texts.
+"""
+
+import logging
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ..inputs_random_transformer import TOKENIZER_LOCK, encode_texts, source_limit
+from ..pipeline_random_transformer import Seq2SeqPipeline
+from ..utils.errors import format_value
+
+logger = logging.getLogger(__name__)
+
+LONGEST = 128  # tokens of a sentence, without `max_source_tokens`: few sentences of training corpora are longer
+# Where a long sentence is split: after the punctuation of a clause, otherwise between words, otherwise anywhere.
+CLAUSE, WORD, ANYWHERE = (re.compile(place) for place in (r"[,;:–—](?=\s)|[，；：、]", r"\s(?=\S)", r"(?s:.)"))
+LETTER = re.compile(r"[^\W\d_]")
+
+
+@dataclass(frozen=True)
+class SplitText:
+    """A text as sentences and what surrounds them.
+
+    Attributes:
+        sentences: what is translated, without white space at both ends.
+        gaps: what precedes each sentence, and what follows the last one: white space, line breaks, and sentences
+            without letters, such as numbers and lines of dashes, which need no translation.
+    """
+
+    sentences: list[str]
+    gaps: list[str]
+
+    def join(self, translations: Sequence[str]) -> str:
+        """The text with the translations of its sentences.
+
+        Languages such as Chinese have no space between sentences, so a space is inserted or removed if the source and
+        the translation differ in this.
+        """
+        text = self.gaps[0]
+        for number, (translation, gap) in enumerate(zip(translations, self.gaps[1:], strict=True), start=1):
+            text += translation.strip()
+            if number < len(translations) and gap in ("", " "):
+                gap = "" if is_wide(text[-1:]) else " "
+            text += gap
+        return text
+
+
+def is_wide(character: str) -> bool:
+    """Whether a character has the width of Chinese and Japanese ones; a sentence that it ends has no space after it."""
+    return bool(character) and unicodedata.east_asian_width(character) in "WF"
+
+
+class SentenceSplitter:
+    """Splits texts into sentences that a model can translate. Each line is a paragraph.
+
+    Args:
+        pipe: the pipeline of the model.
+        max_source_tokens: limit on the tokens of a sentence; `None` for 128, or less if the model's limit is lower. A
+            longer sentence is split at clauses, and only a longer clause between words. Nothing is dropped.
+        language: code of the source language, for its abbreviations, such as `"de"` or `"de_DE"`; `None` for English
+            ones.
+
+    Raises:
+        ValueError: sentencex is not installed.
+    """
+
+    def __init__(self, pipe: Seq2SeqPipeline, max_source_tokens: int | None = None, language: str | None = None):
+        try:
+            from sentencex import segment
+        except ImportError as error:
+            raise ValueError(
+                "split_sentences requires sentencex: pip install 'random-transformer[documents]'"
+            ) from error
+        self.pipe, self.segment = pipe, segment
+        limit, _ = source_limit(pipe.tokenizer, pipe.positions, max_source_tokens)
+        self.limit = limit if max_source_tokens else min(limit, LONGEST)
+        self.language = (language or getattr(pipe.tokenizer, "src_lang", None) or "en").split("_")[0]
+
+    def __call__(self, text: str) -> SplitText:
+        """Split a text."""
+        sentences, gaps = [], [""]
+        for line in text.splitlines(keepends=True):
+            for found in self.segment(self.language, line):
+                for part in self.shorten(found):
+                    stripped = part.strip()
+                    if not LETTER.search(stripped):
+                        gaps[-1] += part
+                        continue
+                    before, _, after = part.partition(stripped)
+                    gaps[-1] += before
+                    sentences.append(stripped)
+                    gaps.append(after)
+        return SplitText(sentences, gaps)
+
+    def shorten(self, sentence: str, cut: bool = False) -> Iterator[str]:
+        """Split a sentence that is too long near its middle, until all parts are short enough; reports cuts of clauses.
+
+        Args:
+            sentence: the text.
+            cut: whether the cut of a longer clause, which contained it, is reported.
+        """
+        if len(sentence.strip()) < 2 or self.count_tokens(sentence) <= self.limit:
+            yield sentence
+            return
+        for place in (CLAUSE, WORD, ANYWHERE):
+            ends = [found.end() for found in place.finditer(sentence) if 0 < found.end() < len(sentence.rstrip())]
+            if ends:
+                break
+        if place is not CLAUSE and not cut:
+            logger.warning("A clause of more than %d tokens was cut: %s", self.limit, format_value(sentence.strip()))
+        end = min(ends, key=lambda end: abs(end - len(sentence) / 2))
+        for part in (sentence[:end], sentence[end:]):
+            yield from self.shorten(part, cut or place is not CLAUSE)
+
+    def count_tokens(self, text: str) -> int:
+        """The tokens of a text as a source of the model."""
+        prefix = getattr(self.pipe.model.config, "prefix", None) or ""
+        with TOKENIZER_LOCK:
+            return len(encode_texts(self.pipe.tokenizer, prefix + text, verbose=False)["input_ids"])

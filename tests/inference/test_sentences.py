@@ -1,0 +1,83 @@
+"""Texts of several sentences: what is split, what stays unchanged, and the limit on tokens."""
+
+import logging
+
+import pytest
+
+from modeling_random_transformer.inference import translate
+from modeling_random_transformer.inference.sentences import SentenceSplitter, SplitText
+from modeling_random_transformer.inference.translation import TranslationOptions
+from tests.helpers.translation import SENTENCES
+
+PARAGRAPHS = "  One boy. Two girls!\n\n\tDr. Smith reads  (p. 5).  He sees it.\r\n---\n3.\n- the end"
+
+
+@pytest.fixture
+def splitter(translator, tokenizer):
+    """A function that makes a splitter with the arguments."""
+    return lambda *options: SentenceSplitter(TranslationOptions().pipeline(translator, tokenizer), *options)
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "sentences"),
+    [
+        ("en", PARAGRAPHS, ["One boy.", "Two girls!", "Dr. Smith reads  (p. 5).", "He sees it.", "- the end"]),
+        (None, "no end", ["no end"]),
+        ("de_DE", "Das ist z.B. Dr. Müller. Er geht.", ["Das ist z.B. Dr. Müller.", "Er geht."]),
+        ("zh", "你好。我是。“好！”", ["你好。", "我是。", "“好！”"]),
+        ("xx", "One.\u2028Two.", ["One.", "Two."]),
+        ("en", " \n\n12 %\n", []),
+        ("en", "", []),
+    ],
+)
+def test_all_but_the_sentences_is_unchanged(splitter, language, text, sentences):
+    split = splitter(None, language)(text)
+    assert split.sentences == sentences
+    assert splitter()(text).join([f" {each.upper()} " for each in splitter()(text).sentences]) == text.upper()
+
+
+@pytest.mark.parametrize(
+    ("gaps", "translations", "expected"),
+    [
+        (["", "", ""], ["Hello.", "World."], "Hello. World."),  # from Chinese
+        (["", " ", ""], ["你好。", "世界。"], "你好。世界。"),  # to Chinese
+        (["", "\n", ""], ["你好。", "世界。"], "你好。\n世界。"),
+        (["", "  ", " "], ["Hello.", "World."], "Hello.  World. "),
+        (["", " ", ""], ["", "World."], " World."),
+    ],
+)
+def test_space_between_sentences_is_that_of_the_target_language(gaps, translations, expected):
+    assert SplitText(["…"] * 2, gaps).join(translations) == expected
+
+
+@pytest.mark.parametrize(
+    ("limit", "text", "parts", "reported"),
+    [
+        (6, "the boy, the girls: the house", ["the boy,", "the girls:", "the house"], False),
+        (12, "the boy and the girls see the old house", ["the boy and the girls", "see the old house"], True),
+        (5, "ñ" * 8, ["ññ"] * 4, True),
+        (40, "the boy, the girls", ["the boy, the girls"], False),
+    ],
+)
+def test_long_sentences_are_split_at_clauses_before_they_are_cut(splitter, caplog, limit, text, parts, reported):
+    split = splitter(limit)
+    with caplog.at_level(logging.WARNING):
+        assert split(text).sentences == parts
+    assert [f"A clause of more than {limit} tokens was cut: {text!r}"] * reported == caplog.messages
+    assert all(split.count_tokens(part) <= limit for part in parts)
+
+
+def test_sentences_are_translated_one_by_one(translator, tokenizer):
+    first, second, third = translate(SENTENCES[:3], translator, tokenizer)
+    text = f"{SENTENCES[0]}\n\n  {SENTENCES[1]}\n{SENTENCES[2]}\n"
+    found = translate([text, "", SENTENCES[0]], translator, tokenizer, split_sentences=True, src_lang="en")
+    assert found == [f"{first.strip()}\n\n  {second.strip()}\n{third.strip()}\n", "", first.strip()]
+
+
+def test_invalid_arguments(translator, tokenizer):
+    with pytest.raises(ValueError, match="n_best must be None with split_sentences, got 2"):
+        TranslationOptions(n_best=2, split_sentences=True)
+    with pytest.raises(ValueError, match="index 1: texts must be strings, got 3"):
+        translate(["a", 3], translator, tokenizer, split_sentences=True)
+    with pytest.raises(ValueError, match=r"index 1: texts must be Unicode, got '\\ud800a'"):
+        translate(["a. b.", "\ud800a"], translator, tokenizer, split_sentences=True)
