@@ -67,6 +67,13 @@ class BackTranslationOptions:
             raise ValueError(f"tag must be None or text without whitespace, got {self.tag!r}.")
         check_positive(or_none=True, max_tokens=self.max_tokens)
 
+    @classmethod
+    def split(cls, options: dict[str, Any]) -> "tuple[BackTranslationOptions, dict[str, Any]]":
+        """The options of a call of `back_translate`: those of this class, and those of `translate`."""
+        names = [each.name for each in fields(cls) if each.name in options]
+        settings = cls(**{name: options[name] for name in names})
+        return settings, settings.search({name: options[name] for name in options.keys() - {*names}})
+
     def search(self, options: dict[str, Any]) -> dict[str, Any]:
         """The options of `translate`, from those of a call."""
         if "temperature" in options and self.method != "sampling":
@@ -130,9 +137,7 @@ def back_translate(
             `output_source` is in progress, or the files of an earlier call belong to a different job.
         OSError: a file cannot be read or written.
     """
-    names = [each.name for each in fields(BackTranslationOptions) if each.name in options]
-    settings = BackTranslationOptions(**{name: options.pop(name) for name in names})
-    options = settings.search(options)
+    settings, options = BackTranslationOptions.split(options)
     monolingual, source, target = Path(input_file), *(Path(os.path.realpath(x)) for x in (output_source, output_target))
     folder = source.with_name(f"{source.name}.work")
     job: dict[str, Any] = {"restart": restart, "chunk_size": chunk_size, "progress": progress}

@@ -1,12 +1,21 @@
-"""The command line of training: `random-transformer train` and `examples/train_translation.py`."""
+"""Train or fine-tune a translation model.
+
+    random-transformer train --source_file train.en --target_file train.de --output_dir outputs/en-de
+
+Flags may follow the path of a YAML or JSON recipe. For one with stages, such as examples/recipes/low_resource.yaml,
+--help also lists --monolingual_source, --monolingual_target, --student and --remove_stages.
+"""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from ..augmentation.recipes import Recipe, RecipeArguments, table
 from ..training.arguments import DataArguments, ModelArguments, to_flags
 from ..training.estimation import dry_run
 from ..training.recipe import TranslationTrainingArguments
@@ -14,10 +23,16 @@ from ..training.run import train_translation
 from ..utils.errors import reraise_as_value_error
 from .command_line import Parser
 
+logger = logging.getLogger(__name__)
+
 
 def run(program: str, argv: Sequence[str]) -> None:
     """Parse the arguments, train and print the scores; or measure a few steps and print the estimate."""
-    data_args, model_args, args, command = parse_arguments(argv, program=program)
+    recipe, flags = read_arguments(argv)
+    if (stages := recipe.pop("stages", None)) is not None:
+        run_stages(program, stages, recipe, flags)
+        return
+    data_args, model_args, args, command = parse_flags([*flatten(recipe), *flags], ARGUMENTS, program, __doc__)
     if command.dry_run:
         estimate = dry_run(data_args, model_args, args)
         if args.process_index == 0:
@@ -31,6 +46,23 @@ def run(program: str, argv: Sequence[str]) -> None:
         print(f"Saved the model to {result.folder}.")
 
 
+def run_stages(program: str, stages: Any, arguments: dict[str, Any], flags: Sequence[str]) -> None:
+    """Run the stages of a recipe and print their table, or print an estimate of each."""
+
+    def parse(options: Mapping[str, Any]) -> tuple[Any, ...]:
+        return parse_flags([*flatten({**arguments, **options}), *flags], RECIPE, program, __doc__)
+
+    if not isinstance(stages, list):
+        raise ValueError(f"stages must be a list of mappings, got {type(stages).__name__}.")
+    _, _, args, command, options = parse({})
+    recipe = Recipe(stages, lambda own: parse(own)[:3], options)
+    text = recipe.estimate() if command.dry_run else table(recipe.run())
+    if args.process_index == 0:
+        print(text)
+        if not command.dry_run:
+            print(f"Saved the model to {recipe.folder}.")
+
+
 @dataclass
 class CommandArguments:
     """What to do with the run."""
@@ -41,7 +73,11 @@ class CommandArguments:
     )
 
 
+# CPU capabilities, as PyTorch names them, with which bfloat16 is faster than float32
+BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16")
+REASONS = {True: "the device has bfloat16 instructions.", False: "the device has no bfloat16 instructions."}
 ARGUMENTS = (DataArguments, ModelArguments, TranslationTrainingArguments, CommandArguments)
+RECIPE = (*ARGUMENTS, RecipeArguments)
 
 
 def parse_arguments(
@@ -64,15 +100,48 @@ def parse_arguments(
     Raises:
         ValueError: the recipe is missing or is not a mapping, or an argument or its value is invalid.
     """
+    recipe, flags = read_arguments(argv)
+    return parse_flags([*flatten(recipe), *flags], classes, program, description)
+
+
+def parse_flags(
+    flags: Sequence[str], classes: Sequence[type], program: str, description: str | None = None
+) -> tuple[Any, ...]:
+    """Parse flags, the last of which count; see `parse_arguments`."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     parser = Parser(program, description, classes)
-    flags = list(argv)
-    if flags and Path(flags[0]).suffix in (".yaml", ".yml", ".json"):
-        flags = [*chain.from_iterable(to_flags(read_recipe(Path(flags[0])))), *flags[1:]]
-    *parsed, unknown = parser.parse_args_into_dataclasses(flags, return_remaining_strings=True)
+    *parsed, unknown = parser.parse_args_into_dataclasses(list(flags), return_remaining_strings=True)
     if unknown:
         parser.error(f"arguments must be among those of --help, got {' '.join(unknown)}.")
     return tuple(parsed)
+
+
+def read_arguments(argv: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """The arguments in the recipe, if the first argument is its path, and the flags.
+
+    `bf16: auto` in a recipe becomes a boolean: whether the device computes in bfloat16.
+    """
+    if not argv or Path(argv[0]).suffix not in (".yaml", ".yml", ".json"):
+        return {}, list(argv)
+    recipe, flags = read_recipe(Path(argv[0])), list(argv[1:])
+    if recipe.get("bf16") == "auto":
+        recipe["bf16"] = has_bfloat16()
+        if "--bf16" not in flags:
+            logger.warning("bf16 is %s: %s", recipe["bf16"], REASONS[recipe["bf16"]])
+    return recipe, flags
+
+
+def flatten(arguments: Mapping[str, Any]) -> Iterator[str]:
+    """Arguments as flags."""
+    return chain.from_iterable(to_flags(arguments))
+
+
+def has_bfloat16() -> bool:
+    """Whether the accelerator, or the CPU without one, has instructions for bfloat16; emulation is slow."""
+    if torch.cuda.is_available():
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    capabilities = torch.cpu.get_capabilities()
+    return torch.accelerator.is_available() or any(capabilities.get(name) for name in BFLOAT16)
 
 
 def read_recipe(path: Path) -> dict[str, Any]:

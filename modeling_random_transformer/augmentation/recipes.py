@@ -1,0 +1,409 @@
+"""Recipes with stages: training, back-translation and distillation in one folder, one after the other.
+
+A recipe is a mapping of arguments of `train`, which hold for all stages, and a list `stages` of mappings. Each stage
+has a `name` and, beside the other keys of `StageArguments`, arguments of its own: those of `train`, for
+`kind: back_translate` those of `back_translate`, and for `kind: distill` also those of `distill`. Arguments of the
+command line override both.
+
+The folder `stages/NAME` of the output folder contains the files of a stage, `recipe.json` is the record of all. The
+same call resumes: finished stages are skipped, an interrupted one continues. The last stage is the result.
+"""
+
+import logging
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import ModelCard
+from transformers import GenerationConfig
+from transformers.hf_argparser import HfArg
+
+from ..data.cleaning import clean_files
+from ..data.readers import read_texts
+from ..data.sources import Corpus
+from ..inference.loading import load_models
+from ..inference.translation import TranslationOptions
+from ..inputs_random_transformer import check_choice, drop_none
+from ..jobs import Job
+from ..training.arguments import DROPOUTS, FILES, DataArguments, ModelArguments, parse_overrides
+from ..training.estimation import GIB, dry_run, translation_seconds
+from ..training.manifest import MANIFEST, RunResult, determining, fingerprint
+from ..training.model_card import CARD
+from ..training.recipe import TranslationTrainingArguments
+from ..training.run import train_translation
+from ..utils import file_digest
+from ..utils.atomic_files import new_files, write_atomically
+from ..utils.compressed_files import STANDARD_STREAM, check_readable
+from ..utils.distributed import call_on_main_process, exclusive
+from ..utils.text import encode_lines, markdown_table
+from .back_translation import METHODS, BackTranslationOptions, back_translate
+from .distillation import INT8, StudentDataArguments, distill
+from .stages import run_stage
+from .training_set import DistillationArguments, pairs_of
+
+logger = logging.getLogger(__name__)
+
+RECORD, LOCK, FOLDER, DATA, RESULT = "recipe.json", ".recipe.lock", "stages", "data", "result"
+KINDS, CONDITIONS = ("train", "back_translate", "distill"), ("monolingual_target", "student")
+SIDES = ("source", "target")
+SETS = {"train": "data", "validation": "data.validation", "test": "data.test"}  # the beginnings of the files' names
+HELD_OUT, SHARE = 1000, 20  # pairs of a validation or test set, at most one in 20 of the corpus
+SECTION = "## Stages\n"
+FILES_OF_RESULT = ("*.safetensors", "*.json", "*.py", CARD)  # of the folder of the last stage
+
+# The arguments of the recipe with those of a stage, and below those of the command line.
+Parsed = tuple[DataArguments, ModelArguments, TranslationTrainingArguments]
+Parse = Callable[[Mapping[str, Any]], Parsed]
+
+
+@dataclass
+class RecipeArguments:
+    """Arguments of a recipe with stages."""
+
+    monolingual_source: str | None = HfArg(default=None, help="Text of the source language, for stages that distill.")
+    monolingual_target: str | None = HfArg(default=None, help="Text of the target language, to back-translate.")
+    student: bool = HfArg(default=False, help="Run the stages of a small int8 student, which is the result.")
+    remove_stages: bool = HfArg(default=False, help="Keep only the result, not the folders of the stages.")
+
+    def __post_init__(self) -> None:
+        for name, path in drop_none(source=self.monolingual_source, target=self.monolingual_target).items():
+            check_readable(f"monolingual_{name}", path)
+
+
+@dataclass(frozen=True)
+class StageArguments:
+    """What a stage does, and which stages it depends on.
+
+    Args:
+        name: the name of its folder.
+        kind: `"train"`; `"back_translate"` translates `monolingual_target` with the model of `uses`; `"distill"` trains
+            on the translations of the sources, and of `monolingual_source`, by the model of `uses`.
+        when: an argument of `RecipeArguments`; the stage is skipped if it is unset.
+        starts_from: the stage whose model is trained further; `None` for a new model.
+        uses: the stage whose model translates.
+        reverse: train from target to source.
+        synthetic: stages whose pairs are added to the training set; skipped ones add none.
+        authentic_weight: how often the other pairs occur for each synthetic one.
+        options: the other arguments.
+    """
+
+    name: str
+    kind: str = "train"
+    when: str | None = None
+    starts_from: str | None = None
+    uses: str | None = None
+    reverse: bool = False
+    synthetic: Sequence[str] = ()
+    authentic_weight: float = 1.0
+    options: Mapping[str, Any] = HfArg(default_factory=dict)
+
+    @classmethod
+    def of(cls, mapping: Any) -> "StageArguments":
+        """The stage of a mapping in a recipe.
+
+        Raises:
+            ValueError: it is not a mapping with a name, or a value is not allowed.
+        """
+        if not isinstance(mapping, Mapping) or not isinstance(mapping.get("name"), str):
+            raise ValueError(f"stages must be mappings with a name, got {mapping!r}.")
+        names = {entry.name for entry in fields(cls)} - {"options"}
+        own = {name: value for name, value in mapping.items() if name in names}
+        stage = cls(**own, options={name: value for name, value in mapping.items() if name not in names})
+        check_choice(KINDS, kind=stage.kind)
+        check_choice((None, *CONDITIONS), when=stage.when)
+        if (stage.uses is None) != (stage.kind == "train"):
+            raise ValueError(f"uses must be given for {' and '.join(KINDS[1:])} only, got {mapping!r}.")
+        return stage
+
+
+def stages_of(mappings: Sequence[Any], recipe: RecipeArguments) -> list[StageArguments]:
+    """The stages of a recipe whose conditions hold.
+
+    Raises:
+        ValueError: a stage is invalid or depends on one that is not before it, or the last one does not train a model.
+    """
+    stages = [StageArguments.of(mapping) for mapping in mappings]
+    chosen = [stage for stage in stages if stage.when is None or getattr(recipe, stage.when)]
+    for number, stage in enumerate(chosen):
+        before = [each.name for each in chosen[:number]]
+        check_choice(before, **drop_none(starts_from=stage.starts_from, uses=stage.uses))
+        for name in stage.synthetic:
+            check_choice([each.name for each in stages if each.kind == "back_translate"], synthetic=name)
+        if stage.name in (*before, DATA, RESULT) or Path(stage.name).name != stage.name:
+            raise ValueError(f"name must be that of a new folder, got {stage.name!r}.")
+    if not chosen or chosen[-1].kind == "back_translate" or chosen[-1].reverse:
+        raise ValueError("stages must end with one that trains a model from source to target.")
+    return chosen
+
+
+class Recipe:
+    """A run of all stages.
+
+    Args:
+        stages: the mappings of the recipe.
+        parse: the arguments of a stage.
+        arguments: the arguments of the recipe.
+
+    Raises:
+        ValueError: a stage or an argument is invalid.
+    """
+
+    def __init__(self, stages: Sequence[Any], parse: Parse, arguments: RecipeArguments):
+        self.arguments, self.parse = arguments, parse
+        self.stages = stages_of(stages, arguments)
+        self.data, _, self.args = parse({})
+        for name in ("train_weights", "train_temperature", "streaming"):
+            if value := getattr(self.data, name):
+                raise ValueError(f"{name} must be unset for a recipe with stages, got {value}.")
+        self.folder = Path(self.args.output_dir)
+        for stage in self.stages:  # errors before the first one starts
+            self.parsed(stage)
+            if stage.kind == "back_translate":
+                options = {name: value for name, value in stage.options.items() if name != "dtype"}
+                search = TranslationOptions.from_kwargs(**BackTranslationOptions.split(options)[1]).search_options
+                if unknown := GenerationConfig().update(**search):
+                    raise ValueError(f"{stage.name} must have options of back_translate, got {', '.join(unknown)}.")
+            elif stage.kind == "distill":
+                self.teacher(stage, [STANDARD_STREAM])
+
+    def run(self) -> list[dict[str, Any]]:
+        """Run the stages that are not finished, and make the model of the last one the result.
+
+        Returns:
+            The facts of each stage, see `table`.
+
+        Raises:
+            ValueError: an argument or a text is invalid, or the folder contains another run.
+            FloatingPointError: a loss is not finite.
+            OSError: a file cannot be read or written.
+        """
+        with exclusive(self.folder / LOCK, f"output_dir must not be in use, got {self.folder} of another recipe."):
+            call_on_main_process(self.check_folder)
+            self.run_stage(DATA, self.inputs_of_data(), self.write_data)
+            rows = [self.run_one(number) for number in range(len(self.stages))]
+            inputs = {"stage": self.stages[-1].name}
+            self.run_stage(RESULT, inputs, lambda: call_on_main_process(partial(self.save_result, rows)))
+        return rows
+
+    def check_folder(self) -> None:
+        """Raise a `ValueError` if the output folder contains something else than an earlier run of the recipe."""
+        others = [path.name for path in sorted(self.folder.iterdir()) if path.name != LOCK]
+        if others and not (self.folder / RECORD).is_file():
+            raise ValueError(f"output_dir must be new or that of this recipe, got {self.folder} with {others[0]}.")
+
+    def run_stage(self, name: str, inputs: dict[str, Any], work: Callable[[], Any]) -> Any:
+        """`run_stage` with the record of the recipe. A finished stage does not need its folder."""
+        return run_stage(self.folder / RECORD, name, inputs, work, [], everywhere=True)
+
+    def run_one(self, number: int) -> dict[str, Any]:
+        """Run a stage, or skip a finished one; returns its facts."""
+        stage = self.stages[number]
+        work = {"train": self.train, "back_translate": self.back_translate, "distill": self.distill}[stage.kind]
+
+        def begin() -> Any:
+            if self.args.process_index == 0:
+                logger.warning("Stage %d of %d: %s.", number + 1, len(self.stages), stage.name)
+            return work(stage)
+
+        data, model, args = self.parsed(stage)
+        lengths = {"max_steps": args.max_steps, "num_train_epochs": args.num_train_epochs}
+        inputs = {**asdict(stage), **lengths, **determining(args, data, model)}
+        for name, path in self.texts(stage).items():
+            inputs[name] = file_digest(Path(path))
+        return {"name": stage.name, "kind": stage.kind, **self.run_stage(stage.name, inputs, begin)}
+
+    # Arguments of stages
+
+    def path(self, name: str) -> Path:
+        """The folder of a stage."""
+        return self.folder / FOLDER / name
+
+    def files_of(self, name: str, split: str = "train") -> list[Path]:
+        """The files of both sides of a set of the data, or of the pairs of a stage."""
+        return [self.path(name) / f"{SETS[split]}.{side}" for side in SIDES]
+
+    def texts(self, stage: StageArguments) -> dict[str, str]:
+        """The monolingual text that a stage translates, by argument."""
+        if stage.kind == "back_translate":
+            return drop_none(monolingual_target=self.arguments.monolingual_target)
+        return drop_none(monolingual_source=self.arguments.monolingual_source) if stage.kind == "distill" else {}
+
+    def parsed(self, stage: StageArguments) -> Parsed:
+        """The arguments of a stage, with the sets of the recipe."""
+        own = [] if stage.kind == "train" else [entry.name for entry in fields(DistillationArguments)]
+        options = {name: value for name, value in stage.options.items() if name not in own}
+        data, model, args = self.parse({} if stage.kind == "back_translate" else options)
+        args.output_dir = str(self.path(stage.name))
+        if stage.starts_from is not None:
+            overrides = parse_overrides(model.config_overrides)
+            rates = ",".join(f"{name}={overrides[name]}" for name in DROPOUTS if name in overrides)
+            model = ModelArguments(model_name_or_path=str(self.path(stage.starts_from)), config_overrides=rates)
+        return data, model, args
+
+    def data_of(self, stage: StageArguments, data: DataArguments) -> dict[str, Any]:
+        """The arguments of the data of a stage: its sets, with the synthetic pairs of other stages."""
+        values = {entry.name: getattr(data, entry.name) for entry in fields(DataArguments)} | dict.fromkeys(FILES)
+        synthetic = [self.files_of(each.name) for each in self.stages if each.name in stage.synthetic]
+        sets = {split: [self.files_of(DATA, split)] for split in SETS if self.files_of(DATA, split)[0].exists()}
+        sets["train"] += synthetic
+        for split, pairs in sets.items():
+            prefix = "" if split == "train" else f"{split}_"
+            for index, side in enumerate(SIDES):
+                values[f"{prefix}{side}_file"] = [str(files[index != stage.reverse]) for files in pairs]
+        if synthetic and stage.authentic_weight != 1:
+            values["train_weights"] = [stage.authentic_weight, *(1.0 for _ in synthetic)]
+        if stage.reverse:
+            for prefix in ("", "validation_", "test_"):
+                source, target = f"{prefix}source_lang", f"{prefix}target_lang"
+                values[source], values[target] = values[target], values[source]
+        return values | {"dataset_name": None, "dataset_config_name": None}
+
+    # The work of stages
+
+    def inputs_of_data(self) -> dict[str, Any]:
+        """What determines the sets."""
+        return {"on_invalid": self.data.on_invalid, **{name: fingerprint(each) for name, each in self.sets().items()}}
+
+    def sets(self) -> dict[str, list[Corpus]]:
+        """The corpora of each set that is given."""
+        return {split: corpora for split in SETS if (corpora := self.data.corpora(split))}
+
+    def write_data(self) -> dict[str, Any]:
+        """Write the sets as aligned text; without a validation set, clean the corpus and split it."""
+        return call_on_main_process(self.copy_sets if self.data.has("validation") else self.split)
+
+    def copy_sets(self) -> dict[str, Any]:
+        """Write the valid pairs of each set."""
+        return {split: write_pairs(corpora, self.files_of(DATA, split)) for split, corpora in self.sets().items()}
+
+    def split(self) -> dict[str, Any]:
+        """Make the sets of one corpus."""
+        corpora = self.data.corpora("train")
+        if len(corpora) != 1 or self.data.has("test"):
+            raise ValueError("validation_source_file and validation_target_file must be given with several corpora.")
+        pairs = sum(1 for _ in pairs_of(corpora))
+        size = max(1, min(HELD_OUT, pairs // SHARE))
+        self.path(DATA).mkdir(parents=True, exist_ok=True)
+        report = clean_files(corpora[0], *self.files_of(DATA), split=(size, size))
+        return {**report.sets, "report": str(report)}
+
+    def train(self, stage: StageArguments) -> dict[str, Any]:
+        """Train a model."""
+        data, model, args = self.parsed(stage)
+        return facts_of(train_translation(DataArguments(**self.data_of(stage, data)), model, args))
+
+    def back_translate(self, stage: StageArguments) -> dict[str, Any]:
+        """Write synthetic pairs."""
+        self.path(stage.name).mkdir(parents=True, exist_ok=True)
+        options = {"dtype": "float32", **stage.options}
+        model, tokenizer = load_models([self.path(str(stage.uses))], options.pop("dtype"), self.args.device)
+        if self.data.source_lang and self.data.target_lang:
+            options |= {"src_lang": self.data.target_lang[0], "tgt_lang": self.data.source_lang[0]}
+        [text], [source, target] = self.texts(stage).values(), self.files_of(stage.name)
+        return {"pairs": back_translate(text, source, target, model, tokenizer, **options).pairs}
+
+    def distill(self, stage: StageArguments) -> dict[str, Any]:
+        """Train a student."""
+        data, model, args = self.parsed(stage)
+        teacher = self.teacher(stage, [str(self.files_of(DATA)[0]), *self.texts(stage).values()])
+        if not {"tokenizer", "vocab_size"} & stage.options.keys():  # that of the teacher
+            model = replace(model, tokenizer=None, vocab_size=None, target_vocab_size=None, special_tokens=None)
+        values = self.data_of(stage, data)
+        for side in SIDES:  # of the comparison
+            values[f"test_{side}_file"] = values[f"test_{side}_file"] or values[f"validation_{side}_file"]
+        return facts_of(distill(teacher, StudentDataArguments(**values), model, args).run)
+
+    def teacher(self, stage: StageArguments, texts: list[str]) -> DistillationArguments:
+        """The arguments of the teacher of a stage, and of the texts that it translates."""
+        names = {entry.name for entry in fields(DistillationArguments)} & stage.options.keys()
+        own = {name: stage.options[name] for name in names}
+        return DistillationArguments(teacher=[str(self.path(str(stage.uses)))], source_text=texts, **own)
+
+    # The result
+
+    def save_result(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Copy the files of the last stage, and add the table of all stages to the model card."""
+        last = self.path(self.stages[-1].name)
+        for path in sorted({path for pattern in FILES_OF_RESULT for path in last.glob(pattern)}):
+            if path.name != MANIFEST:
+                shutil.copyfile(path, self.folder / path.name)
+        if (last / INT8).is_dir():
+            shutil.copytree(last / INT8, self.folder / INT8, dirs_exist_ok=True)
+        card = str(ModelCard.load(self.folder / CARD)).partition(SECTION)[0].rstrip("\n")
+        write_atomically(self.folder / CARD, [f"{card}\n\n{SECTION}\n{self.description(rows)}\n".encode()])
+        if self.arguments.remove_stages:
+            shutil.rmtree(self.folder / FOLDER)
+
+    def description(self, rows: Sequence[Mapping[str, Any]]) -> str:
+        """The section of the model card."""
+        facts = Job(self.folder / RECORD).stages[DATA].facts
+        counts = ", ".join(f"{name} {count:,}" for name, count in facts.items() if name in SETS)
+        chosen = "" if self.data.has("validation") else " The validation and test sets were taken from the corpus."
+        return f"Pairs: {counts}.{chosen}\n\n{table(rows)}"
+
+    # The dry run
+
+    def estimate(self) -> str:
+        """A table of the time and the memory of each stage, measured with a few steps and translations.
+
+        Training is measured on the first pairs of the corpus, without synthetic ones. A model that does not exist yet
+        is replaced by a new one.
+        """
+        rows = [self.estimate_one(stage) for stage in self.stages]
+        total = sum(hours for _, hours, _ in rows)
+        cells = [(name, f"{hours:.3g}", f"{memory / GIB:.3g}") for name, hours, memory in rows]
+        header = ("stage", "hours, without evaluation", "memory in GiB")
+        return f"{markdown_table(header, cells)}\n\n{total:.3g} hours in all"
+
+    def estimate_one(self, stage: StageArguments) -> tuple[str, float, int]:
+        """The name of a stage, its hours, and the peak memory of a device in bytes."""
+        data, model, args = self.parsed(replace(stage, starts_from=None))
+        hours, memory = 0.0, 0
+        if stage.kind != "back_translate":
+            run = dry_run(data, model, args)
+            hours, memory = run.hours, run.memory
+        beams = stage.options.get("num_beams", METHODS[stage.options.get("method", "beam")]["num_beams"])
+        if stage.kind == "distill":
+            beams = stage.options.get("teacher_num_beams", DistillationArguments.teacher_num_beams)
+        lines = sum(1 for path in self.texts(stage).values() for _ in read_texts(Path(path)))
+        if stage.kind == "distill":
+            lines += sum(1 for _ in pairs_of(data.corpora("train")))
+        if stage.kind != "train":
+            hours += lines * translation_seconds(data, model, args, num_beams=beams) / 3600
+        return stage.name, hours, memory
+
+
+def write_pairs(corpora: Sequence[Corpus], files: Sequence[Path]) -> int:
+    """Write the valid pairs of several corpora as aligned text, and return their number."""
+    files[0].parent.mkdir(parents=True, exist_ok=True)
+    count = 0
+    with new_files(files) as opened:
+        for pair in pairs_of(corpora):
+            count += 1
+            for file, text in zip(opened, pair, strict=True):
+                file.writelines(encode_lines([text]))
+    return count
+
+
+def facts_of(result: RunResult) -> dict[str, Any]:
+    """What the table shows of a training run."""
+    scores = {
+        split: {name: values["score"] for name, values in metrics.items()} for split, metrics in result.scores.items()
+    }
+    return {"pairs": result.pairs, "steps": result.steps, "minutes": result.seconds / 60, "scores": scores}
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The stages as a Markdown table."""
+
+    def cells(row: Mapping[str, Any]) -> Iterator[str]:
+        scores = row.get("scores", {}).get("validation", {})
+        yield from (row["name"], row["kind"], f"{row['pairs']:,}", f"{row['steps']:,}" if "steps" in row else "")
+        yield f"{row['minutes']:.1f}" if "minutes" in row else ""
+        yield from (f"{scores[name]:.2f}" if name in scores else "" for name in ("bleu", "chrf"))
+
+    header = ("stage", "kind", "pairs", "steps", "minutes", "validation BLEU", "validation chrF++")
+    return markdown_table(header, [tuple(cells(row)) for row in rows])

@@ -1,0 +1,223 @@
+"""Recipes with stages: what each stage gets, the result, interruptions in every stage, invalid recipes."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from accelerate import PartialState
+from safetensors.torch import load_file
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from modeling_random_transformer import cli
+from modeling_random_transformer.augmentation import comparison, recipes
+from modeling_random_transformer.augmentation.recipes import Recipe
+from modeling_random_transformer.commands import train as command
+from modeling_random_transformer.inference import translate
+from modeling_random_transformer.jobs import Job
+from modeling_random_transformer.training import estimation
+from tests.helpers.corpora import read_pairs
+from tests.helpers.interruption import killed_after
+from tests.helpers.training import LETTERS, UNSCORED, arguments, assert_equal_weights, flags, validation, write_corpus
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "recipes"
+STAGES = [
+    {"name": "reverse", "when": "monolingual_target", "reverse": True},
+    {"name": "synthetic", "when": "monolingual_target", "kind": "back_translate", "uses": "reverse", "num_beams": 1},
+    {"name": "first", "synthetic": ["synthetic"], "authentic_weight": 2, "bpe_dropout": 0.1},
+    {"name": "second", "starts_from": "first", "kind": "distill", "uses": "first", "interpolate": True},
+    {"name": "small", "when": "student", "kind": "distill", "uses": "second", "config_overrides": "d_model=8"},
+]
+NAMES = [stage["name"] for stage in STAGES]
+OPTIONS = {**UNSCORED, "max_steps": 4, "num_beams": 1, "special_tokens": ["<bt>"]}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_comparison():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(comparison, "ROUNDS", 1)
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The folder of a corpus, of monolingual text and of a recipe."""
+    folder = tmp_path_factory.mktemp("recipe")
+    write_corpus(folder)
+    (folder / "mono").write_text("".join(f"{one}{two}\n" for one in LETTERS for two in "ab"))
+    (folder / "recipe.yaml").write_text(yaml.safe_dump({"stages": STAGES}))
+    return folder
+
+
+def argv(folder, output="out", **options):
+    """The command line of the recipe."""
+    given = {"monolingual_target": str(folder / "mono"), "student": True, **OPTIONS, **options}
+    return ["train", str(folder / "recipe.yaml"), *flags(folder, output, **given)]
+
+
+def run_command(*args, **options):
+    PartialState._reset_state()
+    status = cli.main(argv(*args, **options))
+    PartialState._reset_state()
+    return status
+
+
+@pytest.fixture(scope="module")
+def finished(folder):
+    """The folder of a finished run, which no test may modify."""
+    assert run_command(folder) == 0
+    return folder / "out"
+
+
+def pairs_of_stage(output, name):
+    return read_pairs(*(output / "stages" / name / f"data.{side}" for side in ("source", "target")))
+
+
+def test_the_corpus_is_split_and_every_stage_gets_its_pairs(finished):
+    data, synthetic = pairs_of_stage(finished, "data"), pairs_of_stage(finished, "synthetic")
+    sets = [finished / "stages" / "data" / f"data.{name}.source" for name in ("validation", "test")]
+    assert [path.read_text().count("\n") for path in sets] == [6, 6]  # one in 20 of the corpus
+    assert all(source == target[::-1] for source, target in data)
+    assert all(source.startswith("<bt> ") for source, _ in synthetic)
+    facts = {name: stage.facts for name, stage in Job(finished / "recipe.json").stages.items()}
+    assert [*facts] == ["data", *NAMES, "result"]
+    assert facts["reverse"]["pairs"] == len(data)
+    assert facts["first"]["pairs"] == len(data) + len(synthetic)
+    assert facts["second"]["pairs"] > len(data)  # original and synthetic ones
+    record = Job(finished / "stages" / "first" / "training_manifest.json").stages["train"]
+    assert [corpus["weight"] for corpus in record.facts["corpora"]] == [2, 1]
+    reverse = (finished / "stages" / "reverse" / "README.md").read_text()
+    assert "data.target" in reverse
+
+
+def test_the_result_is_the_model_of_the_last_stage(finished):
+    assert_equal_weights(finished, finished / "stages" / "small")
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(finished), AutoTokenizer.from_pretrained(finished)
+    assert len(translate(["abc"], model, tokenizer, progress=False)) == 1
+    assert AutoModelForSeq2SeqLM.from_pretrained(finished / "int8").is_quantized
+    assert tokenizer.get_vocab() == AutoTokenizer.from_pretrained(finished / "stages" / "first").get_vocab()
+    card = (finished / "README.md").read_text()
+    assert "The validation and test sets were taken from the corpus." in card
+    assert all(f"| {name} |" in card for name in NAMES)
+
+
+@pytest.mark.usefixtures("finished")
+def test_a_finished_recipe_is_not_repeated_and_other_arguments_are_an_error(folder, monkeypatch, capsys):
+    for name in ("train_translation", "back_translate", "distill", "clean_files"):
+        monkeypatch.setattr(recipes, name, None)
+    assert run_command(folder) == 0
+    assert run_command(folder, max_steps=5) == 2
+    assert "max_steps was 4, now 5" in capsys.readouterr().err
+    (folder / "mono2").write_text("ab\n")
+    assert run_command(folder, monolingual_target=str(folder / "mono2")) == 2
+    assert "monolingual_target was" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_in_every_stage_has_the_same_weights(finished, folder):
+    killed = folder / "killed"
+    places = {"data": 3, "reverse": 40, "synthetic": 12, "first": 60, "second": 90, "small": 150}
+    for name, operations in places.items():
+        assert killed_after(operations, lambda: run_command(folder, "killed"), killed / "stages" / name), name
+    assert run_command(folder, "killed") == 0
+    for name in ("stages/reverse", "stages/first", "stages/second", "stages/small", "int8", "."):
+        assert_equal_weights(killed / name, finished / name)
+    assert pairs_of_stage(killed, "synthetic") == pairs_of_stage(finished, "synthetic")
+
+
+def test_given_sets_without_monolingual_text(folder):
+    options = {**validation(folder), "monolingual_target": None, "student": None, "remove_stages": True}
+    options["max_tokens_per_batch"] = 400  # the teacher's translations are long
+    assert run_command(folder, "short", **options) == 0
+    output = folder / "short"
+    assert sorted(Job(output / "recipe.json").stages) == ["data", "first", "result", "second"]
+    assert not (output / "stages").exists()
+    assert load_file(output / "model.safetensors")
+    card = (output / "README.md").read_text()
+    assert "Pairs: train 120, validation 12." in card
+    assert run_command(folder, "short", **options) == 0  # nothing is repeated
+
+
+def test_a_dry_run_estimates_every_stage_and_writes_nothing(folder, monkeypatch, capsys):
+    monkeypatch.setattr(estimation, "STEPS", 1)
+    assert run_command(folder, "dry", dry_run=True) == 0
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| ")][2:]
+    assert [row[0].strip("| ") for row in rows] == NAMES
+    assert all(float(row[1]) > 0 for row in rows)
+    assert not (folder / "dry").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({}, "stages must be mappings with a name, got {}."),
+        ({"name": "a", "kind": "translate"}, "kind must be one of"),
+        ({"name": "a", "when": "monday"}, "when must be one of"),
+        ({"name": "a", "uses": "first"}, "uses must be given for back_translate and distill only"),
+        ({"name": "a", "kind": "distill"}, "uses must be given for"),
+        ({"name": "a", "starts_from": "b"}, "starts_from must be one of"),
+        ({"name": "a", "synthetic": ["first"]}, "synthetic must be one of"),
+        ({"name": "../a"}, "name must be that of a new folder, got '../a'."),
+        ({"name": "first"}, "name must be that of a new folder, got 'first'."),
+        ({"name": "a", "reverse": True}, "stages must end with one that trains a model from source to target."),
+        ({"name": "a", "max_steps": "many"}, "invalid int value: 'many'"),
+        ({"name": "a", "max_stepps": 2}, "arguments must be among those of --help, got --max_stepps 2."),
+        ({"name": "a", "kind": "back_translate", "uses": "first", "method": "magic"}, "method must be one of"),
+        (
+            {"name": "a", "kind": "back_translate", "uses": "first", "beams": 4},
+            "a must have options of back_translate, got beams.",
+        ),
+        ({"name": "a", "kind": "distill", "uses": "first", "drop_worst": 2}, "drop_worst must be at least 0"),
+    ],
+    ids=str,
+)
+def test_an_invalid_stage_is_reported_in_one_line(change, message, folder, tmp_path, capsys):
+    last = [{"name": "last"}] if change.get("kind") == "back_translate" else []
+    stages = [STAGES[2] | {"synthetic": []}, change, *last]
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({"stages": stages}))
+    given = {**arguments(folder, tmp_path / "out"), **OPTIONS, "max_steps": None}
+    try:
+        status = cli.main(["train", str(tmp_path / "recipe.yaml"), *flags(folder, tmp_path / "out", **given)])
+    except SystemExit as end:
+        status = end.code
+    assert status == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert message in error
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "names"),
+    [("low_resource", ["reverse", "synthetic", "first", "second", "third", "student"]),
+     ("multi30k_record", [f"phase-{number}" for number in range(1, 5)])],
+)  # fmt: skip
+def test_the_recipes_of_the_repository(recipe, names, folder, tmp_path):
+    (tmp_path / "mono").write_text("ab\n")
+    given = {"source_file": str(folder / "train.a"), "target_file": str(folder / "train.b"), "use_cpu": True}
+    given |= {"validation_source_file": None, "validation_target_file": None} | UNSCORED
+    options, lines = command.read_arguments([str(EXAMPLES / f"{recipe}.yaml")])
+    stages = options.pop("stages")
+    options |= {name: value for name, value in given.items() if value or name in options}
+    options |= {"monolingual_target": str(tmp_path / "mono"), "student": True, "bf16": False}
+
+    def parse(own):
+        return command.parse_flags([*command.flatten({**options, **own}), *lines], command.RECIPE, "train")
+
+    made = Recipe(stages, lambda own: parse(own)[:3], parse({})[-1])
+    assert [stage.name for stage in made.stages] == names
+    _, model, args = made.parsed(made.stages[-1])
+    assert args.warmup_steps in (100, 600)
+    assert model.model_name_or_path is None or model.model_name_or_path.endswith(names[-2])
+
+
+@pytest.mark.parametrize("name", ["avx512_bf16", "bf16", None])
+def test_bfloat16_is_chosen_by_the_instructions_of_the_device(name, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, str(name): True})
+    (tmp_path / "recipe.yaml").write_text("bf16: auto")
+    recipe, _ = command.read_arguments([str(tmp_path / "recipe.yaml")])
+    assert recipe == {"bf16": name is not None}
+    assert caplog.messages == [
+        f"bf16 is {name is not None}: the device has {'' if name else 'no '}bfloat16 instructions."
+    ]
