@@ -26,12 +26,8 @@ from modeling_random_transformer.inputs_random_transformer import (
     tokenizer_languages,
 )
 from modeling_random_transformer.inspection import intervene, trace
-from modeling_random_transformer.inspection.explorer import (
-    attention_maps,
-    cross_attention_labels,
-    distribution,
-    trim_padding,
-)
+from modeling_random_transformer.inspection.beam_search import trim_padding
+from modeling_random_transformer.inspection.explorer import attention_maps, cross_attention_labels, distribution
 from modeling_random_transformer.utils.errors import first_line, format_value
 
 MAX_CHARACTERS, MAX_TOKENS = 1000, 128  # of a text

@@ -4,10 +4,11 @@
     random-transformer explore FOLDER "a sentence" --output page.html --num_beams 6
     random-transformer explore --architecture FOLDER                   # writes outputs/architecture.svg
 
-The page shows all attention maps, the beam search as a tree, the next-token distribution of each step at any
-temperature, the position encodings, and the contribution of each layer to the residual stream. The figure of the
-architecture is Figure 1 of the paper with the names, shapes and parameter counts of the model's modules. It needs only
-the config.json of any model of this package, also of a classifier or a language model.
+The page shows the next-token distribution of each step at any temperature, what each part of the decoder adds to the
+logits, the predictions after each sub-layer, all attention maps, the candidates of the beam search, the residual
+stream, and the position encodings. The figure of the architecture is Figure 1 of the paper with the names, shapes and
+parameter counts of the model's modules. It needs only the config.json of any model of this package, also of a
+classifier or a language model.
 
 Exit status: 0 on success; 1 if the model's weights are not finite; 2 if an argument is invalid.
 """
@@ -27,7 +28,8 @@ from ..utils.atomic_files import write_atomically
 from ..utils.errors import reraise_as_value_error
 from .command_line import Parser, model_folder
 
-TEMPLATE = Path(__file__).parents[1] / "inspection" / "explorer.html"
+PACKAGE = Path(__file__).parents[1]
+TEMPLATE, SEARCH_TREE = PACKAGE / "inspection" / "explorer.html", PACKAGE / "export" / "page" / "search_tree.js"
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,9 @@ def render(data: dict[str, Any]) -> str:
     """
     with reraise_as_value_error("the page requires plotly: pip install 'random-transformer[explore]'"):
         from plotly.offline import get_plotlyjs  # the drawing of the architecture does not need it
-    text = json.dumps(data, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
-    before, after = TEMPLATE.read_text(encoding="utf-8").split("/* plotly.js */")
-    middle, end = after.split("/* data */")
-    return before + get_plotlyjs() + middle + text + end
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    parts = {"plotly.js": get_plotlyjs(), "search_tree.js": SEARCH_TREE.read_text(encoding="utf-8"), "data": text}
+    page = TEMPLATE.read_text(encoding="utf-8")
+    for name, part in parts.items():
+        page = page.replace(f"/* {name} */", part)
+    return page

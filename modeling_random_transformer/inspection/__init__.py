@@ -8,10 +8,16 @@ print(t)                                         # all values: shape, formula, s
 
 with intervene(model, {"encoder.layers.0.self_attn.head.1.output": 0}):
     model(**inputs)                              # without this head
+
+logit_attribution(model, t, tokens)              # what each part of the decoder adds to the logits of some tokens
+logit_lens(model, t)                             # the predictions after each sub-layer of the decoder
+record_search(model, inputs, num_beams=4)        # all candidates of a beam search
 """
 
+from .attribution import logit_attribution, logit_lens
+from .beam_search import Candidate, record_search
 from .intervention import intervene
 from .paths import Step
 from .record import Trace, trace
 
-__all__ = ["Step", "Trace", "intervene", "trace"]
+__all__ = ["Candidate", "Step", "Trace", "intervene", "logit_attribution", "logit_lens", "record_search", "trace"]

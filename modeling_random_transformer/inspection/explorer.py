@@ -1,17 +1,20 @@
-"""The data of the explorer page: attention maps, beam search, distributions, position encodings, statistics."""
+"""The data of the explorer page: beam search, distributions, attribution, attention maps, statistics, positions."""
 
 import math
+from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessor, LogitsProcessorList
 
 from ..inputs_random_transformer import encode_texts
 from ..inspection import Trace, trace
+from .attribution import logit_attribution, logit_lens
+from .beam_search import Candidate, record_search, trim_padding
 
 TOP_TOKENS = 40  # stored individually for each distribution; the others are stored as a histogram
 BINS = 50
+ATTRIBUTED = 12  # tokens of each step
 MAX_POSITIONS, MAX_WIDTH = 64, 512  # of the heat map of position encodings
 MAPS = {
     "encoder": ("encoder", "self_attn"),
@@ -31,18 +34,9 @@ def explore(model: Any, tokenizer: Any, sentence: str, num_beams: int, max_new_t
     """
     model = model.eval()
     inputs = encode_texts(tokenizer, sentence, return_tensors="pt")
-    recorder = BeamSearchRecorder()
-    sequences = model.generate(
-        **inputs,
-        num_beams=num_beams,
-        num_return_sequences=num_beams,
-        do_sample=False,
-        max_new_tokens=max_new_tokens,
-        logits_processor=LogitsProcessorList([recorder]),
-    )
-    eos_ids = torch.tensor(model.generation_config.eos_token_id).view(-1)
-    finished = [trim_padding(ids, eos_ids) for ids in sequences]
-    best = finished[0]
+    search = {"num_return_sequences": num_beams, "max_new_tokens": max_new_tokens}
+    outputs, candidates = record_search(model, inputs, num_beams, **search)
+    best = trim_padding(outputs.sequences[0], torch.tensor(model.generation_config.eos_token_id).view(-1))
     with torch.no_grad(), trace(model) as recorded:
         model(**inputs, decoder_input_ids=best[None, :-1])
     target = token_texts(tokenizer, best)
@@ -62,21 +56,17 @@ def explore(model: Any, tokenizer: Any, sentence: str, num_beams: int, max_new_t
         "maps": {name: rounded(attention_maps(recorded, *path, model.config)) for name, path in MAPS.items()},
         "steps": [distribution(logits, tokenizer) for logits in recorded["logits"][0]],
         "chosen": best[1:].tolist(),
-        "tree": recorder.tree(finished, tokenizer),
+        "lens": lens(model, recorded, tokenizer, best[1:]),
+        "attribution": attribution(model, recorded, tokenizer, best[1:]),
+        "search": [search_node(one, tokenizer) for one in candidates],
         "positions": position_map(model),
         "statistics": statistics(recorded),
     }
 
 
-def trim_padding(ids: Tensor, eos_ids: Tensor) -> Tensor:
-    """The sequence up to its first end token. The start token may have the same id and does not count."""
-    ends = torch.isin(ids[1:], eos_ids).nonzero()
-    return ids[: int(ends[0]) + 2] if len(ends) else ids
-
-
-def rounded(values: Tensor) -> list[Any]:
-    """Nested lists of the values, rounded to five decimals."""
-    return values.double().round(decimals=5).tolist()
+def rounded(values: Tensor, decimals: int = 5) -> list[Any]:
+    """Nested lists of rounded values."""
+    return values.double().round(decimals=decimals).tolist()
 
 
 def attention_maps(recorded: Trace, stack: str, name: str, config: Any) -> Tensor:
@@ -101,6 +91,41 @@ def distribution(logits: Tensor, tokenizer: Any) -> dict[str, Any]:
     }
 
 
+@torch.no_grad()
+def lens(model: Any, recorded: Trace, tokenizer: Any, chosen: Tensor) -> list[dict[str, Any]]:
+    """After each sub-layer: the most probable token of each step, its probability, and that of the chosen token."""
+    rows = []
+    for path, logits in logit_lens(model, recorded):
+        probabilities = logits[0].softmax(-1)
+        highest, ids = probabilities.max(-1)
+        of_chosen = probabilities.gather(1, chosen[:, None])[:, 0]
+        tokens = token_texts(tokenizer, ids)
+        rows.append({"name": path, "tokens": tokens, "highest": rounded(highest), "chosen": rounded(of_chosen)})
+    return rows
+
+
+@torch.no_grad()
+def attribution(model: Any, recorded: Trace, tokenizer: Any, chosen: Tensor) -> dict[str, Any]:
+    """At each step, what each part of the decoder adds to the logits of the chosen token and of the best others."""
+    best = recorded["logits"][0].topk(ATTRIBUTED).indices
+    ids = torch.stack(
+        [torch.cat([one[None], row[row != one]])[:ATTRIBUTED] for one, row in zip(chosen, best, strict=True)]
+    )
+    values = logit_attribution(model, recorded, ids[None])
+    return {
+        "parts": list(values),
+        "tokens": [token_texts(tokenizer, row) for row in ids],
+        "values": rounded(torch.stack([value[0] for value in values.values()], dim=-1), 3),  # [steps, tokens, parts]
+    }
+
+
+def search_node(candidate: Candidate, tokenizer: Any) -> dict[str, Any]:
+    """A candidate of the beam search, with the text of its token."""
+    attention = None if candidate.attention is None else rounded(candidate.attention, 3)
+    token = token_texts(tokenizer, torch.tensor([candidate.id]))[0]
+    return asdict(candidate) | {"token": token, "attention": attention}
+
+
 def position_map(model: Any) -> list[list[float]] | None:
     """The encoder's position encodings, `[positions, d_model]`, or None if it has none."""
     positions, config = model.model.encoder.embed_positions, model.config
@@ -121,64 +146,6 @@ def statistics(recorded: Trace) -> list[dict[str, Any]]:
         deviation = recorded[f"{name}.variance"].float().sqrt().mean().item()
         rows.append({"name": name, "deviation": round(deviation, 5), **squares})
     return rows
-
-
-class BeamSearchRecorder(LogitsProcessor):
-    """Records the hypotheses of each step of a beam search over one source, and their next-token distributions."""
-
-    def __init__(self) -> None:
-        self.steps: list[tuple[Tensor, Tensor]] = []
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        self.steps.append((input_ids.clone(), scores.log_softmax(-1)))
-        return scores
-
-    def tree(self, finished: list[Tensor], tokenizer: Any) -> list[dict[str, Any]]:
-        """All hypotheses of the search and the finished translations as a prefix tree, parents before children.
-
-        A node has its token, the log-probability of the token and of the complete prefix, its depth, and its vertical
-        position in the plot. `rank` orders the finished translations, the best one first.
-        """
-        distributions = {
-            tuple(ids.tolist()): row for sequences, rows in self.steps for ids, row in zip(sequences, rows, strict=True)
-        }
-        ranks = {tuple(ids.tolist()): rank for rank, ids in reversed(list(enumerate(finished)))}
-        start = tuple(self.steps[0][0][0].tolist())
-        prefixes = set(distributions) | {ids[:end] for ids in ranks for end in range(len(start), len(ids) + 1)}
-        nodes: dict[tuple[int, ...], dict[str, Any]] = {}
-        for ids in sorted(prefixes, key=lambda ids: (len(ids), ids)):
-            parent = nodes.get(ids[:-1])
-            log_probability = distributions[ids[:-1]][ids[-1]].item() if parent else 0.0
-            nodes[ids] = {
-                "parent": parent["index"] if parent else None,
-                "index": len(nodes),
-                "depth": len(ids) - len(start),
-                "token": token_texts(tokenizer, torch.tensor(ids[-1:]))[0],
-                "log_probability": round(log_probability, 5),
-                "score": round(log_probability + (parent["score"] if parent else 0.0), 5),
-                "rank": ranks.get(ids),
-            }
-        assign_rows(list(nodes.values()))
-        return list(nodes.values())
-
-
-def assign_rows(nodes: list[dict[str, Any]]) -> None:
-    """Set the vertical position of each node: consecutive for leaves, the mean of the children for others."""
-    children: dict[int, list[dict[str, Any]]] = {node["index"]: [] for node in nodes}
-    for node in nodes[1:]:
-        children[node["parent"]].append(node)
-    leaves = iter(range(len(nodes)))
-    order, stack = [], [nodes[0]]
-    while stack:  # depth first; the more probable child first
-        order.append(stack.pop())
-        stack += sorted(children[order[-1]["index"]], key=lambda node: node["score"])
-    for node in order:
-        if not children[node["index"]]:
-            node["row"] = float(next(leaves))
-    for node in reversed(order):
-        rows = [child["row"] for child in children[node["index"]]]
-        if rows:
-            node["row"] = sum(rows) / len(rows)
 
 
 def token_texts(tokenizer: Any, ids: Tensor) -> list[str]:

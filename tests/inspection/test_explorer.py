@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
 from modeling_random_transformer import cli
@@ -81,20 +82,26 @@ def test_distributions_at_temperatures(data, translator, tokenizer, outputs, tem
         torch.testing.assert_close(ours, exact[step["ids"]], rtol=tolerance, atol=1e-5)
 
 
-def test_tree_matches_the_beam_search(data, outputs):
-    nodes = data["tree"]
-    penalty = len(outputs.sequences[0]) - 1
-    finished = sorted((node for node in nodes if node["rank"] is not None), key=lambda node: node["rank"])
-    assert [node["rank"] for node in finished] == [0, 1, 2]
-    for node, score in zip(finished, outputs.sequences_scores.tolist(), strict=True):
-        assert node["score"] / penalty == pytest.approx(score, abs=1e-4)
-    for node in nodes[1:]:
-        parent = nodes[node["parent"]]
-        assert parent["depth"] == node["depth"] - 1
-        assert node["score"] == pytest.approx(parent["score"] + node["log_probability"], abs=1e-4)
-    assert max(sum(node["depth"] == depth for node in nodes) for depth in range(1, 7)) == 3
-    leaves = [node["row"] for node in nodes if node["index"] not in {child["parent"] for child in nodes}]
-    assert len(set(leaves)) == len(leaves)
+def test_candidates_of_the_beam_search(data, outputs):
+    finished = sorted((node for node in data["search"] if node["place"] is not None), key=lambda node: node["place"])
+    assert [node["score"] for node in finished] == pytest.approx(outputs.sequences_scores.tolist(), abs=1e-5)
+    assert finished[0]["token"] == data["target"][-1]
+    for node in data["search"]:
+        assert (node["attention"] is not None) == (node["status"] == "kept")
+    attention = torch.tensor(data["search"][0]["attention"])  # of the first token
+    torch.testing.assert_close(attention, torch.tensor(data["maps"]["cross"]).mean(1)[:, 0], rtol=0, atol=1e-3)
+
+
+def test_attribution_and_lens(data):
+    """The values add up to the logits of the distribution, and the lens ends with its most probable token."""
+    for step, chosen, row in zip(data["steps"], data["chosen"], data["attribution"]["values"], strict=True):
+        logits = dict(zip(step["ids"], step["logits"], strict=True))
+        expected = [logits.pop(chosen), *logits.values()][: explorer.ATTRIBUTED]
+        assert [sum(parts) for parts in row] == pytest.approx(expected, abs=0.02)  # of rounded values
+    assert [tokens[0] for tokens in data["attribution"]["tokens"]] == data["target"][1:]
+    last = data["lens"][-1]
+    assert last["tokens"] == [step["tokens"][0] for step in data["steps"]]
+    assert all(highest >= chosen for highest, chosen in zip(last["highest"], last["chosen"], strict=True))
 
 
 def test_positions_and_statistics(data, translator):
@@ -111,14 +118,8 @@ def test_other_configurations(overrides, tokenizer):
     model = tiny_model(vocab_size=len(tokenizer), **overrides)
     data = explorer.explore(model, tokenizer, "the cat", num_beams=1, max_new_tokens=3)
     assert (data["positions"] is None) == (overrides.get("position_embedding") == "none")
-    assert len(data["tree"]) == len(data["target"])
+    assert len(data["search"]) == 1 + 2 * (len(data["target"]) - 1)
     json.dumps(data, allow_nan=False)
-
-
-def test_padding_after_the_first_end_token_is_trimmed():
-    ends = torch.tensor([2])
-    assert explorer.trim_padding(torch.tensor([1, 5, 2, 0, 0]), ends).tolist() == [1, 5, 2]
-    assert explorer.trim_padding(torch.tensor([2, 5, 6]), ends).tolist() == [2, 5, 6]
 
 
 # Page
@@ -157,7 +158,7 @@ def test_page_in_a_browser(browser, page):
     """It loads nothing else, has no errors, and does not interpret the sentence and its tokens as HTML."""
     assert requests(browser) == {page.as_uri()}
     assert errors(browser) == []
-    for plot in ("distribution", "attention", "tree", "statistics", "positions"):
+    for plot in ("distribution", "attention", "statistics", "positions"):
         assert browser.find_elements(By.CSS_SELECTOR, f"#{plot} .main-svg"), plot
     assert browser.find_element(By.ID, "sentence").text == SENTENCE
     chips = browser.find_elements(By.CSS_SELECTOR, "#source-tokens .token")
@@ -181,6 +182,51 @@ def test_selecting_a_head(browser, data):
     Select(browser.find_element(By.ID, "head")).select_by_value("mean")
     mean = torch.tensor(data["maps"]["decoder"][0]).mean(0)
     torch.testing.assert_close(torch.tensor(plotted(browser, "attention")), mean, rtol=0, atol=1e-6)
+
+
+@pytest.mark.long
+def test_selecting_a_candidate(browser, data):
+    """By keyboard: the reason and the cross-attention of the layer."""
+    nodes = browser.find_elements(By.CSS_SELECTOR, "#search g")
+    assert len(nodes) == len(data["search"])
+    (focusable,) = browser.find_elements(By.CSS_SELECTOR, "#search g[tabindex='0']")
+    best = next(node for node in data["search"] if node["place"] == 0)
+    assert focusable == nodes[best["index"]]
+    focusable.send_keys(Keys.ARROW_LEFT)
+    browser.switch_to.active_element.send_keys(Keys.ARROW_DOWN)
+    parent = data["search"][best["parent"]]
+    below = next(n for n in data["search"] if (n["depth"], n["rank"]) == (parent["depth"], parent["rank"] + 1))
+    assert browser.switch_to.active_element == nodes[below["index"]]
+    assert f"candidate {below['rank'] + 1} of step {below['depth']}." in browser.find_element(By.ID, "search").text
+    weights = data["search"][below["parent"]]["attention"]
+    for layer, expected in enumerate(weights):
+        Select(browser.find_element(By.CSS_SELECTOR, "#search select")).select_by_value(str(layer))
+        chips = browser.find_elements(By.CSS_SELECTOR, "#search .token")
+        assert [float(chip.get_attribute("title")) for chip in chips] == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.long
+def test_comparing_with_another_token(browser, data):
+    """The last row is the difference of the logits."""
+    slide(browser, "step", 1)
+    tokens, values = data["attribution"]["tokens"][1], data["attribution"]["values"][1]
+    for other in (2, 0):
+        Select(browser.find_element(By.ID, "contrast")).select_by_value(str(other))
+        total = sum(values[0]) - (sum(values[other]) if other else 0)
+        *rows, last = browser.find_elements(By.CSS_SELECTOR, "#attribution tr")
+        assert float(last.find_element(By.TAG_NAME, "td").text.replace("−", "-")) == pytest.approx(total, abs=0.006)
+        shown = [float(row.find_element(By.TAG_NAME, "td").text) for row in rows]
+        assert sum(shown) == pytest.approx(total, abs=0.1)
+        assert tokens[other].replace("␣", "") in last.text
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("width", [1280, 500, 360])
+def test_page_is_not_wider_than_the_screen(browser, width):
+    screen = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+    browser.refresh()
+    assert browser.execute_script("return document.documentElement.scrollWidth") == width
 
 
 def slide(browser, name, value):
