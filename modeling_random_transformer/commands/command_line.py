@@ -65,7 +65,8 @@ class Parser(HfArgumentParser):
                 settings["action"] = "store_true"
             elif "choices" not in settings:
                 if get_args(kind):
-                    [kind], settings["nargs"] = get_args(kind), "+"
+                    [kind] = get_args(kind)
+                    settings.setdefault("nargs", "+")
                 parse, metavar = TYPES[kind]
                 settings = {"type": parse, "metavar": metavar, **settings}
                 if NoneType in allowed and default is not None:
@@ -242,6 +243,8 @@ TYPES: dict[type, tuple[Callable[[str], Any], str]] = {
 
 # Commands that pass texts through a model
 
+MODEL = {"action": "append", "type": Path, "metavar": "FOLDER"}  # how --model is parsed
+
 
 @dataclass(frozen=True, kw_only=True)
 class InferenceArguments:
@@ -259,7 +262,7 @@ class InferenceArguments:
         restart: discard the work of an interrupted run with the same output
     """
 
-    model: list[Path] = field(metadata={"action": "append", "type": Path, "metavar": "FOLDER"})
+    model: list[Path] = field(metadata=MODEL)
     source_lang: str | None = None
     target_lang: str | None = None
     max_tokens_per_batch: int = 4096

@@ -4,10 +4,15 @@
     random-transformer score --model outputs/quickstart --source_file train.tsv --output scores.txt
     random-transformer score --model outputs/quickstart --source_file train.tsv --source_key en --target_key de
     paste test.en test.es | random-transformer score --model outputs/quickstart --output_format jsonl
+    random-transformer score --compare baseline.es new.es --target_file test.es
+    random-transformer score --model outputs/quickstart --source_file test.en --target_file test.es --report report.html
 
 Line n of the output belongs to pair n: the sum of the natural logarithms of the target tokens' probabilities and the
 number of these tokens, including the end token. The line of a pair with a blank side is empty. With --output and files,
 the same command resumes after an interruption, and `accelerate launch` distributes the pairs over processes.
+
+--compare tests whether one of two files of translations is better than the other. --report writes one HTML file: scores
+by length and word frequency, suspicious and bad translations, and the training pairs with the highest loss.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,15 +23,17 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..data.readers import read_texts
 from ..data.sources import ParallelText
 from ..inference.alignments import alignments, pharaoh_line
 from ..inference.scoring import score_pairs
 from ..inference.scoring_files import score_file, score_line, valid_pairs
 from ..inference.translation_files import FORMATS
-from ..inputs_random_transformer import name_lines_in_errors
+from ..inputs_random_transformer import drop_none, name_lines_in_errors
+from ..utils.atomic_files import write_atomically
 from ..utils.compressed_files import check_output, stream_name
 from ..utils.text import encode_lines
-from .command_line import STANDARD, InferenceArguments, Parser, existing_file, write_output
+from .command_line import MODEL, STANDARD, InferenceArguments, Parser, existing_file, write_output
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +51,10 @@ class Arguments(InferenceArguments):
         token_scores: write the log-probability of each token too
         alignments: write word alignments from cross-attention instead of scores, such as '0-0 1-2' (source-target)
         truncation: truncate texts that are too long (default: they are an error)
+        compare: two files of translations, to compare with --target_file by BLEU and chrF++ instead
+        report: HTML file to write instead
+        train_source_file: training sources, or both sides in one file, for --report
+        train_target_file: training targets
 
     Raises:
         ValueError: arguments contradict each other.
@@ -58,11 +69,27 @@ class Arguments(InferenceArguments):
     token_scores: bool = False
     alignments: bool = False
     truncation: bool = False
+    model: list[Path] | None = field(default=None, metadata={**MODEL, "nargs": None})  # type: ignore[assignment]
+    compare: list[Path] | None = field(default=None, metadata={"nargs": 2, "type": existing_file, "metavar": "FILE"})
+    report: Path | None = None
+    train_source_file: Path | None = field(default=None, metadata={"type": existing_file})
+    train_target_file: Path | None = field(default=None, metadata={"type": existing_file})
 
     def __post_init__(self) -> None:
+        if (self.model is None) == (self.compare is None):
+            raise ValueError("one of --model and --compare must be given.")
+        if self.compare is not None and self.target_file is None:
+            raise ValueError("--target_file must be given with --compare: the reference translations.")
+        if self.report is not None and (self.source_file == STANDARD or len(self.model or ()) != 1):
+            raise ValueError("--report must be given with one --model and a --source_file.")
         if self.alignments and (self.token_scores or self.output_format != "text"):
             raise ValueError("--alignments must be given without --token_scores and --output_format.")
         check_output("--output", self.output, source_file=self.source_file, target_file=self.target_file)
+
+    def corpus(self, source: str, target: str) -> ParallelText:
+        """The pairs in the files of two arguments."""
+        files = getattr(self, source), getattr(self, target)
+        return ParallelText(*files, source_key=self.source_key, target_key=self.target_key)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -75,8 +102,13 @@ class Arguments(InferenceArguments):
 def run(program: str, argv: Sequence[str]) -> None:
     """Load the model and score."""
     arguments = Parser(program, __doc__).parse(Arguments, argv)
-    files = arguments.source_file, arguments.target_file
-    corpus = ParallelText(*files, source_key=arguments.source_key, target_key=arguments.target_key)
+    if arguments.compare is not None:
+        compare(arguments, arguments.compare)
+        return
+    if arguments.report is not None and arguments.model is not None:
+        write_report(arguments, arguments.model[0], arguments.report)
+        return
+    corpus = arguments.corpus("source_file", "target_file")
     from_file_to_file = STANDARD not in (arguments.source_file, arguments.output)
     if from_file_to_file:
         corpus.require_files()
@@ -87,6 +119,32 @@ def run(program: str, argv: Sequence[str]) -> None:
         names = ("alignments", "output_format", "chunk_size", "restart")
         options = {name: getattr(arguments, name) for name in names} | arguments.options
         score_file(corpus, arguments.output, model, tokenizer, **options)
+
+
+def compare(arguments: Arguments, files: Sequence[Path]) -> None:
+    """Print the comparison of two files of translations."""
+    from ..inference.significance import compare_systems  # an extra, as for the report
+
+    first, second, references = (list(read_texts(path)) for path in (*files, Path(str(arguments.target_file))))
+    print(compare_systems(first, second, references, (files[0].name, files[1].name)))
+
+
+def write_report(arguments: Arguments, folder: Path, path: Path) -> None:
+    """Write the report on a saved model."""
+    from ..inspection.report import make_report
+    from ..training.checkpoints import newest_complete, state_of
+
+    check_output("--report", path)
+    test, training = arguments.corpus("source_file", "target_file"), None
+    if arguments.train_source_file is not None:
+        training = arguments.corpus("train_source_file", "train_target_file")
+    checkpoint = newest_complete(folder)
+    options: dict[str, Any] = {"title": folder.resolve().name, "max_batch_tokens": arguments.max_tokens_per_batch}
+    options |= drop_none(src_lang=arguments.source_lang, tgt_lang=arguments.target_lang)
+    options["history"] = () if checkpoint is None else state_of(checkpoint).log_history
+    with arguments.load(from_file_to_file=False) as (model, tokenizer):
+        made = make_report(model, tokenizer, test, training, **options)
+    write_atomically(path, [made.html().encode()])
 
 
 def lines_of_pairs(

@@ -1,0 +1,324 @@
+"""A report on a model and a test set, as one HTML file: where translations are bad, and where the training data is.
+
+    report = make_report(model, tokenizer, ParallelText("test.en", "test.de"))
+    Path("report.html").write_text(report.html())
+
+The functions need the extra `train`.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..data.filters import text_key
+from ..data.sources import Corpus, ParallelLine
+from ..inference.evaluation import make_scorers, score
+from ..inference.scoring import score_pairs
+from ..inference.translation import Candidate, translate_n_best
+from ..inputs_random_transformer import encode_texts
+from . import trace
+from .explorer import attention_maps, cross_attention_labels
+
+WORST = 10  # pairs that are shown
+LENGTHS = (10, 20, 30, 50)  # limits of the groups by the number of words of a source
+FREQUENCIES = (0, 4, 19, 99)  # of those by the frequency of its rarest word in the training set
+WORD = re.compile(r"[^\W_][\w'’\u0300-\u036f]*")
+REPEATED = re.compile(r"(.{3,40}?)\1{2,}", re.DOTALL)  # a part that follows itself at least twice
+PALETTE = ("#1f77b4", "#d62728", "#2ca02c")
+
+Pair = tuple[str, str]
+Row = Sequence[Any]
+
+
+@dataclass
+class Pairs:
+    """A group of pairs: its name, their number and their scores by name."""
+
+    name: str
+    size: int
+    scores: dict[str, float]
+
+    def row(self) -> Row:
+        """The columns of a table."""
+        return self.name, f"{self.size:,}", *(f"{value:.1f}" for value in self.scores.values())
+
+
+@dataclass
+class Example:
+    """A pair of the test set and its translation.
+
+    Attributes:
+        number: the number of the pair, from 1.
+        source: its source.
+        reference: its target.
+        translation: the model's.
+        chrf: chrF++ of the translation, 0 to 100.
+        attention: the labels of the rows and columns, and the cross-attention of the last layer, averaged over its
+            heads, `[target_len][source_len]`; of the worst pairs only.
+    """
+
+    number: int
+    source: str
+    reference: str
+    translation: str
+    chrf: float
+    attention: tuple[list[str], list[str], list[list[float]]] | None = None
+
+
+@dataclass
+class Report:
+    """What the HTML file shows.
+
+    Attributes:
+        title: the name of the model.
+        scores: the result of `score` on the test set.
+        groups: groups of pairs, by what distinguishes them.
+        problems: the numbers of the pairs whose translation is empty, repeats a part, copies the source, or ends
+            without the end token.
+        worst: the pairs with the lowest chrF++.
+        losses: the training pairs with the highest loss: loss per token, number and texts of each.
+        curves: name and points (step, value) of each learning curve.
+    """
+
+    title: str
+    scores: dict[str, dict[str, Any]]
+    groups: dict[str, list[Pairs]]
+    problems: dict[str, list[int]]
+    worst: list[Example]
+    losses: list[tuple[float, int, str, str]] = field(default_factory=list)
+    curves: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+
+    def html(self) -> str:
+        """The page. It contains no script, and nothing from elsewhere."""
+        return PAGE.format(title=escape(self.title), body="\n".join(self.sections()))
+
+    def sections(self) -> Iterator[str]:
+        """The parts of the page."""
+        values = (f"{each['name']} {each['score']:.1f} ({escape(each['signature'])})" for each in self.scores.values())
+        yield "<p>" + "<br>".join(values) + "</p>"
+        yield from (f"<h2>{escape(name)} by step</h2>{curve(points)}" for name, points in self.curves.items())
+        for name, groups in self.groups.items():
+            rows = [
+                (each.name, f"{each.size:,}", *(f"{value:.1f}" for value in each.scores.values())) for each in groups
+            ]
+            yield f"<h2>Scores by {escape(name)}</h2>" + table((name, "pairs", "BLEU", "chrF++"), rows)
+        counts = ((name, f"{len(numbers):,}", listed(numbers)) for name, numbers in self.problems.items())
+        yield "<h2>Suspicious translations</h2>" + table(("translation", "pairs", "numbers"), counts)
+        yield f"<h2>The {len(self.worst)} worst translations by chrF++</h2>"
+        yield from map(example_section, self.worst)
+        if self.losses:
+            yield f"<h2>The {len(self.losses)} training pairs with the highest loss</h2>"
+            losses = ((f"{loss:.2f}", f"{number:,}", *pair) for loss, number, *pair in self.losses)
+            yield table(("loss per token", "pair", "source", "target"), losses)
+
+
+def make_report(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    test: Corpus,
+    training: Corpus | None = None,
+    *,
+    title: str = "",
+    history: Sequence[dict[str, Any]] = (),
+    progress: bool | None = None,
+    **options: Any,
+) -> Report:
+    """Translate a test set, and find the pairs with bad translations and the training pairs that the model cannot fit.
+
+    Args:
+        model: a Random Transformer.
+        tokenizer: its tokenizer.
+        test: the test set; invalid lines are skipped.
+        training: the training set, for the frequencies of words and the highest losses.
+        title: the name of the model.
+        history: the entries of the Trainer's log, `log_history` in `trainer_state.json`.
+        progress: see `translate`.
+        **options: those of `translate`, such as `num_beams`, `src_lang` and `tgt_lang`.
+
+    Raises:
+        ValueError: an argument is invalid, or a text is too long.
+    """
+    pairs = list(pairs_of(test))
+    sources, references = [source for source, _ in pairs], [target for _, target in pairs]
+    found = translate_n_best(sources, model, tokenizer, n_best=None, progress=progress, **options)
+    candidates = [best for best, *_ in found]
+    translations = [candidate.translation for candidate in candidates]
+    sentence_score = make_scorers("chrf", {})["chrf"].sentence_score
+    examples = [
+        Example(number, *pair, translation, sentence_score(translation, [pair[1]]).score)
+        for number, (pair, translation) in enumerate(zip(pairs, translations, strict=True), start=1)
+    ]
+    worst = sorted(examples, key=lambda example: example.chrf)[:WORST]
+    for example, candidate in ((each, candidates[each.number - 1]) for each in worst):
+        if candidate.tokens:
+            example.attention = attention(model, tokenizer, example.source, candidate.tokens)
+    groups = {"length": grouped(examples, lambda example: len(words(example.source)), LENGTHS, "words")}
+    losses = []
+    if training is not None:
+        counts = Counter(word for source, _ in pairs_of(training) for word in words(source))
+        rarest = "frequency of the rarest word"
+        groups[rarest] = grouped(
+            examples, lambda example: min((counts[word] for word in words(example.source)), default=0), FREQUENCIES
+        )
+        losses = highest_losses(model, tokenizer, training, progress, options)
+    return Report(
+        title, score(translations, references), groups, problems(sources, candidates, tokenizer), worst, losses,
+        curves(history),
+    )  # fmt: skip
+
+
+def pairs_of(corpus: Corpus) -> Iterator[Pair]:
+    """The valid pairs."""
+    return ((line.source, line.target) for line in corpus.lines() if isinstance(line, ParallelLine))
+
+
+def words(text: str) -> list[str]:
+    """The words of a text; characters of scripts without spaces are counted with their neighbors."""
+    return WORD.findall(text.casefold())
+
+
+def grouped(
+    examples: Iterable[Example], value: Callable[[Example], int], limits: Sequence[int], unit: str = ""
+) -> list[Pairs]:
+    """The scores of the examples in each range of a value; empty groups are left out."""
+    bounds, groups = [-1, *limits], []
+    for low, high in zip(bounds, [*limits, None], strict=True):
+        chosen = [each for each in examples if value(each) > low and (high is None or value(each) <= high)]
+        if chosen:
+            name = f"over {low}" if high is None else f"{low + 1} to {high}" if high > low + 1 else str(high)
+            name = f"up to {high}" if low < 0 and high else name
+            scores = score([each.translation for each in chosen], [each.reference for each in chosen])
+            values = {metric: each["score"] for metric, each in scores.items()}
+            groups.append(Pairs(f"{name} {unit}".strip(), len(chosen), values))
+    return groups
+
+
+def problems(
+    sources: Sequence[str], candidates: Sequence[Candidate], tokenizer: PreTrainedTokenizerBase
+) -> dict[str, list[int]]:
+    """The numbers of the pairs with each kind of suspicious translation."""
+    repeats = REPEATED.search
+    checks: dict[str, Callable[[str, Candidate], Any]] = {
+        "empty": lambda _, candidate: not candidate.translation.strip(),
+        "repeats a part": lambda source, candidate: repeats(candidate.translation) and not repeats(source),
+        "copies the source": lambda source, candidate: text_key(source) == text_key(candidate.translation),
+        "without an end token": lambda _, candidate: candidate.tokens and candidate.tokens[-1] != tokenizer.eos_token,
+    }
+    pairs = list(zip(sources, candidates, strict=True))
+    return {name: [i for i, pair in enumerate(pairs, start=1) if check(*pair)] for name, check in checks.items()}
+
+
+@torch.no_grad()
+def attention(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: str, tokens: list[str]
+) -> tuple[list[str], list[str], list[list[float]]]:
+    """Labels and cross-attention of the last layer for a translation, see `Example`."""
+    inputs = encode_texts(tokenizer, source, return_tensors="pt").to(model.device)
+    start = model.config.decoder_start_token_id
+    ids = torch.tensor([start, *tokenizer.convert_tokens_to_ids(tokens)], device=model.device)
+    with trace(model) as recorded:
+        model(**inputs, decoder_input_ids=ids[None, :-1])
+    weights = attention_maps(recorded, "decoder", "encoder_attn", model.config)[-1].mean(0)
+    return *cross_attention_labels(tokenizer, inputs["input_ids"][0], ids), weights.tolist()
+
+
+def highest_losses(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    training: Corpus,
+    progress: bool | None,
+    options: dict[str, Any],
+) -> list[tuple[float, int, str, str]]:
+    """The training pairs with the highest loss per token, see `Report`."""
+    languages = {name: options[name] for name in ("src_lang", "tgt_lang") if name in options}
+    scores = score_pairs(model, tokenizer, pairs_of(training), progress=progress, truncation=True, **languages)
+    rows = (
+        (-result.log_probability / result.tokens, number, *pair)
+        for number, (pair, result) in enumerate(zip(pairs_of(training), scores, strict=True), start=1)
+    )
+    return sorted(rows, reverse=True)[:WORST]
+
+
+def curves(history: Iterable[dict[str, Any]]) -> dict[str, list[tuple[float, float]]]:
+    """The learning curves in the Trainer's log."""
+    names = {"loss": "Training loss", "eval_loss": "Validation loss", "eval_bleu": "BLEU", "eval_chrf": "chrF++"}
+    found: dict[str, list[tuple[float, float]]] = {}
+    for entry in history:
+        for key in names.keys() & entry.keys():
+            found.setdefault(names[key], []).append((entry["step"], entry[key]))
+    return {name: found[name] for name in names.values() if len(found.get(name, ())) > 1}
+
+
+# HTML
+
+
+def table(header: Row, rows: Iterable[Row]) -> str:
+    """A table of texts."""
+    head = "".join(f"<th>{escape(str(cell))}</th>" for cell in header)
+    body = "".join("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
+    return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
+
+
+def listed(numbers: Sequence[int]) -> str:
+    """The first numbers of a list."""
+    return ", ".join(map(str, numbers[:WORST])) + (", …" if len(numbers) > WORST else "")
+
+
+def example_section(example: Example) -> str:
+    """A pair, its translation and its attention."""
+    texts = (("source", example.source), ("reference", example.reference), ("translation", example.translation))
+    lines = "".join(f"<dt>{name}</dt><dd>{escape(text)}</dd>" for name, text in texts)
+    return f"<h3>Pair {example.number:,}: {example.chrf:.1f}</h3><dl>{lines}</dl>{heat_map(example.attention)}"
+
+
+def heat_map(attention: tuple[list[str], list[str], list[list[float]]] | None) -> str:
+    """A table whose cells are as dark as the weights."""
+    if attention is None:
+        return ""
+    rows, columns, weights = attention
+    head = "".join(f"<th><span>{escape(label)}</span></th>" for label in columns)
+    cells = ("".join(f'<td style="--w:{weight:.2f}"></td>' for weight in row) for row in weights)
+    body = "".join(f"<tr><th>{escape(label)}</th>{row}</tr>" for label, row in zip(rows, cells, strict=True))
+    map_table = f'<table class="map"><tr><th></th>{head}</tr>{body}</table>'
+    return f'<details><summary>cross-attention</summary><div class="wide">{map_table}</div></details>'
+
+
+def curve(points: Sequence[tuple[float, float]]) -> str:
+    """A line chart, with its first and last step and its lowest and highest value."""
+    steps, values = zip(*points, strict=True)
+    width, height = steps[-1] - steps[0] or 1, max(values) - min(values) or 1
+    line = " ".join(
+        f"{10 + 300 * (step - steps[0]) / width:.1f},{110 - 100 * (value - min(values)) / height:.1f}"
+        for step, value in points
+    )
+    return (
+        f'<svg viewBox="0 0 320 130" role="img"><polyline points="{line}" fill="none" stroke="{PALETTE[0]}"/>'
+        f'<text x="10" y="8">{max(values):.3g}</text><text x="10" y="122">{min(values):.3g}; step {steps[0]:,}</text>'
+        f'<text x="310" y="122" text-anchor="end">step {steps[-1]:,}: {values[-1]:.3g}</text></svg>'
+    )
+
+
+PAGE = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title><style>
+body {{ font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 60rem; padding: 1rem; }}
+body {{ overflow-wrap: anywhere; }}
+.wide {{ overflow-x: auto; }}
+table {{ border-collapse: collapse; }}
+td, th {{ border: 1px solid #ccc; padding: .2rem .5rem; text-align: left; vertical-align: top; overflow-wrap: normal; }}
+.map td, .map th {{ padding: 0 .2rem; font-weight: normal; font-size: 12px; height: 1.2rem; }}
+.map td {{ background: rgba(31, 119, 180, var(--w)); }}
+.map th span {{ writing-mode: vertical-rl; }}
+svg {{ max-width: 40rem; width: 100%; }} svg text {{ font-size: 8px; }}
+dt {{ font-weight: bold; }} dd {{ margin: 0 0 .3rem 1rem; }}
+</style></head><body>
+<h1>{title}</h1>
+{body}
+</body></html>
+"""

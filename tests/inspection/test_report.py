@@ -1,0 +1,103 @@
+"""The report on a model: groups, suspicious translations, the worst pairs, the highest losses, the page."""
+
+import html
+import re
+
+import pytest
+
+from modeling_random_transformer import cli
+from modeling_random_transformer.data.sources import ParallelText
+from modeling_random_transformer.inference.scoring import score_pairs
+from modeling_random_transformer.inference.translation import Candidate, translate
+from modeling_random_transformer.inspection.report import FREQUENCIES, Example, curves, grouped, make_report, problems
+from tests.helpers.corpora import write_pairs
+from tests.helpers.training import arguments, run, validation, write_corpus
+from tests.helpers.translation import SENTENCES, random_tokenizer, random_translator
+
+PAIRS = [(source, target) for source in SENTENCES[:3] for target in SENTENCES[3:]] + [("a <b>&", "x < y")]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return random_translator(), random_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def report(model, tmp_path_factory):
+    corpora = [write_pairs(tmp_path_factory.mktemp(name), "tsv", PAIRS) for name in ("test", "train")]
+    history = [{"step": 10, "loss": 4.0}, {"step": 20, "loss": 3.0}, {"step": 20, "eval_bleu": 2.0}]
+    return make_report(*model, *corpora, title="<model>", history=history, num_beams=2, progress=False)
+
+
+def test_the_worst_pairs_have_the_lowest_scores_and_the_models_attention(model, report):
+    translations = translate([source for source, _ in PAIRS], *model, num_beams=2, progress=False)
+    assert [each.chrf for each in report.worst] == sorted(each.chrf for each in report.worst)
+    for example in report.worst:
+        assert (example.source, example.reference) == PAIRS[example.number - 1]
+        assert example.translation == translations[example.number - 1]
+        rows, columns, weights = example.attention
+        assert [len(row) for row in weights] == [len(columns)] * len(rows)
+        assert [sum(row) for row in weights] == pytest.approx([1] * len(rows), abs=1e-4)
+
+
+def test_the_highest_losses_are_those_of_score(model, report):
+    losses = [-each.log_probability / each.tokens for each in score_pairs(*model, PAIRS, progress=False)]
+    assert [row[0] for row in report.losses] == pytest.approx(sorted(losses, reverse=True)[:10])
+    assert all(row[0] == pytest.approx(losses[row[1] - 1]) and row[2:] == PAIRS[row[1] - 1] for row in report.losses)
+
+
+def test_groups_contain_every_pair_once():
+    examples = [Example(i, "a", "b c", "b c" if i < 5 else "d", 0.0) for i in range(200)]
+    groups = grouped(examples, lambda example: example.number, FREQUENCIES)
+    assert [(group.name, group.size) for group in groups] == [
+        ("0", 1), ("1 to 4", 4), ("5 to 19", 15), ("20 to 99", 80), ("over 99", 100)
+    ]  # fmt: skip
+    assert [group.scores["chrf"] for group in groups] == pytest.approx([100, 100, 0, 0, 0])
+
+
+def test_suspicious_translations(model):
+    _, tokenizer = model
+    end = [tokenizer.eos_token]
+    rows = [("a dog", " "), ("a dog", "der hund und der hund und der hund und "),
+            ("ha ha ha ha ha ha", "ha ha ha ha ha ha!"), ("A  Dog.", "a dog"), ("a dog", "ein Hund")]  # fmt: skip
+    candidates = [Candidate(text, tokens=end) for _, text in rows[:-1]] + [Candidate("ein Hund", tokens=["H"])]
+    found = problems([source for source, _ in rows], candidates, tokenizer)
+    assert found == {"empty": [1], "repeats a part": [2], "copies the source": [3, 4], "without an end token": [5]}
+
+
+def test_the_page_shows_texts_as_they_are_and_needs_nothing_else(report):
+    page = report.html()
+    assert "<script" not in page
+    assert not re.search(r"(src|href|url)\s*[=(]", page)
+    assert "<title>&lt;model&gt;</title>" in page
+    assert html.escape("a <b>&") in page
+    assert page.count("<polyline") == 1  # one value is no curve
+    assert curves([{"step": 1, "train_runtime": 3}]) == {}
+
+
+def test_the_command_writes_the_report_of_a_trained_model(tmp_path):
+    write_corpus(tmp_path)
+    run(tmp_path, "out", **validation(tmp_path), eval_strategy="steps", eval_steps=6, num_beams=1)
+    files = [f"--{name}={path}" for name, path in arguments(tmp_path, "out").items() if name.startswith("test_")]
+    files = [each.replace("--test_", "--") for each in files]
+    line = ["score", "--model", str(tmp_path / "out"), *files, "--report", str(tmp_path / "r.html")]
+    assert cli.main(line) == 0
+    page = (tmp_path / "r.html").read_text()
+    assert "<h2>Training loss by step</h2>" in page
+    assert "chrF++ by step" in page
+    assert "highest loss" not in page  # without a training set
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], "one of --model and --compare must be given."),
+        (["--compare", "a.tsv", "a.tsv"], "--target_file must be given with --compare"),
+        (["--model", "m", "--report", "r.html"], "--report must be given with one --model and a --source_file."),
+    ],
+)
+def test_arguments_that_contradict_each_other(flags, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert isinstance(write_pairs(tmp_path, "tsv", PAIRS), ParallelText)
+    assert cli.main(["score", *flags]) == 2
+    assert message in capsys.readouterr().err
