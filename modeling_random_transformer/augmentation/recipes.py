@@ -183,7 +183,9 @@ class Recipe:
         with exclusive(self.folder / LOCK, f"output_dir must not be in use, got {self.folder} of another recipe."):
             call_on_main_process(self.check_folder)
             self.run_stage(DATA, self.inputs_of_data(), self.write_data)
-            rows = [self.run_one(number) for number in range(len(self.stages))]
+            rows: list[dict[str, Any]] = []
+            for number in range(len(self.stages)):
+                rows.append(self.run_one(number, rows))
             inputs = {"stage": self.stages[-1].name}
             self.run_stage(RESULT, inputs, lambda: call_on_main_process(partial(self.save_result, rows)))
         return rows
@@ -198,14 +200,15 @@ class Recipe:
         """`run_stage` with the record of the recipe. A finished stage does not need its folder."""
         return run_stage(self.folder / RECORD, name, inputs, work, [], everywhere=True)
 
-    def run_one(self, number: int) -> dict[str, Any]:
-        """Run a stage, or skip a finished one; returns its facts."""
+    def run_one(self, number: int, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Run a stage, or skip a finished one; returns its facts. `rows` are those of the stages before."""
         stage = self.stages[number]
         work = {"train": self.train, "back_translate": self.back_translate, "distill": self.distill}[stage.kind]
 
         def begin() -> Any:
             if self.args.process_index == 0:
-                logger.warning("Stage %d of %d: %s.", number + 1, len(self.stages), stage.name)
+                left = self.time_left(number, rows)
+                logger.warning("Stage %d of %d: %s.%s", number + 1, len(self.stages), stage.name, left)
             return work(stage)
 
         data, model, args = self.parsed(stage)
@@ -214,6 +217,14 @@ class Recipe:
         for name, path in self.texts(stage).items():
             inputs[name] = file_digest(Path(path))
         return {"name": stage.name, "kind": stage.kind, **self.run_stage(stage.name, inputs, begin)}
+
+    def time_left(self, number: int, rows: Sequence[Mapping[str, Any]]) -> str:
+        """The training time of this and the next stages, from the time of a step in those before."""
+        minutes, steps = (sum(row.get(name, 0) for row in rows) for name in ("minutes", "steps"))
+        others = [self.parsed(stage)[2].max_steps for stage in self.stages[number:] if stage.kind != "back_translate"]
+        if not steps or min(others) < 0:
+            return ""
+        return f" About {minutes / steps * sum(others) / 60:.1f} hours of training are left."
 
     # Arguments of stages
 

@@ -3,7 +3,7 @@
 import copy
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -50,6 +50,7 @@ from .recipe import TranslationTrainingArguments
 logger = logging.getLogger(__name__)
 
 ADVICE = "Decrease learning_rate, increase warmup_steps or set max_grad_norm."
+SAMPLES = 3  # translations that are shown after an evaluation
 COLUMNS = ("input_ids", "attention_mask", "labels")  # of the rows that a batch is made of
 
 
@@ -78,6 +79,7 @@ class TranslationTrainer(Seq2SeqTrainer):
     optimizer: Any
     ema: Any = None
     word_dropout: Callable[[Tensor], Tensor] | None = None
+    samples: Sequence[tuple[str, str]] = ()  # sources and translations of the last evaluation
 
     def __init__(
         self,
@@ -268,7 +270,8 @@ class TranslationTrainer(Seq2SeqTrainer):
             self.compute_metrics = compute_metrics
         rows = (output.predictions, output.label_ids)
         predictions, labels = (select_rows(part, sampler.positions()) for part in rows)
-        metrics = {}
+        metrics: dict[str, Any] = {}
+        self.samples = self._samples(dataloader.dataset, predictions)
         if self._batch_losses:  # batches after the first `num_batches` are repetitions
             by_batch = self._gather_shards(torch.stack(self._batch_losses)).transpose(0, 1).flatten(0, 1)
             loss, tokens = by_batch[: sampler.num_batches].cpu().double().sum(dim=0).tolist()
@@ -290,6 +293,14 @@ class TranslationTrainer(Seq2SeqTrainer):
             tokens = inputs["labels"].ne(-100).sum()
             self._batch_losses.append(torch.stack((loss.float() * tokens, tokens.float())))
         return loss, predictions, labels
+
+    def _samples(self, rows: Any, predictions: Any) -> list[tuple[str, str]]:
+        """The first sources of a set, with their generated translations if there are any."""
+        if not self.args.predict_with_generate or self.processing_class is None or predictions is None:
+            return []
+        decode = partial(self.processing_class.decode, skip_special_tokens=True)
+        ids = ([token for token in row if token >= 0] for row in predictions[:SAMPLES].tolist())
+        return [(decode(rows[i]["input_ids"]), decode(translation)) for i, translation in enumerate(ids)]
 
     def _gather_rows(self, tensors: Any) -> Any:
         """The rows of all processes, whose batch sizes may differ."""
@@ -489,6 +500,9 @@ class ThroughputProgressCallback(ProgressCallback):
         self.trainer.tokens, self.since = 0, time.perf_counter()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict | None = None, **kwargs: Any) -> None:
+        if logs is not None and "eval_bleu" in logs and self.training_bar is not None:
+            self.training_bar.write(describe_evaluation(state.log_history, self.trainer.samples))
+            return
         if logs is None or "loss" not in logs or self.training_bar is None:
             super().on_log(args, state, control, logs=logs, **kwargs)
             return
@@ -497,6 +511,18 @@ class ThroughputProgressCallback(ProgressCallback):
         self.trainer.tokens, self.since = 0, time.perf_counter()
         loss, learning_rate = float(logs["loss"]), float(logs["learning_rate"])
         self.training_bar.set_postfix_str(f"loss {loss:.3f}, lr {learning_rate:.2e}, {rate:,.0f} tokens/s")
+
+
+def describe_evaluation(history: Sequence[dict[str, Any]], samples: Sequence[tuple[str, str]]) -> str:
+    """The scores of the last entry of the log, the best ones so far, and the sample translations."""
+    entries = [entry for entry in history if "eval_bleu" in entry]
+    last, scores = entries[-1], []
+    for key, name in (("eval_bleu", "BLEU"), ("eval_chrf", "chrF++")):
+        if key in last:
+            best = max((entry for entry in entries if key in entry), key=lambda entry: entry[key])
+            scores.append(f"{name} {last[key]:.2f} (best {best[key]:.2f} at step {best['step']:,})")
+    lines = [f"step {last['step']:,}: {', '.join(scores)}"]
+    return "\n".join([*lines, *(f"  {source}  →  {translation}" for source, translation in samples)])
 
 
 class ResumptionCallback(TrainerCallback):

@@ -1,10 +1,12 @@
 """The command line of training: recipes, one line per error, exit status of signals."""
 
 import pytest
+import transformers
 
 from modeling_random_transformer import cli
 from modeling_random_transformer.commands import train as command
-from tests.helpers.training import flags
+from modeling_random_transformer.training.trainer import describe_evaluation
+from tests.helpers.training import flags, validation
 
 
 @pytest.mark.parametrize(
@@ -42,3 +44,20 @@ def test_recipe_values_are_parsed_like_flags(corpus):
     assert args.num_beams == 2  # a flag overrides the recipe
     assert (args.learning_rate, args.bf16, args.predict_with_generate, args.warmup_steps) == (1e-3, False, False, 10)
     assert (args.report_to, args.lr_scheduler_kwargs, model.vocab_size) == (["tensorboard"], {"num_cycles": 0.5}, None)
+
+
+def test_evaluation_shows_the_best_scores_and_three_translations(corpus, capsys):
+    transformers.logging.set_verbosity_warning()  # commands of other tests raise the level, which hides the progress
+    options = {"eval_strategy": "steps", "eval_steps": 6, "num_beams": 1, **validation(corpus)}
+    assert cli.main(["train", *flags(corpus, **options)]) == 0
+    lines = "\n".join(capsys.readouterr()).replace("\r", "\n").splitlines()
+    scores = [line for line in lines if line.startswith("step ")]
+    assert [line.split(":")[0] for line in scores] == ["step 6", "step 12"]
+    assert all("BLEU" in line and "chrF++" in line and "(best " in line for line in scores)
+    sources = (corpus / "test.a").read_text().split("\n")[:3]
+    assert [line.split("→")[0].strip() for line in lines if "→" in line] == sources * 2
+
+
+def test_the_best_score_is_that_of_all_evaluations():
+    history = [{"step": 5, "eval_bleu": 9.0, "eval_chrf": 30.0}, {"step": 7, "loss": 2}, {"step": 10, "eval_bleu": 8.0}]
+    assert describe_evaluation(history, [("a", "b")]) == "step 10: BLEU 8.00 (best 9.00 at step 5)\n  a  →  b"
