@@ -17,6 +17,7 @@ VERBS = {
     "distill": "train a small model on the translations of a teacher",
     "convert": "convert a checkpoint of Marian, fairseq or torch.nn.Transformer",
     "export": "export a model to CTranslate2 or ONNX",
+    "serve": "serve models over HTTP, with the API of LibreTranslate",
     "explore": "write a page of attention and predictions, or a figure of the architecture",
 }
 

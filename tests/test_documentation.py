@@ -39,7 +39,7 @@ from tests.helpers.models import save_translator
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TEXTS = [*PAGES, *(ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "model_card.md", "examples/README.md"))]
-SUBPACKAGES = ("data", "training", "inference", "augmentation", "conversion", "export", "inspection")
+SUBPACKAGES = ("data", "training", "inference", "augmentation", "conversion", "export", "inspection", "serving")
 SCRIPTS = {path.stem for path in (ROOT / "examples").glob("*.py")}
 OTHER_PROGRAMS = {"curl", "git", "pre-commit"}
 OTHER_FLAGS = {  # of other programs

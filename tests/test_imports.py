@@ -29,6 +29,7 @@ LAYERS = (
     "training",
     "augmentation",
     "inspection",
+    "serving",
     "commands",
     "cli",
 )

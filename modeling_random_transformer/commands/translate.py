@@ -18,24 +18,23 @@ interruption, and `accelerate launch` distributes the file over processes (with 
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..export.dispatch import GENERATING
-from ..export.engines import ENGINES
 from ..inference.translation import TranslationOptions, translate_n_best
 from ..inference.translation_files import FORMATS, candidate_lines, open_lines, translate_file
 from ..inputs_random_transformer import name_lines_in_errors
 from ..utils.compressed_files import check_output, check_plain_text, stream_name
 from ..utils.text import encode_lines
 from .command_line import STANDARD, InferenceArguments, Parser, existing_file, write_output
+from .engine_arguments import EngineArguments
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arguments(InferenceArguments):
+class Arguments(EngineArguments, InferenceArguments):
     """Arguments of `translate`.
 
     Args:
@@ -52,10 +51,6 @@ class Arguments(InferenceArguments):
         seed: random seed of --sample
         max_source_tokens: truncate longer texts (default: a text above the tokenizer's or the model's limit is an
             error); with --split_sentences, split longer sentences (default: 128)
-        engine: inference engine for CPUs, which computes what it supports; the model is exported to it when it is
-            first used
-        engine_dtype: dtype of the engine's weights (default: the fastest, int8)
-        engine_folder: folder of exported models (default: engines in the folder of the model)
         split_sentences: translate each line sentence by sentence, for a model that is trained on sentences;
             --source_lang determines the abbreviations, by default English ones
 
@@ -75,9 +70,6 @@ class Arguments(InferenceArguments):
     temperature: float | None = None
     seed: int = field(default=0, metadata={"type": int})
     max_source_tokens: int | None = None
-    engine: str | None = field(default=None, metadata={"choices": GENERATING})
-    engine_dtype: str | None = field(default=None, metadata={"choices": ENGINES["ctranslate2"]})
-    engine_folder: Path | None = field(default=None, metadata={"metavar": "FOLDER"})
     split_sentences: bool = False
 
     def __post_init__(self) -> None:
@@ -85,10 +77,7 @@ class Arguments(InferenceArguments):
             raise ValueError(f"sentences and --input must not be given together, got {self.sentences}, {self.input}.")
         if self.temperature is not None and not (self.sample and self.temperature > 0):
             raise ValueError(f"--temperature must be a positive number, given with --sample, got {self.temperature}.")
-        if self.engine is not None and self.device not in (None, "cpu"):
-            raise ValueError(f"--device must be cpu with --engine, got {self.device}.")
-        if self.engine is None and (self.engine_dtype or self.engine_folder):
-            raise ValueError("--engine must be given with --engine_dtype and --engine_folder, got None.")
+        super().__post_init__()
         check_plain_text("--input", self.input)
         check_output("--output", self.output, input=self.input, prefix_file=self.prefix_file)
         TranslationOptions.from_kwargs(**self.options)
@@ -116,10 +105,7 @@ def run(program: str, argv: Sequence[str]) -> None:
     arguments = Parser(program, __doc__).parse(Arguments, argv)
     files = [path for path in (arguments.input, arguments.prefix_file) if path is not None]
     from_file_to_file = arguments.output != STANDARD and all(path.is_file() for path in files)
-    if arguments.engine is not None:
-        arguments = replace(arguments, device="cpu")
-    engine_options = {name: getattr(arguments, name) for name in ("engine", "engine_dtype", "engine_folder")}
-    with arguments.load(from_file_to_file, **engine_options) as (model, tokenizer):
+    with arguments.load(from_file_to_file, **arguments.engine_options) as (model, tokenizer):
         if not from_file_to_file:
             translate_lines(arguments, model, tokenizer)
             return

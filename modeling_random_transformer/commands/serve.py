@@ -1,0 +1,84 @@
+"""Serve one or more models over HTTP, with the API of LibreTranslate.
+
+    random-transformer serve --model outputs/several --engine ctranslate2
+    random-transformer serve --model en:de=outputs/en-de en:fr=outputs/en-fr --host 0.0.0.0 --api_keys keys.txt
+    curl http://127.0.0.1:5000/translate -d q="Hello world." -d source=en -d target=de
+
+The page /docs describes the API. SIGTERM and Ctrl-C stop the server after it has answered the accepted requests.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from ..serving import Settings, create_app, load_directions, serve
+from ..utils import DTYPES
+from .command_line import Parser, existing_file
+from .engine_arguments import EngineArguments
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arguments(EngineArguments):
+    """Arguments of `serve`.
+
+    Args:
+        model: saved models with their tokenizers; en:de=FOLDER names the languages of a model without language tags
+        host: address to listen on; 0.0.0.0 for all
+        port: port to listen on; 0 for a free one
+        no_split_sentences: translate each text as a whole, not sentence by sentence
+        num_beams: beam size
+        max_tokens_per_batch: batch size: texts × beams × tokens of the longest text; increase it on a GPU
+        max_characters: limit on the characters of a request
+        max_texts: limit on the texts of a request
+        max_waiting: limit on the texts of all requests that wait; above it, the answer is 429
+        api_keys: file with one key per line, of which a request must have one
+        cors_origins: origins of web pages that may use the server, such as https://example.org
+        dtype: dtype of the weights, auto for the saved one; int8 also quantizes activations, for speed on a CPU
+    """
+
+    model: list[str] = field(metadata={"nargs": "+", "metavar": "FOLDER"})
+    host: str = "127.0.0.1"
+    port: int = field(default=5000, metadata={"type": int})
+    no_split_sentences: bool = False
+    num_beams: int = 4
+    max_tokens_per_batch: int = 4096
+    max_characters: int = Settings.max_characters
+    max_texts: int = Settings.max_texts
+    max_waiting: int = Settings.max_waiting
+    api_keys: Path | None = field(default=None, metadata={"type": existing_file})
+    cors_origins: list[str] | None = field(default=None, metadata={"metavar": "ORIGIN"})
+    dtype: str = field(default="auto", metadata={"choices": ("auto", *DTYPES)})
+
+
+def run(program: str, argv: Sequence[str]) -> None:
+    """Load the models and serve them."""
+    arguments = Parser(program, __doc__).parse(Arguments, argv)
+    settings = Settings(
+        max_characters=arguments.max_characters,
+        max_texts=arguments.max_texts,
+        max_waiting=arguments.max_waiting,
+        api_keys=() if arguments.api_keys is None else read_keys(arguments.api_keys),
+        cors_origins=arguments.cors_origins or (),
+    )
+    device = arguments.device or str(torch.accelerator.current_accelerator(check_available=True) or "cpu")
+    options = {
+        "split_sentences": not arguments.no_split_sentences,
+        "num_beams": arguments.num_beams,
+        "max_batch_tokens": arguments.max_tokens_per_batch,
+    }
+    directions = load_directions(arguments.model, arguments.dtype, device, options, **arguments.engine_options)
+    serve(create_app(directions, settings), arguments.host, arguments.port)
+
+
+def read_keys(path: Path) -> list[str]:
+    """The lines of a file that are not blank.
+
+    Raises:
+        ValueError: there are none.
+    """
+    keys = path.read_text().split()
+    if not keys:
+        raise ValueError(f"--api_keys must be a file with at least one key, got {path}.")
+    return keys

@@ -1,0 +1,224 @@
+"""The HTTP API of LibreTranslate (https://docs.libretranslate.com), as an ASGI application."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar
+
+from fastapi import Depends, FastAPI, Request
+from fastapi.middleware.cors import CORSMiddleware
+from fastapi.responses import JSONResponse, PlainTextResponse
+from prometheus_client import generate_latest
+from pydantic import BaseModel, Field, ValidationError
+from starlette.exceptions import HTTPException
+from starlette.middleware.body_limit import RequestBodyLimitMiddleware
+from transformers.models.whisper.tokenization_whisper import LANGUAGES
+
+from .. import __version__
+from ..inputs_random_transformer import TextError
+from .batches import Batcher, QueueFullError
+from .directions import Direction
+from .metrics import CountRequests, Metrics
+
+BODY_SECONDS = 30  # within which the body of a request must arrive
+# Bytes of a body: a character has up to 12 in JSON ("\\ud83d\\ude00") and in forms; and the other fields.
+BYTES_PER_CHARACTER, OTHER_BYTES = 12, 2**14
+
+FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a server accepts.
+
+    Attributes:
+        max_characters: limit on the characters of a request.
+        max_texts: limit on the texts of a request.
+        max_waiting: limit on the texts of all requests that wait; above it, the answer is 429 with `Retry-After`.
+        api_keys: the keys, of which a request must have one; empty if none is needed.
+        cors_origins: origins of web pages that may use the server, such as `https://example.org`.
+    """
+
+    max_characters: int = 10_000
+    max_texts: int = 100
+    max_waiting: int = 1000
+    api_keys: Collection[str] = ()
+    cors_origins: Sequence[str] = ()
+
+
+class TranslateRequest(BaseModel):
+    """The fields of `POST /translate`, as JSON or as a form."""
+
+    q: str | list[str] = Field(description="A text, or several", examples=["Hello world."])
+    source: str = Field(description="Code of the source language; `auto` if there is only one", examples=["en"])
+    target: str = Field(description="Code of the target language", examples=["de"])
+    format: Literal["text"] = "text"
+    api_key: str = ""
+
+
+class TranslateResponse(BaseModel):
+    """The translation, or the list of translations."""
+
+    translatedText: str | list[str]  # noqa: N815, LibreTranslate's name
+
+
+def create_app(directions: Sequence[Direction], settings: Settings | None = None) -> FastAPI:
+    """An ASGI application that translates.
+
+    Args:
+        directions: what it translates.
+        settings: what it accepts.
+    """
+    settings = settings or Settings()
+    metrics = Metrics()
+    batcher = Batcher(translate, settings.max_waiting, metrics.batches.observe)
+    metrics.waiting.set_function(lambda: batcher.waiting)
+    keys = {digest(key) for key in settings.api_keys}
+
+    @asynccontextmanager
+    async def run_batcher(_: FastAPI) -> AsyncIterator[None]:
+        task = asyncio.create_task(batcher.run())
+        yield
+        task.cancel()
+
+    app = FastAPI(title="random-transformer", version=__version__, lifespan=run_batcher)
+    if settings.cors_origins:
+        app.add_middleware(CORSMiddleware, allow_origins=settings.cors_origins, allow_methods=["GET", "POST"])
+    app.add_middleware(
+        RequestBodyLimitMiddleware, max_body_size=settings.max_characters * BYTES_PER_CHARACTER + OTHER_BYTES
+    )
+    app.add_middleware(CountRequests, metrics=metrics)
+    add_error_handlers(app)
+
+    @app.post("/translate", openapi_extra={"requestBody": request_body()})
+    async def translate_texts(
+        request: Request, given: Annotated[TranslateRequest, Depends(read_request)]
+    ) -> TranslateResponse:
+        """Translate a text or a list of texts."""
+        if keys and digest(given.api_key) not in keys:
+            raise HTTPException(403, "api_key must be a valid key.")
+        texts = [given.q] if isinstance(given.q, str) else given.q
+        check_size(texts, settings)
+        direction = find_direction(directions, given.source, given.target)
+        translations = await unless_disconnected(request, batcher.submit(direction, texts))
+        metrics.characters.inc(sum(map(len, texts)))
+        return TranslateResponse(translatedText=translations[0] if isinstance(given.q, str) else translations)
+
+    @app.get("/languages")
+    async def languages() -> list[dict[str, Any]]:
+        """The source languages with their target languages."""
+        targets: dict[str, list[str]] = {}
+        for each in directions:
+            targets.setdefault(each.source, []).append(each.target)
+        return [{"code": code, "name": language_name(code), "targets": found} for code, found in targets.items()]
+
+    @app.get("/health")
+    async def health() -> dict[str, str]:
+        """Whether the server runs."""
+        return {"status": "ok"}
+
+    @app.get("/metrics", response_class=PlainTextResponse)
+    async def show_metrics() -> bytes:
+        """Counters in Prometheus' format."""
+        return generate_latest(metrics.registry)
+
+    return app
+
+
+def translate(direction: Any, texts: Sequence[str]) -> list[str]:
+    """The function of `Batcher`."""
+    return direction.translate(texts)
+
+
+def find_direction(directions: Sequence[Direction], source: str, target: str) -> Direction:
+    """The direction of these codes."""
+    found = [each for each in directions if each.source in (source, source == "auto" and each.source)]
+    found = [each for each in found if each.target == target]
+    if len(found) != 1:
+        pairs = ", ".join(f"{each.source} → {each.target}" for each in directions)
+        raise ValueError(f"source and target must be one of {pairs}, got {source!r:.60} → {target!r:.60}.")
+    return found[0]
+
+
+def language_name(code: str) -> str:
+    """The English name of a language, or the code of an unknown one."""
+    name = LANGUAGES.get(code.lower())
+    return name.title() if name else code
+
+
+def digest(key: str) -> bytes:
+    """A digest of a key, so that the time of a comparison does not depend on the key's first characters."""
+    return hashlib.sha256(key.encode()).digest()
+
+
+def check_size(texts: Sequence[str], settings: Settings) -> None:
+    """Raise a `ValueError` for too many texts or characters."""
+    if len(texts) > settings.max_texts:
+        raise ValueError(f"q must have at most {settings.max_texts} texts, got {len(texts)}.")
+    if (size := sum(map(len, texts))) > settings.max_characters:
+        raise ValueError(f"q must have at most {settings.max_characters} characters, got {size}.")
+
+
+async def read_request(request: Request) -> TranslateRequest:
+    """Read JSON or a form, as clients of LibreTranslate send."""
+    async with asyncio.timeout(BODY_SECONDS):
+        if not request.headers.get("content-type", "").startswith(FORMS):
+            return TranslateRequest.model_validate_json(await request.body())
+        async with request.form() as form:
+            given = {name: form.getlist(name) for name in form}
+    return TranslateRequest.model_validate({name: each if each[1:] else each[0] for name, each in given.items()})
+
+
+def request_body() -> dict[str, Any]:
+    """The description of `read_request` for OpenAPI."""
+    schema = TranslateRequest.model_json_schema()
+    return {"required": True, "content": {kind: {"schema": schema} for kind in ("application/json", *FORMS)}}
+
+
+async def unless_disconnected(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine, which is cancelled if the client disconnects."""
+    task = asyncio.ensure_future(work)
+    disconnect = asyncio.ensure_future(request.receive())  # returns nothing else after the body
+    try:
+        await asyncio.wait({task, disconnect}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise HTTPException(499, "The client has disconnected.")
+        return task.result()
+    finally:
+        task.cancel()
+        disconnect.cancel()
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Answer errors as LibreTranslate does: `{"error": message}`."""
+
+    async def answer(_: Request, error: Exception) -> JSONResponse:
+        status, message = status_and_message(error)
+        headers = {"Retry-After": str(error.seconds)} if isinstance(error, QueueFullError) else None
+        return JSONResponse({"error": message}, status, headers)
+
+    for kind in (Exception, ValueError, HTTPException, QueueFullError, TimeoutError):
+        app.add_exception_handler(kind, answer)
+
+
+def status_and_message(error: Exception) -> tuple[int, str]:
+    """The HTTP status and the message of an error."""
+    match error:
+        case HTTPException():
+            return error.status_code, str(error.detail)
+        case QueueFullError():
+            return 429, f"Too many texts are waiting. Try again in {error.seconds} s."
+        case TimeoutError():
+            return 408, f"The body of a request must arrive within {BODY_SECONDS} s."
+        case ValidationError():
+            first = error.errors(include_url=False, include_input=False)[0]
+            return 400, f"{'.'.join(map(str, first['loc'])) or 'the body'}: {first['msg']}."
+        case TextError():
+            return 400, f"q: {error.reason}"
+        case ValueError():
+            return 400, str(error)
+    return 500, "The text was not translated."

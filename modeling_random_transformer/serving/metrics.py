@@ -1,0 +1,46 @@
+"""What `/metrics` shows, in Prometheus' format."""
+
+from time import monotonic
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
+TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+class Metrics:
+    """Counters of an application. They contain no texts and no keys."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.requests = Counter("requests", "Answered requests", ("path", "status"), registry=registry)
+        self.seconds = Histogram("request_seconds", "Time of requests", ("path",), buckets=SECONDS, registry=registry)
+        self.characters = Counter("translated_characters", "Characters of translated texts", registry=registry)
+        self.batches = Histogram("batch_texts", "Texts of a batch", buckets=TEXTS, registry=registry)
+        self.waiting = Gauge("waiting_texts", "Texts that are in no batch yet", registry=registry)
+
+
+class CountRequests:
+    """An ASGI middleware that counts requests and their time. Unknown paths are counted as one."""
+
+    def __init__(self, app: Any, metrics: Metrics):
+        self.app, self.metrics = app, metrics
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        start, status = monotonic(), "disconnected"
+
+        async def watch(message: Any) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = str(message["status"])
+            await send(message)
+
+        try:
+            await self.app(scope, receive, watch)
+        finally:
+            path = getattr(scope.get("route"), "path", "other")
+            self.metrics.requests.labels(path, status).inc()
+            self.metrics.seconds.labels(path).observe(monotonic() - start)

@@ -1,0 +1,148 @@
+"""The HTTP API: answers, limits, keys and errors."""
+
+import pytest
+from fastapi.testclient import TestClient
+
+from modeling_random_transformer.inference import translate
+from modeling_random_transformer.serving import Direction, Settings, create_app
+from tests.helpers.translation import SENTENCES, multilingual_translator
+
+
+def client(directions, **settings):
+    return TestClient(create_app(directions, Settings(**settings)), raise_server_exceptions=False)
+
+
+@pytest.fixture
+def direction(translator, tokenizer):
+    return Direction("en", "es", translator, tokenizer)
+
+
+def ask(api, q=SENTENCES[0], source="en", target="es", **fields):
+    return api.post("/translate", json={"q": q, "source": source, "target": target, **fields})
+
+
+def test_text_list_and_forms(direction, translator, tokenizer):
+    expected = translate(SENTENCES, translator, tokenizer)
+    with client([direction]) as api:
+        assert ask(api).json() == {"translatedText": expected[0]}
+        assert ask(api, SENTENCES, source="auto").json() == {"translatedText": expected}
+        assert ask(api, []).json() == {"translatedText": []}
+        assert ask(api, ["", " "]).json() == {"translatedText": ["", ""]}
+        form = {"q": SENTENCES[3], "source": "en", "target": "es"}
+        assert api.post("/translate", data=form).json() == {"translatedText": expected[3]}
+        parts = {name: (None, value) for name, value in form.items()}
+        assert api.post("/translate", files=parts).json() == {"translatedText": expected[3]}
+
+
+def test_languages_of_several_models(direction):
+    model, tokenizer = multilingual_translator()
+    options = {"src_lang": "fr", "tgt_lang": "es"}
+    with client([direction, Direction("fr", "es", model, tokenizer, options)]) as api:
+        assert api.get("/languages").json() == [
+            {"code": "en", "name": "English", "targets": ["es"]},
+            {"code": "fr", "name": "French", "targets": ["es"]},
+        ]
+        found = ask(api, source="fr").json()["translatedText"]
+        assert found == translate(SENTENCES[:1], model, tokenizer, **options)[0]
+        assert found != ask(api, source="en").json()["translatedText"]
+        for source, target in (("auto", "es"), ("es", "en"), ("en", "fr")):
+            answer = ask(api, source=source, target=target)
+            assert answer.status_code == 400
+            assert "source and target must be one of en → es, fr → es, got" in answer.json()["error"]
+
+
+BODIES = {
+    "invalid UTF-8": (b'{"q": "\xff\xfe", "source": "en", "target": "es"}', 400, "Invalid JSON"),
+    "no JSON": (b"q", 400, "the body: Invalid JSON"),
+    "lone surrogate": (rb'{"q": "\ud800", "source": "en", "target": "es"}', 400, "Invalid JSON"),
+    "nested": (b"[" * 20_000, 400, "Invalid JSON: recursion limit exceeded"),
+    "no source": (b'{"q": "a", "target": "es"}', 400, "source: Field required."),
+    "number": (b'{"q": 3, "source": "en", "target": "es"}', 400, "q.str: Input should be a valid string."),
+    "format": (b'{"q": "a", "source": "en", "target": "es", "format": "pdf"}', 400, "format: Input should be 'text'"),
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_invalid_bodies(name, direction):
+    body, status, message = BODIES[name]
+    with client([direction]) as api:
+        answer = api.post("/translate", content=body)
+        assert (answer.status_code, list(answer.json())) == (status, ["error"])
+        assert message in answer.json()["error"]
+        assert ask(api).status_code == 200
+
+
+def test_limits(direction):
+    with client([direction]) as api:
+        for body in (b"a" * 10_000_000, iter([b"a" * 100_000] * 100)):  # with and without its length
+            answer = api.post("/translate", content=body)
+            assert answer.status_code == 413
+            assert "Content Too Large" in answer.text
+    with client([direction], max_characters=100, max_texts=2) as api:
+        for q, message in (
+            ("a " * 51, "q must have at most 100 characters, got 102."),
+            (["a"] * 3, "q must have at most 2 texts, got 3."),
+        ):
+            answer = ask(api, q)
+            assert (answer.status_code, answer.json()) == (400, {"error": message})
+
+
+def test_text_that_cannot_be_translated(direction):
+    """A text above the limit of the model is an error for its request only."""
+    direction.tokenizer.model_max_length, before = 40, direction.tokenizer.model_max_length
+    try:
+        with client([direction]) as api:
+            answer = ask(api, ["a", "x" * 41])
+            assert answer.status_code == 400
+            assert answer.json()["error"].startswith("q: texts must have at most 40 tokens")
+    finally:
+        direction.tokenizer.model_max_length = before
+
+
+def test_error_of_the_model(direction, monkeypatch):
+    monkeypatch.setattr(Direction, "translate", lambda *_: 1 / 0)
+    with client([direction]) as api:
+        answer = ask(api)
+        assert (answer.status_code, answer.json()) == (500, {"error": "The text was not translated."})
+
+
+def test_api_keys(direction):
+    with client([direction], api_keys=["one", "zwei ü"]) as api:
+        assert ask(api, api_key="zwei ü").status_code == ask(api, api_key="one").status_code == 200
+        for fields in ({}, {"api_key": ""}, {"api_key": "two"}):
+            answer = ask(api, **fields)
+            assert (answer.status_code, answer.json()) == (403, {"error": "api_key must be a valid key."})
+        assert api.get("/languages").status_code == 200
+
+
+def test_cors_is_off_unless_origins_are_given(direction):
+    headers = {"Origin": "https://example.org"}
+    for origins, expected in (((), None), (("https://example.org",), "https://example.org")):
+        with client([direction], cors_origins=origins) as api:
+            assert api.get("/health", headers=headers).headers.get("access-control-allow-origin") == expected
+    with client([direction], cors_origins=("https://example.com",)) as api:
+        assert "access-control-allow-origin" not in api.get("/health", headers=headers).headers
+
+
+def test_health_metrics_and_openapi(direction):
+    with client([direction]) as api:
+        ask(api, SENTENCES[:3])
+        ask(api, 5)
+        assert api.get("/nothing").json() == {"error": "Not Found"}
+        assert api.get("/translate").json() == {"error": "Method Not Allowed"}
+        assert api.get("/health").json() == {"status": "ok"}
+        answer = api.get("/metrics")
+        assert answer.headers["content-type"].startswith("text/plain")
+        lines = answer.text.splitlines()
+        for line in (
+            'requests_total{path="/translate",status="200"} 1.0',
+            'requests_total{path="/translate",status="400"} 1.0',
+            'requests_total{path="other",status="404"} 1.0',
+            f"translated_characters_total {sum(map(len, SENTENCES[:3]))}.0",
+            "batch_texts_sum 3.0",
+            "waiting_texts 0.0",
+        ):
+            assert line in lines
+        body = api.get("/openapi.json").json()["paths"]["/translate"]["post"]["requestBody"]["content"]
+        assert set(body["application/json"]["schema"]["properties"]) == {"q", "source", "target", "format", "api_key"}
+        assert "swagger" in api.get("/docs").text
