@@ -12,6 +12,7 @@ same call resumes: finished stages are skipped, an interrupted one continues. Th
 import logging
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -346,7 +347,10 @@ class Recipe:
         card = str(ModelCard.load(self.folder / CARD)).partition(SECTION)[0].rstrip("\n")
         write_atomically(self.folder / CARD, [f"{card}\n\n{SECTION}\n{self.description(rows)}\n".encode()])
         if self.arguments.remove_stages:
-            shutil.rmtree(self.folder / FOLDER)
+            for name in (DATA, *(stage.name for stage in self.stages)):
+                shutil.rmtree(self.path(name))
+            with suppress(OSError):  # it contains other files
+                (self.folder / FOLDER).rmdir()
 
     def description(self, rows: Sequence[Mapping[str, Any]]) -> str:
         """The section of the model card."""
