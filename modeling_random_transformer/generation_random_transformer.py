@@ -469,10 +469,14 @@ COMPARED_LENGTH = 512  # tokens before the step that is compared
 COMPARISONS: "WeakKeyDictionary[nn.Module, tuple[list[Any], str | None]]" = WeakKeyDictionary()
 
 
-def unsupported_model(model: Any) -> str | None:
+def unsupported_model(model: Any, whole: bool = False) -> str | None:
     """A message about hooks, modes and settings for which the modules run; `None` if there are none.
 
-    Hooks on the model itself and a `forward` that wraps the original are allowed: the fast step runs inside them.
+    For a fast step, hooks on the model itself and a `forward` that wraps the original are allowed: it runs inside them.
+
+    Args:
+        model: the model.
+        whole: for an engine, which computes everything: none of this is allowed, neither in the encoder.
     """
     decoder = getattr(getattr(model, "model", None), "decoder", None)
     if decoder is None:
@@ -481,16 +485,16 @@ def unsupported_model(model: Any) -> str | None:
     wraps = isinstance(forward, MethodType) and inspect.unwrap(forward) is inspect.unwrap(type(model).forward)
     if model._compiled_call_impl is not None or not (forward is None or wraps):
         return "forward of the model is replaced or compiled"
-    for name, module in named_parts(model):
+    for name, module in model.named_modules() if whole else named_parts(model):
         if forward_hooks(module):  # also of a leaf module, since the comparison must not call it
-            return f"{name} has a hook"
-        if next(module.children(), None) is not None:  # a leaf module with another `forward` is called
+            return f"{name or 'the model'} has a hook"
+        if whole or next(module.children(), None) is not None:  # a fast step calls a leaf module with another `forward`
             if has_hooks(module):
-                return f"{name} has a hook or a replaced or compiled forward"
+                return f"{name or 'the model'} has a hook or a replaced or compiled forward"
             if module.training:
-                return f"{name} is in training mode"
+                return f"{name or 'the model'} is in training mode"
     implementations = {layer.config._attn_implementation for layer in (decoder, *decoder.layers)}
-    if implementations != {"sdpa"}:
+    if not whole and implementations != {"sdpa"}:
         return f"the attention implementation is {', '.join(sorted(map(str, implementations)))}, not sdpa"
     return None
 
@@ -526,11 +530,12 @@ def code_and_weights(model: Any, modules: Iterable[nn.Module]) -> list[Any]:
     bases = dict.fromkeys(base for module in (model, *modules) for base in type(module).__mro__)
     classes = [cls for cls in bases if not cls.__module__.startswith("transformers.")]  # which have many methods
     names = dict.fromkeys(cls.__module__ for cls in classes if cls.__module__.endswith("random_transformer"))
-    holders = (*map(sys.modules.__getitem__, names), *classes, *modules)
-    values = [getattr(value, "__func__", value) for holder in holders for value in vars(holder).values()]
-    functions = [value for value in values if callable(value) and not isinstance(value, nn.Module)]
+    values = [value for holder in (*map(sys.modules.__getitem__, names), *classes) for value in vars(holder).values()]
+    # Private attributes of a module are its parameters, submodules and hooks.
+    values += [value for module in modules for name, value in vars(module).items() if name[0] != "_"]
+    functions = [getattr(value, "__func__", value) for value in values if callable(value)]
     codes = [getattr(function, "__code__", None) for function in functions]  # which IPython's autoreload replaces
-    weights = [weight for module in modules for weight in module.parameters(recurse=False)]
+    weights = [weight for module in modules for weight in module._parameters.values() if weight is not None]
     modes = [module.training for module in modules]  # of a dropout without children
     versions = [(weight.dtype, 0 if weight.is_inference() else weight._version) for weight in weights]
     registered = [registry.get("sdpa") for registry in (ALL_ATTENTION_FUNCTIONS, ALL_MASK_ATTENTION_FUNCTIONS)]

@@ -554,7 +554,8 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
         for module in modules:
             users, training = _evaluating.get(module, (0, module.training))
             _evaluating[module] = users + 1, training
-            module.training = False
+            if module.training:  # setting an attribute of a module takes as long as a small layer
+                module.training = False
     try:
         yield
     finally:
@@ -563,8 +564,8 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
                 users, training = _evaluating.pop(module)
                 if users > 1:
                     _evaluating[module] = users - 1, training
-                else:
-                    module.training = training
+                elif training:
+                    module.training = True
 
 
 def with_scores(options: dict[str, Any]) -> dict[str, Any]:

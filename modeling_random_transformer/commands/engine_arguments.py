@@ -6,6 +6,7 @@ from typing import Any
 
 from ..export.dispatch import GENERATING
 from ..export.engines import ENGINES
+from .command_line import existing_file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +19,7 @@ class EngineArguments:
             first used
         engine_dtype: dtype of the engine's weights (default: the fastest, int8)
         engine_folder: folder of exported models (default: engines in the folder of the model)
+        engine_shortlist: vmap.txt of an export with a shortlist, for speed
 
     Raises:
         ValueError: arguments contradict each other.
@@ -27,16 +29,17 @@ class EngineArguments:
     engine: str | None = field(default=None, metadata={"choices": GENERATING})
     engine_dtype: str | None = field(default=None, metadata={"choices": ENGINES["ctranslate2"]})
     engine_folder: Path | None = field(default=None, metadata={"metavar": "FOLDER"})
+    engine_shortlist: Path | None = field(default=None, metadata={"type": existing_file})
 
     def __post_init__(self) -> None:
         if self.engine is not None and self.device not in (None, "cpu"):
             raise ValueError(f"--device must be cpu with --engine, got {self.device}.")
-        if self.engine is None and (self.engine_dtype or self.engine_folder):
-            raise ValueError("--engine must be given with --engine_dtype and --engine_folder, got None.")
+        if self.engine is None and any(self.engine_options.values()):
+            raise ValueError("--engine must be given with --engine_dtype, _folder and _shortlist, got None.")
         if self.engine is not None:
             object.__setattr__(self, "device", "cpu")
 
     @property
     def engine_options(self) -> dict[str, Any]:
         """The arguments of `load_models`."""
-        return {name: getattr(self, name) for name in ("engine", "engine_dtype", "engine_folder")}
+        return {name: value for name, value in vars(self).items() if name.startswith("engine")}

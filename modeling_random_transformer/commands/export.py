@@ -20,10 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from ..export.compare import SENTENCES, compare, folder_size
-from ..export.engines import ENGINES, MIN_POSITIONS, export_model, load_engine
+from ..export.engines import ENGINES, MIN_POSITIONS, export_model, load_engine, token_names
+from ..export.shortlist import lexical_shortlist, vmap
 from ..export.web import export_web_page
 from ..inference.loading import load_translator
 from ..inputs_random_transformer import LanguageTags, drop_none, source_limit, source_positions
+from ..utils.compressed_files import open_binary
 from ..utils.text import read_lines
 from .command_line import Parser, existing_file, model_folder, print_error
 
@@ -46,6 +48,9 @@ class Arguments:
             ~/.cache/random-transformer/npm)
         source_lang: source language, for a model of several
         target_lang: target language, for a model of several
+        shortlist_source: text of the training corpus: the engine chooses among the target tokens that occur in
+            translations of the source's tokens (engine ctranslate2 only)
+        shortlist_target: its translation, line by line
         check: UTF-8 text, one sentence per line: compare model and engine on the first 200 (default: a few built-in
             sentences)
 
@@ -61,6 +66,8 @@ class Arguments:
     npm_cache: Path | None = field(default=None, metadata={"metavar": "FOLDER"})
     source_lang: str | None = None
     target_lang: str | None = None
+    shortlist_source: Path | None = field(default=None, metadata={"type": existing_file})
+    shortlist_target: Path | None = field(default=None, metadata={"type": existing_file})
     check: Path | None = field(default=None, metadata={"type": existing_file})
 
     def __post_init__(self) -> None:
@@ -68,6 +75,12 @@ class Arguments:
             raise ValueError(f"--engine must be onnx with --web, got {self.engine}.")
         if self.npm_cache is not None and not self.web:
             raise ValueError(f"--npm_cache must be given with --web only, got {self.npm_cache}.")
+        files = (self.shortlist_source, self.shortlist_target)
+        if files != (None, None) and (None in files or self.engine != "ctranslate2"):
+            raise ValueError(
+                f"--shortlist_source and --shortlist_target must be given together and with --engine ctranslate2, got "
+                f"{files[0]}, {files[1]} and {self.engine}."
+            )
 
 
 def run(program: str, argv: Sequence[str]) -> int:
@@ -91,7 +104,8 @@ def run(program: str, argv: Sequence[str]) -> int:
     if arguments.web:
         export_web_page(model, tokenizer, output, dtype=dtype, npm_cache=arguments.npm_cache)
     else:
-        export_model(model, tokenizer, output, engine=engine, dtype=dtype)
+        shortlist = read_shortlist(tokenizer, arguments.shortlist_source, arguments.shortlist_target)
+        export_model(model, tokenizer, output, engine=engine, dtype=dtype, shortlist=shortlist)
     size, saved = folder_size(output), folder_size(arguments.model, "*.safetensors")
     print(f"{output}: {engine}, {dtype}, {size:.1f} MB; the model's weights {saved:.1f} MB")
     comparisons = compare(model, tokenizer, load_engine(output, engine), sentences)
@@ -101,6 +115,15 @@ def run(program: str, argv: Sequence[str]) -> int:
         return 0
     print_error(program, f"at least {least:.0%} of the translations must be identical in {dtype}, got {found:.1%}.")
     return 1
+
+
+def read_shortlist(tokenizer: Any, source: Path | None, target: Path | None) -> bytes | None:
+    """The lexical shortlist of two aligned files; `None` without them. Lines after the last of one file are ignored."""
+    if source is None or target is None:
+        return None
+    with open_binary(source) as sources, open_binary(target) as targets:
+        pairs = zip(read_lines(sources, str(source)), read_lines(targets, str(target)), strict=False)
+        return vmap(lexical_shortlist(pairs, tokenizer), *token_names(tokenizer, len(tokenizer)))
 
 
 def set_languages(model: Any, tokenizer: Any, src_lang: str | None, tgt_lang: str | None) -> None:

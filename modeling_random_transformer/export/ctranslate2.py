@@ -7,7 +7,6 @@ or an option of `generate()` that the engine does not support, cannot be exporte
 
 import copy
 from collections.abc import Sequence
-from functools import cache
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,7 +27,7 @@ from ..modeling_random_transformer import LearnedPositions, RandomTransformerFor
 from ..utils import read_json
 from ..utils.errors import format_names
 from .compare import check_equal, compared_ids
-from .engines import LENGTH_PENALTY, MIN_POSITIONS, SearchOptions, Translate, read_search
+from .engines import LENGTH_PENALTY, MIN_POSITIONS, SearchOptions, Translate, read_search, token_names, vocabularies
 
 # Activation names of transformers and CTranslate2.
 ACTIVATIONS = {
@@ -48,11 +47,17 @@ ACTIVATIONS = {
 }
 SEARCH, PREFIX = "search", "source_prefix"  # additional fields of the engine's config.json
 BATCH_SIZE = 32  # sources of similar length that one thread translates together
+SHORTLIST_BATCH = 8  # the same with a shortlist: a batch chooses among the tokens of all its sources
+SHORTLIST = "vmap.txt"
 SUPPRESSED = -1e9  # bias of tokens that generate() never chooses
 
 
 def save(
-    model: RandomTransformerForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, folder: Path, dtype: str
+    model: RandomTransformerForConditionalGeneration,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: Path,
+    dtype: str,
+    shortlist: bytes | None = None,
 ) -> None:
     """Save a model in CTranslate2's format, after a comparison of the scores in float32 with the model's.
 
@@ -61,12 +66,15 @@ def save(
         tokenizer: its tokenizer, whose vocabulary is exported too.
         folder: an empty folder.
         dtype: dtype of the weights, `"float32"`, `"bfloat16"` or `"int8"`.
+        shortlist: the contents of `vmap.txt`; see `export_model`.
 
     Raises:
         ValueError: CTranslate2 does not support an option of the model, which the message names.
     """
     check_scores(model, tokenizer)
     write(build_spec(model, tokenizer), folder, dtype)
+    if shortlist is not None:
+        (folder / SHORTLIST).write_bytes(shortlist)
     tokenizer.save_pretrained(folder)
 
 
@@ -130,17 +138,15 @@ def load(folder: str | PathLike) -> Translate:
 
 
 class ParallelTranslator:
-    """An exported model that uses as many CPU threads as torch.
+    """An exported model that translates one batch per CPU thread of torch.
 
-    One batch is translated by all threads together, several by one thread each. Both are loaded when they are needed.
+    Several threads for one batch are slower, also for a single sentence (docs/results/engines.md).
     """
 
     def __init__(self, folder: str | PathLike):
-        threads = torch.get_num_threads()
-        self.threads = threads
-        self.load = cache(
-            lambda inter, intra: ctranslate2.Translator(str(folder), "cpu", inter_threads=inter, intra_threads=intra)
-        )
+        self.folder, self.threads = Path(folder), torch.get_num_threads()
+        self.has_shortlist = (self.folder / SHORTLIST).is_file()
+        self.translator = ctranslate2.Translator(str(folder), "cpu", inter_threads=self.threads, intra_threads=1)
 
     def __call__(
         self, sources: Sequence[Sequence[str]], prefixes: Sequence[Sequence[str]], **options: Any
@@ -152,12 +158,11 @@ class ParallelTranslator:
             prefixes: the first tokens of each target.
             **options: those of `translate_batch`.
         """
-        alone = len(sources) < self.threads
-        translator = self.load(1, self.threads) if alone else self.load(self.threads, 1)
-        return translator.translate_batch(
+        return self.translator.translate_batch(
             sources,
             prefixes,
-            max_batch_size=BATCH_SIZE,
+            max_batch_size=min(SHORTLIST_BATCH if self.has_shortlist else BATCH_SIZE, -(-len(sources) // self.threads)),
+            use_vmap=self.has_shortlist,
             max_input_length=0,  # unlimited; the default truncates sources silently
             **options,
         )
@@ -272,18 +277,6 @@ def check_scores(model: RandomTransformerForConditionalGeneration, tokenizer: Pr
     scores = logits.index_fill(1, torch.tensor(suppressed, dtype=torch.long), -torch.inf).log_softmax(1)
     expected = scores[torch.arange(len(inputs)), torch.cat([labels, torch.tensor([end])])]
     check_equal("CTranslate2", torch.tensor(result.log_probs), expected)
-
-
-def vocabularies(tokenizer: PreTrainedTokenizerBase) -> tuple[dict[str, int], dict[str, int]]:
-    """The source and the target vocabulary. They differ only for a `MarianTokenizer` with two files."""
-    source = tokenizer.get_vocab()
-    return source, tokenizer.target_encoder if getattr(tokenizer, "separate_vocabs", False) else source
-
-
-def token_names(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> list[list[str]]:
-    """The source and the target vocabulary, each of `vocab_size` tokens in the order of their ids."""
-    names = [{i: token for token, i in vocabulary.items()} for vocabulary in vocabularies(tokenizer)]
-    return [[tokens.get(i, f"<no token {i}>") for i in range(vocab_size)] for tokens in names]
 
 
 def pad_heads(attention: Any) -> None:

@@ -11,11 +11,10 @@ from transformers.generation.configuration_utils import GenerationMode
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 from transformers.utils import logging
 
-from ..generation_random_transformer import code_and_weights
-from ..ops_random_transformer import has_hooks
+from ..generation_random_transformer import code_and_weights, unsupported_model
 from ..pipeline_random_transformer import ForcedPrefix
-from .ctranslate2 import ParallelTranslator, token_names
-from .engines import MIN_POSITIONS, search_options
+from .ctranslate2 import ParallelTranslator
+from .engines import MIN_POSITIONS, search_options, token_names
 
 logger = logging.get_logger(__name__)
 
@@ -38,6 +37,7 @@ class CTranslate2Engine:
     def __init__(self, folder: str | PathLike, model: Any, tokenizer: PreTrainedTokenizerBase):
         config = model.config
         self.translate = ParallelTranslator(folder)
+        self.batches = self.translate.threads  # that are translated at once
         self.source, self.target = token_names(tokenizer, config.vocab_size)
         self.target_ids = {token: i for i, token in enumerate(self.target)}
         self.exported = search_options(model.generation_config, config, ENGINE)
@@ -74,7 +74,6 @@ class CTranslate2Engine:
             or self.unsupported_inputs(ids, mask, options)
             or self.unsupported_search(model, options, bool(prefixes))
             or self.changed_model(model)
-            or model.fallback_reason()
         )
         if reason:
             logger.warning_once("generate() runs the model, not %s: %s.", ENGINE, reason)
@@ -113,14 +112,10 @@ class CTranslate2Engine:
         """A message if the model computes something else than its export; `None` if it does not."""
         if model.device.type != "cpu":
             return f"the model is on the device {model.device}"
-        for name, module in model.named_modules():
-            if module.training:
-                return f"{name or 'the model'} is in training mode"
-            if has_hooks(module):
-                return f"{name or 'the model'} has a hook or a replaced or compiled forward"
-        if code_and_weights(model, model.modules()) != self.computation:
-            return "the code or the weights have changed since the export"
-        return None
+        if reason := unsupported_model(model, whole=True):
+            return reason
+        unchanged = code_and_weights(model, model.modules()) == self.computation
+        return None if unchanged else "the code or the weights have changed since the export"
 
     def search(
         self, model: Any, options: GenerationConfig, ids: Tensor, mask: Tensor | None, prefixes: list[ForcedPrefix]

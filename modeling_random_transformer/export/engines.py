@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
-from ..inputs_random_transformer import language_id
+from ..inputs_random_transformer import drop_none, language_id
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ..pipeline_random_transformer import Seq2SeqPipeline, current_device
 from ..utils.atomic_files import new_folder
@@ -56,6 +56,7 @@ def export_model(
     *,
     engine: str = "ctranslate2",
     dtype: str = "float32",
+    shortlist: bytes | None = None,
 ) -> None:
     """Export a model and its tokenizer to a folder that an engine loads.
 
@@ -67,6 +68,7 @@ def export_model(
         output: a new or empty folder.
         engine: `"ctranslate2"` or `"onnx"`.
         dtype: dtype of the weights: `"float32"`, `"int8"` or, for CTranslate2, `"bfloat16"`.
+        shortlist: the target tokens of each source token, for CTranslate2; see `shortlist.vmap`.
 
     Raises:
         ValueError: an argument is invalid, the engine is not installed, or it does not support the model.
@@ -74,7 +76,7 @@ def export_model(
     module = engine_module(engine, dtype)
     check_exportable(model, tokenizer)
     with new_folder(output) as folder:
-        module.save(model, tokenizer, folder, dtype)
+        module.save(model, tokenizer, folder, dtype, **drop_none(shortlist=shortlist))
 
 
 def load_engine(folder: str | PathLike, engine: str = "ctranslate2") -> Translate:
@@ -222,3 +224,15 @@ def min_new_tokens(options: GenerationConfig) -> int:
     """The minimum number of tokens before the end token in `generate()`."""
     of_target = max((options.min_length or 0) - 1, 0)  # min_length counts the start token
     return of_target if options.min_new_tokens is None else options.min_new_tokens
+
+
+def vocabularies(tokenizer: PreTrainedTokenizerBase) -> tuple[dict[str, int], dict[str, int]]:
+    """The source and the target vocabulary. They differ only for a `MarianTokenizer` with two files."""
+    source = tokenizer.get_vocab()
+    return source, tokenizer.target_encoder if getattr(tokenizer, "separate_vocabs", False) else source
+
+
+def token_names(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> list[list[str]]:
+    """The source and the target vocabulary, each of `vocab_size` tokens in the order of their ids."""
+    names = [{i: token for token, i in vocabulary.items()} for vocabulary in vocabularies(tokenizer)]
+    return [[tokens.get(i, f"<no token {i}>") for i in range(vocab_size)] for tokens in names]

@@ -48,7 +48,7 @@ def load_models(
         dtype: see `load_translator`.
         device: the device.
         argument: name of the argument `folders` in error messages.
-        **engine_options: `engine`, `engine_dtype` and `engine_folder` of `load_translator`, for one folder.
+        **engine_options: those of `load_translator` for an engine, with one folder.
 
     Raises:
         ValueError: the device is not available, a folder cannot be loaded, or the models cannot form an ensemble, or
@@ -85,6 +85,7 @@ def load_translator(
     engine: str | None = None,
     engine_dtype: str | None = None,
     engine_folder: str | PathLike | None = None,
+    engine_shortlist: str | PathLike | None = None,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load the sequence-to-sequence model of a folder, on the CPU, and its tokenizer.
 
@@ -98,11 +99,12 @@ def load_translator(
             reason why it does not. The model is exported to it when it is first loaded.
         engine_dtype: dtype of the engine's weights: `"float32"`, `"bfloat16"` or `"int8"`; `None` for the fastest.
         engine_folder: folder of exported models; `None` for the folder `engines` in `folder`.
+        engine_shortlist: `vmap.txt` of an export with a shortlist, among whose tokens the engine chooses.
 
     Raises:
         ValueError: a file is damaged or missing, weights are missing or have another shape, or the tokenizer has
             another vocabulary; the message is one line and names the file. Or the engine is unknown or not installed,
-            or its folder cannot be written.
+            its folder cannot be written, or its shortlist cannot be read.
         FloatingPointError: a weight is not finite.
     """
     path = Path(folder)
@@ -114,7 +116,7 @@ def load_translator(
         raise ValueError(f"{argument} must contain a model and its tokenizer, got {folder}: {error}") from error
     check_finite(model)
     if engine is not None:
-        attach_engine(model, tokenizer, engine_folder or path / "engines", engine, engine_dtype)
+        attach_engine(model, tokenizer, engine_folder or path / "engines", engine, engine_dtype, engine_shortlist)
     return model, tokenizer
 
 

@@ -49,7 +49,7 @@ class TranslationOptions:
 
     Attributes:
         max_batch_tokens: limit on the size of a batch: texts × beams × tokens of the longest source. A longer
-            text forms a separate batch.
+            text forms a separate batch. An engine translates a batch per CPU thread at once.
         num_beams: hypotheses of beam search (paper 6.1: 4); 1 for greedy search or sampling.
         length_penalty: exponent of the length by which the log-probability of a hypothesis is divided (paper 6.1: 0.6,
             with (5 + length) / 6 as the length). Larger values favor longer translations. Unused with one beam.
@@ -114,7 +114,7 @@ class TranslationOptions:
             model,
             tokenizer,
             device=current_device(model),
-            max_batch_tokens=self.max_batch_tokens,
+            max_batch_tokens=self.max_batch_tokens * getattr(getattr(model, "engine", None), "batches", 1),
             max_source_tokens=self.max_source_tokens,
             max_new_tokens=self.max_new_tokens,
             return_scores=self.n_best is not None,

@@ -9,6 +9,8 @@ import torch
 
 from modeling_random_transformer.export import dispatch
 from modeling_random_transformer.export.dispatch import attach_engine
+from modeling_random_transformer.export.engines import token_names
+from modeling_random_transformer.export.shortlist import vmap
 from modeling_random_transformer.inference import load_translator, translate, translate_n_best
 from modeling_random_transformer.inference.loading import load_models
 from modeling_random_transformer.modeling_random_transformer import RandomTransformerEncoderLayer
@@ -68,7 +70,6 @@ def test_engine_returns_what_the_model_returns(name, models, reasons, monkeypatc
     expected = list(translate_n_best(TEXTS, model, tokenizer, **options))
     monkeypatch.setattr(engine.model.decoder, "forward", None)  # after which the model itself cannot generate
     engine.engine.changed_model = lambda _: None
-    monkeypatch.setattr(engine, "fallback_reason", lambda: None)
     found = list(translate_n_best(TEXTS, engine, tokenizer, **options))
     assert not reasons
     for ours, own in zip(chain(*found), chain(*expected), strict=True):
@@ -124,10 +125,11 @@ def replace_forward(model):
 
 
 CHANGES = {
-    "encoder.layers.0 has a hook": lambda model: model.model.encoder.layers[0].register_forward_hook(lambda *_: None),
+    "model.encoder.layers.0 has a hook": lambda model: model.model.encoder.layers[0].register_forward_hook(
+        lambda *_: None
+    ),
     "layers.0.fc1 has a hook or a replaced": replace_forward,
     "the code or the weights have changed": train_encoder,
-    "implementation is eager": lambda model: model.set_attn_implementation("eager"),
     "the code or the weights": lambda model: model.to(torch.bfloat16),
 }
 
@@ -178,6 +180,20 @@ def test_two_processes_export_at_once(tmp_path, monkeypatch):
     assert len(list(tmp_path.iterdir())) == 1
 
 
+def test_shortlist_limits_the_target_tokens(tmp_path):
+    model, tokenizer = exportable()
+    plain, names = translate(TEXTS, model, tokenizer, num_beams=1, **SHORT), token_names(tokenizer, 320)
+    file, only = tmp_path / "vmap.txt", tokenizer("a")["input_ids"][0]
+    file.write_bytes(vmap({None: list(range(320))}, *names))
+    attach_engine(model, tokenizer, tmp_path, dtype="float32", shortlist=file)
+    assert translate(TEXTS, model, tokenizer, num_beams=1, **SHORT) == plain
+    file.write_bytes(vmap({None: [only]}, *names))
+    attach_engine(model, tokenizer, tmp_path, dtype="float32", shortlist=file)
+    found = list(translate_n_best(TEXTS, model, tokenizer, n_best=None, num_beams=1, **SHORT))
+    special = {*tokenizer.all_special_tokens, tokenizer.convert_ids_to_tokens(only)}
+    assert {token for [each] in found for token in each.tokens} <= special
+
+
 def test_models_that_cannot_be_exported(tmp_path, caplog):
     model, tokenizer = exportable()
     model.generation_config.repetition_penalty = 2.0
@@ -195,6 +211,7 @@ def test_invalid_arguments(saved, tmp_path):
     for options, message in {
         ("engine", "onnx"): "engine must be one of ctranslate2, got 'onnx'.",
         ("engine_dtype", "int4"): "dtype must be one of .* for ctranslate2, got 'int4'",
+        ("engine_shortlist", "nowhere"): "engine_shortlist must be a file that can be read, got 'nowhere'",
         ("engine_folder", tmp_path / "file" / "x"): "engine_folder must be a folder that can be written, got .*file/x",
     }.items():
         with pytest.raises(ValueError, match=message):
