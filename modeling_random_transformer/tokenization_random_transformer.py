@@ -248,15 +248,24 @@ class RandomTransformerTokenizer(TokenizersBackend):
         self._use_merges(of_target=False)
         if self.languages:
             self._set_template(self._check_language("src_lang", self.src_lang))
+        elif not self._ends_sources:
+            self.backend_tokenizer.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B")
 
     def _switch_to_target_mode(self) -> None:
         """Called by the base class before it tokenizes targets."""
         if self.languages:
             self._set_template(self._check_language("tgt_lang", self.tgt_lang))
+        elif not self._ends_sources:
+            self._set_template(None)
         self._use_merges(of_target=True)
 
+    @property
+    def _ends_sources(self) -> bool:
+        """Whether `eos_token` ends sources too, and not only targets (false for converted models of OpenNMT)."""
+        return self.init_kwargs.get("source_eos", True)
+
     def _use_merges(self, of_target: bool) -> None:
-        """Split words by the merges of targets or sources, if they differ (converted fairseq models)."""
+        """Split words by the merges of targets or sources, if they differ (converted models)."""
         if self.init_kwargs.get("target_merges"):
             self.backend_tokenizer.model = self._models[of_target]
 

@@ -35,6 +35,7 @@ from tests.helpers.fairseq import checkpoint
 from tests.helpers.marian import opus_folder
 from tests.helpers.marian_npz import save_npz
 from tests.helpers.models import save_translator
+from tests.helpers.other_tools import random_weights, write_eole, write_joeynmt
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -99,6 +100,10 @@ def prepared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     opus_folder(folder / "opus-mt-en-de")
     save_npz(folder / "model.npz")
     torch.save(checkpoint(), folder / "checkpoint_best.pt")
+    weights = random_weights(encoder_normalize_before=True)
+    for write, model in ((write_joeynmt, "iwslt14_deen"), (write_eole, "wmt17_ende")):
+        (folder / "models" / model).mkdir(parents=True)
+        write(folder / "models" / model, weights)
     return folder
 
 
@@ -199,7 +204,7 @@ def module_and_arguments(program: str, arguments: list[str]) -> tuple[str, list[
 
 def test_flags_in_the_text_exist() -> None:
     commands = [("benchmarks.__main__", benchmark) for benchmark in ("generate", "memory", "gpu")]
-    commands += [("convert", format_) for format_ in ("marian", "marian-npz", "torch", "fairseq")]
+    commands += [("convert", format_) for format_ in ("marian", "marian-npz", "torch", "fairseq", "joeynmt", "eole")]
     commands += [(module,) for module in {*VERBS, *SCRIPTS} - {"convert"}]
     known = OTHER_FLAGS.union(*(flags_of(*command) for command in commands))
     for page in PAGES:

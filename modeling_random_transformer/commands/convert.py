@@ -5,6 +5,8 @@
     random-transformer convert marian-npz model.npz --output outputs/en-de
     random-transformer convert torch model.pt --output outputs/mine --num_heads 8 --embedding embedding.weight
     random-transformer convert fairseq checkpoint_best.pt --output outputs/de-en --source_dict dict.de.txt
+    random-transformer convert joeynmt models/wmt14_ende --output outputs/en-de
+    random-transformer convert eole models/wmt17 --output outputs/en-de
 
 The first argument is a format or an archive (.zip, .tar, .tar.gz, .tgz, .tar.bz2, .tar.xz) with a model of Marian
 or fairseq. `random-transformer convert FORMAT --help` lists the arguments of a format. The command prints how each
@@ -21,7 +23,9 @@ import transformers
 
 from ..conversion import (
     convert_archive,
+    convert_eole,
     convert_fairseq,
+    convert_joeynmt,
     convert_marian,
     convert_marian_npz,
     convert_torch_transformer,
@@ -179,9 +183,33 @@ class FairseqArguments(FormatArguments):
     num_heads: int | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class JoeyNMTArguments(FormatArguments):
+    """Convert a model of JoeyNMT 2, with the vocabularies and the SentencePiece model or BPE codes in its folder.
+
+    Args:
+        checkpoint: JoeyNMT's model_dir, whose best checkpoint is converted, or a .ckpt file in it
+    """
+
+    checkpoint: Path = field(metadata=POSITIONAL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EoleArguments(FormatArguments):
+    """Convert a model of eole, the successor of OpenNMT-py, with its tokenizer.
+
+    Args:
+        folder: eole's model_path: config.json, vocab.json, weights, and the SentencePiece model or BPE codes
+    """
+
+    folder: Path = field(metadata=POSITIONAL)
+
+
 FORMATS: dict[str, tuple[Callable[..., Any], type]] = {
     "marian": (convert_marian, MarianArguments),
     "marian-npz": (convert_marian_npz, MarianNpzArguments),
     "torch": (convert_torch_transformer, TorchArguments),
     "fairseq": (convert_fairseq, FairseqArguments),
+    "joeynmt": (convert_joeynmt, JoeyNMTArguments),
+    "eole": (convert_eole, EoleArguments),
 }

@@ -49,7 +49,7 @@ def map_embeddings(
         output_bias: its bias, `[target_vocabulary]`, if there is one.
         rows: for each id of this model, the row in the source's matrix and in the target's; the row of the unknown
             token if a side does not have the token. When `None`, ids are unchanged.
-        unk_token_id: the id of the unknown token, which is the same in the original.
+        unk_token_id: the id of the unknown token in this model.
 
     Raises:
         ValueError: a weight is missing or has the wrong shape, or `rows` do not match it.
@@ -109,7 +109,7 @@ def set_output_bias(
         bias = mapper.pop(name).flatten()  # MarianMT's is [1, vocabulary]
         check_row_count(mapper, name, bias, len(table))
     bias = select_rows(bias, rows, NEVER)
-    bias[[row == unk_token_id != i for i, row in enumerate(rows)]] += UNLIKELY
+    bias[[row == rows[unk_token_id] and i != unk_token_id for i, row in enumerate(rows)]] += UNLIKELY
     if name is not None:
         mapper.set("lm_head.bias", bias, name)
     elif bias.any():

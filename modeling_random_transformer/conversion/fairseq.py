@@ -12,12 +12,12 @@ from ..modeling_random_transformer import RandomTransformerForConditionalGenerat
 from ..utils.atomic_files import new_folder
 from ..utils.errors import format_names, printable
 from .embeddings import Rows, learn_positions, map_embeddings
-from .fairseq_tokenizer import UNK, FairseqTokenizer, fairseq_tokenizer
+from .fairseq_tokenizer import fairseq_tokenizer
 from .options import NEGATED, OFF, PRE_NORM, RATE, SIZE, TRAINING, Kind, Option, invalid, one_of, read_options
 from .untrusted import is_hidden, is_state_dict, read_checkpoint
 from .weights import STACKS, ConversionReport, NameTable, StateDictMapper
 
-PAD, EOS = 1, 2  # fairseq's <pad> and </s>; <s> is 0
+PAD, EOS, UNK = 1, 2, 3  # fairseq's <pad>, </s> and <unk>; <s> is 0
 FIRST_POSITION = PAD + 1
 DEFAULT_POSITIONS = 1024  # fairseq's default of max_source_positions and max_target_positions
 NAMES: NameTable = {
@@ -111,7 +111,7 @@ def from_fairseq(
         checkpoint: a `.pt` file or its content: `"model"`, and `"args"` or `"cfg"`.
         num_heads: number of attention heads, if the checkpoint does not store it.
         fairseq_ids: for each token id of this model, fairseq's id in the source and in the target dictionary:
-            `source_ids` and `target_ids` of a `FairseqTokenizer`. When `None`, the ids of fairseq are used.
+            `source_ids` and `target_ids` of a `JoinedTokenizer`. When `None`, the ids of fairseq are used.
 
     Returns:
         The model, in evaluation mode, and the report.
@@ -172,7 +172,7 @@ def convert_fairseq(
             report.notes.append("There is no dictionary, so the folder has no tokenizer.")
         else:
             made.tokenizer.save_pretrained(temporary)
-            note_tokenizer(made, report)
+            made.describe(report)
     return report
 
 
@@ -255,18 +255,6 @@ def map_vocabulary(mapper: StateDictMapper, options: Mapping[str, Any], ids: Row
         for name, may_miss in (("decoder.embed_tokens.weight", shared), (output, tied))
     )
     map_embeddings(mapper, "encoder.embed_tokens.weight", target, stored_output, rows=ids, unk_token_id=UNK)
-
-
-def note_tokenizer(made: FairseqTokenizer, report: ConversionReport) -> None:
-    """Add notes about the tokenizer."""
-    if "target_merges" in made.tokenizer.init_kwargs:
-        report.notes.append("The tokenizer splits sources and targets (`text_target=`) by their own codes.")
-    report.notes.append(
-        f"The vocabulary of {len(made.source_ids)} ids joins source and target tokens and intermediate BPE pieces. A "
-        "token that is missing from a dictionary has the embedding of <unk> there, and a lower logit than <unk>."
-    )
-    split = "splits at spaces" if made.segments else "has no codes, so texts must already be segmented (hel@@ lo)"
-    report.notes.append(f"The tokenizer {split}: prepare texts as the training data.")
 
 
 def read_languages(content: Mapping[str, Any]) -> Languages | None:

@@ -9,6 +9,7 @@ from ..utils.errors import format_value
 
 REQUIRED = object()  # default of an option that must be stored
 MAX_SIZE, MAX_DEPTH = 2**20, 1000  # of widths, lengths and vocabularies; of stacks
+MAX_NESTING = 4  # of options
 PLAIN = (str, bytes, int, float, NoneType)  # contain no other values
 
 
@@ -102,6 +103,16 @@ def read_options(
         if None not in (value, expected) and not (isinstance(value, PLAIN) and value == expected):
             raise invalid(name, f"{other}={show(expected)}", value)
     return options
+
+
+def flatten(options: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested options by their paths, such as `model.encoder.layers`, down to five levels."""
+    flat: dict[str, Any] = {}
+    for name, value in options.items():
+        path = f"{prefix}{name}"
+        nested = isinstance(value, Mapping) and path.count(".") < MAX_NESTING
+        flat |= flatten(value, f"{path}.") if nested else {path: value}
+    return flat
 
 
 def invalid(name: str, allowed: str, value: Any) -> ValueError:

@@ -99,17 +99,11 @@ def from_torch_transformer(
     if not is_state_dict(weights):
         raise ValueError("transformer must be an nn.Transformer or a state dict of named tensors.")
     mapper = StateDictMapper("nn.Transformer", {**weights, **outer_weights(embedding, output, positions)})
-    has_biases = any(name.endswith("bias") for name in weights)
     mapper.derive_sizes("linear1", "norm")
-    mapper.derive_config("in_proj_bias" if has_biases else "bias=False", attention_bias=has_biases)
     mapper.derive_options(OPTIONS, options)
     mapper.derive_config("argument", scale_embedding=scale_embedding, **token_ids)
     mapper.rename(NAMES)
-    if not has_biases:  # this model always has them in norms and feed-forward layers
-        for name, weight in list(mapper.state_dict.items()):
-            if "_attn." not in name:
-                zeros = weight.new_zeros(len(weight))
-                mapper.default(name.removesuffix("weight") + "bias", zeros, "zeros, as bias=False")
+    mapper.complete_biases()
     map_outer_weights(mapper, positions)
     return mapper.finish(), mapper.report
 

@@ -5,6 +5,7 @@ sentencepiece: only the special tokens have other ids.
 """
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,9 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 UNIGRAM, BPE = 1, 2
 
 
-def from_sentencepiece(path: str | Path, **options: Any) -> RandomTransformerTokenizer:
+def from_sentencepiece(
+    path: str | Path, *, control_symbols: Iterable[str] = (), **options: Any
+) -> RandomTransformerTokenizer:
     """Import a SentencePiece model as a tokenizer.
 
     The special tokens `<pad>`, `<s>`, `</s>` and `<unk>` have the ids 0 to 3. All other pieces follow in the order of
@@ -37,6 +40,7 @@ def from_sentencepiece(path: str | Path, **options: Any) -> RandomTransformerTok
 
     Args:
         path: the file, `.model` or `.spm`, of a unigram or BPE model.
+        control_symbols: additional control symbols, unless they are pieces of the model.
         **options: arguments of the tokenizer itself, such as `model_max_length`.
 
     Raises:
@@ -44,6 +48,10 @@ def from_sentencepiece(path: str | Path, **options: Any) -> RandomTransformerTok
             or has an option that is not supported; the message names it.
     """
     model = read_model(Path(path))
+    pieces = {piece.piece for piece in model.pieces}
+    for symbol in control_symbols:
+        if symbol not in pieces:
+            model.pieces.add(piece=symbol, type=CONTROL)
     try:
         _check(model, path)
         backend = _backend(model)

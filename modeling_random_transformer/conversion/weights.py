@@ -161,19 +161,21 @@ class StateDictMapper:
             if option.kind is TRAINING and value:
                 self.report.notes.append(f"{option.name}={value} affects training only and was dropped.")
 
-    def derive_sizes(self, linear: str, norm: str) -> None:
+    def derive_sizes(self, linear: str, norm: str, layers: str = "layers") -> None:
         """Set the numbers of layers, the widths, and whether there are final norms.
 
         Args:
             linear: the name of a layer's first linear module.
             norm: the name of the final norm in each stack.
+            layers: the name of the list of layers in each stack.
 
         Raises:
             ValueError: there are no layers, or only one stack has a final norm.
         """
         for stack in STACKS:
-            self.derive_config(f"the layers under {stack}.layers", **{f"{stack}_layers": self.count_layers(stack)})
-        name = f"encoder.layers.0.{linear}.weight"
+            prefix = f"{stack}.{layers}."
+            self.derive_config(f"the layers under {prefix}", **{f"{stack}_layers": self.count_layers(prefix)})
+        name = f"encoder.{layers}.0.{linear}.weight"
         d_ff, d_model = self.peek(name, dims=2).shape
         self.derive_config(f"the shape of {name}", d_ff=d_ff, d_model=d_model)
         norms = " and ".join(f"{stack}.{norm}" for stack in STACKS)
@@ -202,6 +204,18 @@ class StateDictMapper:
                     for qkv, third in zip("qkv", weight.chunk(3), strict=True):
                         self.set(target.format(**found, qkv=qkv), third, source, "split")
                     break
+
+    def complete_biases(self) -> None:
+        """Set biases of layers that the source does not have to zero: this model's other layers always have them.
+
+        The projections of attention have biases if one of them has.
+        """
+        attention = any(name.endswith("_proj.bias") for name in self.state_dict)
+        self.derive_config("the biases of attention", attention_bias=attention)
+        for name, weight in list(self.state_dict.items()):
+            bias = f"{name.removesuffix('.weight')}.bias"
+            if name.endswith(".weight") and bias not in self.state_dict and (attention or "_attn." not in name):
+                self.default(bias, weight.new_zeros(len(weight)), "zeros, as there is none")
 
     def finish(self) -> RandomTransformerForConditionalGeneration:
         """Build the model, in evaluation mode. Its dtype is the widest of all weights, so that none is rounded.
@@ -267,13 +281,12 @@ class StateDictMapper:
                 return pattern.format(**match.groupdict())
         return parameter
 
-    def count_layers(self, stack: str) -> int:
-        """The number of layers with weights under `<stack>.layers.`.
+    def count_layers(self, prefix: str) -> int:
+        """The number of layers whose weights have names with this prefix and their index.
 
         Raises:
             ValueError: there are none.
         """
-        prefix = f"{stack}.layers."
         indices = [name.removeprefix(prefix).split(".")[0] for name in self.remaining if name.startswith(prefix)]
         count = max((int(index) + 1 for index in indices if index.isdecimal()), default=0)
         if not count:
