@@ -4,6 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 LOWEST := .venv-lowest
 NEWEST := .venv-newest
+CLASSROOM := outputs/classroom
 # Three workers keep two cores busy, because some slow tests wait for processes.
 WORKERS ?= 3
 # Most installed modules are never imported; the others are compiled at their first import.
@@ -25,7 +26,7 @@ KERNEL_TESTS := tests/test_int8.py tests/test_ops.py tests/test_fast_decoder.py 
 	tests/export/test_ctranslate2.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test pytest test-all test-fast test-device test-kernels test-mutants test-lowest test-newest test-matrix coverage lint format notebooks docs clean
+.PHONY: help demo test pytest test-all test-fast test-device test-kernels test-mutants test-lowest test-newest test-matrix coverage lint format notebooks lab classroom docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -83,6 +84,16 @@ format: $(VENV)/.ready ## fix what ruff can fix
 notebooks: $(VENV)/.ready ## execute the notebooks of examples/notebooks and store their outputs
 	$(VENV)/bin/python examples/notebooks/execute.py
 
+lab: $(VENV)/.lab ## open the notebooks in JupyterLab
+	$(VENV)/bin/jupyter lab examples/notebooks
+
+classroom: $(VENV)/.docs ## a folder for lessons without internet, for this kind of computer and version of Python
+	mkdir -p $(CLASSROOM)/wheels
+	git archive HEAD | tar --extract --directory $(CLASSROOM)
+	$(VENV)/bin/python -m pip wheel --quiet --constraint $(VENV)/constraints.txt --wheel-dir $(CLASSROOM)/wheels '.[notebooks]' jupyterlab
+	$(VENV)/bin/python examples/quickstart.py --output_dir $(CLASSROOM)/outputs/quickstart
+	$(VENV)/bin/mkdocs build --strict --site-dir $(CLASSROOM)/site
+
 docs: $(VENV)/.docs ## build the documentation site in outputs/site; warnings are errors
 	$(VENV)/bin/mkdocs build --strict
 
@@ -110,4 +121,11 @@ $(NEWEST)/%: REPIN := s/==.*//
 	$*/bin/python -m pip install $(QUIET) --constraint $*/constraints.txt --no-build-isolation --editable '.[docs]'
 	touch $@
 
-.PRECIOUS: %/.demo %/.ready %/.docs
+# In the folder of `make classroom`, everything is installed from its wheels.
+%/.lab:
+	$(PYTHON) -m venv $*
+	$*/bin/python -m pip install $(QUIET) $(if $(wildcard wheels),--no-index --find-links wheels \
+		'random-transformer[notebooks]',--constraint constraints.txt --editable '.[notebooks]') jupyterlab
+	touch $@
+
+.PRECIOUS: %/.demo %/.ready %/.docs %/.lab

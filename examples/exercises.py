@@ -3,8 +3,9 @@
     python examples/exercises.py      # list the questions
     python examples/exercises.py 3    # run the third experiment
 
-Each experiment takes less than a minute on two CPU cores. Plots are saved in --output_dir. The answers are in
-docs/explanation/exercises.md. Some experiments examine the model of `python examples/quickstart.py`.
+In a terminal, the command asks for your prediction first. Each experiment takes less than a minute on two CPU cores.
+Plots are saved in --output_dir. The answers are in docs/explanation/exercises.md. Some experiments examine the model of
+`python examples/quickstart.py`.
 
 Exit status: 0 on success; 2 if an argument is invalid.
 """
@@ -18,45 +19,154 @@ from typing import NamedTuple
 
 
 class Exercise(NamedTuple):
-    """A question, and the module of `tutorials/exercises` that answers it, imported when the exercise runs.
+    """A question, the module of `tutorials/exercises` that answers it, and what to predict before.
 
-    Its `experiment` takes a random seed and, if `needs_model`, the folder of the quickstart's model. `show` prints the
-    result and saves plots in a folder.
+    The module is imported when the exercise runs. Its `experiment` takes a random seed and, if `needs_model`, the
+    folder of the quickstart's model. `show` prints the result and saves plots in a folder.
     """
 
     question: str
     module: str
+    predict: str
     needs_model: bool = False
 
 
 EXERCISES = {
-    1: Exercise("What is the purpose of the positional encoding?", "positions"),
-    2: Exercise("How does self-attention differ from encoder-decoder attention?", "attention"),
-    3: Exercise("What happens if the attention dimension is too small? And if it is too large?", "width"),
-    4: Exercise("What is the structure of a feed-forward layer?", "feed_forward"),
-    5: Exercise("Why is the decoder slower than the encoder?", "speed"),
-    6: Exercise("What are residual connections and layer normalization for?", "depth"),
-    7: Exercise("How do we get from the decoder's output to probabilities?", "output"),
-    8: Exercise("Why is it a problem to pick the most probable next token every time?", "greedy"),
-    9: Exercise("Why self-attention, and not recurrence or convolution?", "complexity"),
-    10: Exercise("What do the heads do, and why several?", "head_roles", needs_model=True),
+    1: Exercise(
+        "What is the purpose of the positional encoding?",
+        "positions",
+        "Eight tokens go through an encoder without positions, then the same tokens in reverse order. How "
+        "do the two results differ? And can a model without positions learn to reverse six symbols?",
+    ),
+    2: Exercise(
+        "How does self-attention differ from encoder-decoder attention?",
+        "attention",
+        "The source has 7 tokens, the target 4. What are the shapes of the weights of the three kinds of "
+        "attention? Which of their keys change if only the source changes?",
+    ),
+    3: Exercise(
+        "What happens if the attention dimension is too small? And if it is too large?",
+        "width",
+        "A head has to find 64 keys, each for its own query. How many does it find if queries and keys have"
+        " a single number? How wide must they be to find all?",
+    ),
+    4: Exercise(
+        "What is the structure of a feed-forward layer?",
+        "feed_forward",
+        "Which share of the parameters of the paper's base model is in its feed-forward networks: a tenth, "
+        "a quarter, or more?",
+    ),
+    5: Exercise(
+        "Why is the decoder slower than the encoder?",
+        "speed",
+        "Encoder and decoder process 128 tokens each. How many passes does each need, and how many "
+        "positions are computed without a cache?",
+    ),
+    6: Exercise(
+        "What are residual connections and layer normalization for?",
+        "depth",
+        "A random encoder has 24 layers. What happens to the size of its states without residual "
+        "connections and norms, and what with residual connections only?",
+    ),
+    7: Exercise(
+        "How do we get from the decoder's output to probabilities?",
+        "output",
+        "The most probable word has probability 0.34. What happens to it, and to the order of the words, at"
+        " temperature 0.25, and at 4?",
+    ),
+    8: Exercise(
+        "Why is it a problem to pick the most probable next token every time?",
+        "greedy",
+        '"good morning" has probability 0.4, and each of six sentences "have a … day" has 0.1. Which '
+        "sentence does greedy search find, and which beam search?",
+    ),
+    9: Exercise(
+        "Why self-attention, and not recurrence or convolution?",
+        "complexity",
+        "How many layers of convolution with k = 3 connect the first of 256 tokens with the last? How many "
+        "steps of recurrence, how many layers of attention?",
+    ),
+    10: Exercise(
+        "What do the heads do, and why several?",
+        "head_roles",
+        "The translator has twelve heads. Do you expect heads that look at the previous word, at the noun "
+        "of an article, at the translated word? To name the tokens at two places, does one wide head "
+        "suffice?",
+        needs_model=True,
+    ),
     11: Exercise(
         "What happens without feed-forward networks, residual connections, positions or soft attention?",
         "ablations",
+        "Four parts are removed from a trained translator, one at a time: feed-forward networks, residual "
+        "connections, positions, soft attention. Order them by the damage.",
         needs_model=True,
     ),
     12: Exercise(
         "Which inputs excite a unit of the feed-forward network, and what does it add?",
         "key_value_memory",
+        "A unit of the feed-forward network is excited by some inputs. Will they share the current token or"
+        " the next one? Does this differ between the first and the last layer?",
         needs_model=True,
     ),
-    13: Exercise("How do words become numbers, and what do embeddings contain?", "word_vectors", needs_model=True),
-    14: Exercise("Words, characters or subwords?", "subwords"),
-    15: Exercise("Why sinusoids, and what happens beyond the training length?", "sinusoids"),
-    16: Exercise("How can attention process long inputs?", "long_inputs"),
-    17: Exercise("How much can a model be compressed?", "compression", needs_model=True),
-    18: Exercise("How does a network learn, and why does it need an activation function?", "gradient_descent"),
-    19: Exercise("What changes if the input is a picture instead of a text?", "patches"),
+    13: Exercise(
+        "How do words become numbers, and what do embeddings contain?",
+        "word_vectors",
+        "The model has never been told what gender is. Can the gender of a Spanish noun be read from its "
+        "vector? And from that of an *English* noun?",
+        needs_model=True,
+    ),
+    14: Exercise(
+        "Words, characters or subwords?",
+        "subwords",
+        "With 300 tokens for two languages, which cut is best: words, characters or subwords? What is the "
+        "share of unknown words?",
+    ),
+    15: Exercise(
+        "Why sinusoids, and what happens beyond the training length?",
+        "sinusoids",
+        "Trained on at most 16 tokens, what does a model do at position 40: with learned positions, and "
+        "with sinusoids?",
+    ),
+    16: Exercise(
+        "How can attention process long inputs?",
+        "long_inputs",
+        "Each token attends to 8 neighbors only, in two layers. From how far back can it copy a symbol?",
+    ),
+    17: Exercise(
+        "How much can a model be compressed?",
+        "compression",
+        "Which costs more quality: storing all weights in 8 bits, or removing a quarter of the heads?",
+        needs_model=True,
+    ),
+    18: Exercise(
+        "How does a network learn, and why does it need an activation function?",
+        "gradient_descent",
+        "The learning rates 0.01, 0.3 and 1.05 differ by a factor of a hundred. Which converge in 60 steps?"
+        " What is the best fit of two linear layers to a bent line?",
+    ),
+    19: Exercise(
+        "What changes if the input is a picture instead of a text?",
+        "patches",
+        "Which part of a Transformer must change so that it reads pictures? What happens if the patches of "
+        "each picture are shuffled?",
+    ),
+    20: Exercise(
+        "Why is the embedding matrix also the output layer?",
+        "weight_tying",
+        "A model uses one matrix for embedding and output, another one two. Which learns more in the same "
+        "number of steps? Is the second matrix similar to the first?",
+    ),
+    21: Exercise(
+        "What are gamma and beta of layer normalization for?",
+        "norm_parameters",
+        "Gamma and beta are fixed to 1 and 0. Does a model still learn to reverse six symbols?",
+    ),
+    22: Exercise(
+        "Why layer and not batch normalization?",
+        "batch_norm",
+        "In a batch of 32 sentences, 31 are replaced. Does the result of the remaining one change, with "
+        "layer and with batch normalization? What happens to a single sentence?",
+    ),
 }
 
 
@@ -88,8 +198,21 @@ def run(argv: Sequence[str]) -> None:
     module = importlib.import_module(f"tutorials.exercises.{exercise.module}")
     configure_libraries(args.seed)
     console.print(f"{args.exercise}. {exercise.question}", style="bold", end="\n\n", soft_wrap=True)
+    prediction = ask(exercise.predict)
     result = module.experiment(args.seed, args.model) if exercise.needs_model else module.experiment(args.seed)
     module.show(result, args.output_dir)
+    if prediction:
+        console.print(f"\nYour prediction: {prediction}", style="bold", soft_wrap=True)
+
+
+def ask(question: str) -> str:
+    """The reader's prediction, if a terminal can ask for one."""
+    from tutorials.report import console
+
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return ""
+    console.print(question, soft_wrap=True)
+    return console.input("Your prediction (Enter to skip): ").strip()
 
 
 def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:

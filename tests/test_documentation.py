@@ -228,7 +228,11 @@ def test_links_and_images_exist(page: Path) -> None:
 def anchors(page: Path) -> set[str]:
     """The ids that the headings of a page get."""
     headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
-    return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}
+    return {slug(heading) for heading in headings}
+
+
+def slug(heading: str) -> str:
+    return re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower())
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=name)
@@ -249,6 +253,48 @@ def test_no_example_imports_another() -> None:
     for path in (ROOT / "examples").rglob("*.py"):
         imported = set(re.findall(r"^(?:from|import) (\w+)", path.read_text(encoding="utf-8"), flags=re.MULTILINE))
         assert not imported & SCRIPTS, path
+
+
+def section(page: Path, anchor: str) -> str:
+    """The text under a heading, without code, up to the next heading of the same or a higher level."""
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    headings = list(re.finditer(r"^(#+) (.+)$", text, re.MULTILINE))
+    for number, heading in enumerate(headings):
+        if slug(heading[2]) == anchor:
+            ends = [later.start() for later in headings[number + 1 :] if len(later[1]) <= len(heading[1])]
+            return text[heading.end() : ends[0] if ends else len(text)]
+    raise AssertionError(f"{name(page)} has no heading {anchor}")
+
+
+def test_every_idea_links_to_a_heading_that_explains_it_in_words() -> None:
+    page = ROOT / "docs" / "explanation" / "ideas.md"
+    rows = re.findall(r"^\| (.+?) \| (.+?) \|.*\|$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    rows = [row for row in rows if row[0] != "idea" and not row[0].startswith("---")]
+    assert len(rows) > 200
+    for idea, explained in rows:
+        links = re.findall(r"\]\(([^)#]+)#([^)]+)\)", explained)
+        assert links, idea
+        for path, anchor in links:
+            words = re.findall(r"[A-Za-z]{2,}", section((page.parent / path).resolve(), anchor))
+            assert len(words) >= 30, f"{idea}: {path}#{anchor} has {len(words)} words"
+
+
+def test_path_for_beginners_is_complete() -> None:
+    text = (ROOT / "docs" / "learn.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \d+\. (.+?) \| (.+?) \| (.+?) \| (.+?) \|$", text, re.MULTILINE)
+    assert [len(cell) > 2 for row in rows for cell in row].count(False) == 0
+    notebooks = {path.name for path in (ROOT / "examples" / "notebooks").glob("*.ipynb")}
+    assert set(re.findall(r"\w+\.ipynb", text)) == notebooks
+    first_screen = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## ")[0]
+    assert "(docs/learn.md)" in first_screen
+
+
+def test_glossary_is_sorted() -> None:
+    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    beginners, others = (re.findall(r"^\| (.+?) \|", part, re.MULTILINE) for part in text.split("\n## ")[1:])
+    assert beginners[2:] == sorted(beginners[2:], key=str.lower)
+    assert {"query", "key", "value", "softmax", "gradient", "teacher forcing"} <= set(beginners)
+    assert "`BeamKVCache`" in others
 
 
 def test_readme_is_short() -> None:

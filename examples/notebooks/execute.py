@@ -15,7 +15,9 @@ Exit status: 0 on success; 1 if a cell raises an error or its outputs cannot be 
 
 import os
 import re
+from base64 import b64decode, b64encode
 from collections.abc import Sequence
+from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
 
@@ -24,6 +26,7 @@ import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, DeadKernelError
 from nbformat import NotebookNode
+from PIL import Image
 
 from modeling_random_transformer.commands.command_line import Parser, print_error, run_script
 from modeling_random_transformer.utils.atomic_files import write_atomically
@@ -100,7 +103,10 @@ def store(script: Path) -> Path:
     client.execute()
     for cell, result in zip(notebook.cells, executed.cells, strict=True):
         if cell.cell_type == "code":
-            cell.outputs, cell.execution_count = result.outputs, result.execution_count
+            cell.outputs, cell.execution_count = (
+                [reduce_colors(output) for output in result.outputs],
+                result.execution_count,
+            )
     for problem in check_outputs(notebook):
         raise ValueError(problem)
     path = script.with_suffix(".ipynb")
@@ -135,6 +141,15 @@ def solve(notebook: NotebookNode) -> NotebookNode:
                 raise ValueError(f"{following.id} must contain the solution of {cell.id}, got none.")
             cell.source = solution[1]
     return notebook
+
+
+def reduce_colors(output: NotebookNode) -> NotebookNode:
+    """Store a plot with 256 colors, in place: half of the bytes without a visible difference."""
+    if plot := output.get("data", {}).get("image/png"):
+        stored = BytesIO()
+        Image.open(BytesIO(b64decode(plot))).convert("RGB").quantize(256).save(stored, "PNG", optimize=True)
+        output.data["image/png"] = b64encode(stored.getvalue()).decode()
+    return output
 
 
 def check_outputs(notebook: NotebookNode) -> list[str]:

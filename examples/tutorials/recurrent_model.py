@@ -3,6 +3,8 @@
 The architecture follows Bahdanau et al. 2015, "Neural Machine Translation by Jointly Learning to Align and Translate"
 (arXiv:1409.0473). The encoder is bidirectional. The input of each decoder step is the target token and the previous
 context vector ("input feeding", Luong et al. 2015, arXiv:1508.04025); its state is then the query for the next context.
+
+What the gates do is explained in docs/explanation/concepts.md and, as formulas, in `lstm_step` and `gru_step`.
 """
 
 from typing import Any, NamedTuple
@@ -17,6 +19,33 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 ENCODERS: dict[str, Any] = {"lstm": nn.LSTM, "gru": nn.GRU}
 CELLS: dict[str, Any] = {"lstm": nn.LSTMCell, "gru": nn.GRUCell}
+
+
+def lstm_step(inputs: Tensor, hidden: Tensor, cell: Tensor, weights: nn.LSTMCell) -> tuple[Tensor, Tensor]:
+    """What `nn.LSTMCell` computes, gate by gate (Hochreiter and Schmidhuber 1997, Gers et al. 2000).
+
+    Args:
+        inputs: x, `[batch, input_size]`.
+        hidden: h, the output of the last step, `[batch, size]`.
+        cell: C, what is kept for long, `[batch, size]`.
+        weights: those of all gates, stacked.
+
+    Returns:
+        The new hidden state and the new cell state.
+    """
+    gates = inputs @ weights.weight_ih.T + weights.bias_ih + hidden @ weights.weight_hh.T + weights.bias_hh
+    store, forget, content, show = gates.chunk(4, dim=-1)
+    cell = forget.sigmoid() * cell + store.sigmoid() * content.tanh()  # 1 and 0: the cell state is kept as it is
+    return show.sigmoid() * cell.tanh(), cell
+
+
+def gru_step(inputs: Tensor, hidden: Tensor, weights: nn.GRUCell) -> Tensor:
+    """What `nn.GRUCell` computes (Cho et al. 2014): two gates, and no cell state. Shapes as in `lstm_step`."""
+    reset_x, update_x, content_x = (inputs @ weights.weight_ih.T + weights.bias_ih).chunk(3, dim=-1)
+    reset_h, update_h, content_h = (hidden @ weights.weight_hh.T + weights.bias_hh).chunk(3, dim=-1)
+    update = (update_x + update_h).sigmoid()
+    content = (content_x + (reset_x + reset_h).sigmoid() * content_h).tanh()  # reset 0: without the old state
+    return update * hidden + (1 - update) * content  # update 1: the old state is kept
 
 
 class RecurrentConfig(PreTrainedConfig):
@@ -159,7 +188,7 @@ class RecurrentDecoder(nn.Module):
         return self.dropout(hidden), torch.stack(attentions, dim=1), state
 
     def step(self, inputs: Tensor, memory: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """One step of the cell. The state of `nn.LSTMCell` is a pair of tensors, that of `nn.GRUCell` one tensor."""
+        """`lstm_step` or `gru_step` by torch. The state of `nn.LSTMCell` is a pair, that of `nn.GRUCell` a tensor."""
         return self.cell(inputs, memory) if len(memory) == 2 else (self.cell(inputs, *memory),)
 
 

@@ -13,6 +13,8 @@ from tutorials.recurrent_model import (
     AdditiveAttention,
     RecurrentConfig,
     RecurrentForConditionalGeneration,
+    gru_step,
+    lstm_step,
 )
 from tutorials.recurrent_report import summarize
 
@@ -48,6 +50,27 @@ def test_additive_attention_follows_its_formula():
         torch.testing.assert_close(weights[row, :length], expected)
         torch.testing.assert_close(contexts[row], sum(a * h for a, h in zip(expected, source[row], strict=False)))
         assert not weights[row, length:].any()
+
+
+def test_gates_are_those_of_torch():
+    inputs, hidden, memory = torch.randn(3, 5), torch.randn(3, 4), torch.randn(3, 4)
+    lstm, gru = torch.nn.LSTMCell(5, 4), torch.nn.GRUCell(5, 4)
+    for found, expected in zip(lstm_step(inputs, hidden, memory, lstm), lstm(inputs, (hidden, memory)), strict=True):
+        torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(gru_step(inputs, hidden, gru), gru(inputs, hidden))
+
+
+def test_open_and_closed_gates():
+    """With forget gate 1 and input gate 0, an LSTM keeps its cell state; with update gate 1, a GRU its state."""
+    inputs, hidden, memory = torch.randn(3, 5), torch.randn(3, 4), torch.randn(3, 4)
+    lstm, gru = torch.nn.LSTMCell(5, 4), torch.nn.GRUCell(5, 4)
+    with torch.no_grad():
+        store, forget, _, _ = lstm.bias_ih.view(4, 4)
+        store.fill_(-100)
+        forget.fill_(100)
+        gru.bias_ih.view(3, 4)[1].fill_(100)
+    torch.testing.assert_close(lstm(inputs, (hidden, memory))[1], memory)
+    torch.testing.assert_close(gru(inputs, hidden), hidden)
 
 
 def test_padding_does_not_change_logits(cell):

@@ -1,8 +1,10 @@
 """The exercises: the result of each experiment, and the command line."""
 
 import math
+import re
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 
 import exercises
 import pytest
@@ -171,6 +173,17 @@ def test_questions_are_listed_without_a_number(capsys):
     assert lines == [f"{number}. {exercise.question}" for number, exercise in exercises.EXERCISES.items()]
 
 
+def test_prediction_is_asked_for_in_a_terminal_only(monkeypatch, capsys):
+    question = exercises.EXERCISES[4].predict
+    assert exercises.ask(question) == ""
+    assert capsys.readouterr().out == ""
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", lambda *_: " a quarter ")
+    assert exercises.ask(question) == "a quarter"
+    assert question in capsys.readouterr().out
+
+
 # Options that make an experiment short.
 SHORT = {
     "positions": {"steps": 1},
@@ -187,6 +200,9 @@ SHORT = {
     "compression": {"steps": 1, "pruned": (0.25,)},
     "gradient_descent": {"steps": 10},
     "patches": {"steps": 10},
+    "weight_tying": {"steps": 1, "sentences": 5},
+    "norm_parameters": {"steps": 1},
+    "batch_norm": {"steps": 1, "count": 2},
 }
 
 
@@ -221,3 +237,25 @@ def test_exercises_print_and_plot(number, check_exercise):
 @pytest.mark.parametrize("number", NEED_MODEL)
 def test_exercises_of_the_trained_model_print_and_plot(number, check_exercise, quickstart_folder):
     check_exercise(number, "--model", str(quickstart_folder))
+
+
+# The page
+
+PAGE = (Path(__file__).parents[2] / "docs" / "explanation" / "exercises.md").read_text(encoding="utf-8")
+SECTIONS = dict(re.findall(r"^## (\d+)\. (.+?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
+CHANGE = re.compile(r"In `(\S+)`, replace the first line by the second:\n\n```text\n(.+)\n(.+)\n```")
+
+
+@pytest.mark.parametrize("number", exercises.EXERCISES)
+def test_page_asks_before_it_answers(number):
+    question, _, section = SECTIONS[str(number)].partition("\n")
+    visible, *answers = re.split(r"<details markdown=\"1\">\n<summary>Answer</summary>", section)
+    exercise = exercises.EXERCISES[number]
+    assert question == exercise.question
+    assert exercise.predict in " ".join(visible.split())
+    assert f"python examples/exercises.py {number}\n" in visible
+    assert len(answers) == 2
+    path, line, other = CHANGE.search(section).groups()
+    assert path == f"examples/tutorials/exercises/{exercise.module}.py"
+    assert (Path(__file__).parents[2] / path).read_text(encoding="utf-8").count(line) == 1
+    assert line != other
