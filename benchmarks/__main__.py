@@ -4,7 +4,22 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from . import corpus, dry_run, generate, gpu, memory, scaling, scoring, serving, space, start, train, trainer, weights
+from . import (
+    corpus,
+    dry_run,
+    generate,
+    gpu,
+    http,
+    memory,
+    scaling,
+    scoring,
+    serving,
+    space,
+    start,
+    train,
+    trainer,
+    weights,
+)
 
 BENCHMARKS = {
     "generate": generate,
@@ -15,6 +30,7 @@ BENCHMARKS = {
     "scoring": scoring,
     "serving": serving,
     "space": space,
+    "http": http,
     "start": start,
     "corpus": corpus,
     "weights": weights,

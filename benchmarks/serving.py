@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> None:
         console.print("bfloat16")
         half = translate_fn(copy.deepcopy(model).bfloat16(), tokenizer)
         table.add_row("the model, bfloat16", *speeds(model, tokenizer, half, sentences, options), "")
-        for engine in ENGINES:
+        for engine in ("ctranslate2", "onnx"):
             for dtype in ENGINES[engine]:
                 console.print(engine, dtype)
                 output = Path(folder, f"{engine}-{dtype}")

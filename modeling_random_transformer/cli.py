@@ -16,7 +16,7 @@ VERBS = {
     "back-translate": "make a synthetic corpus from monolingual text and a reverse model",
     "distill": "train a small model on the translations of a teacher",
     "convert": "convert a checkpoint of Marian, fairseq or torch.nn.Transformer",
-    "export": "export a model to CTranslate2 or ONNX",
+    "export": "export a model to CTranslate2, ONNX or Argos Translate",
     "serve": "serve models over HTTP, with the API of LibreTranslate",
     "explore": "write a page of attention and predictions, or a figure of the architecture",
 }

@@ -3,6 +3,7 @@
     random-transformer export outputs/quickstart --engine ctranslate2 --dtype int8 --output outputs/served
     random-transformer export outputs/quickstart --engine onnx --output outputs/served --check test.en
     random-transformer export outputs/quickstart --engine onnx --web --output outputs/page
+    random-transformer export outputs/quickstart --engine argos --source_lang en --target_lang es --output outputs/argos
 
 With --web, the output folder is a static page that translates in the browser: `python -m http.server -d outputs/page`
 serves it. The JavaScript packages that it needs are downloaded with npm.
@@ -24,7 +25,7 @@ from ..export.engines import ENGINES, MIN_POSITIONS, export_model, load_engine, 
 from ..export.shortlist import lexical_shortlist, vmap
 from ..export.web import export_web_page
 from ..inference.loading import load_translator
-from ..inputs_random_transformer import LanguageTags, drop_none, source_limit, source_positions
+from ..inputs_random_transformer import LanguageTags, drop_none, source_limit, source_positions, tokenizer_languages
 from ..utils.compressed_files import open_binary
 from ..utils.text import read_lines
 from .command_line import Parser, existing_file, model_folder, print_error
@@ -42,12 +43,12 @@ class Arguments:
         model: a saved model and its tokenizer
         engine: the inference engine
         output: a new or empty folder
-        dtype: dtype of the weights (default: float32, with --web int8; bfloat16 for ctranslate2 only)
+        dtype: dtype of the weights (default: float32, with --web int8; bfloat16 not for onnx)
         web: also write a web page that translates in the browser (engine onnx only)
         npm_cache: JavaScript packages for --web, downloaded if they are missing (default:
             ~/.cache/random-transformer/npm)
-        source_lang: source language, for a model of several
-        target_lang: target language, for a model of several
+        source_lang: source language, for a model of several or for argos
+        target_lang: target language, for a model of several or for argos
         shortlist_source: text of the training corpus: the engine chooses among the target tokens that occur in
             translations of the source's tokens (engine ctranslate2 only)
         shortlist_target: its translation, line by line
@@ -99,13 +100,16 @@ def run(program: str, argv: Sequence[str]) -> int:
     output, engine = arguments.output, arguments.engine
     dtype = arguments.dtype or ("int8" if arguments.web else "float32")
     model, tokenizer = load_translator(arguments.model)
-    set_languages(model, tokenizer, arguments.source_lang, arguments.target_lang)
+    languages = {"source_lang": arguments.source_lang, "target_lang": arguments.target_lang}
+    if engine != "argos" or tokenizer_languages(tokenizer):
+        set_languages(model, tokenizer, *languages.values())
     check_lengths(model, tokenizer, sentences, engine)  # before anything is written
     if arguments.web:
         export_web_page(model, tokenizer, output, dtype=dtype, npm_cache=arguments.npm_cache)
     else:
         shortlist = read_shortlist(tokenizer, arguments.shortlist_source, arguments.shortlist_target)
-        export_model(model, tokenizer, output, engine=engine, dtype=dtype, shortlist=shortlist)
+        options = languages if engine == "argos" else {}
+        export_model(model, tokenizer, output, engine=engine, dtype=dtype, shortlist=shortlist, **options)
     size, saved = folder_size(output), folder_size(arguments.model, "*.safetensors")
     print(f"{output}: {engine}, {dtype}, {size:.1f} MB; the model's weights {saved:.1f} MB")
     comparisons = compare(model, tokenizer, load_engine(output, engine), sentences)
@@ -140,7 +144,7 @@ def check_lengths(model: Any, tokenizer: Any, sentences: Sequence[str], engine: 
     prefix = getattr(model.config, "prefix", None) or ""
     lengths = [len(ids) for ids in tokenizer([prefix + text for text in sentences], verbose=False)["input_ids"]]
     limit, _ = source_limit(tokenizer, source_positions(model), None)
-    if engine == "ctranslate2":  # has a table of positions
+    if engine in ("ctranslate2", "argos"):  # have a table of positions
         limit = min(limit, max(model.config.max_position_embeddings, MIN_POSITIONS))
     longest = max(lengths)
     if longest > limit:

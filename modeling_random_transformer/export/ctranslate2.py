@@ -168,8 +168,19 @@ class ParallelTranslator:
         )
 
 
-def build_spec(model: RandomTransformerForConditionalGeneration, tokenizer: PreTrainedTokenizerBase) -> TransformerSpec:
+def build_spec(
+    model: RandomTransformerForConditionalGeneration,
+    tokenizer: PreTrainedTokenizerBase,
+    tokens: Sequence[list[str]] | None = None,
+    suppressed: Sequence[int] = (),
+) -> TransformerSpec:
     """CTranslate2's specification of a model, with its weights, its vocabularies and the options of its search.
+
+    Args:
+        model: the model.
+        tokenizer: its tokenizer.
+        tokens: the source and the target vocabulary; `None` for those of `token_names`.
+        suppressed: more tokens that no target has.
 
     Raises:
         ValueError: CTranslate2 does not support an option of the model, which the message names.
@@ -196,8 +207,8 @@ def build_spec(model: RandomTransformerForConditionalGeneration, tokenizer: PreT
         TransformerDecoderSpec(config.decoder_layers, config.num_heads, **options),
     )
     spec.encoder.pre_norm = spec.decoder.pre_norm = config.norm_order == "pre"
-    WeightLoader().set_weights(spec, model, search.suppressed_tokens)
-    source, target = token_names(tokenizer, config.vocab_size)
+    WeightLoader().set_weights(spec, model, [*search.suppressed_tokens, *suppressed])
+    source, target = tokens or token_names(tokenizer, config.vocab_size)
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
     set_config(spec.config, config.layer_norm_eps, search, target, tokenizer.unk_token)

@@ -45,6 +45,7 @@ class Translate(Protocol):
 # The dtypes of weights of each engine. The module with its name defines `save` and `load`.
 ENGINES = {
     "ctranslate2": ("float32", "bfloat16", "int8"),
+    "argos": ("float32", "bfloat16", "int8"),
     "onnx": ("float32", "int8"),  # onnxruntime has no matrix multiplication in bfloat16 for CPUs
 }
 
@@ -57,6 +58,8 @@ def export_model(
     engine: str = "ctranslate2",
     dtype: str = "float32",
     shortlist: bytes | None = None,
+    source_lang: str | None = None,
+    target_lang: str | None = None,
 ) -> None:
     """Export a model and its tokenizer to a folder that an engine loads.
 
@@ -66,9 +69,11 @@ def export_model(
         model: on any device, in any dtype.
         tokenizer: its tokenizer.
         output: a new or empty folder.
-        engine: `"ctranslate2"` or `"onnx"`.
-        dtype: dtype of the weights: `"float32"`, `"int8"` or, for CTranslate2, `"bfloat16"`.
+        engine: `"ctranslate2"`, `"onnx"`, or `"argos"` for a package of Argos Translate and LibreTranslate.
+        dtype: dtype of the weights: `"float32"`, `"int8"` or, except for ONNX, `"bfloat16"`.
         shortlist: the target tokens of each source token, for CTranslate2; see `shortlist.vmap`.
+        source_lang: code of the source language, for Argos Translate; `None` for that of the tokenizer.
+        target_lang: code of the target language; the same.
 
     Raises:
         ValueError: an argument is invalid, the engine is not installed, or it does not support the model.
@@ -76,7 +81,8 @@ def export_model(
     module = engine_module(engine, dtype)
     check_exportable(model, tokenizer)
     with new_folder(output) as folder:
-        module.save(model, tokenizer, folder, dtype, **drop_none(shortlist=shortlist))
+        options = drop_none(shortlist=shortlist, source_lang=source_lang, target_lang=target_lang)
+        module.save(model, tokenizer, folder, dtype, **options)
 
 
 def load_engine(folder: str | PathLike, engine: str = "ctranslate2") -> Translate:

@@ -14,10 +14,10 @@ from prometheus_client import generate_latest
 from pydantic import BaseModel, Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
-from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
 from .. import __version__
 from ..inputs_random_transformer import TextError
+from ..utils.languages import language_name
 from .batches import Batcher, QueueFullError
 from .directions import Direction
 from .metrics import CountRequests, Metrics
@@ -142,12 +142,6 @@ def find_direction(directions: Sequence[Direction], source: str, target: str) ->
         pairs = ", ".join(f"{each.source} → {each.target}" for each in directions)
         raise ValueError(f"source and target must be one of {pairs}, got {source!r:.60} → {target!r:.60}.")
     return found[0]
-
-
-def language_name(code: str) -> str:
-    """The English name of a language, or the code of an unknown one."""
-    name = LANGUAGES.get(code.lower())
-    return name.title() if name else code
 
 
 def digest(key: str) -> bytes:

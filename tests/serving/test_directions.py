@@ -36,8 +36,8 @@ def test_models_with_and_without_language_tags(translator_folder, multilingual_f
 def test_marian_model(tmp_path):
     from transformers import AutoTokenizer
 
-    opus_folder(tmp_path)
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    opus_folder(tmp_path / "opus")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "opus")
     tokenizer.source_lang, tokenizer.target_lang = "en", "de"
     assert language_pairs(tokenizer) == [("en", "de")]
 
