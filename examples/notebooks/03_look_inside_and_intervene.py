@@ -9,6 +9,7 @@
 # the first cell trains the model, in a minute or two.
 
 # %%
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -27,7 +28,9 @@ from tutorials.training_helpers import configure_libraries, translate
 
 FOLDER = Path("outputs/translator")
 if not FOLDER.is_dir():
-    subprocess.run([sys.executable, "02_train_a_translator.py"], check=True, stdout=subprocess.DEVNULL)
+    without_window = {**os.environ, "MPLBACKEND": "Agg"}
+    command = [sys.executable, "02_train_a_translator.py"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=without_window)
 configure_libraries(seed=0)
 model, tokenizer = load_translator(FOLDER)
 layers, heads = model.config.decoder_layers, model.config.num_heads
