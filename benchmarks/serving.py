@@ -1,83 +1,148 @@
-"""Throughput of the export engines relative to the model: a saved model, or the base model with random weights."""
+"""Time per sentence of the engines for a saved model, one sentence at a time and for a file.
+
+Each engine runs in a process of its own, with one thread: several threads for one batch make CTranslate2 slower. Times
+are CPU times, which other processes disturb less; the processes take turns. `CT2_FORCE_CPU_ISA=AVX2`,
+`ATEN_CPU_CAPABILITY=avx2` and `ONEDNN_MAX_CPU_ISA=AVX2` select older instructions.
+"""
 
 import argparse
-import copy
-import random
+import multiprocessing
+import statistics
 import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
 from rich.table import Table
-from transformers import AutoTokenizer
 
-from modeling_random_transformer import (
-    RandomTransformerConfig,
-    RandomTransformerForConditionalGeneration,
-    RandomTransformerTokenizer,
-)
-from modeling_random_transformer.export import ENGINES, Translate, compare, export_model, folder_size, load_engine
-from modeling_random_transformer.export.engines import translate_fn
+from modeling_random_transformer.export import export_model
+from modeling_random_transformer.inference import load_translator, translate
+from modeling_random_transformer.utils.text import read_lines
 
-WORDS = 37_000  # the paper's vocabulary (5.1)
-MAX_WORDS, NUM_SENTENCES = 12, 16  # words per sentence and number of sentences, for random weights
-NEW_TOKENS = 32
+LIMIT = 128  # tokens of a translation
+SINGLE = 20  # sentences that are translated one at a time
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--model", type=Path, metavar="FOLDER", help="saved model (default: the base model with random weights)"
-    )
-    parser.add_argument("--source", type=Path, help="sentences for --model, one per line")
+    parser.add_argument("--model", type=Path, required=True, metavar="FOLDER", help="a saved model")
+    parser.add_argument("--source", type=Path, required=True, help="sentences, one per line")
+    parser.add_argument("--shortlist", type=Path, help="vmap.txt of an export of the model")
+    parser.add_argument("--sentences", type=int, default=1000, help="number of sentences of the file")
+    parser.add_argument("--num_beams", type=int, default=4, help="beam size")
     parser.add_argument("--rounds", type=int, default=5, help="number of alternating rounds")
 
 
 def run(options: argparse.Namespace) -> None:
-    if (options.model is None) != (options.source is None):
-        raise SystemExit("--model and --source must be given together, got only one.")
-    model, tokenizer, sentences = random_base() if options.model is None else load_saved(options.model, options.source)
-    console = Console()
-    with tempfile.TemporaryDirectory() as folder:
-        model.save_pretrained(Path(folder, "model"))
-        table = Table("engine", "greedy", "4 beams", "MB", title="throughput relative to the model in float32")
-        table.add_row("the model, float32", "1", "1", f"{folder_size(Path(folder, 'model'), '*.safetensors'):.0f}")
-        console.print("bfloat16")
-        half = translate_fn(copy.deepcopy(model).bfloat16(), tokenizer)
-        table.add_row("the model, bfloat16", *speeds(model, tokenizer, half, sentences, options), "")
-        for engine in ("ctranslate2", "onnx"):
-            for dtype in ENGINES[engine]:
-                console.print(engine, dtype)
-                output = Path(folder, f"{engine}-{dtype}")
-                export_model(model, tokenizer, output, engine=engine, dtype=dtype)
-                ratios = speeds(model, tokenizer, load_engine(output, engine), sentences, options)
-                table.add_row(f"{engine}, {dtype}", *ratios, f"{folder_size(output):.0f}")
-    console.print(table)
+    with open(options.source, "rb") as file:
+        texts = list(read_lines(file, str(options.source)))[: options.sentences]
+    with tempfile.TemporaryDirectory() as cache:
+        loaders: dict[str, Callable[[], Callable[[Sequence[str]], Any]]] = {}
+        for dtype in ("float32", "int8"):
+            plain = {"dtype": dtype}
+            engine = {"engine": "ctranslate2", "engine_dtype": dtype, "engine_folder": cache}
+            loaders[f"model, {dtype}"] = partial(ours, options.model, options.num_beams, **plain)
+            loaders[f"translate --engine ctranslate2, {dtype}"] = partial(
+                ours, options.model, options.num_beams, **engine
+            )
+            loaders[f"program with CTranslate2, {dtype}"] = partial(
+                program, options.model, options.num_beams, Path(cache, f"program-{dtype}"), dtype
+            )
+            loaders[f"ONNX Runtime, {dtype}"] = partial(
+                onnx, options.model, options.num_beams, Path(cache, f"onnx-{dtype}"), dtype
+            )
+            if options.shortlist:
+                loaders[f"translate --engine ctranslate2, {dtype}, shortlist"] = partial(
+                    ours, options.model, options.num_beams, **engine, engine_shortlist=options.shortlist
+                )
+        report(measure(loaders, texts, options.rounds), len(texts))
 
 
-def random_base() -> tuple[Any, Any, list[str]]:
-    """Return the base model with random weights, a word-level tokenizer and random sentences of its words."""
-    words = ["<pad>", "<s>", "</s>", "<unk>", *(f"w{i}" for i in range(4, WORDS))]
-    special = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
-    tokenizer = RandomTransformerTokenizer.from_words(words, **special)
-    torch.manual_seed(0)
-    config = RandomTransformerConfig.from_preset("base", vocab_size=WORDS)
-    generator = random.Random(0)
-    sentences = [
-        " ".join(generator.choices(words[4:], k=generator.randint(4, MAX_WORDS))) for _ in range(NUM_SENTENCES)
-    ]
-    return RandomTransformerForConditionalGeneration(config).eval(), tokenizer, sentences
+def ours(folder: Path, num_beams: int, **options: Any) -> Callable[[Sequence[str]], Any]:
+    """`translate` with a saved model, or with an engine."""
+    model, tokenizer = load_translator(folder, **options)
+    return lambda texts: translate(
+        texts, model, tokenizer, num_beams=num_beams, max_new_tokens=LIMIT, early_stopping=True, progress=False
+    )
 
 
-def load_saved(folder: Path, source: Path) -> tuple[Any, Any, list[str]]:
-    model = RandomTransformerForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()
-    return model, AutoTokenizer.from_pretrained(folder), source.read_text(encoding="utf-8").splitlines()
+def onnx(folder: Path, num_beams: int, output: Path, dtype: str) -> Callable[[Sequence[str]], Any]:
+    """`translate` with the exported graphs."""
+    from modeling_random_transformer.export.onnx_model import OnnxModel
+
+    model, tokenizer = load_translator(folder)
+    export_model(model, tokenizer, output, engine="onnx", dtype=dtype)
+    graphs = OnnxModel.load(output)
+    return lambda texts: translate(
+        texts, graphs, tokenizer, num_beams=num_beams, max_new_tokens=LIMIT, early_stopping=True, progress=False
+    )
 
 
-def speeds(
-    model: Any, tokenizer: Any, engine: Translate, sentences: list[str], options: argparse.Namespace
-) -> list[str]:
-    """Throughput of an engine relative to the model, for each number of beams."""
-    limit = NEW_TOKENS if options.model is None else 128
-    comparisons = compare(model, tokenizer, engine, sentences, max_new_tokens=limit, rounds=options.rounds)
-    return [f"{comparison.engine_speed / comparison.model_speed:.2f}" for comparison in comparisons]
+def program(folder: Path, num_beams: int, output: Path, dtype: str) -> Callable[[Sequence[str]], Any]:
+    """A program that uses CTranslate2 and tokenizers only."""
+    import ctranslate2
+    from tokenizers import Tokenizer
+
+    export_model(*load_translator(folder), output, dtype=dtype)
+    engine = ctranslate2.Translator(str(output), inter_threads=1, intra_threads=1)
+    tokenizer = Tokenizer.from_file(str(output / "tokenizer.json"))
+
+    def translate_texts(texts: Sequence[str]) -> list[str]:
+        sources = [encoding.tokens for encoding in tokenizer.encode_batch(texts)]
+        settings = {"beam_size": num_beams, "length_penalty": 0.6, "max_decoding_length": LIMIT, "max_batch_size": 32}
+        results = engine.translate_batch(sources, **settings)
+        return tokenizer.decode_batch([[tokenizer.token_to_id(t) for t in each.hypotheses[0]] for each in results])
+
+    return translate_texts
+
+
+def measure(
+    loaders: dict[str, Callable[[], Callable[[Sequence[str]], Any]]], texts: list[str], rounds: int
+) -> dict[str, list[tuple[float, float]]]:
+    """The seconds per sentence of each candidate, alone and in a file, in each round."""
+    context = multiprocessing.get_context("spawn")
+    pipes: dict[str, Any] = {}
+    for name, loader in loaders.items():
+        pipes[name], child = context.Pipe()
+        context.Process(target=serve, args=(child, loader), daemon=True).start()
+        pipes[name].recv()  # it has been loaded
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in loaders}
+    for number in range(rounds + 1):
+        for name, pipe in pipes.items():
+            pipe.send(texts)
+            found = pipe.recv()
+            if number:  # after a warm-up
+                times[name].append(found)
+    return times
+
+
+def serve(connection: Connection, loader: Callable[[], Callable[[Sequence[str]], Any]]) -> None:
+    """Translate texts until the other end of the connection is closed."""
+    torch.set_num_threads(1)
+    translate_texts = loader()
+    connection.send(None)
+    while True:
+        try:
+            texts = connection.recv()
+        except EOFError:
+            return
+        start = time.process_time()
+        for text in texts[:SINGLE]:
+            translate_texts([text])
+        middle = time.process_time()
+        translate_texts(texts)
+        alone = (middle - start) / len(texts[:SINGLE])
+        connection.send((alone, (time.process_time() - middle) / len(texts)))
+
+
+def report(times: dict[str, list[tuple[float, float]]], sentences: int) -> None:
+    table = Table("engine", "one sentence", f"file of {sentences}", title="CPU time per sentence in ms: median (range)")
+    for name, rounds in times.items():
+        columns = [[1000 * value for value in column] for column in zip(*rounds, strict=True)]
+        cells = [f"{statistics.median(each):.2f} ({min(each):.2f} to {max(each):.2f})" for each in columns]
+        table.add_row(name, *cells)
+    Console(width=120).print(table)

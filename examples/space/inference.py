@@ -6,7 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import torch
@@ -100,7 +102,10 @@ class Translator:
     """A model, its pipeline, and a lock: tracing and interventions apply to every thread that uses the model."""
 
     def __init__(self, folder: Path):
-        model, tokenizer = load_translator(folder, argument="MODEL")
+        # float32, so that the tab "Inside" shows the distributions that the tokens are chosen from.
+        options = {"engine": "ctranslate2", "engine_dtype": "float32", "engine_folder": mkdtemp()}
+        installed = find_spec("ctranslate2") is not None
+        model, tokenizer = load_translator(folder, argument="MODEL", **(options if installed else {}))
         self.pipe: Any = transformers.pipeline("seq2seq", model=model, tokenizer=tokenizer)
         self.model, self.tokenizer = self.pipe.model, tokenizer
         self.languages = tokenizer_languages(tokenizer)
