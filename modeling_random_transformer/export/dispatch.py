@@ -1,5 +1,6 @@
 """Attaches an inference engine to a model, with an export that is cached beside its files."""
 
+import copy
 import hashlib
 import os
 from os import PathLike
@@ -10,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from .. import modeling_random_transformer, ops_random_transformer
-from ..inputs_random_transformer import check_choice
+from ..inputs_random_transformer import check_choice, tokenizer_languages
 from ..utils.digests import model_digest
 from ..utils.errors import reraise_as_value_error
 from .engines import engine_module, export_model
@@ -80,8 +81,11 @@ def cached_export(
     if path.is_dir():
         return path
     os.makedirs(folder, exist_ok=True)
+    exported = copy.deepcopy(tokenizer)
+    if (languages := tokenizer_languages(tokenizer)) and tokenizer.tgt_lang is None:
+        exported.tgt_lang = languages[0]  # any of them: the target language is given to `generate()`
     try:
-        export_model(model, tokenizer, path, engine=engine, dtype=dtype, shortlist=shortlist)
+        export_model(model, exported, path, engine=engine, dtype=dtype, shortlist=shortlist)
     except (OSError, ValueError):
         if not path.is_dir():  # otherwise another process has exported the same model
             raise

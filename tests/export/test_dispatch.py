@@ -84,9 +84,9 @@ def test_languages(tmp_path, reasons):
     options = {**SHORT, "num_beams": 1}  # with beams, the engine misses empty translations after a forced token
     expected = [translate(TEXTS, model, tokenizer, src_lang="en", tgt_lang=code, **options) for code in ("es", "fr")]
     assert expected[0] != expected[1]
-    tokenizer.tgt_lang = "es"
     attach_engine(model, tokenizer, tmp_path, dtype="float32")
     assert model.engine is not None
+    assert tokenizer.tgt_lang is None
     assert expected == [
         translate(TEXTS, model, tokenizer, src_lang="en", tgt_lang=code, **options) for code in ("es", "fr")
     ]
