@@ -90,12 +90,13 @@ def program(folder: Path, num_beams: int, output: Path, dtype: str) -> Callable[
     export_model(*load_translator(folder), output, dtype=dtype)
     engine = ctranslate2.Translator(str(output), inter_threads=1, intra_threads=1)
     tokenizer = Tokenizer.from_file(str(output / "tokenizer.json"))
+    ids = tokenizer.get_vocab()
 
     def translate_texts(texts: Sequence[str]) -> list[str]:
         sources = [encoding.tokens for encoding in tokenizer.encode_batch(texts)]
         settings = {"beam_size": num_beams, "length_penalty": 0.6, "max_decoding_length": LIMIT, "max_batch_size": 32}
         results = engine.translate_batch(sources, **settings)
-        return tokenizer.decode_batch([[tokenizer.token_to_id(t) for t in each.hypotheses[0]] for each in results])
+        return tokenizer.decode_batch([[ids[token] for token in each.hypotheses[0]] for each in results])
 
     return translate_texts
 
