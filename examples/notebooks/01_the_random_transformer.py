@@ -154,6 +154,10 @@ compare("V", V, recorded[f"{head}.value"], BLOG["V1"])
 #
 # $$\text{Attention}(Q, K, V) = \text{softmax}\left(\frac{Q K^\top}{\sqrt{d_k}}\right) V
 # \qquad \text{softmax}(x)_i = \frac{e^{x_i}}{\sum_j e^{x_j}}$$
+#
+# **Predict**: the scores of *hello* are 68 and 105.21. What will its two weights be, roughly?
+#
+# *Your prediction:*
 
 # %%
 scores = Q @ K.T

@@ -164,6 +164,10 @@ assert history[-1]["loss"] < 1.4 * floor
 # Two measures on sentences that are not in the training data. *Exact match* is the share of translations that equal the
 # reference. BLEU, from 0 to 100, is the geometric mean of the precisions of 1 to 4 consecutive words, times a penalty
 # for translations that are too short. Real text has many correct translations, so there only BLEU is useful.
+#
+# **Predict**: how many of the 300 sentences are translated exactly, after half a minute of training: 10%, 50% or 90%?
+#
+# *Your prediction:*
 
 # %%
 import sacrebleu

@@ -112,6 +112,10 @@ assert means[f"layer {layers - 1}"] > -1.5
 # `intervene` replaces recorded values during forward passes and `generate()`: by a number, a tensor or a function of
 # the value. Setting the output of a head to 0 removes the head. The effect is the increase of the loss, the mean
 # cross-entropy in nats per token, on sentences that the model has not been trained on.
+#
+# **Predict**: there are 24 heads. Without how many of them, one at a time, does the loss increase by less than 0.1?
+#
+# *Your prediction:*
 
 # %%
 _, test = held_out_sample(6000)

@@ -198,6 +198,10 @@ for text in ("The queen eats the red <mask>.", "The queen visits the <mask>.", "
 #
 # The task: what is described, an animal, food, a text, a thing or a place? In *The apple is red*, only the
 # noun shows it, and a few labeled sentences contain only a few of the nouns.
+#
+# **Predict**: does the encoder that has read unlabeled sentences need fewer labels than one with random weights?
+#
+# *Your prediction:*
 
 
 # %%
