@@ -1,7 +1,7 @@
 """Converts models of eole, the successor of OpenNMT-py: the folder with weights, options, vocabulary and tokenizer."""
 
 from collections.abc import Mapping
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -11,7 +11,7 @@ from ..utils import read_json
 from ..utils.atomic_files import new_folder
 from ..utils.errors import format_names, format_value
 from .embeddings import learn_positions, map_embeddings
-from .joined_tokenizer import JoinedTokenizer, join_bpe, join_sentencepiece, name_tokens, read_codes
+from .joined_tokenizer import JoinedTokenizer, find_file, join_bpe, join_sentencepiece, name_tokens, read_codes
 from .options import OFF, RATE, SIZE, Kind, Option, equal, flatten, invalid, is_number, is_size, one_of, read_options
 from .untrusted import read_checkpoint
 from .weights import STACKS, ConversionReport, NameTable, StateDictMapper
@@ -194,14 +194,13 @@ def make_tokenizer(folder: Path, options: Mapping[str, Any]) -> JoinedTokenizer:
     transforms = transforms if isinstance(transforms, list) else []
     kind = next((name for name in ("sentencepiece", "bpe") if name in transforms), None)
     source, target = read_vocabularies(folder / "vocab.json", kind == "bpe")
-    # Only the names of files, which eole copies to this folder: a path may be that of any file.
-    paths = [options.get(f"transforms_configs.{kind}.{side}_subword_model") for side in SIDES.values()]
-    names = dict.fromkeys(PureWindowsPath(str(path)).name for path in paths)
+    stored = [options.get(f"transforms_configs.{kind}.{side}_subword_model") for side in SIDES.values()]
+    files = list(dict.fromkeys(find_file(folder, path) for path in stored if kind))
     if kind == "sentencepiece":
-        if len(names) > 1:
-            raise ValueError(f"tgt_subword_model must be src_subword_model, got {format_names(names)}.")
-        return join_sentencepiece(folder / next(iter(names)), source, target, source_eos=False)
-    return join_bpe(source, target, [read_codes(folder / name) for name in names if kind], source_eos=False)
+        if len(files) > 1:
+            raise ValueError(f"tgt_subword_model must be src_subword_model, got {format_names(map(str, files))}.")
+        return join_sentencepiece(files[0], source, target, source_eos=False)
+    return join_bpe(source, target, [read_codes(file) for file in files], source_eos=False)
 
 
 def read_vocabularies(path: Path, as_pieces: bool) -> list[dict[str, int]]:
@@ -216,5 +215,5 @@ def read_vocabularies(path: Path, as_pieces: bool) -> list[dict[str, int]]:
             raise ValueError(f"{name} of {path} must be a {kind.__name__}, got {format_value(stored.get(name))}.")
     special = {kind: str(stored["specials"].get(kind, token)) for kind, token in SPECIAL.items()}
     if stored.get("decoder_start_token", special["bos_token"]) != special["bos_token"]:
-        raise invalid("decoder_start_token", special["bos_token"], stored["decoder_start_token"])
+        raise invalid("decoder_start_token", format_value(special["bos_token"]), stored["decoder_start_token"])
     return [name_tokens(f"{side} of {path}", stored[side], special, as_pieces) for side in SIDES.values()]

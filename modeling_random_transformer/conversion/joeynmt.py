@@ -1,17 +1,27 @@
 """Converts models of JoeyNMT 2: a checkpoint, and the configuration, vocabularies and tokenizer model next to it."""
 
+import math
 import re
 from collections.abc import Mapping
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 from typing import Any
 
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ..utils.atomic_files import new_folder
 from ..utils.errors import format_value
 from .embeddings import map_embeddings
-from .joined_tokenizer import JoinedTokenizer, add_lowercase, join_bpe, join_sentencepiece, read_codes, read_tokens
+from .joined_tokenizer import (
+    JoinedTokenizer,
+    add_lowercase,
+    find_file,
+    join_bpe,
+    join_sentencepiece,
+    read_codes,
+    read_tokens,
+)
 from .options import (
     FLAG,
+    MAX_DEPTH,
     OFF,
     RATE,
     SIZE,
@@ -53,6 +63,7 @@ SEGMENTATIONS = {"sentencepiece": "model_file", "subword-nmt": "codes"}  # and t
 SPECIAL = {"unk": "<unk>", "pad": "<pad>", "bos": "<s>", "eos": "</s>"}  # with the ids 0 to 3, by default
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")  # JoeyNMT has one rate for all
 MAX_BEAMS = 1000
+MAX_EXPONENT = 60  # the largest divisor of a weight is exp(60), below the range of float32
 FACTOR = Kind("a number from 0 to 1000000", lambda value: is_number(value) and 0 < value <= 1e6, float)
 ID = Kind("an id", lambda value: is_number(value) and is_size(value + 1))
 TEXT = Kind("a string", lambda value: isinstance(value, str))
@@ -190,8 +201,13 @@ def divide_by_factors(mapper: StateDictMapper, options: Mapping[str, Any]) -> No
 
     As a layer norm ignores the scale of its input, LN(a x + f(x)) = LN(x + f(x) / a). With pre-norm, the scale of the
     residual stream grows by `a` with each sub-layer. Only the epsilon of the norms acts differently (below 1e-6).
+
+    Raises:
+        ValueError: the divisors are out of range.
     """
     layers = [mapper.config_fields[f"{stack}_layers"] for stack in STACKS]
+    if max(layers) > MAX_DEPTH:
+        return  # `finish` names the missing layers
     deepnet = (0.81 * (layers[0] ** 4 * layers[1]) ** (1 / 16), (3 * layers[1]) ** (1 / 4))
     for stack, implied in zip(STACKS, deepnet, strict=True):
         factor = implied if options["model.initializer"] == DEEPNET else options[f"model.{stack}.alpha"]
@@ -203,8 +219,10 @@ def divide_by_factors(mapper: StateDictMapper, options: Mapping[str, Any]) -> No
         for name, weight in mapper.state_dict.items():
             if match := pattern.fullmatch(name):
                 number = int(match[1]) * len(outputs) + outputs.index(match[2]) + 1
-                power = number if mapper.config_fields["norm_order"] == "pre" else 1
-                mapper.state_dict[name] = weight / factor**power
+                exponent = math.log(factor) * (number if mapper.config_fields["norm_order"] == "pre" else 1)
+                if abs(exponent) > MAX_EXPONENT:
+                    raise invalid(f"model.{stack}.alpha", "nearer to 1 with this number of pre-norm layers", factor)
+                mapper.state_dict[name] = weight / math.exp(exponent)
 
 
 def set_search_options(
@@ -242,17 +260,14 @@ def make_tokenizer(folder: Path, options: Mapping[str, Any]) -> JoinedTokenizer 
         raise invalid("data.trg.tokenizer_type", f"that of data.src, {kind}", other)
     special = {f"{name}_token": options[f"data.special_symbols.{name}_token"] for name in SPECIAL}
     source, target = (read_tokens(file, special, kind == "subword-nmt") for file in files)
-    # Only the names of files, which JoeyNMT copies to this folder: a path may be that of any file.
-    names = [
-        PureWindowsPath(options[f"data.{side}.tokenizer_cfg.{SEGMENTATIONS.get(kind, 'codes')}"]).name for side in SIDES
-    ]
+    names = [options[f"data.{side}.tokenizer_cfg.{SEGMENTATIONS[kind]}"] for side in SIDES if kind in SEGMENTATIONS]
+    found = list(dict.fromkeys(find_file(folder, name) for name in names))
     if kind == "sentencepiece":
-        if names[0] != names[1]:
-            raise invalid("data.trg.tokenizer_cfg.model_file", f"that of data.src, {names[0]}", names[1])
-        made = join_sentencepiece(folder / names[0], source, target)
+        if len(found) > 1:
+            raise invalid("data.trg.tokenizer_cfg.model_file", f"that of data.src, {found[0].name}", names[1])
+        made = join_sentencepiece(found[0], source, target)
     else:
-        codes = dict.fromkeys(names) if kind == "subword-nmt" else ()
-        made = join_bpe(source, target, [read_codes(folder / name) for name in codes])
+        made = join_bpe(source, target, [read_codes(file) for file in found])
     if options["data.src.lowercase"]:
         add_lowercase(made.tokenizer)
     return made

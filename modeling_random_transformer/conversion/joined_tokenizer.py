@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
@@ -104,6 +104,18 @@ def add_lowercase(tokenizer: RandomTransformerTokenizer) -> None:
     backend = tokenizer.backend_tokenizer
     steps = [normalizers.Lowercase(), *([backend.normalizer] if backend.normalizer else [])]
     backend.normalizer = normalizers.Sequence(steps)
+
+
+def find_file(folder: Path, stored: Any) -> Path:
+    """The file in a folder that has the last name of a stored path, which may be that of any file.
+
+    Raises:
+        ValueError: there is no such file.
+    """
+    path = folder / PureWindowsPath(str(stored)).name
+    if not path.is_file():
+        raise ValueError(f"{folder} must contain the file of {format_value(stored)}, which is missing.")
+    return path
 
 
 def read_tokens(path: Path, special_tokens: Mapping[str, str], as_pieces: bool) -> dict[str, int]:

@@ -136,7 +136,7 @@ def change_vocabulary(**changes):
         (change_vocabulary(tgt=[*TARGET, ["x"]]), r"must contain strings, got \['x'\]"),
         (change_vocabulary(tgt=TARGET), "must contain the special tokens, but lacks <blank>"),
         (change_vocabulary(specials=[]), "specials of .* must be a dict"),
-        (change_vocabulary(decoder_start_token="</s>"), "decoder_start_token must be <s>, got '</s>'"),
+        (change_vocabulary(decoder_start_token="</s>"), "decoder_start_token must be '<s>', got '</s>'"),
         (lambda f: (f / "bpe.codes").write_text(""), "at least one pair"),
         (lambda f: (f / "out").write_text("taken"), "new or an empty folder"),
     ],

@@ -120,6 +120,7 @@ def test_sentencepiece_model(tmp_path):
         ({"model__encoder__activation": "tanh"}, "model.encoder.activation must be one of relu, gelu, swish"),
         ({"model__decoder__embeddings__scale": False}, "model.decoder.embeddings.scale must be that of"),
         ({"model__encoder__alpha": 0}, "model.encoder.alpha must be a number"),
+        ({"model__decoder__alpha": 1e6 - 1}, "model.decoder.alpha must be nearer to 1"),
         ({"data__special_symbols__sep_token": "<sep>"}, "data.special_symbols.sep_token must be off"),
         ({"data__special_symbols__pad_id": [1]}, "data.special_symbols.pad_id must be an id"),
         ({"data__special_symbols__eos_token": "<end>"}, "must contain the special tokens, but lacks <end>"),
@@ -135,6 +136,16 @@ def test_unsupported_option_is_named(changes, message, tmp_path):
     check_refused(message, tmp_path, convert_joeynmt, tmp_path, tmp_path / "out")
 
 
+def add_layer(index):
+    """Adds a weight of a layer with this index; DeepNet's factors depend on the number of layers."""
+
+    def change(folder):
+        weights = random_weights(**PRE) | {f"encoder.layers.{index}.fc1.bias": torch.ones(24)}
+        write_joeynmt(folder, weights, model__initializer="xavier_normal")
+
+    return change
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -142,6 +153,7 @@ def test_unsupported_option_is_named(changes, message, tmp_path):
         (lambda f: torch.save({"model_state": Call(print, "x")}, f / "best.ckpt"), "builtins.print, which is not"),
         (lambda f: torch.save({"model_state": {"w": 1}}, f / "best.ckpt"), "'model_state', got none"),
         (lambda f: torch.save([], f / "best.ckpt"), "'model_state', got none"),
+        (add_layer("9" * 150), "encoder_layers must be an integer from 1 to 4096, got 10"),
         (lambda f: (f / "config.yaml").write_text("model: !!python/object/apply:os.system [x]"), "options in YAML"),
         (lambda f: (f / "config.yaml").write_text("{" * 2000), "options in YAML"),
         (lambda f: (f / "config.yaml").write_text("model: 3"), "model.encoder.type must be 'transformer', got"),

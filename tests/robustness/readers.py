@@ -20,11 +20,21 @@ from typing import Any
 
 import numpy as np
 import torch
+import yaml
 
-from modeling_random_transformer.conversion import convert_archive, convert_fairseq, convert_marian_npz
+from modeling_random_transformer.conversion import (
+    convert_archive,
+    convert_eole,
+    convert_fairseq,
+    convert_joeynmt,
+    convert_marian_npz,
+)
+from modeling_random_transformer.conversion.joeynmt import OPTIONS as JOEYNMT_OPTIONS
 from tests.helpers.conversion import Call
 from tests.helpers.fairseq import checkpoint
-from tests.helpers.marian_npz import options, random_weights, save_npz, write_npz
+from tests.helpers.marian_npz import options, save_npz, write_npz
+from tests.helpers.marian_npz import random_weights as marian_weights
+from tests.helpers.other_tools import joeynmt_config, random_weights, write_eole, write_joeynmt
 
 from .processes import Report, in_process
 
@@ -95,7 +105,7 @@ def yaml_mutant(draw: random.Random, folder: Path) -> Path:
         save_npz(folder / "model.npz")
         (folder / "decoder.yml").write_text(text)
         return folder / "model.npz"
-    weights = random_weights(options())
+    weights = marian_weights(options())
     stored = "\n".join(f"{name}: {json.dumps(value)}" for name, value in options().items() if name not in names)
     weights["special:model.yml"] = np.frombuffer(f"{text}\n{stored}".encode() + b"\0", np.int8)
     return write_npz(folder / "model.npz", weights, None)
@@ -245,8 +255,47 @@ def tar_mutant(draw: random.Random, folder: Path) -> Path:
     return path
 
 
+def config_mutant(draw: random.Random, folder: Path) -> Path:
+    """A folder of JoeyNMT with strange options in YAML, or a damaged vocabulary or BPE codes."""
+    names = [option.name for option in JOEYNMT_OPTIONS] + ["testing.beam_size", "testing.beam_alpha"]
+    write_joeynmt(folder, random_weights(encoder_normalize_before=True))
+    anchors: list[str] = []
+    config = joeynmt_config(**{name.replace(".", "__"): "CHANGED" for name in draw.sample(names, draw.randrange(1, 4))})
+    parts = yaml.safe_dump(config).split("CHANGED")
+    text = parts[0] + "".join(yaml_value(draw, anchors) + part for part in parts[1:])
+    (folder / "config.yaml").write_text("\n".join([yaml_bomb(draw), text]) if draw.random() < 0.2 else text)
+    if draw.random() < 0.3:
+        change_bytes(draw, folder / draw.choice(("src_vocab.txt", "bpe.codes", "best.ckpt")))
+    return folder
+
+
+def json_mutant(draw: random.Random, folder: Path) -> Path:
+    """A folder of eole with strange options or tokens, or changed bytes."""
+    write_eole(folder, random_weights(encoder_normalize_before=True))
+    for name in draw.sample(("config.json", "vocab.json"), draw.randrange(1, 3)):
+        content = json.loads((folder / name).read_text())
+        part = content
+        while True:
+            key = draw.choice(sorted(part))
+            if not isinstance(part[key], dict) or not part[key] or draw.random() < 0.2:
+                break
+            part = part[key]
+        deep: Any = []
+        for _ in range(draw.randrange(500)):
+            deep = [deep] if draw.random() < 0.5 else {"a.b": deep}
+        part[key] = draw.choice(
+            (deep, None, True, -1, 10**400, 1e308, "\x1b[2J", "x" * 10**6, [1], {}, [{}], 0.5, 2**31)
+        )
+        (folder / name).write_text(json.dumps(content))
+    if draw.random() < 0.3:
+        change_bytes(draw, folder / draw.choice(("config.json", "vocab.json", "model.00.safetensors", "bpe.codes")))
+    return folder
+
+
 READERS: dict[str, tuple[Writer, Callable[[Path, Path], Any]]] = {
     "yaml": (yaml_mutant, convert_marian_npz),
+    "config": (config_mutant, convert_joeynmt),
+    "json": (json_mutant, convert_eole),
     "pickle": (pickle_mutant, convert_fairseq),
     "npz": (npz_mutant, convert_marian_npz),
     "zip": (zip_mutant, convert_archive),
