@@ -45,9 +45,12 @@ class JoinedTokenizer:
         """Add notes about the tokenizer to a report."""
         if "target_merges" in self.tokenizer.init_kwargs:
             report.notes.append("The tokenizer splits sources and targets (`text_target=`) by their own codes.")
+        unknown = self.tokenizer.unk_token_id
+        source, target = (ids.count(ids[unknown]) - 1 for ids in (self.source_ids, self.target_ids))
         report.notes.append(
-            f"The vocabulary of {len(self.source_ids)} ids joins source and target tokens and intermediate pieces. A "
-            "token that is missing from a vocabulary has the embedding of <unk> there, and a lower logit than <unk>."
+            f"The vocabulary of {len(self.source_ids)} ids joins source and target tokens and intermediate pieces. "
+            f"{source} are missing from the source's vocabulary and {target} from the target's: they have the "
+            "embedding of <unk> there, and a lower logit than <unk>."
         )
         if not self.segments:
             report.notes.append("The tokenizer splits at spaces only, so texts must already be segmented (hel@@ lo).")
