@@ -86,7 +86,7 @@ class FormatArguments:
 
 @dataclass(frozen=True, kw_only=True)
 class MarianArguments(FormatArguments):
-    """Convert a folder of MarianMT, such as a model of OPUS-MT.
+    """Convert a folder of MarianMT, such as a model of OPUS-MT, or of Pegasus or Blenderbot.
 
     Args:
         folder: config.json, weights and the tokenizer's files

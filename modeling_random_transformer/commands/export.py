@@ -1,9 +1,10 @@
-"""Export a trained model to an inference engine, and compare the translations of both.
+"""Export a trained model to an inference engine or a class of transformers, and compare the translations of both.
 
     random-transformer export outputs/quickstart --engine ctranslate2 --dtype int8 --output outputs/served
     random-transformer export outputs/quickstart --engine onnx --output outputs/served --check test.en
     random-transformer export outputs/quickstart --engine onnx --web --output outputs/page
     random-transformer export outputs/quickstart --engine argos --source_lang en --target_lang es --output outputs/argos
+    random-transformer export outputs/quickstart --engine transformers --output outputs/native
 
 With --web, the output folder is a static page that translates in the browser: `python -m http.server -d outputs/page`
 serves it. The JavaScript packages that it needs are downloaded with npm.
@@ -41,9 +42,9 @@ class Arguments:
 
     Args:
         model: a saved model and its tokenizer
-        engine: the inference engine
+        engine: the inference engine; transformers for MarianMT, Pegasus or Blenderbot
         output: a new or empty folder
-        dtype: dtype of the weights (default: float32, with --web int8; bfloat16 not for onnx)
+        dtype: dtype of the weights (default: float32, with --web int8; no bfloat16 for onnx, no int8 for transformers)
         web: also write a web page that translates in the browser (engine onnx only)
         npm_cache: JavaScript packages for --web, downloaded if they are missing (default:
             ~/.cache/random-transformer/npm)
@@ -145,7 +146,7 @@ def check_lengths(model: Any, tokenizer: Any, sentences: Sequence[str], engine: 
     prefix = getattr(model.config, "prefix", None) or ""
     lengths = [len(ids) for ids in tokenizer([prefix + text for text in sentences], verbose=False)["input_ids"]]
     limit, _ = source_limit(tokenizer, source_positions(model), None)
-    if engine in ("ctranslate2", "argos"):  # have a table of positions
+    if engine != "onnx":  # the others have a table of positions
         limit = min(limit, max(model.config.max_position_embeddings, MIN_POSITIONS))
     longest = max(lengths)
     if longest > limit:

@@ -1,30 +1,68 @@
-"""Converts MarianMT models, such as those of OPUS-MT: the model, and a folder with the tokenizer's files."""
+"""Converts MarianMT models, such as those of OPUS-MT: the model, and a folder with the tokenizer's files.
+
+Pegasus and Blenderbot are the same architecture with pre-norm. `export/transformers.py` uses these tables for the
+opposite direction.
+"""
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from transformers import GenerationConfig, MarianConfig, MarianMTModel
+from transformers import (
+    BlenderbotForConditionalGeneration,
+    GenerationConfig,
+    MarianMTModel,
+    PegasusForConditionalGeneration,
+    PreTrainedModel,
+)
 from transformers.activations import ACT2FN
 
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
+from ..tokenization_random_transformer import RandomTransformerTokenizer
 from ..utils import read_json
 from ..utils.atomic_files import new_folder
 from ..utils.errors import format_names, format_value, reraise_as_value_error
+from ..utils.vocabulary import check_tokenizer
 from .embeddings import check_ids, map_embeddings, map_position_tables
 from .options import DEPTH, OFF, SIZE, TRAINING, Kind, Option, read_options
 from .untrusted import is_state_dict, read_checkpoint
 from .weights import STACKS, ConversionReport, NameTable, StateDictMapper
 
-NAMES: NameTable = {"model.{stack}.layers.{i}.{module}.{p}": "model.{stack}.layers.{i}.{module}.{p}"}
+
+class NativeClass(NamedTuple):
+    """A class of transformers that computes this architecture with one order of norms and one kind of positions."""
+
+    model: type[PreTrainedModel]
+    norm_order: str
+    position_embedding: str
+
+
+# By model_type. All have biases in attention, a bias on the logits, and the epsilon of nn.LayerNorm.
+CLASSES = {
+    "marian": NativeClass(MarianMTModel, "post", "sinusoidal"),
+    "pegasus": NativeClass(PegasusForConditionalGeneration, "pre", "sinusoidal"),
+    "blenderbot": NativeClass(BlenderbotForConditionalGeneration, "pre", "learned"),
+}
+LAYER_NORM_EPS = 1e-5
+NAMES: NameTable = {
+    "model.{stack}.layers.{i}.{module}.{p}": "model.{stack}.layers.{i}.{module}.{p}",
+    "model.{stack}.layer_norm.{p}": "model.{stack}.layer_norm.{p}",
+}
 EMBEDDINGS = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
+ON = Kind("on", bool)
+# Of related models. These classes do not compute them, but a config.json may contain them.
+NORMS = {
+    order: (
+        *(Option(name, kind, None) for name in ("normalize_before", "add_final_layer_norm")),
+        Option("normalize_embedding", OFF, None),
+    )
+    for order, kind in (("post", OFF), ("pre", ON))
+}
 OPTIONS = (
-    # Of related models. MarianMTModel does not compute them, but a config.json may contain them.
-    *(Option(name, OFF, None) for name in ("normalize_before", "normalize_embedding", "add_final_layer_norm")),
     Option(
         "activation_function", Kind("a name in ACT2FN", lambda name: name in ACT2FN), fields=("activation_function",)
     ),
@@ -44,6 +82,7 @@ COMMON_FIELDS = (
     *("dropout", "attention_dropout", "activation_dropout"),
     *("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"),
 )
+FAST_TOKENIZER = "tokenizer.json"  # of any other tokenizer
 # MarianTokenizer's files, including one that transformers 4 wrote.
 TOKENIZER_FILES = ("source.spm", "target.spm", "vocab.json", "target_vocab.json", "added_tokens.json")
 # The files of its settings, and the settings that are copied. Others, such as auto_map, may name code or files.
@@ -52,37 +91,40 @@ SETTINGS = (
     *("bos_token", "eos_token", "unk_token", "pad_token", "additional_special_tokens", "extra_special_tokens"),
     *("source_lang", "target_lang", "separate_vocabs", "model_max_length", "added_tokens_decoder"),
     *("padding_side", "truncation_side", "clean_up_tokenization_spaces", "split_special_tokens"),
+    *("languages", "src_lang", "tgt_lang", "target_merges"),  # of RandomTransformerTokenizer
 )
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
 
 def from_marian(
-    marian: str | Path | MarianMTModel,
+    marian: str | Path | PreTrainedModel,
 ) -> tuple[RandomTransformerForConditionalGeneration, ConversionReport]:
-    """Convert the weights of a Marian model.
+    """Convert the weights of a Marian model, or of a Pegasus or Blenderbot model.
 
     Args:
         marian: the model, or the folder that it was saved to. Names on the Hub are not supported.
 
     Returns:
-        The model, in evaluation mode, with Marian's generation config; and the report. If that config does not limit
-        the length of outputs, the limit is `max_position_embeddings`.
+        The model, in evaluation mode, with the generation config of the original; and the report. If that config does
+        not limit the length of outputs, the limit is `max_position_embeddings`.
 
     Raises:
-        ValueError: the folder does not contain a complete Marian model, or an option or a weight has no counterpart in
-            this model. The message names it.
+        ValueError: the folder does not contain a complete model of these classes, or an option or a weight has no
+            counterpart in this model. The message names it.
     """
     if isinstance(marian, str | Path):
         marian = load_marian(Path(marian))
-    if not isinstance(marian, MarianMTModel):
-        raise ValueError(f"marian must be a folder or a MarianMTModel, got {type(marian).__name__}.")
+    native = next((native for native in CLASSES.values() if isinstance(marian, native.model)), None)
+    if native is None:
+        names = ", ".join(each.model.__name__ for each in CLASSES.values())
+        raise ValueError(f"marian must be a folder or one of {names}, got {type(marian).__name__}.")
     config = marian.config
-    options = read_options(config.to_dict(), OPTIONS, SAME)
-    mapper = StateDictMapper("the Marian model", marian.state_dict())
+    options = read_options(config.to_dict(), (*NORMS[native.norm_order], *OPTIONS), SAME)
+    mapper = StateDictMapper(f"the {config.model_type.capitalize()} model", marian.state_dict())
     mapper.derive_options(OPTIONS, options)
     for name in COMMON_FIELDS:
         mapper.derive_config(name, **{name: getattr(config, name)})
-    mapper.derive_config("MarianMTModel", norm_order="post", layer_norm_eps=1e-5)
+    mapper.derive_config(type(marian).__name__, norm_order=native.norm_order, layer_norm_eps=LAYER_NORM_EPS)
     map_embeddings(mapper, *EMBEDDINGS, "lm_head.weight", "final_logits_bias")
     mapper.ignore(["model.shared.weight"], "not used by the stacks, which refer to it or have separate embeddings")
     map_position_tables(mapper, "model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
@@ -92,14 +134,15 @@ def from_marian(
     if search.max_length is None and search.max_new_tokens is None:
         search.max_length = model.generation_config.max_length
     model.generation_config = search
-    mapper.report.notes.append("The generation config of Marian was copied, including suppressed tokens and num_beams.")
+    mapper.report.notes.append("The generation config was copied, including suppressed tokens and num_beams.")
     return model, mapper.report
 
 
 def convert_marian(folder: str | Path, output: str | Path) -> ConversionReport:
-    """Convert a folder with a Marian model and its tokenizer's files.
+    """Convert a folder with a model that `from_marian` converts, and its tokenizer's files.
 
-    `AutoTokenizer` loads a `MarianTokenizer` from the new folder, which requires the package sentencepiece.
+    `AutoTokenizer` loads a `MarianTokenizer` from the new folder, which requires the package sentencepiece, or a
+    `RandomTransformerTokenizer` if there is a tokenizer.json.
 
     Args:
         folder: config.json, weights, and the tokenizer's files if there are any.
@@ -123,7 +166,7 @@ def known_options(config: GenerationConfig) -> GenerationConfig:
     return GenerationConfig.from_dict({name: value for name, value in config.to_dict().items() if name in known})
 
 
-def load_marian(folder: Path) -> MarianMTModel:
+def load_marian(folder: Path) -> PreTrainedModel:
     """Load the model in a folder, in evaluation mode. Only its own files are read: others may refer to any file.
 
     Raises:
@@ -135,9 +178,11 @@ def load_marian(folder: Path) -> MarianMTModel:
             "convert_marian_npz or `random-transformer convert marian-npz`."
         )
     stored = read_json(folder / "config.json")
-    if stored.get("model_type") != MarianConfig.model_type:
-        found = format_value(stored.get("model_type"))
-        raise ValueError(f"folder must contain a Marian model (model_type 'marian'), got {found} in {folder}.")
+    model_type = stored.get("model_type")
+    if not isinstance(model_type, str) or model_type not in CLASSES:
+        types, found = ", ".join(CLASSES), format_value(model_type)
+        raise ValueError(f"folder must contain a Marian model (model_type {types}), got {found} in {folder}.")
+    native = CLASSES[model_type]
     files = [folder / name for name in WEIGHTS if (folder / name).is_file()]
     if not files:
         raise ValueError(f"{folder} must contain the weights as {' or '.join(WEIGHTS)}, got neither.")
@@ -147,10 +192,10 @@ def load_marian(folder: Path) -> MarianMTModel:
     # Old folders have the options of the search in config.json.
     search = "generation_config.json" if (folder / "generation_config.json").is_file() else "config.json"
     with reraise_as_value_error(f"folder must contain a complete Marian model, got {folder}"):
-        config = MarianConfig.from_dict(stored)
+        config = native.model.config_class.from_dict(stored)
         read_options(config.to_dict(), OPTIONS, SAME)  # before a model of any size is built
         dtype = reduce(torch.promote_types, {weight.dtype for weight in weights.values()})
-        model, loading = MarianMTModel.from_pretrained(
+        model, loading = native.model.from_pretrained(
             None, config=config, state_dict=weights, dtype=dtype, output_loading_info=True, ignore_mismatched_sizes=True
         )
         model.generation_config = GenerationConfig.from_pretrained(folder, search)
@@ -170,25 +215,40 @@ def copy_tokenizer(folder: Path, output: Path, config: Any, report: ConversionRe
         ValueError: a file is missing or damaged, or the vocabulary does not match the model's embedding.
     """
     present = [name for name in TOKENIZER_FILES if (folder / name).is_file()]
-    if "vocab.json" not in present:
-        report.notes.append("The folder has no vocab.json, so no tokenizer was copied.")
+    fast = not present and (folder / FAST_TOKENIZER).is_file()
+    if not fast and "vocab.json" not in present:
+        report.notes.append(f"The folder has no vocab.json or {FAST_TOKENIZER}, so no tokenizer was copied.")
         return
     stored: dict[str, Any] = {}
     for name in SETTINGS_FILES:
         stored |= read_json(folder / name) if (folder / name).is_file() else {}
-    vocabularies = ["vocab.json", *(["target_vocab.json"] if stored.get("separate_vocabs") else [])]
+    settings = {name: value for name, value in stored.items() if name in SETTINGS}
+    tokenizer_class = RandomTransformerTokenizer.__name__ if fast else "MarianTokenizer"
+    if fast:
+        present = [FAST_TOKENIZER]
+    else:
+        check_marian_tokenizer(folder, present, settings, config)
+    for name in present:
+        shutil.copyfile(folder / name, output / name)
+    write_json(output / "tokenizer_config.json", {**settings, "tokenizer_class": tokenizer_class})
+    if fast:
+        with reraise_as_value_error(f"folder must contain a tokenizer of the tokenizers library, got {folder}"):
+            tokenizer = RandomTransformerTokenizer.from_pretrained(output)
+        check_tokenizer(tokenizer, config)
+        tokenizer.save_pretrained(output)  # with its code
+    if dropped := stored.keys() - settings.keys() - {"tokenizer_class"}:
+        report.notes.append(f"Not copied, as {tokenizer_class} does not require it: {format_names(sorted(dropped))}.")
+    requirement = "" if fast else ", which requires sentencepiece"
+    report.notes.append(f"Copied for {tokenizer_class}{requirement}: {', '.join(present)}.")
+
+
+def check_marian_tokenizer(folder: Path, present: Sequence[str], settings: Mapping[str, Any], config: Any) -> None:
+    vocabularies = ["vocab.json", *(["target_vocab.json"] if settings.get("separate_vocabs") else [])]
     missing = [name for name in (*vocabularies, "source.spm", "target.spm") if name not in present]
     if missing:
         raise ValueError(f"{folder} must contain all files of its tokenizer, but lacks {format_names(missing)}.")
     for name in vocabularies:
         check_vocabulary(folder / name, config)
-    for name in present:
-        shutil.copyfile(folder / name, output / name)
-    settings = {name: value for name, value in stored.items() if name in SETTINGS}
-    write_json(output / "tokenizer_config.json", {**settings, "tokenizer_class": "MarianTokenizer"})
-    if dropped := stored.keys() - settings.keys() - {"tokenizer_class"}:
-        report.notes.append(f"Not copied, as MarianTokenizer does not require it: {format_names(sorted(dropped))}.")
-    report.notes.append(f"Copied for MarianTokenizer, which requires sentencepiece: {', '.join(present)}.")
 
 
 def check_vocabulary(path: Path, config: Any) -> None:

@@ -1,4 +1,4 @@
-"""Exports a trained model to an inference engine: CTranslate2, onnxruntime or Argos Translate.
+"""Exports a trained model to an engine, CTranslate2, onnxruntime or Argos Translate, or to a class of transformers.
 
     export_model(model, tokenizer, "out", engine="ctranslate2", dtype="int8")
     translate = load_engine("out", "ctranslate2")
@@ -6,7 +6,7 @@
     compare(model, tokenizer, translate, sentences)                # identical translations, and throughput
     export_web_page(model, tokenizer, "page")                      # translates in the browser
 
-Each engine is an extra: `random-transformer[ctranslate2]`, `random-transformer[onnx]`, `random-transformer[argos]`.
+The engines are extras: `random-transformer[ctranslate2]`, `random-transformer[onnx]`, `random-transformer[argos]`.
 """
 
 from .compare import Comparison, compare, folder_size

@@ -17,7 +17,7 @@ from ..utils.vocabulary import check_tokenizer
 
 LENGTH_PENALTY = 0.6  # paper 6.1
 MAX_BATCH_TOKENS = 4096
-MIN_POSITIONS = 1024  # of CTranslate2's table of sinusoids, which the model computes for any length
+MIN_POSITIONS = 1024  # of tables of sinusoids, which the model computes for any length
 # Options of the generation config that change the result of a search and that only `generate()` computes, with values
 # that have no effect. `None` has none either.
 UNSUPPORTED: dict[str, Any] = {
@@ -47,6 +47,7 @@ ENGINES = {
     "ctranslate2": ("float32", "bfloat16", "int8"),
     "argos": ("float32", "bfloat16", "int8"),
     "onnx": ("float32", "int8"),  # onnxruntime has no matrix multiplication in bfloat16 for CPUs
+    "transformers": ("float32", "bfloat16"),
 }
 
 
@@ -69,8 +70,9 @@ def export_model(
         model: on any device, in any dtype.
         tokenizer: its tokenizer.
         output: a new or empty folder.
-        engine: `"ctranslate2"`, `"onnx"`, or `"argos"` for a package of Argos Translate and LibreTranslate.
-        dtype: dtype of the weights: `"float32"`, `"int8"` or, except for ONNX, `"bfloat16"`.
+        engine: `"ctranslate2"`, `"onnx"`, `"argos"` for a package of Argos Translate and LibreTranslate, or
+            `"transformers"` for a class of transformers itself.
+        dtype: dtype of the weights: `"float32"`, `"int8"` (not for transformers) or `"bfloat16"` (not for ONNX).
         shortlist: the target tokens of each source token, for CTranslate2; see `shortlist.vmap`.
         source_lang: code of the source language, for Argos Translate; `None` for that of the tokenizer.
         target_lang: code of the target language; the same.
@@ -175,12 +177,20 @@ def read_search(model: RandomTransformerForConditionalGeneration, tokenizer: Any
             nor the tokenizer selects one.
     """
     search = search_options(model.generation_config, model.config, engine)
-    language = getattr(tokenizer, "tgt_lang", None)
-    if search.first_token is None and language is not None:
-        search = replace(search, first_token=language_id(tokenizer, language))
-    pipe = Seq2SeqPipeline(model, tokenizer, device=model.device)
-    pipe.check_target_language({"forced_bos_token_id": search.first_token})
-    return search
+    return replace(search, first_token=first_token(model, tokenizer))
+
+
+def first_token(model: RandomTransformerForConditionalGeneration, tokenizer: Any) -> int | None:
+    """The token that every target begins with, such as the tag of its language.
+
+    Raises:
+        ValueError: the model has several target languages, and none is selected.
+    """
+    forced, language = model.generation_config.forced_bos_token_id, getattr(tokenizer, "tgt_lang", None)
+    if forced is None and language is not None:
+        forced = language_id(tokenizer, language)
+    Seq2SeqPipeline(model, tokenizer, device=model.device).check_target_language({"forced_bos_token_id": forced})
+    return forced
 
 
 def search_options(options: GenerationConfig, config: Any, engine: str) -> SearchOptions:

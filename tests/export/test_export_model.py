@@ -26,6 +26,7 @@ ENGINES = [
     pytest.param("ctranslate2", "float32", marks=NEEDS_CTRANSLATE2),
     pytest.param("ctranslate2", "int8", marks=NEEDS_CTRANSLATE2),
     pytest.param("onnx", "float32", marks=[*needs("onnx"), pytest.mark.long]),
+    ("transformers", "float32"),
 ]
 
 
