@@ -6,6 +6,7 @@
     paste test.en test.es | random-transformer score --model outputs/quickstart --output_format jsonl
     random-transformer score --compare baseline.es new.es --target_file test.es
     random-transformer score --model outputs/quickstart --source_file test.en --target_file test.es --report report.html
+    random-transformer score --variant moses-lowercased --input test.translated --target_file test.es --target_lang es
 
 Line n of the output belongs to pair n: the sum of the natural logarithms of the target tokens' probabilities and the
 number of these tokens, including the end token. The line of a pair with a blank side is empty. With --output and files,
@@ -13,6 +14,9 @@ the same command resumes after an interruption, and `accelerate launch` distribu
 
 --compare tests whether one of two files of translations is better than the other. --report writes one HTML file: scores
 by length and word frequency, suspicious and bad translations, and the training pairs with the highest loss.
+
+--variant, which needs no model either, prints BLEU as papers report it: of plain texts, of their Moses tokens, or of
+texts that are tokens already.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +30,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..data.readers import read_texts
 from ..data.sources import ParallelText
 from ..inference.alignments import alignments, pharaoh_line
+from ..inference.evaluation import VARIANTS, score_variant
 from ..inference.scoring import score_pairs
 from ..inference.scoring_files import score_file, score_line, valid_pairs
 from ..inference.translation_files import FORMATS
@@ -99,8 +104,41 @@ class Arguments(InferenceArguments):
         return options if self.alignments else {**options, "token_scores": self.token_scores}
 
 
+@dataclass(frozen=True, kw_only=True)
+class VariantArguments:
+    """Arguments of `score --variant`.
+
+    Args:
+        variant: cased and lowercased: plain texts, tokenized by sacrebleu; moses-lowercased: plain texts, tokenized by
+            Moses; tokenized: texts that are tokens already
+        input: translations, one per line
+        target_file: references, line by line; several files are several references
+        target_lang: language of Moses, for moses-lowercased
+    """
+
+    variant: str = field(metadata={"choices": tuple(VARIANTS)})
+    input: Path = field(metadata={"type": existing_file})
+    target_file: list[Path] = field(metadata={"type": existing_file, "nargs": "+", "metavar": "FILE"})
+    target_lang: str | None = None
+
+
+def print_variant(arguments: VariantArguments) -> None:
+    """Print BLEU and its signature."""
+    translations = list(read_texts(arguments.input))
+    files = [list(read_texts(path)) for path in arguments.target_file]
+    for path, lines in zip(arguments.target_file, files, strict=True):
+        if len(lines) != len(translations):
+            raise ValueError(f"{path} must have as many lines as --input, {len(translations)}, got {len(lines)}.")
+    references = [list(texts) for texts in zip(*files, strict=True)]
+    result = score_variant(translations, references, arguments.variant, arguments.target_lang)
+    print(f"bleu {result['score']:.2f} {result['signature']}")
+
+
 def run(program: str, argv: Sequence[str]) -> None:
-    """Load the model and score."""
+    """Load the model and score; or print BLEU."""
+    if any(flag.partition("=")[0] == "--variant" for flag in argv):
+        print_variant(Parser(program, __doc__).parse(VariantArguments, argv))
+        return
     arguments = Parser(program, __doc__).parse(Arguments, argv)
     if arguments.compare is not None:
         compare(arguments, arguments.compare)

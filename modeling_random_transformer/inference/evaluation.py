@@ -3,6 +3,7 @@
 The functions need the extra `train`; importing this module does not.
 """
 
+import importlib.metadata
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -22,6 +23,13 @@ METRICS = {
     "chrf": ("char_order", "word_order", "beta"),
 }
 REQUIRED = "the metrics require datasets, evaluate and sacrebleu: pip install 'random-transformer[train]'"
+# BLEU as papers report it: what is done to plain texts, and the options of sacrebleu.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "cased": {},
+    "lowercased": {"lowercase": True},
+    "moses-lowercased": {"lowercase": True, "tokenize": "none"},  # of Moses tokens
+    "tokenized": {"tokenize": "none"},  # of texts whose tokens are separated by spaces
+}
 # Parameters of sacrebleu that are not options here: `max_ngram_order` changes the score, but not the signature.
 EXCLUDED = {"max_ngram_order", "references", "trg_lang"}
 
@@ -58,6 +66,55 @@ def score(
     scorers = make_scorers(metrics, options)
     predictions, references = check_texts(predictions, references)
     return {name: corpus_score(name, scorer, predictions, references) for name, scorer in scorers.items()}
+
+
+def score_variant(
+    predictions: Sequence[str],
+    references: Sequence[str] | Sequence[Sequence[str]],
+    variant: str = "cased",
+    language: str | None = None,
+) -> dict[str, Any]:
+    """BLEU in the variant of a published result. Only scores with equal signatures can be compared.
+
+    Args:
+        predictions: the translations.
+        references: one text, or a list of texts, for each prediction.
+        variant: `"cased"` and `"lowercased"` tokenize plain texts as sacrebleu does (13a). `"moses-lowercased"`
+            tokenizes them as Moses does, in many papers before scoring with multi-bleu.perl. `"tokenized"` scores texts
+            that are tokens already, such as the output of a model that was trained on tokens.
+        language: code of the target language, for Moses.
+
+    Returns:
+        What `score` returns for BLEU. The tokenization in the signature is such as `moses-de-0.2.0`, with the version
+        of sacremoses.
+
+    Raises:
+        ValueError: see `score`; or Moses has no language, or sacremoses is not installed.
+    """
+    check_choice(VARIANTS, variant=variant)
+    moses = variant == "moses-lowercased"
+    if moses == (language is None):
+        raise ValueError(f"language must be given with variant 'moses-lowercased' only, got {language!r}.")
+    if language is not None:
+        predictions, references = check_texts(predictions, references)
+        tokenize = moses_tokenizer(language)
+        predictions, references = [*map(tokenize, predictions)], [[*map(tokenize, texts)] for texts in references]
+    result = score(predictions, references, "bleu", **VARIANTS[variant])["bleu"]
+    if moses:
+        name = f"tok:moses-{language}-{importlib.metadata.version('sacremoses')}"
+        result["signature"] = result["signature"].replace("tok:none", name)
+    return result
+
+
+def moses_tokenizer(language: str) -> Callable[[str], str]:
+    """The tokenizer of Moses for a language: from a text to its tokens, separated by spaces and with entities.
+
+    Raises:
+        ValueError: sacremoses is not installed.
+    """
+    with reraise_as_value_error("Moses tokens require sacremoses: pip install 'random-transformer[train]'"):
+        from sacremoses import MosesTokenizer
+    return partial(MosesTokenizer(language).tokenize, return_str=True)
 
 
 def translation_metrics(

@@ -12,7 +12,7 @@ from modeling_random_transformer.commands import train as command
 from tests.helpers.corpora import PAIRS
 
 FOLDER = Path(__file__).parents[2] / "examples" / "recipes"
-HUB = {name: FOLDER / f"{name}.yaml" for name in sorted(path.stem for path in FOLDER.glob("*-*.yaml"))}
+HUB = {path.stem: path for path in sorted(FOLDER.glob("*.yaml")) if "dataset_name" in path.read_text()}
 SMALL = {
     "config_overrides": "d_model=16,d_ff=16,num_heads=2,encoder_layers=1,decoder_layers=1",
     "vocab_size": 300,

@@ -9,8 +9,14 @@ import pytest
 import sacrebleu
 from transformers import DataCollatorForSeq2Seq, EvalPrediction, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
-from modeling_random_transformer import RandomTransformerTokenizer
-from modeling_random_transformer.inference.evaluation import METRICS, load_metric, score, translation_metrics
+from modeling_random_transformer import RandomTransformerTokenizer, cli
+from modeling_random_transformer.inference.evaluation import (
+    METRICS,
+    load_metric,
+    score,
+    score_variant,
+    translation_metrics,
+)
 from tests.helpers.models import BOS, PAD, tiny_model
 from tests.helpers.texts import BOTH_REFERENCES, PREDICTIONS, REFERENCES, SECOND_REFERENCES
 
@@ -46,6 +52,51 @@ def test_number_of_references_may_vary():
     streams = [REFERENCES, [None, *SECOND_REFERENCES[1:]]]
     assert result["score"] == sacrebleu.BLEU().corpus_score(PREDICTIONS, streams).score
     assert "nrefs:var" in result["signature"]
+
+
+# The variants of papers
+
+TEXTS = ["It isn't far: 3.5 km, said the Man.", "A well-known text (see below)."]
+OTHERS = ["It isn't very far: 3.5 km, said the man.", "A well-known text (see below)!"]
+# By hand, as tokenizer.perl tokenizes them.
+TOKENS = ["it isn &apos;t far : 3.5 km , said the man .", "a well-known text ( see below ) ."]
+OTHER_TOKENS = ["it isn &apos;t very far : 3.5 km , said the man .", "a well-known text ( see below ) !"]
+
+
+@pytest.mark.parametrize(
+    ("variant", "language", "options", "texts", "case_and_tokens"),
+    [
+        ("cased", None, {}, (TEXTS, OTHERS), "case:mixed|eff:no|tok:13a"),
+        ("lowercased", None, {"lowercase": True}, (TEXTS, OTHERS), "case:lc|eff:no|tok:13a"),
+        ("tokenized", None, {"tokenize": "none"}, (TOKENS, OTHER_TOKENS), "case:mixed|eff:no|tok:none"),
+        ("moses-lowercased", "en", {"tokenize": "none"}, (TOKENS, OTHER_TOKENS), "case:lc|eff:no|tok:moses-en-"),
+    ],
+)
+def test_variants_of_bleu(variant, language, options, texts, case_and_tokens, tmp_path, capsys):
+    given = (TEXTS, OTHERS) if language else texts
+    expected = sacrebleu.BLEU(**options).corpus_score(texts[0], [texts[1]]).score
+    result = score_variant(*given, variant, language)
+    assert result["score"] == expected
+    assert case_and_tokens in result["signature"]
+    files = [tmp_path / name for name in ("translations", "references")]
+    for file, lines in zip(files, given, strict=True):
+        file.write_text("\n".join(lines))
+    options = ["--input", files[0], "--target_file", files[1], *(["--target_lang", language] if language else [])]
+    assert cli.main(["score", "--variant", variant, *map(str, options)]) == 0
+    assert capsys.readouterr().out == f"bleu {expected:.2f} {result['signature']}\n"
+
+
+def test_invalid_variants(tmp_path, capsys):
+    for variant, language in (("moses-lowercased", None), ("cased", "de")):
+        with pytest.raises(ValueError, match=f"language must be given with .* only, got {language!r}"):
+            score_variant(TEXTS, OTHERS, variant, language)
+    with pytest.raises(ValueError, match=r"variant must be one of cased, .*, got 'multi-bleu'"):
+        score_variant(TEXTS, OTHERS, "multi-bleu")
+    (tmp_path / "a").write_text("x\ny\n")
+    (tmp_path / "b").write_text("x\n")
+    files = ["--input", str(tmp_path / "a"), "--target_file", str(tmp_path / "b")]
+    assert cli.main(["score", "--variant=cased", *files]) == 2
+    assert capsys.readouterr().err.endswith("b must have as many lines as --input, 2, got 1.\n")
 
 
 # The interface of evaluate
