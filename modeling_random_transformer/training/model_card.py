@@ -2,6 +2,7 @@
 
 import platform
 import shlex
+from importlib.metadata import version
 from itertools import chain, starmap
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ BODY = """\
 # {name}
 
 {summary} on {pairs:,} pairs
-with random-transformer {version}.
+with random-transformer {version} ({environment}).
 
 ## Use
 
@@ -52,7 +53,15 @@ random-transformer translate --model {name}{languages} --input FILE --output FIL
 {history}## Scores
 
 {scores}
+
+## Citation
+
+{citation}
 """
+CITATION = """\
+Vaswani et al. 2017, [Attention Is All You Need](https://arxiv.org/abs/1706.03762), with the software random-transformer
+{version}, whose `CITATION.cff` has the entry for it. The same command, data, seed and versions repeat the result."""
+PACKAGES = ("torch", "transformers", "tokenizers")
 
 
 def write_model_card(path: Path, result: RunResult, run: Run) -> None:
@@ -85,6 +94,8 @@ def write_model_card(path: Path, result: RunResult, run: Run) -> None:
         summary=_summary(result, model_args),
         pairs=result.pairs,
         version=__version__,
+        environment=", ".join(f"{name} {version(name)}" for name in PACKAGES),
+        citation=CITATION.format(version=__version__),
         reports="\n".join(f"- {line}" for line in chain(result.reports, overlap)),
         corpora=_corpora(result),
         command=" \\\n    ".join(["random-transformer train", *map(shlex.join, flags)]),
