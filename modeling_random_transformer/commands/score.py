@@ -57,6 +57,9 @@ class Arguments(InferenceArguments):
         alignments: write word alignments from cross-attention instead of scores, such as '0-0 1-2' (source-target)
         truncation: truncate texts that are too long (default: they are an error)
         compare: two files of translations, to compare with --target_file by BLEU and chrF++ instead
+        variant: print BLEU of --input against --target_file instead, cased or lowercased, both of plain texts,
+            moses-lowercased (with --target_lang), or of texts that are tokens already
+        input: translations, for --variant
         report: HTML file to write instead
         train_source_file: training sources, or both sides in one file, for --report
         train_target_file: training targets
@@ -76,13 +79,19 @@ class Arguments(InferenceArguments):
     truncation: bool = False
     model: list[Path] | None = field(default=None, metadata={**MODEL, "nargs": None})  # type: ignore[assignment]
     compare: list[Path] | None = field(default=None, metadata={"nargs": 2, "type": existing_file, "metavar": "FILE"})
+    variant: str | None = field(default=None, metadata={"choices": tuple(VARIANTS)})
+    input: Path | None = field(default=None, metadata={"type": existing_file})
     report: Path | None = None
     train_source_file: Path | None = field(default=None, metadata={"type": existing_file})
     train_target_file: Path | None = field(default=None, metadata={"type": existing_file})
 
     def __post_init__(self) -> None:
-        if (self.model is None) == (self.compare is None):
-            raise ValueError("one of --model and --compare must be given.")
+        if [self.model, self.compare, self.variant].count(None) != 2:
+            raise ValueError("one of --model, --compare and --variant must be given.")
+        if (self.variant is None) != (self.input is None) or (self.input is not None and self.target_file is None):
+            raise ValueError(
+                "--variant, --input and --target_file must be given together: translations and references."
+            )
         if self.compare is not None and self.target_file is None:
             raise ValueError("--target_file must be given with --compare: the reference translations.")
         if self.report is not None and (self.source_file == STANDARD or len(self.model or ()) != 1):
@@ -104,42 +113,12 @@ class Arguments(InferenceArguments):
         return options if self.alignments else {**options, "token_scores": self.token_scores}
 
 
-@dataclass(frozen=True, kw_only=True)
-class VariantArguments:
-    """Arguments of `score --variant`.
-
-    Args:
-        variant: cased and lowercased: plain texts, tokenized by sacrebleu; moses-lowercased: plain texts, tokenized by
-            Moses; tokenized: texts that are tokens already
-        input: translations, one per line
-        target_file: references, line by line; several files are several references
-        target_lang: language of Moses, for moses-lowercased
-    """
-
-    variant: str = field(metadata={"choices": tuple(VARIANTS)})
-    input: Path = field(metadata={"type": existing_file})
-    target_file: list[Path] = field(metadata={"type": existing_file, "nargs": "+", "metavar": "FILE"})
-    target_lang: str | None = None
-
-
-def print_variant(arguments: VariantArguments) -> None:
-    """Print BLEU and its signature."""
-    translations = list(read_texts(arguments.input))
-    files = [list(read_texts(path)) for path in arguments.target_file]
-    for path, lines in zip(arguments.target_file, files, strict=True):
-        if len(lines) != len(translations):
-            raise ValueError(f"{path} must have as many lines as --input, {len(translations)}, got {len(lines)}.")
-    references = [list(texts) for texts in zip(*files, strict=True)]
-    result = score_variant(translations, references, arguments.variant, arguments.target_lang)
-    print(f"bleu {result['score']:.2f} {result['signature']}")
-
-
 def run(program: str, argv: Sequence[str]) -> None:
-    """Load the model and score; or print BLEU."""
-    if any(flag.partition("=")[0] == "--variant" for flag in argv):
-        print_variant(Parser(program, __doc__).parse(VariantArguments, argv))
-        return
+    """Load the model and score; or compare, report, or print BLEU."""
     arguments = Parser(program, __doc__).parse(Arguments, argv)
+    if arguments.variant is not None:
+        print_variant(arguments, arguments.variant)
+        return
     if arguments.compare is not None:
         compare(arguments, arguments.compare)
         return
@@ -165,6 +144,17 @@ def compare(arguments: Arguments, files: Sequence[Path]) -> None:
 
     first, second, references = (list(read_texts(path)) for path in (*files, Path(str(arguments.target_file))))
     print(compare_systems(first, second, references, (files[0].name, files[1].name)))
+
+
+def print_variant(arguments: Arguments, variant: str) -> None:
+    """Print BLEU and its signature."""
+    files = arguments.input, arguments.target_file
+    translations, references = (list(read_texts(Path(str(path)))) for path in files)
+    if len(translations) != len(references):
+        counts = f"{len(references)}, got {len(translations)}"
+        raise ValueError(f"--input must have as many lines as --target_file, {counts}.")
+    result = score_variant(translations, references, variant, arguments.target_lang)
+    print(f"bleu {result['score']:.2f} {result['signature']}")
 
 
 def write_report(arguments: Arguments, folder: Path, path: Path) -> None:

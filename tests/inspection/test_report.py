@@ -91,7 +91,7 @@ def test_the_command_writes_the_report_of_a_trained_model(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ([], "one of --model and --compare must be given."),
+        ([], "one of --model, --compare and --variant must be given."),
         (["--compare", "a.tsv", "a.tsv"], "--target_file must be given with --compare"),
         (["--model", "m", "--report", "r.html"], "--report must be given with one --model and a --source_file."),
     ],
