@@ -169,6 +169,9 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     settings = {name: value for name, value in tokenizer.init_kwargs.items() if name in SETTINGS}
     settings["model_max_length"] = tokenizer.model_max_length  # it may have been set later
     PreTrainedTokenizerFast(tokenizer_object=backend, **settings).save_pretrained(folder)
-    # transformers 4 has another name of this class, and segment ids (`token_type_ids`) by default.
+    # As transformers 4 names the class and other special tokens. Its default would be segment ids too.
     file, inputs = folder / "tokenizer_config.json", RandomTransformerTokenizer.model_input_names
-    write_json(file, read_json(file) | {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": inputs})
+    stored = read_json(file) | {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": inputs}
+    if tokens := stored.pop("extra_special_tokens", None):
+        stored["additional_special_tokens"] = tokens
+    write_json(file, stored)

@@ -116,6 +116,9 @@ def test_one_direction_of_several_languages(tmp_path):
             export_model(model, tokenizer, tmp_path / "out", engine="transformers")
     tokenizer.src_lang, tokenizer.tgt_lang = "en", "fr"
     export_model(model, tokenizer, tmp_path / "out", engine="transformers")
+    fast = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert fast.all_special_tokens == tokenizer.all_special_tokens
+    assert "extra_special_tokens" not in json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
     model.generation_config.forced_bos_token_id = tokenizer.get_lang_id("fr")
     expected = own_translations(model, tokenizer, 4)
     assert load_engine(tmp_path / "out", "transformers")(TEXTS, 4, LIMIT) == expected

@@ -4,18 +4,21 @@ Each mutant is converted in a process of its own, with limits of time and memory
 short line; anything else is a finding.
 """
 
+import atexit
 import gzip
 import io
 import json
 import pickletools
 import random
+import shutil
 import struct
 import tarfile
 import zipfile
 from argparse import Namespace
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
@@ -27,10 +30,13 @@ from modeling_random_transformer.conversion import (
     convert_eole,
     convert_fairseq,
     convert_joeynmt,
+    convert_marian,
     convert_marian_npz,
 )
 from modeling_random_transformer.conversion.joeynmt import OPTIONS as JOEYNMT_OPTIONS
+from modeling_random_transformer.export import export_model
 from tests.helpers.conversion import Call
+from tests.helpers.engines import exportable
 from tests.helpers.fairseq import checkpoint
 from tests.helpers.marian_npz import options, save_npz, write_npz
 from tests.helpers.marian_npz import random_weights as marian_weights
@@ -273,22 +279,43 @@ def json_mutant(draw: random.Random, folder: Path) -> Path:
     """A folder of eole with strange options or tokens, or changed bytes."""
     write_eole(folder, random_weights(encoder_normalize_before=True))
     for name in draw.sample(("config.json", "vocab.json"), draw.randrange(1, 3)):
-        content = json.loads((folder / name).read_text())
-        part = content
-        while True:
-            key = draw.choice(sorted(part))
-            if not isinstance(part[key], dict) or not part[key] or draw.random() < 0.2:
-                break
-            part = part[key]
-        deep: Any = []
-        for _ in range(draw.randrange(500)):
-            deep = [deep] if draw.random() < 0.5 else {"a.b": deep}
-        part[key] = draw.choice(
-            (deep, None, True, -1, 10**400, 1e308, "\x1b[2J", "x" * 10**6, [1], {}, [{}], 0.5, 2**31)
-        )
-        (folder / name).write_text(json.dumps(content))
+        change_json(draw, folder / name)
     if draw.random() < 0.3:
         change_bytes(draw, folder / draw.choice(("config.json", "vocab.json", "model.00.safetensors", "bpe.codes")))
+    return folder
+
+
+def change_json(draw: random.Random, path: Path) -> None:
+    """Change one value of a JSON file, at any depth."""
+    content = json.loads(path.read_text())
+    part = content
+    while True:
+        key = draw.choice(sorted(part))
+        if not isinstance(part[key], dict) or not part[key] or draw.random() < 0.2:
+            break
+        part = part[key]
+    deep: Any = []
+    for _ in range(draw.randrange(500)):
+        deep = [deep] if draw.random() < 0.5 else {"a.b": deep}
+    part[key] = draw.choice((deep, None, True, -1, 10**400, 1e308, "\x1b[2J", "x" * 10**6, [1], {}, [{}], 0.5, 2**31))
+    path.write_text(json.dumps(content))
+
+
+def native_mutant(draw: random.Random, folder: Path) -> Path:
+    """An export to a class of transformers with another value in one of its JSON files."""
+    path = folder / "native"
+    shutil.copytree(native_folder(), path)
+    names = ("config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json")
+    change_json(draw, path / draw.choice(names))
+    return path
+
+
+@cache
+def native_folder() -> Path:
+    """An exported model and its tokenizer."""
+    folder = Path(mkdtemp()) / "native"
+    export_model(*exportable(norm_order="post"), folder, engine="transformers")
+    atexit.register(shutil.rmtree, folder.parent)
     return folder
 
 
@@ -300,6 +327,7 @@ READERS: dict[str, tuple[Writer, Callable[[Path, Path], Any]]] = {
     "npz": (npz_mutant, convert_marian_npz),
     "zip": (zip_mutant, convert_archive),
     "tar": (tar_mutant, convert_archive),
+    "native": (native_mutant, convert_marian),
 }
 
 
