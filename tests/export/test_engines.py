@@ -16,10 +16,7 @@ from tests.helpers.engines import PACKAGES, exportable
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"engine": "tensorrt"},
-            "engine must be one of 'ctranslate2', 'argos', 'onnx', 'transformers', got 'tensorrt'",
-        ),
+        ({"engine": "tensorrt"}, "one of 'ctranslate2', 'argos', 'onnx', 'transformers', got 'tensorrt'"),
         ({"dtype": "int4"}, "dtype must be one of 'float32', 'bfloat16', 'int8' for ctranslate2, got 'int4'"),
         ({"engine": "onnx", "dtype": "bfloat16"}, "dtype must be one of 'float32', 'int8' for onnx, got 'bfloat16'"),
     ],
