@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import sacrebleu
+from huggingface_hub import ModelCard, ModelCardData
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, Trainer, set_seed
 
 from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerTokenizer
 from modeling_random_transformer.commands.command_line import Parser, run_command
 from modeling_random_transformer.data import ParallelLine, ParallelText, validate
 from tutorials.report import console, draw_attention, draw_losses, show_summary, show_table
-from tutorials.sample_data import write_sample
+from tutorials.sample_data import EXAMPLES, describe_lexicon, write_sample
 from tutorials.training_helpers import (
     MAX_TOKENS,
     VOCAB_SIZE,
@@ -78,6 +79,8 @@ def run(args: argparse.Namespace) -> int:
     seconds = trainer.train().metrics["train_runtime"]
     trainer.save_model()
     trainer.save_state()
+    if args.sample:
+        write_card(args.output_dir)
 
     console.rule("Trained model")
     model, tokenizer = load(args.output_dir)
@@ -157,6 +160,15 @@ def build_trainer(
     )
     train, test = (encode_pairs(pairs, tokenizer) for pairs in (args.train, args.test))
     return short_trainer(model, tokenizer, train, settings, eval_dataset=test)
+
+
+def write_card(folder: Path) -> None:
+    """Write a model card that says what the model can translate, with sentences to try."""
+    widget = [{"text": text} for text in EXAMPLES]
+    metadata = ModelCardData(
+        language=["en", "es"], library_name="transformers", pipeline_tag="translation", widget=widget
+    )
+    ModelCard(f"---\n{metadata.to_yaml()}\n---\n\n# Quickstart\n\n{describe_lexicon()}\n").save(folder / "README.md")
 
 
 def load(folder: Path, **options: Any) -> tuple[Any, Any]:

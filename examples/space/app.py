@@ -16,10 +16,10 @@ from typing import Any
 import gradio as gr
 import transformers
 from inference import Translator, find_model
-from model_files import show_card, show_training
+from model_files import greeting, show_card, show_training
 from starlette.middleware import Middleware
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
-from tabs import inside_tab, intervene_tab, translate_tab
+from tabs import explore_tab, inside_tab, intervene_tab, translate_tab
 from views import CSS
 
 from modeling_random_transformer.commands.command_line import Parser, run_command, run_script
@@ -83,16 +83,25 @@ def launch(page: gr.Blocks, **options: Any) -> tuple[Any, str, Any]:
 
 def build_page(translator: Translator, folder: Path) -> gr.Blocks:
     with gr.Blocks(title="Random Transformer", analytics_enabled=False, delete_cache=CACHE) as page:
-        gr.HTML(f"<h1>Translate with {html.escape(folder.resolve().name)}</h1>")
+        about, examples = greeting(folder)
+        gr.HTML(f"<h1>Translate with {html.escape(folder.resolve().name)}</h1><p>{html.escape(about)}</p>")
         with gr.Tab("Translate"):
-            translate_tab(translator)
+            gr.HTML("<p>Write a sentence; the model writes its translation one token after the other.</p>")
+            translate_tab(translator, examples)
         with gr.Tab("Inside"):
-            inside_tab(translator)
+            gr.HTML("<p>Which source tokens the model attended to for each token, and what else it could write.</p>")
+            inside_tab(translator, examples)
+        with gr.Tab("Explore"):
+            gr.HTML("<p>Why each token was preferred to others, and what beam search kept and discarded.</p>")
+            explore_tab(translator, examples)
         with gr.Tab("Intervene"):
-            intervene_tab(translator)
+            gr.HTML("<p>Switch heads and layers off, and see which of them the translation needs.</p>")
+            intervene_tab(translator, examples)
         with gr.Tab("Training curve"):
+            gr.HTML("<p>The loss while the model was trained: the lower, the more probable the correct tokens.</p>")
             show_training(folder)
         with gr.Tab("Model card"):
+            gr.HTML("<p>What the model was made for, from which data, and how well it translates.</p>")
             show_card(folder)
     return page.queue(max_size=MAX_QUEUE, api_open=False)
 

@@ -18,8 +18,10 @@ from huggingface_hub.errors import HfHubHTTPError
 from torch import Tensor
 
 from modeling_random_transformer.commands.command_line import model_folder
+from modeling_random_transformer.commands.explore import render
 from modeling_random_transformer.inference import load_translator
 from modeling_random_transformer.inputs_random_transformer import (
+    LONGER_THAN_SOURCE,
     LanguageTags,
     check_text,
     drop_none,
@@ -29,7 +31,12 @@ from modeling_random_transformer.inputs_random_transformer import (
 )
 from modeling_random_transformer.inspection import intervene, trace
 from modeling_random_transformer.inspection.beam_search import trim_padding
-from modeling_random_transformer.inspection.explorer import attention_maps, cross_attention_labels, distribution
+from modeling_random_transformer.inspection.explorer import (
+    attention_maps,
+    cross_attention_labels,
+    distribution,
+    explore,
+)
 from modeling_random_transformer.utils.errors import first_line, format_value
 
 MAX_CHARACTERS, MAX_TOKENS = 1000, 128  # of a text
@@ -203,6 +210,20 @@ class Translator:
             steps=[distribution(logits, self.tokenizer) for logits in recorded["logits"][0].cpu()],
             chosen=ids[1:].tolist(),
         )
+
+    def explore(self, text: Any, options: Options, plotly: str) -> str:
+        """The page of `random-transformer explore` for a text, which loads plotly.js from an address.
+
+        Raises:
+            ValueError: the text or an option is invalid.
+        """
+        self.check(text, options)
+        languages = LanguageTags.of(self.tokenizer, options.src_lang, options.tgt_lang)
+        search = drop_none(forced_bos_token_id=languages.forced, length_penalty=options.length_penalty)
+        with self.lock, languages.set(self.tokenizer):
+            limit = len(encode_texts(self.tokenizer, text)["input_ids"]) + LONGER_THAN_SOURCE
+            data = explore(self.model, self.tokenizer, text, options.num_beams, max_new_tokens=limit, **search)
+        return render(data, plotly)
 
     def ablate(self, text: Any, options: Options, paths: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Translate a text with the complete model, and with the values at some paths set to 0.

@@ -12,10 +12,20 @@ import gradio as gr
 import pandas as pd
 from huggingface_hub import ModelCard
 
+from modeling_random_transformer.export.web import read_greeting
 from modeling_random_transformer.utils.errors import reraise_as_value_error
 
 LOSSES = {"loss": "training", "eval_loss": "validation"}
 PLOTS = ("training.png", "loss.png")  # of plot_training.py and quickstart.py
+
+
+def greeting(folder: Path) -> tuple[str, list[str]]:
+    """What the model can translate, and sentences to click, from its model card; empty if the card is damaged."""
+    try:
+        found = read_greeting(folder / "README.md")
+    except ValueError:  # `show_card` reports it
+        return "", []
+    return found["about"], found["examples"]
 
 
 def show_training(folder: Path) -> None:

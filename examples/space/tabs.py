@@ -4,6 +4,8 @@ import html
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -15,9 +17,11 @@ ONE_BY_ONE: dict[str, Any] = {"concurrency_id": "model", "concurrency_limit": 1}
 PRIVATE: dict[str, Any] = {"api_visibility": "private"}
 
 
-def inputs_of_text(translator: Translator) -> list[Any]:
-    """The text and, for a model of several languages, its languages."""
+def inputs_of_text(translator: Translator, examples: list[str]) -> list[Any]:
+    """The text, sentences to click and, for a model of several languages, its languages."""
     text = gr.Textbox(label="Text", placeholder="a sentence", max_length=MAX_CHARACTERS, max_lines=6)
+    if examples:
+        gr.Examples([[one] for one in examples], text, label="Sentences to try", cache_examples=False, **PRIVATE)
     codes = translator.languages
     with gr.Row(visible=bool(codes)):
         source = gr.Dropdown(codes, value=codes[0] if codes else None, label="From")
@@ -30,8 +34,8 @@ def slider(name: str, label: str, value: float, step: float, **options: Any) -> 
     return gr.Slider(lowest, highest, value=value, step=step, label=label, **options)
 
 
-def translate_tab(translator: Translator) -> None:
-    text, source, target = inputs_of_text(translator)
+def translate_tab(translator: Translator, examples: list[str]) -> None:
+    text, source, target = inputs_of_text(translator, examples)
     method = gr.Radio(list(METHODS), value="beam search", label="Method")
     with gr.Row() as of_beams:
         num_beams = slider("num_beams", "Beams", 4, 1)
@@ -84,8 +88,8 @@ def translate_tab(translator: Translator) -> None:
     )
 
 
-def inside_tab(translator: Translator) -> None:
-    inputs = inputs_of_text(translator)
+def inside_tab(translator: Translator, examples: list[str]) -> None:
+    inputs = inputs_of_text(translator, examples)
     num_beams = slider("num_beams", "Beams", 4, 1)
     button = gr.Button("Translate and look inside", variant="primary")
     config = translator.model.config
@@ -139,8 +143,28 @@ def inside_tab(translator: Translator) -> None:
         side.click(partial(move, change), [step, inside], step, queue=False, show_progress="hidden", **PRIVATE)
 
 
-def intervene_tab(translator: Translator) -> None:
-    inputs = inputs_of_text(translator)
+def explore_tab(translator: Translator, examples: list[str]) -> None:
+    """The page of the explorer in a frame, whose scripts cannot access this page."""
+    inputs = inputs_of_text(translator, examples)
+    num_beams = slider("num_beams", "Beams", 4, 1)
+    button = gr.Button("Translate and explore", variant="primary")
+    result = gr.HTML()
+    plotly = Path(str(files("plotly"))) / "package_data" / "plotly.min.js"
+    gr.set_static_paths([plotly])
+
+    def show(text: str, src_lang: str | None, tgt_lang: str | None, num_beams: int) -> str:
+        with errors_for_user():
+            options = Options(num_beams=num_beams, n_best=1, src_lang=src_lang, tgt_lang=tgt_lang)
+            page = translator.explore(text, options, f"gradio_api/file={plotly}")
+        return (
+            f'<iframe class="explorer" sandbox="allow-scripts" title="explorer" srcdoc="{html.escape(page)}"></iframe>'
+        )
+
+    gr.on([button.click, inputs[0].submit], show, [*inputs, num_beams], result, **ONE_BY_ONE, **PRIVATE)
+
+
+def intervene_tab(translator: Translator, examples: list[str]) -> None:
+    inputs = inputs_of_text(translator, examples)
     button = gr.Button("Translate", variant="primary")
     result = gr.HTML()
     groups = []

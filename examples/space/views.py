@@ -25,6 +25,7 @@ textarea {text-align: start}
 .scroll .bar {width: 16em; text-align: left}
 .scroll .bar div {height: 1em; background: rgb(31, 90, 148); min-width: 1px; border: 1px solid white}
 .scroll ins {background: #ffe08a; color: black; padding: 0 2px; text-decoration: none}
+iframe.explorer {width: 100%; height: 85vh; border: 0; background: #f6f8fa}
 .dark button[role=tab].selected {color: var(--primary-300)}
 """
 

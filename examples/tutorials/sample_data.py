@@ -99,6 +99,15 @@ SPANISH_CONTRACTIONS = {
 GREETINGS = "hello hola, good_morning buenos_días, good_night buenas_noches, goodbye adiós, thank_you gracias"
 ADDRESSEES = "world mundo, World Mundo, my_friend mi_amigo, my_friends mis_amigos, children niños"
 
+# For the pages that greet a reader.
+EXAMPLES = (
+    "The waiter's beautiful eggs are yellow.",
+    "Do you want to buy two red apples?",
+    "She likes your new houses.",
+    "My sister does not see the black cat.",
+    "Good morning, my friends!",
+)
+
 Pair = tuple[str, str]  # English and Spanish
 SAMPLE_SEED, HELD_OUT = 2017, 300
 
@@ -346,6 +355,18 @@ def held_out_sample(size: int) -> tuple[list[Pair], list[Pair]]:
     """Training pairs and `HELD_OUT` held-out pairs, `size` in total."""
     pairs = sample(size, SAMPLE_SEED)
     return pairs[HELD_OUT:], pairs[:HELD_OUT]
+
+
+def describe_lexicon() -> str:
+    """What a model of this data can translate, in two sentences."""
+    nouns, verbs, adjectives = (
+        {word for text in lexicon.values() for word, _ in entries(text)} for lexicon in (NOUNS, VERBS, ADJECTIVES)
+    )
+    return (
+        f"This model translates simple English sentences into Spanish: it knows {len(nouns)} nouns, {len(adjectives)} "
+        f"adjectives and {len(verbs)} verbs in the present tense, with negation and questions, and some greetings. It "
+        "has not learned other words."
+    )
 
 
 def write_sample(folder: Path, train_size: int = 6000, test_size: int = HELD_OUT, seed: int = SAMPLE_SEED) -> None:

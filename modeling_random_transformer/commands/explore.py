@@ -80,15 +80,19 @@ def run(program: str, argv: Sequence[str]) -> None:
         content = draw(model_without_weights(folder)).encode()
     else:
         model, tokenizer = load_translator(folder)
-        search = arguments.num_beams, arguments.max_new_tokens
-        content = render(explore(model, tokenizer, arguments.sentence, *search)).encode()
+        search = {"num_beams": arguments.num_beams, "max_new_tokens": arguments.max_new_tokens}
+        content = render(explore(model, tokenizer, arguments.sentence, **search)).encode()
     arguments.path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(arguments.path, [content])
     print(f"Wrote {arguments.path} ({len(content) / 1e3:,.0f} kB). Open it in a browser.")
 
 
-def render(data: dict[str, Any]) -> str:
+def render(data: dict[str, Any], plotly: str | None = None) -> str:
     """The page with the data as JSON. `<` is escaped, so that no text can close the script element.
+
+    Args:
+        data: what `explore` returns.
+        plotly: address of plotly.js; `None` to include its 5 MB in the page.
 
     Raises:
         ValueError: plotly is not installed.
@@ -96,8 +100,7 @@ def render(data: dict[str, Any]) -> str:
     with reraise_as_value_error("the page requires plotly: pip install 'random-transformer[explore]'"):
         from plotly.offline import get_plotlyjs  # the drawing of the architecture does not need it
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
-    parts = {"plotly.js": get_plotlyjs(), "search_tree.js": SEARCH_TREE.read_text(encoding="utf-8"), "data": text}
-    page = TEMPLATE.read_text(encoding="utf-8")
-    for name, part in parts.items():
-        page = page.replace(f"/* {name} */", part)
-    return page
+    library = f'<script src="{plotly}"></script>' if plotly else f"<script>{get_plotlyjs()}</script>"
+    page = TEMPLATE.read_text(encoding="utf-8").replace("<!-- plotly.js -->", library)
+    page = page.replace("/* search_tree.js */", SEARCH_TREE.read_text(encoding="utf-8"))
+    return page.replace("/* data */", text)

@@ -106,7 +106,8 @@ def run(program: str, argv: Sequence[str]) -> int:
         set_languages(model, tokenizer, *languages.values())
     check_lengths(model, tokenizer, sentences, engine)  # before anything is written
     if arguments.web:
-        export_web_page(model, tokenizer, output, dtype=dtype, npm_cache=arguments.npm_cache)
+        card = arguments.model / "README.md"
+        export_web_page(model, tokenizer, output, dtype=dtype, npm_cache=arguments.npm_cache, card=card)
     else:
         shortlist = read_shortlist(tokenizer, arguments.shortlist_source, arguments.shortlist_target)
         options = languages if engine == "argos" else {}

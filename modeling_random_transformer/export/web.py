@@ -17,16 +17,19 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub import ModelCard
 from transformers import PreTrainedTokenizerBase
 
 from ..inputs_random_transformer import LENGTH_STEP, LONGER_THAN_SOURCE, source_limit
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ..utils.atomic_files import new_folder
+from ..utils.errors import reraise_as_value_error
 from .engines import LENGTH_PENALTY, check_exportable, engine_module, read_search
 
 PAGE, INDEX = Path(__file__).parent / "page", "index.html"
 SCRIPTS, VENDOR, SETTINGS = "page", "page/vendor", "page.json"
 TIMEOUT = 600  # seconds
+MAX_EXAMPLES = 5
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,7 @@ def export_web_page(
     *,
     dtype: str = "int8",
     npm_cache: str | PathLike | None = None,
+    card: str | PathLike | None = None,
 ) -> None:
     """Export a model, its tokenizer and a page that translates with them in the browser.
 
@@ -87,13 +91,14 @@ def export_web_page(
         dtype: dtype of the weights: `"int8"` or `"float32"`.
         npm_cache: folder of the archives of JavaScript packages. Missing archives are downloaded with npm. `None` for
             `~/.cache/random-transformer/npm`.
+        card: a model card that greets the reader of the page: see `read_greeting`.
 
     Raises:
         ValueError: an argument is invalid, onnxruntime or npm is not installed, or the page does not support the model.
     """
     engine = engine_module("onnx", dtype)
     check_exportable(model, tokenizer)
-    settings = page_settings(model, tokenizer, dtype)
+    settings = page_settings(model, tokenizer, dtype) | read_greeting(card)
     cache = default_cache() if npm_cache is None else Path(npm_cache)
     download(PACKAGES, cache)
     with new_folder(output) as folder:
@@ -146,6 +151,25 @@ def page_settings(
         "longer_than_source": LONGER_THAN_SOURCE,
         "length_penalty": LENGTH_PENALTY,
     }
+
+
+def read_greeting(card: str | PathLike | None) -> dict[str, Any]:
+    """The first paragraph of a model card and the texts of its `widget`, as `about` and `examples`.
+
+    `widget` is a field of model cards on the Hub: examples of inputs. Without them, both are empty.
+
+    Raises:
+        ValueError: the card cannot be read.
+    """
+    if card is None or not Path(card).is_file():
+        return {"about": "", "examples": []}
+    with reraise_as_value_error(f"{card} must be a model card"):
+        found = ModelCard.load(Path(card))
+    paragraphs = [part for part in found.text.split("\n\n") if part.strip() and not part.lstrip().startswith("#")]
+    widget = found.data.to_dict().get("widget")
+    texts = [one.get("text") for one in (widget if isinstance(widget, list) else []) if isinstance(one, dict)]
+    examples = [text for text in texts if isinstance(text, str)][:MAX_EXAMPLES]
+    return {"about": " ".join(paragraphs[0].split()) if paragraphs and examples else "", "examples": examples}
 
 
 def check_web_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:

@@ -23,8 +23,10 @@ MAPS = {
 }
 
 
-def explore(model: Any, tokenizer: Any, sentence: str, num_beams: int, max_new_tokens: int) -> dict[str, Any]:
+def explore(model: Any, tokenizer: Any, sentence: str, num_beams: int, **options: Any) -> dict[str, Any]:
     """Translate a sentence by beam search and trace a forward pass over the best translation.
+
+    `options` are those of `generate()`, such as `max_new_tokens`.
 
     Returns:
         The data of the page, in types that JSON supports.
@@ -34,8 +36,7 @@ def explore(model: Any, tokenizer: Any, sentence: str, num_beams: int, max_new_t
     """
     model = model.eval()
     inputs = encode_texts(tokenizer, sentence, return_tensors="pt")
-    search = {"num_return_sequences": num_beams, "max_new_tokens": max_new_tokens}
-    outputs, candidates = record_search(model, inputs, num_beams, **search)
+    outputs, candidates = record_search(model, inputs, num_beams, num_return_sequences=num_beams, **options)
     best = trim_padding(outputs.sequences[0], torch.tensor(model.generation_config.eos_token_id).view(-1))
     with torch.no_grad(), trace(model) as recorded:
         model(**inputs, decoder_input_ids=best[None, :-1])

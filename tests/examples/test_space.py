@@ -41,7 +41,7 @@ SPACE = ROOT / "examples" / "space"
 AUDIT = (Path(__file__).parent / "space_audit.js").read_text(encoding="utf-8")
 SENTENCES = ["the cat sees the dog", "a dog sees a red car", "the red cat", "a car sees the dog and the cat"]
 HOSTILE = "<img src=x onerror='window.hacked=1'><script>hacked=1</script> **b** $x^2$ ${hacked=1} {{value}} &lt;"
-TABS = ["Translate", "Inside", "Intervene", "Training curve", "Model card"]
+TABS = ["Translate", "Inside", "Explore", "Intervene", "Training curve", "Model card"]
 PHONE, DESKTOP = (360, 740), (1200, 900)
 
 
@@ -55,7 +55,7 @@ def folder(tmp_path_factory):
     log = [{"step": 1, "loss": 5.0}, {"step": 2, "loss": 4.0}, {"step": 2, "eval_loss": 4.5}]
     (path / "trainer_state.json").write_text(json.dumps({"log_history": log}))
     (path / "README.md").write_text(
-        "---\nlibrary_name: transformers\n---\n\n# Card of tiny\n\n<script>hacked=1</script>\n"
+        "---\nwidget:\n- text: the dog\n- text: a red car\n---\n\n# Card of tiny\n\n<script>hacked=1</script>\n"
     )
     return path
 
@@ -229,7 +229,7 @@ def test_several_languages(tmp_path):
     assert len(translator.inspect("the cat", options[0]).source) > 2
     components = app.build_page(translator, tmp_path).config["components"]
     choices = [each["props"] for each in components if each["props"].get("label") in ("From", "To")]
-    assert [each["value"] for each in choices] == ["en", "es"] * 3
+    assert [each["value"] for each in choices] == ["en", "es"] * 4
     assert all([code for _, code in each["choices"]] == ["en", "es", "fr"] for each in choices)
 
 
@@ -425,6 +425,25 @@ def test_direction_of_texts(user):
         assert each.value_of_css_property("text-align") == "start"
 
 
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_exploring(user, translator, size):
+    """A sentence of the model card; the frame is the page of `random-transformer explore`."""
+    user.load(size)
+    assert "<script>hacked=1</script>" in user.driver.find_element(By.TAG_NAME, "body").text
+    user.open_tab("Explore")
+    user.button("a red car").click()
+    user.wait(lambda: user.visible("textarea")[0].get_property("value") == "a red car")
+    user.visible("textarea")[0].send_keys(Keys.ENTER)
+    user.driver.switch_to.frame(user.wait(lambda: user.visible("iframe")[0]))
+    user.wait(lambda: user.visible("#search g") and user.visible("#attention .main-svg"))
+    (answer,) = translator.translate(["a red car"], [Options(num_beams=4)])
+    assert user.driver.find_element(By.ID, "translation").text == answer["translations"][0]["text"].strip()
+    assert user.driver.execute_script("return document.documentElement.scrollWidth") <= size[0]
+    user.driver.switch_to.default_content()
+    assert all(address.startswith((user.url, "blob:", "about:")) for address in requests(user.driver))
+    assert errors(user.driver) == []
+
+
 def test_switching_parts_off(user, translator):
     path = "encoder.layers.0.self_attn.output"
     before, after = (answer["translations"][0] for answer in translator.ablate(SENTENCES[0], Options("greedy"), [path]))
@@ -473,9 +492,9 @@ def test_width_contrast_and_labels(user, size, theme):
     user.load(size, theme)
     for name in TABS:
         user.open_tab(name)
-        if name in TABS[:3]:
+        if name in TABS[:4]:
             user.submit(SENTENCES[3])
-            user.wait(lambda: user.visible(".scroll table"))
+            user.wait(lambda result="iframe" if name == "Explore" else ".scroll table": user.visible(result))
         else:
             user.wait(lambda: not user.visible("textarea"))
         assert user.problems() == [], name

@@ -18,6 +18,7 @@ from modeling_random_transformer import RandomTransformerTokenizer, cli
 from modeling_random_transformer.export import export_web_page, load_engine, web
 from modeling_random_transformer.export.graphs import DecoderGraph, EncoderGraph
 from modeling_random_transformer.inference.loading import load_translator
+from modeling_random_transformer.inspection import record_search
 from tests.helpers.browser import errors, requests, require_chromium, static_host
 from tests.helpers.engines import LIMIT, TEXTS, exportable, needs, own_translations
 from tests.helpers.models import padded_batch, random_ids, tiny_model
@@ -71,6 +72,28 @@ def test_other_tokenizers_are_an_error(tmp_path):
     with pytest.raises(ValueError, match=message):
         export_web_page(model, words, tmp_path / "out")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("card", "expected"),
+    [
+        (None, ("", [])),
+        (
+            "---\nwidget:\n- text: a\n- src: b.png\n- c\n- text: d\n---\n# Title\n\nTwo\nlines.\n\nMore.\n",
+            ("Two lines.", ["a", "d"]),
+        ),
+        ("---\nwidget: text\n---\nNo examples.\n", ("", [])),
+        ("---\nlanguage: en\n---\n\nNo examples.\n", ("", [])),
+    ],
+)
+def test_greeting_of_a_model_card(tmp_path, card, expected):
+    path = tmp_path / "README.md"
+    if card is not None:
+        path.write_text(card)
+    assert web.read_greeting(path) == dict(zip(("about", "examples"), expected, strict=True))
+    path.write_text("---\na: [\n---\n")
+    with pytest.raises(ValueError, match=r"README.md must be a model card: "):
+        web.read_greeting(path)
 
 
 # Packages
@@ -140,7 +163,9 @@ def exported(packages, tmp_path_factory):
     model, tokenizer = exportable(seed=1, encoder_layers=1, decoder_layers=2, d_k=5, d_v=3)
     tokenizer.model_max_length = 60
     folder = tmp_path_factory.mktemp("web") / "out"
-    export_web_page(model, tokenizer, folder, dtype="float32", npm_cache=packages)
+    card = folder.parent / "README.md"
+    card.write_text(f"---\nwidget:\n- text: {TEXTS[0]}\n---\n\nIt knows <b>two</b> words.\n")
+    export_web_page(model, tokenizer, folder, dtype="float32", npm_cache=packages, card=card)
     with static_host(folder) as address:
         yield model, tokenizer, address
 
@@ -287,6 +312,56 @@ def test_translate_with_the_keyboard(page, exported):
         page.find_element(By.ID, "translate").send_keys(Keys.SPACE)
         wait_for(page, lambda: text_of(page, "status").startswith("Translated in"))
         assert page.switch_to.active_element.get_attribute("id") == "translate"
+
+
+@pytest.mark.long
+def test_greeting_on_the_page(page, exported):
+    model, tokenizer, _ = exported
+    assert text_of(page, "about") == "It knows <b>two</b> words."
+    (button,) = page.find_elements(By.CSS_SELECTOR, "#examples button")
+    button.click()
+    wait_for(page, lambda: text_of(page, "status").startswith("Translated in"))
+    (expected,) = own_translations(model, tokenizer, 4, TEXTS[:1], 66)
+    assert page.execute_script("return document.getElementById('translation').textContent") == expected
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("num_beams", "limit"), [(4, 66), (3, 5)])
+def test_candidates_of_the_beam_search(page, exported, num_beams, limit):
+    """They are those of `record_search`, with the options of the page's search."""
+    model, tokenizer, _ = exported
+    body = "return (await translator.translate(given[0], given[1])).search"
+    found = run_on_page(page, body, TEXTS[2], {"numBeams": num_beams, "maxNewTokens": limit})
+    options = {
+        "length_penalty": 0.6,
+        "early_stopping": True,
+        "max_new_tokens": limit,
+        "num_return_sequences": num_beams,
+    }
+    inputs = tokenizer(TEXTS[2], return_tensors="pt")
+    _, expected = record_search(model, inputs, num_beams, **options, renormalize_logits=True)
+    assert len(found) == len(expected)
+    assert {one["status"] for one in found} >= {"kept", "finished", "low"}
+    for ours, theirs in zip(found, expected, strict=True):
+        for name in ("index", "parent", "depth", "rank", "id", "place", "status"):
+            assert ours[name] == getattr(theirs, name), name
+        assert ours["total"] == pytest.approx(theirs.total, abs=1e-3)
+        assert ours["score"] == (None if theirs.score is None else pytest.approx(theirs.score, abs=1e-3))
+        assert (ours["attention"] is None) == (theirs.attention is None)
+        if theirs.attention is not None:
+            torch.testing.assert_close(torch.tensor(ours["attention"]), theirs.attention, rtol=0, atol=1e-3)
+
+
+@pytest.mark.long
+def test_tree_of_the_beam_search(page):
+    translate_on_page(page, TEXTS[0], beams="4")
+    nodes = page.find_elements(By.CSS_SELECTOR, "#candidates g")
+    assert len(nodes) > 8
+    nodes[2].click()
+    assert "candidate 2 of step 1." in text_of(page, "candidates")
+    assert errors(page) == []  # also of the Content Security Policy
+    translate_on_page(page, TEXTS[0], beams="1")
+    assert not page.find_element(By.ID, "search").is_displayed()
 
 
 def submit_on_page(browser, texts):

@@ -17,6 +17,7 @@ worker.onmessage = ({ data }) => {
   busy = false;
   if (data.settings) {
     byId("model").textContent = describe(data.settings);
+    greet(data.settings);
     byId("translate").disabled = false;
     setStatus("Ready.");
   }
@@ -34,6 +35,21 @@ function describe(settings) {
   return `${settings.encoder_layers} + ${settings.decoder_layers} layers, d_model ${settings.d_model}, `
     + `${settings.num_heads} heads, ${count(settings.vocab_size)} tokens, ${count(settings.parameters)} parameters `
     + `(${settings.dtype}).`;
+}
+
+// What the model can translate, and sentences to click.
+function greet({ about, examples }) {
+  byId("about").textContent = about;
+  byId("examples").replaceChildren(...examples.map((text) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = text;
+    button.addEventListener("click", () => {
+      byId("source").value = text;
+      translate();
+    });
+    return button;
+  }));
 }
 
 // Send a request to the worker; while it is busy, the last one waits. The button stays enabled, because a control that is
@@ -54,12 +70,14 @@ function show(result) {
   byId("translation").textContent = result.text;
   byId("attention").hidden = false;
   showAttention(result);
+  byId("search").hidden = !result.search;
+  if (result.search) drawSearch(byId("candidates"), result.search, result.source);
   setStatus(`Translated in ${((performance.now() - started) / 1000).toFixed(2)} seconds.`);
 }
 
 function fail(message) {
   byId("translation").textContent = "";
-  byId("attention").hidden = true;
+  byId("attention").hidden = byId("search").hidden = true;
   showError(message);
 }
 

@@ -20,25 +20,43 @@ export async function greedySearch(step, options) {
   return tokens;
 }
 
-// Stops when there are numBeams finished hypotheses, as with early_stopping=True.
+// Stops when there are numBeams finished hypotheses, as with early_stopping=True. Returns the tokens of the best one, and
+// all candidates of the search, as `record_search` in inspection/beam_search.py: `row` is the beam that continues one.
 export async function beamSearch(step, options) {
   const { numBeams, maxNewTokens, ends } = options;
   const kept = Math.max(2, 1 + ends.size) * numBeams; // at least numBeams of them do not end
-  let beams = [{ tokens: [], last: options.start, parent: 0, score: 0 }];
+  const root = { tokens: [], last: options.start, parent: 0, score: 0 };
+  const nodes = [node(root, null, 0)];
+  let beams = [Object.assign(root, { node: nodes[0] })];
   let finished = [];
   for (let length = 1; length <= maxNewTokens && finished.length < numBeams; length++) {
     const logits = await step(beams.map((beam) => beam.last), beams.map((beam) => beam.parent));
     const candidates = continuations(beams, logits, length === 1 ? options.first : null, kept, options);
     const ended = candidates.map((candidate) => length === maxNewTokens || ends.has(candidate.last));
     for (const [rank, candidate] of candidates.entries()) {
-      if (rank < numBeams && ended[rank]) {
-        finished.push({ tokens: candidate.tokens, score: candidate.score / length ** options.lengthPenalty });
-      }
+      candidate.node = node(candidate, beams[candidate.parent].node, rank);
+      candidate.node.index = nodes.push(candidate.node) - 1;
+      if (!ended[rank]) continue;
+      const score = candidate.score / length ** options.lengthPenalty;
+      if (ends.has(candidate.last)) Object.assign(candidate.node, { score, status: rank < numBeams ? "displaced" : "late" });
+      if (rank < numBeams) finished.push({ tokens: candidate.tokens, score, node: candidate.node });
     }
     finished = best(finished, numBeams);
     beams = candidates.filter((_, rank) => !ended[rank]).slice(0, numBeams);
+    beams.forEach((beam, row) => Object.assign(beam.node, { row, status: "kept" }));
   }
-  return finished[0].tokens;
+  const last = nodes.filter(({ depth, status }) => depth === nodes.at(-1).depth && ["kept", "low"].includes(status));
+  last.forEach((one) => Object.assign(one, { row: null, status: "stopped" }));
+  finished.forEach((one, place) => Object.assign(one.node, { place, score: one.score, status: "finished" }));
+  return { tokens: finished[0].tokens, nodes };
+}
+
+// A candidate for `drawSearch`.
+function node({ tokens, last, score }, parent, rank) {
+  return {
+    index: 0, parent: parent && parent.index, depth: tokens.length, rank, id: last, log_probability: parent ? score - parent.total : 0,
+    total: score, status: parent ? "low" : "kept", score: null, place: null, row: parent ? null : 0, attention: null,
+  };
 }
 
 // The `count` best continuations of all beams by one token, the best first.

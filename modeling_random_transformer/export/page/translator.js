@@ -74,9 +74,12 @@ export class Translator {
       numBeams,
       lengthPenalty: settings.length_penalty,
     };
-    const search = numBeams > 1 ? beamSearch : greedySearch;
-    const target = await search((tokens, parents) => state.step(tokens, parents), options);
+    const step = (tokens, parents) => state.step(tokens, parents);
+    const { tokens: target, nodes } = numBeams > 1 ? await beamSearch(step, options) : { tokens: await greedySearch(step, options) };
     return {
+      search: nodes && nodes.map((node) => ({
+        ...node, token: this.tokenTexts([node.id])[0], attention: node.row === null ? null : state.attention[node.depth][node.row],
+      })),
       text: this.decode(target),
       source: this.tokenTexts(source),
       target: this.tokenTexts(target),
@@ -114,6 +117,7 @@ class DecoderState {
     this.decoder = translator.decoder;
     this.encoded = encoded;
     this.cache = translator.emptyCache();
+    this.attention = []; // of each step and beam, [layers][source]: the mean over the heads
   }
 
   async step(tokens, parents) {
@@ -121,13 +125,21 @@ class DecoderState {
     const feeds = {
       ...this.encoded, ...Object.fromEntries(past), decoder_input_ids: int64(tokens, [1, tokens.length, 1]),
     };
-    const names = this.decoder.outputNames.filter((name) => name !== "cross_attentions");
-    const { logits, ...present } = await this.decoder.run(feeds, names);
+    const { logits, cross_attentions, ...present } = await this.decoder.run(feeds);
+    this.attention.push(meanOverHeads(cross_attentions));
     this.cache = Object.fromEntries(Object.entries(present).map(([name, tensor]) => [
       name.replace("present", "past"), tensor]));
     const vocabSize = logits.dims.at(-1);
     return tokens.map((_, i) => logits.data.subarray(i * vocabSize, (i + 1) * vocabSize));
   }
+}
+
+// The mean over the heads of a tensor [1, beams, layers, heads, 1, source], as nested arrays.
+function meanOverHeads({ dims: [, beams, layers, heads, , sources], data }) {
+  const mean = (start, i) => Array.from({ length: heads }, (_, head) => data[start + head * sources + i])
+    .reduce((sum, weight) => sum + weight, 0) / heads;
+  return Array.from({ length: beams }, (_, beam) => Array.from({ length: layers }, (_, layer) =>
+    Array.from({ length: sources }, (_, i) => mean((beam * layers + layer) * heads * sources, i))));
 }
 
 // Select beams of a tensor [1, beams, …].
