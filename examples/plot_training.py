@@ -13,6 +13,7 @@ import matplotlib
 
 from modeling_random_transformer.commands.command_line import Parser, run_command, run_script
 from modeling_random_transformer.training import newest_complete
+from tutorials.report import save_figure
 
 matplotlib.use("Agg")  # renders to files, without a display
 from matplotlib import pyplot as plt
@@ -85,7 +86,7 @@ def plot(logs: dict[str, list[dict[str, Any]]], output: Path) -> None:
             axis.legend(fontsize="small")
     axes[-1, 0].set_xlabel("optimizer step")
     figure.tight_layout()
-    figure.savefig(output, dpi=120)
+    save_figure(figure, output, dpi=120)
     plt.close(figure)
 
 

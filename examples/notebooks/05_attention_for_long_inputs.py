@@ -129,6 +129,9 @@ for name, label in long_inputs.IMPLEMENTATIONS.items():
     points = {length: by_name[name].milliseconds for length, by_name in costs.items() if name in by_name}
     axes.plot(list(points), list(points.values()), marker="o", label=label, color=long_inputs.COLORS[name])
 axes.set(xscale="log", yscale="log", xlabel="tokens", ylabel="process time, ms")
+axes.set_xticks(lengths, map(str, lengths))
+axes.set_xticks([], minor=True)
+axes.yaxis.set_major_formatter("{x:g}")
 _ = axes.legend(frameon=False, fontsize=8)
 growth = {name: costs[2048][name].megabytes / costs[512][name].megabytes for name in costs[2048]}
 assert growth["eager"] > 12

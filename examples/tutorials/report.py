@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich import box
@@ -39,9 +40,16 @@ def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]
 
 
 def save_plot(figure: Figure, path: Path) -> None:
-    """Save a plot as a PNG, and print its path."""
-    figure.savefig(path, dpi=100)
+    """Save a plot as a PNG and as an SVG, and print the path of the PNG."""
+    save_figure(figure, path, dpi=100)
     console.print(f"Plot: {path}", soft_wrap=True)
+
+
+def save_figure(figure: Figure, path: Path, dpi: int = 160) -> None:
+    """Save a figure as a PNG and, for slides, as an SVG beside it, which does not depend on the time."""
+    figure.savefig(path, dpi=dpi)
+    with rc_context({"svg.hashsalt": path.stem}):
+        figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
 
 
 def show_summary(scores: dict[str, tuple[float, float]], seconds: float, folder: Path, sentence: str) -> None:
@@ -70,7 +78,7 @@ def draw_losses(history: Sequence[dict[str, float]], path: Path, config: Any, la
     axes.set(xlabel="step", ylabel="cross-entropy (nats per token)", ylim=(0, None))
     format_axes(axes, "Training and evaluation loss")
     axes.legend(frameon=False)
-    figure.savefig(path, dpi=160)
+    save_figure(figure, path)
 
 
 def minimum_loss(vocab_size: int, label_smoothing: float) -> float:
@@ -96,13 +104,16 @@ def draw_attention(model: Any, tokenizer: Any, sentence: str, path: Path) -> Non
         weights[layer],
         rows=rows,
         columns=columns,
-        title=f"Cross-attention\n(layer {layer}, mean of {layers[0].shape[1]} heads)",
+        title=f"Cross-attention, layer {layer}, mean of {layers[0].shape[1]} heads",
+        labels=("source token (key)", "predicted token (query)"),
         path=path,
     )
 
 
-def draw_heat_map(weights: Tensor, rows: Sequence[str], columns: Sequence[str], title: str, path: Path) -> None:
-    """Plot `weights` in [0, 1], `[rows, columns]`, as a PNG."""
+def draw_heat_map(
+    weights: Tensor, rows: Sequence[str], columns: Sequence[str], title: str, labels: tuple[str, str], path: Path
+) -> None:
+    """Plot `weights` in [0, 1], `[rows, columns]`, as a PNG and an SVG. `labels` are those of columns and rows."""
     figure = Figure(figsize=(max(5.0, 2.5 + 0.55 * len(columns)), 1.8 + 0.42 * len(rows)), layout="constrained")
     axes = figure.subplots()
     cells = axes.pcolormesh(weights.numpy(), cmap="Blues", vmin=0, vmax=1, edgecolors="white", linewidth=1.5)
@@ -111,11 +122,14 @@ def draw_heat_map(weights: Tensor, rows: Sequence[str], columns: Sequence[str], 
     axes.set_yticks(cell_centers(rows), rows, parse_math=False)
     axes.invert_yaxis()
     axes.xaxis.tick_top()
+    axes.xaxis.set_label_position("top")
+    axes.set_xlabel(labels[0], fontsize=11)
+    axes.set_ylabel(labels[1], fontsize=11)
     axes.tick_params(length=0, labelsize=11)
     axes.spines[:].set_visible(False)
     axes.set_title(title, loc="left", fontweight="bold", fontsize=11, pad=12)
     figure.colorbar(cells, ax=axes, label="attention weight", shrink=0.8, pad=0.02).outline.set_visible(False)
-    figure.savefig(path, dpi=160)
+    save_figure(figure, path)
 
 
 def format_axes(axes: Axes, title: str, grid: bool = True) -> None:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from modeling_random_transformer.utils.atomic_files import write_atomically
 from modeling_random_transformer.utils.text import markdown_table
 
-from .report import BLUE, GRAY, GRID_COLOR, ORANGE
+from .report import BLUE, GRAY, GRID_COLOR, ORANGE, save_figure
 from .table3_rows import ROWS
 from .table3_runs import Result
 
@@ -76,7 +76,7 @@ class Table3:
             self._draw_differences(axes, rows, metric)
             axes.axvline(0, color=GRAY, linestyle=":")
             axes.set_title(f"Δ {label} from the base model", loc="left", fontweight="bold")
-            axes.set_yticks(range(len(rows)), rows)
+            axes.set_yticks(range(len(rows)), [ROWS[name].change for name in rows])
             axes.grid(axis="x", color=GRID_COLOR)
             axes.spines[["top", "right"]].set_visible(False)
         figure.axes[0].invert_yaxis()
@@ -112,9 +112,10 @@ def write_report(table: Table3, settings: str, folder: Path) -> None:
     write_atomically(folder / "table3.md", [text.encode()])
     figure, path = table.figure(), folder / "table3.png"
     if figure is None:
-        path.unlink(missing_ok=True)  # that of an earlier call with other rows
+        for each in (path, path.with_suffix(".svg")):
+            each.unlink(missing_ok=True)  # that of an earlier call with other rows
     else:
-        figure.savefig(path, dpi=160)
+        save_figure(figure, path)
 
 
 def _with_range(values: Sequence[float], decimals: int) -> str:

@@ -218,9 +218,9 @@ def check_exercise(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(complexity, "SIZES", ((4, 4),))
         assert exercises.main([str(number), "--output_dir", str(tmp_path), *arguments]) == 0
         assert capsys.readouterr().out.startswith(f"{number}. {exercise.question}\n")
-        plots = list(tmp_path.iterdir())
-        assert len(plots) == hasattr(module, "draw")
-        assert all(path.read_bytes().startswith(b"\x89PNG") for path in plots)
+        plots = sorted(tmp_path.iterdir())
+        assert [path.suffix for path in plots] == [".png", ".svg"] * hasattr(module, "draw")
+        assert all(path.read_bytes().startswith((b"\x89PNG", b"<?xml")) for path in plots)
 
     return check
 

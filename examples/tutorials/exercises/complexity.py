@@ -267,21 +267,23 @@ def show(result: ComplexityResult, folder: Path) -> None:
 
 
 def draw(result: ComplexityResult) -> Figure:
-    figure = Figure(figsize=(10, 3.8), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    for kind, gradients in result.gradient.items():
+    """One below the other, for narrow screens; bars, since the curves of two kinds are equal."""
+    figure = Figure(figsize=(6, 7), layout="constrained")
+    upper, lower = figure.subplots(2, 1)
+    for index, (kind, gradients) in enumerate(result.gradient.items()):
         distances = range(len(gradients) - 1, -1, -1)
         shown = [value or math.nan for value in gradients]  # no gradient: outside of a logarithmic axis
-        left.plot(distances, shown, label=kind, color=COLORS[kind], linewidth=2)
+        upper.plot(distances, shown, label=kind, color=COLORS[kind], linewidth=2)
         shares = [100 * share for share in result.recall[kind].values()]
-        right.plot(RECALL_LENGTHS, shares, color=COLORS[kind], linewidth=2, marker="o", markersize=4)
-    left.set_yscale("log")
-    left.set_xlabel("distance of the token")
-    right.set(xlabel="length", ylim=(0, 105))
-    right.set_xscale("log", base=2)
-    right.set_xticks(RECALL_LENGTHS, map(str, RECALL_LENGTHS))
-    right.axhline(100 / SYMBOLS, color=GRAY, linestyle=":")
-    format_axes(left, "Gradient of the last state")
-    format_axes(right, "Recall of the first token after training, %")
-    figure.legend(loc="outside lower center", ncols=len(COLORS), frameon=False)
+        places = [place + 0.2 * index - 0.3 for place in range(len(shares))]
+        lower.bar(places, shares, width=0.18, color=COLORS[kind])
+    upper.set_yscale("log")
+    upper.set_yticks([10.0**exponent for exponent in range(0, -17, -4)])
+    upper.set(xlabel="distance of the token", ylabel="norm of the gradient")
+    lower.set(xlabel="length of the sequence, tokens", ylabel="correct predictions, %", ylim=(0, 105))
+    lower.set_xticks(range(len(RECALL_LENGTHS)), map(str, RECALL_LENGTHS))
+    lower.axhline(100 / SYMBOLS, color=GRAY, linestyle=":", label="chance")
+    format_axes(upper, "Gradient of the last state with respect to a token")
+    format_axes(lower, "Recall of the first token after training")
+    figure.legend(loc="outside lower center", ncols=3, frameon=False)
     return figure

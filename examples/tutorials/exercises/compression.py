@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
 from transformers import AutoModelForSeq2SeqLM, set_seed
 
 from modeling_random_transformer import DynamicInt8Config, RandomTransformerForConditionalGeneration
 
 from ..pruning import Head, head_importance, measure
-from ..report import BLUE, GRAY, GREEN, ORANGE, RED, format_axes, save_plot, show_table
+from ..report import show_table
 from ..training_helpers import train_briefly
 from .trained import load_trained
 
@@ -20,7 +19,6 @@ RANKING_PAIRS, TEST_PAIRS = 150, 200  # for the importance of the heads, and for
 STEPS, LEARNING_RATE = 200, 1e-3  # of fine-tuning
 PRUNED = (0.25, 0.5, 0.75)  # fractions of the heads
 COMPLETE, INT8, HEADS, SHARED, SMALL = "complete", "8-bit weights", "pruned heads", "shared layers", "first layer only"
-COLORS = {COMPLETE: GRAY, INT8: ORANGE, HEADS: GREEN, SHARED: BLUE, SMALL: RED}
 
 
 @dataclass
@@ -28,7 +26,7 @@ class Compressed:
     """A compressed model.
 
     Attributes:
-        method: the method of compression, a key of `COLORS`.
+        method: the method of compression.
         name: the method and its degree.
         megabytes: size of the weights.
         bleu: of greedy translations of held-out sentences, 0 to 100.
@@ -114,20 +112,6 @@ def quantize(model: RandomTransformerForConditionalGeneration) -> tuple[Any, flo
 # Output
 
 
-def show(result: Sequence[Compressed], folder: Path) -> None:
+def show(result: Sequence[Compressed], _folder: Path) -> None:
     rows = [(of.name, f"{of.megabytes:.2f}", f"{of.bleu:.1f}", f"{of.exact_match:.1f}%") for of in result]
     show_table("Held-out sentences", ("model", "MB", "BLEU", "exact match"), rows)
-    save_plot(draw(result), folder / "compression.png")
-
-
-def draw(result: Sequence[Compressed]) -> Figure:
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.subplots()
-    for of in result:
-        axes.scatter(of.megabytes, of.bleu, s=45, color=COLORS[of.method])
-        offset = (0, -15 if of.method == SMALL else 7)  # shared layers have the same size
-        axes.annotate(of.name, (of.megabytes, of.bleu), xytext=offset, textcoords="offset points", ha="center")
-    largest = max(of.megabytes for of in result)
-    axes.set(xlabel="size of the weights, MB", ylabel="BLEU", xlim=(0, 1.12 * largest), ylim=(0, 108))
-    format_axes(axes, "Size against quality")
-    return figure
