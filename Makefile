@@ -26,7 +26,7 @@ KERNEL_TESTS := tests/test_int8.py tests/test_ops.py tests/test_fast_decoder.py 
 	tests/export/test_ctranslate2.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test pytest test-all test-fast test-device test-kernels test-mutants test-lowest test-newest test-matrix coverage lint format notebooks lab classroom docs clean
+.PHONY: help demo test pytest test-all test-fast test-device test-kernels test-mutants test-lowest test-newest test-matrix coverage lint format notebooks lab classroom docs site clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -97,6 +97,10 @@ classroom: $(VENV)/.docs ## a folder for lessons without internet, for this kind
 docs: $(VENV)/.docs ## build the documentation site in outputs/site; warnings are errors
 	$(VENV)/bin/mkdocs build --strict
 
+site: $(VENV)/.site ## documentation, web translator and explorer as a static site in outputs/site (requires npm)
+	test -f outputs/quickstart/README.md || $(VENV)/bin/python examples/quickstart.py
+	$(VENV)/bin/python examples/build_site.py outputs/quickstart
+
 clean: ## delete environments, caches and outputs
 	rm -rf $(VENV) $(LOWEST) $(NEWEST) .venv-[0-9]* .cache .coverage outputs
 
@@ -128,4 +132,8 @@ $(NEWEST)/%: REPIN := s/==.*//
 		'random-transformer[notebooks]',--constraint constraints.txt --editable '.[notebooks]') jupyterlab
 	touch $@
 
-.PRECIOUS: %/.demo %/.ready %/.docs %/.lab
+%/.site: %/.docs
+	$*/bin/python -m pip install $(QUIET) --constraint $*/constraints.txt --no-build-isolation --editable '.[site]'
+	touch $@
+
+.PRECIOUS: %/.demo %/.ready %/.docs %/.lab %/.site

@@ -1,0 +1,41 @@
+"""What mkdocs does with each page: Mermaid diagrams are drawn as SVG, and a click on a picture opens it alone.
+
+Without it, the theme would load a script from another host to draw the diagrams.
+"""
+
+import hashlib
+import re
+from pathlib import Path
+from typing import Any
+
+import mermaidx
+
+SETTINGS = '%%{init: {"flowchart": {"htmlLabels": false, "wrappingWidth": 400}, "theme": "neutral"}}%%\n'
+IMAGE = re.compile(r'<img alt="[^"]*" src="([^"]*/images/[^"]+)"\s*/?>')
+
+
+def on_config(config: Any) -> Any:
+    """Draw the blocks of Mermaid code."""
+    (fence,) = config.mdx_configs["pymdownx.superfences"]["custom_fences"]
+    fence["format"] = draw
+    return config
+
+
+def draw(source: str, *_: Any, **__: Any) -> str:
+    """The SVG of a diagram. It is as wide as its text needs, and scrolls on a narrow screen."""
+    name = f"diagram-{hashlib.sha256(source.encode()).hexdigest()[:8]}"  # the styles of diagrams of a page are separate
+    svg = mermaidx.render(SETTINGS + source).svg().replace("my-svg", name)
+    box = "overflow-x: auto; background: #fff; padding: 8px; border-radius: 4px"
+    return f'<div style="{box}" tabindex="0"><div style="min-width: 620px">{svg}</div></div>'
+
+
+def on_page_content(content: str, config: Any, **_: Any) -> str:
+    """Link each picture to its SVG, which can be enlarged, or to itself."""
+
+    def linked(found: re.Match[str]) -> str:
+        source = found[1]
+        large = source.replace(".png", ".svg")
+        exists = Path(config.docs_dir, "images", Path(large).name).is_file()
+        return f'<a href="{large if exists else source}" title="open alone">{found[0]}</a>'
+
+    return IMAGE.sub(linked, content)
