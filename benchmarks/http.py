@@ -1,12 +1,13 @@
 """Sentences per second and latency of `random-transformer serve` under load, beside `translate`.
 
 Clients send one sentence after the other, and check every answer. Rounds of the server and of `translate`, on the
-same sentences, take turns.
+same sentences, take turns. On a machine with other work, compare the CPU times.
 """
 
 import argparse
 import asyncio
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -37,28 +38,32 @@ def run(options: argparse.Namespace) -> None:
     model, tokenizer = load_translator(options.model, engine=options.engine)
     search: dict[str, Any] = {"split_sentences": True, "src_lang": LANGUAGES[0], "progress": False}
     expected = dict(zip(texts, translate(texts, model, tokenizer, **search), strict=True))
-    ratios, seconds, wrong = [], [], 0
+    ratios, of_cpu, seconds, wrong = [], [], [], 0
     with server(options) as (port, process):
         asyncio.run(load(port, options.clients, 3, cycle(texts)))  # warm-up
         before = memory(process)
         for _ in range(options.rounds):
-            start = time.perf_counter()
+            start, cpu = time.perf_counter(), cpu_time(process)
             answers = asyncio.run(load(port, options.clients, options.seconds / options.rounds, cycle(texts)))
-            of_server = time.perf_counter() - start
+            of_server, cpu_of_server = time.perf_counter() - start, cpu_time(process) - cpu
             wrong += sum(answer != expected[text] for text, answer, _ in answers)
             seconds += [each for _, _, each in answers]
-            start = time.perf_counter()
+            start, cpu = time.perf_counter(), time.process_time()
             translate([text for text, _, _ in answers], model, tokenizer, **search)
             ratios.append((time.perf_counter() - start) / of_server)
+            of_cpu.append((time.process_time() - cpu) / cpu_of_server)
             print(
                 f"{len(answers) / of_server:.0f} sentences/s, {ratios[-1]:.2f} times as fast as translate", flush=True
             )
         print(f"memory of the server: {before:.0f} MB before, {memory(process):.0f} MB after")
     cuts = statistics.quantiles(seconds, n=100)
-    print(
-        f"{len(seconds)} answers, {wrong} of them wrong; ratio {statistics.median(ratios):.2f} "
-        f"({min(ratios):.2f} to {max(ratios):.2f}); p50 {cuts[49]:.2f} s, p95 {cuts[94]:.2f} s, p99 {cuts[98]:.2f} s"
-    )
+    print(f"{len(seconds)} answers, {wrong} of them wrong")
+    print(f"speed over that of translate: {show(ratios)}; CPU time of translate over the server's: {show(of_cpu)}")
+    print(f"time of an answer: p50 {cuts[49]:.2f} s, p95 {cuts[94]:.2f} s, p99 {cuts[98]:.2f} s")
+
+
+def show(ratios: list[float]) -> str:
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
 
 
 @contextmanager
@@ -94,6 +99,12 @@ async def load(port: int, clients: int, seconds: float, texts: Iterator[str]) ->
 
     await asyncio.gather(*(client() for _ in range(clients)))
     return found
+
+
+def cpu_time(process: int) -> float:
+    """The CPU time of a process, in seconds."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def memory(process: int) -> float:
