@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> None:
             )
         print(f"memory of the server: {before:.0f} MB before, {memory(process):.0f} MB after")
     cuts = statistics.quantiles(seconds, n=100)
-    print(f"{len(seconds)} answers, {wrong} of them wrong")
+    print(f"{len(seconds)} answers, {wrong} different from those of translate")
     print(f"speed over that of translate: {show(ratios)}; CPU time of translate over the server's: {show(of_cpu)}")
     print(f"time of an answer: p50 {cuts[49]:.2f} s, p95 {cuts[94]:.2f} s, p99 {cuts[98]:.2f} s")
 
