@@ -119,13 +119,15 @@ def parse_flags(
 def read_arguments(argv: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     """The arguments in the recipe, if the first argument is its path, and the flags.
 
-    `bf16: auto` in a recipe becomes a boolean: whether the device computes in bfloat16.
+    `bf16: auto` in a recipe becomes a boolean: whether the device computes in bfloat16. transformers requires `use_cpu`
+    with it on a machine without an accelerator.
     """
     if not argv or Path(argv[0]).suffix not in (".yaml", ".yml", ".json"):
         return {}, list(argv)
     recipe, flags = read_recipe(Path(argv[0])), list(argv[1:])
     if recipe.get("bf16") == "auto":
-        recipe["bf16"] = has_bfloat16()
+        on_cpu = bool(recipe.get("use_cpu")) or "--use_cpu" in flags or not torch.accelerator.is_available()
+        recipe |= {"bf16": has_bfloat16(on_cpu), "use_cpu": on_cpu}
         if "--bf16" not in flags:
             logger.warning("bf16 is %s: %s", recipe["bf16"], REASONS[recipe["bf16"]])
     return recipe, flags
@@ -136,12 +138,11 @@ def flatten(arguments: Mapping[str, Any]) -> Iterator[str]:
     return chain.from_iterable(to_flags(arguments))
 
 
-def has_bfloat16() -> bool:
-    """Whether the accelerator, or the CPU without one, has instructions for bfloat16; emulation is slow."""
-    if torch.cuda.is_available():
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    capabilities = torch.cpu.get_capabilities()
-    return torch.accelerator.is_available() or any(capabilities.get(name) for name in BFLOAT16)
+def has_bfloat16(on_cpu: bool) -> bool:
+    """Whether the CPU, or the accelerator, has instructions for bfloat16; emulation is slow."""
+    if on_cpu:
+        return any(torch.cpu.get_capabilities().get(name) for name in BFLOAT16)
+    return not torch.cuda.is_available() or torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def read_recipe(path: Path) -> dict[str, Any]:

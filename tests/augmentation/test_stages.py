@@ -210,14 +210,36 @@ def test_the_recipes_of_the_repository(recipe, names, folder, tmp_path):
     assert model.model_name_or_path is None or model.model_name_or_path.endswith(names[-2])
 
 
-@pytest.mark.parametrize("name", ["avx512_bf16", "bf16", None])
-def test_bfloat16_is_chosen_by_the_instructions_of_the_device(name, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, str(name): True})
+@pytest.mark.parametrize(
+    ("capability", "gpu", "flags", "expected"),
+    [
+        ("avx512_bf16", None, [], {"bf16": True, "use_cpu": True}),
+        ("bf16", None, [], {"bf16": True, "use_cpu": True}),
+        (None, None, [], {"bf16": False, "use_cpu": True}),
+        (None, True, [], {"bf16": True, "use_cpu": False}),
+        ("amx_bf16", False, [], {"bf16": False, "use_cpu": False}),
+        (None, True, ["--use_cpu"], {"bf16": False, "use_cpu": True}),
+    ],
+)
+def test_bfloat16_is_chosen_by_the_instructions_of_the_device(
+    capability, gpu, flags, expected, tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu is not None)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: gpu)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: gpu is not None)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, str(capability): True})
     (tmp_path / "recipe.yaml").write_text("bf16: auto")
-    recipe, _ = command.read_arguments([str(tmp_path / "recipe.yaml")])
-    assert recipe == {"bf16": name is not None}
-    assert caplog.messages == [
-        f"bf16 is {name is not None}: the device has {'' if name else 'no '}bfloat16 instructions."
-    ]
+    recipe, _ = command.read_arguments([str(tmp_path / "recipe.yaml"), *flags])
+    assert recipe == expected
+    has = "has" if expected["bf16"] else "has no"
+    assert caplog.messages == [f"bf16 is {expected['bf16']}: the device {has} bfloat16 instructions."]
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="only a machine without an accelerator requires use_cpu")
+def test_bfloat16_on_a_cpu_needs_no_other_argument(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
+    write_corpus(tmp_path)
+    (tmp_path / "recipe.yaml").write_text("bf16: auto")
+    _, _, args, _ = command.parse_arguments([str(tmp_path / "recipe.yaml"), *flags(tmp_path, "out", use_cpu=None)])
+    assert args.bf16
+    assert args.device.type == "cpu"
