@@ -259,6 +259,7 @@ class Recipe:
         """The arguments of the data of a stage: its sets, with the synthetic pairs of other stages."""
         values = {entry.name: getattr(data, entry.name) for entry in fields(DataArguments)} | dict.fromkeys(FILES)
         synthetic = [self.files_of(each.name) for each in self.stages if each.name in stage.synthetic]
+        synthetic = [files for files in synthetic if files[0].stat().st_size]  # all translations may be empty
         sets = {split: [self.files_of(DATA, split)] for split in SETS if self.files_of(DATA, split)[0].exists()}
         sets["train"] += synthetic
         for split, pairs in sets.items():
