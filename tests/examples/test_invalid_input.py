@@ -44,7 +44,7 @@ ARGUMENTS = [
         "10 --model model",
         "--model must be trained by the quickstart on its sample data, got no model",
     ),
-    ("notebooks.execute", "77", "a number must be one of 01, 02, 03, 04, 05, got '77'."),
+    ("notebooks.execute", "77", "a number must be one of 00, 01, 02, 03, 04, 05, 06, 07, got '77'."),
     ("parse_sentences", "--test_file file", "--train_file, --validation_file, --test_file must be given together"),
     ("parse_sentences", "--config_overrides width=3", "config_overrides must be like"),
     ("plot_training", "empty", "run must be a folder with a complete checkpoint, or a trainer_state.json, got empty."),

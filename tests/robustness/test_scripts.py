@@ -128,4 +128,11 @@ def status_of_child(main) -> int:
 
 def test_heat_map_labels_may_contain_dollar_signs(tmp_path):
     for tokens in (["$$", "a"], ["$\\frac$", "$x"], ["$", "$"]):
-        draw_heat_map(torch.rand(2, 2), rows=tokens, columns=tokens, title="weights", path=tmp_path / "a.png")
+        draw_heat_map(
+            torch.rand(2, 2),
+            rows=tokens,
+            columns=tokens,
+            title="weights",
+            labels=("$", "target"),
+            path=tmp_path / "a.png",
+        )
