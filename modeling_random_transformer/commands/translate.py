@@ -5,6 +5,7 @@
     random-transformer translate --model outputs/quickstart < test.en > test.es
     random-transformer translate --model outputs/quickstart --input test.en --output test.es
     random-transformer translate --model outputs/quickstart --engine ctranslate2 --input test.en --output test.es
+    random-transformer translate --model outputs/quickstart --format html --input page.html --output page.es.html
     random-transformer translate --model outputs/first --model outputs/second --input test.en --output test.es
     accelerate launch --multi_gpu --num_processes 8 -m modeling_random_transformer translate \\
         --model outputs/quickstart --input big.en --output big.es
@@ -24,10 +25,12 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..inference.html_translation import translate_html
 from ..inference.translation import TranslationOptions, translate_n_best
 from ..inference.translation_files import FORMATS, candidate_lines, open_lines, translate_file
 from ..inputs_random_transformer import name_lines_in_errors
-from ..utils.compressed_files import check_output, check_plain_text, stream_name
+from ..utils.compressed_files import check_output, check_plain_text, open_binary, stream_name
+from ..utils.errors import reraise_as_value_error
 from ..utils.text import encode_lines
 from .command_line import STANDARD, InferenceArguments, Parser, existing_file, write_output
 from .engine_arguments import EngineArguments
@@ -51,6 +54,8 @@ class Arguments(EngineArguments, InferenceArguments):
         seed: random seed of --sample
         max_source_tokens: truncate longer texts (default: a text above the tokenizer's or the model's limit is an
             error); with --split_sentences, split longer sentences (default: 128)
+        format: html: the input is an HTML document, or each sentence is a fragment; its tags, scripts and styles stay
+            unchanged, and sentences are always split
         split_sentences: translate each line sentence by sentence, for a model that is trained on sentences;
             --source_lang determines the abbreviations, by default English ones
 
@@ -70,6 +75,7 @@ class Arguments(EngineArguments, InferenceArguments):
     temperature: float | None = None
     seed: int = field(default=0, metadata={"type": int})
     max_source_tokens: int | None = None
+    format: str = field(default="text", metadata={"choices": ("text", "html")})
     split_sentences: bool = False
 
     def __post_init__(self) -> None:
@@ -78,6 +84,8 @@ class Arguments(EngineArguments, InferenceArguments):
         if self.temperature is not None and not (self.sample and self.temperature > 0):
             raise ValueError(f"--temperature must be a positive number, given with --sample, got {self.temperature}.")
         super().__post_init__()
+        if self.format == "html" and (self.n_best or self.prefix_file or self.output_format != "text"):
+            raise ValueError("--format must be text with --n_best, --prefix_file or --output_format, got html.")
         check_plain_text("--input", self.input)
         check_output("--output", self.output, input=self.input, prefix_file=self.prefix_file)
         TranslationOptions.from_kwargs(**self.options)
@@ -104,8 +112,12 @@ def run(program: str, argv: Sequence[str]) -> None:
     """Load the model and translate."""
     arguments = Parser(program, __doc__).parse(Arguments, argv)
     files = [path for path in (arguments.input, arguments.prefix_file) if path is not None]
-    from_file_to_file = arguments.output != STANDARD and all(path.is_file() for path in files)
+    is_html = arguments.format == "html"
+    from_file_to_file = not is_html and arguments.output != STANDARD and all(path.is_file() for path in files)
     with arguments.load(from_file_to_file, **arguments.engine_options) as (model, tokenizer):
+        if is_html:
+            translate_document(arguments, model, tokenizer)
+            return
         if not from_file_to_file:
             translate_lines(arguments, model, tokenizer)
             return
@@ -127,3 +139,15 @@ def translate_lines(arguments: Arguments, model: PreTrainedModel, tokenizer: Pre
         candidates = translate_n_best(texts, model, tokenizer, **job, **arguments.options)
         lines_to_write = candidate_lines(candidates, arguments.output_format, arguments.n_best)
         write_output(arguments.output, encode_lines(lines_to_write))
+
+
+def translate_document(arguments: Arguments, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Translate an HTML document, or sentences that are fragments of one."""
+    documents = [f"{fragment}\n" for fragment in arguments.sentences]
+    if not documents:
+        with open_binary(arguments.input) as file, reraise_as_value_error(f"{arguments.input} must be UTF-8 text"):
+            documents = [file.read().decode()]
+    options = arguments.options | {"chunk_size": arguments.chunk_size}
+    del options["n_best"]
+    found = translate_html(documents, model, tokenizer, **options)
+    write_output(arguments.output, (document.encode() for document in found))

@@ -3,6 +3,8 @@
     model, tokenizer = load_translator("outputs/en-es")
     translate(["hello world"], model, tokenizer)                 # → ["hola mundo"]
     for line in translate_stream(read_lines(file), model, tokenizer): ...
+    translate([paragraphs], model, tokenizer, split_sentences=True)
+    translate_html(["<p>hello <b>world</b></p>"], model, tokenizer)
     translate_file("big.en", "big.es", model, tokenizer)         # sharded over processes; the same call resumes
     for candidates in translate_n_best(texts, model, tokenizer, n_best=4): ...     # with scores, the best first
 
@@ -17,6 +19,7 @@ All of them take any model of `AutoModelForSeq2SeqLM`. The metrics of `evaluatio
 from ..inputs_random_transformer import longest_target
 from ..utils.text import encode_lines, one_line, read_lines
 from .alignments import alignments
+from .html_translation import translate_html
 from .loading import load_translator
 from .scoring import PairScore, score_pairs
 from .scoring_files import score_file
@@ -37,6 +40,7 @@ __all__ = [
     "score_pairs",
     "translate",
     "translate_file",
+    "translate_html",
     "translate_n_best",
     "translate_stream",
 ]

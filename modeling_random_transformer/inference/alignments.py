@@ -6,7 +6,7 @@ Translation").
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import length_hint
 from typing import Any
@@ -59,6 +59,11 @@ def alignments(
     return process_stream(pairs, aligner, chunk_size, progress, length_hint(pairs), "pair")
 
 
+def word_spans(text: str) -> list[tuple[int, int]]:
+    """The spans of the words of a text, which are separated by white space."""
+    return [word.span() for word in WORD.finditer(text)]
+
+
 class Aligner(PairModel):
     """Aligns pairs; see `alignments` and `PairModel` for the arguments."""
 
@@ -93,7 +98,13 @@ class Aligner(PairModel):
         rows = slice(None, -1) if self.step == "output" else slice(1, None)  # row 0: the start token is the input
         return outputs.cross_attentions[self.layer].mean(dim=1)[:, rows].float().cpu()
 
-    def words(self, side: str, texts: Sequence[str], tokens: Sequence[list[int]]) -> list[list[int | None]]:
+    def words(
+        self,
+        side: str,
+        texts: Sequence[str],
+        tokens: Sequence[list[int]],
+        spans_of: Callable[[str], Sequence[tuple[int, int]]] = word_spans,
+    ) -> list[list[int | None]]:
         """The index of the word that each token belongs to; `None` for special tokens."""
         if not self.tokenizer.is_fast:
             special = set(self.tokenizer.all_special_tokens)
@@ -102,7 +113,8 @@ class Aligner(PairModel):
         with self.languages.set(self.tokenizer):
             offsets = encode_texts(self.tokenizer, **options)["offset_mapping"]
         return [
-            words_by_offsets(text, spans[: len(row)]) for text, spans, row in zip(texts, offsets, tokens, strict=True)
+            words_by_offsets(spans_of(text), spans[: len(row)])
+            for text, spans, row in zip(texts, offsets, tokens, strict=True)
         ]
 
 
@@ -128,11 +140,11 @@ def link_words(attention: Tensor, source_words: Sequence[int | None], target_wor
     return sorted((int(values.argmax()), word) for word, values in scores.items())
 
 
-def words_by_offsets(text: str, offsets: Sequence[tuple[int, int]]) -> list[int | None]:
-    """The word of each token, from the characters that it covers; a leading space does not count."""
+def words_by_offsets(words: Iterable[tuple[int, int]], offsets: Sequence[tuple[int, int]]) -> list[int | None]:
+    """The word of each token, from the characters that both cover; a leading space does not count."""
     word_of: dict[int, int] = {}
-    for index, match in enumerate(WORD.finditer(text)):
-        word_of |= dict.fromkeys(range(*match.span()), index)
+    for index, span in enumerate(words):
+        word_of |= dict.fromkeys(range(*span), index)
     return [word_of.get(end - 1) if end > start else None for start, end in offsets]
 
 

@@ -35,18 +35,22 @@ class SplitText:
     gaps: list[str]
 
     def join(self, translations: Sequence[str]) -> str:
-        """The text with the translations of its sentences.
+        """The text with the translations of its sentences."""
+        translations = [translation.strip() for translation in translations]
+        gaps = self.target_gaps(translations)
+        return gaps[0] + "".join(map("".join, zip(translations, gaps[1:], strict=True)))
+
+    def target_gaps(self, translations: Sequence[str]) -> list[str]:
+        """The gaps of the translated text.
 
         Languages such as Chinese have no space between sentences, so a space is inserted or removed if the source and
         the translation differ in this.
         """
-        text = self.gaps[0]
-        for number, (translation, gap) in enumerate(zip(translations, self.gaps[1:], strict=True), start=1):
-            text += translation.strip()
-            if number < len(translations) and gap in ("", " "):
-                gap = "" if is_wide(text[-1:]) else " "
-            text += gap
-        return text
+        gaps = list(self.gaps)
+        for number, translation in enumerate(translations[:-1], start=1):
+            if gaps[number] in ("", " "):
+                gaps[number] = "" if is_wide(translation[-1:]) else " "
+        return gaps
 
 
 def is_wide(character: str) -> bool:

@@ -17,7 +17,7 @@ from transformers import AutoModelForSeq2SeqLM
 from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerTokenizer, cli
 from modeling_random_transformer.commands import command_line
 from modeling_random_transformer.commands import translate as command
-from modeling_random_transformer.inference import encode_lines, translate, translation_files
+from modeling_random_transformer.inference import encode_lines, translate, translate_html, translation_files
 from tests.helpers.interruption import interrupt_at
 from tests.helpers.models import tiny_config
 from tests.helpers.processes import run_on_two_processes
@@ -130,6 +130,22 @@ class TestInputs:
 
 
 class TestOptions:
+    def test_html(self, run, translator, tokenizer, tmp_path):
+        content = "\ufeff<p class=a>the <b>boy</b></p>\r\n<script>x</script>"
+        [expected] = translate_html([content], translator, tokenizer)
+        (tmp_path / "in.html").write_bytes(content.encode())
+        assert run("--format", "html", "--input", tmp_path / "in.html", "--output", tmp_path / "out.html")[0] == 0
+        assert (tmp_path / "out.html").read_bytes() == expected.encode()
+        fragments = translate_html(["<b>the boy</b>", "el niño"], translator, tokenizer)
+        assert run("--format", "html", "<b>the boy</b>", "el niño")[:2] == (0, "\n".join(fragments).split("\n"))
+        (tmp_path / "in.html").write_bytes(b"\xff")
+        assert "must be UTF-8 text" in run("--format", "html", "--input", tmp_path / "in.html")[2][-1]
+
+    def test_split_sentences(self, run, translator, tokenizer):
+        texts = ["the boy. el niño", "  the boy"]
+        expected = lines_of(translate(texts, translator, tokenizer, split_sentences=True))
+        assert run("--split_sentences", "--source_lang", "en", *texts) == (0, expected, [])
+
     def test_sampling(self, run):
         sampled = run("--sample", "--seed", 1, *TEXTS)
         assert sampled == run("--seed", 1, "--sample", *TEXTS)
@@ -154,6 +170,7 @@ class TestErrors:
             ("--max_tokens_per_batch two", "argument --max_tokens_per_batch: must be a positive integer, got 'two'"),
             ("--temperature 0 --sample", "--temperature must be a positive number, given with --sample, got 0.0"),
             ("--temperature 2", "--temperature must be a positive number, given with --sample, got 2.0."),
+            ("--format html --n_best 2", "--format must be text with --n_best, --prefix_file or --output_format, got"),
             ("--n_best 5", "n_best must be at most num_beams=4, got 5."),
             ("--input FOLDER", "argument --input: must be a file that exists, got 'FOLDER'."),
             ("--input pairs.tsv", "argument --input: must be a file that exists"),

@@ -7,6 +7,7 @@ from modeling_random_transformer.inference import alignments
 from modeling_random_transformer.inference.alignments import (
     Aligner,
     link_words,
+    word_spans,
     words_by_marks,
     words_by_offsets,
 )
@@ -55,8 +56,8 @@ def test_links_sum_the_attention_of_subwords():
 
 
 def test_words_of_tokens():
-    assert words_by_offsets("la niña", [(0, 2), (2, 4), (4, 7), (0, 0)]) == [0, 1, 1, None]
-    assert words_by_offsets("a  b", [(0, 1), (1, 2), (2, 4)]) == [0, None, 1]
+    assert words_by_offsets(word_spans("la niña"), [(0, 2), (2, 4), (4, 7), (0, 0)]) == [0, 1, 1, None]
+    assert words_by_offsets(word_spans("a  b"), [(0, 1), (1, 2), (2, 4)]) == [0, None, 1]
     assert words_by_marks(["▁the", "▁cat", "s", "</s>"], {"</s>"}) == [0, 1, 1, None]
 
 
@@ -64,7 +65,7 @@ def test_byte_level_tokens_of_one_character(tokenizer):
     """A character outside the vocabulary has several tokens with the same offsets."""
     text = "one 灯塔 two"
     offsets = tokenizer(text, return_offsets_mapping=True)["offset_mapping"]
-    words = words_by_offsets(text, offsets)
+    words = words_by_offsets(word_spans(text), offsets)
     assert words[-1] is None
     assert [word for word in words if word is not None] == sorted(word for word in words if word is not None)
     assert set(words) == {0, 1, 2, None}

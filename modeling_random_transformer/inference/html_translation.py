@@ -1,0 +1,154 @@
+"""Translation of HTML: the text of its blocks sentence by sentence, with inline elements on their words."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..inputs_random_transformer import CHUNK_SIZE, check_text, drop_none, tokenizer_languages
+from .alignments import Aligner, word_spans
+from .markup import Block, Unit, needs_alignment, parse, render, unit_spans
+from .sentences import SentenceSplitter, SplitText
+from .translation import TranslationOptions, process_stream, translate
+
+Pair = tuple[str, str]
+
+
+def translate_html(
+    documents: Iterable[str],
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    chunk_size: int = CHUNK_SIZE,
+    progress: bool | None = None,
+    **options: Any,
+) -> list[str]:
+    """Translate HTML documents or fragments.
+
+    Only text changes: tags, attributes, comments, white space between blocks, and elements such as script, style, code
+    and `translate="no"` are copied. Inline elements are placed by the cross-attention of the last decoder layer (see
+    `alignments`), which the model computes for the sentences that need it.
+
+    Args:
+        documents: any iterable of strings.
+        model: any model of `AutoModelForSeq2SeqLM` that returns cross-attention, but not an ensemble.
+        tokenizer: its tokenizer.
+        chunk_size: number of sentences that are sorted by length together.
+        progress: show a progress bar of sentences on stderr; `None` shows it after a delay.
+        **options: those of `translate`, except for `n_best` and `prefixes`. Sentences are always split.
+
+    Raises:
+        ValueError: an argument is invalid, or a document is not a string of Unicode characters.
+    """
+    options["split_sentences"] = True
+    settings = TranslationOptions.from_kwargs(**options)
+    pipe = settings.pipeline(model, tokenizer)
+    splitter = SentenceSplitter(pipe, settings.max_source_tokens, options.get("src_lang"))
+    parsed = []
+    for index, document in enumerate(documents):
+        if not isinstance(document, str) or document.strip():
+            check_text(document, index)
+        parsed.append(parse(document))
+    blocks = [(part, split_block(part, splitter)) for parts in parsed for part in parts if isinstance(part, Block)]
+    sentences = [sentence for _, split in blocks for sentence in split.sentences]
+    languages = drop_none(src_lang=options.get("src_lang"), tgt_lang=options.get("tgt_lang"))
+    options |= {"split_sentences": False, "chunk_size": chunk_size, "progress": progress}
+    if not tokenizer_languages(tokenizer):
+        languages.pop("src_lang", None)
+        options.pop("src_lang", None)
+    translations = (text.strip() for text in translate(sentences, model, tokenizer, **options))
+    rows = [[next(translations) for _ in split.sentences] for _, split in blocks]
+
+    pairs = [
+        pair if needs_alignment(block) else None
+        for (block, split), row in zip(blocks, rows, strict=True)
+        for pair in zip(split.sentences, row, strict=True)
+    ]
+    weights: Iterator[Tensor | None] = iter([None] * len(pairs))
+    if any(pairs):
+        aligner = UnitAligner(model, tokenizer, truncation=True, **languages)
+        weights = process_stream(pairs, aligner, chunk_size, progress, len(pairs), "sentence")
+    rendered = (
+        render_block(*block, row, [next(weights) for _ in row]) for block, row in zip(blocks, rows, strict=True)
+    )
+    return ["".join(part if isinstance(part, str) else next(rendered) for part in parts) for parts in parsed]
+
+
+def split_block(block: Block, splitter: SentenceSplitter) -> SplitText:
+    """The sentences of a block, in which non-breaking spaces become spaces."""
+    split, position, gaps = splitter(block.text.replace("\xa0", " ")), 0, []
+    for gap, sentence in zip(split.gaps, [*split.sentences, ""], strict=True):
+        gaps.append(block.text[position : position + len(gap)])
+        position += len(gap) + len(sentence)
+    return SplitText(split.sentences, gaps)
+
+
+def render_block(block: Block, split: SplitText, translations: Sequence[str], weights: Sequence[Tensor | None]) -> str:
+    """The HTML of a translated block.
+
+    Args:
+        block: the block.
+        split: its sentences.
+        translations: their translations.
+        weights: of each sentence, the attention of target units to source units; `None` if all is in one element.
+    """
+    units: list[Unit] = []
+    source, target = 0, ""
+    for number, (source_gap, target_gap) in enumerate(zip(split.gaps, split.target_gaps(translations), strict=True)):
+        for start, end in unit_spans(target_gap):  # the same text on both sides
+            units.append(Unit(len(target) + start, len(target) + end, [((source + start, source + end), 1.0)]))
+        source, target = source + len(source_gap), target + target_gap
+        if number < len(translations):
+            sentence, translation = split.sentences[number], translations[number]
+            units += sentence_units(sentence, translation, weights[number], source, len(target))
+            source, target = source + len(sentence), target + translation
+    return render(block, target, units)
+
+
+def sentence_units(sentence: str, translation: str, weights: Tensor | None, source: int, target: int) -> Iterator[Unit]:
+    """The units of a translation, with the offsets of the sentence and of its translation in the text of a block."""
+    spans = unit_spans(sentence)
+    for row, (start, end) in enumerate(unit_spans(translation)):
+        values = [0.0] * len(spans) if weights is None else weights[row].tolist()
+        # A number or a punctuation mark translates the same one of the source, if there is one.
+        unit = translation[start:end]
+        if not unit.isalpha() and (equal := [sentence[first:last] == unit for first, last in spans]) and any(equal):
+            values = [value + 1e-6 if same else 0.0 for value, same in zip(values, equal, strict=True)]
+        places = [(source + first, source + last) for first, last in spans]
+        yield Unit(target + start, target + end, list(zip(places, values, strict=True)))
+
+
+class UnitAligner(Aligner):
+    """The attention of each unit of a target to each unit of its source, `[target_units, source_units]`."""
+
+    def process(  # type: ignore[override]
+        self, pairs: Sequence[Pair], sources: Sequence[list[int]], targets: Sequence[list[int]]
+    ) -> list[Tensor]:
+        source_units = self.units("text", [source for source, _ in pairs], sources)
+        target_units = self.units("text_target", [target for _, target in pairs], targets)
+        found = []
+        for pair, attention, columns, rows in zip(
+            pairs, self.attention(sources, targets), source_units, target_units, strict=True
+        ):
+            source_count, target_count = (len(unit_spans(text)) for text in pair)
+            weights = torch.zeros(target_count, source_count)
+            for values, of_target in zip(attention.tolist(), rows, strict=False):
+                for value, of_source in zip(values, columns, strict=False):
+                    for target in of_target:
+                        weights[target, of_source] += value
+            found.append(weights)
+        return found
+
+    def units(self, side: str, texts: Sequence[str], tokens: Sequence[list[int]]) -> list[list[list[int]]]:
+        """The indices of the units of each token; without offsets, those of its word."""
+        if self.tokenizer.is_fast:
+            found = self.words(side, texts, tokens, unit_spans)
+            return [[[] if unit is None else [unit] for unit in row] for row in found]
+        rows = []
+        for text, row in zip(texts, self.words(side, texts, tokens), strict=True):
+            words, spans = word_spans(text), unit_spans(text)
+            of_word = [[i for i, span in enumerate(spans) if start <= span[0] < end] for start, end in words]
+            rows.append([of_word[word] if word is not None and word < len(words) else [] for word in row])
+        return rows

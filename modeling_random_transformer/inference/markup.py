@@ -1,0 +1,346 @@
+"""HTML as blocks of text with inline elements, which return to their words after the text is translated.
+
+A block is what a reader sees as one text, such as a paragraph or a cell. All markup outside of it is copied. Inline
+elements are placed by word alignments: a translated word gets the elements of the source words that it translates, so
+an element whose words are separated in the translation is repeated.
+"""
+
+import html
+import re
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass, field
+
+# Linear in the length of any text: repetitions are possessive, comments may end with the text, and attributes are few.
+MARKUP = re.compile(
+    r"""<!--.*?(?:-->|\Z) | <[!?][^>]*+(?:>|\Z)
+    | <(?P<slash>/?)(?P<name>[a-zA-Z][^\s/<>]*+)(?P<attributes>(?:[^"'<>]++|"[^"]*+"|'[^']*+'){0,500}+>|[^<>]*+>)""",
+    re.VERBOSE | re.DOTALL,
+)
+ENTITY = re.compile(r"&(?:#\w+|\w+);?")
+NOT_TRANSLATED = re.compile(r"""(?i)\stranslate=["']?no\b|\sclass=(?:["'][^"']*)?\bnotranslate\b""")
+SPACE = re.compile(r"[ \t\n\r\f]+")
+LEADING = re.compile(r"(?:\s|&nbsp;|&#160;)*+")
+TRAILING = re.compile(r"(?<!\s)(?<!&nbsp;)(?<!&#160;)(?:\s|&nbsp;|&#160;)*+\Z")
+LETTER = re.compile(r"[^\W\d_]")
+# Chinese and Japanese characters, other words, and all other characters one by one
+UNIT = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+|[^\w\s]")
+RAW = {"script", "style", "textarea"}  # contain no markup
+COPIED = {*RAW, "code", "kbd", "samp", "svg", "math", "template", "object", "iframe", "canvas", "audio", "video"}
+INLINE = {
+    *("a", "abbr", "b", "bdi", "bdo", "big", "cite", "code", "data", "del", "dfn", "em", "font", "i", "img", "ins"),
+    *("kbd", "label", "mark", "math", "q", "s", "samp", "small", "span", "strike", "strong", "sub", "sup", "svg"),
+    *("time", "tt", "u", "var", "wbr", "script"),
+}
+DEEPEST = 32  # levels of elements in a block; tags beyond are treated as if they had no text
+VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
+
+
+@dataclass
+class Inline:
+    """An inline element of a block, or something without text, such as an image or a comment.
+
+    Attributes:
+        opening: its start tag, or all of it; `""` if the start tag is missing.
+        closing: its end tag; `""` if there is none.
+        start: index of its first character in the text of the block.
+        end: index after its last character.
+        children: the elements within it.
+    """
+
+    opening: str
+    closing: str
+    start: int
+    end: int
+    name: str = ""
+    children: list["Inline"] = field(default_factory=list)
+
+
+Nested = tuple[Inline, list[Inline]]  # an element and those that contain it, from the root
+
+
+@dataclass
+class Block:
+    """A text and its inline elements.
+
+    Attributes:
+        text: the text with decoded entities; white space is one space.
+        root: the tree of the elements.
+        spelling: the entity of each character that is written as one.
+    """
+
+    text: str = ""
+    root: Inline = field(default_factory=lambda: Inline("", "", 0, 0))
+    spelling: dict[str, str] = field(default_factory=dict)
+
+    def escape(self, text: str) -> str:
+        """A text as HTML."""
+        return "".join(self.spelling.get(each) or html.escape(each, quote=False) for each in text)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A word of a translation.
+
+    Attributes:
+        start: index of its first character in the translation.
+        end: index after its last character.
+        sources: the spans of the source words that it may translate, with weights.
+    """
+
+    start: int
+    end: int
+    sources: Sequence[tuple[tuple[int, int], float]]
+
+
+def unit_spans(text: str) -> list[tuple[int, int]]:
+    """The spans of the words and punctuation marks of a text."""
+    return [found.span() for found in UNIT.finditer(text)]
+
+
+# From HTML to blocks
+
+
+def parse(document: str) -> list[str | Block]:
+    """The markup that is copied, and the blocks, in the order of the document."""
+    parts: list[str | Block] = []
+    inline: list[tuple[str, str, str]] = []
+    preformatted = 0
+    for kind, name, raw in tokens(document):
+        if kind == "text" and preformatted:
+            for line in re.split(r"(\r?\n)", raw):
+                if line.strip("\r\n"):
+                    inline.append(("text", "", line))
+                else:
+                    parts += [*blocks(inline), line]
+                    inline = []
+        elif kind == "text" or name in INLINE or not name:
+            inline.append((kind, name, raw))
+        else:
+            parts += [*blocks(inline), raw]
+            inline = []
+            if name == "pre":
+                preformatted = max(0, preformatted + (1 if kind == "open" else -1))
+    return [*parts, *blocks(inline)]
+
+
+def tokens(document: str) -> Iterator[tuple[str, str, str]]:
+    """The kind (`"text"`, `"open"`, `"close"` or `"point"`), the tag's name and the characters of each part.
+
+    An element that is copied is one `"point"`, with all that it contains.
+    """
+    position = 0
+    while found := MARKUP.search(document, position):
+        if found.start() > position:
+            yield "text", "", document[position : found.start()]
+        name = (found["name"] or "").lower()
+        kind, position = "close" if found["slash"] else "open", found.end()
+        if not name or name in VOID or (kind == "open" and found[0].endswith("/>")):
+            kind = "point"
+        elif kind == "open" and (name in COPIED or NOT_TRANSLATED.search(found["attributes"])):
+            kind, position = "point", end_of_element(document, name, position)
+        yield kind, name, document[found.start() : position]
+    if position < len(document):
+        yield "text", "", document[position:]
+
+
+def end_of_element(document: str, name: str, position: int) -> int:
+    """The index after the end tag of an element, or of the document."""
+    depth = 1
+    for tag in re.compile(rf"(?i)<(/?){re.escape(name)}(?=[\s/>])").finditer(document, position):
+        depth += -1 if tag[1] or name in RAW else 1
+        if depth == 0 or (tag[1] and name in RAW):
+            return document.find(">", tag.end()) + 1 or len(document)
+    return len(document)
+
+
+def blocks(inline: list[tuple[str, str, str]]) -> Iterator[str | Block]:
+    """A block between the markup and white space that surround it; only what is copied if it has no letters."""
+    if not any(kind == "text" and LETTER.search(html.unescape(raw)) for kind, _, raw in inline):
+        yield "".join(raw for *_, raw in inline)
+        return
+    inline, before, after = list(inline), "", ""
+    while inline[0][0] == "point" or not LEADING.sub("", inline[0][2], count=1):
+        before += inline.pop(0)[2]
+    while inline[-1][0] == "point" or not TRAILING.sub("", inline[-1][2]):
+        after = inline.pop()[2] + after
+    if inline[0][0] == "text":
+        kept = LEADING.sub("", inline[0][2], count=1)
+        before, inline[0] = before + inline[0][2].removesuffix(kept), ("text", "", kept)
+    if inline[-1][0] == "text":
+        kept = TRAILING.sub("", inline[-1][2])
+        after, inline[-1] = inline[-1][2].removeprefix(kept) + after, ("text", "", kept)
+    yield before
+    yield build_block(inline)
+    yield after
+
+
+def build_block(inline: Sequence[tuple[str, str, str]]) -> Block:
+    """The text of a block and the tree of its elements."""
+    block = Block()
+    stack, missing = [block.root], 0
+    for kind, name, raw in inline:
+        here = len(block.text)
+        if kind == "text":
+            append_text(block, raw, stack[-1])
+        elif kind == "point" or len(stack) + missing > DEEPEST:
+            stack[-1].children.append(Inline(raw, "", here, here))
+        elif kind == "open":
+            stack[-1].children.append(Inline(raw, "", here, here, name))
+            stack.append(stack[-1].children[-1])
+        elif name in [each.name for each in stack]:
+            while stack[-1].name != name:
+                stack.pop().end = here
+            stack[-1].closing, stack[-1].end = raw, here
+            stack.pop()
+        else:  # the start tag is missing
+            parent, missing = stack[-1], missing + 1
+            parent.children = [Inline("", raw, parent.start, here, children=parent.children)]
+    for element in stack:
+        element.end = len(block.text)
+    return block
+
+
+def append_text(block: Block, raw: str, parent: Inline) -> None:
+    """Append a text to a block, whose white space becomes one space; something without text keeps its own."""
+    for entity in ENTITY.findall(raw):
+        if len(character := html.unescape(entity)) == 1 and not (character.isascii() and character.isalnum()):
+            block.spelling.setdefault(character, entity)
+    text = SPACE.sub(" ", html.unescape(raw))
+    here = len(block.text)
+    points = [child for child in parent.children[-2:] if child.start == here]
+    if block.text.endswith(" ") or not block.text:
+        if points and text.startswith(" ") and not points[-1].closing:
+            points[-1].opening += " "
+        text = text.removeprefix(" ")
+        if len(points) == 1 and parent.start < here and text[:1] in (*".,;:!?)",):
+            block.text = block.text.removesuffix(" ")
+            points[0].opening, points[0].start, points[0].end = f" {points[0].opening}", here - 1, here - 1
+    block.text += text
+
+
+# From blocks to HTML
+
+
+def needs_alignment(block: Block) -> bool:
+    """Whether the places of the elements depend on the words; not if they are around or beside the whole text."""
+    end = len(block.text)
+    around = (each.start == end or (each.start == 0 and each.end in (0, end)) for each in descendants(block.root))
+    return not all(around)
+
+
+def descendants(element: Inline) -> Iterator[Inline]:
+    for child in element.children:
+        yield child
+        yield from descendants(child)
+
+
+def render(block: Block, translation: str, units: Sequence[Unit]) -> str:
+    """The HTML of a translated block.
+
+    Args:
+        block: the block.
+        translation: the translation of its text.
+        units: the words of the translation.
+    """
+    paths = paths_of(units, block)
+    last = {id(element): number for number, path in enumerate(paths) for element in path}
+    before = unplaced_before(units, paths, block)
+    output, position, written = "", 0, set()
+    opened: list[Inline] = []
+    for number, path in enumerate([*paths, [block.root]]):
+        common = shared(opened, path)
+        closing, opening = (defaultdict[int, str](str) for _ in range(2))
+        for point, ancestors in before[number]:
+            if (depth := shared(ancestors, opened)) > common:
+                closing[depth] += flat(point)
+            else:
+                opening[shared(ancestors, path)] += flat(point)
+        for depth in range(len(opened), common, -1):
+            element = opened[depth - 1]
+            output += closing[depth]
+            if element.opening or last[id(element)] == number - 1:
+                output += element.closing
+        start, end = (units[number].start, units[number].end) if number < len(units) else (len(translation),) * 2
+        output += block.escape(translation[position:start])
+        for depth in range(common, len(path) + 1):
+            output += opening[depth]
+            if depth < len(path) and (path[depth].closing or id(path[depth]) not in written):
+                output += path[depth].opening
+                written.add(id(path[depth]))
+        output += "".join(opening[depth] for depth in range(common))
+        output += block.escape(translation[start:end])
+        opened, position = path, end
+    return output
+
+
+def paths_of(units: Sequence[Unit], block: Block) -> list[list[Inline]]:
+    """The elements of each word, from the root to the innermost."""
+    around, whole = [], [block.root]
+    while whole:
+        around += whole
+        whole = [child for child in around[-1].children if child.start == 0 and child.end == len(block.text)]
+    return [[*around, *path_of(unit, around[-1])] for unit in units]
+
+
+def path_of(unit: Unit, element: Inline) -> Iterator[Inline]:
+    """The elements within an element that have at least half of the weight of a word's sources."""
+    total = sum(weight for _, weight in unit.sources)
+    while total:
+        weights: dict[int, float] = defaultdict(float)
+        for (start, end), weight in unit.sources:
+            index = bisect_right(element.children, start, key=lambda child: child.end)
+            while index < len(element.children) and (child := element.children[index]).start < end:
+                weights[index] += weight * (child.end > child.start)
+                index += 1
+        best = max(weights, key=weights.__getitem__, default=None)
+        if best is None or weights[best] < total / 2:
+            return
+        element = element.children[best]
+        yield element
+
+
+def unplaced_before(units: Sequence[Unit], paths: Sequence[list[Inline]], block: Block) -> list[list[Nested]]:
+    """The elements that no word has, with their ancestors, by the word before which they are placed; after all last."""
+    sources = [max(unit.sources, key=lambda source: source[1], default=((0, 0), 0.0))[0] for unit in units]
+    words: dict[int, list[int]] = defaultdict(list)  # of each element, in the order of their sources
+    for number in sorted(range(len(units)), key=sources.__getitem__):
+        for element in paths[number]:
+            words[id(element)].append(number)
+    before: list[list[Nested]] = [[] for _ in range(len(units) + 1)]
+    for element, ancestors in unplaced(block.root, [block.root], words.keys()):
+        parent, allowed = ancestors[-1], words.get(id(ancestors[-1]), [])
+        if not allowed or element.start >= parent.end:
+            index = max(allowed, default=len(units) - 1) + 1
+        elif element.start <= parent.start:
+            index = min(allowed)
+        else:
+            following = bisect_left(allowed, element.start, key=lambda number: sources[number][0])
+            index = allowed[following] if following < len(allowed) else allowed[-1] + 1
+            while 0 < index < len(units) and shared(paths[index - 1], paths[index]) > len(ancestors):
+                index -= 1  # not within another element
+        before[index].append((element, ancestors))
+    return before
+
+
+def unplaced(element: Inline, ancestors: list[Inline], placed: Container[int]) -> Iterator[Nested]:
+    """The elements that no word has, with their ancestors, which have words."""
+    for child in element.children:
+        if id(child) in placed:
+            yield from unplaced(child, [*ancestors, child], placed)
+        else:
+            yield child, ancestors
+
+
+def shared(first: Sequence[Inline], second: Sequence[Inline]) -> int:
+    """The number of elements at the beginning of both paths."""
+    for count, (one, other) in enumerate(zip(first, second, strict=False)):
+        if one is not other:
+            return count
+    return min(len(first), len(second))
+
+
+def flat(element: Inline) -> str:
+    """An element without words."""
+    return element.opening + "".join(map(flat, element.children)) + element.closing

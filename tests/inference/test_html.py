@@ -1,0 +1,109 @@
+"""HTML: elements on their words, text that is not translated, and markup that stays unchanged."""
+
+import random
+import re
+from collections import Counter
+
+import pytest
+import torch
+
+from modeling_random_transformer.inference import html_translation, translate, translate_html
+from modeling_random_transformer.inference.loading import load_translator
+from modeling_random_transformer.inference.markup import DEEPEST, INLINE, Block, Unit, parse, render, tokens, unit_spans
+from tests.helpers.html_cases import CASES, LEXICON, TRANSLATIONS
+
+
+class LexicalAligner(html_translation.UnitAligner):
+    """Aligns the cases by their lexicon."""
+
+    def process(self, pairs, _sources, _targets):
+        return [lexical_weights(*pair) for pair in pairs]
+
+
+def lexical_weights(source: str, target: str) -> torch.Tensor:
+    """The weights of a perfect alignment, `[target_units, source_units]`."""
+    words, translated = ([text[slice(*span)].lower() for span in unit_spans(text)] for text in (source, target))
+    return torch.tensor([[float(word in LEXICON.get(each, "").split()) for word in words] for each in translated])
+
+
+def identity(document: str) -> str:
+    """The document, of which each text is translated by itself."""
+    parts = []
+    for part in parse(document):
+        if isinstance(part, Block):
+            units = [Unit(start, end, [((start, end), 1.0)]) for start, end in unit_spans(part.text)]
+            part = render(part, part.text, units)
+        parts.append(part)
+    return "".join(parts)
+
+
+def tags(document: str) -> Counter:
+    return Counter(raw.strip() for kind, _, raw in tokens(document) if kind != "text")
+
+
+def words(document: str) -> list[str]:
+    """The words and punctuation marks that a reader sees; inline elements do not separate them."""
+    parts = [raw if kind == "text" else "¶" * bool(name and name not in INLINE) for kind, name, raw in tokens(document)]
+    return re.findall(r"\w+|[^\w\s]", "".join(parts))
+
+
+def test_cases_with_perfect_alignments(translator, tokenizer, monkeypatch):
+    monkeypatch.setattr(html_translation, "translate", lambda texts, *_, **__: [TRANSLATIONS[text] for text in texts])
+    monkeypatch.setattr(html_translation, "UnitAligner", LexicalAligner)
+    found = translate_html([source for source, _ in CASES], translator, tokenizer)
+    assert len(found) == 50
+    assert dict(zip(CASES, found, strict=True)) == {case: case[1] for case in CASES}
+
+
+def test_cases_with_a_trained_model(quickstart_folder):
+    """Errors of the model count too."""
+    found = translate_html([source for source, _ in CASES], *load_translator(quickstart_folder))
+    wrong = [(source, text) for (source, expected), text in zip(CASES, found, strict=True) if text != expected]
+    assert len(wrong) <= 5, wrong
+
+
+def test_sentences_without_elements_are_those_of_translate(translator, tokenizer):
+    texts = ["the boy reads a book in the garden", "we want to buy two red apples"]
+    first, second = translate(texts, translator, tokenizer)
+    found = translate_html([f"<p>{texts[0]}</p>\n<td>{texts[1]}", ""], translator, tokenizer, src_lang="en")
+    unescaped = [text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&") for text in found]
+    assert unescaped == [f"<p>{first.strip()}</p>\n<td>{second.strip()}", ""]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_tag_is_lost(seed):
+    draw = random.Random(seed)
+    parts = ["<b>", "</b>", "<a href='>'>", "</a>", "<p>", "</p>", "<br>", "<img>", "<!--x-->", "<code>c</code>"]
+    for _ in range(100):
+        document = "".join(draw.choices([*parts, "one", "two. ", " ", "&amp;", "<i>", "</i>", ",", "\n"], k=20))
+        found = identity(document)
+        assert tags(found) == tags(document), document
+        assert words(found) == words(document), document
+
+
+@pytest.mark.parametrize(
+    "part", ["<b>", "</b>", "x</b>", "<b>x", "<a '", "<!--", "<script>", "<div translate=no>", "<"]
+)
+def test_broken_markup(part):
+    document = part * 3 * DEEPEST + "x"
+    found = identity(document)
+    assert found.count("x") == document.count("x")
+    assert tags(found) == tags(document)
+
+
+def test_attention_of_units(model, tokenizer):
+    """Units of a punctuation mark and of a word in one token's word have different weights."""
+    pairs = [("the boy, the girl.", "el niño"), ("two", "dos: tres")]
+    aligner = html_translation.UnitAligner(model, tokenizer)
+    weights = aligner(pairs, 0, lambda _: None)
+    assert [list(each.shape) for each in weights] == [[2, 6], [3, 1]]
+    tokens_of_units = [2, 6]  # the attention of each token is at most 1, without the end of the source
+    assert all(row.sum() > 0 for each in weights for row in each)
+    assert tokens_of_units == list(weights[0].shape)
+
+
+def test_invalid_documents(translator, tokenizer):
+    with pytest.raises(ValueError, match="index 1: texts must be strings, got None"):
+        translate_html(["<p>", None], translator, tokenizer)
+    with pytest.raises(ValueError, match="n_best must be None with split_sentences, got 2"):
+        translate_html(["<p>"], translator, tokenizer, n_best=2)
