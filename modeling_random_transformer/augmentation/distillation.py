@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from huggingface_hub import ModelCard
 
-from ..data.sources import Corpus
+from ..data.sources import Corpus, pairs_of
 from ..data.validation import validate
 from ..inference.loading import load_models, load_translator, silence_transformers
 from ..inputs_random_transformer import LanguageTags
@@ -29,7 +29,7 @@ from ..utils.atomic_files import new_folder, write_atomically
 from ..utils.distributed import call_on_main_process
 from .comparison import Model, Row, compare, table
 from .stages import RECORD, run_stage
-from .training_set import DistillationArguments, SyntheticReport, TrainingSet, pairs_of
+from .training_set import DistillationArguments, SyntheticReport, TrainingSet
 
 WORK, INT8 = "distillation", "int8"
 SECTION = "## Distillation\n"

@@ -24,7 +24,7 @@ from transformers.hf_argparser import HfArg
 
 from ..data.cleaning import clean_files
 from ..data.readers import read_texts
-from ..data.sources import Corpus
+from ..data.sources import Corpus, pairs_of
 from ..inference.loading import load_models
 from ..inference.translation import TranslationOptions
 from ..inputs_random_transformer import check_choice, drop_none
@@ -43,7 +43,7 @@ from ..utils.text import encode_lines, markdown_table
 from .back_translation import METHODS, BackTranslationOptions, back_translate
 from .distillation import INT8, StudentDataArguments, distill
 from .stages import run_stage
-from .training_set import DistillationArguments, pairs_of
+from .training_set import DistillationArguments
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.hf_argparser import HfArg
 
 from ..data.readers import TEXT_KEY, read_texts
-from ..data.sources import NO_LANGUAGES, Corpus, ParallelLine, ParallelText
+from ..data.sources import NO_LANGUAGES, Corpus, ParallelText, pairs_of
 from ..inference import score_file
 from ..inputs_random_transformer import LanguageTags, check_choice, check_positive
 from ..training.manifest import fingerprint
@@ -201,13 +201,6 @@ class TrainingSet:
                 float(total) / int(tokens) for total, tokens in (line.split("\t")[:2] for line in file if line.strip())
             ]
         return set(sorted(range(len(values)), key=values.__getitem__)[: int(share * len(values))])
-
-
-def pairs_of(corpora: Iterable[Corpus]) -> Iterator[tuple[str, str]]:
-    """The valid pairs of several corpora."""
-    for line in (line for corpus in corpora for line in corpus.lines()):
-        if isinstance(line, ParallelLine):
-            yield line.source, line.target
 
 
 def targets_by_source(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:

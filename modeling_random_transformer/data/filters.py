@@ -18,7 +18,7 @@ from ..inputs_random_transformer import check_choice
 from ..utils.compressed_files import check_readable, file_format
 from ..utils.errors import reraise_as_value_error
 from .readers import read_texts
-from .sources import ParallelLine, ParallelText
+from .sources import ParallelText, pairs_of
 
 # Reasons to drop a pair, in the order of the filters.
 COPY = "the target is a copy of the source"
@@ -162,8 +162,7 @@ def excluded_texts(path: str) -> Iterator[str]:
     if file_format(path) == "text":
         yield from (text for text in read_texts(path) if text.strip())
     else:
-        pairs = (line for line in ParallelText(Path(path)).lines() if isinstance(line, ParallelLine))
-        yield from chain.from_iterable((pair.source, pair.target) for pair in pairs)
+        yield from chain.from_iterable(pairs_of([ParallelText(Path(path))]))
 
 
 def text_key(text: str) -> bytes:

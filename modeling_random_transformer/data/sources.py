@@ -1,7 +1,7 @@
 """Sources of parallel text: two aligned files, a TSV, CSV, JSONL or Parquet file, or a dataset of `datasets`."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import zip_longest
@@ -270,3 +270,10 @@ def _invalid(number: int, reason: str, *texts: str) -> InvalidLine:
     """An invalid line with the beginnings of its texts."""
     shown = (SURROGATE.sub("\ufffd", text.rstrip("\r\n")[:EXAMPLE_CHARACTERS]) for text in texts)
     return InvalidLine(number, reason, *shown)
+
+
+def pairs_of(corpora: Iterable[Corpus]) -> Iterator[tuple[str, str]]:
+    """The valid pairs of several corpora."""
+    for line in (line for corpus in corpora for line in corpus.lines()):
+        if isinstance(line, ParallelLine):
+            yield line.source, line.target

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..data.filters import text_key
-from ..data.sources import Corpus, ParallelLine
+from ..data.filters import WORD, text_key
+from ..data.sources import Corpus, pairs_of
 from ..inference.evaluation import make_scorers, score
 from ..inference.scoring import score_pairs
 from ..inference.translation import Candidate, translate_n_best
@@ -28,11 +28,9 @@ from .explorer import attention_maps, cross_attention_labels
 WORST = 10  # pairs that are shown
 LENGTHS = (10, 20, 30, 50)  # limits of the groups by the number of words of a source
 FREQUENCIES = (0, 4, 19, 99)  # of those by the frequency of its rarest word in the training set
-WORD = re.compile(r"[^\W_][\w'’\u0300-\u036f]*")
 REPEATED = re.compile(r"(.{3,40}?)\1{2,}", re.DOTALL)  # a part that follows itself at least twice
-PALETTE = ("#1f77b4", "#d62728", "#2ca02c")
+COLOR = "#1f77b4"
 
-Pair = tuple[str, str]
 Row = Sequence[Any]
 
 
@@ -95,7 +93,7 @@ class Report:
     curves: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
 
     def html(self) -> str:
-        """The page. It contains no script, and nothing from elsewhere."""
+        """The page. It contains no script and loads nothing."""
         return PAGE.format(title=escape(self.title), body="\n".join(self.sections()))
 
     def sections(self) -> Iterator[str]:
@@ -144,7 +142,7 @@ def make_report(
     Raises:
         ValueError: an argument is invalid, or a text is too long.
     """
-    pairs = list(pairs_of(test))
+    pairs = list(pairs_of([test]))
     sources, references = [source for source, _ in pairs], [target for _, target in pairs]
     found = translate_n_best(sources, model, tokenizer, n_best=None, progress=progress, **options)
     candidates = [best for best, *_ in found]
@@ -161,7 +159,7 @@ def make_report(
     groups = {"length": grouped(examples, lambda example: len(words(example.source)), LENGTHS, "words")}
     losses = []
     if training is not None:
-        counts = Counter(word for source, _ in pairs_of(training) for word in words(source))
+        counts = Counter(word for source, _ in pairs_of([training]) for word in words(source))
         rarest = "frequency of the rarest word"
         groups[rarest] = grouped(
             examples, lambda example: min((counts[word] for word in words(example.source)), default=0), FREQUENCIES
@@ -171,11 +169,6 @@ def make_report(
         title, score(translations, references), groups, problems(sources, candidates, tokenizer), worst, losses,
         curves(history),
     )  # fmt: skip
-
-
-def pairs_of(corpus: Corpus) -> Iterator[Pair]:
-    """The valid pairs."""
-    return ((line.source, line.target) for line in corpus.lines() if isinstance(line, ParallelLine))
 
 
 def words(text: str) -> list[str]:
@@ -237,10 +230,10 @@ def highest_losses(
 ) -> list[tuple[float, int, str, str]]:
     """The training pairs with the highest loss per token, see `Report`."""
     languages = {name: options[name] for name in ("src_lang", "tgt_lang") if name in options}
-    scores = score_pairs(model, tokenizer, pairs_of(training), progress=progress, truncation=True, **languages)
+    scores = score_pairs(model, tokenizer, pairs_of([training]), progress=progress, truncation=True, **languages)
     rows = (
         (-result.log_probability / result.tokens, number, *pair)
-        for number, (pair, result) in enumerate(zip(pairs_of(training), scores, strict=True), start=1)
+        for number, (pair, result) in enumerate(zip(pairs_of([training]), scores, strict=True), start=1)
     )
     return sorted(rows, reverse=True)[:WORST]
 
@@ -298,7 +291,7 @@ def curve(points: Sequence[tuple[float, float]]) -> str:
         for step, value in points
     )
     return (
-        f'<svg viewBox="0 0 320 130" role="img"><polyline points="{line}" fill="none" stroke="{PALETTE[0]}"/>'
+        f'<svg viewBox="0 0 320 130" role="img"><polyline points="{line}" fill="none" stroke="{COLOR}"/>'
         f'<text x="10" y="8">{max(values):.3g}</text><text x="10" y="122">{min(values):.3g}; step {steps[0]:,}</text>'
         f'<text x="310" y="122" text-anchor="end">step {steps[-1]:,}: {values[-1]:.3g}</text></svg>'
     )
