@@ -197,13 +197,9 @@ def clean_files(
         OSError: a file cannot be read or written.
     """
     texts = drop_none(output=output, output_target=output_target)
-    allowed = ("tsv", "jsonl") if output_target is None else ("text",)
     is_stdout = output_target is None and is_standard_stream(output)
-    if not is_stdout and not {*map(file_format, texts.values())} <= {*allowed}:
-        raise ValueError(
-            "output must be a .tsv or .jsonl file, or output and output_target text files, "
-            f"got {' and '.join(map(str, texts.values()))}."
-        )
+    if not is_stdout:
+        _check_formats(texts)
     paths = drop_none(**texts, rejected_file=rejected_file, report_file=report_file)
     outputs = {"train": [*texts]}  # the names of the paths of each set
     for name in SETS[: len(split)]:
@@ -222,21 +218,10 @@ def clean_files(
             if "rejected_file" in files:
                 files["rejected_file"].write(f"{_row(reason, str(line.number), line.source, line.target)}\n".encode())
 
-        for pair in clean_pairs(corpus, report=report, on_rejected=reject, **options):
+        pairs = clean_pairs(corpus, report=report, on_rejected=reject, **options)
+        for name, pair in _with_sets(pairs, chosen, report, reject):
             bar.update()
-            part = "train" if chosen is None else chosen.set_of(pair)
-            if part is None:
-                report.drop(pair, HELD_OUT)
-                reject(pair, HELD_OUT)
-                continue
-            if chosen is not None:
-                report.sets[part] += 1
-            rows = [pair.source, pair.target]
-            if output_target is None and file_format(output) == "jsonl":
-                rows = [json.dumps({"source": pair.source, "target": pair.target}, ensure_ascii=False)]
-            elif output_target is None:
-                rows = [_row(*rows)]
-            for key, row in zip(outputs[part], rows, strict=True):
+            for key, row in zip(outputs[name], _rows(pair, output, output_target), strict=True):
                 files[key].write(f"{row}\n".encode())
         if not report.sets.get("train", report.valid):  # before the outputs replace earlier files
             reasons = ", ".join(f"{count:,} {reason}" for reason, count in report.counts.items())
@@ -245,6 +230,31 @@ def clean_files(
             content = asdict(report) | {"kept": report.valid, "options": asdict(CleaningOptions(**options))}
             files["report_file"].write(json.dumps(content, indent=2, ensure_ascii=False).encode() + b"\n")
     return report
+
+
+def _check_formats(texts: dict[str, str | PathLike]) -> None:
+    """Raise a `ValueError` for names of output files that no format has."""
+    allowed = ("text",) if "output_target" in texts else ("tsv", "jsonl")
+    if not {*map(file_format, texts.values())} <= {*allowed}:
+        raise ValueError(
+            "output must be a .tsv or .jsonl file, or output and output_target text files, "
+            f"got {' and '.join(map(str, texts.values()))}."
+        )
+
+
+def _with_sets(
+    pairs: Iterable[ParallelLine], chosen: Split | None, report: CleaningReport, reject: Callable[[Line, str], None]
+) -> Iterator[tuple[str, ParallelLine]]:
+    """Each pair with the name of its set; pairs that share a text with a chosen one are dropped."""
+    for pair in pairs:
+        name = "train" if chosen is None else chosen.set_of(pair)
+        if name is None:
+            report.drop(pair, HELD_OUT)
+            reject(pair, HELD_OUT)
+            continue
+        if chosen is not None:
+            report.sets[name] += 1
+        yield name, pair
 
 
 def _choose(corpus: Corpus, split: Sequence[int], is_stdout: bool, options: dict[str, Any]) -> Split:
@@ -266,3 +276,12 @@ def _normalized(text: str) -> str:
 def _row(*texts: str) -> str:
     """A line of a TSV file."""
     return "\t".join(quoted(_normalized(text)) for text in texts)
+
+
+def _rows(pair: ParallelLine, output: str | PathLike, output_target: str | PathLike | None) -> list[str]:
+    """A pair as lines of the output files."""
+    if output_target is not None:
+        return [pair.source, pair.target]
+    if file_format(output) == "jsonl":
+        return [json.dumps({"source": pair.source, "target": pair.target}, ensure_ascii=False)]
+    return [_row(pair.source, pair.target)]
