@@ -111,8 +111,7 @@ def convert_eole(folder: str | Path, output: str | Path) -> ConversionReport:
     with new_folder(output) as temporary:
         model, report = convert_weights(Path(folder), options, made)
         model.save_pretrained(temporary)
-        made.tokenizer.save_pretrained(temporary)
-        made.describe(report)
+        made.save(temporary, report)
         report.notes.append(f"Transforms of the model: {format_value(options.get('transforms'))}.")
     return report
 

@@ -171,8 +171,7 @@ def convert_fairseq(
         if made is None:
             report.notes.append("There is no dictionary, so the folder has no tokenizer.")
         else:
-            made.tokenizer.save_pretrained(temporary)
-            made.describe(report)
+            made.save(temporary, report)
     return report
 
 

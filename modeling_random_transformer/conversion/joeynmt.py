@@ -140,8 +140,7 @@ def convert_joeynmt(checkpoint: str | Path, output: str | Path) -> ConversionRep
         if tokenizer is None:
             report.notes.append("There are no vocabularies, so the folder has no tokenizer.")
         else:
-            tokenizer.tokenizer.save_pretrained(temporary)
-            tokenizer.describe(report)
+            tokenizer.save(temporary, report)
     return report
 
 

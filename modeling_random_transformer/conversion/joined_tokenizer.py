@@ -41,8 +41,9 @@ class JoinedTokenizer:
     target_ids: list[int]
     segments: bool
 
-    def describe(self, report: ConversionReport) -> None:
-        """Add notes about the tokenizer to a report."""
+    def save(self, folder: Path, report: ConversionReport) -> None:
+        """Save the tokenizer in a folder, and add notes about it to a report."""
+        self.tokenizer.save_pretrained(folder)
         if "target_merges" in self.tokenizer.init_kwargs:
             report.notes.append("The tokenizer splits sources and targets (`text_target=`) by their own codes.")
         unknown = self.tokenizer.unk_token_id
