@@ -377,6 +377,7 @@ class Recipe:
     def estimate_one(self, stage: StageArguments) -> tuple[str, float, int]:
         """The name of a stage, its hours, and the peak memory of a device in bytes."""
         data, model, args = self.parsed(replace(stage, starts_from=None))
+        args = args.without_evaluation()  # the validation set may not exist yet
         hours, memory = 0.0, 0
         if stage.kind != "back_translate":
             run = dry_run(data, model, args)

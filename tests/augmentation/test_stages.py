@@ -140,7 +140,7 @@ def test_given_sets_without_monolingual_text(folder):
 
 def test_a_dry_run_estimates_every_stage_and_writes_nothing(folder, monkeypatch, capsys):
     monkeypatch.setattr(estimation, "STEPS", 1)
-    assert run_command(folder, "dry", dry_run=True) == 0
+    assert run_command(folder, "dry", dry_run=True, eval_strategy="steps", eval_steps=2) == 0
     rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| ")][2:]
     assert [row[0].strip("| ") for row in rows] == NAMES
     assert all(float(row[1]) > 0 for row in rows)
