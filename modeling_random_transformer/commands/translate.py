@@ -147,7 +147,5 @@ def translate_document(arguments: Arguments, model: PreTrainedModel, tokenizer: 
     if not documents:
         with open_binary(arguments.input) as file, reraise_as_value_error(f"{arguments.input} must be UTF-8 text"):
             documents = [file.read().decode()]
-    options = arguments.options | {"chunk_size": arguments.chunk_size}
-    del options["n_best"]
-    found = translate_html(documents, model, tokenizer, **options)
+    found = translate_html(documents, model, tokenizer, chunk_size=arguments.chunk_size, **arguments.options)
     write_output(arguments.output, (document.encode() for document in found))

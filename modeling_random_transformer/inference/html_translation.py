@@ -1,6 +1,8 @@
 """Translation of HTML: the text of its blocks sentence by sentence, with inline elements on their words."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +13,7 @@ from ..inputs_random_transformer import CHUNK_SIZE, check_text, drop_none, token
 from .alignments import Aligner, word_spans
 from .markup import Block, Unit, needs_alignment, parse, render, unit_spans
 from .sentences import SentenceSplitter, SplitText
-from .translation import TranslationOptions, process_stream, translate
+from .translation import TranslationOptions, process_stream, translate_chunk, with_prefixes
 
 Pair = tuple[str, str]
 
@@ -42,8 +44,7 @@ def translate_html(
     Raises:
         ValueError: an argument is invalid, or a document is not a string of Unicode characters.
     """
-    options["split_sentences"] = True
-    settings = TranslationOptions.from_kwargs(**options)
+    settings = TranslationOptions.from_kwargs(**options | {"split_sentences": True})
     pipe = settings.pipeline(model, tokenizer)
     splitter = SentenceSplitter(pipe, settings.max_source_tokens, options.get("src_lang"))
     parsed = []
@@ -52,26 +53,24 @@ def translate_html(
             check_text(document, index)
         parsed.append(parse(document))
     blocks = [(part, split_block(part, splitter)) for parts in parsed for part in parts if isinstance(part, Block)]
-    sentences = [sentence for _, split in blocks for sentence in split.sentences]
-    languages = drop_none(src_lang=options.get("src_lang"), tgt_lang=options.get("tgt_lang"))
-    options |= {"split_sentences": False, "chunk_size": chunk_size, "progress": progress}
-    if not tokenizer_languages(tokenizer):
-        languages.pop("src_lang", None)
-        options.pop("src_lang", None)
-    translations = (text.strip() for text in translate(sentences, model, tokenizer, **options))
-    rows = [[next(translations) for _ in split.sentences] for _, split in blocks]
 
-    pairs = [
-        pair if needs_alignment(block) else None
-        for (block, split), row in zip(blocks, rows, strict=True)
-        for pair in zip(split.sentences, row, strict=True)
-    ]
-    weights: Iterator[Tensor | None] = iter([None] * len(pairs))
-    if any(pairs):
+    sentences = [sentence for _, split in blocks for sentence in split.sentences]
+    process = partial(translate_chunk, pipe, replace(settings, split_sentences=False))
+    found = process_stream(with_prefixes(sentences, None), process, chunk_size, progress, len(sentences), "sentence")
+    translations = [best.translation.strip() for best, *_ in found]
+    aligned = [needs_alignment(block) for block, split in blocks for _ in split.sentences]
+    weights: Iterator[Tensor | None] = iter([None] * len(sentences))
+    if any(aligned):
+        both = zip(sentences, translations, strict=True)
+        pairs: list[Pair | None] = [pair if needed else None for pair, needed in zip(both, aligned, strict=True)]
+        given = drop_none(src_lang=options.get("src_lang"), tgt_lang=options.get("tgt_lang"))
+        languages = given if tokenizer_languages(tokenizer) else {}
         aligner = UnitAligner(model, tokenizer, truncation=True, **languages)
         weights = process_stream(pairs, aligner, chunk_size, progress, len(pairs), "sentence")
+    texts = iter(translations)
     rendered = (
-        render_block(*block, row, [next(weights) for _ in row]) for block, row in zip(blocks, rows, strict=True)
+        render_block(block, split, [next(texts) for _ in split.sentences], [next(weights) for _ in split.sentences])
+        for block, split in blocks
     )
     return ["".join(part if isinstance(part, str) else next(rendered) for part in parts) for parts in parsed]
 

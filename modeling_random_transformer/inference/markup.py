@@ -12,6 +12,8 @@ from collections import defaultdict
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from .sentences import LETTER
+
 # Linear in the length of any text: repetitions are possessive, comments may end with the text, and attributes are few.
 MARKUP = re.compile(
     r"""<!--.*?(?:-->|\Z) | <[!?][^>]*+(?:>|\Z)
@@ -23,7 +25,6 @@ NOT_TRANSLATED = re.compile(r"""(?i)\stranslate=["']?no\b|\sclass=(?:["'][^"']*)
 SPACE = re.compile(r"[ \t\n\r\f]+")
 LEADING = re.compile(r"(?:\s|&nbsp;|&#160;)*+")
 TRAILING = re.compile(r"(?<!\s)(?<!&nbsp;)(?<!&#160;)(?:\s|&nbsp;|&#160;)*+\Z")
-LETTER = re.compile(r"[^\W\d_]")
 # Chinese and Japanese characters, other words, and all other characters one by one
 UNIT = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+|[^\w\s]")
 RAW = {"script", "style", "textarea"}  # contain no markup

@@ -10,6 +10,7 @@ import torch
 from modeling_random_transformer.inference import html_translation, translate, translate_html
 from modeling_random_transformer.inference.loading import load_translator
 from modeling_random_transformer.inference.markup import DEEPEST, INLINE, Block, Unit, parse, render, tokens, unit_spans
+from modeling_random_transformer.inference.translation import Candidate
 from tests.helpers.html_cases import CASES, LEXICON, TRANSLATIONS
 
 
@@ -48,7 +49,10 @@ def words(document: str) -> list[str]:
 
 
 def test_cases_with_perfect_alignments(translator, tokenizer, monkeypatch):
-    monkeypatch.setattr(html_translation, "translate", lambda texts, *_, **__: [TRANSLATIONS[text] for text in texts])
+    def answers(_pipe, _settings, rows, *_):
+        return [[Candidate(TRANSLATIONS[text])] for text, _ in rows]
+
+    monkeypatch.setattr(html_translation, "translate_chunk", answers)
     monkeypatch.setattr(html_translation, "UnitAligner", LexicalAligner)
     found = translate_html([source for source, _ in CASES], translator, tokenizer)
     assert len(found) == 50
