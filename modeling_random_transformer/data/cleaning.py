@@ -201,14 +201,10 @@ def clean_files(
     if not is_stdout:
         _check_formats(texts)
     paths = drop_none(**texts, rejected_file=rejected_file, report_file=report_file)
-    outputs = {"train": [*texts]}  # the names of the paths of each set
-    for name in SETS[: len(split)]:
-        outputs[name] = [f"{key} of {name}" for key in texts]
-        paths |= {f"{key} of {name}": name_of_set(Path(path), name) for key, path in texts.items()}
-    for name, path in paths.items():
-        check_output(name, path, **corpus.files)
-    if len({Path(path).resolve() for path in paths.values()}) < len(paths):
-        raise ValueError(f"outputs must differ from each other, got {', '.join(map(str, paths.values()))}.")
+    outputs = _outputs(texts, SETS[: len(split)])
+    for files_of_set in outputs.values():
+        paths |= files_of_set
+    _check_outputs(corpus, paths)
     chosen = _choose(corpus, split, is_stdout, options) if split else None
     report = CleaningReport(str(corpus), sets=dict.fromkeys(outputs if split else (), 0))
     with create_binaries([*paths.values()]) as opened, progress_bar(unit="pair") as bar:
@@ -223,13 +219,34 @@ def clean_files(
             bar.update()
             for key, row in zip(outputs[name], _rows(pair, output, output_target), strict=True):
                 files[key].write(f"{row}\n".encode())
-        if not report.sets.get("train", report.valid):  # before the outputs replace earlier files
-            reasons = ", ".join(f"{count:,} {reason}" for reason, count in report.counts.items())
-            raise ValueError(f"{corpus} must have a pair to keep, got {report.lines:,} pairs: {reasons or 'none'}.")
+        _check_kept(report)  # before the outputs replace earlier files
         if report_file is not None:
             content = asdict(report) | {"kept": report.valid, "options": asdict(CleaningOptions(**options))}
             files["report_file"].write(json.dumps(content, indent=2, ensure_ascii=False).encode() + b"\n")
     return report
+
+
+def _outputs(texts: dict[str, str | PathLike], sets: Iterable[str]) -> dict[str, dict[str, str | PathLike]]:
+    """The files of each set, by the names that errors have: those of the training set, and those beside them."""
+    outputs = {"train": texts}
+    for name in sets:
+        outputs[name] = {f"{key} of {name}": name_of_set(Path(path), name) for key, path in texts.items()}
+    return outputs
+
+
+def _check_kept(report: CleaningReport) -> None:
+    """Raise a `ValueError` for a training set without pairs."""
+    if not report.sets.get("train", report.valid):
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in report.counts.items())
+        raise ValueError(f"{report.name} must have a pair to keep, got {report.lines:,} pairs: {reasons or 'none'}.")
+
+
+def _check_outputs(corpus: Corpus, paths: dict[str, str | PathLike]) -> None:
+    """Raise a `ValueError` for outputs that cannot be written, or that overwrite a file of the corpus or each other."""
+    for name, path in paths.items():
+        check_output(name, path, **corpus.files)
+    if len({Path(path).resolve() for path in paths.values()}) < len(paths):
+        raise ValueError(f"outputs must differ from each other, got {', '.join(map(str, paths.values()))}.")
 
 
 def _check_formats(texts: dict[str, str | PathLike]) -> None:

@@ -209,11 +209,9 @@ def write_in_parts(
 
     def check() -> tuple[dict[str, Any], list[str]]:
         parts.check()
-        inputs, digests = {**describe(), "chunk_size": chunk_size, "lines": 0}, []
-        for chunk in chunks(read(), chunk_size):
-            inputs["lines"] += len(chunk)
-            digests.append(digest_of(chunk))
-        return {**inputs, "input": digest_of(digests)}, digests
+        inputs = {**describe(), "chunk_size": chunk_size}
+        lines, digests = digests_of(read(), chunk_size)
+        return {**inputs, "lines": lines, "input": digest_of(digests)}, digests
 
     inputs, digests = call_on_main_process(check)
     with exclusive(parts.lock, f"output_file must not be in use, got {str(output)!r} with another call in progress."):
@@ -289,6 +287,15 @@ class Parts:
         found = [path for path in self.folder.iterdir() if re.fullmatch(names, path.name)]
         for path in sorted(found, key=lambda path: path == self.record):
             path.unlink()
+
+
+def digests_of(items: Iterable[Any], chunk_size: int) -> tuple[int, list[str]]:
+    """The number of items, and the digest of each chunk."""
+    count, digests = 0, []
+    for chunk in chunks(items, chunk_size):
+        count += len(chunk)
+        digests.append(digest_of(chunk))
+    return count, digests
 
 
 def digest_of(items: Sequence[Any]) -> str:
