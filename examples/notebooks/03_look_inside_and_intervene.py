@@ -189,7 +189,7 @@ assert loss_with({}) == intact  # nothing remains after the block
 # is this information?
 #
 # *Activation patching* answers such questions. Run the model on *house*, but replace the state of one token in one
-# layer by the one from the run on *book*. If the model then writes *El*, that state carries the information.
+# layer by the one from the run on *book*. If the model then writes *El*, that state contains the information.
 
 # %%
 clean, other = "The house is old.", "The book is old."
@@ -257,7 +257,7 @@ assert shift[-1, different] < 0.8  # attention has moved a part to other tokens
 
 # %% [markdown]
 # In the embeddings, only the noun differs, so patching it changes everything and patching another token nothing. In the
-# last layer, the noun carries only a part of the information. Self-attention has copied it to other tokens, first of
+# last layer, the noun contains only a part of the information. Self-attention has copied it to other tokens, first of
 # all to the article.
 #
 # The same replacement works in `generate()`, also with beams. Patching the embedding gives the other translation.

@@ -43,7 +43,7 @@ REPOSITORY = "random-transformer/random-transformer"  # on GitHub, where the hos
 BUTTON = "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]({})"
 HOSTED = f"https://colab.research.google.com/github/{REPOSITORY}/blob/main/examples/notebooks/{{}}"
 INSTALL = f"""\
-# On a hosted service: install the package, which takes a minute or two. Elsewhere, this cell does nothing.
+# On a hosted service: install the package, which takes a minute or two. On other machines, this cell does nothing.
 import importlib.util
 
 if importlib.util.find_spec("modeling_random_transformer") is None:

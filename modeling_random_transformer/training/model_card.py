@@ -107,7 +107,7 @@ def write_model_card(path: Path, result: RunResult, run: Run) -> None:
         scores=_scores(result),
     )
     for text in sorted(chain.from_iterable(flags), key=len, reverse=True):  # files before their folder
-        if (file := Path(text)).is_absolute():  # relative to the working directory, or its name if it is elsewhere
+        if (file := Path(text)).is_absolute():  # relative to the working directory, or its name if it is outside of it
             portable = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file.name
             body = body.replace(text, str(portable))
     card = ModelCard(f"---\n{metadata.to_yaml()}\n---\n\n{body}")

@@ -94,7 +94,7 @@ def test_sentencepiece_model(tmp_path):
     table = torch.randn(len(tokens), 16)
     weights |= {name: table for name in weights if "embed_tokens" in name or "output_projection" in name}
     sides = {f"data__{side}__tokenizer_type": "sentencepiece" for side in ("src", "trg")}
-    sides |= {f"data__{side}__tokenizer_cfg": {"model_file": "/elsewhere/sp.model"} for side in ("src", "trg")}
+    sides |= {f"data__{side}__tokenizer_cfg": {"model_file": "/other/sp.model"} for side in ("src", "trg")}
     write_joeynmt(tmp_path, weights, **sides)
     for side in ("src", "trg"):
         (tmp_path / f"{side}_vocab.txt").write_text("\n".join(tokens) + "\n", encoding="utf-8")

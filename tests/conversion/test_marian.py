@@ -218,7 +218,7 @@ def with_code(folder: Path) -> None:
     torch.save({"model.shared.weight": Call(os.system, f"touch {folder.parent}/ran")}, folder / "pytorch_model.bin")
 
 
-def shards_elsewhere(folder: Path) -> None:
+def shards_in_other_folder(folder: Path) -> None:
     """Only files in the folder are read."""
     shutil.move(folder / "model.safetensors", folder.parent / "x.safetensors")
     names = load_file(folder.parent / "x.safetensors")
@@ -230,7 +230,7 @@ def shards_elsewhere(folder: Path) -> None:
     [
         (another_architecture, "'t5'"),
         (with_code, "contains"),
-        (shards_elsewhere, "must contain the weights as model.safetensors or pytorch_model.bin, got neither"),
+        (shards_in_other_folder, "must contain the weights as model.safetensors or pytorch_model.bin, got neither"),
         (replace("model.safetensors", "x"), "model.safetensors must be a complete file of weights"),
         (replace("config.json", None), "config.json must be a JSON file"),
         (replace("config.json", "[]"), "JSON object"),

@@ -1,4 +1,4 @@
-"""Small files that describe values of any size: each is refused by one short line, before time or memory is spent.
+"""Small files that describe values of any size: each is rejected with one short line, before time or memory is spent.
 
 The limits of time and memory are those of `tests/robustness/readers.py`, which runs mutants of such files. Archives:
 `test_archives_untrusted.py`.

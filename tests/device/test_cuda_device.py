@@ -1,4 +1,4 @@
-"""The simulated GPU itself: what it refuses and what it counts, as CUDA does."""
+"""The simulated GPU itself: what it rejects and what it counts, as CUDA does."""
 
 import pytest
 import torch

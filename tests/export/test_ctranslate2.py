@@ -234,7 +234,7 @@ WITHOUT_EFFECT = {  # on a search without sampling, or given by the call
 
 
 def test_every_option_of_generation_is_known():
-    """A new option of transformers must be exported or refused, or must have no effect."""
+    """A new option of transformers must be exported or rejected, or must have no effect."""
     exported = {"eos_token_id", "bos_token_id", "decoder_start_token_id", "suppress_tokens", "bad_words_ids"}
     exported |= {"forced_bos_token_id", "min_length", "min_new_tokens", "no_repeat_ngram_size"}
     known = exported | WITHOUT_EFFECT | SEARCH_OPTIONS.keys()

@@ -1,4 +1,4 @@
-"""What the tests of all conversions share: the comparison with an original, and files that are refused."""
+"""What the tests of all conversions share: the comparison with an original, and files that are rejected."""
 
 from collections.abc import Callable
 from pathlib import Path

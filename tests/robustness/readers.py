@@ -332,13 +332,13 @@ READERS: dict[str, tuple[Writer, Callable[[Path, Path], Any]]] = {
 
 
 def attempt(convert: Callable[[Path, Path], Any], path: Path, output: Path) -> str:
-    """`"converted"`, `"refused"` with one short line, or a description of another outcome."""
+    """`"converted"`, `"rejected"` with one short line, or a description of another outcome."""
     try:
         report = str(convert(path, output))
     except ValueError as error:
         message = str(error)
         short = len(message) <= MAX_MESSAGE and message.isprintable()
-        return "refused" if short else f"a message of {len(message)} characters: {message[:200]!r}"
+        return "rejected" if short else f"a message of {len(message)} characters: {message[:200]!r}"
     return "converted" if all(line.isprintable() for line in report.split("\n")) else "a report that is not printable"
 
 
@@ -351,7 +351,7 @@ def fuzz_readers(count: int, folder: Path) -> Report:
             scratch.mkdir()
             path = write(random.Random(f"{reader} {seed}"), scratch)
             outcome = in_process(partial(attempt, convert, path, scratch / "out"), SECONDS, MEMORY)
-            report.outcomes[f"{reader} {outcome if outcome in ('converted', 'refused') else 'finding'}"] += 1
-            if outcome not in ("converted", "refused"):
+            report.outcomes[f"{reader} {outcome if outcome in ('converted', 'rejected') else 'finding'}"] += 1
+            if outcome not in ("converted", "rejected"):
                 report.findings.append(f"{reader} {seed}: {outcome[:500]}")
     return report

@@ -16,4 +16,4 @@ def test_mutants_of_files_of_other_tools(tmp_path):
     report = fuzz_readers(SAMPLE, tmp_path)
     assert report.outcomes.total() == SAMPLE * len(READERS)
     assert not report.findings, report
-    assert {f"{reader} refused" for reader in READERS} <= set(report.outcomes), report
+    assert {f"{reader} rejected" for reader in READERS} <= set(report.outcomes), report
