@@ -6,7 +6,8 @@ has a `name` and, beside the other keys of `StageArguments`, arguments of its ow
 command line override both.
 
 The folder `stages/NAME` of the output folder contains the files of a stage, `recipe.json` is the record of all. The
-same call resumes: finished stages are skipped, an interrupted one continues. The last stage is the result.
+same call resumes: finished stages are skipped, an interrupted one continues. The result is the model of the last stage,
+or of one that it started from, if that has a higher chrF++ on the validation set.
 """
 
 import logging
@@ -53,7 +54,7 @@ SIDES = ("source", "target")
 SETS = {"train": "data", "validation": "data.validation", "test": "data.test"}  # the beginnings of the files' names
 HELD_OUT, SHARE = 1000, 20  # pairs of a validation or test set, at most one in 20 of the corpus
 SECTION = "## Stages\n"
-FILES_OF_RESULT = ("*.safetensors", "*.json", "*.py", CARD)  # of the folder of the last stage
+FILES_OF_RESULT = ("*.safetensors", "*.json", "*.py", CARD)  # of the folder of a stage
 
 # The arguments of the recipe with those of a stage, and below those of the command line.
 Parsed = tuple[DataArguments, ModelArguments, TranslationTrainingArguments]
@@ -84,7 +85,7 @@ class StageArguments:
             on the translations of the sources, and of `monolingual_source`, by the model of `uses`.
         when: an argument of `RecipeArguments`; the stage is skipped if it is unset.
         starts_from: the stage whose model is trained further; `None` for a new model.
-        uses: the stage whose model translates.
+        uses: the stage whose model translates, or one that it started from, see `Recipe.best`.
         reverse: train from target to source.
         synthetic: stages whose pairs are added to the training set; skipped ones add none.
         authentic_weight: how often the other pairs occur for each synthetic one.
@@ -168,10 +169,10 @@ class Recipe:
                 if unknown := GenerationConfig().update(**search):
                     raise ValueError(f"{stage.name} must have options of back_translate, got {', '.join(unknown)}.")
             elif stage.kind == "distill":
-                self.teacher(stage, [STANDARD_STREAM])
+                self.teacher(stage, self.path(str(stage.uses)), [STANDARD_STREAM])
 
     def run(self) -> list[dict[str, Any]]:
-        """Run the stages that are not finished, and make the model of the last one the result.
+        """Run the stages that are not finished, and save the result.
 
         Returns:
             The facts of each stage, see `table`.
@@ -187,7 +188,7 @@ class Recipe:
             rows: list[dict[str, Any]] = []
             for number in range(len(self.stages)):
                 rows.append(self.run_one(number, rows))
-            inputs = {"stage": self.stages[-1].name}
+            inputs = {"stage": self.best(self.stages[-1].name)}
             self.run_stage(RESULT, inputs, lambda: call_on_main_process(partial(self.save_result, rows)))
         return rows
 
@@ -232,6 +233,18 @@ class Recipe:
     def path(self, name: str) -> Path:
         """The folder of a stage."""
         return self.folder / FOLDER / name
+
+    def best(self, name: str) -> str:
+        """Of a finished stage and those that its model started from, the one with the highest chrF++ (validation).
+
+        Training a model further can make it worse, such as distillation from a poor model.
+        """
+        starts = {stage.name: stage.starts_from for stage in self.stages}
+        finished = Job(self.folder / RECORD).stages
+        names = [name]
+        while (start := starts[names[-1]]) is not None:
+            names.append(start)
+        return max(names, key=lambda each: finished[each].facts["scores"]["validation"]["chrf"])
 
     def files_of(self, name: str, split: str = "train") -> list[Path]:
         """The files of both sides of a set of the data, or of the pairs of a stage."""
@@ -312,7 +325,8 @@ class Recipe:
         """Write synthetic pairs."""
         self.path(stage.name).mkdir(parents=True, exist_ok=True)
         options = {"dtype": "float32", **stage.options}
-        model, tokenizer = load_models([self.path(str(stage.uses))], options.pop("dtype"), self.args.device)
+        folder = self.path(self.best(str(stage.uses)))
+        model, tokenizer = load_models([folder], options.pop("dtype"), self.args.device)
         if self.data.source_lang and self.data.target_lang:
             options |= {"src_lang": self.data.target_lang[0], "tgt_lang": self.data.source_lang[0]}
         [text], [source, target] = self.texts(stage).values(), self.files_of(stage.name)
@@ -321,7 +335,8 @@ class Recipe:
     def distill(self, stage: StageArguments) -> dict[str, Any]:
         """Train a student."""
         data, model, args = self.parsed(stage)
-        teacher = self.teacher(stage, [str(self.files_of(DATA)[0]), *self.texts(stage).values()])
+        folder = self.path(self.best(str(stage.uses)))
+        teacher = self.teacher(stage, folder, [str(self.files_of(DATA)[0]), *self.texts(stage).values()])
         if not {"tokenizer", "vocab_size"} & stage.options.keys():  # that of the teacher
             model = replace(model, tokenizer=None, vocab_size=None, target_vocab_size=None, special_tokens=None)
         values = self.data_of(stage, data)
@@ -329,22 +344,22 @@ class Recipe:
             values[f"test_{side}_file"] = values[f"test_{side}_file"] or values[f"validation_{side}_file"]
         return facts_of(distill(teacher, StudentDataArguments(**values), model, args).run)
 
-    def teacher(self, stage: StageArguments, texts: list[str]) -> DistillationArguments:
+    def teacher(self, stage: StageArguments, folder: Path, texts: list[str]) -> DistillationArguments:
         """The arguments of the teacher of a stage, and of the texts that it translates."""
         names = {entry.name for entry in fields(DistillationArguments)} & stage.options.keys()
         own = {name: stage.options[name] for name in names}
-        return DistillationArguments(teacher=[str(self.path(str(stage.uses)))], source_text=texts, **own)
+        return DistillationArguments(teacher=[str(folder)], source_text=texts, **own)
 
     # The result
 
     def save_result(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Copy the files of the last stage, and add the table of all stages to the model card."""
-        last = self.path(self.stages[-1].name)
-        for path in sorted({path for pattern in FILES_OF_RESULT for path in last.glob(pattern)}):
+        """Copy the files of the best stage, and add the table of all stages to the model card."""
+        best = self.path(self.best(self.stages[-1].name))
+        for path in sorted({path for pattern in FILES_OF_RESULT for path in best.glob(pattern)}):
             if path.name != MANIFEST:
                 shutil.copyfile(path, self.folder / path.name)
-        if (last / INT8).is_dir():
-            shutil.copytree(last / INT8, self.folder / INT8, dirs_exist_ok=True)
+        if (best / INT8).is_dir():
+            shutil.copytree(best / INT8, self.folder / INT8, dirs_exist_ok=True)
         card = str(ModelCard.load(self.folder / CARD)).partition(SECTION)[0].rstrip("\n")
         write_atomically(self.folder / CARD, [f"{card}\n\n{SECTION}\n{self.description(rows)}\n".encode()])
         if self.arguments.remove_stages:
@@ -358,7 +373,8 @@ class Recipe:
         facts = Job(self.folder / RECORD).stages[DATA].facts
         counts = ", ".join(f"{name} {count:,}" for name, count in facts.items() if name in SETS)
         chosen = "" if self.data.has("validation") else " The validation and test sets were taken from the corpus."
-        return f"Pairs: {counts}.{chosen}\n\n{table(rows)}"
+        best = f"The result is the model of stage `{self.best(self.stages[-1].name)}`."
+        return f"Pairs: {counts}.{chosen} {best}\n\n{table(rows)}"
 
     # The dry run
 

@@ -90,7 +90,7 @@ def test_the_corpus_is_split_and_every_stage_gets_its_pairs(finished):
     assert "data.target" in reverse
 
 
-def test_the_result_is_the_model_of_the_last_stage(finished):
+def test_the_result_is_the_small_model(finished):
     assert_equal_weights(finished, finished / "stages" / "small")
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(finished), AutoTokenizer.from_pretrained(finished)
     assert len(translate(["abc"], model, tokenizer, progress=False)) == 1
@@ -99,6 +99,25 @@ def test_the_result_is_the_model_of_the_last_stage(finished):
     card = (finished / "README.md").read_text()
     assert "The validation and test sets were taken from the corpus." in card
     assert all(f"| {name} |" in card for name in NAMES)
+
+
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [({"first": 20, "second": 30}, "second"), ({"first": 30, "second": 20}, "first"), ({}, "second")],
+)
+def test_training_a_model_further_does_not_make_the_result_worse(scores, expected, folder, tmp_path):
+    record = Job(tmp_path / "recipe.json")
+    for name in ("reverse", "first", "second"):  # reverse has the best score, but is another model
+        chrf = scores.get(name, 90 if name == "reverse" else 0)
+        record.begin(name, {}).finish(scores={"validation": {"chrf": chrf}})
+    given = {"monolingual_target": str(folder / "mono"), **arguments(folder, tmp_path), **OPTIONS, "max_steps": None}
+    options, lines = command.read_arguments([str(folder / "recipe.yaml"), *flags(folder, tmp_path, **given)])
+
+    def parse(own):
+        return command.parse_flags([*command.flatten(own), *lines], command.RECIPE, "train")
+
+    made = Recipe(options["stages"], lambda own: parse(own)[:3], parse({})[-1])
+    assert made.best("second") == expected
 
 
 @pytest.mark.usefixtures("finished")
@@ -135,6 +154,7 @@ def test_given_sets_without_monolingual_text(folder):
     assert load_file(output / "model.safetensors")
     card = (output / "README.md").read_text()
     assert "Pairs: train 120, validation 12." in card
+    assert "The result is the model of stage `" in card
     assert run_command(folder, "short", **options) == 0  # nothing is repeated
 
 
