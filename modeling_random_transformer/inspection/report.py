@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from pathlib import Path
+from string import Template
 from typing import Any
 
 import torch
@@ -30,6 +32,7 @@ LENGTHS = (10, 20, 30, 50)  # limits of the groups by the number of words of a s
 FREQUENCIES = (0, 4, 19, 99)  # of those by the frequency of its rarest word in the training set
 REPEATED = re.compile(r"(.{3,40}?)\1{2,}", re.DOTALL)  # a part that follows itself at least twice
 COLOR = "#1f77b4"
+TEMPLATE = Path(__file__).with_suffix(".html")
 
 Row = Sequence[Any]
 
@@ -94,7 +97,8 @@ class Report:
 
     def html(self) -> str:
         """The page. It contains no script and loads nothing."""
-        return PAGE.format(title=escape(self.title), body="\n".join(self.sections()))
+        page = Template(TEMPLATE.read_text(encoding="utf-8"))
+        return page.substitute(title=escape(self.title), body="\n".join(self.sections()))
 
     def sections(self) -> Iterator[str]:
         """The parts of the page."""
@@ -295,23 +299,3 @@ def curve(points: Sequence[tuple[float, float]]) -> str:
         f'<text x="10" y="8">{max(values):.3g}</text><text x="10" y="122">{min(values):.3g}; step {steps[0]:,}</text>'
         f'<text x="310" y="122" text-anchor="end">step {steps[-1]:,}: {values[-1]:.3g}</text></svg>'
     )
-
-
-PAGE = """<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title><style>
-body {{ font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 60rem; padding: 1rem; }}
-body {{ overflow-wrap: anywhere; }}
-.wide {{ overflow-x: auto; }}
-table {{ border-collapse: collapse; }}
-td, th {{ border: 1px solid #ccc; padding: .2rem .5rem; text-align: left; vertical-align: top; overflow-wrap: normal; }}
-.map td, .map th {{ padding: 0 .2rem; font-weight: normal; font-size: 12px; height: 1.2rem; }}
-.map td {{ background: rgba(31, 119, 180, var(--w)); }}
-.map th span {{ writing-mode: vertical-rl; }}
-svg {{ max-width: 40rem; width: 100%; }} svg text {{ font-size: 8px; }}
-dt {{ font-weight: bold; }} dd {{ margin: 0 0 .3rem 1rem; }}
-</style></head><body>
-<h1>{title}</h1>
-{body}
-</body></html>
-"""

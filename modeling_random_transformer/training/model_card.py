@@ -22,45 +22,7 @@ CARD = "README.md"
 HYPERPARAMETERS = ("seed", "max_steps", "num_train_epochs", "max_tokens_per_batch", "gradient_accumulation_steps",
     "lr_scheduler_type", "warmup_steps", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm",
     "label_smoothing_factor", "average_last", "num_beams", "length_penalty", "bf16", "fp16")  # fmt: skip
-BODY = """\
-# {name}
-
-{summary} on {pairs:,} pairs
-with random-transformer {version} ({environment}).
-
-## Use
-
-```sh
-random-transformer translate --model {name}{languages} --input FILE --output FILE
-```
-
-## Data
-
-{reports}
-
-{corpora}
-
-## Training
-
-```sh
-{command}
-```
-
-{steps:,} steps; {minutes:.1f} minutes in the last run of the command, on {hardware}.
-
-{hyperparameters}
-
-{history}## Scores
-
-{scores}
-
-## Citation
-
-{citation}
-"""
-CITATION = """\
-Vaswani et al. 2017, [Attention Is All You Need](https://arxiv.org/abs/1706.03762), with the software random-transformer
-{version}, whose `CITATION.cff` has the entry for it. The same command, data, seed and versions repeat the result."""
+TEMPLATE = Path(__file__).with_suffix(".md")
 PACKAGES = ("torch", "transformers", "tokenizers")
 
 
@@ -88,14 +50,13 @@ def write_model_card(path: Path, result: RunResult, run: Run) -> None:
     values.pop("max_steps" if args.max_steps < 0 else "num_train_epochs")
     hyperparameters = [(f"`{name}`", getattr(value, "value", value)) for name, value in values.items()]
     overlap = starmap(describe_overlap, result.overlap.items())
-    body = BODY.format(
+    body = TEMPLATE.read_text(encoding="utf-8").format(
         name=path.parent.name,
         languages=" --source_lang CODE --target_lang CODE" if _languages(result) else "",
         summary=_summary(result, model_args),
         pairs=result.pairs,
         version=__version__,
         environment=", ".join(f"{name} {version(name)}" for name in PACKAGES),
-        citation=CITATION.format(version=__version__),
         reports="\n".join(f"- {line}" for line in chain(result.reports, overlap)),
         corpora=_corpora(result),
         command=" \\\n    ".join(["random-transformer train", *map(shlex.join, flags)]),
