@@ -38,9 +38,11 @@ def test_recipe_values_are_parsed_like_flags(corpus):
     recipe.write_text(
         "learning_rate: 1e-3\nbf16: false\npredict_with_generate: no\nwarmup_steps: 10\nreport_to: [tensorboard]\n"
         "lr_scheduler_type: cosine\nnum_beams: 3\nlr_scheduler_kwargs: {num_cycles: 0.5}\nvocab_size: null\n"
+        "save_strategy: no\n"
     )
-    in_recipe = dict.fromkeys(("learning_rate", "warmup_steps", "vocab_size"))
+    in_recipe = dict.fromkeys(("learning_rate", "warmup_steps", "vocab_size", "save_strategy", "save_steps"))
     _, model, args, _ = command.parse_arguments([str(recipe), *flags(corpus, **in_recipe, num_beams=2)])
+    assert args.save_strategy == "no"
     assert args.num_beams == 2  # a flag overrides the recipe
     assert (args.learning_rate, args.bf16, args.predict_with_generate, args.warmup_steps) == (1e-3, False, False, 10)
     assert (args.report_to, args.lr_scheduler_kwargs, model.vocab_size) == (["tensorboard"], {"num_cycles": 0.5}, None)
