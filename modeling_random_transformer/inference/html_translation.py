@@ -42,11 +42,13 @@ def translate_html(
         **options: those of `translate`, except for `n_best` and `prefixes`. Sentences are always split.
 
     Raises:
-        ValueError: an argument is invalid, or a document is not a string of Unicode characters.
+        ValueError: an argument is invalid, a document is not a string of Unicode characters, or sentencex is not
+            installed.
     """
     settings = TranslationOptions.from_kwargs(**options | {"split_sentences": True})
     pipe = settings.pipeline(model, tokenizer)
-    splitter = SentenceSplitter(pipe, settings.max_source_tokens, options.get("src_lang"))
+    argument = "translate_html (--format html)"
+    splitter = SentenceSplitter(pipe, settings.max_source_tokens, options.get("src_lang"), argument)
     parsed = []
     for index, document in enumerate(documents):
         if not isinstance(document, str) or document.strip():

@@ -67,18 +67,24 @@ class SentenceSplitter:
             longer sentence is split at clauses, and only a longer clause between words. Nothing is dropped.
         language: code of the source language, for its abbreviations, such as `"de"` or `"de_DE"`; `None` for English
             ones.
+        argument: name of the argument that requires the splitting, in the error message.
 
     Raises:
         ValueError: sentencex is not installed.
     """
 
-    def __init__(self, pipe: Seq2SeqPipeline, max_source_tokens: int | None = None, language: str | None = None):
+    def __init__(
+        self,
+        pipe: Seq2SeqPipeline,
+        max_source_tokens: int | None = None,
+        language: str | None = None,
+        argument: str = "split_sentences",
+    ):
         try:
             from sentencex import segment
         except ImportError as error:
-            raise ValueError(
-                "split_sentences requires sentencex: pip install 'random-transformer[documents]'"
-            ) from error
+            install = "pip install 'random-transformer[documents]'"
+            raise ValueError(f"{argument} requires sentencex: {install}.") from error
         self.pipe, self.segment = pipe, segment
         limit, _ = source_limit(pipe.tokenizer, pipe.positions, max_source_tokens)
         self.limit = limit if max_source_tokens else min(limit, LONGEST)

@@ -56,7 +56,7 @@ class TranslateRequest(BaseModel):
     q: str | list[str] = Field(description="A text, or several", examples=["Hello world."])
     source: str = Field(description="Code of the source language; `auto` if there is only one", examples=["en"])
     target: str = Field(description="Code of the target language", examples=["de"])
-    format: Literal["text"] = "text"
+    format: Literal["text", "html"] = Field("text", description="`html`: tags are kept, inline ones on their words")
     api_key: str = ""
 
 
@@ -75,7 +75,7 @@ def create_app(directions: Sequence[Direction], settings: Settings | None = None
     """
     settings = settings or Settings()
     metrics = Metrics()
-    batcher = Batcher(translate, settings.max_waiting, metrics.batches.observe)
+    batcher = Batcher(settings.max_waiting, metrics.batches.observe)
     metrics.waiting.set_function(lambda: batcher.waiting)
     keys = {digest(key) for key in settings.api_keys}
 
@@ -98,13 +98,14 @@ def create_app(directions: Sequence[Direction], settings: Settings | None = None
     async def translate_texts(
         request: Request, given: Annotated[TranslateRequest, Depends(read_request)]
     ) -> TranslateResponse:
-        """Translate a text or a list of texts."""
+        """Translate a text or an HTML document, or a list of them."""
         if keys and digest(given.api_key) not in keys:
             raise HTTPException(403, "api_key must be a valid key.")
         texts = [given.q] if isinstance(given.q, str) else given.q
         check_size(texts, settings)
         direction = find_direction(directions, given.source, given.target)
-        translations = await unless_disconnected(request, batcher.submit(direction, texts))
+        translate = direction.translate_html if given.format == "html" else direction.translate
+        translations = await unless_disconnected(request, batcher.submit(translate, texts))
         metrics.characters.inc(sum(map(len, texts)))
         return TranslateResponse(translatedText=translations[0] if isinstance(given.q, str) else translations)
 
@@ -127,11 +128,6 @@ def create_app(directions: Sequence[Direction], settings: Settings | None = None
         return generate_latest(metrics.registry)
 
     return app
-
-
-def translate(direction: Any, texts: Sequence[str]) -> list[str]:
-    """The function of `Batcher`."""
-    return direction.translate(texts)
 
 
 def find_direction(directions: Sequence[Direction], source: str, target: str) -> Direction:

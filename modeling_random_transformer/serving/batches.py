@@ -4,13 +4,15 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
 
 logger = logging.getLogger(__name__)
+
+Translate = Callable[[Sequence[str]], list[str]]
 
 # Characters of the texts that are translated together. More would let new requests wait longer, for few percent more
 # throughput.
@@ -34,14 +36,14 @@ class Job:
     """The texts of a request.
 
     Attributes:
-        key: texts with equal keys can share a batch.
+        translate: the function that translates them; texts with equal functions can share a batch.
         texts: the texts.
         done: the future of the translations.
         results: the translations so far, or errors.
         started: the number of texts that are in a batch or translated.
     """
 
-    key: Hashable
+    translate: Translate
     texts: Sequence[str]
     done: "asyncio.Future[list[str]]"
     results: list[str | Exception] = field(default_factory=list)
@@ -60,18 +62,12 @@ class Batcher:
     does not affect other requests. A request that is cancelled leaves the queue.
 
     Args:
-        translate: called with a key and texts, in a thread of its own; returns the translations.
         max_waiting: limit on the texts that wait. A request that finds an empty queue is always accepted.
         observe: called with the number of texts of each batch.
     """
 
-    def __init__(
-        self,
-        translate: Callable[[Hashable, Sequence[str]], list[str]],
-        max_waiting: int,
-        observe: Callable[[int], None] = lambda _: None,
-    ):
-        self.translate, self.max_waiting, self.observe = translate, max_waiting, observe
+    def __init__(self, max_waiting: int, observe: Callable[[int], None] = lambda _: None):
+        self.max_waiting, self.observe = max_waiting, observe
         self.jobs: deque[Job] = deque()
         self.filled = asyncio.Event()
         self.seconds_per_text = 0.0  # of the last batch
@@ -81,8 +77,12 @@ class Batcher:
         """The number of texts that are in no batch yet."""
         return sum(job.waiting for job in self.jobs)
 
-    async def submit(self, key: Hashable, texts: Sequence[str]) -> list[str]:
+    async def submit(self, translate: Translate, texts: Sequence[str]) -> list[str]:
         """Translate the texts of a request.
+
+        Args:
+            translate: called with texts of one or more requests, in a thread of its own; returns the translations.
+            texts: the texts.
 
         Raises:
             QueueFullError: too many texts are waiting.
@@ -93,7 +93,7 @@ class Batcher:
         waiting = self.waiting
         if waiting and waiting + len(texts) > self.max_waiting:
             raise QueueFullError(max(1, math.ceil(waiting * self.seconds_per_text)))
-        job = Job(key, texts, asyncio.get_running_loop().create_future())
+        job = Job(translate, texts, asyncio.get_running_loop().create_future())
         self.jobs.append(job)
         self.filled.set()
         try:
@@ -114,10 +114,10 @@ class Batcher:
 
     async def run_batch(self, thread: ThreadPoolExecutor) -> None:
         """Translate one batch, and answer the requests that it completes."""
-        key, parts = self.jobs[0].key, self.take()
+        translate, parts = self.jobs[0].translate, self.take()
         texts = [text for _, part in parts for text in part]
         start = monotonic()
-        call = partial(translate_each, partial(self.translate, key), texts)
+        call = partial(translate_each, translate, texts)
         results = iter(await asyncio.get_running_loop().run_in_executor(thread, call))
         self.seconds_per_text = (monotonic() - start) / len(texts)
         self.observe(len(texts))
@@ -138,10 +138,10 @@ class Batcher:
             self.jobs.remove(job)
 
     def take(self) -> list[tuple[Job, Sequence[str]]]:
-        """Remove the texts of the next batch from the queue: those with the key of the first request."""
-        key, size = self.jobs[0].key, 0
+        """Remove the texts of the next batch from the queue: those with the function of the first request."""
+        translate, size = self.jobs[0].translate, 0
         parts = []
-        for job in [job for job in self.jobs if job.key == key]:
+        for job in [job for job in self.jobs if job.translate == translate]:
             first = job.started
             while job.waiting and size < BATCH_CHARACTERS:
                 size += len(job.texts[job.started])
@@ -155,7 +155,7 @@ class Batcher:
         return parts
 
 
-def translate_each(translate: Callable[[Sequence[str]], list[str]], texts: Sequence[str]) -> list[str | Exception]:
+def translate_each(translate: Translate, texts: Sequence[str]) -> list[str | Exception]:
     """The translations of texts. If some cannot be translated, the error takes the place of the translation."""
     try:
         return [*translate(texts)]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import permutations
 from typing import Any
 
+from ..inference.html_translation import translate_html
 from ..inference.loading import load_models
 from ..inference.translation import translate
 from ..inputs_random_transformer import LanguageTags, drop_none, tokenizer_languages
@@ -37,6 +38,10 @@ class Direction:
     def translate(self, texts: Sequence[str], **options: Any) -> list[str]:
         """Translate texts, with more arguments of `translate`."""
         return translate(texts, self.model, self.tokenizer, progress=False, **self.options, **options)
+
+    def translate_html(self, documents: Sequence[str]) -> list[str]:
+        """Translate HTML documents or fragments."""
+        return translate_html(documents, self.model, self.tokenizer, progress=False, **self.options)
 
 
 def load_directions(

@@ -2,6 +2,7 @@
 
 import random
 import re
+import sys
 from collections import Counter
 
 import pytest
@@ -104,6 +105,13 @@ def test_attention_of_units(model, tokenizer):
     tokens_of_units = [2, 6]  # the attention of each token is at most 1, without the end of the source
     assert all(row.sum() > 0 for each in weights for row in each)
     assert tokens_of_units == list(weights[0].shape)
+
+
+def test_missing_package(translator, tokenizer, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sentencex", None)
+    message = r"translate_html \(--format html\) requires sentencex: pip install 'random-transformer\[documents\]'."
+    with pytest.raises(ValueError, match=message):
+        translate_html(["<p>"], translator, tokenizer)
 
 
 def test_invalid_documents(translator, tokenizer):

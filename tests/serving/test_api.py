@@ -3,7 +3,7 @@
 import pytest
 from fastapi.testclient import TestClient
 
-from modeling_random_transformer.inference import translate
+from modeling_random_transformer.inference import translate, translate_html
 from modeling_random_transformer.serving import Direction, Settings, create_app
 from tests.helpers.translation import SENTENCES, multilingual_translator
 
@@ -34,6 +34,20 @@ def test_text_list_and_forms(direction, translator, tokenizer):
         assert api.post("/translate", files=parts).json() == {"translatedText": expected[3]}
 
 
+def test_html(direction, translator, tokenizer):
+    documents = ["<p>the <b>boy</b> reads</p>", "<script>x</script>", f"<ul><li>{SENTENCES[1]}</ul>"]
+    expected = translate_html(documents, translator, tokenizer)
+    assert expected[1] == documents[1]
+    with client([direction], max_characters=100) as api:
+        assert ask(api, documents[0], format="html").json() == {"translatedText": expected[0]}
+        assert ask(api, documents, format="html").json() == {"translatedText": expected}
+        form = {"q": documents[0], "source": "en", "target": "es", "format": "html"}
+        assert api.post("/translate", data=form).json() == {"translatedText": expected[0]}
+        assert ask(api, documents[0], format="text").json()["translatedText"] != expected[0]
+        answer = ask(api, "<p>" * 34, format="html")
+        assert answer.json() == {"error": "q must have at most 100 characters, got 102."}
+
+
 def test_languages_of_several_models(direction):
     model, tokenizer = multilingual_translator()
     options = {"src_lang": "fr", "tgt_lang": "es"}
@@ -58,7 +72,11 @@ BODIES = {
     "nested": (b"[" * 20_000, 400, "Invalid JSON: recursion limit exceeded"),
     "no source": (b'{"q": "a", "target": "es"}', 400, "source: Field required."),
     "number": (b'{"q": 3, "source": "en", "target": "es"}', 400, "q.str: Input should be a valid string."),
-    "format": (b'{"q": "a", "source": "en", "target": "es", "format": "pdf"}', 400, "format: Input should be 'text'"),
+    "format": (
+        b'{"q": "a", "source": "en", "target": "es", "format": "pdf"}',
+        400,
+        "format: Input should be 'text' or 'html'.",
+    ),
 }
 
 

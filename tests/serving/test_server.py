@@ -16,7 +16,7 @@ import pytest
 import uvicorn
 from libretranslatepy import LibreTranslateAPI
 
-from modeling_random_transformer.inference import translate
+from modeling_random_transformer.inference import translate, translate_html
 from modeling_random_transformer.serving import Direction, Settings, create_app, serve
 from tests.helpers.translation import some_texts
 
@@ -89,13 +89,16 @@ def wait_until(condition):
 
 
 def test_each_of_many_clients_gets_its_own_answers(translator, tokenizer):
-    texts = some_texts(32)
+    """A fourth of the clients sends HTML."""
+    texts = [f"<b>{text}</b>" if i % 4 == 0 else text for i, text in enumerate(some_texts(32))]
     expected = translate(texts, translator, tokenizer)
+    expected[::4] = translate_html(texts[::4], translator, tokenizer)
 
     def client(number):
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        text_format = "text" if number % 4 else "html"
         for i in range(number, len(texts), 8):
-            assert ask(port, texts[i], connection)[1] == {"translatedText": expected[i]}
+            assert ask(port, texts[i], connection, format=text_format)[1] == {"translatedText": expected[i]}
 
     with running([Direction("en", "es", translator, tokenizer)]) as (_, port), ThreadPoolExecutor(8) as pool:
         list(pool.map(client, range(8)))
@@ -127,6 +130,19 @@ def test_disconnected_client_leaves_the_queue():
 
 
 FORM = "application/x-www-form-urlencoded"
+
+
+def test_html_and_texts_form_separate_batches():
+    blocked, of_html = Blocked(), Blocked()
+    object.__setattr__(blocked.direction, "translate_html", of_html)
+    of_html.go.set()
+    with running([blocked.direction]) as (_, port), waiting_requests(blocked, port, ["first", "second"]) as futures:
+        with ThreadPoolExecutor(1) as pool:
+            futures.append(pool.submit(ask, port, ["<b>", "<i>"], format="html"))
+            wait_until(lambda: metric(port, "waiting_texts") == 3)
+            blocked.go.set()
+        assert [future.result()[1]["translatedText"] for future in futures] == ["FIRST", "SECOND", ["<B>", "<I>"]]
+    assert (blocked.batches, of_html.batches) == ([["first"], ["second"]], [["<b>", "<i>"]])
 
 
 def test_full_queue():
