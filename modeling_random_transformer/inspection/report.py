@@ -106,9 +106,7 @@ class Report:
         yield "<p>" + "<br>".join(values) + "</p>"
         yield from (f"<h2>{escape(name)} by step</h2>{curve(points)}" for name, points in self.curves.items())
         for name, groups in self.groups.items():
-            rows = [
-                (each.name, f"{each.size:,}", *(f"{value:.1f}" for value in each.scores.values())) for each in groups
-            ]
+            rows = [each.row() for each in groups]
             yield f"<h2>Scores by {escape(name)}</h2>" + table((name, "pairs", "BLEU", "chrF++"), rows)
         counts = ((name, f"{len(numbers):,}", listed(numbers)) for name, numbers in self.problems.items())
         yield "<h2>Suspicious translations</h2>" + table(("translation", "pairs", "numbers"), counts)
