@@ -6,6 +6,7 @@
     random-transformer translate --model outputs/quickstart --input test.en --output test.es
     random-transformer translate --model outputs/quickstart --engine ctranslate2 --input test.en --output test.es
     random-transformer translate --model outputs/quickstart --format html --input page.html --output page.es.html
+    random-transformer translate --model outputs/quickstart --glossary terms.tsv --input test.en --output test.es
     random-transformer translate --model outputs/first --model outputs/second --input test.en --output test.es
     accelerate launch --multi_gpu --num_processes 8 -m modeling_random_transformer translate \\
         --model outputs/quickstart --input big.en --output big.es
@@ -20,11 +21,13 @@ import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..inference.glossary import Glossary
 from ..inference.html_translation import translate_html
 from ..inference.translation import TranslationOptions, translate_n_best
 from ..inference.translation_files import FORMATS, candidate_lines, open_lines, translate_file
@@ -58,9 +61,10 @@ class Arguments(EngineArguments, InferenceArguments):
             unchanged, and sentences are always split
         split_sentences: translate each line sentence by sentence, for a model that is trained on sentences;
             --source_lang determines the abbreviations, by default English ones
+        glossary: TSV file of source phrases and the target phrases that translations must contain
 
     Raises:
-        ValueError: arguments contradict each other.
+        ValueError: arguments contradict each other, or a line of the glossary is malformed.
     """
 
     sentences: list[str] = field(metadata={"positional": True, "nargs": "*"})
@@ -77,6 +81,7 @@ class Arguments(EngineArguments, InferenceArguments):
     max_source_tokens: int | None = None
     format: str = field(default="text", metadata={"choices": ("text", "html")})
     split_sentences: bool = False
+    glossary: Path | None = field(default=None, metadata={"type": existing_file})
 
     def __post_init__(self) -> None:
         if self.sentences and self.input != STANDARD:
@@ -87,8 +92,13 @@ class Arguments(EngineArguments, InferenceArguments):
         if self.format == "html" and (self.n_best or self.prefix_file or self.output_format != "text"):
             raise ValueError("--format must be text with --n_best, --prefix_file or --output_format, got html.")
         check_plain_text("--input", self.input)
-        check_output("--output", self.output, input=self.input, prefix_file=self.prefix_file)
+        check_output("--output", self.output, input=self.input, prefix_file=self.prefix_file, glossary=self.glossary)
         TranslationOptions.from_kwargs(**self.options)
+
+    @cached_property
+    def terms(self) -> Glossary | None:
+        """The content of the file `glossary`, which counts its terms."""
+        return None if self.glossary is None else Glossary.read(self.glossary)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -101,6 +111,7 @@ class Arguments(EngineArguments, InferenceArguments):
             "max_batch_tokens": self.max_tokens_per_batch,
             "max_source_tokens": self.max_source_tokens,
             "split_sentences": self.split_sentences,
+            "glossary": self.terms,
             "n_best": self.n_best,
             "src_lang": self.source_lang,
             "tgt_lang": self.target_lang,
@@ -117,13 +128,14 @@ def run(program: str, argv: Sequence[str]) -> None:
     with arguments.load(from_file_to_file, **arguments.engine_options) as (model, tokenizer):
         if is_html:
             translate_document(arguments, model, tokenizer)
-            return
-        if not from_file_to_file:
+        elif from_file_to_file:
+            names = ("prefix_file", "output_format", "chunk_size", "restart")
+            options = {name: getattr(arguments, name) for name in names} | arguments.options
+            translate_file(arguments.input, arguments.output, model, tokenizer, **options)
+        else:
             translate_lines(arguments, model, tokenizer)
-            return
-        names = ("prefix_file", "output_format", "chunk_size", "restart")
-        options = {name: getattr(arguments, name) for name in names} | arguments.options
-        translate_file(arguments.input, arguments.output, model, tokenizer, **options)
+    if arguments.terms is not None:
+        print(arguments.terms.report(), file=sys.stderr)
 
 
 def translate_lines(arguments: Arguments, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:

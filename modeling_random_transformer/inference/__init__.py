@@ -4,6 +4,7 @@
     translate(["hello world"], model, tokenizer)                 # → ["hola mundo"]
     for line in translate_stream(read_lines(file), model, tokenizer): ...
     translate([paragraphs], model, tokenizer, split_sentences=True)
+    translate(texts, model, tokenizer, glossary=Glossary.read("terms.tsv"))        # with required target phrases
     translate_html(["<p>hello <b>world</b></p>"], model, tokenizer)
     translate_file("big.en", "big.es", model, tokenizer)         # sharded over processes; the same call resumes
     for candidates in translate_n_best(texts, model, tokenizer, n_best=4): ...     # with scores, the best first
@@ -19,6 +20,7 @@ All of them take any model of `AutoModelForSeq2SeqLM`. The metrics of `evaluatio
 from ..inputs_random_transformer import longest_target
 from ..utils.text import encode_lines, one_line, read_lines
 from .alignments import alignments
+from .glossary import Glossary
 from .html_translation import translate_html
 from .loading import load_translator
 from .scoring import PairScore, score_pairs
@@ -28,6 +30,7 @@ from .translation_files import translate_file
 
 __all__ = [
     "Candidate",
+    "Glossary",
     "PairScore",
     "TranslationOptions",
     "alignments",

@@ -17,8 +17,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..inputs_random_transformer import CHUNK_SIZE, check_choice, encode_texts
 from ..pipeline_random_transformer import evaluation_mode
+from ..utils import process_stream
 from .scoring import PairModel
-from .translation import process_stream
 
 Links = list[tuple[int, int]]
 STEPS = ("output", "input")

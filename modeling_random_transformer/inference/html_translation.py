@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..inputs_random_transformer import CHUNK_SIZE, check_text, drop_none, tokenizer_languages
+from ..inputs_random_transformer import CHUNK_SIZE, check_text
+from ..utils import process_stream
 from .alignments import Aligner, word_spans
 from .markup import Block, Unit, needs_alignment, parse, render, unit_spans
 from .sentences import SentenceSplitter, SplitText
-from .translation import TranslationOptions, process_stream, translate_chunk, with_prefixes
+from .translation import TranslationOptions, translate_chunk, with_prefixes
 
 Pair = tuple[str, str]
 
@@ -65,9 +66,7 @@ def translate_html(
     if any(aligned):
         both = zip(sentences, translations, strict=True)
         pairs: list[Pair | None] = [pair if needed else None for pair, needed in zip(both, aligned, strict=True)]
-        given = drop_none(src_lang=options.get("src_lang"), tgt_lang=options.get("tgt_lang"))
-        languages = given if tokenizer_languages(tokenizer) else {}
-        aligner = UnitAligner(model, tokenizer, truncation=True, **languages)
+        aligner = UnitAligner(model, tokenizer, truncation=True, **settings.languages(tokenizer))
         weights = process_stream(pairs, aligner, chunk_size, progress, len(pairs), "sentence")
     texts = iter(translations)
     rendered = (

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import zip_longest
 from operator import length_hint
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -14,12 +14,14 @@ from ..inputs_random_transformer import (
     CHUNK_SIZE,
     check_positive,
     check_text,
-    process_chunks,
+    check_type,
+    drop_none,
     renumber_errors,
     tokenizer_languages,
 )
 from ..pipeline_random_transformer import Seq2SeqPipeline, current_device
-from ..utils import progress_bar
+from ..utils import process_stream
+from .glossary import Glossary, place_terms
 from .sentences import SentenceSplitter
 
 # Beam search begins all beams but the first with a score of -1e9. They keep it if other options, such as
@@ -37,8 +39,6 @@ RESERVED = (
     "return_tokens",
     "streamer",
 )
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,8 @@ class TranslationOptions:
         seed: before each chunk, torch's random number generator is set to this number plus that of the chunk's first
             text (from 1), so that sampling is reproducible. `None` leaves the generator, which all threads share,
             unchanged.
+        glossary: phrases that translations must contain; not with `n_best`. A translation that lacks one is continued
+            again after it, and is replaced if the result lacks fewer. All others are those without a glossary.
         generate_options: `src_lang`, `tgt_lang` and options of `generate()`, such as `do_sample`, `temperature` or
             `no_repeat_ngram_size`.
 
@@ -77,6 +79,7 @@ class TranslationOptions:
     n_best: int | None = None
     seed: int | None = None
     split_sentences: bool = False
+    glossary: Glossary | None = None
     generate_options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -91,6 +94,9 @@ class TranslationOptions:
             raise ValueError(f"n_best must be at most num_beams={self.num_beams}, got {self.n_best}.")
         if self.split_sentences and self.n_best is not None:
             raise ValueError(f"n_best must be None with split_sentences, got {self.n_best}.")
+        check_type("glossary", self.glossary, Glossary, "a Glossary")
+        if self.glossary is not None and self.n_best is not None:
+            raise ValueError(f"n_best must be None with a glossary, got {self.n_best}.")
 
     @classmethod
     def from_kwargs(cls, **options: Any) -> "TranslationOptions":
@@ -104,6 +110,11 @@ class TranslationOptions:
         length_penalty = {"length_penalty": self.length_penalty} if self.num_beams > 1 else {}
         candidates = {"num_return_sequences": self.n_best} if self.n_best is not None else {}
         return {**self.generate_options, "num_beams": self.num_beams, **length_penalty, **candidates}
+
+    def languages(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+        """`src_lang` and `tgt_lang` as far as they are given, for a tokenizer with language tags."""
+        names = ("src_lang", "tgt_lang") if tokenizer_languages(tokenizer) else ()
+        return drop_none(**{name: self.generate_options.get(name) for name in names})
 
     def pipeline(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Seq2SeqPipeline:
         """A pipeline with these options. The model stays on its device."""
@@ -178,7 +189,14 @@ def translate_chunk(
             for i, answer in batch.items():
                 candidates[given[i]] = best_first(answer if isinstance(answer, list) else [answer])
             update(len(batch))
-    return candidates
+    if options.glossary is None:
+        return candidates
+    others = replace(options, glossary=None, seed=None)
+
+    def continued(rows: Sequence[tuple[str, str]]) -> list[Candidate]:
+        return [best for [best] in translate_chunk(pipe, others, rows, first, lambda _: None)]
+
+    return [[best] for best in place_terms(pipe, options, texts, [best for [best] in candidates], continued)]
 
 
 def translate_sentences(
@@ -301,30 +319,3 @@ def with_prefixes(
         if text is absent or (prefix is absent and prefixes is not None):
             raise ValueError(f"{name} must be one per text, got {'more' if text is absent else 'fewer'}.")
         yield text, "" if prefix is absent else prefix  # type: ignore[misc]
-
-
-def process_stream(
-    items: Iterable[T],
-    process: Callable[[Sequence[T], int, Callable[[int], Any]], list[Any]],
-    chunk_size: int,
-    progress: bool | None,
-    total: int,
-    unit: str = "text",
-) -> Iterator[Any]:
-    """The results of a function of chunks, lazily and in the order of the items.
-
-    Args:
-        items: texts or pairs, of which one chunk at a time is read.
-        process: called with a chunk, the index of its first item and a function that counts finished items.
-        chunk_size: number of items that are sorted by length together.
-        progress: see `progress_bar`, as for the following arguments.
-        total: the number of items; 0 if it is unknown.
-        unit: what the progress bar counts.
-    """
-    check_positive(chunk_size=chunk_size)
-
-    def results() -> Iterator[Any]:
-        with progress_bar(total, progress, unit) as bar:
-            yield from process_chunks(items, chunk_size, lambda chunk, first: process(chunk, first, bar.update))
-
-    return results()

@@ -158,6 +158,8 @@ def plain_options(pipe: Seq2SeqPipeline, options: TranslationOptions) -> dict[st
     }
     if options.split_sentences:
         values["split_sentences"] = True
+    if options.glossary is not None:
+        values["glossary"] = digest_of(options.glossary.terms)
     if pipe.option(options.generate_options, "do_sample"):
         values["max_batch_tokens"] = options.max_batch_tokens  # the texts of a batch share random numbers
     for name, value in values.items():

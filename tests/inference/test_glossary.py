@@ -1,0 +1,251 @@
+"""Glossaries: which terms a text requires, where they are placed, and texts that do not change."""
+
+import functools
+import re
+
+import pytest
+
+from modeling_random_transformer import cli
+from modeling_random_transformer.inference import (
+    Glossary,
+    TranslationOptions,
+    score_pairs,
+    translate,
+    translate_file,
+    translate_html,
+    translate_n_best,
+)
+from modeling_random_transformer.inference import (
+    glossary as glossary_module,
+)
+from modeling_random_transformer.inference import translation_files as files
+from modeling_random_transformer.inference.ensemble import EnsembleForSeq2SeqLM
+from modeling_random_transformer.inference.glossary import beginnings
+from modeling_random_transformer.inference.loading import load_translator
+from tests.helpers.engines import needs
+from tests.helpers.interruption import interrupt_at
+from tests.helpers.translation import multilingual_translator, random_translator
+
+TEXTS = ["the boy reads a book", "we want two apples", "", "The old house", "the girls do not see the boy"]
+TERMS = [("boy", "niño"), ("the old house", "casa vieja"), ("dog", "perro")]
+CHANGED = [0, 3, 4]  # the texts in which a term occurs
+SHORT = {"max_new_tokens": 24, "progress": False}
+
+
+def calls_of(model, monkeypatch) -> list[str]:
+    """A list that receives the name of each method of the model that is called."""
+    calls = list[str]()
+
+    def counted(name, original, *args, **options):
+        calls.append(name)
+        return original(*args, **options)
+
+    for name in ("generate", "forward"):
+        monkeypatch.setattr(model, name, functools.partial(counted, name, getattr(model, name)))
+    return calls
+
+
+class TestOccurrences:
+    @pytest.mark.parametrize(
+        ("phrase", "text", "occurs"),
+        [
+            ("boy", "the boy.", True),
+            ("boy", "BOY, come", True),
+            ("boy", "the boys", False),
+            ("boy", "a cowboy", False),
+            ("boy", "the boy's book", True),
+            ("Polish", "polish it", False),
+            ("Polish", "The Polish girl", True),
+            ("C++", "in C++ and Rust", True),
+            ("C++", "in C", False),
+            ("red car", "a red  car", True),
+            ("red car", "a red, car", False),
+            ("cafe\u0301", "un café", True),  # two forms of Unicode
+            ("क", "की", False),  # the mark belongs to the letter
+            ("犬", "白い犬です", True),
+        ],
+    )
+    def test_a_phrase_occurs_as_whole_words(self, phrase, text, occurs):
+        glossary = Glossary([(phrase, phrase)])
+        assert glossary.terms_of(text) == [0] * occurs
+        assert glossary.lacking([0], text) == [0] * (not occurs)
+
+    def test_the_longest_phrase_counts(self):
+        glossary = Glossary([("house", "casa"), ("old house", "casa vieja"), ("the", "la"), ("old", "viejo")])
+        assert glossary.terms_of("The old house and the house") == [2, 1, 0]
+        assert glossary.terms_of("old the") == [3, 2]
+        assert Glossary([("a", "b"), ("a", "c")]).terms_of("a a") == [0, 1]
+        assert Glossary([]).terms_of("the house") == []
+
+    @pytest.mark.parametrize(
+        ("translation", "prefix", "expected"),
+        [
+            ("Un niño lee.", "", ["Perro", "Un perro", "Un niño perro", "Un niño lee perro"]),
+            ("l'ami", "", ["perro", "l perro", "l'perro", "l'ami perro"]),
+            ("un niño", "un", ["un perro", "un niño perro"]),
+            ("", "", ["perro"]),
+        ],
+    )
+    def test_beginnings(self, translation, prefix, expected):
+        assert beginnings(translation, "perro", prefix) == expected
+
+    def test_beginnings_of_a_language_without_spaces(self):
+        assert beginnings("白犬。", "猫", "") == ["猫", "白猫", "白犬猫"]
+
+
+class TestTranslations:
+    def test_required_terms_and_unchanged_texts(self, model, tokenizer):
+        glossary = Glossary(TERMS)
+        before = translate(TEXTS, model, tokenizer, **SHORT)
+        found = translate(TEXTS, model, tokenizer, glossary=glossary, **SHORT)
+        assert [i for i, pair in enumerate(zip(before, found, strict=True)) if len({*pair}) == 2] == CHANGED
+        for number, i in ((0, 0), (1, 3), (0, 4)):
+            assert glossary.lacking([number], before[i])
+            assert not glossary.lacking([number], found[i])
+        assert glossary.report() == (
+            "glossary: 3 of 3 required terms are in the translations; 1 of 3 terms did not occur: dog"
+        )
+
+    def test_no_more_calls_where_nothing_is_missing(self, model, tokenizer, monkeypatch):
+        calls = calls_of(model, monkeypatch)
+        before = translate(TEXTS, model, tokenizer, **SHORT)
+        expected, present = list(calls), re.search(r"\w+", before[1])[0]
+        calls.clear()
+        glossary = Glossary([("dog", "perro"), ("apples", present)])
+        assert translate(TEXTS, model, tokenizer, glossary=glossary, **SHORT) == before
+        assert calls == expected
+        assert glossary.required == {1: 1}
+
+    def test_the_most_probable_translation_with_the_term(self, model, tokenizer, monkeypatch):
+        """The reference continues all beginnings that leave tokens to generate."""
+        monkeypatch.setattr(glossary_module, "CONTINUED", 99)
+        text, glossary = TEXTS[0], Glossary(TERMS)
+        [before] = translate([text], model, tokenizer, **SHORT)
+        heads = [head for head in beginnings(before, "niño", "") if len(tokenizer(head)["input_ids"]) < 24]
+        continued = translate([text] * len(heads), model, tokenizer, prefixes=heads, **SHORT)
+        scores = score_pairs(model, tokenizer, [(text, each) for each in continued])
+        ranked = {
+            score.log_probability / score.tokens**0.6: each
+            for score, each in zip(scores, continued, strict=True)
+            if not glossary.lacking([0], each)
+        }
+        assert len(ranked) > 2
+        assert translate([text], model, tokenizer, glossary=glossary, **SHORT) == [ranked[max(ranked)]]
+
+    @pytest.mark.parametrize("options", [{}, {"do_sample": True, "num_beams": 1, "seed": 1}], ids=str)
+    def test_several_terms_of_a_text_and_prefixes(self, model, tokenizer, options):
+        """Not all of them: bytes that this random model generates after a term can extend its last word."""
+        glossary = Glossary([("boy", "niño"), ("book", "libro"), ("reads", "lee")])
+        texts, prefixes = [TEXTS[0], TEXTS[0]], ["", "el"]
+        found = translate(texts, model, tokenizer, prefixes=prefixes, glossary=glossary, **SHORT, **options)
+        assert found == translate(texts, model, tokenizer, prefixes=prefixes, glossary=glossary, **SHORT, **options)
+        assert found[1].startswith("el")
+        assert glossary.required == {0: 4, 1: 4, 2: 4}
+        missing = [glossary.lacking(range(3), each) for each in found]
+        assert len(missing[0]) < 2
+        assert glossary.missing.total() == 2 * sum(map(len, missing)) < 12
+
+    def test_a_term_that_does_not_fit_is_counted(self, model, tokenizer):
+        glossary = Glossary([("boy", "el niño lee un libro en el jardín")])
+        before = translate(TEXTS, model, tokenizer, max_new_tokens=5)
+        assert translate(TEXTS, model, tokenizer, max_new_tokens=5, glossary=glossary) == before
+        assert glossary.report() == (
+            "glossary: 0 of 2 required terms are in the translations; not placed: el niño lee un libro en el jardín (2)"
+        )
+
+    def test_languages_and_ensembles(self, tokenizer):
+        several, tagged = multilingual_translator()
+        ensemble = EnsembleForSeq2SeqLM([random_translator(1), random_translator(6)])
+        for model, own, options in (
+            (several, tagged, {"src_lang": "en", "tgt_lang": "es"}),
+            (ensemble, tokenizer, {}),
+        ):
+            glossary = Glossary(TERMS)
+            [found] = translate([TEXTS[0]], model, own, glossary=glossary, **SHORT, **options)
+            assert not glossary.lacking([0], found)
+
+    def test_documents(self, translator, tokenizer):
+        glossary = Glossary(TERMS)
+        before, found = (
+            translate(
+                ["We see the boy.\n  we want two apples."], translator, tokenizer, split_sentences=True, **options
+            )
+            for options in (SHORT, {**SHORT, "glossary": glossary})
+        )
+        assert "niño" in found[0]
+        assert "niño" not in before[0]
+        assert found[0].split("\n")[-1] == before[0].split("\n")[-1]
+        [page] = translate_html(["<p>the <b>boy</b> reads</p>"], translator, tokenizer, glossary=glossary, **SHORT)
+        assert "niño" in re.sub("<.*?>", "", page)
+
+    @pytest.mark.parametrize("engine", [pytest.param("ctranslate2", marks=needs("ctranslate2"))])
+    def test_engine(self, translator_folder, tmp_path, engine, monkeypatch):
+        options = {"engine": engine, "engine_dtype": "float32", "engine_folder": tmp_path}
+        model, tokenizer = load_translator(translator_folder, **options)
+        calls = []
+        original = model.engine.search
+        monkeypatch.setattr(model.engine, "search", lambda *args: calls.append(len(args[2])) or original(*args))
+        before = translate(TEXTS, model, tokenizer, **SHORT)
+        found = translate(TEXTS, model, tokenizer, glossary=Glossary(TERMS), **SHORT)
+        assert [i for i, pair in enumerate(zip(before, found, strict=True)) if len({*pair}) == 2] == CHANGED
+        assert "niño" in found[0]
+        assert sum(calls) > 2 * 4  # the beginnings are continued by the engine too
+
+
+class TestFiles:
+    @pytest.mark.parametrize(
+        ("content", "line", "got"),
+        [
+            ("boy\tniño\nhouse", 2, r"'house'"),
+            ("boy\tniño\n\nhouse\tcasa", 2, r"'\\n'"),
+            ("boy\tniño\thouse", 1, ""),
+            ("boy\tniño\nhouse\t ", 2, r"\['house', ' '\]"),
+            (b"boy\tni\xf1o", 1, ""),
+        ],
+    )
+    def test_a_malformed_line(self, tmp_path, content, line, got):
+        path = tmp_path / "terms.tsv"
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        message = rf"terms.tsv, line {line}: a term must be source phrase, tab and target phrase, got .*{got}"
+        with pytest.raises(ValueError, match=message):
+            Glossary.read(path)
+
+    def test_command(self, translator_folder, translator, tokenizer, tmp_path, capsys):
+        path = tmp_path / "terms.tsv"
+        path.write_text("".join(f"{source}\t{target}\r\n" for source, target in TERMS))
+        assert Glossary.read(path).terms == TERMS
+        command = ["translate", "--model", str(translator_folder), "--device", "cpu", "--glossary", str(path)]
+        assert cli.main([*command, "the boy"]) == 0
+        output = capsys.readouterr()
+        assert output.out.splitlines() == translate(["the boy"], translator, tokenizer, glossary=Glossary(TERMS))
+        assert output.err.splitlines() == [
+            "glossary: 1 of 1 required terms are in the translations; 2 of 3 terms did not occur: the old house, dog"
+        ]
+        path.write_text("boy")
+        assert cli.main([*command, "the boy"]) == 2
+        assert "terms.tsv, line 1: a term must be" in capsys.readouterr().err
+
+    @pytest.mark.usefixtures("_state_on_cpu")
+    def test_resuming(self, model, tokenizer, tmp_path, monkeypatch):
+        source, output = tmp_path / "in.txt", tmp_path / "out.txt"
+        source.write_text("\n".join(TEXTS))
+        run = functools.partial(translate_file, source, output, model, tokenizer, chunk_size=2, **SHORT)
+        with monkeypatch.context() as patch:
+            interrupt_at(2, files, "translate_chunk", patch)
+            with pytest.raises(KeyboardInterrupt):
+                run(glossary=Glossary(TERMS))
+        for other, got in ((None, "None"), (Glossary(TERMS[:1]), "")):
+            with pytest.raises(ValueError, match=f"glossary was .*now {got}"):
+                run(glossary=other)
+        run(glossary=Glossary(TERMS))
+        found = translate(TEXTS, model, tokenizer, glossary=Glossary(TERMS), **SHORT)
+        assert output.read_text() == "".join(f"{each}\n" for each in found)
+
+    def test_invalid_arguments(self, model, tokenizer):
+        with pytest.raises(ValueError, match="n_best must be None with a glossary, got 2"):
+            translate_n_best(TEXTS, model, tokenizer, n_best=2, glossary=Glossary(TERMS))
+        with pytest.raises(ValueError, match=r"glossary must be a Glossary, got 'terms.tsv'"):
+            TranslationOptions(glossary="terms.tsv")
+        for term in (("boy",), "ab", ("boy", ""), ("boy", 2)):
+            with pytest.raises(ValueError, match="a term must be source phrase, tab and target phrase, got"):
+                Glossary([term])
