@@ -5,16 +5,24 @@ teacher and student are compared. `distillation/job.json` in the output folder r
 """
 
 import shutil
+import statistics
+import sys
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
 from huggingface_hub import ModelCard
 
 from ..data.sources import Corpus, pairs_of
 from ..data.validation import validate
+from ..export.compare import folder_size, time_interleaved
+from ..inference import translate
+from ..inference.evaluation import score
 from ..inference.loading import load_models, load_translator, silence_transformers
 from ..inputs_random_transformer import LanguageTags
 from ..training.arguments import DataArguments, ModelArguments
@@ -27,12 +35,84 @@ from ..training.run import train_translation
 from ..utils import file_digest
 from ..utils.atomic_files import new_folder, write_atomically
 from ..utils.distributed import call_on_main_process
-from .comparison import Model, Row, compare, table
-from .stages import RECORD, run_stage
+from ..utils.text import markdown_table
+from .stages import RECORD, language_options, run_stage
 from .training_set import DistillationArguments, SyntheticReport, TrainingSet
 
 WORK, INT8 = "distillation", "int8"
 SECTION = "## Distillation\n"
+ROUNDS, LONG = 3, 60  # measurements of the speed; only one if the translations of all models take this many seconds
+HEADER = ("model", "dtype", "BLEU", "chrF++", "sentences/s", "MB")
+
+Model = tuple[str, str, Sequence[Path]]  # name, dtype and folders of a model or an ensemble
+
+
+@dataclass
+class Row:
+    """The result of a model in one dtype.
+
+    Attributes:
+        model: `"teacher"` or `"student"`.
+        dtype: dtype of the weights.
+        bleu: BLEU, 0 to 100.
+        chrf: chrF++, 0 to 100.
+        sentences_per_second: throughput on the test set.
+        megabytes: size of the saved weights (10⁶ bytes).
+        signature: sacrebleu's signature of BLEU.
+    """
+
+    model: str
+    dtype: str
+    bleu: float
+    chrf: float
+    sentences_per_second: float
+    megabytes: float
+    signature: str
+
+    def cells(self) -> tuple[str, ...]:
+        """The columns of a table."""
+        numbers = f"{self.bleu:.2f}", f"{self.chrf:.2f}", f"{self.sentences_per_second:.1f}", f"{self.megabytes:.1f}"
+        return self.model, self.dtype, *numbers
+
+
+def compare(
+    models: Sequence[Model],
+    pairs: Sequence[tuple[str, str]],
+    languages: LanguageTags,
+    device: torch.device,
+    options: dict[str, Any],
+) -> list[Row]:
+    """Translate a test set with saved models or ensembles, in turns, because the load of the machine may change.
+
+    As in the evaluation of the training, sentences of any length are translated; learned positions truncate them.
+
+    Args:
+        models: name, dtype and folders of each.
+        pairs: the test set.
+        languages: its languages, for models with language tags.
+        device: where the models run.
+        options: the options of `translate`.
+    """
+    sources, references = map(list, zip(*pairs, strict=True))
+    options, calls = {**options, "max_source_tokens": sys.maxsize}, []
+    for name, dtype, folders in models:
+        model, tokenizer = load_models(folders, dtype, device, argument=name)
+        codes = language_options(tokenizer, languages)
+        calls.append(partial(translate, sources, model, tokenizer, **options | codes))
+    start = time.perf_counter()
+    translations = [call() for call in calls]
+    times = time_interleaved(calls, ROUNDS if time.perf_counter() - start < LONG else 1)
+    rows = []
+    for (name, dtype, folders), texts, seconds in zip(models, translations, times, strict=True):
+        scores, speed = score(texts, references), len(sources) / statistics.median(seconds)
+        bleu, size = scores["bleu"], sum(folder_size(folder, "*.safetensors") for folder in folders)
+        rows.append(Row(name, dtype, bleu["score"], scores["chrf"]["score"], speed, size, bleu["signature"]))
+    return rows
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The rows as a Markdown table."""
+    return markdown_table(HEADER, [row.cells() for row in rows])
 
 
 @dataclass

@@ -8,8 +8,7 @@ All arguments of `random-transformer train` are those of the student.
 
 from collections.abc import Sequence
 
-from ..augmentation.comparison import table
-from ..augmentation.distillation import INT8, WORK, StudentDataArguments, distill
+from ..augmentation.distillation import INT8, WORK, StudentDataArguments, distill, table
 from ..augmentation.stages import RECORD
 from ..augmentation.training_set import DistillationArguments
 from ..training.arguments import ModelArguments

@@ -140,7 +140,7 @@ def run(program: str, argv: Sequence[str]) -> None:
 
 def compare(arguments: Arguments, files: Sequence[Path]) -> None:
     """Print the comparison of two files of translations."""
-    from ..inference.significance import compare_systems  # an extra, as for the report
+    from ..inference.evaluation import compare_systems  # an extra, as for the report
 
     first, second, references = (list(read_texts(path)) for path in (*files, Path(str(arguments.target_file))))
     print(compare_systems(first, second, references, (files[0].name, files[1].name)))

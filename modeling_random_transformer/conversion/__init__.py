@@ -15,8 +15,7 @@ weight without a counterpart in this model raises a `ValueError` that names it. 
 
 from .archives import convert_archive
 from .eole import convert_eole, from_eole
-from .fairseq import convert_fairseq, from_fairseq
-from .fairseq_tokenizer import fairseq_tokenizer
+from .fairseq import convert_fairseq, fairseq_tokenizer, from_fairseq
 from .joeynmt import convert_joeynmt, from_joeynmt
 from .joined_tokenizer import JoinedTokenizer
 from .marian import convert_marian, from_marian

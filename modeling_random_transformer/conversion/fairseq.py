@@ -10,14 +10,15 @@ from torch import Tensor
 
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ..utils.atomic_files import new_folder
-from ..utils.errors import format_names, printable
+from ..utils.errors import format_names, format_value, printable
 from .embeddings import Rows, learn_positions, map_embeddings
-from .fairseq_tokenizer import fairseq_tokenizer
+from .joined_tokenizer import JoinedTokenizer, join_bpe, numbered_lines, piece_of, read_codes
 from .options import NEGATED, OFF, PRE_NORM, RATE, SIZE, TRAINING, Kind, Option, invalid, one_of, read_options
 from .untrusted import is_hidden, is_state_dict, read_checkpoint
 from .weights import STACKS, ConversionReport, NameTable, StateDictMapper
 
-PAD, EOS, UNK = 1, 2, 3  # fairseq's <pad>, </s> and <unk>; <s> is 0
+FIRST_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
+PAD, EOS, UNK = 1, 2, 3
 FIRST_POSITION = PAD + 1
 DEFAULT_POSITIONS = 1024  # fairseq's default of max_source_positions and max_target_positions
 NAMES: NameTable = {
@@ -298,3 +299,60 @@ def choose(folder: Path, kind: str, files: Mapping[str, Path], languages: Langua
     expected = " and ".join(languages) if languages else "the source and the target, which the checkpoint must store"
     found = format_names(path.name for path in files.values()) or "none"
     raise ValueError(f"{folder} must contain one file of {kind}, or those of {expected}, got {found}.")
+
+
+# The tokenizer
+
+
+def fairseq_tokenizer(
+    dictionary: str | Path,
+    codes: str | Path | None = None,
+    model_max_length: int = 1024,
+    *,
+    target_dictionary: str | Path | None = None,
+    target_codes: str | Path | None = None,
+) -> JoinedTokenizer:
+    """Build a tokenizer that appends `</s>` to every text and joins the pieces of words when it decodes.
+
+    Args:
+        dictionary: fairseq's `dict.<source language>.txt`.
+        codes: merges of subword-nmt (version 0.2) or fastBPE; without them, texts must already be segmented, with `@@`
+            after each piece except a word's last.
+        model_max_length: length that texts are truncated to on request.
+        target_dictionary: `dict.<target language>.txt`; `None` for the source's dictionary.
+        target_codes: merges of the target; `None` for the source's merges.
+
+    Raises:
+        ValueError: a file has an invalid line, which the message names; or only the target has codes.
+        OSError: a file cannot be read.
+    """
+    if codes is None and target_codes is not None:
+        raise ValueError(f"target_codes must be given together with source codes, got only {target_codes}.")
+    merges = [read_codes(Path(file)) for file in (codes, target_codes) if file is not None]
+    source = read_dictionary(Path(dictionary), bool(merges))
+    target = source if target_dictionary is None else read_dictionary(Path(target_dictionary), bool(merges))
+    return join_bpe(source, target, merges, model_max_length=model_max_length)
+
+
+def read_dictionary(path: Path, as_pieces: bool) -> dict[str, int]:
+    """Read a dictionary's tokens and ids: the special tokens, then one token and its count per line.
+
+    Args:
+        path: the dictionary.
+        as_pieces: convert the tokens to BPE pieces.
+
+    Raises:
+        ValueError: a line has a wrong format, or a token or piece is repeated.
+    """
+    ids = {token: i for i, token in enumerate(FIRST_TOKENS)}
+    for number, line in numbered_lines(path):
+        token, _, count = line.rpartition(" ")
+        if not token or not count.lstrip("-").isdecimal():
+            raise ValueError(
+                f"{path} must have a token and its count on each line, got {format_value(line)} on line {number}."
+            )
+        token = piece_of(token) if as_pieces else token
+        if token in ids:
+            raise ValueError(f"{path} must have each token once, got {format_value(token)} again on line {number}.")
+        ids[token] = len(ids)
+    return ids

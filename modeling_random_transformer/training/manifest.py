@@ -13,8 +13,8 @@ from typing import Any
 from uuid import uuid4
 
 from .. import __version__
-from ..data.overlap import Counts
 from ..data.sources import Corpus
+from ..data.splitting import Counts
 from ..data.validation import ValidationReport
 from ..jobs import Job, Stage, changes
 from ..utils import file_digest

@@ -11,7 +11,7 @@ import torch
 from huggingface_hub import ModelCard, ModelCardData
 
 from .. import __version__
-from ..data.overlap import describe_overlap
+from ..data.splitting import describe_overlap
 from ..utils.atomic_files import write_atomically
 from ..utils.text import markdown_table
 from .arguments import PRESET, ModelArguments, to_flags

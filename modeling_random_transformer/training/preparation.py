@@ -12,8 +12,8 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from ..data.batches import padding_multiple
 from ..data.mixing import CorpusMixture, temperature_weights
-from ..data.overlap import Counts, describe_overlap, shared_texts
 from ..data.sources import Corpus
+from ..data.splitting import Counts, describe_overlap, shared_texts
 from ..data.tokenization import LengthLimits, lengths_of, tokenize_pairs, vocabulary_sample
 from ..data.validation import ValidationReport, load_pairs, validate
 from ..inputs_random_transformer import drop_none, tokenizer_languages

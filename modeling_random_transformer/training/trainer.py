@@ -43,7 +43,7 @@ from .checkpoints import (
     remove_checkpoint,
     save_error,
 )
-from .loss import SmoothedCrossEntropy
+from .loss import RDropLoss, SmoothedCrossEntropy
 from .model_init import shard_layers
 from .recipe import TranslationTrainingArguments
 
@@ -95,8 +95,6 @@ class TranslationTrainer(Seq2SeqTrainer):
         args = _trainer_arguments(args, model)
         loss_function = SmoothedCrossEntropy(args.label_smoothing_factor, overwrite=True)
         if args.r_drop_alpha:
-            from .r_drop import RDropLoss
-
             loss_function = RDropLoss(args.label_smoothing_factor, args.r_drop_alpha)
         self.padding_multiple = padding_multiple(args.device)
         collator_options: Any = {"model": model, "pad_to_multiple_of": self.padding_multiple}

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_random_transformer import cli
-from modeling_random_transformer.augmentation import comparison, recipes
+from modeling_random_transformer.augmentation import distillation, recipes
 from modeling_random_transformer.augmentation.recipes import Recipe
 from modeling_random_transformer.commands import train as command
 from modeling_random_transformer.inference import translate
@@ -35,7 +35,7 @@ OPTIONS = {**UNSCORED, "max_steps": 4, "num_beams": 1, "special_tokens": ["<bt>"
 @pytest.fixture(scope="module", autouse=True)
 def _quick_comparison():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(comparison, "ROUNDS", 1)
+        patch.setattr(distillation, "ROUNDS", 1)
         yield
 
 

@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 from modeling_random_transformer import RandomTransformerTokenizer
 from modeling_random_transformer.conversion import from_sentencepiece
 from modeling_random_transformer.export import export_model, load_engine
-from modeling_random_transformer.export.argos_tokenizer import PART_OF_CHARACTER, SPACE, sentencepiece_model
+from modeling_random_transformer.export.argos import PART_OF_CHARACTER, SPACE, sentencepiece_model
 from tests.helpers.engines import BEAMS, LIMIT, TEXTS, exportable, needs, own_translations
 from tests.helpers.marian import opus_folder
 from tests.helpers.models import EOS

@@ -16,7 +16,7 @@ from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from modeling_random_transformer import RandomTransformerTokenizer, cli
 from modeling_random_transformer.export import export_web_page, load_engine, web
-from modeling_random_transformer.export.graphs import DecoderGraph, EncoderGraph
+from modeling_random_transformer.export.onnx import DecoderGraph, EncoderGraph
 from modeling_random_transformer.inference.loading import load_translator
 from modeling_random_transformer.inspection import record_search
 from tests.helpers.browser import errors, requests, require_chromium, static_host

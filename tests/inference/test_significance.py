@@ -3,7 +3,7 @@
 import pytest
 
 from modeling_random_transformer import cli
-from modeling_random_transformer.inference.significance import TESTS, compare_systems
+from modeling_random_transformer.inference.evaluation import TESTS, compare_systems
 
 REFERENCES = [f"the {color} {animal} sees {count} old houses" for color in ("red", "blue", "green")
               for animal in ("dog", "cat", "bird", "horse") for count in ("two", "three", "four", "five")]  # fmt: skip

@@ -7,8 +7,7 @@ import torch
 
 from modeling_random_transformer import RandomTransformerForCausalLM, RandomTransformerForMaskedLM
 from modeling_random_transformer.inspection import intervene, trace
-from modeling_random_transformer.inspection.attention import AttentionHooks
-from modeling_random_transformer.inspection.hooks import HookManager, Observer, instrument
+from modeling_random_transformer.inspection.hooks import AttentionHooks, HookManager, Observer, instrument
 from tests.helpers.models import assert_near, exact_model, padded_batch, random_ids
 from tests.inspection.test_trace import CONFIGS
 
