@@ -6,15 +6,27 @@ from typing import Any
 
 from torch import Tensor
 
-from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ..utils import read_json
-from ..utils.atomic_files import new_folder
 from ..utils.errors import format_names, format_value
 from .embeddings import learn_positions, map_embeddings
 from .joined_tokenizer import JoinedTokenizer, find_file, join_bpe, join_sentencepiece, name_tokens, read_codes
-from .options import OFF, RATE, SIZE, Kind, Option, equal, flatten, invalid, is_number, is_size, one_of, read_options
+from .options import (
+    OFF,
+    RATE,
+    SIZE,
+    Kind,
+    Option,
+    check_equal,
+    equal,
+    flatten,
+    invalid,
+    is_number,
+    is_size,
+    one_of,
+    read_options,
+)
 from .untrusted import read_checkpoint
-from .weights import STACKS, ConversionReport, NameTable, StateDictMapper
+from .weights import STACKS, ConversionReport, Converted, NameTable, StateDictMapper, save_conversion
 
 SIDES = {"encoder": "src", "decoder": "tgt"}
 LAYER = "{stack}.transformer_layers.{i}"
@@ -75,7 +87,7 @@ OPTIONS = (
 )
 
 
-def from_eole(folder: str | Path) -> tuple[RandomTransformerForConditionalGeneration, ConversionReport]:
+def from_eole(folder: str | Path) -> Converted:
     """Convert the weights of a Transformer of eole. Token ids are those of the joined vocabulary (`convert_eole`).
 
     Args:
@@ -108,11 +120,8 @@ def convert_eole(folder: str | Path, output: str | Path) -> ConversionReport:
     """
     options = read_config(Path(folder))
     made = make_tokenizer(Path(folder), options)
-    with new_folder(output) as temporary:
-        model, report = convert_weights(Path(folder), options, made)
-        model.save_pretrained(temporary)
-        made.save(temporary, report)
-        report.notes.append(f"Transforms of the model: {format_value(options.get('transforms'))}.")
+    report = save_conversion(output, lambda: convert_weights(Path(folder), options, made), made.save)
+    report.notes.append(f"Transforms of the model: {format_value(options.get('transforms'))}.")
     return report
 
 
@@ -128,16 +137,11 @@ def read_config(folder: Path) -> dict[str, Any]:
     names = (*UNSUPPORTED, *(name for name, *_ in STACK_OPTIONS))
     common = {f"model.{stack}.{name}": stored.get(f"model.{name}") for stack in STACKS for name in names}
     options = read_options({**common, **stored}, OPTIONS)
-    for name, *_ in STACK_OPTIONS:
-        source, target = (options[f"model.{stack}.{name}"] for stack in STACKS)
-        if source != target:
-            raise invalid(f"model.decoder.{name}", f"that of model.encoder, {source!r}", target)
+    check_equal(options, (name for name, *_ in STACK_OPTIONS))
     return options
 
 
-def convert_weights(
-    folder: Path, options: Mapping[str, Any], made: JoinedTokenizer
-) -> tuple[RandomTransformerForConditionalGeneration, ConversionReport]:
+def convert_weights(folder: Path, options: Mapping[str, Any], made: JoinedTokenizer) -> Converted:
     """Convert the weights in a folder with these options. Errors are those of `from_eole`."""
     mapper = StateDictMapper(str(folder), read_weights(folder))
     mapper.derive_sizes("mlp.gate_up_proj", "layer_norm", "transformer_layers")

@@ -3,19 +3,18 @@
 import re
 from argparse import Namespace
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
-from ..utils.atomic_files import new_folder
 from ..utils.errors import format_names, format_value, printable
 from .embeddings import Rows, learn_positions, map_embeddings
-from .joined_tokenizer import JoinedTokenizer, join_bpe, numbered_lines, piece_of, read_codes
+from .joined_tokenizer import JoinedTokenizer, join_bpe, numbered_lines, piece_of, read_codes, save_joined
 from .options import NEGATED, OFF, PRE_NORM, RATE, SIZE, TRAINING, Kind, Option, invalid, one_of, read_options
 from .untrusted import is_hidden, is_state_dict, read_checkpoint
-from .weights import STACKS, ConversionReport, NameTable, StateDictMapper
+from .weights import STACKS, ConversionReport, Converted, NameTable, StateDictMapper, save_conversion
 
 FIRST_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 PAD, EOS, UNK = 1, 2, 3
@@ -101,7 +100,7 @@ def from_fairseq(
     *,
     num_heads: int | None = None,
     fairseq_ids: Rows | None = None,
-) -> tuple[RandomTransformerForConditionalGeneration, ConversionReport]:
+) -> Converted:
     """Convert the weights of a fairseq `transformer`.
 
     fairseq's sinusoids use other frequencies (their logarithms are spaced by `d_model / 2 - 1`), so their values become
@@ -165,15 +164,9 @@ def convert_fairseq(
         raise ValueError("source_dict must be given with target_dict, source_codes or target_codes, got None.")
     files = given if source_dict else find_files(path.parent, read_languages(content))
     made = fairseq_tokenizer(**files, model_max_length=options["max_source_positions"]) if files else None
-    with new_folder(output) as temporary:
-        ids = (made.source_ids, made.target_ids) if made else None
-        model, report = convert_weights(content, options, str(path), ids)
-        model.save_pretrained(temporary)
-        if made is None:
-            report.notes.append("There is no dictionary, so the folder has no tokenizer.")
-        else:
-            made.save(temporary, report)
-    return report
+    ids = (made.source_ids, made.target_ids) if made else None
+    convert = partial(convert_weights, content, options, str(path), ids)
+    return save_conversion(output, convert, partial(save_joined, made))
 
 
 def read_stored(checkpoint: Any, origin: str, num_heads: int | None) -> dict[str, Any]:
@@ -206,9 +199,7 @@ def as_mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def convert_weights(
-    content: Mapping[str, Any], options: Mapping[str, Any], origin: str, ids: Rows | None
-) -> tuple[RandomTransformerForConditionalGeneration, ConversionReport]:
+def convert_weights(content: Mapping[str, Any], options: Mapping[str, Any], origin: str, ids: Rows | None) -> Converted:
     """Convert a state dict with these options. Arguments and errors are those of `from_fairseq`."""
     mapper = StateDictMapper(origin, content["model"])
     mapper.derive_sizes("fc1", "layer_norm")

@@ -3,11 +3,11 @@
 import math
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
-from ..utils.atomic_files import new_folder
 from ..utils.errors import format_value
 from .embeddings import map_embeddings
 from .joined_tokenizer import (
@@ -18,6 +18,7 @@ from .joined_tokenizer import (
     join_sentencepiece,
     read_codes,
     read_tokens,
+    save_joined,
 )
 from .options import (
     FLAG,
@@ -27,6 +28,7 @@ from .options import (
     SIZE,
     Kind,
     Option,
+    check_equal,
     equal,
     flatten,
     invalid,
@@ -36,7 +38,7 @@ from .options import (
     read_options,
 )
 from .untrusted import is_state_dict, read_checkpoint, read_yaml
-from .weights import STACKS, ConversionReport, NameTable, StateDictMapper
+from .weights import STACKS, ConversionReport, Converted, NameTable, StateDictMapper, save_conversion
 
 CHECKPOINTS = ("best.ckpt", "latest.ckpt")  # in a model's folder, which JoeyNMT calls model_dir
 SIDES = {"src": "encoder", "trg": "decoder"}
@@ -95,9 +97,7 @@ OPTIONS = (
 )
 
 
-def from_joeynmt(
-    checkpoint: str | Path, tokenizer: JoinedTokenizer | None = None
-) -> tuple[RandomTransformerForConditionalGeneration, ConversionReport]:
+def from_joeynmt(checkpoint: str | Path, tokenizer: JoinedTokenizer | None = None) -> Converted:
     """Convert the weights of a Transformer of JoeyNMT 2.
 
     DeepNet's factors of residual connections (`initializer: xavier_normal`) become part of the weights.
@@ -134,14 +134,7 @@ def convert_joeynmt(checkpoint: str | Path, output: str | Path) -> ConversionRep
     path = find_checkpoint(Path(checkpoint))
     options = read_config(path)
     tokenizer = make_tokenizer(path.parent, options)
-    with new_folder(output) as temporary:
-        model, report = convert_weights(path, options, tokenizer)
-        model.save_pretrained(temporary)
-        if tokenizer is None:
-            report.notes.append("There are no vocabularies, so the folder has no tokenizer.")
-        else:
-            tokenizer.save(temporary, report)
-    return report
+    return save_conversion(output, lambda: convert_weights(path, options, tokenizer), partial(save_joined, tokenizer))
 
 
 def find_checkpoint(path: Path) -> Path:
@@ -159,16 +152,12 @@ def read_config(checkpoint: Path) -> dict[str, Any]:
         ValueError: an option has a value that this model does not support, or it differs between the stacks.
     """
     options = read_options(flatten(read_yaml(checkpoint.parent / "config.yaml")), OPTIONS)
-    for name, *_ in EQUAL_IN_STACKS:
-        source, target = (options[f"model.{stack}.{name}"] for stack in STACKS)
-        if source != target and not (name == "embeddings.scale" and options.get("model.tied_embeddings")):
-            raise invalid(f"model.decoder.{name}", f"that of model.encoder, {source!r}", target)
+    names = [name for name, *_ in EQUAL_IN_STACKS]
+    check_equal(options, names[:-1] if options.get("model.tied_embeddings") else names)  # which share their scale
     return options
 
 
-def convert_weights(
-    path: Path, options: Mapping[str, Any], tokenizer: JoinedTokenizer | None
-) -> tuple[RandomTransformerForConditionalGeneration, ConversionReport]:
+def convert_weights(path: Path, options: Mapping[str, Any], tokenizer: JoinedTokenizer | None) -> Converted:
     """Convert a checkpoint with these options. Arguments and errors are those of `from_joeynmt`."""
     content = read_checkpoint(path)
     weights: Any = content.get("model_state") if isinstance(content, Mapping) else None

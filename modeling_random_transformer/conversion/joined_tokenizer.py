@@ -12,7 +12,7 @@ from ..tokenization_random_transformer import SPECIAL_TOKENS, RandomTransformerT
 from ..utils.errors import format_names, format_value
 from ..utils.text import read_lines
 from .sentencepiece import from_sentencepiece
-from .weights import ConversionReport
+from .weights import Converted
 
 UNK = SPECIAL_TOKENS["unk_token"]
 CONTINUED = "@@"  # suffix of a piece that does not end its word
@@ -41,8 +41,9 @@ class JoinedTokenizer:
     target_ids: list[int]
     segments: bool
 
-    def save(self, folder: Path, report: ConversionReport) -> None:
-        """Save the tokenizer in a folder, and add notes about it to a report."""
+    def save(self, folder: Path, converted: Converted) -> None:
+        """Save the tokenizer in a folder, and add notes about it to the report of a conversion."""
+        _, report = converted
         self.tokenizer.save_pretrained(folder)
         if "target_merges" in self.tokenizer.init_kwargs:
             report.notes.append("The tokenizer splits sources and targets (`text_target=`) by their own codes.")
@@ -56,6 +57,14 @@ class JoinedTokenizer:
         if not self.segments:
             report.notes.append("The tokenizer splits at spaces only, so texts must already be segmented (hel@@ lo).")
         report.notes.append("Prepare texts as the training data, such as by Moses tokenization.")
+
+
+def save_joined(made: JoinedTokenizer | None, folder: Path, converted: Converted) -> None:
+    """`JoinedTokenizer.save`, or a note that there is none."""
+    if made is None:
+        converted[1].notes.append("There is no vocabulary, so the folder has no tokenizer.")
+    else:
+        made.save(folder, converted)
 
 
 def join_bpe(source: Vocabulary, target: Vocabulary, merges: Sequence[Merges], **options: Any) -> JoinedTokenizer:

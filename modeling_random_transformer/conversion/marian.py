@@ -7,7 +7,7 @@ opposite direction.
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,16 +21,14 @@ from transformers import (
 )
 from transformers.activations import ACT2FN
 
-from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ..tokenization_random_transformer import RandomTransformerTokenizer
 from ..utils import read_json
-from ..utils.atomic_files import new_folder
 from ..utils.errors import format_names, format_value, reraise_as_value_error
 from ..utils.vocabulary import check_tokenizer
-from .embeddings import check_ids, map_embeddings, map_position_tables
+from .embeddings import SOURCE, TARGET, check_ids, map_embeddings, map_position_tables
 from .options import DEPTH, OFF, SIZE, TRAINING, Kind, Option, read_options
 from .untrusted import is_state_dict, read_checkpoint
-from .weights import STACKS, ConversionReport, NameTable, StateDictMapper
+from .weights import STACKS, ConversionReport, Converted, NameTable, StateDictMapper, save_conversion
 
 
 class NativeClass(NamedTuple):
@@ -52,7 +50,6 @@ NAMES: NameTable = {
     "model.{stack}.layers.{i}.{module}.{p}": "model.{stack}.layers.{i}.{module}.{p}",
     "model.{stack}.layer_norm.{p}": "model.{stack}.layer_norm.{p}",
 }
-EMBEDDINGS = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
 ON = Kind("on", bool)
 # Of related models. These classes do not compute them, but a config.json may contain them.
 NORMS = {
@@ -96,9 +93,7 @@ SETTINGS = (
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
 
-def from_marian(
-    marian: str | Path | PreTrainedModel,
-) -> tuple[RandomTransformerForConditionalGeneration, ConversionReport]:
+def from_marian(marian: str | Path | PreTrainedModel) -> Converted:
     """Convert the weights of a Marian model, or of a Pegasus or Blenderbot model.
 
     Args:
@@ -125,7 +120,7 @@ def from_marian(
     for name in COMMON_FIELDS:
         mapper.derive_config(name, **{name: getattr(config, name)})
     mapper.derive_config(type(marian).__name__, norm_order=native.norm_order, layer_norm_eps=LAYER_NORM_EPS)
-    map_embeddings(mapper, *EMBEDDINGS, "lm_head.weight", "final_logits_bias")
+    map_embeddings(mapper, SOURCE, TARGET, "lm_head.weight", "final_logits_bias")
     mapper.ignore(["model.shared.weight"], "not used by the stacks, which refer to it or have separate embeddings")
     map_position_tables(mapper, "model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
     mapper.rename(NAMES)
@@ -152,12 +147,7 @@ def convert_marian(folder: str | Path, output: str | Path) -> ConversionReport:
         ValueError: see `from_marian`; or the vocabulary does not match the model, or `output` is not empty. In this
             case, nothing is written.
     """
-    folder = Path(folder)
-    with new_folder(output) as temporary:
-        model, report = from_marian(folder)
-        model.save_pretrained(temporary)
-        copy_tokenizer(folder, temporary, model.config, report)
-    return report
+    return save_conversion(output, lambda: from_marian(folder), partial(copy_tokenizer, Path(folder)))
 
 
 def known_options(config: GenerationConfig) -> GenerationConfig:
@@ -206,7 +196,7 @@ def load_marian(folder: Path) -> PreTrainedModel:
     return model.eval()
 
 
-def copy_tokenizer(folder: Path, output: Path, config: Any, report: ConversionReport) -> None:
+def copy_tokenizer(folder: Path, output: Path, converted: Converted) -> None:
     """Copy the tokenizer's files and set its class, which AutoTokenizer cannot derive from this model's config.
 
     Only known settings are copied, since others may refer to code, which would run for users who trust this package.
@@ -214,6 +204,7 @@ def copy_tokenizer(folder: Path, output: Path, config: Any, report: ConversionRe
     Raises:
         ValueError: a file is missing or damaged, or the vocabulary does not match the model's embedding.
     """
+    config, report = converted[0].config, converted[1]
     present = [name for name in TOKENIZER_FILES if (folder / name).is_file()]
     fast = not present and (folder / FAST_TOKENIZER).is_file()
     if not fast and "vocab.json" not in present:

@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,12 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
-from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
-from ..utils.atomic_files import new_folder
 from ..utils.errors import format_value
 from .embeddings import check_ids, learn_positions, map_embeddings, pad_rows
 from .marian_npz_files import EOS, UNK, find_files, find_model, read_vocabularies, save_tokenizer
 from .options import DEPTH, FLAG, RATE, SIZE, Kind, Option, equal, is_number, is_size, one_of, read_options
 from .untrusted import parse_yaml, read_arrays, read_yaml
-from .weights import ConversionReport, StateDictMapper
+from .weights import ConversionReport, Converted, StateDictMapper, save_conversion
 
 STORED_OPTIONS = "special:model.yml"  # a string in an array of int8, which ends with a zero byte
 POSITIONS = 1024  # of computed sinusoids; marian-decoder reads at most 1000 tokens by default
@@ -82,9 +81,7 @@ SAME = (
 )
 
 
-def from_marian_npz(
-    model: str | Path, *, eos_token_id: int = 0, unk_token_id: int = 1
-) -> tuple[RandomTransformerForConditionalGeneration, ConversionReport]:
+def from_marian_npz(model: str | Path, *, eos_token_id: int = 0, unk_token_id: int = 1) -> Converted:
     """Convert the weights of a `.npz` file of Marian.
 
     Token ids are those of Marian's vocabularies. The last id is added for padding and as the first decoder input. Its
@@ -136,14 +133,15 @@ def convert_marian_npz(
     weights, options = read_npz(path)
     vocabularies = read_vocabularies(files)
     eos, unk = (vocabularies[1][EOS], vocabularies[1][UNK]) if vocabularies else (0, 1)
-    with new_folder(output) as temporary:
+
+    def convert() -> Converted:
         converted, report = convert_weights(weights, options, str(path), eos, unk)
         for file, ids, name in zip(files.vocabs or (), vocabularies or (), embedding_names(options), strict=False):
             check_ids(file, ids.values(), len(weights[name]))
         set_search_options(converted.generation_config, files.decoder, report)
-        converted.save_pretrained(temporary)
-        save_tokenizer(vocabularies, files.spm, temporary, converted.config, report)
-    return report
+        return converted, report
+
+    return save_conversion(output, convert, partial(save_tokenizer, vocabularies, files.spm))
 
 
 def read_npz(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -209,7 +207,7 @@ def parse_options(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 def convert_weights(
     weights: Mapping[str, Tensor], options: Mapping[str, Any], origin: str, eos_token_id: int, unk_token_id: int
-) -> tuple[RandomTransformerForConditionalGeneration, ConversionReport]:
+) -> Converted:
     """Convert weights with these options. Arguments and errors are those of `from_marian_npz`."""
     mapper = StateDictMapper(origin, weights)
     mapper.derive_options(OPTIONS, options)

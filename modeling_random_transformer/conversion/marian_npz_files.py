@@ -17,7 +17,7 @@ from ..utils.text import read_lines
 from .marian import write_json
 from .sentencepiece import UNKNOWN, read_model
 from .untrusted import is_hidden, read_yaml
-from .weights import ConversionReport
+from .weights import Converted
 
 VOCABULARY_SUFFIXES = (".yml", ".yaml", ".spm")
 FILES = re.compile(r".*\.(yml|yaml|spm)")  # all that `convert_marian_npz` reads besides the model
@@ -218,13 +218,10 @@ def read_pieces(path: Path) -> Iterator[tuple[str, int]]:
 
 
 def save_tokenizer(
-    vocabularies: tuple[dict[str, int], dict[str, int]] | None,
-    spm: Pair | None,
-    folder: Path,
-    config: Any,
-    report: ConversionReport,
+    vocabularies: tuple[dict[str, int], dict[str, int]] | None, spm: Pair | None, folder: Path, converted: Converted
 ) -> None:
     """Write the files of a `MarianTokenizer`, with `<pad>` as the last token."""
+    config, report = converted[0].config, converted[1]
     if vocabularies is None or spm is None:
         missing = "vocabulary" if vocabularies is None else "SentencePiece models, such as source.spm and target.spm"
         report.notes.append(f"The folder has no tokenizer, as there is no {missing} next to the model.")

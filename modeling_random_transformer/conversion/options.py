@@ -105,6 +105,14 @@ def read_options(
     return options
 
 
+def check_equal(options: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Raise a `ValueError` if one of these options has another value for the decoder than for the encoder."""
+    for name in names:
+        source, target = (options[f"model.{stack}.{name}"] for stack in ("encoder", "decoder"))
+        if source != target:
+            raise invalid(f"model.decoder.{name}", f"that of model.encoder, {source!r}", target)
+
+
 def flatten(options: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
     """Nested options by their paths, such as `model.encoder.layers`, down to five levels."""
     flat: dict[str, Any] = {}

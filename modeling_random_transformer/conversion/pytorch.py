@@ -1,6 +1,7 @@
 """Converts `torch.nn.Transformer` with its embeddings and output layer: modules, or a checkpoint with their weights."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +9,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear  # type of nn.MultiheadAttention.out_proj
 
-from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
-from ..utils.atomic_files import new_folder
+from ..inputs_random_transformer import check_choice
 from ..utils.errors import format_names
 from .embeddings import map_embeddings, map_position_tables
 from .options import OFF, PRE_NORM, RATE, SIZE, Kind, Option, is_number, read_options
 from .untrusted import is_state_dict, read_checkpoint
-from .weights import ConversionReport, NameTable, StateDictMapper
+from .weights import ConversionReport, Converted, NameTable, StateDictMapper, save_conversion
 
 TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
 # Named positions, and the layout of their sinusoids.
@@ -62,7 +62,7 @@ def from_torch_transformer(
     layer_norm_eps: float | None = None,
     dropout: float | None = None,
     **token_ids: int | None,
-) -> tuple[RandomTransformerForConditionalGeneration, ConversionReport]:
+) -> Converted:
     """Convert the weights of an `nn.Transformer`, its embeddings and its output layer.
 
     Args:
@@ -93,8 +93,7 @@ def from_torch_transformer(
     given |= {"layer_norm_eps": layer_norm_eps, "dropout": dropout}
     options = find_options(transformer, {name: value for name, value in given.items() if value is not None})
     for name in token_ids:
-        if name not in TOKEN_IDS:
-            raise ValueError(f"token_ids must be some of {format_names(TOKEN_IDS)}, got {name!r}.")
+        check_choice(TOKEN_IDS, token_ids=name)
     weights = transformer.state_dict() if isinstance(transformer, nn.Transformer) else transformer
     if not is_state_dict(weights):
         raise ValueError("transformer must be an nn.Transformer or a state dict of named tensors.")
@@ -152,10 +151,9 @@ def convert_torch_transformer(
     matrices: Any = tuple(named[name] for name in embedding)
     added: Any = tuple(named[name] for name in tables) or positions[0]
     layer = {name.rpartition(".")[2]: mapper.peek(name) for name in outputs if name in mapper.remaining}
-    with new_folder(output) as temporary:
-        model, report = from_torch_transformer(transformer, matrices, layer or None, positions=added, **options)
-        report.unused.update(dict.fromkeys(ignore, "ignored on request"))
-        model.save_pretrained(temporary)
+    convert = partial(from_torch_transformer, transformer, matrices, layer or None, positions=added, **options)
+    report = save_conversion(output, convert, lambda *_: None)
+    report.unused.update(dict.fromkeys(ignore, "ignored on request"))
     return report
 
 

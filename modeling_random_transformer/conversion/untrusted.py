@@ -20,7 +20,7 @@ import yaml
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ..utils.errors import first_line
+from ..utils.errors import reraise_as_value_error
 
 MAX_YAML_BYTES = 2**18  # PyYAML parses some 100 kB per second
 MAX_DIGITS = 50  # of a number; its value may be 10 to this power
@@ -156,18 +156,8 @@ def parse_yaml(content: bytes, origin: str) -> dict[str, Any]:
     """
     if len(content) > MAX_YAML_BYTES:
         raise ValueError(f"{origin} must have at most {MAX_YAML_BYTES} bytes of options, got more.")
-    try:
+    with reraise_as_value_error(f"{origin} must contain options in YAML, got an error"):
         options = yaml.load(content.decode("utf-8"), OptionsLoader)
-    except (
-        yaml.YAMLError,
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        ArithmeticError,
-        RecursionError,
-    ) as error:
-        raise ValueError(f"{origin} must contain options in YAML, got an error: {first_line(error)}.") from error
     if not isinstance(options, dict) or not all(isinstance(name, str) for name in options):
         raise ValueError(f"{origin} must contain options by their names, got {type(options).__name__}.")
     return options

@@ -7,9 +7,10 @@ record the use of each weight and does not name the source weight in errors.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, reduce
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
+from ..utils.atomic_files import new_folder
 from ..utils.errors import MAX_NAME, format_names, format_value, printable
 from .options import TRAINING, Option
 
@@ -83,6 +85,24 @@ class ConversionReport:
         lines += [f"  {name} -> unused ({reason})" for name, reason in self.unused.items()]
         lines += [f"  config.{name} = {derived.value!r} ({derived.source})" for name, derived in self.config.items()]
         return "\n".join(lines + [f"  note: {note}" for note in self.notes])
+
+
+Converted = tuple[RandomTransformerForConditionalGeneration, ConversionReport]
+
+
+def save_conversion(
+    output: str | Path, convert: Callable[[], Converted], save_tokenizer: Callable[[Path, Converted], Any]
+) -> ConversionReport:
+    """Save a converted model in a new folder, and its tokenizer by a function of this folder.
+
+    Raises:
+        ValueError: `output` is not a new or an empty folder, or the errors of both functions; nothing is written.
+    """
+    with new_folder(output) as folder:
+        converted = model, report = convert()
+        model.save_pretrained(folder)
+        save_tokenizer(folder, converted)
+    return report
 
 
 class StateDictMapper:
