@@ -18,7 +18,7 @@ VERBS = {
     "convert": "convert a checkpoint of Marian, fairseq or torch.nn.Transformer",
     "export": "export a model to CTranslate2, ONNX, Argos Translate or a class of transformers",
     "serve": "serve models over HTTP, with the API of LibreTranslate",
-    "explore": "write a page of attention and predictions, or a figure of the architecture",
+    "explore": "write a page of attention, predictions and the beam search",
 }
 
 

@@ -26,10 +26,10 @@ from IPython.display import SVG
 
 from modeling_random_transformer import RandomTransformerConfig, RandomTransformerForConditionalGeneration
 from modeling_random_transformer.inspection import trace
-from modeling_random_transformer.inspection.architecture import draw
 from modeling_random_transformer.modeling_random_transformer import sinusoids
 
 sys.path.append("..")  # the folder of `tutorials`
+from tutorials.architecture import draw
 from tutorials.blog_model import BLOG, blog_model, blog_tokenizer, tensor
 from tutorials.walkthrough_blog import (
     DECODER,

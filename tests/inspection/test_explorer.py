@@ -282,11 +282,8 @@ def test_page_size_of_a_long_sentence(tokenizer):
     ("arguments", "message"),
     [
         (["nowhere", "a"], "FOLDER: must contain a saved model, got 'nowhere'"),
-        (["FOLDER", " "], "a folder and a sentence, or --architecture with a folder, must be given, got"),
-        (["FOLDER", "a", "--output", "."], "--output must be a file, with --architecture an .svg file, got ."),
-        (["--architecture", "FOLDER", "FOLDER", "a"], "a folder and a sentence, or --architecture with a folder, must"),
-        (["--architecture", "FOLDER", "--output", "a.html"], "--output must be a file, with --architecture an .svg"),
-        (["--architecture", "nowhere"], "--architecture: must contain a saved model, got 'nowhere': nowhere/config"),
+        (["FOLDER", " "], "sentence must be a text that is not blank, got ' '"),
+        (["FOLDER", "a", "--output", "."], "--output must be a file, got ."),
     ],
 )
 def test_invalid_arguments(arguments, message, translator_folder, capsys):

@@ -4,14 +4,15 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree
 
+import draw_architecture
 import pytest
 import torch
 
 import modeling_random_transformer
-from modeling_random_transformer import RandomTransformerConfig, cli
+from modeling_random_transformer import RandomTransformerConfig
 from modeling_random_transformer.configuration_random_transformer import MODEL_CLASSES
-from modeling_random_transformer.inspection.architecture import draw
 from tests.helpers.browser import errors
+from tutorials.architecture import draw
 
 FIGURE = Path(__file__).parents[2] / "docs" / "images" / "architecture.svg"
 TRANSLATOR = "RandomTransformerForConditionalGeneration"
@@ -110,7 +111,7 @@ def test_every_class_can_be_drawn(class_name):
 
 
 def test_figure_of_the_documentation():
-    """`random-transformer explore --architecture FOLDER --output docs/images/architecture.svg` writes it."""
+    """`python examples/draw_architecture.py FOLDER --output docs/images/architecture.svg` writes it."""
     assert FIGURE.read_text(encoding="utf-8") == draw(build(TRANSLATOR, "base"))
     root = ElementTree.fromstring(FIGURE.read_bytes())
     title, description = list(root)[:2]
@@ -126,7 +127,7 @@ def test_command_needs_the_configuration_only(class_name, tmp_path, capsys):
     config = RandomTransformerConfig.from_preset("tiny", architectures=class_name and [class_name])
     config.save_pretrained(tmp_path)
     output = tmp_path / "new" / "figure.svg"
-    assert cli.main(["explore", "--architecture", str(tmp_path), "--output", str(output)]) == 0
+    assert draw_architecture.main([str(tmp_path), "--output", str(output)]) == 0
     assert f"Wrote {output}" in capsys.readouterr().out
     assert output.read_text(encoding="utf-8") == draw(build(class_name or TRANSLATOR, "tiny"))
 
@@ -140,8 +141,14 @@ def test_command_needs_the_configuration_only(class_name, tmp_path, capsys):
 )
 def test_invalid_configurations(fields, message, tmp_path, capsys):
     (tmp_path / "config.json").write_text(f'{{"model_type": "random_transformer", {fields}}}')
-    assert cli.main(["explore", "--architecture", str(tmp_path), "--output", str(tmp_path / "figure.svg")]) == 2
+    assert draw_architecture.main([str(tmp_path), "--output", str(tmp_path / "figure.svg")]) == 2
     assert re.search(message, capsys.readouterr().err)
+
+
+def test_output_must_be_an_svg_file(tmp_path, capsys):
+    RandomTransformerConfig.from_preset("tiny").save_pretrained(tmp_path)
+    assert draw_architecture.main([str(tmp_path), "--output", "a.html"]) == 2
+    assert "--output must be an .svg file, got a.html" in capsys.readouterr().err
 
 
 def test_texts_are_escaped():

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from .. import modeling_random_transformer as models
-from ..configuration_random_transformer import MODEL_CLASSES, RandomTransformerConfig
-from ..inference.loading import check_config
+from modeling_random_transformer import RandomTransformerConfig
+from modeling_random_transformer import modeling_random_transformer as models
+from modeling_random_transformer.configuration_random_transformer import MODEL_CLASSES
+from modeling_random_transformer.inference.loading import check_config
 
 WIDTH, ROW = 330, 17  # of the boxes; height of a line of text
 SIDE, GAP = 60, 90  # beside the boxes, for residual connections and frames; between two stacks
