@@ -132,6 +132,10 @@ class LanguageTags:
         """The codes of both languages; only of those that are given."""
         return tuple(code for code in (self.source, self.target) if code is not None)
 
+    def options(self, tokenizer: Any) -> dict[str, Any]:
+        """The options `src_lang` and `tgt_lang` of `translate`; none for a tokenizer without language tags."""
+        return drop_none(src_lang=self.source, tgt_lang=self.target) if tokenizer_languages(tokenizer) else {}
+
     @classmethod
     def of(cls, tokenizer: Any, src_lang: str | None = None, tgt_lang: str | None = None) -> "LanguageTags":
         """The tags of optional language codes.

@@ -36,7 +36,7 @@ from ..utils import file_digest
 from ..utils.atomic_files import new_folder, write_atomically
 from ..utils.distributed import call_on_main_process
 from ..utils.text import markdown_table
-from .stages import RECORD, language_options, run_stage
+from .stages import RECORD, run_stage
 from .training_set import DistillationArguments, SyntheticReport, TrainingSet
 
 WORK, INT8 = "distillation", "int8"
@@ -97,8 +97,7 @@ def compare(
     options, calls = {**options, "max_source_tokens": sys.maxsize}, []
     for name, dtype, folders in models:
         model, tokenizer = load_models(folders, dtype, device, argument=name)
-        codes = language_options(tokenizer, languages)
-        calls.append(partial(translate, sources, model, tokenizer, **options | codes))
+        calls.append(partial(translate, sources, model, tokenizer, **options | languages.options(tokenizer)))
     start = time.perf_counter()
     translations = [call() for call in calls]
     times = time_interleaved(calls, ROUNDS if time.perf_counter() - start < LONG else 1)

@@ -10,14 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..data.validation import ValidationReport
 from ..inference.translation import TranslationOptions
 from ..inference.translation_files import plain_options, translate_file
-from ..inputs_random_transformer import (
-    CHUNK_SIZE,
-    LanguageTags,
-    chunks,
-    encode_texts,
-    source_limit,
-    tokenizer_languages,
-)
+from ..inputs_random_transformer import CHUNK_SIZE, LanguageTags, chunks, encode_texts, source_limit
 from ..jobs import Job, Stage
 from ..pipeline_random_transformer import Seq2SeqPipeline
 from ..utils import file_digest
@@ -137,12 +130,6 @@ def select_lines(
         if not report.valid:
             raise ValueError(f"{name} must have a line that can be translated, got {report}.")
     return report
-
-
-def language_options(tokenizer: PreTrainedTokenizerBase, languages: LanguageTags) -> dict[str, Any]:
-    """The options `src_lang` and `tgt_lang` of `translate`; none for a tokenizer without language tags."""
-    codes = languages.codes if tokenizer_languages(tokenizer) else ()
-    return dict(zip(("src_lang", "tgt_lang"), codes, strict=False))
 
 
 def read_translations(source: Path, output: Path) -> Iterator[tuple[str, str]]:

@@ -29,7 +29,7 @@ from ..utils import DTYPES, file_digest
 from ..utils.atomic_files import write_atomically
 from ..utils.compressed_files import check_readable
 from ..utils.text import encode_lines, one_line, read_lines
-from .stages import RECORD, language_options, read_translations, run_stage, translate_lines
+from .stages import RECORD, read_translations, run_stage, translate_lines
 
 
 @dataclass
@@ -146,7 +146,7 @@ class TrainingSet:
             ValueError: a text is not UTF-8, none can be translated, or the folder has the files of other inputs.
             OSError: a file cannot be read or written.
         """
-        arguments, codes = self.arguments, language_options(tokenizer, languages)
+        arguments, codes = self.arguments, languages.options(tokenizer)
         beams, size = arguments.teacher_num_beams, arguments.teacher_max_tokens_per_batch
         options: dict[str, Any] = {"num_beams": beams, "max_batch_tokens": size, **codes}
         job: dict[str, Any] = {"restart": arguments.restart, "name": "source_text", "max_tokens": max_tokens}

@@ -21,15 +21,7 @@ from typing import Any
 
 import transformers
 
-from ..conversion import (
-    convert_archive,
-    convert_eole,
-    convert_fairseq,
-    convert_joeynmt,
-    convert_marian,
-    convert_marian_npz,
-    convert_torch_transformer,
-)
+from .. import conversion
 from ..inputs_random_transformer import drop_none
 from .command_line import Parser
 
@@ -43,7 +35,7 @@ def run(program: str, argv: Sequence[str]) -> None:
     """Convert a checkpoint whose format is the first argument, or an archive, and print the report."""
     options: type
     if argv and argv[0].lower().endswith(ARCHIVE_SUFFIXES):
-        convert, options = convert_archive, ArchiveArguments
+        convert, options = conversion.convert_archive, ArchiveArguments
     elif argv and argv[0] in FORMATS:
         convert, options = FORMATS[argv[0]]
         program, argv = f"{program} {argv[0]}", argv[1:]
@@ -206,10 +198,10 @@ class EoleArguments(FormatArguments):
 
 
 FORMATS: dict[str, tuple[Callable[..., Any], type]] = {
-    "marian": (convert_marian, MarianArguments),
-    "marian-npz": (convert_marian_npz, MarianNpzArguments),
-    "torch": (convert_torch_transformer, TorchArguments),
-    "fairseq": (convert_fairseq, FairseqArguments),
-    "joeynmt": (convert_joeynmt, JoeyNMTArguments),
-    "eole": (convert_eole, EoleArguments),
+    "marian": (conversion.convert_marian, MarianArguments),
+    "marian-npz": (conversion.convert_marian_npz, MarianNpzArguments),
+    "torch": (conversion.convert_torch_transformer, TorchArguments),
+    "fairseq": (conversion.convert_fairseq, FairseqArguments),
+    "joeynmt": (conversion.convert_joeynmt, JoeyNMTArguments),
+    "eole": (conversion.convert_eole, EoleArguments),
 }

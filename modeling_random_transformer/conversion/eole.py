@@ -10,21 +10,7 @@ from ..utils import read_json
 from ..utils.errors import format_names, format_value
 from .embeddings import learn_positions, map_embeddings
 from .joined_tokenizer import JoinedTokenizer, find_file, join_bpe, join_sentencepiece, name_tokens, read_codes
-from .options import (
-    OFF,
-    RATE,
-    SIZE,
-    Kind,
-    Option,
-    check_equal,
-    equal,
-    flatten,
-    invalid,
-    is_number,
-    is_size,
-    one_of,
-    read_options,
-)
+from .options import OFF, RATE, SIZE, Kind, Option, equal, flatten, invalid, is_number, one_of, read_stacks
 from .untrusted import read_checkpoint
 from .weights import STACKS, ConversionReport, Converted, NameTable, StateDictMapper, save_conversion
 
@@ -54,7 +40,7 @@ ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu-tanh": "gelu_new", "quick_g
 NORM = Kind("'standard' or 'standardFP32'", ("standard", "standardFP32").__contains__)
 EPSILON = Kind("a number above 0", lambda value: is_number(value) and 0 < value < 1, float)
 RATES = Kind("a list of rates", lambda v: isinstance(v, list) and len(v) > 0 and RATE.accepts(v[-1]), lambda v: v[-1])
-OFFSET = Kind("an integer", lambda value: value == 0 or is_size(value))
+OFFSET = Kind("an integer", lambda value: value == 0 or SIZE.accepts(value))
 # Options of stacks without a counterpart in this model; all are off by default.
 UNSUPPORTED = (
     *("sliding_window", "relative_positions_buckets", "shared_layer_norm", "ffn_layernorm", "parallel_residual"),
@@ -136,9 +122,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     stored = flatten(read_json(folder / "config.json"))
     names = (*UNSUPPORTED, *(name for name, *_ in STACK_OPTIONS))
     common = {f"model.{stack}.{name}": stored.get(f"model.{name}") for stack in STACKS for name in names}
-    options = read_options({**common, **stored}, OPTIONS)
-    check_equal(options, (name for name, *_ in STACK_OPTIONS))
-    return options
+    return read_stacks({**common, **stored}, OPTIONS, (name for name, *_ in STACK_OPTIONS))
 
 
 def convert_weights(folder: Path, options: Mapping[str, Any], made: JoinedTokenizer) -> Converted:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..utils.errors import format_names, format_value, printable
 from .embeddings import Rows, learn_positions, map_embeddings
-from .joined_tokenizer import JoinedTokenizer, join_bpe, numbered_lines, piece_of, read_codes, save_joined
+from .joined_tokenizer import JoinedTokenizer, join_bpe, numbered_lines, piece_of, read_codes
 from .options import NEGATED, OFF, PRE_NORM, RATE, SIZE, TRAINING, Kind, Option, invalid, one_of, read_options
 from .untrusted import is_hidden, is_state_dict, read_checkpoint
 from .weights import STACKS, ConversionReport, Converted, NameTable, StateDictMapper, save_conversion
@@ -166,7 +166,7 @@ def convert_fairseq(
     made = fairseq_tokenizer(**files, model_max_length=options["max_source_positions"]) if files else None
     ids = (made.source_ids, made.target_ids) if made else None
     convert = partial(convert_weights, content, options, str(path), ids)
-    return save_conversion(output, convert, partial(save_joined, made))
+    return save_conversion(output, convert, made and made.save)
 
 
 def read_stored(checkpoint: Any, origin: str, num_heads: int | None) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from itertools import chain
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from ..tokenization_random_transformer import SPECIAL_TOKENS, RandomTransformerTokenizer
 from ..utils.errors import format_names, format_value
@@ -59,14 +59,6 @@ class JoinedTokenizer:
         report.notes.append("Prepare texts as the training data, such as by Moses tokenization.")
 
 
-def save_joined(made: JoinedTokenizer | None, folder: Path, converted: Converted) -> None:
-    """`JoinedTokenizer.save`, or a note that there is none."""
-    if made is None:
-        converted[1].notes.append("There is no vocabulary, so the folder has no tokenizer.")
-    else:
-        made.save(folder, converted)
-
-
 def join_bpe(source: Vocabulary, target: Vocabulary, merges: Sequence[Merges], **options: Any) -> JoinedTokenizer:
     """A tokenizer that splits words by BPE.
 
@@ -110,13 +102,6 @@ def join(
     tokens = sorted(ids, key=ids.__getitem__)
     source_ids, target_ids = ([side.get(token, side[UNK]) for token in tokens] for side in (source, target))
     return JoinedTokenizer(tokenizer, source_ids, target_ids, segments)
-
-
-def add_lowercase(tokenizer: RandomTransformerTokenizer) -> None:
-    """Let a tokenizer convert texts to lower case first."""
-    backend = tokenizer.backend_tokenizer
-    steps = [normalizers.Lowercase(), *([backend.normalizer] if backend.normalizer else [])]
-    backend.normalizer = normalizers.Sequence(steps)
 
 
 def find_file(folder: Path, stored: Any) -> Path:

@@ -105,12 +105,14 @@ def read_options(
     return options
 
 
-def check_equal(options: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Raise a `ValueError` if one of these options has another value for the decoder than for the encoder."""
-    for name in names:
+def read_stacks(stored: Mapping[str, Any], table: Iterable[Option], equal_in_stacks: Iterable[str]) -> dict[str, Any]:
+    """`read_options` of `model.encoder` and `model.decoder`, which must have equal values of the named ones."""
+    options = read_options(stored, table)
+    for name in equal_in_stacks:
         source, target = (options[f"model.{stack}.{name}"] for stack in ("encoder", "decoder"))
         if source != target:
             raise invalid(f"model.decoder.{name}", f"that of model.encoder, {source!r}", target)
+    return options
 
 
 def flatten(options: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:

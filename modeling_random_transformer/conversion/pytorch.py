@@ -152,7 +152,7 @@ def convert_torch_transformer(
     added: Any = tuple(named[name] for name in tables) or positions[0]
     layer = {name.rpartition(".")[2]: mapper.peek(name) for name in outputs if name in mapper.remaining}
     convert = partial(from_torch_transformer, transformer, matrices, layer or None, positions=added, **options)
-    report = save_conversion(output, convert, lambda *_: None)
+    report = save_conversion(output, convert, None)
     report.unused.update(dict.fromkeys(ignore, "ignored on request"))
     return report
 

@@ -91,9 +91,9 @@ Converted = tuple[RandomTransformerForConditionalGeneration, ConversionReport]
 
 
 def save_conversion(
-    output: str | Path, convert: Callable[[], Converted], save_tokenizer: Callable[[Path, Converted], Any]
+    output: str | Path, convert: Callable[[], Converted], save_tokenizer: Callable[[Path, Converted], Any] | None
 ) -> ConversionReport:
-    """Save a converted model in a new folder, and its tokenizer by a function of this folder.
+    """Save a converted model in a new folder, and its tokenizer, if there is one, by a function of this folder.
 
     Raises:
         ValueError: `output` is not a new or an empty folder, or the errors of both functions; nothing is written.
@@ -101,7 +101,10 @@ def save_conversion(
     with new_folder(output) as folder:
         converted = model, report = convert()
         model.save_pretrained(folder)
-        save_tokenizer(folder, converted)
+        if save_tokenizer is None:
+            report.notes.append("There is no vocabulary, so the folder has no tokenizer.")
+        else:
+            save_tokenizer(folder, converted)
     return report
 
 

@@ -32,16 +32,11 @@ from .engines import LENGTH_PENALTY, MIN_POSITIONS, SearchOptions, Translate, re
 # Activation names of transformers and CTranslate2.
 ACTIVATIONS = {
     "relu": Activation.RELU,
-    "gelu": Activation.GELU,
-    "gelu_python": Activation.GELU,
-    "gelu_new": Activation.GELUTanh,
-    "gelu_fast": Activation.GELUTanh,
-    "gelu_pytorch_tanh": Activation.GELUTanh,
-    "gelu_python_tanh": Activation.GELUTanh,
-    "gelu_accurate": Activation.GELUTanh,
+    **dict.fromkeys(("gelu", "gelu_python"), Activation.GELU),
+    **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_accurate"), Activation.GELUTanh),
+    **dict.fromkeys(("gelu_pytorch_tanh", "gelu_python_tanh"), Activation.GELUTanh),
     "quick_gelu": Activation.GELUSigmoid,
-    "silu": Activation.SWISH,
-    "swish": Activation.SWISH,
+    **dict.fromkeys(("silu", "swish"), Activation.SWISH),
     "tanh": Activation.Tanh,
     "sigmoid": Activation.Sigmoid,
 }

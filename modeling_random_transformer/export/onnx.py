@@ -23,11 +23,7 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ..generation_random_transformer import FastDecoder
-from ..modeling_random_transformer import (
-    RandomTransformerAttention,
-    RandomTransformerForConditionalGeneration,
-    eager_attention_forward,
-)
+from ..modeling_random_transformer import RandomTransformerForConditionalGeneration, eager_attention_forward
 from .compare import check_equal, compared_ids
 from .engines import Translate, translate_fn
 from .onnx_model import DECODER, ENCODER, OnnxModel, tensor_names
@@ -293,9 +289,7 @@ class GraphAttention:
         return outputs.reshape(batch, new_len, -1)
 
 
-def attend(
-    attention: RandomTransformerAttention, query: Tensor, keys: Tensor, values: Tensor, visible: Tensor
-) -> tuple[Tensor, Tensor]:
+def attend(attention: Any, query: Tensor, keys: Tensor, values: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
     """Eager attention of queries `[batch, query_len, heads · d_k]`.
 
     Returns:

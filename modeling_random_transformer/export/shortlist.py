@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from ..inputs_random_transformer import CHUNK_SIZE, LanguageTags, chunks, encode_texts
+from ..inputs_random_transformer import CHUNK_SIZE, chunks, encode_texts
 
 Ids = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -18,7 +18,6 @@ COMMON = 100  # the most frequent target tokens are always allowed
 def lexical_shortlist(
     pairs: Iterable[tuple[str, str]],
     tokenizer: PreTrainedTokenizerBase,
-    languages: LanguageTags | None = None,
     size: int = 50,
 ) -> dict[int | None, list[int]]:
     """The target tokens that occur in translations of each source token, by IBM model 1 over token ids.
@@ -43,8 +42,7 @@ def lexical_shortlist(
     links = 0
     for chunk in chunks(pairs, CHUNK_SIZE):
         texts, text_target = map(list, zip(*chunk, strict=True))
-        with (languages or LanguageTags()).set(tokenizer):
-            batch = encode_texts(tokenizer, texts, text_target=text_target, verbose=False)
+        batch = encode_texts(tokenizer, texts, text_target=text_target, verbose=False)
         sources += map(np.array, batch["input_ids"])
         targets += map(np.array, batch["labels"])
         links += sum(len(ids) * len(other) for ids, other in zip(batch["input_ids"], batch["labels"], strict=True))

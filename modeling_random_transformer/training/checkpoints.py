@@ -10,8 +10,8 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +114,35 @@ def _check_writer(checkpoint: Path, run_id: str) -> None:
             f"output_dir must contain only checkpoints that this run has written, got {checkpoint}, which it has not: "
             "move it, or use another output_dir."
         )
+
+
+@contextmanager
+def write_checkpoint(checkpoint: Path, run_id: str, is_writer: bool, wait: Callable[[], Any]) -> Iterator[None]:
+    """Begin a checkpoint, which is complete after the block, in all processes; a failure of this one removes it.
+
+    Args:
+        checkpoint: its folder.
+        run_id: the run that writes it.
+        is_writer: whether this process creates and completes the folder; exactly one process of a run does.
+        wait: waits for all processes.
+
+    Raises:
+        OSError: saving failed; the message names the newest complete checkpoint.
+    """
+    if is_writer:
+        begin_checkpoint(checkpoint, run_id)
+    wait()  # no process writes a file before the marker
+    try:
+        yield
+        wait()
+        if is_writer:
+            mark_complete(checkpoint)
+    except Exception as error:
+        if is_writer:  # another process must not remove what this one still writes
+            with suppress(OSError):
+                remove_checkpoint(checkpoint)
+        message = f"{checkpoint} could not be saved, the newest checkpoint is {newest_complete(checkpoint.parent)}"
+        raise save_error(message, checkpoint.parent, error) from error
 
 
 def begin_checkpoint(checkpoint: Path, run_id: str) -> None:

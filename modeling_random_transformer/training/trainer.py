@@ -4,7 +4,7 @@ import copy
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,34 +18,20 @@ from datasets import Dataset
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, Sampler
-from transformers import (
-    DataCollatorForSeq2Seq,
-    EarlyStoppingCallback,
-    PreTrainedModel,
-    Seq2SeqTrainer,
-    TrainerCallback,
-    TrainerControl,
-    set_seed,
-)
-from transformers.trainer_callback import PrinterCallback, ProgressCallback
-from transformers.trainer_utils import EvalLoopOutput, EvalPrediction, denumpify_detensorize
+from transformers import DataCollatorForSeq2Seq, EarlyStoppingCallback, PreTrainedModel, Seq2SeqTrainer, TrainerControl
+from transformers.trainer_callback import PrinterCallback, ProgressCallback, TrainerCallback
+from transformers.trainer_utils import EvalLoopOutput, EvalPrediction, denumpify_detensorize, set_seed
 
 from ..data.batches import EvaluationSampler, TokenBudgetSampler, padding_multiple
 from ..data.tokenization import lengths_of
 from ..inputs_random_transformer import longest_target, source_positions, target_positions
 from ..utils.distributed import call_on_main_process
-from .checkpoints import (
-    begin_checkpoint,
-    keep_newest,
-    last_resumable,
-    mark_complete,
-    newest_complete,
-    remove_checkpoint,
-    save_error,
-)
+from .checkpoints import keep_newest, last_resumable, write_checkpoint
+from .ema import EMACallback, read_averages
 from .loss import RDropLoss, SmoothedCrossEntropy
 from .model_init import shard_layers
 from .recipe import TranslationTrainingArguments
+from .word_dropout import WordDropout
 
 logger = logging.getLogger(__name__)
 
@@ -112,13 +98,9 @@ class TranslationTrainer(Seq2SeqTrainer):
         if args.early_stopping_patience is not None:
             self.add_callback(EarlyStoppingCallback(args.early_stopping_patience))
         if args.ema_decay is not None:
-            from .ema import EMACallback
-
             self.ema = EMACallback(args.ema_decay)
             self.add_callback(self.ema)
         if args.word_dropout:
-            from .word_dropout import WordDropout
-
             self.word_dropout = WordDropout(self.processing_class, args.word_dropout, args.device)
         # Replaces transformers' progress bar, or the printed log entries that it uses with disable_tqdm.
         self.remove_callback(PrinterCallback if args.disable_tqdm else ProgressCallback)
@@ -428,22 +410,10 @@ class TranslationTrainer(Seq2SeqTrainer):
         self._check_losses()
         self._check_weights()
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
-        if self.args.should_save:
-            begin_checkpoint(folder, self.run_id)
-        self.accelerator.wait_for_everyone()  # no process writes a file before the marker
-        try:
+        with write_checkpoint(folder, self.run_id, self.args.should_save, self.accelerator.wait_for_everyone):
             super()._save_checkpoint(model, trial)
             if self.ema is not None and self.args.should_save:
                 self.ema.save(folder)
-            self.accelerator.wait_for_everyone()
-            if self.args.should_save:
-                mark_complete(folder)
-        except Exception as error:
-            if self.args.should_save:  # another process must not remove what this one still writes
-                with suppress(OSError):
-                    remove_checkpoint(folder)
-            message = f"{folder} could not be saved, the newest checkpoint is {newest_complete(self.args.output_dir)}"
-            raise save_error(message, self.args.output_dir, error) from error
         if self.args.should_save:
             best = self.state.best_model_checkpoint
             keep_newest(self.args.output_dir, self.checkpoint_limit, {Path(best).resolve()} if best else set())
@@ -452,8 +422,6 @@ class TranslationTrainer(Seq2SeqTrainer):
     def _load_best_model(self) -> None:
         super()._load_best_model()
         if self.ema is not None and self.ema.averages:
-            from .ema import read_averages
-
             self.ema.averages = read_averages(self.model, Path(self.state.best_model_checkpoint))
 
     def _check_weights(self) -> None:

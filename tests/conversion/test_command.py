@@ -49,7 +49,7 @@ def test_arguments(line, expected, monkeypatch):
 
     formats = {name: (convert, options) for name, (_, options) in command.FORMATS.items()}
     monkeypatch.setattr(command, "FORMATS", formats)
-    monkeypatch.setattr(command, "convert_archive", convert)
+    monkeypatch.setattr(command.conversion, "convert_archive", convert)
     assert cli.main(["convert", *line.split()]) == 0
     assert calls == [{**expected, "output": Path("o")}]
 
