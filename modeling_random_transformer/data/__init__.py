@@ -15,10 +15,9 @@ from .batches import EvaluationSampler, TokenBudgetSampler
 from .bpe_dropout import BPEDropout
 from .cleaning import CleaningReport, clean_files, clean_pairs
 from .filters import CleaningOptions
-from .mixing import CorpusMixture
 from .readers import read_texts
 from .sources import Corpus, DatasetText, InvalidLine, ParallelLine, ParallelText
-from .streaming import TokenBudgetStream
+from .streaming import CorpusMixture, TokenBudgetStream
 from .tokenization import LengthLimits, lengths_of, tokenize_pairs, vocabulary_sample
 from .validation import ValidationReport, load_pairs, validate
 

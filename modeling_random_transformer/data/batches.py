@@ -8,8 +8,6 @@ import numpy as np
 import torch
 from torch.utils.data import Sampler
 
-from .mixing import WeightedPairs
-
 if TYPE_CHECKING:
     from .bpe_dropout import BPEDropoutPairs
 
@@ -106,6 +104,47 @@ class TokenBudgetSampler(Sampler[list[int]]):
         """Stable sort by target length, then by source length."""
         source, target = self.lengths[order].T
         return order[np.lexsort((source, target))]  # the last key is the primary one
+
+
+class WeightedPairs:
+    """Selects the pairs of each epoch according to their weights.
+
+    A pair of weight 2.4 is selected twice in every epoch, and a third time in 4 of 10 epochs. The n pairs of a weight
+    with the fraction r have s additional slots, r · n rounded to at least 1. Slot j has the pair (j · n + k) // s, in
+    the order of lengths, where k is s · epoch + c modulo n with a constant c. Thus the number of times that a pair has
+    been selected after E epochs is s / n · E, rounded up or down. A slot has the lengths of its longest pairs, so
+    that the boundaries of batches are the same in every epoch.
+
+    Args:
+        lengths: lengths of source and target in tokens, `[pairs, 2]`.
+        weights: how often each pair is selected per epoch, `[pairs]`.
+        seed: determines the constants c.
+    """
+
+    def __init__(self, lengths: np.ndarray, weights: np.ndarray, seed: int):
+        self.groups: list[tuple[np.ndarray, int, int]] = []  # pairs, s, c
+        longest = []
+        by_length = np.lexsort((lengths[:, 0], lengths[:, 1]))
+        for weight in np.unique(weights):
+            pairs = by_length[weights[by_length] == weight]
+            whole, rest = divmod(float(weight), 1)
+            slots = [len(pairs)] * int(whole) + ([max(1, round(rest * len(pairs)))] if rest else [])
+            for size in slots:
+                self.groups.append((pairs, size, int(np.random.default_rng([seed, size]).integers(len(pairs)))))
+                # The positions of a slot in all epochs. Every second range is between two slots.
+                starts = np.arange(size) * len(pairs)
+                ranges = np.stack([starts // size, (starts + len(pairs) - 1) // size + 1], axis=1).ravel()
+                longest.append(np.maximum.reduceat(np.vstack([lengths[pairs], [[0, 0]]]), ranges)[::2])
+        self.lengths = np.concatenate(longest)  # of the longest source and target of each slot, [slots, 2]
+
+    def epoch(self, number: int) -> np.ndarray:
+        """The index of the pair in each slot, `[slots]`."""
+        return np.concatenate(
+            [
+                pairs[(np.arange(size) * len(pairs) + (number * size + constant) % len(pairs)) // size]
+                for pairs, size, constant in self.groups
+            ]
+        )
 
 
 class EvaluationSampler(Sampler[list[int]]):

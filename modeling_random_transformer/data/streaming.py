@@ -1,7 +1,8 @@
 """Token-budget batches from a corpus that is streamed, for corpora too large for a tokenized copy on disk."""
 
+import heapq
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from itertools import count, islice
 from typing import Any
@@ -14,7 +15,6 @@ from transformers import PreTrainedTokenizerBase
 from ..inputs_random_transformer import check_choice, chunks
 from .batches import TokenBudgetSampler
 from .bpe_dropout import BPEDropout, segment_columns
-from .mixing import CorpusMixture
 from .sources import Corpus, DatasetText, InvalidLine, Line, ParallelLine
 from .tokenization import LENGTHS, LengthLimits, lengths_of, tokenize_batch
 from .validation import ON_INVALID, ValidationReport
@@ -22,6 +22,40 @@ from .validation import ON_INVALID, ValidationReport
 Row = dict[str, Any]  # token ids, lengths and number of a line
 Chunk = tuple[int, list[InvalidLine], list[Row]]  # the number of consecutive lines, the invalid ones, and the others
 LINES_PER_CHUNK = 1000
+GOLDEN_RATIO = 0.6180339887498949  # its multiples modulo 1 are spread evenly
+
+
+@dataclass(frozen=True)
+class CorpusMixture:
+    """Several corpora as one stream, in which the lines of each corpus are spread evenly.
+
+    Args:
+        corpora: the corpora with their weights.
+        sizes: number of lines of each corpus.
+        epoch: the epoch, which determines the lines of corpora with a fractional weight.
+    """
+
+    corpora: Sequence[Corpus]
+    sizes: Sequence[int]
+    epoch: int = 0
+
+    def __str__(self) -> str:
+        return f"the mixture of {'; '.join(map(str, self.corpora))}"
+
+    def lines(self) -> Iterator[Line]:
+        """The lines of the epoch. Their numbers count the lines of all corpora, in the order of the corpora."""
+        positions = (self._positions(index) for index in range(len(self.corpora)))
+        return (line for _, _, line in heapq.merge(*positions))
+
+    def _positions(self, index: int) -> Iterator[tuple[float, int, Line]]:
+        """The relative position of each line of a corpus in the epoch, the index of the corpus, and the line."""
+        corpus, first = self.corpora[index], sum(self.sizes[:index])
+        whole, rest = divmod(corpus.weight, 1)
+        for position, line in enumerate(corpus.lines()):
+            phase = position * GOLDEN_RATIO % 1
+            copies = int(whole) + int(rest * (self.epoch + 1) + phase) - int(rest * self.epoch + phase)
+            for _ in range(copies):
+                yield position / self.sizes[index], index, replace(line, number=line.number + first)
 
 
 @dataclass(eq=False)

@@ -7,17 +7,26 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from transformers import GenerationConfig, PreTrainedTokenizerBase
+from transformers.generation.configuration_utils import GenerationMode
+from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 from transformers.utils import logging
 
 from .. import modeling_random_transformer, ops_random_transformer
+from ..generation_random_transformer import code_and_weights, unsupported_model
 from ..inputs_random_transformer import check_choice, tokenizer_languages
+from ..pipeline_random_transformer import ForcedPrefix
 from ..utils.digests import model_digest
 from ..utils.errors import reraise_as_value_error
-from .engines import engine_module, export_model
+from .engines import MIN_POSITIONS, engine_module, export_model, search_options, token_names
 
 logger = logging.get_logger(__name__)
 
+ENGINE = "CTranslate2"
+MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.BEAM_SEARCH)
 GENERATING = ("ctranslate2",)  # the engines that compute `generate()`
 DEFAULT_DTYPE = "int8"  # 1.1 to 3 times as fast as float32 on every CPU that was measured (docs/results/engines.md)
 
@@ -57,8 +66,6 @@ def attach_engine(
     except OSError as error:
         message = "engine_folder must be a folder that can be written"
         raise ValueError(f"{message}, got {str(folder)!r}: {error.strerror}.") from error
-    from .ctranslate2_model import CTranslate2Engine  # imports the engine
-
     model.engine = CTranslate2Engine(exported, model, tokenizer)
 
 
@@ -90,3 +97,164 @@ def cached_export(
         if not path.is_dir():  # otherwise another process has exported the same model
             raise
     return path
+
+
+# CTranslate2 under `generate()`: it computes the calls that it supports, for a model that is loaded too
+
+
+class CTranslate2Engine:
+    """The `engine` of a model: an exported model that computes `generate()`.
+
+    Its results equal those of the model up to rounding, except that beam search stops as with `early_stopping=True`,
+    and distributes the probability of forbidden tokens over the others, as with `renormalize_logits=True`.
+
+    Args:
+        folder: the exported model.
+        model: the model itself, as it was exported.
+        tokenizer: its tokenizer.
+    """
+
+    def __init__(self, folder: str | PathLike, model: Any, tokenizer: PreTrainedTokenizerBase):
+        from .ctranslate2 import ParallelTranslator  # an extra
+
+        config = model.config
+        self.translate = ParallelTranslator(folder)
+        self.batches = self.translate.threads  # that are translated at once
+        self.source, self.target = token_names(tokenizer, config.vocab_size)
+        self.target_ids = {token: i for i, token in enumerate(self.target)}
+        self.exported = search_options(model.generation_config, config, ENGINE)
+        self.computation = code_and_weights(model, model.modules())
+        learned = config.position_embedding == "learned"
+        self.positions = (
+            config.max_position_embeddings if learned else max(config.max_position_embeddings, MIN_POSITIONS)
+        )
+
+    def __deepcopy__(self, _: Any) -> "CTranslate2Engine":
+        return self  # `changed_model` compares the copy with the export
+
+    def generate(
+        self,
+        model: Any,
+        inputs: Tensor | None = None,
+        generation_config: GenerationConfig | None = None,
+        logits_processor: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """`model.generate()`, or `None` if the engine does not compute this call; the reason is logged once.
+
+        With `return_dict_in_generate`, the output has `sequences` and, with `output_scores`, `sequences_scores`: for
+        greedy search their log-probabilities.
+        """
+        options, given = model._prepare_generation_config(generation_config, **kwargs)
+        ids, mask = given.pop("input_ids", inputs), given.pop("attention_mask", None)
+        if options.max_new_tokens is None and kwargs.get("max_length") is not None:
+            options.max_new_tokens = kwargs["max_length"] - 1  # which counts the start token
+        prefixes = [each for each in logits_processor or () if isinstance(each, ForcedPrefix)]
+        given["logits_processor"] = [each for each in logits_processor or () if each not in prefixes]
+        reason = (
+            unsupported_request(options, given)
+            or self.unsupported_inputs(ids, mask, options)
+            or self.unsupported_search(model, options, bool(prefixes))
+            or self.changed_model(model)
+        )
+        if reason:
+            logger.warning_once("generate() runs the model, not %s: %s.", ENGINE, reason)
+            return None
+        return self.search(model, options, ids, mask, prefixes)
+
+    def unsupported_inputs(self, ids: Tensor | None, mask: Tensor | None, options: GenerationConfig) -> str | None:
+        """A message about texts that the engine cannot translate; `None` if it can."""
+        if ids is None:
+            return "input_ids were not given"
+        if mask is None and (ids == options.pad_token_id).any():
+            return "input_ids were given without attention_mask"
+        if mask is not None and not mask.any(dim=1).all():
+            return "a source is empty"
+        longest = max(ids.shape[1], options.max_new_tokens)
+        return f"{longest} tokens exceed its {self.positions} positions" if longest > self.positions else None
+
+    def unsupported_search(self, model: Any, options: GenerationConfig, has_prefix: bool) -> str | None:
+        """A message about a search that the engine does not compute; `None` if it does."""
+        if has_prefix and options.num_beams > 1 and options.output_scores:
+            return "scores of a prefix in beam search were requested"  # it excludes the prefix
+        try:
+            search = search_options(options, model.config, ENGINE)
+        except ValueError as error:
+            return str(error).rstrip(".")
+        exported = self.exported
+        if (search.start_token, search.end_tokens) != (exported.start_token, exported.end_tokens):
+            return "the start token or the end token is another one than at the export"
+        if set(exported.suppressed_tokens) - set(search.suppressed_tokens):
+            return "tokens were allowed that the export suppresses"
+        if search.min_new_tokens > options.max_new_tokens:
+            return "the minimum length is greater than the maximum length"
+        return None
+
+    def changed_model(self, model: Any) -> str | None:
+        """A message if the model computes something else than its export; `None` if it does not."""
+        if model.device.type != "cpu":
+            return f"the model is on the device {model.device}"
+        if reason := unsupported_model(model, whole=True):
+            return reason
+        unchanged = code_and_weights(model, model.modules()) == self.computation
+        return None if unchanged else "the code or the weights have changed since the export"
+
+    def search(
+        self, model: Any, options: GenerationConfig, ids: Tensor, mask: Tensor | None, prefixes: list[ForcedPrefix]
+    ) -> Any:
+        """The output of `generate()`: `sequences`, `[batch · candidates, length]`, or a `ModelOutput` with them."""
+        search = search_options(options, model.config, ENGINE)
+        rows = [row if mask is None else row[mask[i] > 0] for i, row in enumerate(ids)]
+        first = [] if search.first_token is None else [self.target[search.first_token]]
+        forced = [[self.target[i] for i in row if i >= 0] for prefix in prefixes for row in prefix.prefix_ids.tolist()]
+        results = self.translate(
+            [[self.source[i] for i in row.tolist()] for row in rows],
+            [prefix or first for prefix in forced] or [first] * len(rows),
+            beam_size=options.num_beams,
+            num_hypotheses=options.num_return_sequences,
+            length_penalty=options.length_penalty if options.num_beams > 1 else 0,
+            min_decoding_length=search.min_new_tokens,
+            max_decoding_length=options.max_new_tokens,
+            no_repeat_ngram_size=search.no_repeat_ngram_size,
+            suppress_sequences=[[self.target[i] for i in word] for word in search.suppressed_sequences],
+            return_scores=bool(options.output_scores),
+            return_end_token=True,
+        )
+        sequences = pad_sequence(
+            [
+                torch.tensor([search.start_token, *(self.target_ids[token] for token in hypothesis)])
+                for result in results
+                for hypothesis in result.hypotheses
+            ],
+            batch_first=True,
+            padding_value=options.pad_token_id or 0,
+        )
+        if not options.return_dict_in_generate:
+            return sequences
+        scores = (
+            torch.tensor([score for result in results for score in result.scores]) if options.output_scores else None
+        )
+        return GenerateBeamEncoderDecoderOutput(sequences=sequences, sequences_scores=scores)
+
+
+def unsupported_request(options: GenerationConfig, given: dict[str, Any]) -> str | None:
+    """A message about an argument of `generate()` that the engine does not support; `None` if none.
+
+    Args:
+        options: the effective options.
+        given: the other arguments.
+    """
+    mode = options.get_generation_mode(given.get("assistant_model"))
+    requested = {
+        name: value for name, value in given.items() if value is not None and value != [] and value is not False
+    }
+    unsupported = {
+        f"the generation mode {mode.value!r}": mode not in MODES,
+        "early_stopping='never'": options.early_stopping == "never",
+        "output_attentions": options.output_attentions,
+        "output_hidden_states": options.output_hidden_states,
+        "output_logits": options.output_logits,
+        "no max_new_tokens": options.max_new_tokens is None,
+        ", ".join(sorted(requested)): bool(requested),
+    }
+    return next((f"{name} was requested" for name, used in unsupported.items() if used), None)

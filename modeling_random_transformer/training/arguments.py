@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 from transformers.hf_argparser import HfArg
 
 from ..configuration_random_transformer import RandomTransformerConfig
-from ..data.mixing import set_names
 from ..data.sources import Corpus, DatasetText, ParallelText, load_split
 from ..inputs_random_transformer import LanguageTags
 from ..tokenization_random_transformer import LANGUAGE_CODE
@@ -230,6 +229,24 @@ class ModelArguments:
         return RandomTransformerConfig.from_preset(
             self.preset or PRESET, **{"vocab_size": vocab_size, **special_ids, **overrides}
         )
+
+
+def set_names(split: str, corpora: Sequence[Corpus]) -> list[str]:
+    """The names of validation or test sets: `["test"]`, `["test en-de", "test en-fr"]`, `["test news", "test talks"]`.
+
+    Args:
+        split: `"validation"` or `"test"`.
+        corpora: one per set.
+    """
+    if len(corpora) == 1 and not corpora[0].direction:
+        return [split]
+    # The languages, or the name of the source file without its extension.
+    short = [Path(corpus.source).stem if isinstance(corpus, ParallelText) else str(corpus) for corpus in corpora]
+    names = [corpus.direction or name for corpus, name in zip(corpora, short, strict=True)]
+    numbered = [
+        f"{name} {names[: i + 1].count(name)}" if names.count(name) > 1 else name for i, name in enumerate(names)
+    ]
+    return [f"{split} {name}" for name in numbered]
 
 
 def parse_overrides(text: str) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from datasets import Dataset, concatenate_datasets
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from ..data.batches import padding_multiple
-from ..data.mixing import CorpusMixture, temperature_weights
 from ..data.sources import Corpus
 from ..data.splitting import Counts, describe_overlap, shared_texts
 from ..data.tokenization import LengthLimits, lengths_of, tokenize_pairs, vocabulary_sample
@@ -155,7 +154,7 @@ def _stream(
     run: Run, corpora: list[Corpus], lines: list[int], tokenizer: PreTrainedTokenizerBase, limits: LengthLimits
 ) -> Any:
     from ..data.bpe_dropout import BPEDropout
-    from ..data.streaming import TokenBudgetStream
+    from ..data.streaming import CorpusMixture, TokenBudgetStream
 
     mixture = CorpusMixture(corpora, [max(1, count) for count in lines])
     return TokenBudgetStream(
@@ -170,6 +169,19 @@ def _stream(
         num_workers=run.args.dataloader_num_workers,
         bpe_dropout=BPEDropout(tokenizer, run.args.bpe_dropout) if run.args.bpe_dropout else None,
     )
+
+
+def temperature_weights(sizes: Sequence[int], temperature: float) -> list[float]:
+    """The weights of corpora whose shares of an epoch are proportional to size^(1 / temperature).
+
+    Each pair of the largest corpus is seen once per epoch. 1 keeps the sizes; the larger the temperature, the more
+    often pairs of small corpora are seen (Arivazhagan et al. 2019).
+
+    Args:
+        sizes: number of pairs of each corpus.
+        temperature: positive.
+    """
+    return [(size / max(sizes)) ** (1 / temperature - 1) for size in sizes]
 
 
 # The tokenizer and its languages

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modeling_random_transformer.data import CorpusMixture, ParallelText, TokenBudgetSampler
-from modeling_random_transformer.data.mixing import WeightedPairs, set_names, temperature_weights
+from modeling_random_transformer.data.batches import WeightedPairs
+from modeling_random_transformer.training.arguments import set_names
+from modeling_random_transformer.training.preparation import temperature_weights
 
 weights = st.sampled_from([0.05, 0.1, 0.25, 0.5, 0.6, 0.75, 1.0, 1.5, 1.9, 2.0])
 weighted_pairs = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30), weights), min_size=4, max_size=60)

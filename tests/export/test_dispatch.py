@@ -42,10 +42,9 @@ def models(saved):
 @pytest.fixture
 def reasons(monkeypatch):
     """The reasons why the model runs, each time."""
-    from modeling_random_transformer.export import ctranslate2_model
 
     found = []
-    monkeypatch.setattr(ctranslate2_model.logger, "warning_once", lambda message, *args: found.append(message % args))
+    monkeypatch.setattr(dispatch.logger, "warning_once", lambda message, *args: found.append(message % args))
     return found
 
 

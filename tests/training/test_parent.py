@@ -6,7 +6,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_random_transformer import RandomTransformerTokenizer
 from modeling_random_transformer.conversion.sentencepiece import from_sentencepiece
-from modeling_random_transformer.training.parent import pieces_of_tokens, with_vocabulary
+from modeling_random_transformer.training.model_init import pieces_of_tokens, with_vocabulary
 from tests.helpers.marian import train_sentencepiece
 from tests.helpers.models import tiny_model
 from tests.helpers.training import UNSCORED, run
