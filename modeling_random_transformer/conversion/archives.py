@@ -180,17 +180,13 @@ def check_members(archive: Path, members: Iterable[Member]) -> dict[PurePosixPat
 @contextmanager
 def zip_members(path: Path) -> Iterator[Iterator[Member]]:
     with zipfile.ZipFile(path) as archive:
-        # The type of a file is 0 if the archive has no Unix attributes.
-        yield (
-            Member(
-                name=info.filename,
-                size=info.file_size,
-                is_file=not info.is_dir() and stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG),
-                is_folder=info.is_dir(),
-                open=partial(archive.open, info),
-            )
-            for info in archive.infolist()
-        )
+
+        def member(info: zipfile.ZipInfo) -> Member:
+            # The type of a file is 0 if the archive has no Unix attributes.
+            is_file = not info.is_dir() and stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG)
+            return Member(info.filename, info.file_size, is_file, info.is_dir(), partial(archive.open, info))
+
+        yield map(member, archive.infolist())
 
 
 @contextmanager

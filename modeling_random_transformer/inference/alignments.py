@@ -18,7 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..inputs_random_transformer import CHUNK_SIZE, check_choice, encode_texts
 from ..pipeline_random_transformer import evaluation_mode
 from ..utils import process_stream
-from .scoring import PairModel
+from .scoring import Ids, Pair, PairModel
 
 Links = list[tuple[int, int]]
 STEPS = ("output", "input")
@@ -28,7 +28,7 @@ WORD = re.compile(r"\S+")
 def alignments(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    pairs: Iterable[tuple[str, str]],
+    pairs: Iterable[Pair],
     *,
     layer: int = -1,
     step: str = "output",
@@ -80,9 +80,7 @@ class Aligner(PairModel):
         self.layer, self.step = layer, step
         self.recorded = {"layer": layer, "step": step}
 
-    def process(
-        self, pairs: Sequence[tuple[str, str]], sources: Sequence[list[int]], targets: Sequence[list[int]]
-    ) -> list[Links]:
+    def process(self, pairs: Sequence[Pair], sources: Sequence[Ids], targets: Sequence[Ids]) -> list[Links]:
         """The links of each pair of a batch."""
         source_words = self.words("text", [source for source, _ in pairs], sources)
         target_words = self.words("text_target", [target for _, target in pairs], targets)
@@ -90,7 +88,7 @@ class Aligner(PairModel):
         return [link_words(*row) for row in rows]
 
     @torch.inference_mode()
-    def attention(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> Tensor:
+    def attention(self, sources: Sequence[Ids], targets: Sequence[Ids]) -> Tensor:
         """The attention of each target token but the last to the source, `[batch, target_len - 1, source_len]`."""
         inputs, _ = self.inputs(sources, targets)
         with evaluation_mode(self.model), eager_attention(self.model):
@@ -102,7 +100,7 @@ class Aligner(PairModel):
         self,
         side: str,
         texts: Sequence[str],
-        tokens: Sequence[list[int]],
+        tokens: Sequence[Ids],
         spans_of: Callable[[str], Sequence[tuple[int, int]]] = word_spans,
     ) -> list[list[int | None]]:
         """The index of the word that each token belongs to; `None` for special tokens."""

@@ -28,6 +28,9 @@ from ..utils import process_stream
 IGNORED = -100  # the label of positions that are not scored
 LOGIT_ROWS = 512  # tokens whose logits are in memory together
 
+Pair = tuple[str, str]  # a source and a target
+Ids = list[int]  # of the tokens of a text
+
 
 @dataclass(frozen=True, slots=True)
 class PairScore:
@@ -47,7 +50,7 @@ class PairScore:
 def score_pairs(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    pairs: Iterable[tuple[str, str]],
+    pairs: Iterable[Pair],
     *,
     token_scores: bool = False,
     chunk_size: int = CHUNK_SIZE,
@@ -114,12 +117,10 @@ class PairModel(ABC):
         self.recorded: dict[str, Any] = {}  # what determines the results beside the model and its languages
 
     @abstractmethod
-    def process(
-        self, pairs: Sequence[tuple[str, str]], sources: Sequence[list[int]], targets: Sequence[list[int]]
-    ) -> list[Any]:
+    def process(self, pairs: Sequence[Pair], sources: Sequence[Ids], targets: Sequence[Ids]) -> list[Any]:
         """The result of each pair of a batch, of which the token ids are given too."""
 
-    def __call__(self, pairs: Sequence[tuple[str, str] | None], _first: int, update: Callable[[int], Any]) -> list[Any]:
+    def __call__(self, pairs: Sequence[Pair | None], _first: int, update: Callable[[int], Any]) -> list[Any]:
         """The result of each pair, and `None` for `None`; see `process_stream`."""
         results: list[Any] = [None] * len(pairs)
         numbered = [(i, pair) for i, pair in enumerate(pairs) if pair is not None]
@@ -135,7 +136,7 @@ class PairModel(ABC):
             update(len(batch))
         return results
 
-    def tokenize(self, pairs: Sequence[tuple[str, str]]) -> tuple[list[list[int]], list[list[int]]]:
+    def tokenize(self, pairs: Sequence[Pair]) -> tuple[list[Ids], list[Ids]]:
         """Token ids of the sources and of the targets; raises a `TextError` for an invalid pair."""
         for index, pair in enumerate(pairs):
             if isinstance(pair, str) or len(pair) != 2 or not isinstance(pair[1], str):
@@ -144,7 +145,7 @@ class PairModel(ABC):
         targets = [target for _, target in pairs]
         return sources, self.pipe.encode("targets", targets, self.languages, self.truncation)
 
-    def inputs(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> tuple[dict[str, Tensor], Tensor]:
+    def inputs(self, sources: Sequence[Ids], targets: Sequence[Ids]) -> tuple[dict[str, Tensor], Tensor]:
         """The arguments of the model for a batch, and the labels, `[batch, target_len]`."""
         rows = [torch.tensor(target) for target in targets]
         labels = pad_sequence(rows, batch_first=True, padding_value=IGNORED).to(self.model.device)
@@ -164,9 +165,7 @@ class Scorer(PairModel):
         if self.forced is None:
             self.forced = self.model.generation_config.forced_bos_token_id
 
-    def process(
-        self, _pairs: Sequence[tuple[str, str]], sources: Sequence[list[int]], targets: Sequence[list[int]]
-    ) -> list[PairScore]:
+    def process(self, _pairs: Sequence[Pair], sources: Sequence[Ids], targets: Sequence[Ids]) -> list[PairScore]:
         """The score of each pair of a batch."""
         found = []
         for target, row in zip(targets, self.forward(sources, targets), strict=True):
@@ -175,7 +174,7 @@ class Scorer(PairModel):
         return found
 
     @torch.inference_mode()
-    def forward(self, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> list[list[float]]:
+    def forward(self, sources: Sequence[Ids], targets: Sequence[Ids]) -> list[list[float]]:
         """The log-probability of each target token, `[batch, target_len]`; 0 for padding and a forced first token."""
         inputs, labels = self.inputs(sources, targets)
         if self.forced is not None:

@@ -14,10 +14,8 @@ from ..inputs_random_transformer import CHUNK_SIZE, check_choice, drop_none
 from ..utils.compressed_files import check_output, stream_name
 from ..utils.digests import model_digest
 from .alignments import Aligner, pharaoh_line
-from .scoring import PairModel, PairScore, Scorer
+from .scoring import Pair, PairModel, PairScore, Scorer
 from .translation_files import FORMATS, write_in_parts
-
-Pair = tuple[str, str]
 
 
 def score_file(

@@ -1,8 +1,10 @@
 """Paths of the values of a model, and their descriptions: formula and section of "Attention Is All You Need"."""
 
 import re
+import tomllib
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -58,41 +60,7 @@ class Step(NamedTuple):
     section: str
 
 
-# By a pattern of paths, of which the first one applies. Placeholders depend on the configuration: see `placeholders`.
-FORMULAS = {
-    "*.embedding.ids": ("indices of the tokens in the vocabulary", "3.4"),
-    "*.embedding.token": ("row of the embedding matrix for each token", "3.4"),
-    "*.embedding.scaled": ("token{times_scale}", "3.4"),
-    "*.embedding.position": ("{position}", "3.5"),
-    "*.embedding.sum": ("scaled{plus_position}", "3.5"),
-    "*.encoder_attn.head.*.key": ("encoder.output · W_K{b_K}", "3.2.3"),
-    "*.encoder_attn.head.*.value": ("encoder.output · W_V{b_V}", "3.2.3"),
-    "*.head.*.query": ("{x} · W_Q{b_Q}", "3.2.2"),
-    "*.head.*.key": ("{x} · W_K{b_K}", "3.2.2"),
-    "*.head.*.value": ("{x} · W_V{b_V}", "3.2.2"),
-    "*.head.*.scores": ("query · keyᵀ", "3.2.1"),
-    "*.head.*.scaled_scores": ("scores{scaling}", "3.2.1"),
-    "*.head.*.mask": ("0 for visible keys, the dtype's minimum for hidden ones", "3.2.3"),
-    "*.head.*.weights": ("softmax(scaled_scores + mask) over the keys", "3.2.1"),
-    "*.head.*.output": ("weights · value", "3.2.1"),
-    "*.concatenated": ("the concatenated outputs of the heads", "3.2.2"),
-    "*_attn.output": ("concatenated · W_O{b_O}", "3.2.2"),
-    "*.ffn.inner": ("{x} · W_1 + b_1", "3.3"),
-    "*.ffn.activation": ("{activation}", "3.3"),
-    "*.ffn.output": ("activation · W_2 + b_2", "3.3"),
-    "*.residual": ("x + output", "3.1"),
-    "*.final.mean": ("mean of the last layer's output x", "3.1"),
-    "*.final.variance": ("mean of (x − mean)²", "3.1"),
-    "*.final.layer_norm": ("(x − mean) / √(variance + {eps:g}) · γ + β", "3.1"),
-    "*.mean": ("mean of {normed}", "3.1"),
-    "*.variance": ("mean of ({normed} − mean)²", "3.1"),
-    "*.layer_norm": ("({normed} − mean) / √(variance + {eps:g}) · γ + β", "3.1"),
-    "*encoder.output": ("the encoded source", "3.1"),
-    "*decoder.output": ("states of the target tokens", "3.1"),
-    "*logits": ("decoder.output · {output_matrix}{b_vocab}", "3.4"),
-    "*probabilities": ("softmax(logits)", "3.4"),
-    "*choice": ("argmax(probabilities)", "3.4"),
-}
+FORMULAS = tomllib.loads(Path(__file__).with_name("formulas.toml").read_text(encoding="utf-8"))
 
 
 def describe(path: str, value: Tensor, config: Any) -> Step:
@@ -104,7 +72,7 @@ def describe(path: str, value: Tensor, config: Any) -> Step:
 def placeholders(config: Any) -> dict[str, Any]:
     """The parts of formulas that depend on the configuration."""
     biases = {f"b_{name}": f" + b_{name}" if config.attention_bias else "" for name in "QKVO"}
-    default_scale = config.attention_scale == config.d_k**-0.5
+    default_scale, function = config.attention_scale == config.d_k**-0.5, config.activation_function
     waves = f"sin and cos of pos / 10000^(2i/{config.d_model})"
     return biases | {
         "x": "layer_norm" if config.norm_order == "pre" else "x",
@@ -113,9 +81,7 @@ def placeholders(config: Any) -> dict[str, Any]:
         "position": waves if config.position_embedding == "sinusoidal" else "a learned vector for each position",
         "plus_position": "" if config.position_embedding == "none" else " + position",
         "scaling": f" / √{config.d_k}" if default_scale else f" · {config.attention_scale:.6g}",
-        "activation": "max(0, inner)"
-        if config.activation_function == "relu"
-        else f"{config.activation_function}(inner)",
+        "activation": {"relu": "max(0, inner)"}.get(function, f"{function}(inner)"),
         "eps": config.layer_norm_eps,
         "output_matrix": "embedding matrixᵀ" if config.tie_word_embeddings else "W_vocab",
         "b_vocab": " + b_vocab" if config.lm_head_bias else "",
