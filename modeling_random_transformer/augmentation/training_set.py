@@ -58,8 +58,8 @@ class DistillationArguments:
         for path in self.source_text:
             check_readable("source_text", path)
         check_choice(DTYPES, teacher_dtype=self.teacher_dtype)
-        for name in ("teacher_num_beams", "teacher_max_tokens_per_batch"):
-            check_positive(**{name: getattr(self, name)})
+        check_positive(teacher_num_beams=self.teacher_num_beams)
+        check_positive(teacher_max_tokens_per_batch=self.teacher_max_tokens_per_batch)
         if self.interpolate and self.teacher_num_beams < 2:
             raise ValueError(f"teacher_num_beams must be at least 2 with interpolate, got {self.teacher_num_beams}.")
         if not 0 <= self.drop_worst < 1:

@@ -8,11 +8,11 @@ from typing import Any, Protocol
 
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
-from ..inputs_random_transformer import drop_none, language_id
+from ..inputs_random_transformer import check_choice, drop_none, language_id
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ..pipeline_random_transformer import Seq2SeqPipeline, current_device
 from ..utils.atomic_files import new_folder
-from ..utils.errors import format_names, reraise_as_value_error
+from ..utils.errors import reraise_as_value_error
 from ..utils.vocabulary import check_tokenizer
 
 LENGTH_PENALTY = 0.6  # paper 6.1
@@ -102,12 +102,9 @@ def engine_module(engine: str, dtype: str | None = None) -> Any:
     Raises:
         ValueError: the engine is unknown or not installed, or does not support the dtype.
     """
-    if engine not in ENGINES:
-        raise ValueError(f"engine must be one of {format_names(map(repr, ENGINES))}, got {engine!r}.")
-    if dtype is not None and dtype not in ENGINES[engine]:
-        raise ValueError(
-            f"dtype must be one of {format_names(map(repr, ENGINES[engine]))} for {engine}, got {dtype!r}."
-        )
+    check_choice(ENGINES, engine=engine)
+    if dtype is not None:
+        check_choice(ENGINES[engine], **{f"dtype for {engine}": dtype})
     with reraise_as_value_error(f"engine {engine!r} must be installed: pip install 'random-transformer[{engine}]'"):
         return import_module(f".{engine}", __package__)
 

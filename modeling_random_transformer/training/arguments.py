@@ -12,7 +12,7 @@ from transformers.hf_argparser import HfArg
 
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..data.sources import Corpus, DatasetText, ParallelText, load_split
-from ..inputs_random_transformer import LanguageTags
+from ..inputs_random_transformer import LanguageTags, check_positive
 from ..tokenization_random_transformer import LANGUAGE_CODE
 from ..utils.errors import reraise_as_value_error
 
@@ -200,8 +200,7 @@ class ModelArguments:
         if self.tokenizer is not None:
             self._check_unset("with tokenizer", "target_vocab_size")
         for name in ("vocab_size", "target_vocab_size", "lora_rank", "lora_alpha"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}.")
+            check_positive(or_none=True, **{name: getattr(self, name)})
 
     @property
     def has_new_vocabulary(self) -> bool:
