@@ -16,7 +16,7 @@ from tests.helpers.engines import PACKAGES, exportable
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"engine": "tensorrt"}, "one of 'ctranslate2', 'argos', 'onnx', 'transformers', got 'tensorrt'"),
+        ({"engine": "tensorrt"}, "engine must be one of ctranslate2, argos, onnx, transformers, got 'tensorrt'"),
         ({"dtype": "int4"}, "dtype for ctranslate2 must be one of float32, bfloat16, int8, got 'int4'"),
         ({"engine": "onnx", "dtype": "bfloat16"}, "dtype for onnx must be one of float32, int8, got 'bfloat16'"),
     ],
