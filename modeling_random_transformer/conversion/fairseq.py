@@ -166,7 +166,7 @@ def convert_fairseq(
     made = fairseq_tokenizer(**files, model_max_length=options["max_source_positions"]) if files else None
     ids = (made.source_ids, made.target_ids) if made else None
     convert = partial(convert_weights, content, options, str(path), ids)
-    return save_conversion(output, convert, made and made.save)
+    return save_conversion(output, convert, made.save if made else None)
 
 
 def read_stored(checkpoint: Any, origin: str, num_heads: int | None) -> dict[str, Any]:

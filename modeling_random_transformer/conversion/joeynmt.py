@@ -112,7 +112,7 @@ def convert_joeynmt(checkpoint: str | Path, output: str | Path) -> ConversionRep
     options = read_config(path)
     tokenizer = make_tokenizer(path.parent, options)
     convert = partial(convert_weights, path, options, tokenizer)
-    return save_conversion(output, convert, tokenizer and tokenizer.save)
+    return save_conversion(output, convert, tokenizer.save if tokenizer else None)
 
 
 def find_checkpoint(path: Path) -> Path:
@@ -201,7 +201,7 @@ def set_search_options(
     config = model.generation_config
     config.suppress_tokens, config.min_new_tokens = [ids[name] for name in forbidden], 1
     beams, alpha = options.get("testing.beam_size"), options.get("testing.beam_alpha")
-    if SIZE.accepts(beams) and beams <= MAX_BEAMS:
+    if beams is not None and SIZE.accepts(beams) and beams <= MAX_BEAMS:
         config.num_beams = beams
         report.notes.append(f"testing.beam_size={beams} was copied.")
     if beams != 1 and is_number(alpha) and alpha > 0:

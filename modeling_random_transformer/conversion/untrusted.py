@@ -135,10 +135,10 @@ class OptionsLoader(yaml.SafeLoader):
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("references to other values are not supported")
+            raise ValueError("references to other values are not supported")
         node = super().compose_node(parent, index)
         if node.tag in NUMBERS and len(node.value) > MAX_DIGITS:
-            raise yaml.YAMLError(f"numbers must have at most {MAX_DIGITS} characters")
+            raise ValueError(f"numbers must have at most {MAX_DIGITS} characters")
         return node
 
 
