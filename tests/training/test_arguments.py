@@ -63,7 +63,10 @@ def test_config_overrides():
         ({"config_overrides": "d_model=8", "model_name_or_path": "m"}, "config_overrides must be of .*, got d_model"),
         ({"lora_rank": 4}, r"lora_rank requires model_name_or_path \(the base model\), got 4 without it"),
         ({"lora_target_modules": "fc1"}, "lora_target_modules must be unset without lora_rank, got 'fc1'"),
-        ({"model_name_or_path": "m", "lora_rank": 2, "lora_alpha": 0}, "lora_alpha must be None or a positive integer, got 0"),
+        (
+            {"model_name_or_path": "m", "lora_rank": 2, "lora_alpha": 0},
+            "lora_alpha must be None or a positive integer, got 0",
+        ),
         ({"tokenizer": "t", "target_vocab_size": 300}, "target_vocab_size must be unset with tokenizer, got 300"),
         (
             {"model_name_or_path": "m", "special_tokens": ["<a>"]},
