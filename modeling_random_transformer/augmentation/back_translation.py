@@ -8,7 +8,6 @@ outputs are complete.
 import os
 import random
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from os import PathLike
 from pathlib import Path
@@ -17,12 +16,13 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.readers import TEXT_KEY, read_texts
+from ..data.sources import ParallelText, pairs_of
 from ..data.validation import ValidationReport
 from ..inputs_random_transformer import check_choice, check_positive
 from ..utils.compressed_files import check_output, check_readable, write_binary
 from ..utils.distributed import call_on_main_process, exclusive
 from ..utils.text import encode_lines
-from .stages import read_translations, translate_lines
+from .stages import translate_lines
 
 # Files of the working folder beside the record of the job: its lock, the lines to translate, and their translations.
 LOCK, SELECTED, TRANSLATED = "job.lock", "target.txt", "source.txt"
@@ -168,17 +168,20 @@ def check_files(monolingual: Path, source: Path, target: Path, folder: Path) -> 
 
 def write_outputs(folder: Path, source: Path, target: Path, settings: BackTranslationOptions) -> int:
     """Write both outputs, remove the working folder and return the number of pairs."""
-
-    def pairs() -> Iterator[tuple[str, str]]:
-        return read_translations(folder / SELECTED, folder / TRANSLATED)
-
-    count = sum(1 for _ in pairs())
+    translated = [
+        ParallelText(folder / SELECTED, folder / TRANSLATED)
+    ]  # of which pairs without a translation are invalid
+    count = sum(1 for _ in pairs_of(translated))
     # The temporary files are in this folder, with which those of a killed process are removed.
-    write_binary(target, encode_lines(text for text, _ in pairs()), folder if target.parent == source.parent else None)
+    write_binary(
+        target,
+        encode_lines(text for text, _ in pairs_of(translated)),
+        folder if target.parent == source.parent else None,
+    )
     prefix, is_noised = "" if settings.tag is None else f"{settings.tag} ", settings.method == "noised_beam"
     synthetic = (
         prefix + (add_noise(text, f"{settings.seed} {number}") if is_noised else text)
-        for number, (_, text) in enumerate(pairs(), start=1)
+        for number, (_, text) in enumerate(pairs_of(translated), start=1)
     )
     write_binary(source, encode_lines(synthetic), folder)
     shutil.rmtree(folder)  # which only this job uses, see `check_files`

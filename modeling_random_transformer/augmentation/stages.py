@@ -1,6 +1,6 @@
 """What back-translation and distillation have in common: the stages of a job, and texts that a model translates."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from ..utils import file_digest
 from ..utils.atomic_files import new_files
 from ..utils.digests import model_digest
 from ..utils.distributed import call_on_main_process
-from ..utils.text import encode_lines, one_line, read_lines
+from ..utils.text import encode_lines, one_line
 
 RECORD = "job.json"  # of all stages
 
@@ -130,11 +130,3 @@ def select_lines(
         if not report.valid:
             raise ValueError(f"{name} must have a line that can be translated, got {report}.")
     return report
-
-
-def read_translations(source: Path, output: Path) -> Iterator[tuple[str, str]]:
-    """The lines of a file and their translations, without blank translations."""
-    with open(source, "rb") as texts, open(output, "rb") as translations:
-        for text, translation in zip(read_lines(texts), read_lines(translations), strict=True):
-            if translation.strip():
-                yield text, translation

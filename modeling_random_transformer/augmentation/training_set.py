@@ -9,7 +9,7 @@ of those that beam search finds. The similarity is chrF (Popović 2015); the pap
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import chain, groupby
@@ -28,8 +28,8 @@ from ..training.manifest import fingerprint
 from ..utils import DTYPES, file_digest
 from ..utils.atomic_files import write_atomically
 from ..utils.compressed_files import check_readable
-from ..utils.text import encode_lines, one_line, read_lines
-from .stages import RECORD, read_translations, run_stage, translate_lines
+from ..utils.text import encode_lines, one_line
+from .stages import RECORD, run_stage, translate_lines
 
 
 @dataclass
@@ -174,8 +174,7 @@ class TrainingSet:
     def interpolate(self) -> dict[str, int]:
         """Choose one of several translations; returns the number of texts with a reference."""
         references = targets_by_source(pairs_of(self.original))
-        with open(self.selected, "rb") as file:
-            count = sum(key_of(text) in references for text in read_lines(file))
+        count = sum(key_of(text) in references for text in read_texts(self.selected))
         if not count:
             raise ValueError("source_text must contain sources of the original pairs with interpolate, got none.")
         write_nearest(self.selected, self.candidates, self.translated, references)
@@ -184,14 +183,11 @@ class TrainingSet:
     def assemble(self, counts: dict[str, int]) -> dict[str, Any]:
         """Write the training set: the synthetic pairs without the worst ones, then the original pairs."""
         worst = self.worst(self.arguments.drop_worst) if self.arguments.drop_worst else set()
-
-        def synthetic() -> Iterator[tuple[str, str]]:
-            return read_translations(self.selected, self.translated)
-
+        synthetic = [ParallelText(self.selected, self.translated)]  # of which pairs without a translation are invalid
         for side, file in enumerate(self.files):
-            kept = (pair for number, pair in enumerate(synthetic()) if number not in worst)
+            kept = (pair for number, pair in enumerate(pairs_of(synthetic)) if number not in worst)
             write_atomically(file, encode_lines(pair[side] for pair in chain(kept, pairs_of(self.original))))
-        count, original = (sum(1 for _ in pairs) for pairs in (synthetic(), pairs_of(self.original)))
+        count, original = (sum(1 for _ in pairs_of(corpora)) for corpora in (synthetic, self.original))
         return {**counts, "empty": counts["selected"] - count, "dropped": len(worst), "original": original}
 
     def worst(self, share: float) -> set[int]:
@@ -234,10 +230,10 @@ def write_nearest(texts: Path, candidates: Path, output: Path, references: Mappi
             return translations[0]
         return max(translations, key=lambda translation: scorer.sentence_score(translation, references[text]).score)
 
-    with open(texts, "rb") as lines, open(candidates, "rb") as records:
+    with open(candidates, "rb") as records:
         groups = groupby(map(json.loads, records), key=lambda record: record["index"])
         chosen = (
             choose(key_of(text), tuple(record["translation"] for record in group))
-            for text, (_, group) in zip(read_lines(lines), groups, strict=True)
+            for text, (_, group) in zip(read_texts(texts), groups, strict=True)
         )
         write_atomically(output, encode_lines(chosen))

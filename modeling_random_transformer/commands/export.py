@@ -21,14 +21,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from ..data.readers import read_texts
+from ..data.sources import ParallelText, pairs_of
 from ..export.compare import SENTENCES, compare, folder_size
 from ..export.engines import ENGINES, MIN_POSITIONS, export_model, load_engine, token_names
 from ..export.shortlist import lexical_shortlist, vmap
 from ..export.web import export_web_page
 from ..inference.loading import load_translator
 from ..inputs_random_transformer import LanguageTags, drop_none, source_limit, source_positions, tokenizer_languages
-from ..utils.compressed_files import open_binary
-from ..utils.text import read_lines
 from .command_line import Parser, existing_file, model_folder, print_error
 
 MAX_SENTENCES = 200
@@ -125,12 +125,11 @@ def run(program: str, argv: Sequence[str]) -> int:
 
 
 def read_shortlist(tokenizer: Any, source: Path | None, target: Path | None) -> bytes | None:
-    """The lexical shortlist of two aligned files; `None` without them. Lines after the last of one file are ignored."""
+    """The lexical shortlist of two aligned files; `None` without them."""
     if source is None or target is None:
         return None
-    with open_binary(source) as sources, open_binary(target) as targets:
-        pairs = zip(read_lines(sources, str(source)), read_lines(targets, str(target)), strict=False)
-        return vmap(lexical_shortlist(pairs, tokenizer), *token_names(tokenizer, len(tokenizer)))
+    pairs = pairs_of([ParallelText(source, target)])
+    return vmap(lexical_shortlist(pairs, tokenizer), *token_names(tokenizer, len(tokenizer)))
 
 
 def set_languages(model: Any, tokenizer: Any, src_lang: str | None, tgt_lang: str | None) -> None:
@@ -163,8 +162,7 @@ def read_sentences(path: Path) -> list[str]:
     Raises:
         ValueError: there are none, or the file is not UTF-8.
     """
-    with open(path, "rb") as file:
-        sentences = [line for line in islice(read_lines(file, str(path)), MAX_SENTENCES) if line.strip()]
+    sentences = [line for line in islice(read_texts(path), MAX_SENTENCES) if line.strip()]
     if not sentences:
         raise ValueError(f"--check must name a file with text in its first {MAX_SENTENCES} lines, got {path}.")
     return sentences
