@@ -168,16 +168,11 @@ def check_files(monolingual: Path, source: Path, target: Path, folder: Path) -> 
 
 def write_outputs(folder: Path, source: Path, target: Path, settings: BackTranslationOptions) -> int:
     """Write both outputs, remove the working folder and return the number of pairs."""
-    translated = [
-        ParallelText(folder / SELECTED, folder / TRANSLATED)
-    ]  # of which pairs without a translation are invalid
+    translated = [ParallelText(folder / SELECTED, folder / TRANSLATED)]  # pairs without a translation are invalid
     count = sum(1 for _ in pairs_of(translated))
     # The temporary files are in this folder, with which those of a killed process are removed.
-    write_binary(
-        target,
-        encode_lines(text for text, _ in pairs_of(translated)),
-        folder if target.parent == source.parent else None,
-    )
+    temporary_folder = folder if target.parent == source.parent else None
+    write_binary(target, encode_lines(text for text, _ in pairs_of(translated)), temporary_folder)
     prefix, is_noised = "" if settings.tag is None else f"{settings.tag} ", settings.method == "noised_beam"
     synthetic = (
         prefix + (add_noise(text, f"{settings.seed} {number}") if is_noised else text)
