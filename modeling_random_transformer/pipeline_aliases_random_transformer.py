@@ -64,11 +64,11 @@ class Text2TextGenerationPipeline(Seq2SeqPipeline):
     def postprocess(  # type: ignore[override]
         self, model_outputs: dict[str, Any], return_tensors: bool = False, **options: Any
     ) -> Any:
-        """Convert the outputs of `_forward` for one text to a list of its answers."""
+        """Convert the outputs of `_forward` to the list of answers of each text."""
         if return_tensors:
-            return [{f"{self.return_name}_token_ids": ids} for ids in model_outputs["sequences"][0]]
+            return [[{f"{self.return_name}_token_ids": ids} for ids in rows] for rows in model_outputs["sequences"]]
         answers = super().postprocess(model_outputs, **{"return_key": f"{self.return_name}_text", **options})
-        return answers if isinstance(answers, list) else [answers]
+        return [answer if isinstance(answer, list) else [answer] for answer in answers]
 
 
 class SummarizationPipeline(Text2TextGenerationPipeline):

@@ -213,8 +213,7 @@ class Seq2SeqPipeline(Pipeline):
         for indices, inputs in self.batches(texts, batch_size, preprocess_params, forward_params):
             with renumber_errors(indices):
                 outputs = self.forward(inputs, **forward_params)
-            rows = ({name: values[row : row + 1] for name, values in outputs.items()} for row in range(len(indices)))
-            yield {i: self.postprocess(row, **postprocess_params) for i, row in zip(indices, rows, strict=True)}
+            yield dict(zip(indices, self.postprocess(outputs, **postprocess_params), strict=True))
 
     def batches(
         self,
@@ -481,9 +480,9 @@ class Seq2SeqPipeline(Pipeline):
         return_key: str = "generated_text",
         clean_up_tokenization_spaces: bool | None = None,
         return_tokens: bool = False,
-    ) -> dict[str, Any] | list[dict[str, Any]]:
-        """Convert the outputs of `_forward` for one text to its answer."""
-        ids = model_outputs["sequences"][0]
+    ) -> list[dict[str, Any]] | list[list[dict[str, Any]]]:
+        """Convert the outputs of `_forward` to the answer of each text."""
+        ids, count = model_outputs["sequences"].flatten(0, 1), model_outputs["sequences"].shape[1]
         with TOKENIZER_LOCK:
             decoded = self.tokenizer.batch_decode(
                 ids, skip_special_tokens=True, clean_up_tokenization_spaces=clean_up_tokenization_spaces
@@ -495,9 +494,9 @@ class Seq2SeqPipeline(Pipeline):
                     row.pop()
                 candidate["tokens"] = self.tokenizer.convert_ids_to_tokens(row)
         if "scores" in model_outputs:
-            for candidate, score in zip(candidates, model_outputs["scores"][0].tolist(), strict=True):
+            for candidate, score in zip(candidates, model_outputs["scores"].flatten().tolist(), strict=True):
                 candidate["score"] = score
-        return candidates[0] if len(candidates) == 1 else candidates
+        return candidates if count == 1 else [candidates[i : i + count] for i in range(0, len(candidates), count)]
 
 
 class ForcedPrefix(LogitsProcessor):
