@@ -17,7 +17,9 @@ from transformers import AutoModelForSeq2SeqLM
 from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerTokenizer, cli
 from modeling_random_transformer.commands import command_line
 from modeling_random_transformer.commands import translate as command
+from modeling_random_transformer.export import dispatch
 from modeling_random_transformer.inference import encode_lines, translate, translate_html, translation_files
+from tests.helpers.engines import needs
 from tests.helpers.interruption import interrupt_at
 from tests.helpers.models import tiny_config
 from tests.helpers.processes import run_on_two_processes
@@ -161,6 +163,41 @@ class TestOptions:
         float32, bfloat16 = torch.float32, torch.bfloat16
         assert [model.dtype for model in models] == [float32, float32, bfloat16, float32]
         assert [getattr(model, "is_quantized", False) for model in models] == [False, False, False, True]
+
+
+class TestEngine:
+    pytestmark = needs("ctranslate2")
+
+    @pytest.fixture
+    def warnings(self, monkeypatch):
+        """The warnings of the engine."""
+        from modeling_random_transformer.export import ctranslate2_model
+
+        found = []
+        monkeypatch.setattr(ctranslate2_model.logger, "warning_once", lambda text, *args: found.append(text % args))
+        return found
+
+    @pytest.mark.parametrize("given", [None, "new/exports"])
+    def test_export_is_cached(self, run, folder, tmp_path, translator, tokenizer, warnings, monkeypatch, given):
+        expected = lines_of(translate(TEXTS, translator, tokenizer, num_beams=1))
+        cache = folder / "engines" if given is None else tmp_path / given
+        options = ["--engine", "ctranslate2", "--engine_dtype", "float32", "--num_beams", 1]
+        options += [] if given is None else ["--engine_folder", cache]
+        assert run("--model", folder, *options, *TEXTS) == (0, expected, [])
+        (export,) = cache.iterdir()
+        assert export.name.startswith("ctranslate2-float32-")
+        monkeypatch.setattr(dispatch, "export_model", None)  # not called again
+        assert run("--model", folder, *options, *TEXTS) == (0, expected, [])
+        assert (folder / "engines").exists() == (given is None)
+        assert not warnings
+
+    def test_requests_that_the_model_computes(self, run, folder, warnings):
+        sampling = ["--model", folder, "--sample", "--seed", 1, *TEXTS]
+        expected = run(*sampling)
+        assert not warnings
+        assert run(*sampling, "--engine", "ctranslate2") == expected
+        reason = "the generation mode 'sample' was requested"
+        assert set(warnings) == {f"generate() runs the model, not CTranslate2: {reason}."}
 
 
 class TestErrors:
