@@ -5,9 +5,9 @@ import hashlib
 from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import FastAPI, Request
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import generate_latest
@@ -95,10 +95,9 @@ def create_app(directions: Sequence[Direction], settings: Settings | None = None
     add_error_handlers(app)
 
     @app.post("/translate", openapi_extra={"requestBody": request_body()})
-    async def translate_texts(
-        request: Request, given: Annotated[TranslateRequest, Depends(read_request)]
-    ) -> TranslateResponse:
+    async def translate_texts(request: Request) -> TranslateResponse:
         """Translate a text or an HTML document, or a list of them."""
+        given = await read_request(request)
         if keys and digest(given.api_key) not in keys:
             raise HTTPException(403, "api_key must be a valid key.")
         texts = [given.q] if isinstance(given.q, str) else given.q
