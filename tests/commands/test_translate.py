@@ -171,10 +171,8 @@ class TestEngine:
     @pytest.fixture
     def warnings(self, monkeypatch):
         """The warnings of the engine."""
-        from modeling_random_transformer.export import ctranslate2_model
-
         found = []
-        monkeypatch.setattr(ctranslate2_model.logger, "warning_once", lambda text, *args: found.append(text % args))
+        monkeypatch.setattr(dispatch.logger, "warning_once", lambda text, *args: found.append(text % args))
         return found
 
     @pytest.mark.parametrize("given", [None, "new/exports"])
