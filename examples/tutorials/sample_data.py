@@ -101,7 +101,7 @@ ADDRESSEES = "world mundo, World Mundo, my_friend mi_amigo, my_friends mis_amigo
 
 # For the pages that greet a reader.
 EXAMPLES = (
-    "The waiter's beautiful eggs are yellow.",
+    "The king's beautiful horses are white.",
     "Do you want to buy two red apples?",
     "She likes your new houses.",
     "My sister does not see the black cat.",
