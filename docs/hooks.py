@@ -1,6 +1,7 @@
-"""What mkdocs does with each page: Mermaid diagrams are drawn as SVG, and a click on a picture opens it alone.
+"""What mkdocs does with each page, for readers without internet and with narrow screens.
 
-Without it, the theme would load a script from another host to draw the diagrams.
+Mermaid diagrams are drawn as SVG: the theme would load a script from another host. A click on a picture opens it alone.
+Code in a line is broken between its parts: the theme would break names of arguments and files anywhere.
 """
 
 import hashlib
@@ -12,6 +13,8 @@ import mermaidx
 
 SETTINGS = '%%{init: {"flowchart": {"htmlLabels": false, "wrappingWidth": 400}, "theme": "neutral"}}%%\n'
 IMAGE = re.compile(r'<img alt="[^"]*" src="([^"]*/images/[^"]+)"\s*/?>')
+INLINE_CODE = re.compile(r"<code>([^<\n]+)</code>")
+MAX_UNBROKEN = 20  # characters of a word: in a table, a third of a phone's width
 
 
 def on_config(config: Any) -> Any:
@@ -30,7 +33,7 @@ def draw(source: str, *_: Any, **__: Any) -> str:
 
 
 def on_page_content(content: str, config: Any, **_: Any) -> str:
-    """Link each picture to its SVG, which can be enlarged, or to itself."""
+    """Link each picture to its SVG, which can be enlarged, or to itself. Choose where code in a line may be broken."""
 
     def linked(found: re.Match[str]) -> str:
         source = found[1]
@@ -38,4 +41,15 @@ def on_page_content(content: str, config: Any, **_: Any) -> str:
         exists = Path(config.docs_dir, "images", Path(large).name).is_file()
         return f'<a href="{large if exists else source}" title="open alone">{found[0]}</a>'
 
-    return IMAGE.sub(linked, content)
+    return INLINE_CODE.sub(breakable, IMAGE.sub(linked, content))
+
+
+def breakable(code: re.Match[str]) -> str:
+    """Code in a line. It is broken between words, and long words but flags also after `_`, `/`, `=`, `,` or `.`."""
+
+    def one(word: re.Match[str]) -> str:
+        if len(word[0]) <= MAX_UNBROKEN or re.fullmatch(r"--\w+", word[0]):
+            return f'<span style="white-space: nowrap">{word[0]}</span>'
+        return re.sub(r"(?<=[_/=,.])", "<wbr>", word[0])
+
+    return f'<code style="word-break: normal">{re.sub(r"[^ ]+", one, code[1])}</code>'
