@@ -272,7 +272,7 @@ def to_flags(arguments: Mapping[str, Any]) -> list[list[str]]:
     """The arguments as flags of the command line, each with its values; those that are `None` have their defaults."""
     flags = []
     for name, value in arguments.items():
-        if value is False and name.endswith("_strategy"):  # YAML reads `no` without quotes as false
+        if value is False and name.endswith("strategy"):  # YAML reads `no` without quotes as false
             value = "no"
         if value is not None:
             values = value if isinstance(value, list) else [json.dumps(value) if isinstance(value, dict) else value]

@@ -86,7 +86,11 @@ def test_noised_beam_is_the_translation_with_noise(paths, translator, limited):
 
 def test_pairs_with_an_empty_translation_are_skipped(paths, translator, limited, monkeypatch):
     answers = itertools.cycle([{"generated_text": text, "tokens": []} for text in ("text", " ")])
-    monkeypatch.setattr(Seq2SeqPipeline, "postprocess", lambda *_, **__: next(answers))
+
+    def postprocess(_, outputs, **__):
+        return [next(answers) for _ in outputs["sequences"]]
+
+    monkeypatch.setattr(Seq2SeqPipeline, "postprocess", postprocess)
     report = back_translate(*paths, translator, limited, **SHORT)
     assert lines(paths[1]) == ["<bt> text"] * 7
     assert len(lines(paths[2])) == report.pairs == 7

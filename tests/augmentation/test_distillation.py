@@ -12,7 +12,6 @@ from modeling_random_transformer import cli
 from modeling_random_transformer.augmentation import (
     DistillationArguments,
     StudentDataArguments,
-    comparison,
     distill,
     distillation,
     training_set,
@@ -76,7 +75,7 @@ def distilled(folder, output="student", **options):
 @pytest.fixture(scope="module")
 def result(folder):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(comparison, "ROUNDS", 1)
+        patch.setattr(distillation, "ROUNDS", 1)
         result = distilled(folder, **TEST)
     PartialState._reset_state()
     return result
@@ -142,7 +141,7 @@ def test_comparison_translates_sentences_above_the_limit_of_the_tokenizer(tmp_pa
     for part in (model, tokenizer):
         part.save_pretrained(tmp_path)
     pairs, models = list(zip(texts, references, strict=True)), [("teacher", "float32", [tmp_path])]
-    [row] = comparison.compare(models, pairs, LanguageTags(), model.device, {"num_beams": 1})
+    [row] = distillation.compare(models, pairs, LanguageTags(), model.device, {"num_beams": 1})
     assert row.chrf == pytest.approx(100)
 
 
@@ -151,7 +150,7 @@ def test_teacher_with_language_tags(tmp_path, monkeypatch):
     write_corpus(tmp_path)
     languages = {"source_lang": ["a"], "target_lang": ["b"]}
     run(tmp_path, "teacher", **QUICK, **NO_TEST, **languages)
-    monkeypatch.setattr(comparison, "ROUNDS", 1)
+    monkeypatch.setattr(distillation, "ROUNDS", 1)
     result = distilled(tmp_path, drop_worst=0.1, **QUICK, **languages)
     assert result.corpus.dropped > 0
     assert len(result.rows) == 3
@@ -298,7 +297,7 @@ def test_command(folder, capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["random-transformer"])
     given = student_arguments(folder, "command", **QUICK)
     flags = [f"--{name}={value[0] if isinstance(value, list) else value}" for name, value in given.items()]
-    row = comparison.Row("student", "float32", 1.0, 2.0, 3.0, 4.0, "signature")
+    row = distillation.Row("student", "float32", 1.0, 2.0, 3.0, 4.0, "signature")
     monkeypatch.setattr(distillation, "compare", lambda *_: [row])
     assert cli.main(["distill", *flags]) == 0
     output = capsys.readouterr().out
