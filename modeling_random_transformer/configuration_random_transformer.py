@@ -27,7 +27,6 @@ MODEL_CLASSES = {
     "AutoModelForCausalLM": "RandomTransformerForCausalLM",
 }
 
-ATTENTIONS = ("encoder.layers.*.self_attn", "decoder.layers.*.self_attn", "decoder.layers.*.encoder_attn")
 # The custom_pipelines of saved folders.
 PIPELINES = {
     "seq2seq": {
@@ -95,14 +94,31 @@ class RandomTransformerConfig(PretrainedConfig):
     # Tensor parallelism: heads and inner features are split by column, the projections back to the residual stream by
     # row, the vocabulary by entry.
     base_model_tp_plan = {
-        **dict.fromkeys(("shared", "encoder.embed_tokens", "decoder.embed_tokens"), "embedding_rowwise"),
-        **{f"{attention}.{name}_proj": "colwise" for attention in ATTENTIONS for name in "qkv"},
-        **{f"{attention}.out_proj": "rowwise" for attention in ATTENTIONS},
-        **dict.fromkeys(("encoder.layers.*.fc1", "decoder.layers.*.fc1"), "colwise"),
-        **dict.fromkeys(("encoder.layers.*.fc2", "decoder.layers.*.fc2"), "rowwise"),
+        "shared": "embedding_rowwise",
+        "encoder.embed_tokens": "embedding_rowwise",
+        "decoder.embed_tokens": "embedding_rowwise",
+        "encoder.layers.*.self_attn.q_proj": "colwise",
+        "encoder.layers.*.self_attn.k_proj": "colwise",
+        "encoder.layers.*.self_attn.v_proj": "colwise",
+        "encoder.layers.*.self_attn.out_proj": "rowwise",
+        "encoder.layers.*.fc1": "colwise",
+        "encoder.layers.*.fc2": "rowwise",
+        "decoder.layers.*.self_attn.q_proj": "colwise",
+        "decoder.layers.*.self_attn.k_proj": "colwise",
+        "decoder.layers.*.self_attn.v_proj": "colwise",
+        "decoder.layers.*.self_attn.out_proj": "rowwise",
+        "decoder.layers.*.encoder_attn.q_proj": "colwise",
+        "decoder.layers.*.encoder_attn.k_proj": "colwise",
+        "decoder.layers.*.encoder_attn.v_proj": "colwise",
+        "decoder.layers.*.encoder_attn.out_proj": "rowwise",
+        "decoder.layers.*.fc1": "colwise",
+        "decoder.layers.*.fc2": "rowwise",
     }
     # One FSDP2 unit per layer. The embedding remains in the root unit: encoder, decoder and output layer use it.
-    base_model_fsdp_plan = dict.fromkeys(("encoder.layers.*", "decoder.layers.*"), "free_full_weight")
+    base_model_fsdp_plan = {
+        "encoder.layers.*": "free_full_weight",
+        "decoder.layers.*": "free_full_weight",
+    }
 
     vocab_size: int = 37000
     d_model: int = 512

@@ -188,8 +188,8 @@ class Recipe:
             rows: list[dict[str, Any]] = []
             for number in range(len(self.stages)):
                 rows.append(self.run_one(number, rows))
-            inputs = {"stage": self.best(self.stages[-1].name)}
-            self.run_stage(RESULT, inputs, lambda: call_on_main_process(partial(self.save_result, rows)))
+            best = self.best(self.stages[-1].name)
+            self.run_stage(RESULT, {"stage": best}, lambda: call_on_main_process(partial(self.save_result, best, rows)))
         return rows
 
     def check_folder(self) -> None:
@@ -352,29 +352,28 @@ class Recipe:
 
     # The result
 
-    def save_result(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Copy the files of the best stage, and add the table of all stages to the model card."""
-        best = self.path(self.best(self.stages[-1].name))
+    def save_result(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Copy the files of a stage, and add the table of all stages to the model card."""
+        best = self.path(name)
         for path in sorted({path for pattern in FILES_OF_RESULT for path in best.glob(pattern)}):
             if path.name != MANIFEST:
                 shutil.copyfile(path, self.folder / path.name)
         if (best / INT8).is_dir():
             shutil.copytree(best / INT8, self.folder / INT8, dirs_exist_ok=True)
         card = str(ModelCard.load(self.folder / CARD)).partition(SECTION)[0].rstrip("\n")
-        write_atomically(self.folder / CARD, [f"{card}\n\n{SECTION}\n{self.description(rows)}\n".encode()])
+        write_atomically(self.folder / CARD, [f"{card}\n\n{SECTION}\n{self.description(name, rows)}\n".encode()])
         if self.arguments.remove_stages:
             for name in (DATA, *(stage.name for stage in self.stages)):
                 shutil.rmtree(self.path(name))
             with suppress(OSError):  # it contains other files
                 (self.folder / FOLDER).rmdir()
 
-    def description(self, rows: Sequence[Mapping[str, Any]]) -> str:
+    def description(self, name: str, rows: Sequence[Mapping[str, Any]]) -> str:
         """The section of the model card."""
         facts = Job(self.folder / RECORD).stages[DATA].facts
-        counts = ", ".join(f"{name} {count:,}" for name, count in facts.items() if name in SETS)
+        counts = ", ".join(f"{split} {count:,}" for split, count in facts.items() if split in SETS)
         chosen = "" if self.data.has("validation") else " The validation and test sets were taken from the corpus."
-        best = f"The result is the model of stage `{self.best(self.stages[-1].name)}`."
-        return f"Pairs: {counts}.{chosen} {best}\n\n{table(rows)}"
+        return f"Pairs: {counts}.{chosen} The result is the model of stage `{name}`.\n\n{table(rows)}"
 
     # The dry run
 

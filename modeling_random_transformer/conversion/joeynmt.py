@@ -13,7 +13,22 @@ from ..modeling_random_transformer import RandomTransformerForConditionalGenerat
 from ..utils.errors import format_value
 from .embeddings import map_embeddings
 from .joined_tokenizer import JoinedTokenizer, find_file, join_bpe, join_sentencepiece, read_codes, read_tokens
-from .options import FLAG, OFF, RATE, SIZE, Kind, Option, equal, flatten, invalid, is_number, one_of, read_stacks
+from .options import (
+    FLAG,
+    MAX_DEPTH,
+    OFF,
+    RATE,
+    SIZE,
+    Kind,
+    Option,
+    equal,
+    flatten,
+    invalid,
+    is_number,
+    is_size,
+    one_of,
+    read_stacks,
+)
 from .untrusted import is_state_dict, read_checkpoint, read_yaml
 from .weights import STACKS, ConversionReport, Converted, NameTable, StateDictMapper, save_conversion
 
@@ -44,7 +59,7 @@ DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")  # JoeyNMT has
 MAX_BEAMS = 1000
 MAX_EXPONENT = 60  # the largest divisor of a weight is exp(60), below the range of float32
 FACTOR = Kind("a number from 0 to 1000000", lambda value: is_number(value) and 0 < value <= 1e6, float)
-ID = Kind("an id", lambda value: is_number(value) and SIZE.accepts(value + 1))
+ID = Kind("an id", lambda value: is_number(value) and is_size(value + 1))
 TEXT = Kind("a string", lambda value: isinstance(value, str))
 ACTIVATION = one_of({"relu": "relu", "gelu": "gelu", "swish": "silu"})
 NORM_ORDER = one_of({"pre": "pre", "post": "post"})
@@ -131,7 +146,9 @@ def read_config(checkpoint: Path) -> dict[str, Any]:
     """
     stored = flatten(read_yaml(checkpoint.parent / "config.yaml"))
     names = [name for name, *_ in EQUAL_IN_STACKS]
-    return read_stacks(stored, OPTIONS, names[:-1] if stored.get("model.tied_embeddings") else names)
+    if stored.get("model.tied_embeddings"):  # the decoder has the embeddings of the encoder, with their scale
+        names.remove("embeddings.scale")
+    return read_stacks(stored, OPTIONS, names)
 
 
 def convert_weights(path: Path, options: Mapping[str, Any], tokenizer: JoinedTokenizer | None) -> Converted:
@@ -171,7 +188,7 @@ def divide_by_factors(mapper: StateDictMapper, options: Mapping[str, Any]) -> No
         ValueError: the divisors are out of range.
     """
     layers = [mapper.config_fields[f"{stack}_layers"] for stack in STACKS]
-    if max(layers) > len(mapper.state_dict):
+    if max(layers) > MAX_DEPTH:
         return  # `finish` names the missing layers
     deepnet = (0.81 * (layers[0] ** 4 * layers[1]) ** (1 / 16), (3 * layers[1]) ** (1 / 4))
     for stack, implied in zip(STACKS, deepnet, strict=True):
@@ -201,7 +218,7 @@ def set_search_options(
     config = model.generation_config
     config.suppress_tokens, config.min_new_tokens = [ids[name] for name in forbidden], 1
     beams, alpha = options.get("testing.beam_size"), options.get("testing.beam_alpha")
-    if beams is not None and SIZE.accepts(beams) and beams <= MAX_BEAMS:
+    if is_size(beams, MAX_BEAMS):
         config.num_beams = beams
         report.notes.append(f"testing.beam_size={beams} was copied.")
     if beams != 1 and is_number(alpha) and alpha > 0:

@@ -20,7 +20,16 @@ BEAMS = (1, 4)
 COMPARED_LENGTH = 128  # tokens of the source and the target for which every export is compared with the modules
 ENGINE_ROUNDING = 1e-2  # the largest relative difference of scores that an engine's order of operations explains
 # Used for models of any language, because only the agreement of model and engine matters.
-SENTENCES = Path(__file__).with_name("sentences.txt").read_text(encoding="utf-8").splitlines()
+SENTENCES = (
+    "Hello world.",
+    "The boy sees the girl.",
+    "We do not read these two books.",
+    "Where does the tired waiter buy his red apples?",
+    "She has written a long letter to her brother, who lives in the old house by the river.",
+    "A man in a blue shirt is standing on a ladder cleaning a window.",
+    "Two young people are playing football in front of a crowd.",
+    "I would like to know, before it is too late, whether the last train to the city has left.",
+)
 
 
 @dataclass(frozen=True)

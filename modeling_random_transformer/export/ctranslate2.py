@@ -32,11 +32,16 @@ from .engines import LENGTH_PENALTY, MIN_POSITIONS, SearchOptions, Translate, re
 # Activation names of transformers and CTranslate2.
 ACTIVATIONS = {
     "relu": Activation.RELU,
-    **dict.fromkeys(("gelu", "gelu_python"), Activation.GELU),
-    **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_accurate"), Activation.GELUTanh),
-    **dict.fromkeys(("gelu_pytorch_tanh", "gelu_python_tanh"), Activation.GELUTanh),
+    "gelu": Activation.GELU,
+    "gelu_python": Activation.GELU,
+    "gelu_new": Activation.GELUTanh,
+    "gelu_fast": Activation.GELUTanh,
+    "gelu_pytorch_tanh": Activation.GELUTanh,
+    "gelu_python_tanh": Activation.GELUTanh,
+    "gelu_accurate": Activation.GELUTanh,
     "quick_gelu": Activation.GELUSigmoid,
-    **dict.fromkeys(("silu", "swish"), Activation.SWISH),
+    "silu": Activation.SWISH,
+    "swish": Activation.SWISH,
     "tanh": Activation.Tanh,
     "sigmoid": Activation.Sigmoid,
 }

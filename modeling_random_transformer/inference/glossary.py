@@ -124,10 +124,10 @@ def check_term(row: Any) -> tuple[str, str]:
 def words(text: str) -> list[str]:
     """The words of a text and its other characters, in Unicode form NFC."""
     text = unicodedata.normalize("NFC", text)
-    return [text[start:end] for start, end in word_spans(text)]
+    return [text[start:end] for start, end in marked_unit_spans(text)]
 
 
-def word_spans(text: str) -> list[tuple[int, int]]:
+def marked_unit_spans(text: str) -> list[tuple[int, int]]:
     """The spans of the words, including combining marks, and of all other characters."""
     spans: list[tuple[int, int]] = []
     for start, end in unit_spans(text):
@@ -164,7 +164,7 @@ def beginnings(translation: str, phrase: str, prefix: str) -> list[str]:
         prefix: what the beginnings must begin with.
     """
     text = unicodedata.normalize("NFC", translation)
-    places = [start for start, _ in word_spans(text)]
+    places = [start for start, _ in marked_unit_spans(text)]
     if not text or in_word(text[-1]):  # nothing follows a full stop
         places.append(len(text))
     found = []

@@ -12,10 +12,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..inputs_random_transformer import (
     CHUNK_SIZE,
+    LanguageTags,
     check_positive,
     check_text,
     check_type,
-    drop_none,
     renumber_errors,
     tokenizer_languages,
 )
@@ -113,8 +113,8 @@ class TranslationOptions:
 
     def languages(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
         """`src_lang` and `tgt_lang` as far as they are given, for a tokenizer with language tags."""
-        names = ("src_lang", "tgt_lang") if tokenizer_languages(tokenizer) else ()
-        return drop_none(**{name: self.generate_options.get(name) for name in names})
+        given = LanguageTags(self.generate_options.get("src_lang"), self.generate_options.get("tgt_lang"))
+        return given.options(tokenizer)
 
     def pipeline(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Seq2SeqPipeline:
         """A pipeline with these options. The model stays on its device."""
