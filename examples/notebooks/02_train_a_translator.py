@@ -282,7 +282,7 @@ if SOURCE_FILE:
 # %% [markdown]
 # ## What next
 #
-# - `python examples/quickstart.py` is this training with more epochs (98% exact match), also for your own sentence
+# - `python examples/quickstart.py` is this training with more epochs (97% exact match), also for your own sentence
 #   pairs: `--source my.en --target my.es`.
 # - The how-to guide "Train a translation model" in `docs/how_to/train.md` is about real corpora.
 # - The next notebook examines the model that was saved here.
