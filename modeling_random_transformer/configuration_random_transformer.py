@@ -249,18 +249,13 @@ class RandomTransformerConfig(PretrainedConfig):
 
     def _check_combinations(self) -> None:
         if self.position_embedding == "sinusoidal" and self.d_model % 2:
-            raise ValueError(
-                "d_model must be even with position_embedding='sinusoidal' (a sine and a cosine per frequency), "
-                f"got {self.d_model}."
-            )
+            raise ValueError(f"d_model must be even with position_embedding='sinusoidal', got {self.d_model}.")
         for field in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
             value = getattr(self, field)
             several = field == "eos_token_id" and isinstance(value, list | tuple) and len(value) > 0
             for token_id in value if several else [value]:
                 if token_id is not None and not (_is_int(token_id) and 0 <= token_id < self.vocab_size):
-                    raise ValueError(
-                        f"{field} must be None or an id in the vocabulary, 0 to {self.vocab_size - 1}, got {value!r}."
-                    )
+                    raise ValueError(f"{field} must be None or an id below {self.vocab_size}, got {value!r}.")
 
 
 def _width_of_heads(config: RandomTransformerConfig) -> int:

@@ -89,9 +89,7 @@ class Arguments(InferenceArguments):
         if [self.model, self.compare, self.variant].count(None) != 2:
             raise ValueError("one of --model, --compare and --variant must be given.")
         if (self.variant is None) != (self.input is None) or (self.input is not None and self.target_file is None):
-            raise ValueError(
-                "--variant, --input and --target_file must be given together: translations and references."
-            )
+            raise ValueError("--variant, --input and --target_file (the references) must be given together.")
         if self.compare is not None and self.target_file is None:
             raise ValueError("--target_file must be given with --compare: the reference translations.")
         if self.report is not None and (self.source_file == STANDARD or len(self.model or ()) != 1):

@@ -170,9 +170,7 @@ def read_npz(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 def as_tensor(name: str, array: np.ndarray, path: Path) -> Tensor:
     """An array with the shape of this model's parameters: matrices transposed, vectors without the first dimension."""
     if array.dtype.kind != "f" or array.dtype.itemsize > 8:
-        raise ValueError(
-            f"{name} of {path} must be an array of floats, got {array.dtype}: quantized models are not supported."
-        )
+        raise ValueError(f"{name} of {path} must be an array of floats, not quantized, got {array.dtype}.")
     weight = torch.from_numpy(np.ascontiguousarray(array, array.dtype.newbyteorder("=")))
     if weight.dim() == 2 and IS_MATRIX.fullmatch(name):
         return weight.T

@@ -73,9 +73,7 @@ class DataArguments:
             if isinstance(value, str | Path):
                 setattr(self, name, [str(value)])
         if self.requires_train and not self.has("train"):
-            raise ValueError(
-                "source_file and target_file, train_file, or dataset_name must be given, got none of them."
-            )
+            raise ValueError("source_file and target_file, train_file, or dataset_name must be given.")
         count = max(1, len(self._file_texts("train")))
         weights, temperature = self.train_weights, self.train_temperature
         if weights is not None and (len(weights) != count or not all(0 < weight < float("inf") for weight in weights)):
@@ -192,9 +190,7 @@ class ModelArguments:
                     f"config_overrides must be of {', '.join(DROPOUTS)} for a saved model, got {', '.join(fixed)}."
                 )
         elif self.lora_rank is not None:
-            raise ValueError(
-                f"lora_rank requires model_name_or_path (the base model), got {self.lora_rank} without it."
-            )
+            raise ValueError(f"lora_rank requires model_name_or_path (the base model), got {self.lora_rank}.")
         if self.lora_rank is None:
             self._check_unset("without lora_rank", "lora_alpha", "lora_dropout", "lora_target_modules")
         if self.tokenizer is not None:

@@ -91,19 +91,14 @@ def _check_folders(model_args: ModelArguments, output: Path, start: str | bool |
     """Check that the output does not overwrite the initial model, and a checkpoint to start from."""
     initial = model_args.model_name_or_path
     if initial is not None and Path(initial).resolve().is_relative_to(output.resolve()):
-        raise ValueError(
-            f"output_dir must differ from model_name_or_path and not contain it, got {output} and {initial}."
-        )
+        raise ValueError(f"output_dir must differ from model_name_or_path and not contain it, got {output}.")
     check_folder(output)
     if isinstance(start, str):
         checkpoint, files = Path(start), {path.name for path in Path(start).glob("*")}
         has_optimizer = not files.isdisjoint({"optimizer.pt", "optimizer.bin", "latest"})  # of FSDP2, DeepSpeed
         is_partial = STATE not in files or (MARKER in files and not is_complete(checkpoint))
         if is_partial or not has_optimizer or checkpoint.resolve().parent == output.resolve():
-            raise ValueError(
-                "resume_from_checkpoint must be the folder of a complete checkpoint of another run, since the same "
-                f"command resumes a run, got {start!r}."
-            )
+            raise ValueError(f"resume_from_checkpoint must be a complete checkpoint of another run, got {start!r}.")
 
 
 def _saved_config(model_args: ModelArguments) -> RandomTransformerConfig:

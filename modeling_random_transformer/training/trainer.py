@@ -392,9 +392,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         if resumes:
             # Set by transformers if it shards the model.
             if newest is not None and getattr(self, "is_distributed_loading_by_transformers", False):
-                raise ValueError(
-                    f"output_dir must be new with tp_size or fsdp_size above 1, which cannot be resumed, got {newest}."
-                )
+                raise ValueError(f"output_dir must be new with tp_size or fsdp_size above 1, got {newest}.")
             resume_from_checkpoint = None if newest is None else str(newest)
         self._unchecked.clear()
         if self.ema is not None:

@@ -160,7 +160,7 @@ def test_resume_from_checkpoint_of_another_run(finished, copied):
 
 @pytest.mark.parametrize("checkpoint", ["nowhere", "out/runs", "out/checkpoint-10"])
 def test_an_invalid_resume_from_checkpoint_raises(checkpoint, finished):
-    message = f"resume_from_checkpoint must be the folder of a complete checkpoint of another run, .*{checkpoint}"
+    message = f"resume_from_checkpoint must be a complete checkpoint of another run, .*{checkpoint}"
     with pytest.raises(ValueError, match=message):
         run(finished, "out", resume_from_checkpoint=str(finished / checkpoint))
 
