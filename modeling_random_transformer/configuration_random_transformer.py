@@ -255,7 +255,7 @@ class RandomTransformerConfig(PretrainedConfig):
             several = field == "eos_token_id" and isinstance(value, list | tuple) and len(value) > 0
             for token_id in value if several else [value]:
                 if token_id is not None and not (_is_int(token_id) and 0 <= token_id < self.vocab_size):
-                    raise ValueError(f"{field} must be None or an id below {self.vocab_size}, got {value!r}.")
+                    raise ValueError(f"{field} must be None or an id, 0 to {self.vocab_size - 1}, got {value!r}.")
 
 
 def _width_of_heads(config: RandomTransformerConfig) -> int:

@@ -791,7 +791,9 @@ def cross_attention_mask(
     check_shape("encoder_outputs", source_states, "batch", "length", decoder.config.d_model)
     sources, source_len, _ = source_states.shape
     if states.shape[0] % max(sources, 1):
-        raise ValueError(f"decoder_input_ids must have a multiple of {sources} rows (sources), got {states.shape[0]}.")
+        raise ValueError(
+            f"decoder_input_ids must have a multiple of the sources' {sources} rows, got {states.shape[0]}."
+        )
     check_padding_mask("attention_mask", padding_mask, sources, source_len)
     return create_bidirectional_mask(
         decoder.config,

@@ -61,7 +61,7 @@ def test_config_overrides():
         ({"config_overrides": "d_model", "model_name_or_path": "m"}, "config_overrides must be like .*, got 'd_model'"),
         ({"config_overrides": "d_modle=4", "model_name_or_path": "m"}, "config_overrides must be like"),
         ({"config_overrides": "d_model=8", "model_name_or_path": "m"}, "config_overrides must be of .*, got d_model"),
-        ({"lora_rank": 4}, r"lora_rank requires model_name_or_path \(the base model\), got 4 without it"),
+        ({"lora_rank": 4}, r"lora_rank requires model_name_or_path \(the base model\), got 4"),
         ({"lora_target_modules": "fc1"}, "lora_target_modules must be unset without lora_rank, got 'fc1'"),
         (
             {"model_name_or_path": "m", "lora_rank": 2, "lora_alpha": 0},
