@@ -90,8 +90,8 @@ def test_options_of_a_dataclass_have_its_defaults_and_its_documentation(capsys):
         parser.parse_args(["--limit", "many"])
     assert capsys.readouterr().err == "program: error: argument --limit: must be a number or 'off', got 'many'.\n"
     shown = " ".join(parser.format_help().split())
-    assert "how many of them; 100% by default. (default: 3)" in shown
-    assert "the least; off for no limit. (default: 0.5)" in shown
+    assert "how many of them; 100% by default (default: 3)" in shown
+    assert "the least; off for no limit (default: 0.5)" in shown
 
 
 @pytest.mark.slow

@@ -54,7 +54,7 @@ class Parser(HfArgumentParser):
         The metadata of a field are arguments of `add_argument`, or `positional`. An integer must be positive, unless
         the metadata has another type. A field that may be `None` accepts `off`, unless `None` is its default.
         """
-        helps, hints = help_texts(options), get_type_hints(options)
+        helps, hints = help_texts(*reversed(options.__mro__[:-1])), get_type_hints(options)
         for option in fields(options):
             allowed = get_args(hints[option.name]) or (hints[option.name],)
             [kind] = [each for each in allowed if each is not NoneType]
@@ -89,13 +89,15 @@ class Parser(HfArgumentParser):
         sys.exit(2)
 
 
-def help_texts(options: type) -> dict[str, str]:
-    """The entries of the fields in the docstrings of a dataclass and of its bases."""
+def help_texts(*documented: Any) -> dict[str, str]:
+    """The entries of arguments in the docstrings of functions or dataclasses."""
     texts: dict[str, str] = {}
-    for base in reversed(options.__mro__[:-1]):
-        found = re.findall(r"^    (\w+): (.*?)(?=^    \w+: |^\S|\Z)", inspect.cleandoc(base.__doc__ or ""), re.M | re.S)
+    for each in documented:
+        found = re.findall(
+            r"^    (\w+): (.*?)(?=^    [\w*]+: |^\S|\Z)", inspect.cleandoc(each.__doc__ or ""), re.M | re.S
+        )
         for name, text in found:
-            texts[name] = " ".join(text.split()).replace("`", "").replace("%", "%%")
+            texts[name] = " ".join(text.split()).rstrip(".").replace("`", "").replace("%", "%%")
     return texts
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear  # type of nn.MultiheadAttention.out_proj
 
-from ..inputs_random_transformer import check_choice
+from ..inputs_random_transformer import check_choice, drop_none
 from ..utils.errors import format_names
 from .embeddings import map_embeddings, map_position_tables
 from .options import OFF, PRE_NORM, RATE, SIZE, Kind, Option, is_number, read_options
@@ -73,12 +73,11 @@ def from_torch_transformer(
         positions: added to the embeddings: `"none"`, the paper's sinusoids (`"sinusoidal"`), all sines before all
             cosines (`"concatenated"`), or a table `[length, d_model]`, or one for the source and one for the target.
         scale_embedding: multiply embeddings by `sqrt(d_model)` before positions are added.
-        num_heads: number of attention heads, required for a state dict. This and the next four arguments are read from
-            a module.
-        norm_first: see `nn.Transformer`; False when `None`.
+        num_heads: number of attention heads, for a state dict; a module has its own, as for the next four arguments.
+        norm_first: whether the model uses pre-norm; False when `None`.
         activation: `"relu"` or `"gelu"`; relu when `None`.
-        layer_norm_eps: 1e-5 when `None`.
-        dropout: 0.1 when `None`.
+        layer_norm_eps: epsilon of the layer norms; 1e-5 when `None`.
+        dropout: rate of dropout; 0.1 when `None`.
         **token_ids: `pad_token_id`, `bos_token_id`, `eos_token_id` and `decoder_start_token_id`, if they differ from
             the defaults of `RandomTransformerConfig`.
 
@@ -91,7 +90,7 @@ def from_torch_transformer(
     """
     given: dict[str, Any] = {"num_heads": num_heads, "norm_first": norm_first, "activation": activation}
     given |= {"layer_norm_eps": layer_norm_eps, "dropout": dropout}
-    options = find_options(transformer, {name: value for name, value in given.items() if value is not None})
+    options = find_options(transformer, drop_none(**given))
     for name in token_ids:
         check_choice(TOKEN_IDS, token_ids=name)
     weights = transformer.state_dict() if isinstance(transformer, nn.Transformer) else transformer
@@ -120,6 +119,13 @@ def convert_torch_transformer(
     **options: Any,
 ) -> ConversionReport:
     """Convert a checkpoint that contains an `nn.Transformer` among its weights to a folder.
+
+    The command, with the names of PyTorch's translation tutorial:
+
+        random-transformer convert torch model.pt --output outputs/mine --num_heads 8 --prefix transformer. \\
+            --embedding src_tok_emb.embedding.weight tgt_tok_emb.embedding.weight --output_layer generator \\
+            --positions positional_encoding.pos_embedding --scale_embedding \\
+            --pad_token_id 1 --bos_token_id 2 --eos_token_id 3 --decoder_start_token_id 2
 
     Args:
         checkpoint: a `.pt` or `.safetensors` file with a state dict.
