@@ -86,7 +86,7 @@ def build_page(translator: Translator, folder: Path) -> gr.Blocks:
         about, examples = greeting(folder)
         gr.HTML(f"<h1>Translate with {html.escape(folder.resolve().name)}</h1><p>{html.escape(about)}</p>")
         with gr.Tab("Translate"):
-            gr.HTML("<p>Write a sentence; the model writes its translation one token after the other.</p>")
+            gr.HTML("<p>Write a text; the model translates sentence by sentence, one token after the other.</p>")
             translate_tab(translator, examples)
         with gr.Tab("Inside"):
             gr.HTML("<p>Which source tokens the model attended to for each token, and what else it could write.</p>")

@@ -20,12 +20,13 @@ from torch import Tensor
 from modeling_random_transformer.commands.command_line import model_folder
 from modeling_random_transformer.commands.explore import render
 from modeling_random_transformer.inference import load_translator
+from modeling_random_transformer.inference.sentences import SentenceSplitter, SplitText
 from modeling_random_transformer.inputs_random_transformer import (
-    LONGER_THAN_SOURCE,
     LanguageTags,
     check_text,
     drop_none,
     encode_texts,
+    longest_target,
     source_limit,
     tokenizer_languages,
 )
@@ -139,16 +140,20 @@ class Translator:
             codes: list[str | None] = [*self.languages] or [None]
             if (code := getattr(options, name)) not in codes:
                 raise ValueError(f"{name} must be one of {', '.join(map(str, codes))}, got {code!r:.60}.")
-        self.check_text(text, options.src_lang)
-
-    def check_text(self, text: Any, src_lang: str | None) -> None:
-        """Check that a text is not blank and not too long."""
         if not isinstance(text, str) or not text.strip():
             raise ValueError("the text must not be blank.")
         if len(text) > MAX_CHARACTERS:
             raise ValueError(f"the text must have at most {MAX_CHARACTERS} characters, got {len(text)}.")
         check_text(text, 0)
-        with LanguageTags(src_lang).set(self.tokenizer):
+
+    def check_sentence(self, text: Any, options: Options) -> None:
+        """Check a text that is not split into sentences, and its options.
+
+        Raises:
+            ValueError: one is invalid; the message is one line.
+        """
+        self.check(text, options)
+        with LanguageTags(options.src_lang).set(self.tokenizer):
             count = len(encode_texts(self.tokenizer, text, verbose=False)["input_ids"])
         if count > self.max_tokens:
             raise ValueError(f"the text must have at most {self.max_tokens} tokens, got {count}.")
@@ -158,7 +163,7 @@ class Translator:
 
         Returns:
             For each text either `{"translations": [{"text": …, "score": …}, …]}` or `{"error": …}`: an invalid text
-            does not affect the others.
+            does not affect the others. Each sentence is translated on its own: see `join`.
         """
         answers: dict[int, dict[str, Any]] = {}
         groups: dict[Any, list[int]] = defaultdict(list)
@@ -170,11 +175,16 @@ class Translator:
             else:  # samples depend on the seed only, not on other texts of a batch
                 groups[chosen, i if chosen.method == "sampling" else None].append(i)
         for (chosen, _), members in groups.items():
-            for i, candidates in zip(members, self.run([texts[i] for i in members], chosen), strict=True):
-                listed = candidates if isinstance(candidates, list) else [candidates]
-                found = [{"text": one["generated_text"], "score": one["score"]} for one in listed]
-                answers[i] = {"translations": found}
+            documents = [self.split(texts[i], chosen.src_lang) for i in members]
+            found = iter(self.run([sentence for document in documents for sentence in document.sentences], chosen))
+            for i, document in zip(members, documents, strict=True):
+                answers[i] = {"translations": join(document, [next(found) for _ in document.sentences])}
         return [answers[i] for i in range(len(texts))]
+
+    def split(self, text: str, src_lang: str | None) -> SplitText:
+        """The sentences of a text; a text without letters is one sentence."""
+        found = SentenceSplitter(self.pipe, self.max_tokens, src_lang)(text)
+        return found if found.sentences else SplitText([text], ["", ""])
 
     def run(self, texts: list[str], options: Options) -> list[Any]:
         """The answers of the pipeline to checked texts. The limit on the output depends on the text, not the batch."""
@@ -183,12 +193,12 @@ class Translator:
             return self.pipe(texts, max_batch_tokens=MAX_BATCH_TOKENS, return_scores=True, **arguments)
 
     def inspect(self, text: Any, options: Options) -> Inside:
-        """Translate a text, and trace a forward pass over its translation.
+        """Translate a sentence, and trace a forward pass over its translation.
 
         Raises:
             ValueError: the text or an option is invalid.
         """
-        self.check(text, options)
+        self.check_sentence(text, options)
         languages = LanguageTags.of(self.tokenizer, options.src_lang, options.tgt_lang)
         inputs = self.pipe.preprocess(text, languages=languages)
         with self.lock:
@@ -212,16 +222,16 @@ class Translator:
         )
 
     def explore(self, text: Any, options: Options, plotly: str) -> str:
-        """The page of `random-transformer explore` for a text, which loads plotly.js from an address.
+        """The page of `random-transformer explore` for a sentence, which loads plotly.js from an address.
 
         Raises:
             ValueError: the text or an option is invalid.
         """
-        self.check(text, options)
+        self.check_sentence(text, options)
         languages = LanguageTags.of(self.tokenizer, options.src_lang, options.tgt_lang)
         search = drop_none(forced_bos_token_id=languages.forced, length_penalty=options.length_penalty)
         with self.lock, languages.set(self.tokenizer):
-            limit = len(encode_texts(self.tokenizer, text)["input_ids"]) + LONGER_THAN_SOURCE
+            limit = longest_target(len(encode_texts(self.tokenizer, text)["input_ids"]), self.model.config)
             data = explore(self.model, self.tokenizer, text, options.num_beams, max_new_tokens=limit, **search)
         return render(data, plotly)
 
@@ -268,6 +278,21 @@ class Translator:
                         choices.append((f"{label} head {head}", f"{path}.{name}.head.{head}.output"))
                 found[f"{stack} layer {layer}"] = [*choices, ("feed-forward network", f"{path}.ffn.output")]
         return found
+
+
+def join(document: SplitText, answers: list[Any]) -> list[dict[str, Any]]:
+    """The translations of a text, the best first, from the answers of the pipeline to its sentences.
+
+    Each consists of the translations with the same place of all sentences, and its score is the sum of theirs.
+    """
+    listed = [answer if isinstance(answer, list) else [answer] for answer in answers]
+    return [
+        {
+            "text": document.join([one["generated_text"] for one in parts]),
+            "score": sum(one["score"] for one in parts),
+        }
+        for parts in zip(*listed, strict=True)
+    ]
 
 
 @contextmanager

@@ -142,6 +142,7 @@ def page_settings(
         "parameters": model.num_parameters(),
         **{name: getattr(config, name) for name in widths},
         **asdict(search),
+        "source_language": getattr(tokenizer, "src_lang", None) or "en",  # of the sentences into which a text is split
         "control_tokens": getattr(tokenizer, "control_tokens", []),  # text, if they occur in a text
         "clean_up_tokenization_spaces": bool(getattr(tokenizer, "clean_up_tokenization_spaces", False)),
         "max_source_tokens": limit if limit < 10**6 else None,  # 10³⁰ means none

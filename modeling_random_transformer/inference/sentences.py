@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ..inputs_random_transformer import TOKENIZER_LOCK, encode_texts, source_limit
+from ..inputs_random_transformer import LanguageTags, encode_texts, source_limit, tokenizer_languages
 from ..pipeline_random_transformer import Seq2SeqPipeline
 from ..utils.errors import format_value
 
@@ -88,6 +88,7 @@ class SentenceSplitter:
         self.pipe, self.segment = pipe, segment
         limit, _ = source_limit(pipe.tokenizer, pipe.positions, max_source_tokens)
         self.limit = limit if max_source_tokens else min(limit, LONGEST)
+        self.tags = LanguageTags(language if tokenizer_languages(pipe.tokenizer) else None)
         self.language = (language or getattr(pipe.tokenizer, "src_lang", None) or "en").split("_")[0]
 
     def __call__(self, text: str) -> SplitText:
@@ -129,5 +130,5 @@ class SentenceSplitter:
     def count_tokens(self, text: str) -> int:
         """The tokens of a text as a source of the model."""
         prefix = getattr(self.pipe.model.config, "prefix", None) or ""
-        with TOKENIZER_LOCK:
+        with self.tags.set(self.pipe.tokenizer):
             return len(encode_texts(self.pipe.tokenizer, prefix + text, verbose=False)["input_ids"])

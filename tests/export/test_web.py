@@ -297,7 +297,7 @@ def test_translate_with_the_keyboard(page, exported):
     model, tokenizer, _ = exported
     translate_on_page(page, TEXTS[0], beams="4")
     (expected,) = own_translations(model, tokenizer, 4, TEXTS[:1], 66)
-    assert page.execute_script("return document.getElementById('translation').textContent") == expected
+    assert page.execute_script("return document.getElementById('translation').textContent") == expected.strip()
     focused = []
     while "target-tokens" not in focused:
         page.switch_to.active_element.send_keys(Keys.TAB)
@@ -315,6 +315,59 @@ def test_translate_with_the_keyboard(page, exported):
 
 
 @pytest.mark.long
+def test_paragraph(page, exported):
+    """A text is translated sentence by sentence; the menu shows the attention of one of them."""
+    model, tokenizer, _ = exported
+    sentences = [f"{text.capitalize()}." for text in TEXTS]
+    sentences = [sentence for sentence in sentences if len(tokenizer(sentence)["input_ids"]) <= 16][:3]  # limit: 66
+    first, second, third = (text.strip() for text in own_translations(model, tokenizer, 4, sentences, 66))
+    text = "{} {}\n\n  {}\n".format(*sentences)
+    page.execute_script("document.getElementById('source').value = arguments[0]", text)
+    page.find_element(By.ID, "translate").click()
+    wait_for(page, lambda: text_of(page, "status").startswith("Translated in"))
+    translation = page.find_element(By.ID, "translation").get_property("textContent")
+    assert translation == f"{first} {second}\n\n  {third}\n"
+    menu = Select(page.find_element(By.ID, "sentence"))
+    assert [option.text for option in menu.options] == sentences
+    menu.select_by_value("2")
+    tokens = [one.get_property("textContent") for one in page.find_elements(By.CSS_SELECTOR, "#source-tokens .token")]
+    assert "".join(tokens).replace("␣", " ") == f"{sentences[2]}</s>"
+    translate_on_page(page, TEXTS[0])
+    assert not page.find_element(By.ID, "sentences").is_displayed()
+
+
+SPLIT = """const { splitText, joinText } = await import(new URL("page/sentences.js", location.href));
+  const [texts, language, segmenter, end] = given;
+  if (!segmenter) Intl.Segmenter = undefined;
+  return texts.map((text) => {
+    const { sentences, gaps } = splitText(text, language);
+    return [sentences, joinText(sentences.map((sentence) => sentence + end), gaps)];
+  });"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("language", ["en", "eng_Latn", "__en__"])
+def test_sentences_on_the_page(page, language):
+    texts = {
+        "One.  Two?\tThree": ["One.", "Two?", "Three"],
+        "\n  Mr. Low sees Dr. J. Ray. They go.\n\n* * *\n\n\tEnd\n": ["Mr. Low sees Dr. J. Ray.", "They go.", "End"],
+        "3 1 2": ["3 1 2"],
+    }
+    found = run_on_page(page, SPLIT, list(texts), language, True, "")
+    assert found == [[sentences, text] for text, sentences in texts.items()]
+    assert run_on_page(page, SPLIT, ["One. Two.\n\n Three."], language, False, "") == [
+        [["One. Two.", "Three."], "One. Two.\n\n Three."]
+    ]
+
+
+@pytest.mark.long
+def test_spaces_between_sentences_follow_the_translation(page):
+    ((sentences, joined),) = run_on_page(page, SPLIT, ["你好。再见。"], "zh", True, ".")
+    assert (sentences, joined) == (["你好。", "再见。"], "你好。. 再见。.")
+    assert run_on_page(page, SPLIT, ["Hi. Bye."], "en", True, "。")[0][1] == "Hi.。Bye.。"
+
+
+@pytest.mark.long
 def test_greeting_on_the_page(page, exported):
     model, tokenizer, _ = exported
     assert text_of(page, "about") == "It knows <b>two</b> words."
@@ -322,7 +375,7 @@ def test_greeting_on_the_page(page, exported):
     button.click()
     wait_for(page, lambda: text_of(page, "status").startswith("Translated in"))
     (expected,) = own_translations(model, tokenizer, 4, TEXTS[:1], 66)
-    assert page.execute_script("return document.getElementById('translation').textContent") == expected
+    assert page.execute_script("return document.getElementById('translation').textContent") == expected.strip()
 
 
 @pytest.mark.long
@@ -380,7 +433,7 @@ def submit_on_page(browser, texts):
 def test_last_text_that_was_submitted_is_translated(page, exported):
     """While another one is translated, and while the model is loaded."""
     model, tokenizer, address = exported
-    expected = own_translations(model, tokenizer, 4, TEXTS[:2], 66)
+    expected = [text.strip() for text in own_translations(model, tokenizer, 4, TEXTS[:2], 66)]
     submit_on_page(page, [*TEXTS[2:8], TEXTS[0]])
     shown = "return document.getElementById('translation').textContent"
     assert page.execute_script(shown) == expected[0]

@@ -7,7 +7,7 @@ import pytest
 from modeling_random_transformer.inference import translate
 from modeling_random_transformer.inference.sentences import SentenceSplitter, SplitText
 from modeling_random_transformer.inference.translation import TranslationOptions
-from tests.helpers.translation import SENTENCES
+from tests.helpers.translation import SENTENCES, multilingual_translator
 
 PARAGRAPHS = "  One boy. Two girls!\n\n\tDr. Smith reads  (p. 5).  He sees it.\r\n---\n3.\n- the end"
 
@@ -72,6 +72,16 @@ def test_sentences_are_translated_one_by_one(translator, tokenizer):
     text = f"{SENTENCES[0]}\n\n  {SENTENCES[1]}\n{SENTENCES[2]}\n"
     found = translate([text, "", SENTENCES[0]], translator, tokenizer, split_sentences=True, src_lang="en")
     assert found == [f"{first.strip()}\n\n  {second.strip()}\n{third.strip()}\n", "", first.strip()]
+
+
+def test_language_of_a_multilingual_model():
+    """The tokenizer has no language of its own; that of the call is also the one of the limit on tokens."""
+    model, tokenizer = multilingual_translator()
+    options = {"src_lang": "en", "tgt_lang": "es"}
+    first, second = translate(["the cat.", "the dog."], model, tokenizer, **options)
+    (found,) = translate(["the cat. the dog."], model, tokenizer, split_sentences=True, **options)
+    assert found == f"{first.strip()} {second.strip()}"
+    assert tokenizer.src_lang is None
 
 
 def test_invalid_arguments(translator, tokenizer):

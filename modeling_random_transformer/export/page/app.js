@@ -6,6 +6,7 @@ const worker = new Worker(new URL("./worker.js", import.meta.url), { type: "modu
 let busy = true; // loading or translating
 let waiting = null; // the last request that was submitted while the worker was busy
 let started = 0; // time of the last request
+let results = []; // of the sentences of the last text
 
 byId("status").textContent = "Loading the model…";
 
@@ -66,18 +67,27 @@ function send(request) {
   worker.postMessage(request);
 }
 
-function show(result) {
-  byId("translation").textContent = result.text;
+function show(found) {
+  byId("translation").textContent = found.text;
+  results = found.results;
+  byId("sentence").replaceChildren(...found.sentences.map((sentence, i) => new Option(sentence, i)));
+  byId("sentences").hidden = results.length < 2;
+  inspect();
+  setStatus(`Translated in ${((performance.now() - started) / 1000).toFixed(2)} seconds.`);
+}
+
+// Show what the model computed for the selected sentence.
+function inspect() {
+  const result = results[byId("sentence").value];
   byId("attention").hidden = false;
   showAttention(result);
   byId("search").hidden = !result.search;
   if (result.search) drawSearch(byId("candidates"), result.search, result.source);
-  setStatus(`Translated in ${((performance.now() - started) / 1000).toFixed(2)} seconds.`);
 }
 
 function fail(message) {
   byId("translation").textContent = "";
-  byId("attention").hidden = byId("search").hidden = true;
+  byId("sentences").hidden = byId("attention").hidden = byId("search").hidden = true;
   showError(message);
 }
 
@@ -99,6 +109,7 @@ byId("form").addEventListener("submit", (event) => {
   event.preventDefault();
   translate();
 });
+byId("sentence").addEventListener("change", inspect);
 byId("source").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
     event.preventDefault();

@@ -2,6 +2,7 @@
 import * as ort from "./vendor/onnxruntime-web/ort.wasm.bundle.min.js";
 import { Tokenizer } from "./vendor/tokenizers/tokenizers.min.js";
 import { beamSearch, greedySearch } from "./search.js";
+import { joinText, splitText } from "./sentences.js";
 
 // One thread: several need the headers of cross-origin isolation, which static hosts do not send.
 ort.env.wasm.numThreads = 1;
@@ -55,8 +56,17 @@ export class Translator {
       .replaceAll(" ", "␣").replaceAll("\n", "⏎") || "∅");
   }
 
-  // Translate a text: greedy search with one beam, otherwise beam search. Without `maxNewTokens`, the limit depends on the
-  // length of the source.
+  // Translate a text sentence by sentence. Returns the text, its sentences, and for each the result of `translate`.
+  async translateText(text, options) {
+    const { sentences, gaps } = splitText(text, this.settings.source_language);
+    sentences.forEach((sentence) => this.encode(sentence)); // errors before long work
+    const results = [];
+    for (const sentence of sentences) results.push(await this.translate(sentence, options));
+    return { text: joinText(results.map((result) => result.text), gaps), sentences, results };
+  }
+
+  // Translate a sentence: greedy search with one beam, otherwise beam search. Without `maxNewTokens`, the limit depends on
+  // the length of the source.
   async translate(text, { numBeams = 1, maxNewTokens = null } = {}) {
     const { settings } = this;
     const source = this.encode(text);

@@ -10,7 +10,7 @@ loading.then(
 
 onmessage = async ({ data: { text, numBeams } }) => {
   try {
-    postMessage({ result: await (await loading).translate(text, { numBeams }) });
+    postMessage({ result: await (await loading).translateText(text, { numBeams }) });
   } catch (error) {
     postMessage({ error: error.message });
   }

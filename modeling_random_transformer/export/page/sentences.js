@@ -1,0 +1,45 @@
+// Texts of several sentences: split into sentences and joined again, as in inference/sentences.py.
+
+// The segmenter of browsers ends a sentence after a title and after an initial.
+const TITLE = /(^|[^\p{L}])(\p{Lu}|Mrs?|Ms|Dr|Dra|Prof|St|Sra?|Hr|Fr|Mme)\. *$/u;
+const LETTER = /\p{L}/u;
+// Languages whose sentences end with a character of this width have no space between sentences.
+const WIDE = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\u3000-\u303f\uff01-\uff60]$/u;
+
+// Returns the sentences without white space at both ends, and the gaps before each sentence and after the last one: white
+// space, line breaks, and parts without letters. A text that consists of such parts is one sentence.
+export function splitText(text, language) {
+  const sentences = [], gaps = [""];
+  for (const part of parts(text, language)) {
+    const sentence = part.trim();
+    const start = part.indexOf(sentence);
+    if (!LETTER.test(sentence)) {
+      gaps[gaps.length - 1] += part;
+      continue;
+    }
+    gaps[gaps.length - 1] += part.slice(0, start);
+    sentences.push(sentence);
+    gaps.push(part.slice(start + sentence.length));
+  }
+  return sentences.length ? { sentences, gaps } : { sentences: [text], gaps: ["", ""] };
+}
+
+// The text with the translations of its sentences. Between two sentences of a line, the translation decides on the space.
+export function joinText(translations, gaps) {
+  return translations.reduce((text, translation, i) => {
+    const gap = ["", " "].includes(gaps[i]) && i > 0 ? (WIDE.test(text) ? "" : " ") : gaps[i];
+    return text + gap + translation.trim();
+  }, "") + gaps.at(-1);
+}
+
+// Sentences with the white space after them; lines, in a browser without a segmenter.
+function parts(text, language) {
+  if (!Intl.Segmenter) return text.match(/[^\n]*\n|[^\n]+/g) ?? [];
+  const [locale] = /^[a-z]{2,3}/.exec(language) ?? ["en"];
+  const found = [];
+  for (const { segment } of new Intl.Segmenter(locale, { granularity: "sentence" }).segment(text)) {
+    if (TITLE.test(found.at(-1) ?? "")) found[found.length - 1] += segment;
+    else found.push(segment);
+  }
+  return found;
+}
