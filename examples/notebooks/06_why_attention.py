@@ -443,9 +443,10 @@ for axes, example in zip(plots, pair, strict=True):
     print(f"largest weight of a head on {example.words[2]!r}: {weights[:, 2].max():.2f}")
     assert weights[:, 2].max() > 0.5
 
-# %% [markdown] In each sentence, one head takes most of what it brings from the verb; others look at the word itself or
-# at the article. The heads ask different questions about the same word. Which head has which task depends on the random
-# start; exercise 10 measures the tasks in a larger model.
+# %% [markdown]
+# In each sentence, one head takes most of what it brings from the verb; others look at the word itself or at the
+# article. The heads ask different questions about the same word. Which head has which task depends on the random start;
+# exercise 10 measures the tasks in a larger model.
 #
 # ## Where am I? Positions
 #
@@ -481,8 +482,9 @@ for name, mark_of in (
     assert (found[-1] == 1) == (name == "sinusoids")
 assert found == [1.0] * len(places)
 
-# %% [markdown] So the step of the first marks means something else in each sentence, and the second marks grow until
-# the word cannot be read any more. Sinusoids have the same steps everywhere and are never larger than 1.
+# %% [markdown]
+# So the step of the first marks means something else in each sentence, and the second marks grow until the word cannot
+# be read any more. Sinusoids have the same steps everywhere and are never larger than 1.
 #
 # **Predict**: an encoder learns to name the *previous* token in sequences of 4 to 12 tokens. Which marks allow this for
 # all these lengths? And which in sequences of 24, longer than any in training?

@@ -130,8 +130,9 @@ mean = nn.functional.dropout(torch.ones(100_000), p=0.3).mean().item()
 print(f"mean of 100,000 numbers after dropout: {mean:.3f}")
 assert abs(mean - 1) < 0.02
 
-# %% [markdown] **A classic error**: a model that is used in training mode. The same sentence gets other logits at each
-# call. `.eval()` switches dropout off, `.train()` on.
+# %% [markdown]
+# **A classic error**: a model that is used in training mode. The same sentence gets other logits at each call.
+# `.eval()` switches dropout off, `.train()` on.
 
 # %%
 with torch.no_grad():
@@ -321,9 +322,9 @@ show(warm)
 assert warm["warm-up of 60 steps"][1] > 0.7
 assert warm["no warm-up"][1] < 0.2
 
-# %% [markdown] Without warm-up, the first steps are as large as the largest, in directions that are mostly noise. The
-# model gets stuck at a plateau from which it does not return: it has learned how often symbols occur, and ignores the
-# source.
+# %% [markdown]
+# Without warm-up, the first steps are as large as the largest, in directions that are mostly noise. The model gets
+# stuck at a plateau from which it does not return: it has learned how often symbols occur, and ignores the source.
 #
 # **Change it and predict**: in the cell above, use `norm_order="pre"` in `deep`. Does the run without warm-up learn
 # now?
@@ -356,10 +357,10 @@ show(rates)
 assert rates["3e-5: too small"][1] < 0.1
 assert rates["1e-1: too large"][1] < 0.1
 
-# %% [markdown] Too small: the curve falls steadily, but slowly. Too large: it falls at first and then stays at a
-# plateau, near the loss of a model that knows how often tokens occur and nothing else. **Check**: try three rates, each
-# ten times the last one, for a few hundred steps. Clip gradients. If the loss becomes NaN, the rate is the first
-# suspect.
+# %% [markdown]
+# Too small: the curve falls steadily, but slowly. Too large: it falls at first and then stays at a plateau, near the
+# loss of a model that knows how often tokens occur and nothing else. **Check**: try three rates, each ten times the
+# last one, for a few hundred steps. Clip gradients. If the loss becomes NaN, the rate is the first suspect.
 #
 # ### 2. The masks
 #
@@ -387,9 +388,10 @@ show(masks)
 assert masks["no causal mask"][1] < 0.3
 assert masks["no padding masks"][1] < 0.7
 
-# %% [markdown] Without the causal mask, the loss is *lower* than that of the correct run, and nothing is correct. Each
-# position reads its answer in the next input token; in use there is no next token. **Check**: change the last token of
-# the target; the logits before it must not change (see "Two masks").
+# %% [markdown]
+# Without the causal mask, the loss is *lower* than that of the correct run, and nothing is correct. Each position reads
+# its answer in the next input token; in use there is no next token. **Check**: change the last token of the target; the
+# logits before it must not change (see "Two masks").
 #
 # Without padding masks, padding is attended to and predicted. The loss looks good, because padding is easy to predict
 # and is most of the batch's end. In use, where a sentence comes without padding, most results are wrong. **Check**: a
@@ -421,10 +423,10 @@ show(shifts)
 assert shifts["not shifted"][1] < 0.1
 assert shifts["shifted twice"][1] < 0.5
 
-# %% [markdown] Not shifted: the model copies its input, and the loss is the lowest of all runs. Shifted twice (which
-# happens if both your code and the model shift): in training, the token before the last one is missing, and in use it
-# is there. The loss is only a little too high. **Check**: print input and label side by side, as at the top of this
-# notebook.
+# %% [markdown]
+# Not shifted: the model copies its input, and the loss is the lowest of all runs. Shifted twice (which happens if both
+# your code and the model shift): in training, the token before the last one is missing, and in use it is there. The
+# loss is only a little too high. **Check**: print input and label side by side, as at the top of this notebook.
 
 # %% [markdown]
 # ### 4. Embeddings of the wrong size

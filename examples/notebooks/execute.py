@@ -10,7 +10,8 @@ outputs change.
 Two cells are added at the top of each notebook: a button that opens it on a hosted service, and a cell that installs
 the package there. Where the reader has to write code, the outputs are those of the solution.
 
-Exit status: 0 on success; 1 if a cell raises an error or its outputs cannot be stored; 2 if an argument is invalid.
+Exit status: 0 on success; 1 if a cell raises an error, the kernel ends, or the outputs cannot be stored; 2 if an
+argument is invalid.
 """
 
 import os
@@ -24,7 +25,7 @@ from pathlib import Path
 import jupytext
 import nbformat
 from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError, DeadKernelError
+from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
 from PIL import Image
 
@@ -68,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for number in numbers or scripts:
         try:
             stored = store(scripts[number])
-        except (CellExecutionError, DeadKernelError, ValueError) as error:
+        except (CellExecutionError, RuntimeError, ValueError) as error:
             print_error(SCRIPT, f"{scripts[number].name}: {error}")
             return 1
         print(f"Wrote {stored.name} ({stored.stat().st_size / 1000:.0f} kB).")
@@ -88,6 +89,7 @@ def store(script: Path) -> Path:
 
     Raises:
         CellExecutionError: a cell raised an exception.
+        RuntimeError: the kernel did not start, or ended.
         ValueError: see `check_outputs`.
     """
     notebook, executed = read_script(script), solve(read_script(script))

@@ -39,6 +39,7 @@ def test_every_script_has_a_notebook():
 
 @by_name
 def test_notebook_has_the_source_of_its_script_and_outputs_without_errors(script):
+    assert "# %% [markdown] " not in script.read_text(), "text on the line of a marker is not part of the cell"
     stored, source = read(script), execute.read_script(script)
     nbformat.validate(stored)
     assert stored.metadata == source.metadata
@@ -161,6 +162,7 @@ def test_stored_notebook_depends_on_the_script_only(tmp_path):
     ("code", "message"),
     [
         ("1 / 0", "ZeroDivisionError"),
+        ("import os; os._exit(1)", "execute.py: error: 01_failing.py: Kernel died\n"),
         ("import sys; print('hm', file=sys.stderr)", "cell-02 must not raise an error or write to stderr, got 'hm'"),
     ],
 )
