@@ -42,6 +42,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     lr_scheduler_type: str = HfArg(default="inverse_sqrt", help="Learning rate schedule (paper 5.3).")
     warmup_steps: float = HfArg(default=4000, help="Warm-up steps (paper 5.3); below 1, a fraction of max_steps.")
     optim: str = HfArg(default="adamw_torch_fused", help="Optimizer; with weight_decay=0, AdamW is Adam (paper 5.3).")
+    muon: bool = HfArg(default=False, help="Use Muon for the layers' matrices, `optim` for all other weights.")
     adam_beta2: float = HfArg(default=0.98, help="Adam's β2 (paper 5.3).")
     adam_epsilon: float = HfArg(default=1e-9, help="Adam's ε (paper 5.3).")
     label_smoothing_factor: float = HfArg(default=0.1, help="Label smoothing factor (paper 5.4).")
@@ -152,3 +153,5 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         yield "average_last", not partitioned or self.average_last == 1, "1 with DeepSpeed ZeRO-3"
         sharded |= partitioned or self.fsdp or parse_flag_from_env("ACCELERATE_USE_FSDP")
         yield "ema_decay", not sharded or self.ema_decay is None, "unset with weights that are sharded over processes"
+        sharded |= self.deepspeed_plugin is not None  # always shards the state of the optimizer
+        yield "muon", not sharded or not self.muon, "False with weights or states that are sharded over processes"

@@ -30,6 +30,7 @@ from .checkpoints import keep_newest, last_resumable, write_checkpoint
 from .ema import EMACallback, read_averages
 from .loss import RDropLoss, SmoothedCrossEntropy
 from .model_init import shard_layers
+from .muon import muon_optimizer
 from .recipe import TranslationTrainingArguments
 from .word_dropout import WordDropout
 
@@ -377,6 +378,9 @@ class TranslationTrainer(Seq2SeqTrainer):
         """The optimizer; before, the weights are sharded if Accelerate's configuration selects FSDP2."""
         if self.accelerator.is_fsdp2:
             shard_layers(self.model, self.accelerator)
+        if self.args.muon and self.optimizer is None:
+            other, options = self.get_optimizer_cls_and_kwargs(self.args)
+            self.optimizer = muon_optimizer(self.model, self.args, options["lr"], partial(other, **options))
         return super().create_optimizer(*args, **kwargs)
 
     # Checkpoints

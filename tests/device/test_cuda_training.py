@@ -18,6 +18,7 @@ RUNS = {
     "bf16": {"bf16": True},
     "fp16": {"fp16": True},
     "R-Drop": {"r_drop_alpha": 5.0},
+    "Muon": {"muon": True},
     "EMA": {"ema_decay": 0.9},
     "word dropout": {"word_dropout": 0.1},
     "gradient checkpointing": {"gradient_checkpointing": True},
