@@ -52,9 +52,11 @@ class Arguments(EngineArguments, InferenceArguments):
         num_beams: beam size (default: 4, or 1 with --sample)
         length_penalty: larger values favor longer translations
         n_best: write the N best translations of each text with their scores, at most --num_beams
+        mbr: choose the most similar to all of this number of samples, such as 16 (minimum Bayes risk), instead of beam
+            search; slower, and better for models of little data
         sample: sample from the model's distribution
         temperature: temperature of --sample (default: 1)
-        seed: random seed of --sample
+        seed: random seed of --sample and --mbr
         max_source_tokens: truncate longer texts (default: a text above the tokenizer's or the model's limit is an
             error); with --split_sentences, split longer sentences (default: 128)
         format: html: the input is an HTML document, or each sentence is a fragment; its tags, scripts and styles stay
@@ -75,6 +77,7 @@ class Arguments(EngineArguments, InferenceArguments):
     num_beams: int | None = None
     length_penalty: float = 0.6
     n_best: int | None = None
+    mbr: int | None = None
     sample: bool = False
     temperature: float | None = None
     seed: int = field(default=0, metadata={"type": int})
@@ -88,6 +91,8 @@ class Arguments(EngineArguments, InferenceArguments):
             raise ValueError(f"sentences and --input must not be given together, got {self.sentences}, {self.input}.")
         if self.temperature is not None and not (self.sample and self.temperature > 0):
             raise ValueError(f"--temperature must be a positive number, given with --sample, got {self.temperature}.")
+        if self.mbr is not None and (self.num_beams or self.sample):
+            raise ValueError(f"--mbr must be given without --num_beams and --sample, got {self.mbr}.")
         super().__post_init__()
         if self.format == "html" and (self.n_best or self.prefix_file or self.output_format != "text"):
             raise ValueError("--format must be text with --n_best, --prefix_file or --output_format, got html.")
@@ -104,7 +109,7 @@ class Arguments(EngineArguments, InferenceArguments):
     def options(self) -> dict[str, Any]:
         """The options of `translate` and of `generate()`."""
         # top_k=0: sample from the complete vocabulary, not from transformers' default of 50 tokens.
-        sampling = {"do_sample": True, "top_k": 0, "temperature": self.temperature or 1.0, "seed": self.seed}
+        sampling = {"do_sample": True, "top_k": 0, "temperature": self.temperature or 1.0}
         return {
             "num_beams": self.num_beams or (1 if self.sample else 4),
             "length_penalty": self.length_penalty,
@@ -113,6 +118,8 @@ class Arguments(EngineArguments, InferenceArguments):
             "split_sentences": self.split_sentences,
             "glossary": self.terms,
             "n_best": self.n_best,
+            "mbr": self.mbr,
+            "seed": self.seed if self.sample or self.mbr else None,
             "src_lang": self.source_lang,
             "tgt_lang": self.target_lang,
             **(sampling if self.sample else {}),

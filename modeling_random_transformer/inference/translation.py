@@ -22,6 +22,7 @@ from ..inputs_random_transformer import (
 from ..pipeline_random_transformer import Seq2SeqPipeline, current_device
 from ..utils import process_stream
 from .glossary import Glossary, place_terms
+from .mbr import SAMPLING, most_similar
 from .sentences import SentenceSplitter
 
 # Beam search begins all beams but the first with a score of -1e9. They keep it if other options, such as
@@ -59,6 +60,9 @@ class TranslationOptions:
             than the model's positions is an error.
         n_best: number of candidates per text, for `translate_n_best` and `translate_file`; at most `num_beams`, unless
             they are sampled without beams. Beam search may find fewer if other options limit the tokens.
+        mbr: number of samples, of which the most similar to all others is the translation (minimum Bayes risk), instead
+            of beam search; not with `n_best`. Without other options, samples are of the 5 most probable tokens with
+            a temperature of 0.7.
         seed: before each chunk, torch's random number generator is set to this number plus that of the chunk's first
             text (from 1), so that sampling is reproducible. `None` leaves the generator, which all threads share,
             unchanged.
@@ -77,6 +81,7 @@ class TranslationOptions:
     max_new_tokens: int | None = None
     max_source_tokens: int | None = None
     n_best: int | None = None
+    mbr: int | None = None
     seed: int | None = None
     split_sentences: bool = False
     glossary: Glossary | None = None
@@ -88,7 +93,9 @@ class TranslationOptions:
         for name in RESERVED:
             if name in self.generate_options:
                 raise ValueError(f"{name} must not be given, got {self.generate_options[name]!r}.")
-        check_positive(or_none=True, n_best=self.n_best)
+        check_positive(or_none=True, n_best=self.n_best, mbr=self.mbr)
+        if self.n_best is not None and self.mbr is not None:
+            raise ValueError(f"n_best must be None with mbr, got {self.n_best}.")
         sampled = self.num_beams == 1 and self.generate_options.get("do_sample")
         if self.n_best is not None and self.n_best > self.num_beams and not sampled:
             raise ValueError(f"n_best must be at most num_beams={self.num_beams}, got {self.n_best}.")
@@ -107,6 +114,8 @@ class TranslationOptions:
     @property
     def search_options(self) -> dict[str, Any]:
         """The options of `generate()`, except for the limit on new tokens."""
+        if self.mbr is not None:
+            return {**SAMPLING, **self.generate_options, "num_beams": 1, "num_return_sequences": self.mbr}
         length_penalty = {"length_penalty": self.length_penalty} if self.num_beams > 1 else {}
         candidates = {"num_return_sequences": self.n_best} if self.n_best is not None else {}
         return {**self.generate_options, "num_beams": self.num_beams, **length_penalty, **candidates}
@@ -189,6 +198,8 @@ def translate_chunk(
             for i, answer in batch.items():
                 candidates[given[i]] = best_first(answer if isinstance(answer, list) else [answer])
             update(len(batch))
+    if options.mbr is not None:
+        candidates = [[row[most_similar([each.translation for each in row])]] for row in candidates]
     if options.glossary is None:
         return candidates
     others = replace(options, glossary=None, seed=None)
@@ -260,8 +271,8 @@ def translate(
         chunk_size: number of texts that are sorted by length together.
         progress: show a progress bar on stderr; `None` shows it after a delay.
         **options: those of `TranslationOptions` (`max_batch_tokens=4096`, `num_beams=4`, `length_penalty=0.6`,
-            `max_new_tokens`, `max_source_tokens`, `seed`, `split_sentences=False`), `src_lang` and `tgt_lang` for a
-            model of several languages, and those of `generate()`.
+            `max_new_tokens`, `max_source_tokens`, `mbr`, `seed`, `split_sentences=False`), `src_lang` and `tgt_lang`
+            for a model of several languages, and those of `generate()`.
 
     Raises:
         ValueError: an argument is invalid, or a text is not a string or too long for the model.

@@ -155,12 +155,13 @@ def plain_options(pipe: Seq2SeqPipeline, options: TranslationOptions) -> dict[st
         "max_new_tokens": options.max_new_tokens,
         "max_source_tokens": limit,
         "seed": options.seed,
+        "mbr": options.mbr,
     }
     if options.split_sentences:
         values["split_sentences"] = True
     if options.glossary is not None:
         values["glossary"] = digest_of(options.glossary.terms)
-    if pipe.option(options.generate_options, "do_sample"):
+    if pipe.option(options.search_options, "do_sample"):
         values["max_batch_tokens"] = options.max_batch_tokens  # the texts of a batch share random numbers
     for name, value in values.items():
         with reraise_as_value_error(f"{name} must be a plain value for translate_file, got {value!r}"):
