@@ -8,7 +8,7 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.validation import ValidationReport
-from ..inference.translation import TranslationOptions
+from ..inference.translation import open_pipeline
 from ..inference.translation_files import plain_options, translate_file
 from ..inputs_random_transformer import CHUNK_SIZE, LanguageTags, chunks, encode_texts, source_limit
 from ..jobs import Job, Stage
@@ -95,8 +95,7 @@ def translate_lines(
     Raises:
         ValueError: no line can be translated, or a line is not UTF-8.
     """
-    settings = TranslationOptions.from_kwargs(**options)
-    pipe = settings.pipeline(model, tokenizer)
+    pipe, settings = open_pipeline(model, tokenizer, **options)
     tags = LanguageTags(options.get("src_lang"))
     report = call_on_main_process(lambda: select_lines(lines, selected, pipe, tags, name, max_tokens))
     recorded = {key: value for key, value in job.items() if key not in ("restart", "progress")}

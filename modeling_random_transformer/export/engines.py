@@ -35,6 +35,12 @@ UNSUPPORTED: dict[str, Any] = {
 }
 
 
+def length_penalty_of(model: Any) -> float:
+    """The length penalty of the model's generation config, or the paper's."""
+    stored = getattr(model.generation_config, "length_penalty", None)
+    return LENGTH_PENALTY if stored is None else stored
+
+
 class Translate(Protocol):
     """A function that translates texts."""
 

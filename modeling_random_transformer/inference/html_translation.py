@@ -14,7 +14,7 @@ from ..utils import process_stream
 from .alignments import Aligner, word_spans
 from .markup import Block, Unit, needs_alignment, parse, render, unit_spans
 from .sentences import SentenceSplitter, SplitText
-from .translation import TranslationOptions, translate_chunk, with_prefixes
+from .translation import open_pipeline, translate_chunk, with_prefixes
 
 Pair = tuple[str, str]
 
@@ -46,8 +46,7 @@ def translate_html(
         ValueError: an argument is invalid, a document is not a string of Unicode characters, or sentencex is not
             installed.
     """
-    settings = TranslationOptions.from_kwargs(**options | {"split_sentences": True})
-    pipe = settings.pipeline(model, tokenizer)
+    pipe, settings = open_pipeline(model, tokenizer, **options | {"split_sentences": True})
     argument = "translate_html (--format html)"
     splitter = SentenceSplitter(pipe, settings.max_source_tokens, options.get("src_lang"), argument)
     parsed = []

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..export.engines import length_penalty_of
 from ..inputs_random_transformer import (
     CHUNK_SIZE,
     LanguageTags,
@@ -52,8 +53,9 @@ class TranslationOptions:
         max_batch_tokens: limit on the size of a batch: texts × beams × tokens of the longest source. A longer
             text forms a separate batch. An engine translates a batch per CPU thread at once.
         num_beams: hypotheses of beam search (paper 6.1: 4); 1 for greedy search or sampling.
-        length_penalty: exponent of the length by which the log-probability of a hypothesis is divided (paper 6.1: 0.6,
-            with (5 + length) / 6 as the length). Larger values favor longer translations. Unused with one beam.
+        length_penalty: exponent of the length by which the log-probability of a hypothesis is divided; `None` for that
+            of the model's generation config, or 0.6 (paper 6.1, with (5 + length) / 6 as the length). Larger values
+            favor longer translations. Unused with one beam.
         max_new_tokens: limit on the tokens of a translation, including those of a forced prefix; `None` for
             `longest_target`. Learned positions limit both.
         max_source_tokens: truncate longer sources. With `None`, a source longer than `tokenizer.model_max_length` or
@@ -77,7 +79,7 @@ class TranslationOptions:
 
     max_batch_tokens: int = 4096
     num_beams: int = 4
-    length_penalty: float = 0.6
+    length_penalty: float | None = None
     max_new_tokens: int | None = None
     max_source_tokens: int | None = None
     n_best: int | None = None
@@ -116,9 +118,10 @@ class TranslationOptions:
         """The options of `generate()`, except for the limit on new tokens."""
         if self.mbr is not None:
             return {**SAMPLING, **self.generate_options, "num_beams": 1, "num_return_sequences": self.mbr}
-        length_penalty = {"length_penalty": self.length_penalty} if self.num_beams > 1 else {}
-        candidates = {"num_return_sequences": self.n_best} if self.n_best is not None else {}
-        return {**self.generate_options, "num_beams": self.num_beams, **length_penalty, **candidates}
+        options = {**self.generate_options, "num_beams": self.num_beams}
+        if self.num_beams > 1 and self.length_penalty is not None:
+            options["length_penalty"] = self.length_penalty
+        return options if self.n_best is None else options | {"num_return_sequences": self.n_best}
 
     def languages(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
         """`src_lang` and `tgt_lang` as far as they are given, for a tokenizer with language tags."""
@@ -144,6 +147,16 @@ class TranslationOptions:
         pipe.warns = False
         pipe.check_target_language()
         return pipe
+
+
+def open_pipeline(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **options: Any
+) -> tuple[Seq2SeqPipeline, TranslationOptions]:
+    """A pipeline with these options of `translate`, and the options with the model's length penalty by default."""
+    settings = TranslationOptions.from_kwargs(**options)
+    if settings.length_penalty is None:
+        settings = replace(settings, length_penalty=length_penalty_of(model))
+    return settings.pipeline(model, tokenizer), settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +283,7 @@ def translate(
             pipeline.
         chunk_size: number of texts that are sorted by length together.
         progress: show a progress bar on stderr; `None` shows it after a delay.
-        **options: those of `TranslationOptions` (`max_batch_tokens=4096`, `num_beams=4`, `length_penalty=0.6`,
+        **options: those of `TranslationOptions` (`max_batch_tokens=4096`, `num_beams=4`, `length_penalty`,
             `max_new_tokens`, `max_source_tokens`, `mbr`, `seed`, `split_sentences=False`), `src_lang` and `tgt_lang`
             for a model of several languages, and those of `generate()`.
 
@@ -316,8 +329,7 @@ def translate_n_best(
     """
     if isinstance(texts, str | bytes):
         raise ValueError(f"texts must be an iterable of strings, got one {type(texts).__name__}.")
-    settings = TranslationOptions.from_kwargs(n_best=n_best, **options)
-    process = partial(translate_chunk, settings.pipeline(model, tokenizer), settings)
+    process = partial(translate_chunk, *open_pipeline(model, tokenizer, n_best=n_best, **options))
     return process_stream(with_prefixes(texts, prefixes), process, chunk_size, progress, length_hint(texts))
 
 

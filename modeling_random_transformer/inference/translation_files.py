@@ -37,7 +37,7 @@ from ..utils.digests import model_digest
 from ..utils.distributed import call_on_main_process, exclusive
 from ..utils.errors import reraise_as_value_error
 from ..utils.text import encode_lines, read_lines
-from .translation import Candidate, TranslationOptions, translate_chunk, with_prefixes
+from .translation import Candidate, TranslationOptions, open_pipeline, translate_chunk, with_prefixes
 
 FORMATS = ("text", "jsonl")
 POLLING_INTERVAL = 0.1  # seconds
@@ -85,8 +85,7 @@ def translate_file(
         OSError: a file cannot be read or written.
     """
     check_choice(FORMATS, output_format=output_format)
-    settings = TranslationOptions.from_kwargs(**options)
-    pipe = settings.pipeline(model, tokenizer)
+    pipe, settings = open_pipeline(model, tokenizer, **options)
     source, prefix = Path(input_file), None if prefix_file is None else Path(prefix_file)
 
     def read() -> Iterator[tuple[str, str]]:

@@ -69,6 +69,16 @@ class TestTexts:
         for sizes in ({}, {"max_batch_tokens": 200}, {"chunk_size": 7}):
             assert translate(FEW, model, tokenizer, **sizes, **options) == expected
 
+    def test_the_length_penalty_is_that_of_the_model_unless_another_one_is_given(self, tokenizer):
+        model = random_translator().double()
+        models_own = {}
+        for penalty in (None, 0.6, -3.0):
+            model.generation_config.length_penalty = penalty
+            models_own[penalty] = translate(FEW, model, tokenizer, max_new_tokens=12)
+            assert translate(FEW, model, tokenizer, length_penalty=0.6, max_new_tokens=12) == models_own[None]
+        assert models_own[None] == models_own[0.6] != models_own[-3.0]
+        assert models_own[-3.0] == translate(FEW, model, tokenizer, length_penalty=-3.0, max_new_tokens=12)
+
     def test_blank_texts_are_not_passed_to_the_model(self, model, tokenizer, monkeypatch):
         expected = translate(["two", "one"], model, tokenizer, **SHORT)
         texts = ["", "two", " \t\u2003", "one", "\n"]
