@@ -77,8 +77,8 @@ class Batcher:
         """The number of texts that are in no batch yet."""
         return sum(job.waiting for job in self.jobs)
 
-    async def submit(self, translate: Translate, texts: Sequence[str]) -> list[str]:
-        """Translate the texts of a request.
+    def submit(self, translate: Translate, texts: Sequence[str]) -> "asyncio.Future[list[str]]":
+        """The future of the translations of a request's texts, or of what `translate` raises for one of them.
 
         Args:
             translate: called with texts of one or more requests, in a thread of its own; returns the translations.
@@ -86,21 +86,19 @@ class Batcher:
 
         Raises:
             QueueFullError: too many texts are waiting.
-            Exception: what `translate` raises for one of the texts.
         """
+        done = asyncio.get_running_loop().create_future()
         if not texts:
-            return []
+            done.set_result([])
+            return done
         waiting = self.waiting
         if waiting and waiting + len(texts) > self.max_waiting:
             raise QueueFullError(max(1, math.ceil(waiting * self.seconds_per_text)))
-        job = Job(translate, texts, asyncio.get_running_loop().create_future())
+        job = Job(translate, texts, done)
         self.jobs.append(job)
         self.filled.set()
-        try:
-            return await job.done
-        finally:
-            if job in self.jobs:  # cancelled
-                self.jobs.remove(job)
+        done.add_done_callback(lambda _: self.jobs.remove(job) if job in self.jobs else None)  # if it is cancelled
+        return done
 
     async def run(self) -> None:
         """Translate what waits, until this task is cancelled."""

@@ -41,6 +41,6 @@ class CountRequests:
         try:
             await self.app(scope, receive, watch)
         finally:
-            path = getattr(scope.get("route"), "path", "other")
+            path = scope["path"] if "endpoint" in scope else "other"
             self.metrics.requests.labels(path, status).inc()
             self.metrics.seconds.labels(path).observe(monotonic() - start)
