@@ -18,7 +18,7 @@ from ..data.readers import Columns, is_utf8, read_columns
 from ..inputs_random_transformer import longest_target
 from ..pipeline_random_transformer import Seq2SeqPipeline
 from ..utils.errors import format_names, format_value
-from .markup import unit_spans
+from .markup import is_mark, unit_spans
 from .scoring import Scorer
 from .sentences import is_wide
 
@@ -124,24 +124,7 @@ def check_term(row: Any) -> tuple[str, str]:
 def words(text: str) -> list[str]:
     """The words of a text and its other characters, in Unicode form NFC."""
     text = unicodedata.normalize("NFC", text)
-    return [text[start:end] for start, end in marked_unit_spans(text)]
-
-
-def marked_unit_spans(text: str) -> list[tuple[int, int]]:
-    """The spans of the words, including combining marks, and of all other characters."""
-    spans: list[tuple[int, int]] = []
-    for start, end in unit_spans(text):
-        joined = spans and spans[-1][1] == start and in_word(text[start])
-        if joined and (is_mark(text[start]) or is_mark(text[start - 1])):
-            spans[-1] = spans[-1][0], end
-        else:
-            spans.append((start, end))
-    return spans
-
-
-def is_mark(character: str) -> bool:
-    """Whether a character is a combining mark."""
-    return unicodedata.category(character).startswith("M")
+    return [text[start:end] for start, end in unit_spans(text)]
 
 
 def in_word(character: str) -> bool:
@@ -164,7 +147,7 @@ def beginnings(translation: str, phrase: str, prefix: str) -> list[str]:
         prefix: what the beginnings must begin with.
     """
     text = unicodedata.normalize("NFC", translation)
-    places = [start for start, _ in marked_unit_spans(text)]
+    places = [start for start, _ in unit_spans(text)]
     if not text or in_word(text[-1]):  # nothing follows a full stop
         places.append(len(text))
     found = []

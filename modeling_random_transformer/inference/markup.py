@@ -7,12 +7,13 @@ an element whose words are separated in the translation is repeated.
 
 import html
 import re
+import unicodedata
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from .sentences import LETTER
+from .sentences import LETTER, is_wide
 
 # Linear in the length of any text: repetitions are possessive, comments may end with the text, and attributes are few.
 MARKUP = re.compile(
@@ -96,8 +97,21 @@ class Unit:
 
 
 def unit_spans(text: str) -> list[tuple[int, int]]:
-    """The spans of the words and punctuation marks of a text."""
-    return [found.span() for found in UNIT.finditer(text)]
+    """The spans of the words of a text, including combining marks, and of its punctuation marks."""
+    spans: list[tuple[int, int]] = []
+    for start, end in (found.span() for found in UNIT.finditer(text)):
+        first, before = text[start], text[start - 1]
+        inside = is_mark(first) or (is_mark(before) and first.isalnum() and not is_wide(first))
+        if spans and spans[-1][1] == start and inside:
+            spans[-1] = spans[-1][0], end
+        else:
+            spans.append((start, end))
+    return spans
+
+
+def is_mark(character: str) -> bool:
+    """Whether a character is a combining mark."""
+    return unicodedata.category(character).startswith("M")
 
 
 # From HTML to blocks

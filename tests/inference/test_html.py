@@ -28,6 +28,11 @@ def lexical_weights(source: str, target: str) -> torch.Tensor:
     return torch.tensor([[float(word in LEXICON.get(each, "").split()) for word in words] for each in translated])
 
 
+def test_combining_marks_belong_to_their_letters():
+    text = "किताब, か\u3099き"
+    assert [text[slice(*span)] for span in unit_spans(text)] == ["किताब", ",", "か\u3099", "き"]
+
+
 def identity(document: str) -> str:
     """The document, of which each text is translated by itself."""
     parts = []
