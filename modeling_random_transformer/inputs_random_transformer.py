@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from transformers import BatchEncoding, PretrainedConfig
 
 CHUNK_SIZE = 1000  # texts that are sorted by length together
@@ -20,6 +21,7 @@ CHUNK_SIZE = 1000  # texts that are sorted by length together
 # because beam search depends on it. Rounding lengths up to a multiple of 16 allows larger batches.
 LONGER_THAN_SOURCE = 50
 LENGTH_STEP = 16
+ENGINE_LENGTH_STEP = 128  # an engine computes no steps of a finished row, so that a higher limit costs it little
 # Truncation and padding are mutable state of a fast tokenizer's backend, so concurrent calls must be serialized.
 TOKENIZER_LOCK = threading.Lock()
 
@@ -69,15 +71,14 @@ def name_lines_in_errors(name: str, first: int = 0) -> Iterator[None]:
 
 def check_text(text: Any, index: int) -> None:
     """Raise a `TextError` unless a text is a string of Unicode characters that is not blank."""
-    shown = reprlib.repr(text)
     if not isinstance(text, str):
-        raise TextError(index, f"texts must be strings, got {shown}.")
+        raise TextError(index, f"texts must be strings, got {reprlib.repr(text)}.")
     if not text.strip():
-        raise TextError(index, f"texts must not be blank, got {shown}.")
+        raise TextError(index, f"texts must not be blank, got {reprlib.repr(text)}.")
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise TextError(index, f"texts must be Unicode, got {shown}: {error}.") from error
+        raise TextError(index, f"texts must be Unicode, got {reprlib.repr(text)}: {error}.") from error
 
 
 def check_type(name: str, value: Any, expected: Any, allowed: str) -> None:
@@ -207,18 +208,23 @@ def encode_texts(tokenizer: Any, *args: Any, **options: Any) -> BatchEncoding:
 
 
 def longest_target(
-    source_len: int, config: PretrainedConfig, max_new_tokens: int | None = None, prefix_len: int = 0
+    source_len: int,
+    config: PretrainedConfig,
+    max_new_tokens: int | None = None,
+    prefix_len: int = 0,
+    step: int = LENGTH_STEP,
 ) -> int:
     """The limit on the tokens that `generate()` adds to the start token, in translation and in evaluation.
 
     Args:
         source_len: tokens of the source; for a batch, those of its longest source without padding.
         config: the model's configuration; its learned positions limit the target too.
-        max_new_tokens: an explicit limit; `None` for `source_len`, rounded up to a multiple of 16, plus 50 (paper 6.1,
-            without the rounding), plus `prefix_len`, rounded up too.
+        max_new_tokens: an explicit limit; `None` for `source_len`, rounded up to a multiple of `step`, plus 50 (paper
+            6.1, without the rounding), plus `prefix_len`, rounded up too.
         prefix_len: tokens of a forced prefix.
+        step: see `max_new_tokens`.
     """
-    computed = LENGTH_STEP * sum(math.ceil(length / LENGTH_STEP) for length in (source_len, prefix_len))
+    computed = step * sum(math.ceil(length / step) for length in (source_len, prefix_len))
     limit, positions = max_new_tokens or computed + LONGER_THAN_SOURCE, target_positions(config)
     return limit if positions is None else min(limit, positions)
 
@@ -272,6 +278,12 @@ def source_limit(tokenizer: Any, positions: int | None, max_source_tokens: int |
 
 
 # Chunks and batches
+
+
+def pad_rows(rows: Sequence[Sequence[int]], value: int) -> Tensor:
+    """Rows as a tensor, `[rows, longest]`, in which `value` follows a shorter row."""
+    longest = max(map(len, rows))
+    return torch.tensor([[*row, *[value] * (longest - len(row))] for row in rows], dtype=torch.long)
 
 
 def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:

@@ -11,11 +11,11 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForSeq2SeqLM, LogitsProcessor, LogitsProcessorList, Pipeline
 from transformers.pipelines import PIPELINE_REGISTRY
 from transformers.pipelines.base import PipelineRegistry
@@ -23,6 +23,8 @@ from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
 
 from .inputs_random_transformer import (
     CHUNK_SIZE,
+    ENGINE_LENGTH_STEP,
+    LENGTH_STEP,
     TOKENIZER_LOCK,
     LanguageTags,
     TextError,
@@ -35,6 +37,7 @@ from .inputs_random_transformer import (
     encode_texts,
     language_id,
     longest_target,
+    pad_rows,
     process_chunks,
     renumber_errors,
     source_limit,
@@ -263,14 +266,19 @@ class Seq2SeqPipeline(Pipeline):
         """
         if "max_batch_tokens" not in forward_params:
             return batches_by_count(lengths, batch_size)
-        options, config = forward_params["generate_options"], self.model.config
+        options = forward_params["generate_options"]
         rows = max(self.option(options, name) or 1 for name in ("num_beams", "num_return_sequences"))
         # Equal with and without the prefix, so that the longest source and prefix of a batch have the same limit.
         limits = [
-            [longest_target(source_len, config, options.get("max_new_tokens"), length) for length in (0, prefix_len)]
+            [self.longest_target(source_len, options, length) for length in (0, prefix_len)]
             for source_len, prefix_len in zip(lengths, prefix_lengths, strict=True)
         ]
         return batches_by_tokens([(n,) for n in lengths], forward_params["max_batch_tokens"] // rows, limits)
+
+    def longest_target(self, source_len: int, options: dict[str, Any], prefix_len: int) -> int:
+        """The limit on new tokens for a source and a prefix, unless `options` have one; see `longest_target`."""
+        step = LENGTH_STEP if getattr(self.model, "engine", None) is None else ENGINE_LENGTH_STEP
+        return longest_target(source_len, self.model.config, options.get("max_new_tokens"), prefix_len, step)
 
     def pad(self, sources: Sequence[Sequence[int]]) -> dict[str, Tensor]:
         """Pad token ids on the right, regardless of the tokenizer's setting, since positions count from the left.
@@ -278,10 +286,9 @@ class Seq2SeqPipeline(Pipeline):
         Returns:
             `input_ids` and `attention_mask`, `[batch, source_len]`.
         """
-        ids = [torch.tensor(source) for source in sources]
         return {
-            "input_ids": pad_sequence(ids, batch_first=True, padding_value=self.tokenizer.pad_token_id or 0),
-            "attention_mask": pad_sequence([torch.ones_like(row) for row in ids], batch_first=True),
+            "input_ids": pad_rows(sources, self.tokenizer.pad_token_id or 0),
+            "attention_mask": pad_rows([[1] * len(source) for source in sources], 0),
         }
 
     def preprocess(self, input_: str, **options: Any) -> dict[str, Tensor]:
@@ -400,7 +407,7 @@ class Seq2SeqPipeline(Pipeline):
         prefix_len = 0 if prefix_ids is None else prefix_ids.shape[1]
         options = with_scores(generate_options) if return_scores else dict(generate_options)
         if max_batch_tokens is not None and options.get("max_length") is None:
-            limit = longest_target(source_len, self.model.config, options.get("max_new_tokens"), prefix_len)
+            limit = self.longest_target(source_len, options, prefix_len)
             options |= {"max_new_tokens": limit, "max_length": None}
         self.check_target_language(options)
         if prefix_ids is not None:
@@ -489,10 +496,13 @@ class Seq2SeqPipeline(Pipeline):
             )
         candidates: list[dict[str, Any]] = [{return_key: text} for text in decoded]
         if return_tokens:
-            for candidate, row in zip(candidates, ids.tolist(), strict=True):
-                while row[-1:] == [self.tokenizer.pad_token_id]:
+            rows, padding = ids.tolist(), self.tokenizer.pad_token_id
+            used = list(set(chain.from_iterable(rows)))
+            names = dict(zip(used, self.tokenizer.convert_ids_to_tokens(used), strict=True))
+            for candidate, row in zip(candidates, rows, strict=True):
+                while row[-1:] == [padding]:
                     row.pop()
-                candidate["tokens"] = self.tokenizer.convert_ids_to_tokens(row)
+                candidate["tokens"] = [names[i] for i in row]
         if "scores" in model_outputs:
             for candidate, score in zip(candidates, model_outputs["scores"].flatten().tolist(), strict=True):
                 candidate["score"] = score
@@ -526,10 +536,7 @@ class ForcedPrefix(LogitsProcessor):
 
 def pad_prefixes(prefixes: Sequence[Sequence[int]]) -> dict[str, Tensor]:
     """`prefix_ids` for `ForcedPrefix`; empty if there are no prefixes."""
-    if not any(prefixes):
-        return {}
-    rows = [torch.tensor(prefix, dtype=torch.long) for prefix in prefixes]
-    return {"prefix_ids": pad_sequence(rows, batch_first=True, padding_value=-1)}
+    return {"prefix_ids": pad_rows(prefixes, -1)} if any(prefixes) else {}
 
 
 def current_device(model: Any) -> torch.device | None:

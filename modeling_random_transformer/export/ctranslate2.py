@@ -47,6 +47,7 @@ ACTIVATIONS = {
 }
 SEARCH, PREFIX = "search", "source_prefix"  # additional fields of the engine's config.json
 BATCH_SIZE = 32  # sources of similar length that one thread translates together
+BATCH_TOKENS = 4096  # limit on their tokens, with padding
 SHORTLIST_BATCH = 8  # the same with a shortlist: a batch chooses among the tokens of all its sources
 SHORTLIST = "vmap.txt"
 SUPPRESSED = -1e9  # bias of tokens that generate() never chooses
@@ -158,10 +159,15 @@ class ParallelTranslator:
             prefixes: the first tokens of each target.
             **options: those of `translate_batch`.
         """
+        sizes = [
+            SHORTLIST_BATCH if self.has_shortlist else BATCH_SIZE,
+            -(-len(sources) // self.threads),
+            BATCH_TOKENS // max(map(len, sources), default=1),
+        ]
         return self.translator.translate_batch(
             sources,
             prefixes,
-            max_batch_size=min(SHORTLIST_BATCH if self.has_shortlist else BATCH_SIZE, -(-len(sources) // self.threads)),
+            max_batch_size=max(min(sizes), 1),
             use_vmap=self.has_shortlist,
             max_input_length=0,  # unlimited; the default truncates sources silently
             **options,

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 from transformers.generation.configuration_utils import GenerationMode
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
@@ -17,7 +16,7 @@ from transformers.utils import logging
 
 from .. import modeling_random_transformer, ops_random_transformer
 from ..generation_random_transformer import code_and_weights, unsupported_model
-from ..inputs_random_transformer import check_choice, tokenizer_languages
+from ..inputs_random_transformer import check_choice, pad_rows, tokenizer_languages
 from ..pipeline_random_transformer import ForcedPrefix
 from ..utils.digests import model_digest
 from ..utils.errors import reraise_as_value_error
@@ -28,6 +27,7 @@ logger = logging.get_logger(__name__)
 ENGINE = "CTranslate2"
 MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.BEAM_SEARCH)
 GENERATING = ("ctranslate2",)  # the engines that compute `generate()`
+BATCHES = 16  # of the pipeline in one call of the engine, which splits them again: the checks of a call take time
 DEFAULT_DTYPE = "int8"  # 1.1 to 3 times as fast as float32 on every CPU that was measured (docs/results/engines.md)
 
 
@@ -106,7 +106,8 @@ class CTranslate2Engine:
     """The `engine` of a model: an exported model that computes `generate()`.
 
     Its results equal those of the model up to rounding, except that beam search stops as with `early_stopping=True`,
-    and distributes the probability of forbidden tokens over the others, as with `renormalize_logits=True`.
+    and distributes the probability of forbidden tokens over the others, as with `renormalize_logits=True`. The limit of
+    the pipeline on new tokens is higher (`ENGINE_LENGTH_STEP`).
 
     Args:
         folder: the exported model.
@@ -119,7 +120,7 @@ class CTranslate2Engine:
 
         config = model.config
         self.translate = ParallelTranslator(folder)
-        self.batches = self.translate.threads  # that are translated at once
+        self.batches = max(self.translate.threads, BATCHES)
         self.source, self.target = token_names(tokenizer, config.vocab_size)
         self.target_ids = {token: i for i, token in enumerate(self.target)}
         self.exported = search_options(model.generation_config, config, ENGINE)
@@ -204,11 +205,13 @@ class CTranslate2Engine:
     ) -> Any:
         """The output of `generate()`: `sequences`, `[batch · candidates, length]`, or a `ModelOutput` with them."""
         search = search_options(options, model.config, ENGINE)
-        rows = [row if mask is None else row[mask[i] > 0] for i, row in enumerate(ids)]
+        used = (torch.ones_like(ids) if mask is None else mask).tolist()
+        pairs = zip(ids.tolist(), used, strict=True)
+        rows = [[self.source[i] for i, is_used in zip(*pair, strict=True) if is_used] for pair in pairs]
         first = [] if search.first_token is None else [self.target[search.first_token]]
         forced = [[self.target[i] for i in row if i >= 0] for prefix in prefixes for row in prefix.prefix_ids.tolist()]
         results = self.translate(
-            [[self.source[i] for i in row.tolist()] for row in rows],
+            rows,
             [prefix or first for prefix in forced] or [first] * len(rows),
             beam_size=options.num_beams,
             num_hypotheses=options.num_return_sequences,
@@ -220,14 +223,13 @@ class CTranslate2Engine:
             return_scores=bool(options.output_scores),
             return_end_token=True,
         )
-        sequences = pad_sequence(
+        sequences = pad_rows(
             [
-                torch.tensor([search.start_token, *(self.target_ids[token] for token in hypothesis)])
+                [search.start_token, *(self.target_ids[token] for token in hypothesis)]
                 for result in results
                 for hypothesis in result.hypotheses
             ],
-            batch_first=True,
-            padding_value=options.pad_token_id or 0,
+            options.pad_token_id or 0,
         )
         if not options.return_dict_in_generate:
             return sequences

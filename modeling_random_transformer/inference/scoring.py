@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..inputs_random_transformer import (
@@ -18,6 +17,7 @@ from ..inputs_random_transformer import (
     batches_by_tokens,
     check_positive,
     check_type,
+    pad_rows,
     renumber_errors,
 )
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration, shift_right
@@ -147,8 +147,7 @@ class PairModel(ABC):
 
     def inputs(self, sources: Sequence[Ids], targets: Sequence[Ids]) -> tuple[dict[str, Tensor], Tensor]:
         """The arguments of the model for a batch, and the labels, `[batch, target_len]`."""
-        rows = [torch.tensor(target) for target in targets]
-        labels = pad_sequence(rows, batch_first=True, padding_value=IGNORED).to(self.model.device)
+        labels = pad_rows(targets, IGNORED).to(self.model.device)
         inputs = {name: value.to(self.model.device) for name, value in self.pipe.pad(sources).items()}
         inputs["decoder_input_ids"] = shift_right(labels, self.start, self.tokenizer.pad_token_id or 0)
         return inputs, labels

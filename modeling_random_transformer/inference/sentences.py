@@ -18,6 +18,7 @@ logger = logging.getLogger(__name__)
 LONGEST = 128  # tokens of a sentence, without `max_source_tokens`: few sentences of training corpora are longer
 # Where a long sentence is split: after the punctuation of a clause, otherwise between words, otherwise anywhere.
 CLAUSE, WORD, ANYWHERE = (re.compile(place) for place in (r"[,;:–—](?=\s)|[，；：、]", r"\s(?=\S)", r"(?s:.)"))
+SPECIAL = 4  # tokens of a source beyond one per byte: its end, tags of languages, a space before it
 LETTER = re.compile(r"[^\W\d_]")
 
 
@@ -114,7 +115,7 @@ class SentenceSplitter:
             sentence: the text.
             cut: whether the cut of a longer clause, which contained it, is reported.
         """
-        if len(sentence.strip()) < 2 or self.count_tokens(sentence) <= self.limit:
+        if len(sentence.strip()) < 2 or not self.is_long(sentence):
             yield sentence
             return
         for place in (CLAUSE, WORD, ANYWHERE):
@@ -127,8 +128,11 @@ class SentenceSplitter:
         for part in (sentence[:end], sentence[end:]):
             yield from self.shorten(part, cut or place is not CLAUSE)
 
-    def count_tokens(self, text: str) -> int:
-        """The tokens of a text as a source of the model."""
-        prefix = getattr(self.pipe.model.config, "prefix", None) or ""
+    def is_long(self, text: str) -> bool:
+        """Whether a text has too many tokens as a source of the model. To find out, a short one is not tokenized."""
+        text = (getattr(self.pipe.model.config, "prefix", None) or "") + text
+        forms = text, unicodedata.normalize("NFKD", text)  # the tokenizer may normalize
+        if max(len(form.encode()) for form in forms) <= self.limit - SPECIAL:
+            return False
         with self.tags.set(self.pipe.tokenizer):
-            return len(encode_texts(self.pipe.tokenizer, prefix + text, verbose=False)["input_ids"])
+            return len(encode_texts(self.pipe.tokenizer, text, verbose=False)["input_ids"]) > self.limit

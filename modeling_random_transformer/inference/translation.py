@@ -51,7 +51,7 @@ class TranslationOptions:
 
     Attributes:
         max_batch_tokens: limit on the size of a batch: texts × beams × tokens of the longest source. A longer
-            text forms a separate batch. An engine translates a batch per CPU thread at once.
+            text forms a separate batch. An engine gets several batches at once.
         num_beams: hypotheses of beam search (paper 6.1: 4); 1 for greedy search or sampling.
         length_penalty: exponent of the length by which the log-probability of a hypothesis is divided; `None` for that
             of the model's generation config, or 0.6 (paper 6.1, with (5 + length) / 6 as the length). Larger values

@@ -13,6 +13,7 @@ from modeling_random_transformer.export.engines import token_names
 from modeling_random_transformer.export.shortlist import vmap
 from modeling_random_transformer.inference import load_translator, translate, translate_n_best
 from modeling_random_transformer.inference.loading import load_models
+from modeling_random_transformer.inputs_random_transformer import ENGINE_LENGTH_STEP, LENGTH_STEP
 from modeling_random_transformer.modeling_random_transformer import RandomTransformerEncoderLayer
 from tests.helpers.engines import TEXTS, exportable, needs
 from tests.helpers.translation import multilingual_translator
@@ -60,6 +61,17 @@ COMPUTED = {
     "no_repeat_ngram_size": {"num_beams": 1, "no_repeat_ngram_size": 2},
     "longest": {"num_beams": 1, "max_new_tokens": 3},
 }
+
+
+def test_texts_of_different_lengths_are_one_call(models, monkeypatch):
+    _, engine, tokenizer = models
+    calls, search = [], engine.engine.search
+    monkeypatch.setattr(engine.engine, "search", lambda *args: calls.append(len(args[2])) or search(*args))
+    texts = [TEXTS[0], " ".join([TEXTS[0]] * 5)]
+    lengths = [len(row) for row in tokenizer(texts)["input_ids"]]
+    assert lengths[0] < LENGTH_STEP < lengths[1] < ENGINE_LENGTH_STEP
+    translate(texts, engine, tokenizer, num_beams=1)
+    assert calls == [2]
 
 
 @pytest.mark.parametrize("name", COMPUTED)
