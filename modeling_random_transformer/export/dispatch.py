@@ -27,7 +27,7 @@ logger = logging.get_logger(__name__)
 ENGINE = "CTranslate2"
 MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.BEAM_SEARCH)
 GENERATING = ("ctranslate2",)  # the engines that compute `generate()`
-BATCHES = 16  # of the pipeline in one call of the engine, which splits them again: the checks of a call take time
+BATCHES = 4  # of the pipeline in one call of the engine, which splits them again: the checks of a call take time
 DEFAULT_DTYPE = "int8"  # 1.1 to 3 times as fast as float32 on every CPU that was measured (docs/results/engines.md)
 
 
