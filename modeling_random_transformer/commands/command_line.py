@@ -23,6 +23,7 @@ from ..utils.distributed import start_processes
 from ..utils.errors import printable
 
 T = TypeVar("T")
+ARGUMENT = re.compile(r"^    (\w+): (.*?)(?=^    [\w*]+: |^\S|\Z)", re.M | re.S)  # its entry in a docstring
 
 
 class Parser(HfArgumentParser):
@@ -93,10 +94,7 @@ def help_texts(*documented: Any) -> dict[str, str]:
     """The entries of arguments in the docstrings of functions or dataclasses."""
     texts: dict[str, str] = {}
     for each in documented:
-        found = re.findall(
-            r"^    (\w+): (.*?)(?=^    [\w*]+: |^\S|\Z)", inspect.cleandoc(each.__doc__ or ""), re.M | re.S
-        )
-        for name, text in found:
+        for name, text in ARGUMENT.findall(inspect.cleandoc(each.__doc__ or "")):
             texts[name] = " ".join(text.split()).rstrip(".").replace("`", "").replace("%", "%%")
     return texts
 

@@ -119,10 +119,7 @@ def set_output_bias(
 
 def check_row_count(mapper: StateDictMapper, name: str, weight: Tensor, tokens: int) -> None:
     if len(weight) != tokens:
-        raise ValueError(
-            f"{name} of {mapper.origin} must have as many rows as its vocabulary has tokens, {tokens}, "
-            f"got {len(weight)}."
-        )
+        raise ValueError(f"{name} of {mapper.origin} must have as many rows as tokens, {tokens}, got {len(weight)}.")
 
 
 def check_ids(path: Path, ids: Collection[int], rows: int) -> None:

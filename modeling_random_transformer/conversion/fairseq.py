@@ -339,9 +339,7 @@ def read_dictionary(path: Path, as_pieces: bool) -> dict[str, int]:
     for number, line in numbered_lines(path):
         token, _, count = line.rpartition(" ")
         if not token or not count.lstrip("-").isdecimal():
-            raise ValueError(
-                f"{path} must have a token and its count on each line, got {format_value(line)} on line {number}."
-            )
+            raise ValueError(f"line {number} of {path} must be a token and its count, got {format_value(line)}.")
         token = piece_of(token) if as_pieces else token
         if token in ids:
             raise ValueError(f"{path} must have each token once, got {format_value(token)} again on line {number}.")

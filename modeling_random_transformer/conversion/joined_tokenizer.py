@@ -165,9 +165,7 @@ def read_codes(path: Path) -> Merges:
             continue
         parts = line.split(" ")
         if len(parts) not in (2, 3) or not all(parts) or (len(parts) == 3 and not parts[2].isdecimal()):
-            raise ValueError(
-                f"{path} must have two symbols on each line (and a count), got {format_value(line)} on line {number}."
-            )
+            raise ValueError(f"line {number} of {path} must be two symbols (and a count), got {format_value(line)}.")
         if END in parts[:2]:
             raise ValueError(f"{path} must be from subword-nmt version 0.2 or fastBPE, got {END} as a symbol.")
         merges.setdefault((parts[0], parts[1]))

@@ -163,10 +163,7 @@ def load_marian(folder: Path) -> PreTrainedModel:
         ValueError: the folder contains a different model, or weights are missing, additional or have wrong shapes.
     """
     if folder.suffix == ".npz" or (not (folder / "config.json").exists() and any(folder.glob("*.npz"))):
-        raise ValueError(
-            f"folder must contain a MarianMT model, got a .npz file of Marian in {folder}, which requires "
-            "convert_marian_npz or `random-transformer convert marian-npz`."
-        )
+        raise ValueError(f"folder must contain a MarianMT model, got a .npz file for convert_marian_npz in {folder}.")
     stored = read_json(folder / "config.json")
     model_type = stored.get("model_type")
     if not isinstance(model_type, str) or model_type not in CLASSES:
@@ -238,17 +235,13 @@ def check_marian_tokenizer(folder: Path, present: Sequence[str], settings: Mappi
     missing = [name for name in (*vocabularies, "source.spm", "target.spm") if name not in present]
     if missing:
         raise ValueError(f"{folder} must contain all files of its tokenizer, but lacks {format_names(missing)}.")
-    for name in vocabularies:
-        check_vocabulary(folder / name, config)
-
-
-def check_vocabulary(path: Path, config: Any) -> None:
-    vocabulary = read_json(path)
-    check_ids(path, vocabulary.values(), config.vocab_size)
-    for token, name in (("<pad>", "pad_token_id"), ("</s>", "eos_token_id")):
-        if vocabulary.get(token) != getattr(config, name):
-            expected, found = getattr(config, name), vocabulary.get(token)
-            raise ValueError(f"{path} must map {token} to {name} of config.json, {expected}, got {found}.")
+    for path in (folder / name for name in vocabularies):
+        vocabulary = read_json(path)
+        check_ids(path, vocabulary.values(), config.vocab_size)
+        for token, name in (("<pad>", "pad_token_id"), ("</s>", "eos_token_id")):
+            if vocabulary.get(token) != (expected := getattr(config, name)):
+                found = vocabulary.get(token)
+                raise ValueError(f"{path} must map {token} to {name} of config.json, {expected}, got {found}.")
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

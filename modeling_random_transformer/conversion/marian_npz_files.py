@@ -185,9 +185,7 @@ def read_entries(path: Path) -> Iterator[tuple[str, int]]:
             match = ENTRY.fullmatch(line)
             token = unquote(match[1]) if match else None
             if match is None or token is None:
-                raise ValueError(
-                    f"{path} must have a token and its id on each line, got {format_value(line)} on line {number}."
-                )
+                raise ValueError(f"line {number} of {path} must be a token and its id, got {format_value(line)}.")
             yield token, int(match[2])
 
 

@@ -150,9 +150,7 @@ def convert_torch_transformer(
     inner = {name: weight for name, weight in mapper.remaining.items() if name not in {*named, *outputs}}
     others = [name for name in inner if not name.startswith(prefix)]
     if others:
-        raise ValueError(
-            f"{checkpoint} must contain only weights under {prefix!r} and named ones, got {format_names(others)}."
-        )
+        raise ValueError(f"{checkpoint} must have all other weights under {prefix!r}, got {format_names(others)}.")
     transformer = {name.removeprefix(prefix): weight for name, weight in inner.items()}
     matrices: Any = tuple(named[name] for name in embedding)
     added: Any = tuple(named[name] for name in tables) or positions[0]

@@ -256,9 +256,7 @@ class StateDictMapper:
         dtypes = dict.fromkeys(weight.dtype for weight in self.state_dict.values())
         dtype = reduce(torch.promote_types, dtypes)
         if len(dtypes) > 1:
-            self.report.notes.append(
-                f"Weights of {format_names(map(str, dtypes))} became {dtype}, which represents all of them exactly."
-            )
+            self.report.notes.append(f"Weights of {format_names(map(str, dtypes))} became {dtype}, without rounding.")
         state_dict = {name: weight.to(dtype) for name, weight in self.state_dict.items()}
         model = RandomTransformerForConditionalGeneration.from_pretrained(
             None, config=config, state_dict=state_dict, dtype=dtype
@@ -270,9 +268,7 @@ class StateDictMapper:
     def check_parameters(self, config: RandomTransformerConfig) -> None:
         layers = config.encoder_layers + config.decoder_layers
         if layers > len(self.state_dict):  # an index or an option may be any number
-            raise ValueError(
-                f"{self.origin} must contain weights of {layers} layers, got {len(self.state_dict)} weights."
-            )
+            raise ValueError(f"{self.origin} must contain {layers} layers, got only {len(self.state_dict)} weights.")
         with torch.device("meta"):
             parameters = dict(RandomTransformerForConditionalGeneration(config).named_parameters())
         sources = {mapped.target: mapped.source for mapped in self.report.mapped}

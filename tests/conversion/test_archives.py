@@ -112,7 +112,7 @@ def renamed(folder):
 @pytest.mark.parametrize(
     ("languages", "change", "message"),
     [
-        (("de", "en"), None, r"model1\.pt must have as many rows as its vocabulary has tokens, 29, got 37"),
+        (("de", "en"), None, r"model1\.pt must have as many rows as tokens, 29, got 37"),
         (("en", "de"), renamed, r"of dict\.<language>\.txt, or those of en and de, got"),
         ((None, None), None, r"target, which the checkpoint must store, got dict\.de\.txt, dict\.en\.txt"),
         (("en", "de"), lambda f: (f / "codes").write_text(CODES), "BPE codes, or those of en and de, got none"),

@@ -159,7 +159,7 @@ def add_layer(index):
         (lambda f: (f / "config.yaml").write_text("model: 3"), "model.encoder.type must be 'transformer', got"),
         (lambda f: (f / "src_vocab.txt").write_text("<unk>\n<pad>\n<s>\n</s>\n"), "as many rows as"),
         (lambda f: (f / "trg_vocab.txt").write_text("a\na\n"), "each token once, got 'a' again"),
-        (lambda f: (f / "bpe.codes").write_text("x\n"), "two symbols on each line"),
+        (lambda f: (f / "bpe.codes").write_text("x\n"), "two symbols"),
         (lambda f: (f / "out").write_text("taken"), "new or an empty folder"),
     ],
 )

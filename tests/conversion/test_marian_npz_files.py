@@ -79,13 +79,13 @@ def test_raw_characters(tmp_path):
     ("text", "message"),
     [
         ("", "must contain the tokens </s> and <unk>, but lacks </s>, <unk>"),
-        (SPECIAL + "a\n", "must have a token and its id on each line, got 'a' on line 3"),
+        (SPECIAL + "a\n", "line 3 of .* must be a token and its id, got 'a'"),
         (SPECIAL + "a: -1\n", "got 'a: -1' on line 3"),
         (SPECIAL + '"a: 2\n', "got '\"a: 2' on line 3"),
-        (SPECIAL + '"\\q": 2\n', "must have a token and its id on each line, got .* on line 3"),
+        (SPECIAL + '"\\q": 2\n', "line 3 of .* must be a token and its id, got "),
         (SPECIAL + "a: 2\na: 3\n", "must have each token and each id once, but one is repeated"),
         (SPECIAL + "a: 2\nb: 2\n", "must have each token and each id once, but one is repeated"),
-        (SPECIAL + "? a\n: 2\n", "must have a token and its id on each line, got '\\? a' on line 3"),
+        (SPECIAL + "? a\n: 2\n", "line 3 of .* must be a token and its id, got '\\? a'"),
         (b"</s>: 0\n\xff: 1\n", "must be UTF-8 text, but line 2 is not"),
     ],
 )
