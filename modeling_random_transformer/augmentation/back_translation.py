@@ -7,7 +7,7 @@ outputs are complete.
 
 import os
 import random
-import shutil
+import re
 from dataclasses import dataclass, field, fields
 from os import PathLike
 from pathlib import Path
@@ -19,10 +19,11 @@ from ..data.readers import TEXT_KEY, read_texts
 from ..data.sources import ParallelText, pairs_of
 from ..data.validation import ValidationReport
 from ..inputs_random_transformer import check_choice, check_positive
+from ..utils.atomic_files import remove_if_empty, remove_written
 from ..utils.compressed_files import check_output, check_readable, write_binary
 from ..utils.distributed import call_on_main_process, exclusive
 from ..utils.text import encode_lines
-from .stages import translate_lines
+from .stages import RECORD, translate_lines
 
 # Files of the working folder beside the record of the job: its lock, the lines to translate, and their translations.
 LOCK, SELECTED, TRANSLATED = "job.lock", "target.txt", "source.txt"
@@ -167,7 +168,7 @@ def check_files(monolingual: Path, source: Path, target: Path, folder: Path) -> 
 
 
 def write_outputs(folder: Path, source: Path, target: Path, settings: BackTranslationOptions) -> int:
-    """Write both outputs, remove the working folder and return the number of pairs."""
+    """Write both outputs, remove the files of the working folder and return the number of pairs."""
     translated = [ParallelText(folder / SELECTED, folder / TRANSLATED)]  # pairs without a translation are invalid
     count = sum(1 for _ in pairs_of(translated))
     # The temporary files are in this folder, with which those of a killed process are removed.
@@ -179,7 +180,8 @@ def write_outputs(folder: Path, source: Path, target: Path, settings: BackTransl
         for number, (_, text) in enumerate(pairs_of(translated), start=1)
     )
     write_binary(source, encode_lines(synthetic), folder)
-    shutil.rmtree(folder)  # which only this job uses, see `check_files`
+    remove_written(folder, *map(re.escape, (SELECTED, TRANSLATED, source.name, target.name, RECORD, LOCK)))
+    remove_if_empty(folder)
     return count
 
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from huggingface_hub import ModelCard
 
 from ..data.sources import Corpus, pairs_of
 from ..data.validation import validate
@@ -27,13 +26,13 @@ from ..inference.loading import load_models, load_translator, silence_transforme
 from ..inputs_random_transformer import LanguageTags
 from ..training.arguments import DataArguments, ModelArguments
 from ..training.manifest import MANIFEST, RunResult, fingerprint
-from ..training.model_card import CARD
+from ..training.model_card import CARD, set_section
 from ..training.model_init import check_arguments
 from ..training.preparation import check_languages
 from ..training.recipe import TranslationTrainingArguments
 from ..training.run import train_translation
 from ..utils import file_digest
-from ..utils.atomic_files import new_folder, write_atomically
+from ..utils.atomic_files import new_folder
 from ..utils.distributed import call_on_main_process
 from ..utils.text import markdown_table
 from .stages import RECORD, run_stage
@@ -251,17 +250,7 @@ def add_to_card(path: Path, arguments: DistillationArguments, report: SyntheticR
     """Add the section about the distillation to the student's model card, or replace it."""
     teacher = ", ".join(f"`{Path(name).name}`" for name in arguments.teacher)
     method = "interpolation" if arguments.interpolate else "knowledge distillation"
-    lines = [
-        SECTION,
-        f"Trained on translations of {teacher} ({arguments.teacher_num_beams} beams): sequence-level {method} "
-        "(Kim & Rush 2016).",
-        "",
-        f"{report}.",
-        "",
-        table(rows),
-        "",
-        "On the test set, with the beam size of the evaluation. The folder `int8` contains the student in int8.",
-    ]
-    write_atomically(
-        path, ["\n".join([str(ModelCard.load(path)).partition(SECTION)[0].rstrip("\n"), "", *lines, ""]).encode()]
-    )
+    source = f"Trained on translations of {teacher} ({arguments.teacher_num_beams} beams)"
+    reference = "On the test set, with the beam size of the evaluation. The folder `int8` contains the student in int8."
+    first = f"{source}: sequence-level {method} (Kim & Rush 2016)."
+    set_section(path, SECTION, "\n\n".join([first, f"{report}.", table(rows), reference]))

@@ -13,13 +13,11 @@ or of one that it started from, if that has a higher chrF++ on the validation se
 import logging
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import ModelCard
 from transformers import GenerationConfig
 from transformers.hf_argparser import HfArg
 
@@ -33,11 +31,11 @@ from ..jobs import Job
 from ..training.arguments import DROPOUTS, FILES, DataArguments, ModelArguments, parse_overrides
 from ..training.estimation import GIB, dry_run, translation_seconds
 from ..training.manifest import MANIFEST, RunResult, determining, fingerprint
-from ..training.model_card import CARD
+from ..training.model_card import CARD, set_section
 from ..training.recipe import TranslationTrainingArguments
 from ..training.run import train_translation
 from ..utils import file_digest
-from ..utils.atomic_files import new_files, write_atomically
+from ..utils.atomic_files import new_files, remove_if_empty
 from ..utils.compressed_files import STANDARD_STREAM, check_readable
 from ..utils.distributed import call_on_main_process, exclusive
 from ..utils.text import encode_lines, markdown_table
@@ -184,10 +182,8 @@ class Recipe:
         """
         with exclusive(self.folder / LOCK, f"output_dir must not be in use, got {self.folder} of another recipe."):
             call_on_main_process(self.check_folder)
-            self.run_stage(DATA, self.inputs_of_data(), self.write_data)
-            rows: list[dict[str, Any]] = []
-            for number in range(len(self.stages)):
-                rows.append(self.run_one(number, rows))
+            self.run_stage(DATA, self.inputs_of_data(), lambda: call_on_main_process(self.write_data))
+            rows = [self.run_one(number) for number in range(len(self.stages))]
             best = self.best(self.stages[-1].name)
             self.run_stage(RESULT, {"stage": best}, lambda: call_on_main_process(partial(self.save_result, best, rows)))
         return rows
@@ -202,15 +198,14 @@ class Recipe:
         """`run_stage` with the record of the recipe. A finished stage does not need its folder."""
         return run_stage(self.folder / RECORD, name, inputs, work, [], everywhere=True)
 
-    def run_one(self, number: int, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Run a stage, or skip a finished one; returns its facts. `rows` are those of the stages before."""
+    def run_one(self, number: int) -> dict[str, Any]:
+        """Run a stage, or skip a finished one; returns its facts."""
         stage = self.stages[number]
         work = {"train": self.train, "back_translate": self.back_translate, "distill": self.distill}[stage.kind]
 
         def begin() -> Any:
             if self.args.process_index == 0:
-                left = self.time_left(number, rows)
-                logger.warning("Stage %d of %d: %s.%s", number + 1, len(self.stages), stage.name, left)
+                logger.warning("Stage %d of %d: %s.", number + 1, len(self.stages), stage.name)
             return work(stage)
 
         data, model, args = self.parsed(stage)
@@ -219,14 +214,6 @@ class Recipe:
         for name, path in self.texts(stage).items():
             inputs[name] = file_digest(Path(path))
         return {"name": stage.name, "kind": stage.kind, **self.run_stage(stage.name, inputs, begin)}
-
-    def time_left(self, number: int, rows: Sequence[Mapping[str, Any]]) -> str:
-        """The training time of this and the next stages, from the time of a step in those before."""
-        minutes, steps = (sum(row.get(name, 0) for row in rows) for name in ("minutes", "steps"))
-        others = [self.parsed(stage)[2].max_steps for stage in self.stages[number:] if stage.kind != "back_translate"]
-        if not steps or min(others) < 0:
-            return ""
-        return f" About {minutes / steps * sum(others) / 60:.1f} hours of training are left."
 
     # Arguments of stages
 
@@ -298,11 +285,9 @@ class Recipe:
         return {split: corpora for split in SETS if (corpora := self.data.corpora(split))}
 
     def write_data(self) -> dict[str, Any]:
-        """Write the sets as aligned text; without a validation set, clean the corpus and split it."""
-        return call_on_main_process(self.copy_sets if self.data.has("validation") else self.split)
-
-    def copy_sets(self) -> dict[str, Any]:
-        """Write the valid pairs of each set."""
+        """Write the valid pairs of each set as aligned text; without a validation set, clean and split the corpus."""
+        if not self.data.has("validation"):
+            return self.split()
         return {split: write_pairs(corpora, self.files_of(DATA, split)) for split, corpora in self.sets().items()}
 
     def split(self) -> dict[str, Any]:
@@ -360,13 +345,11 @@ class Recipe:
                 shutil.copyfile(path, self.folder / path.name)
         if (best / INT8).is_dir():
             shutil.copytree(best / INT8, self.folder / INT8, dirs_exist_ok=True)
-        card = str(ModelCard.load(self.folder / CARD)).partition(SECTION)[0].rstrip("\n")
-        write_atomically(self.folder / CARD, [f"{card}\n\n{SECTION}\n{self.description(name, rows)}\n".encode()])
+        set_section(self.folder / CARD, SECTION, self.description(name, rows))
         if self.arguments.remove_stages:
             for name in (DATA, *(stage.name for stage in self.stages)):
                 shutil.rmtree(self.path(name))
-            with suppress(OSError):  # it contains other files
-                (self.folder / FOLDER).rmdir()
+            remove_if_empty(self.folder / FOLDER)
 
     def description(self, name: str, rows: Sequence[Mapping[str, Any]]) -> str:
         """The section of the model card."""

@@ -11,7 +11,8 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from os import PathLike
 from pathlib import Path
@@ -31,7 +32,7 @@ from ..inputs_random_transformer import (
 from ..jobs import Job
 from ..pipeline_random_transformer import Seq2SeqPipeline
 from ..utils import progress_bar
-from ..utils.atomic_files import write_atomically
+from ..utils.atomic_files import remove_if_empty, remove_written, write_atomically
 from ..utils.compressed_files import check_output, check_plain_text, open_binary, stream_name, write_binary
 from ..utils.digests import model_digest
 from ..utils.distributed import call_on_main_process, exclusive
@@ -87,10 +88,7 @@ def translate_file(
     check_choice(FORMATS, output_format=output_format)
     pipe, settings = open_pipeline(model, tokenizer, **options)
     source, prefix = Path(input_file), None if prefix_file is None else Path(prefix_file)
-
-    def read() -> Iterator[tuple[str, str]]:
-        with open_lines(source) as lines, open_lines(prefix) as prefixes:
-            yield from with_prefixes(lines or (), prefixes, "prefix_file")
+    read = partial(read_texts_and_prefixes, source, prefix)
 
     def describe() -> dict[str, Any]:
         check_plain_text("input_file", source)
@@ -103,6 +101,12 @@ def translate_file(
 
     job: dict[str, Any] = {"chunk_size": chunk_size, "restart": restart, "progress": progress}
     write_in_parts(output_file, read, describe, translated, str(source), model.device, **job)
+
+
+def read_texts_and_prefixes(source: Path, prefix: Path | None) -> Iterator[tuple[str, str]]:
+    """The lines of a file, each with what its translation must begin with."""
+    with open_lines(source) as lines, open_lines(prefix) as prefixes:
+        yield from with_prefixes(lines or (), prefixes, "prefix_file")
 
 
 @contextmanager
@@ -201,8 +205,7 @@ def write_in_parts(
         unit: what the progress bar counts.
 
     Raises:
-        ValueError: the output is being written, the input changes, or the parts of an earlier call
-            belong to a different job.
+        ValueError: the output is being written, the input changes, or the parts belong to a different job.
         OSError: a file cannot be written.
     """
     check_positive(chunk_size=chunk_size)
@@ -211,11 +214,11 @@ def write_in_parts(
 
     def check() -> tuple[dict[str, Any], list[str]]:
         parts.check()
-        inputs = {**describe(), "chunk_size": chunk_size}
-        lines, digests = digests_of(read(), chunk_size)
-        return {**inputs, "lines": lines, "input": digest_of(digests)}, digests
+        described, (counted, digests) = describe(), digests_of(read(), chunk_size)
+        return {**described, **counted}, digests
 
     inputs, digests = call_on_main_process(check)
+    parts.key = digest_of(inputs)[:8]
     with exclusive(parts.lock, f"output_file must not be in use, got {str(output)!r} with another call in progress."):
         missing = call_on_main_process(lambda: parts.begin(inputs, len(digests), restart))
         mine = set(missing[state.process_index :: state.num_processes])
@@ -242,20 +245,19 @@ class Parts:
         self.output = Path(os.path.realpath(output))
         self.folder = self.output.with_name(f"{self.output.name}.parts")
         self.record, self.lock = self.folder / "job.json", self.folder / "job.lock"
+        self.key = ""  # of the job
 
     def path(self, number: int) -> Path:
-        """The file of a finished chunk."""
-        return self.folder / f"{number:08}.txt"
+        """The file of a finished chunk, whose name has a digest of what determines the output."""
+        return self.folder / f"{number:08}.{self.key}.txt"
 
     def check(self) -> None:
         """Raise a `ValueError` if the folder belongs to something else."""
         if self.folder.exists() and not self.record.exists():
             others = [path for path in self.folder.iterdir() if path != self.lock and path.suffix != ".tmp"]
             if others:
-                raise ValueError(
-                    f"{self.folder} must contain only the parts of {self.output.name}, got other files, such as "
-                    f"{others[0].name}."
-                )
+                allowed = f"only the parts of {self.output.name}"
+                raise ValueError(f"{self.folder} must contain {allowed}, got other files, such as {others[0].name}.")
 
     def begin(self, inputs: dict[str, Any], count: int, restart: bool) -> list[int]:
         """Begin the job of this number of chunks, or continue that of an earlier call, in the first process.
@@ -280,27 +282,23 @@ class Parts:
         write_binary(self.output, (path.read_bytes() for path in paths), self.folder)
         self.remove()
         self.lock.unlink()
-        with suppress(OSError):  # contains other files
-            self.folder.rmdir()
+        remove_if_empty(self.folder)
 
     def remove(self) -> None:
         """Delete what the job has written, the record last, except for the lock."""
-        names = rf"(\d{{8,}}\.txt|job\.json|{re.escape(self.output.name)})(\.[0-9a-f]{{8}}\.tmp)?"
-        found = [path for path in self.folder.iterdir() if re.fullmatch(names, path.name)]
-        for path in sorted(found, key=lambda path: path == self.record):
-            path.unlink()
+        remove_written(self.folder, r"\d{8,}\.[0-9a-f]{8}\.txt", re.escape(self.output.name), r"job\.json")
 
 
-def digests_of(items: Iterable[Any], chunk_size: int) -> tuple[int, list[str]]:
-    """The number of items, and the digest of each chunk."""
+def digests_of(items: Iterable[Any], chunk_size: int) -> tuple[dict[str, Any], list[str]]:
+    """What identifies the input, and the digest of each chunk."""
     count, digests = 0, []
     for chunk in chunks(items, chunk_size):
         count += len(chunk)
         digests.append(digest_of(chunk))
-    return count, digests
+    return {"chunk_size": chunk_size, "lines": count, "input": digest_of(digests)}, digests
 
 
-def digest_of(items: Sequence[Any]) -> str:
+def digest_of(items: Any) -> str:
     """A digest of values of JSON."""
     return hashlib.sha256(json.dumps(items).encode()).hexdigest()
 

@@ -8,14 +8,13 @@ The functions need the extra `train`.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from pathlib import Path
-from string import Template
 from typing import Any
 
 import torch
+from jinja2 import Environment
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.filters import WORD, text_key
@@ -31,10 +30,7 @@ WORST = 10  # pairs that are shown
 LENGTHS = (10, 20, 30, 50)  # limits of the groups by the number of words of a source
 FREQUENCIES = (0, 4, 19, 99)  # of those by the frequency of its rarest word in the training set
 REPEATED = re.compile(r"(.{3,40}?)\1{2,}", re.DOTALL)  # a part that follows itself at least twice
-COLOR = "#1f77b4"
 TEMPLATE = Path(__file__).with_suffix(".html")
-
-Row = Sequence[Any]
 
 
 @dataclass
@@ -44,10 +40,6 @@ class Pairs:
     name: str
     size: int
     scores: dict[str, float]
-
-    def row(self) -> Row:
-        """The columns of a table."""
-        return self.name, f"{self.size:,}", *(f"{value:.1f}" for value in self.scores.values())
 
 
 @dataclass
@@ -97,25 +89,8 @@ class Report:
 
     def html(self) -> str:
         """The page. It contains no script and loads nothing."""
-        page = Template(TEMPLATE.read_text(encoding="utf-8"))
-        return page.substitute(title=escape(self.title), body="\n".join(self.sections()))
-
-    def sections(self) -> Iterator[str]:
-        """The parts of the page."""
-        values = (f"{each['name']} {each['score']:.1f} ({escape(each['signature'])})" for each in self.scores.values())
-        yield "<p>" + "<br>".join(values) + "</p>"
-        yield from (f"<h2>{escape(name)} by step</h2>{curve(points)}" for name, points in self.curves.items())
-        for name, groups in self.groups.items():
-            rows = [each.row() for each in groups]
-            yield f"<h2>Scores by {escape(name)}</h2>" + table((name, "pairs", "BLEU", "chrF++"), rows)
-        counts = ((name, f"{len(numbers):,}", listed(numbers)) for name, numbers in self.problems.items())
-        yield "<h2>Suspicious translations</h2>" + table(("translation", "pairs", "numbers"), counts)
-        yield f"<h2>The {len(self.worst)} worst translations by chrF++</h2>"
-        yield from map(example_section, self.worst)
-        if self.losses:
-            yield f"<h2>The {len(self.losses)} training pairs with the highest loss</h2>"
-            losses = ((f"{loss:.2f}", f"{number:,}", *pair) for loss, number, *pair in self.losses)
-            yield table(("loss per token", "pair", "source", "target"), losses)
+        page = Environment(autoescape=True).from_string(TEMPLATE.read_text(encoding="utf-8"))
+        return page.render(report=self, shown=WORST)
 
 
 def make_report(
@@ -248,52 +223,3 @@ def curves(history: Iterable[dict[str, Any]]) -> dict[str, list[tuple[float, flo
         for key in names.keys() & entry.keys():
             found.setdefault(names[key], []).append((entry["step"], entry[key]))
     return {name: found[name] for name in names.values() if len(found.get(name, ())) > 1}
-
-
-# HTML
-
-
-def table(header: Row, rows: Iterable[Row]) -> str:
-    """A table of texts."""
-    head = "".join(f"<th>{escape(str(cell))}</th>" for cell in header)
-    body = "".join("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
-
-
-def listed(numbers: Sequence[int]) -> str:
-    """The first numbers of a list."""
-    return ", ".join(map(str, numbers[:WORST])) + (", …" if len(numbers) > WORST else "")
-
-
-def example_section(example: Example) -> str:
-    """A pair, its translation and its attention."""
-    texts = (("source", example.source), ("reference", example.reference), ("translation", example.translation))
-    lines = "".join(f"<dt>{name}</dt><dd>{escape(text)}</dd>" for name, text in texts)
-    return f"<h3>Pair {example.number:,}: {example.chrf:.1f}</h3><dl>{lines}</dl>{heat_map(example.attention)}"
-
-
-def heat_map(attention: tuple[list[str], list[str], list[list[float]]] | None) -> str:
-    """A table whose cells are as dark as the weights."""
-    if attention is None:
-        return ""
-    rows, columns, weights = attention
-    head = "".join(f"<th><span>{escape(label)}</span></th>" for label in columns)
-    cells = ("".join(f'<td style="--w:{weight:.2f}"></td>' for weight in row) for row in weights)
-    body = "".join(f"<tr><th>{escape(label)}</th>{row}</tr>" for label, row in zip(rows, cells, strict=True))
-    map_table = f'<table class="map"><tr><th></th>{head}</tr>{body}</table>'
-    return f'<details><summary>cross-attention</summary><div class="wide">{map_table}</div></details>'
-
-
-def curve(points: Sequence[tuple[float, float]]) -> str:
-    """A line chart, with its first and last step and its lowest and highest value."""
-    steps, values = zip(*points, strict=True)
-    width, height = steps[-1] - steps[0] or 1, max(values) - min(values) or 1
-    line = " ".join(
-        f"{10 + 300 * (step - steps[0]) / width:.1f},{110 - 100 * (value - min(values)) / height:.1f}"
-        for step, value in points
-    )
-    return (
-        f'<svg viewBox="0 0 320 130" role="img"><polyline points="{line}" fill="none" stroke="{COLOR}"/>'
-        f'<text x="10" y="8">{max(values):.3g}</text><text x="10" y="122">{min(values):.3g}; step {steps[0]:,}</text>'
-        f'<text x="310" y="122" text-anchor="end">step {steps[-1]:,}: {values[-1]:.3g}</text></svg>'
-    )

@@ -75,6 +75,12 @@ def write_model_card(path: Path, result: RunResult, run: Run) -> None:
     write_atomically(path, [str(card).encode()])
 
 
+def set_section(path: Path, heading: str, text: str) -> None:
+    """Add a section at the end of a model card, or replace it and all that follows."""
+    card = str(ModelCard.load(path)).partition(heading)[0].rstrip("\n")
+    write_atomically(path, [f"{card}\n\n{heading}\n{text}\n".encode()])
+
+
 def _summary(result: RunResult, model_args: ModelArguments) -> str:
     """What was trained, and from which initial weights."""
     if model_args.model_name_or_path is None:

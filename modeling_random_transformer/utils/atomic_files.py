@@ -2,9 +2,10 @@
 
 import errno
 import os
+import re
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -101,6 +102,20 @@ def new_files(paths: Sequence[str | PathLike], temporary_folder: Path | None = N
     finally:
         for temporary in temporaries:
             temporary.unlink(missing_ok=True)
+
+
+def remove_written(folder: Path, *patterns: str) -> None:
+    """Remove the files whose names match regular expressions, in this order, and temporary files of theirs."""
+    for pattern in patterns:
+        for path in [*folder.iterdir()]:
+            if re.fullmatch(rf"({pattern})(\.[0-9a-f]{{8}}\.tmp)?", path.name):
+                path.unlink()
+
+
+def remove_if_empty(folder: Path) -> None:
+    """Remove a folder, unless it contains files of others."""
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def write_atomically(path: Path, content: Iterable[bytes], temporary_folder: Path | None = None) -> None:

@@ -8,7 +8,7 @@ from tests.helpers.interruption import interrupt_at
 from tests.helpers.translation import random_translator, some_texts
 
 OPTIONS = {"chunk_size": 4, "max_new_tokens": 4, "num_beams": 1}
-FOREIGN = ("notes.txt", "data.tmp", "00000000.bak", "0.txt", "job.json.old")
+FOREIGN = ("notes.txt", "data.tmp", "00000000.bak", "0.txt", "00000003.txt", "job.json.old")
 
 pytestmark = pytest.mark.usefixtures("_state_on_cpu")
 
@@ -41,7 +41,7 @@ def test_foreign_files_are_kept(stopped, parts, restart):
     (parts / "folder").mkdir()
     for name in FOREIGN:
         (parts / name).write_text(f"mine: {name}")
-    (parts / "00000003.txt.0123abcd.tmp").write_text("of a kill")
+    (parts / "00000003.0123abcd.txt.0123abcd.tmp").write_text("of a kill")
     output = stopped(restart=restart)
     assert output.count("\n") == 16
     assert "mine" not in output
