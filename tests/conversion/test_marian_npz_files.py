@@ -80,8 +80,8 @@ def test_raw_characters(tmp_path):
     [
         ("", "must contain the tokens </s> and <unk>, but lacks </s>, <unk>"),
         (SPECIAL + "a\n", "line 3 of .* must be a token and its id, got 'a'"),
-        (SPECIAL + "a: -1\n", "got 'a: -1' on line 3"),
-        (SPECIAL + '"a: 2\n', "got '\"a: 2' on line 3"),
+        (SPECIAL + "a: -1\n", "line 3 of .* got 'a: -1'"),
+        (SPECIAL + '"a: 2\n', "line 3 of .* got '\"a: 2'"),
         (SPECIAL + '"\\q": 2\n', "line 3 of .* must be a token and its id, got "),
         (SPECIAL + "a: 2\na: 3\n", "must have each token and each id once, but one is repeated"),
         (SPECIAL + "a: 2\nb: 2\n", "must have each token and each id once, but one is repeated"),
