@@ -694,19 +694,11 @@ class RandomTransformerGenerationMixin(GenerationMixin):
             outputs.past_key_values = standard_cache(outputs.past_key_values)
         return outputs
 
-    def _prepare_cache_for_generation(
-        self,
-        generation_config: GenerationConfig,
-        model_kwargs: dict[str, Any],
-        generation_mode: GenerationMode,
-        batch_size: int,
-        max_cache_length: int,
-    ) -> None:
+    def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any) -> None:
         """Create a `FastDecodingCache` where it is supported, otherwise transformers' cache."""
+        generation_mode, _, max_cache_length = args
         reason = unsupported_request(generation_config, generation_mode, model_kwargs) or self.fallback_reason()
-        super()._prepare_cache_for_generation(
-            generation_config, model_kwargs, generation_mode, batch_size, max_cache_length
-        )
+        super()._prepare_cache_for_generation(generation_config, model_kwargs, *args)
         if reason is None:
             keep_freed_memory()
             model_kwargs["past_key_values"] = FastDecodingCache(generation_config.num_beams, max_cache_length)

@@ -3,10 +3,11 @@
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import chain, islice
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from ..inputs_random_transformer import drop_none
 from ..utils import progress_bar
@@ -16,7 +17,7 @@ from ..utils.text import one_line
 from .filters import CleaningOptions, filters_of, scripts_of
 from .normalization import normalized
 from .readers import quoted
-from .sources import Corpus, InvalidLine, Line, ParallelLine, ParallelText, parse_pair
+from .sources import Corpus, InvalidLine, Line, ParallelLine, parse_pair
 from .splitting import HELD_OUT, SETS, Split, name_of_set
 from .validation import ValidationReport
 
@@ -196,24 +197,16 @@ def clean_files(
             kept.
         OSError: a file cannot be read or written.
     """
-    texts = drop_none(output=output, output_target=output_target)
-    is_stdout = output_target is None and is_standard_stream(output)
-    if not is_stdout:
-        _check_formats(texts)
-    paths = drop_none(**texts, rejected_file=rejected_file, report_file=report_file)
-    outputs = _outputs(texts, SETS[: len(split)])
+    outputs = _outputs(drop_none(output=output, output_target=output_target), SETS[: len(split)])
+    paths = drop_none(rejected_file=rejected_file, report_file=report_file)
     for files_of_set in outputs.values():
         paths |= files_of_set
     _check_outputs(corpus, paths)
-    chosen = _choose(corpus, split, is_stdout, options) if split else None
+    chosen = _choose(corpus, split, options) if split else None
     report = CleaningReport(str(corpus), sets=dict.fromkeys(outputs if split else (), 0))
     with create_binaries([*paths.values()]) as opened, progress_bar(unit="pair") as bar:
         files = dict(zip(paths, opened, strict=True))
-
-        def reject(line: Line, reason: str) -> None:
-            if "rejected_file" in files:
-                files["rejected_file"].write(f"{_row(reason, str(line.number), line.source, line.target)}\n".encode())
-
+        reject = partial(_write_rejected, files.get("rejected_file"))
         pairs = clean_pairs(corpus, report=report, on_rejected=reject, **options)
         for name, pair in _with_sets(pairs, chosen, report, reject):
             bar.update()
@@ -227,9 +220,20 @@ def clean_files(
 
 
 def _outputs(texts: dict[str, str | PathLike], sets: Iterable[str]) -> dict[str, dict[str, str | PathLike]]:
-    """The files of each set, by the names that errors have: those of the training set, and those beside them."""
+    """The files of each set, by the names that errors have: those of the training set, and those beside them.
+
+    Raises:
+        ValueError: the names do not have the suffix of a format, or there are no files beside standard output.
+    """
+    is_stdout = "output_target" not in texts and is_standard_stream(texts["output"])
+    allowed = {"text"} if "output_target" in texts else {"tsv", "jsonl"}
+    if not is_stdout and not {*map(file_format, texts.values())} <= allowed:
+        expected = "a .tsv or .jsonl file, or output and output_target text files"
+        raise ValueError(f"output must be {expected}, got {' and '.join(map(str, texts.values()))}.")
     outputs = {"train": texts}
     for name in sets:
+        if is_stdout:
+            raise ValueError(f"output must be a file with split, got {STANDARD_STREAM}.")
         outputs[name] = {f"{key} of {name}": name_of_set(Path(path), name) for key, path in texts.items()}
     return outputs
 
@@ -249,16 +253,6 @@ def _check_outputs(corpus: Corpus, paths: dict[str, str | PathLike]) -> None:
         raise ValueError(f"outputs must differ from each other, got {', '.join(map(str, paths.values()))}.")
 
 
-def _check_formats(texts: dict[str, str | PathLike]) -> None:
-    """Raise a `ValueError` for names of output files that no format has."""
-    allowed = ("text",) if "output_target" in texts else ("tsv", "jsonl")
-    if not {*map(file_format, texts.values())} <= {*allowed}:
-        raise ValueError(
-            "output must be a .tsv or .jsonl file, or output and output_target text files, "
-            f"got {' and '.join(map(str, texts.values()))}."
-        )
-
-
 def _with_sets(
     pairs: Iterable[ParallelLine], chosen: Split | None, report: CleaningReport, reject: Callable[[Line, str], None]
 ) -> Iterator[tuple[str, ParallelLine]]:
@@ -274,14 +268,11 @@ def _with_sets(
         yield name, pair
 
 
-def _choose(corpus: Corpus, split: Sequence[int], is_stdout: bool, options: dict[str, Any]) -> Split:
+def _choose(corpus: Corpus, split: Sequence[int], options: dict[str, Any]) -> Split:
     """The validation and test sets, in a pass over the corpus."""
     if len(split) > len(SETS) or min(split) < 1:
         raise ValueError(f"split must be one or two positive numbers, got {', '.join(map(str, split))}.")
-    if is_stdout:
-        raise ValueError(f"output must be a file with split, got {STANDARD_STREAM}.")
-    if isinstance(corpus, ParallelText):
-        corpus.require_files()
+    corpus.require_files()
     return Split(clean_pairs(corpus, **options), split)
 
 
@@ -293,6 +284,12 @@ def _normalized(text: str) -> str:
 def _row(*texts: str) -> str:
     """A line of a TSV file."""
     return "\t".join(quoted(_normalized(text)) for text in texts)
+
+
+def _write_rejected(file: IO[bytes] | None, line: Line, reason: str) -> None:
+    """Write a dropped line to the file for them, if there is one."""
+    if file is not None:
+        file.write(f"{_row(reason, str(line.number), line.source, line.target)}\n".encode())
 
 
 def _rows(pair: ParallelLine, output: str | PathLike, output_target: str | PathLike | None) -> list[str]:

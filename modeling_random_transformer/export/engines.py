@@ -110,7 +110,7 @@ def engine_module(engine: str, dtype: str | None = None) -> Any:
     """
     check_choice(ENGINES, engine=engine)
     if dtype is not None:
-        check_choice(ENGINES[engine], **{f"dtype for {engine}": dtype})
+        check_choice(ENGINES[engine], dtype=dtype)
     with reraise_as_value_error(f"engine {engine!r} must be installed: pip install 'random-transformer[{engine}]'"):
         return import_module(f".{engine}", __package__)
 

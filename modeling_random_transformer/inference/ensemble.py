@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache
-from transformers.generation.configuration_utils import GenerationConfig, GenerationMode
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from ..generation_random_transformer import RandomTransformerGenerationMixin
@@ -138,40 +137,23 @@ class EnsembleForSeq2SeqLM(PreTrainedModel, RandomTransformerGenerationMixin):
         logits = torch.stack([output.logits.to(dtype) for output in outputs]).mean(dim=0)
         return Seq2SeqLMOutput(logits=logits, past_key_values=None if None in caches else EnsembleCache(caches))
 
-    def prepare_inputs_for_generation(
-        self,
-        input_ids: Tensor,
-        next_sequence_length: int | None = None,
-        past_key_values: EnsembleCache | None = None,
-        attention_mask: Tensor | None = None,  # noqa: ARG002, repeated for the members that need it
-        encoder_outputs: EnsembleEncoderOutput | None = None,
-        **kwargs: Any,
-    ) -> dict[str, Any]:
-        """The inputs of each member for the next step."""
-        assert encoder_outputs is not None
-        assert encoder_outputs.members is not None
-        caches = [None] * len(self.members) if past_key_values is None else past_key_values.members
+    def prepare_inputs_for_generation(self, input_ids: Tensor, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """The inputs of each member for the next step, with its own cache, encoded source and mask."""
+        cache, encoded = kwargs.pop("past_key_values", None), kwargs.pop("encoder_outputs").members
+        kwargs.pop("attention_mask", None)  # repeated for the members that need it
+        caches = [None] * len(self.members) if cache is None else cache.members
         inputs = [
-            member.prepare_inputs_for_generation(
-                input_ids, next_sequence_length=next_sequence_length, past_key_values=cache, **encoded, **kwargs
-            )
-            for member, cache, encoded in zip(self.members, caches, encoder_outputs.members, strict=True)
+            member.prepare_inputs_for_generation(input_ids, *args, past_key_values=cache, **own, **kwargs)
+            for member, cache, own in zip(self.members, caches, encoded, strict=True)
         ]
         return {"member_inputs": inputs}
 
-    def _prepare_cache_for_generation(
-        self,
-        generation_config: GenerationConfig,
-        model_kwargs: dict[str, Any],
-        generation_mode: GenerationMode,
-        batch_size: int,
-        max_cache_length: int,
-    ) -> None:
+    def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any) -> None:
         """Create the cache of each member."""
         caches = []
         for member in self.members:
             own = dict(model_kwargs)
-            member._prepare_cache_for_generation(generation_config, own, generation_mode, batch_size, max_cache_length)
+            member._prepare_cache_for_generation(generation_config, own, *args)
             caches.append(own.get("past_key_values"))
         if None not in caches:
             model_kwargs["past_key_values"] = EnsembleCache(caches)

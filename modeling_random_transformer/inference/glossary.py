@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import Any
 
 from ..data.readers import Columns, is_utf8, read_columns
-from ..inputs_random_transformer import longest_target
+from ..inputs_random_transformer import TextError, longest_target, name_lines_in_errors, renumber_errors
 from ..pipeline_random_transformer import Seq2SeqPipeline
 from ..utils.errors import format_names, format_value
 from .markup import is_mark, unit_spans
@@ -47,7 +47,7 @@ class Glossary:
     """
 
     def __init__(self, terms: Iterable[tuple[str, str]]):
-        self.terms = [check_term(term) for term in terms]
+        self.terms = [check_term(term, index) for index, term in enumerate(terms)]
         self.targets = [words(target) for _, target in self.terms]
         self.by_source: dict[tuple[str, ...], list[tuple[int, list[str]]]] = defaultdict(list)
         for number, (source, _) in enumerate(self.terms):
@@ -65,13 +65,9 @@ class Glossary:
             ValueError: a line is malformed; the message names the file and the line.
             OSError: the file cannot be read.
         """
-        terms = []
-        for number, row in read_columns(Path(path), Columns(("source", "target"))):
-            try:
-                terms.append(check_term(row))
-            except ValueError as error:
-                raise ValueError(f"{path}, line {number}: {error}") from None
-        return cls(terms)
+        rows = list(read_columns(Path(path), Columns(("source", "target"))))
+        with name_lines_in_errors(str(path)), renumber_errors([number - 1 for number, _ in rows]):
+            return cls(row for _, row in rows)  # type: ignore[misc]
 
     def terms_of(self, text: str) -> list[int]:
         """The indices of the terms whose source phrase occurs in a text."""
@@ -106,15 +102,11 @@ class Glossary:
         return f"glossary: {'; '.join(parts)}"
 
 
-def check_term(row: Any) -> tuple[str, str]:
-    """A term, if it is two phrases.
-
-    Raises:
-        ValueError: it is not.
-    """
+def check_term(row: Any, index: int) -> tuple[str, str]:
+    """A term; raises a `TextError` unless it is two phrases."""
     is_pair = not isinstance(row, str) and len(row) == 2 and all(isinstance(phrase, str) for phrase in row)
     if not is_pair or not all(words(phrase) and is_utf8(phrase) for phrase in row):
-        raise ValueError(f"a term must be source phrase, tab and target phrase, got {format_value(row)}.")
+        raise TextError(index, f"a term must be source phrase, tab and target phrase, got {format_value(row)}.")
     return row[0].strip(), row[1].strip()
 
 

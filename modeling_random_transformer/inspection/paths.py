@@ -3,7 +3,7 @@
 import re
 import tomllib
 from fnmatch import fnmatchcase
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,12 +60,15 @@ class Step(NamedTuple):
     section: str
 
 
-FORMULAS = tomllib.loads(Path(__file__).with_name("formulas.toml").read_text(encoding="utf-8"))
+@cache
+def formulas() -> dict[str, tuple[str, str]]:
+    """The formula and the section of the paper of each pattern of paths."""
+    return tomllib.loads(Path(__file__).with_name("formulas.toml").read_text(encoding="utf-8"))
 
 
 def describe(path: str, value: Tensor, config: Any) -> Step:
     """The description of a value, in a model of this configuration."""
-    formula, section = next(each for pattern, each in FORMULAS.items() if fnmatchcase(path, pattern))
+    formula, section = next(each for pattern, each in formulas().items() if fnmatchcase(path, pattern))
     return Step(path, tuple(value.shape), formula.format_map(placeholders(config)), section)
 
 

@@ -115,10 +115,7 @@ def create_app(directions: Sequence[Direction], settings: Settings | None = None
     @app.get("/languages")
     async def languages() -> list[dict[str, Any]]:
         """The source languages with their target languages."""
-        targets: dict[str, list[str]] = {}
-        for each in directions:
-            targets.setdefault(each.source, []).append(each.target)
-        return [{"code": code, "name": language_name(code), "targets": found} for code, found in targets.items()]
+        return describe_languages(directions)
 
     @app.get("/health")
     async def health() -> dict[str, str]:
@@ -131,6 +128,14 @@ def create_app(directions: Sequence[Direction], settings: Settings | None = None
         return generate_latest(metrics.registry)
 
     return app
+
+
+def describe_languages(directions: Sequence[Direction]) -> list[dict[str, Any]]:
+    """The code, the name and the target languages of each source language."""
+    targets: dict[str, list[str]] = {}
+    for each in directions:
+        targets.setdefault(each.source, []).append(each.target)
+    return [{"code": code, "name": language_name(code), "targets": found} for code, found in targets.items()]
 
 
 def find_direction(directions: Sequence[Direction], source: str, target: str) -> Direction:

@@ -17,8 +17,8 @@ from tests.helpers.engines import PACKAGES, exportable
     ("options", "message"),
     [
         ({"engine": "tensorrt"}, "engine must be one of ctranslate2, argos, onnx, transformers, got 'tensorrt'"),
-        ({"dtype": "int4"}, "dtype for ctranslate2 must be one of float32, bfloat16, int8, got 'int4'"),
-        ({"engine": "onnx", "dtype": "bfloat16"}, "dtype for onnx must be one of float32, int8, got 'bfloat16'"),
+        ({"dtype": "int4"}, "dtype must be one of float32, bfloat16, int8, got 'int4'"),
+        ({"engine": "onnx", "dtype": "bfloat16"}, "dtype must be one of float32, int8, got 'bfloat16'"),
     ],
 )
 def test_unknown_engine_or_dtype(options, message, tmp_path):
