@@ -22,7 +22,7 @@ from rich.table import Table
 
 from modeling_random_transformer.export import export_model
 from modeling_random_transformer.inference import load_translator, translate
-from modeling_random_transformer.utils.text import read_lines
+from modeling_random_transformer.tokenization_random_transformer import read_lines
 
 LIMIT = 128  # tokens of a translation
 SINGLE = 20  # sentences that are translated one at a time

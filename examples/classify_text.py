@@ -26,7 +26,7 @@ from datasets import Dataset
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding
 
 from modeling_random_transformer.commands.command_line import run_command
-from modeling_random_transformer.utils.text import read_lines
+from modeling_random_transformer.tokenization_random_transformer import read_lines
 from tutorials.report import console, show_table
 from tutorials.sample_data import SAMPLE_SEED, held_out_sample
 from tutorials.training_helpers import (

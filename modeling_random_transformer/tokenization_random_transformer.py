@@ -128,7 +128,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
         paths = [paths] if isinstance(paths, str | PathLike) else list(paths)
         if not paths:
             raise ValueError("paths must name at least one file, got none.")
-        return cls.train(_lines(paths), vocab_size, **options)
+        return cls.train(lines_of_files(paths), vocab_size, **options)
 
     @classmethod
     def from_words(
@@ -422,11 +422,27 @@ def _strings_only(texts: Iterable[str]) -> Iterator[str]:
         yield text
 
 
-def _lines(paths: Iterable[str | PathLike]) -> Iterator[str]:
+def lines_of_files(paths: Iterable[str | PathLike]) -> Iterator[str]:
     for path in paths:
         with open(path, "rb") as file:
-            for number, line in enumerate(file, start=1):
-                try:
-                    yield line.rstrip(b"\r\n").decode("utf-8-sig" if number == 1 else "utf-8")
-                except UnicodeDecodeError as error:
-                    raise ValueError(f"{path} must be UTF-8 text, but line {number} is not: {error}.") from error
+            yield from read_lines(file, str(path))
+
+
+def read_lines(file: Iterable[bytes], name: str = "the file") -> Iterator[str]:
+    """Decode the lines of a UTF-8 file, without their line feeds, carriage returns and byte order mark.
+
+    Only a line feed ends a line, so a file has the lines that `wc -l` counts. `str.splitlines()` also splits at U+2028,
+    at form feeds and at other characters that occur within a text.
+
+    Args:
+        file: a file opened in binary mode, or any other iterable of lines.
+        name: name of the file in error messages.
+
+    Raises:
+        ValueError: a line is not UTF-8; the message gives its number.
+    """
+    for number, line in enumerate(file, start=1):
+        try:
+            yield line.rstrip(b"\r\n").decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{name} must be UTF-8 text, but line {number} is not: {error}.") from error

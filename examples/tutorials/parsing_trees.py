@@ -12,7 +12,7 @@ from pathlib import Path
 
 from nltk import Tree
 
-from modeling_random_transformer.utils.text import read_lines
+from modeling_random_transformer.tokenization_random_transformer import read_lines
 
 TERMINAL = "XX"
 ROOTS = ("", "ROOT", "S1", "TOP")  # of treebanks and parsers; they are not constituents

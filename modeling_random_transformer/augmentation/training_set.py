@@ -111,13 +111,7 @@ class TrainingSet:
         is_in_use: the training of the student has begun, so that the training set must not change.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        arguments: DistillationArguments,
-        original: Sequence[Corpus] = (),
-        is_in_use: bool = False,
-    ):
+    def __init__(self, folder: Path, arguments: DistillationArguments, original: Sequence[Corpus], is_in_use: bool):
         self.folder, self.arguments, self.original = folder, arguments, original
         # A stage is repeated with changed inputs, unless the student has been trained on its files.
         self.stage = partial(run_stage, folder / RECORD, may_change=not is_in_use)

@@ -46,9 +46,7 @@ def run(program: str, argv: Sequence[str]) -> None:
     arguments = Parser(program, __doc__).parse(Arguments, argv)
     names = (*(field.name for field in fields(BackTranslationOptions)), "chunk_size", "restart")
     options: dict[str, Any] = {name: getattr(arguments, name) for name in names}
-    options |= {"max_batch_tokens": arguments.max_tokens_per_batch}
-    options |= drop_none(num_beams=arguments.num_beams, temperature=arguments.temperature)
-    options |= drop_none(src_lang=arguments.source_lang, tgt_lang=arguments.target_lang)
+    options |= drop_none(num_beams=arguments.num_beams, temperature=arguments.temperature) | arguments.text_options
     files = arguments.input, arguments.output_source, arguments.output_target
     with arguments.load() as (model, tokenizer):
         report = back_translate(*files, model, tokenizer, **options)

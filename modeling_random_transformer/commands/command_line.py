@@ -16,7 +16,7 @@ from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
 from transformers import HfArgumentParser
 
 from ..configuration_random_transformer import RandomTransformerConfig
-from ..inputs_random_transformer import CHUNK_SIZE
+from ..inputs_random_transformer import CHUNK_SIZE, drop_none
 from ..utils import DTYPES, read_json
 from ..utils.compressed_files import STANDARD_STREAM, is_readable, is_standard_stream, write_binary
 from ..utils.distributed import start_processes
@@ -270,6 +270,12 @@ class InferenceArguments:
     dtype: str = field(default="auto", metadata={"choices": ("auto", *DTYPES)})
     device: str | None = None
     restart: bool = False
+
+    @property
+    def text_options(self) -> dict[str, Any]:
+        """The options of `translate` and `score_pairs` that are arguments of all of these commands."""
+        languages = drop_none(src_lang=self.source_lang, tgt_lang=self.target_lang)
+        return {"max_batch_tokens": self.max_tokens_per_batch, **languages}
 
     @contextmanager
     def load(self, from_file_to_file: bool = True, **engine_options: Any) -> Iterator[tuple[Any, Any]]:

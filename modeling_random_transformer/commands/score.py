@@ -34,7 +34,7 @@ from ..inference.evaluation import VARIANTS, score_variant
 from ..inference.scoring import score_pairs
 from ..inference.scoring_files import score_file, score_line, valid_pairs
 from ..inference.translation_files import FORMATS
-from ..inputs_random_transformer import drop_none, name_lines_in_errors
+from ..inputs_random_transformer import name_lines_in_errors
 from ..utils.atomic_files import write_atomically
 from ..utils.compressed_files import check_output, stream_name
 from ..utils.text import encode_lines
@@ -106,8 +106,7 @@ class Arguments(InferenceArguments):
     @property
     def options(self) -> dict[str, Any]:
         """The options of `score_pairs` and `alignments`."""
-        options: dict[str, Any] = {"src_lang": self.source_lang, "tgt_lang": self.target_lang}
-        options |= {"max_batch_tokens": self.max_tokens_per_batch, "truncation": self.truncation}
+        options = {**self.text_options, "truncation": self.truncation}
         return options if self.alignments else {**options, "token_scores": self.token_scores}
 
 
@@ -148,9 +147,6 @@ def print_variant(arguments: Arguments, variant: str) -> None:
     """Print BLEU and its signature."""
     files = arguments.input, arguments.target_file
     translations, references = (list(read_texts(Path(str(path)))) for path in files)
-    if len(translations) != len(references):
-        counts = f"{len(references)}, got {len(translations)}"
-        raise ValueError(f"--input must have as many lines as --target_file, {counts}.")
     result = score_variant(translations, references, variant, arguments.target_lang)
     print(f"bleu {result['score']:.2f} {result['signature']}")
 
@@ -165,11 +161,10 @@ def write_report(arguments: Arguments, folder: Path, path: Path) -> None:
     if arguments.train_source_file is not None:
         training = arguments.corpus("train_source_file", "train_target_file")
     checkpoint = newest_complete(folder)
-    options: dict[str, Any] = {"title": folder.resolve().name, "max_batch_tokens": arguments.max_tokens_per_batch}
-    options |= drop_none(src_lang=arguments.source_lang, tgt_lang=arguments.target_lang)
-    options["history"] = () if checkpoint is None else state_of(checkpoint).log_history
+    about: dict[str, Any] = {"title": folder.resolve().name}
+    about["history"] = () if checkpoint is None else state_of(checkpoint).log_history
     with arguments.load(from_file_to_file=False) as (model, tokenizer):
-        made = make_report(model, tokenizer, test, training, **options)
+        made = make_report(model, tokenizer, test, training, **about, **arguments.text_options)
     write_atomically(path, [made.html().encode()])
 
 

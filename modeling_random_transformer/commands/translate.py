@@ -113,15 +113,13 @@ class Arguments(EngineArguments, InferenceArguments):
         return {
             "num_beams": self.num_beams or (1 if self.sample else 4),
             "length_penalty": self.length_penalty,
-            "max_batch_tokens": self.max_tokens_per_batch,
+            **self.text_options,
             "max_source_tokens": self.max_source_tokens,
             "split_sentences": self.split_sentences,
             "glossary": self.terms,
             "n_best": self.n_best,
             "mbr": self.mbr,
             "seed": self.seed if self.sample or self.mbr else None,
-            "src_lang": self.source_lang,
-            "tgt_lang": self.target_lang,
             **(sampling if self.sample else {}),
         }
 

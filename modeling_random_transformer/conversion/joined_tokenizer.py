@@ -8,9 +8,8 @@ from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-from ..tokenization_random_transformer import SPECIAL_TOKENS, RandomTransformerTokenizer
+from ..tokenization_random_transformer import SPECIAL_TOKENS, RandomTransformerTokenizer, read_lines
 from ..utils.errors import format_names, format_value
-from ..utils.text import read_lines
 from .sentencepiece import from_sentencepiece
 from .weights import Converted
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
+from ..tokenization_random_transformer import read_lines
 from ..utils.errors import format_names, format_value
-from ..utils.text import read_lines
 from .marian import write_json
 from .sentencepiece import UNKNOWN, read_model
 from .untrusted import is_hidden, read_yaml

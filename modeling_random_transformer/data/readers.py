@@ -19,9 +19,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from ..tokenization_random_transformer import read_lines
 from ..utils.compressed_files import file_format, open_binary, stream_name
 from ..utils.errors import format_names, reraise_as_value_error
-from ..utils.text import read_lines
 
 TEXT_KEY = "text"
 TRANSLATION = "translation"  # the column of `datasets` with texts by language

@@ -18,7 +18,8 @@ All of them take any model of `AutoModelForSeq2SeqLM`. The metrics of `evaluatio
 """
 
 from ..inputs_random_transformer import longest_target
-from ..utils.text import encode_lines, one_line, read_lines
+from ..tokenization_random_transformer import read_lines
+from ..utils.text import encode_lines, one_line
 from .alignments import alignments
 from .glossary import Glossary
 from .html_translation import translate_html

@@ -31,13 +31,14 @@ from ..inputs_random_transformer import (
 )
 from ..jobs import Job
 from ..pipeline_random_transformer import Seq2SeqPipeline
+from ..tokenization_random_transformer import read_lines
 from ..utils import progress_bar
 from ..utils.atomic_files import remove_if_empty, remove_written, write_atomically
 from ..utils.compressed_files import check_output, check_plain_text, open_binary, stream_name, write_binary
 from ..utils.digests import model_digest
 from ..utils.distributed import call_on_main_process, exclusive
 from ..utils.errors import reraise_as_value_error
-from ..utils.text import encode_lines, read_lines
+from ..utils.text import encode_lines
 from .translation import Candidate, TranslationOptions, open_pipeline, translate_chunk, with_prefixes
 
 FORMATS = ("text", "jsonl")

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from ..ops_random_transformer import LOSS_CHUNK_CPU, LOSS_CHUNK_GPU, reciprocal, smoothed_cross_entropy
+from ..ops_random_transformer import loss_chunk, reciprocal, smoothed_cross_entropy
 
 
 class SmoothedCrossEntropy:
@@ -87,7 +87,7 @@ def symmetric_divergence(logits: Tensor, labels: Tensor, count: Tensor | int) ->
     """
     passes = logits.unflatten(0, (2, -1)).flatten(1, 2)  # [2, tokens, vocab_size]
     weights = (labels.flatten() != -100) * reciprocal(count, logits)
-    size = max(1, (LOSS_CHUNK_CPU if logits.device.type == "cpu" else LOSS_CHUNK_GPU) // logits.shape[-1])
+    size = loss_chunk(logits)
     parts = zip(passes.split(size, dim=1), weights.split(size), strict=True)
     options: Any = {"use_reentrant": False, "preserve_rng_state": False}
     return torch.stack([checkpoint(_weighted_divergence, *part, **options) for part in parts]).sum()

@@ -140,19 +140,17 @@ def build_model(
         ValueError: the configuration is invalid, or saved weights are incomplete.
     """
     set_seed(args.seed)  # random weights depend on the seed only, not on earlier random numbers
-    model = _new_model(model_args, tokenizer) if model_args.model_name_or_path is None else _saved_model(model_args)
-    if model_args.model_name_or_path is not None and model_args.has_new_vocabulary:
-        model = with_vocabulary(model, load_tokenizer(model_args.model_name_or_path), tokenizer)
+    if model_args.model_name_or_path is None:
+        config = model_args.config(len(tokenizer), **special_ids(tokenizer))
+        model = RandomTransformerForConditionalGeneration(config)
+    else:
+        model = _saved_model(model_args)
+        if model_args.has_new_vocabulary:
+            model = with_vocabulary(model, load_tokenizer(model_args.model_name_or_path), tokenizer)
     model.generation_config.update(max_length=model.config.max_position_embeddings, **args.generation_kwargs)
     if args.tp_size * args.fsdp_size > 1:
         model = _sharded(model, args)
     return model if model_args.lora_rank is None else _with_adapter(model, model_args)
-
-
-def _new_model(
-    model_args: ModelArguments, tokenizer: PreTrainedTokenizerBase
-) -> RandomTransformerForConditionalGeneration:
-    return RandomTransformerForConditionalGeneration(model_args.config(len(tokenizer), **special_ids(tokenizer)))
 
 
 def _saved_model(model_args: ModelArguments) -> RandomTransformerForConditionalGeneration:

@@ -1,31 +1,10 @@
-"""Lines of UTF-8 text, and tables. Only a line feed ends a line, so a file has the lines that `wc -l` counts.
-
-`str.splitlines()` also splits at U+2028, at form feeds and at other characters that occur within a text.
-"""
+"""Texts as lines, and tables. `read_lines` is in `tokenization_random_transformer`."""
 
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 LINE_BREAK = re.compile(r"\r\n|\r|\n")
-
-
-def read_lines(file: Iterable[bytes], name: str = "the file", first: int = 1) -> Iterator[str]:
-    """Decode the lines of a UTF-8 file, without their line feeds, carriage returns and byte order mark.
-
-    Args:
-        file: a file opened in binary mode, or any other iterable of lines.
-        name: name of the file in error messages.
-        first: number of the first line.
-
-    Raises:
-        ValueError: a line is not UTF-8; the message gives its number.
-    """
-    for number, line in enumerate(file, start=first):
-        try:
-            yield line.rstrip(b"\r\n").decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{name} must be UTF-8 text, but line {number} is not: {error}.") from error
 
 
 def one_line(text: str) -> str:

@@ -214,7 +214,7 @@ def test_student_of_a_converted_marian_model(tmp_path):
 
 
 def test_translations_with_the_lowest_scores_per_token_are_dropped(tmp_path):
-    corpus = TrainingSet(tmp_path, DistillationArguments(["x"], ["-"]))
+    corpus = TrainingSet(tmp_path, DistillationArguments(["x"], ["-"]), [], False)
     corpus.scores.write_text("-9.0\t9\n\n-4.0\t2\n-1.0\t4\n-6.0\t2\n")  # a translation is blank
     assert corpus.worst(0.25) == {3}
     assert corpus.worst(0.5) == {1, 3}
@@ -233,7 +233,7 @@ def test_interpolation_chooses_the_translations_nearest_to_the_references(transl
     for count in (5, 3):
         references = [candidates[-1] for candidates in n_best[:count]]
         original = write_pairs(tmp_path, "aligned", [*zip(texts, references, strict=False)])
-        corpus = TrainingSet(tmp_path / "work", options, [original])
+        corpus = TrainingSet(tmp_path / "work", options, [original], False)
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\n".join(texts[3:]).encode())))
         report = corpus.make(translator, tokenizer, 256)
         expected = [*references, *(candidates[0] for candidates in n_best[count:])]
