@@ -7,9 +7,9 @@ from typing import Any
 from torch import Tensor
 
 from ..utils import read_json
-from ..utils.errors import format_names, format_value
+from ..utils.errors import format_value
 from .embeddings import learn_positions, map_embeddings
-from .joined_tokenizer import JoinedTokenizer, find_file, join_bpe, join_sentencepiece, name_tokens, read_codes
+from .joined_tokenizer import JoinedTokenizer, find_file, join_files, name_tokens
 from .options import OFF, RATE, SIZE, Kind, Option, equal, flatten, invalid, is_number, one_of, read_stacks
 from .untrusted import read_checkpoint
 from .weights import STACKS, ConversionReport, Converted, NameTable, StateDictMapper, save_conversion
@@ -182,12 +182,8 @@ def make_tokenizer(folder: Path, options: Mapping[str, Any]) -> JoinedTokenizer:
     kind = next((name for name in ("sentencepiece", "bpe") if name in transforms), None)
     source, target = read_vocabularies(folder / "vocab.json", kind == "bpe")
     stored = [options.get(f"transforms_configs.{kind}.{side}_subword_model") for side in SIDES.values()]
-    files = list(dict.fromkeys(find_file(folder, path) for path in stored if kind))
-    if kind == "sentencepiece":
-        if len(files) > 1:
-            raise ValueError(f"tgt_subword_model must be src_subword_model, got {format_names(map(str, files))}.")
-        return join_sentencepiece(files[0], source, target, source_eos=False)
-    return join_bpe(source, target, [read_codes(file) for file in files], source_eos=False)
+    files = (find_file(folder, path) for path in stored if kind)
+    return join_files(kind == "sentencepiece", files, source, target, source_eos=False)
 
 
 def read_vocabularies(path: Path, as_pieces: bool) -> list[dict[str, int]]:

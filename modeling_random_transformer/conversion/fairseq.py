@@ -13,7 +13,7 @@ from ..utils.errors import format_names, format_value, printable
 from .embeddings import Rows, learn_positions, map_embeddings
 from .joined_tokenizer import JoinedTokenizer, join_bpe, numbered_lines, piece_of, read_codes
 from .options import NEGATED, OFF, PRE_NORM, RATE, SIZE, TRAINING, Kind, Option, invalid, one_of, read_options
-from .untrusted import is_hidden, is_state_dict, read_checkpoint
+from .untrusted import is_hidden, read_checkpoint, state_dict_in
 from .weights import STACKS, ConversionReport, Converted, NameTable, StateDictMapper, save_conversion
 
 FIRST_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
@@ -177,8 +177,7 @@ def read_stored(checkpoint: Any, origin: str, num_heads: int | None) -> dict[str
     """
     if not isinstance(checkpoint, Mapping) or not isinstance(checkpoint.get("model"), Mapping):
         raise ValueError(f"{origin} must be a fairseq checkpoint with 'args' or 'cfg' and 'model', got none.")
-    if not is_state_dict(checkpoint["model"]):
-        raise ValueError(f"'model' of {origin} must be a state dict of named tensors.")
+    state_dict_in(checkpoint, origin, "model")
     options = dict(as_mapping(checkpoint.get("args")) or as_mapping(as_mapping(checkpoint.get("cfg")).get("model")))
     if not options:
         raise ValueError(f"{origin} must contain the model's options as 'args' or in 'cfg', got neither.")

@@ -12,7 +12,7 @@ from tokenizers import normalizers
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ..utils.errors import format_value
 from .embeddings import map_embeddings
-from .joined_tokenizer import JoinedTokenizer, find_file, join_bpe, join_sentencepiece, read_codes, read_tokens
+from .joined_tokenizer import JoinedTokenizer, find_file, join_files, read_tokens
 from .options import (
     FLAG,
     MAX_DEPTH,
@@ -29,7 +29,7 @@ from .options import (
     one_of,
     read_stacks,
 )
-from .untrusted import is_state_dict, read_checkpoint, read_yaml
+from .untrusted import read_checkpoint, read_yaml, state_dict_in
 from .weights import STACKS, ConversionReport, Converted, NameTable, StateDictMapper, save_conversion
 
 CHECKPOINTS = ("best.ckpt", "latest.ckpt")  # in a model's folder, which JoeyNMT calls model_dir
@@ -153,11 +153,7 @@ def read_config(checkpoint: Path) -> dict[str, Any]:
 
 def convert_weights(path: Path, options: Mapping[str, Any], tokenizer: JoinedTokenizer | None) -> Converted:
     """Convert a checkpoint with these options. Arguments and errors are those of `from_joeynmt`."""
-    content = read_checkpoint(path)
-    weights: Any = content.get("model_state") if isinstance(content, Mapping) else None
-    if not is_state_dict(weights):
-        raise ValueError(f"{path} must be a checkpoint of JoeyNMT with a state dict as 'model_state', got none.")
-    mapper = StateDictMapper(str(path), weights)
+    mapper = StateDictMapper(str(path), state_dict_in(read_checkpoint(path), str(path), "model_state"))
     mapper.derive_sizes("feed_forward.pwff_layer.0", "layer_norm")
     mapper.derive_options(OPTIONS, options)
     positions = {"position_embedding": "sinusoidal", "sinusoid_layout": "interleaved"}
@@ -243,13 +239,7 @@ def make_tokenizer(folder: Path, options: Mapping[str, Any]) -> JoinedTokenizer 
     special = {f"{name}_token": options[f"data.special_symbols.{name}_token"] for name in SPECIAL}
     source, target = (read_tokens(file, special, kind == "subword-nmt") for file in files)
     names = [options[f"data.{side}.tokenizer_cfg.{SEGMENTATIONS[kind]}"] for side in SIDES if kind in SEGMENTATIONS]
-    found = list(dict.fromkeys(find_file(folder, name) for name in names))
-    if kind == "sentencepiece":
-        if len(found) > 1:
-            raise invalid("data.trg.tokenizer_cfg.model_file", f"that of data.src, {found[0].name}", names[1])
-        made = join_sentencepiece(found[0], source, target)
-    else:
-        made = join_bpe(source, target, [read_codes(file) for file in found])
+    made = join_files(kind == "sentencepiece", (find_file(folder, name) for name in names), source, target)
     if options["data.src.lowercase"]:
         backend = made.tokenizer.backend_tokenizer
         steps = [normalizers.Lowercase(), *([backend.normalizer] if backend.normalizer else [])]

@@ -1,6 +1,6 @@
 """One tokenizer for two vocabularies: those of fairseq, JoeyNMT and eole, with BPE codes or a SentencePiece model."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path, PureWindowsPath
@@ -92,6 +92,22 @@ def join_sentencepiece(path: Path, source: Vocabulary, target: Vocabulary, **opt
     if 2 * len(lacking) > len(tokens):
         raise ValueError(f"{path} must be the model of the vocabularies, but has no pieces {format_names(lacking)}.")
     return join(tokenizer, source, target, segments=True)
+
+
+def join_files(
+    is_sentencepiece: bool, files: Iterable[Path], source: Vocabulary, target: Vocabulary, **options: Any
+) -> JoinedTokenizer:
+    """A tokenizer of the SentencePiece models or the BPE codes of both languages, which may be one file.
+
+    Raises:
+        ValueError: a file is damaged, or there are two SentencePiece models.
+    """
+    distinct = list(dict.fromkeys(files))
+    if not is_sentencepiece:
+        return join_bpe(source, target, [read_codes(file) for file in distinct], **options)
+    if len(distinct) > 1:
+        raise ValueError(f"both languages must have one SentencePiece model, got {format_names(map(str, distinct))}.")
+    return join_sentencepiece(distinct[0], source, target, **options)
 
 
 def join(

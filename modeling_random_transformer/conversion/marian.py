@@ -12,13 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from transformers import (
-    BlenderbotForConditionalGeneration,
-    GenerationConfig,
-    MarianMTModel,
-    PegasusForConditionalGeneration,
-    PreTrainedModel,
-)
+import transformers
+from transformers import GenerationConfig, PreTrainedModel
 from transformers.activations import ACT2FN
 
 from ..tokenization_random_transformer import RandomTransformerTokenizer
@@ -27,7 +22,7 @@ from ..utils.errors import format_names, format_value, reraise_as_value_error
 from ..utils.vocabulary import check_tokenizer
 from .embeddings import SOURCE, TARGET, check_ids, map_embeddings, map_position_tables
 from .options import DEPTH, OFF, SIZE, TRAINING, Kind, Option, read_options
-from .untrusted import is_state_dict, read_checkpoint
+from .untrusted import read_checkpoint, state_dict_in
 from .weights import STACKS, ConversionReport, Converted, NameTable, StateDictMapper, save_conversion
 
 
@@ -41,9 +36,9 @@ class NativeClass(NamedTuple):
 
 # By model_type. All have biases in attention, a bias on the logits, and the epsilon of nn.LayerNorm.
 CLASSES = {
-    "marian": NativeClass(MarianMTModel, "post", "sinusoidal"),
-    "pegasus": NativeClass(PegasusForConditionalGeneration, "pre", "sinusoidal"),
-    "blenderbot": NativeClass(BlenderbotForConditionalGeneration, "pre", "learned"),
+    "marian": NativeClass(transformers.MarianMTModel, "post", "sinusoidal"),
+    "pegasus": NativeClass(transformers.PegasusForConditionalGeneration, "pre", "sinusoidal"),
+    "blenderbot": NativeClass(transformers.BlenderbotForConditionalGeneration, "pre", "learned"),
 }
 LAYER_NORM_EPS = 1e-5
 NAMES: NameTable = {
@@ -173,9 +168,7 @@ def load_marian(folder: Path) -> PreTrainedModel:
     files = [folder / name for name in WEIGHTS if (folder / name).is_file()]
     if not files:
         raise ValueError(f"{folder} must contain the weights as {' or '.join(WEIGHTS)}, got neither.")
-    weights = read_checkpoint(files[0])
-    if not is_state_dict(weights):
-        raise ValueError(f"{files[0]} must contain a state dict of named tensors.")
+    weights = state_dict_in(read_checkpoint(files[0]), str(files[0]))
     # Old folders have the options of the search in config.json.
     search = "generation_config.json" if (folder / "generation_config.json").is_file() else "config.json"
     with reraise_as_value_error(f"folder must contain a complete Marian model, got {folder}"):

@@ -13,7 +13,7 @@ from ..inputs_random_transformer import check_choice, drop_none
 from ..utils.errors import format_names
 from .embeddings import map_embeddings, map_position_tables
 from .options import OFF, PRE_NORM, RATE, SIZE, Kind, Option, is_number, read_options
-from .untrusted import is_state_dict, read_checkpoint
+from .untrusted import read_checkpoint, state_dict_in
 from .weights import ConversionReport, Converted, NameTable, StateDictMapper, save_conversion
 
 TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
@@ -94,8 +94,7 @@ def from_torch_transformer(
     for name in token_ids:
         check_choice(TOKEN_IDS, token_ids=name)
     weights = transformer.state_dict() if isinstance(transformer, nn.Transformer) else transformer
-    if not is_state_dict(weights):
-        raise ValueError("transformer must be an nn.Transformer or a state dict of named tensors.")
+    weights = state_dict_in(weights, "transformer")
     mapper = StateDictMapper("nn.Transformer", {**weights, **outer_weights(embedding, output, positions)})
     mapper.derive_sizes("linear1", "norm")
     mapper.derive_options(OPTIONS, options)
@@ -142,7 +141,7 @@ def convert_torch_transformer(
         ValueError: see `from_torch_transformer`; or the file does not match the description. In this case, nothing is
             written.
     """
-    weights = read_state_dict(Path(checkpoint), key)
+    weights = state_dict_in(read_checkpoint(checkpoint), str(checkpoint), key)
     mapper = StateDictMapper(str(checkpoint), {name: weights[name] for name in weights if name not in ignore})
     tables = () if positions[0] in POSITIONS else positions
     outputs = () if output_layer is None else (f"{output_layer}.weight", f"{output_layer}.bias")
@@ -159,20 +158,6 @@ def convert_torch_transformer(
     report = save_conversion(output, convert, None)
     report.unused.update(dict.fromkeys(ignore, "ignored on request"))
     return report
-
-
-def read_state_dict(checkpoint: Path, key: str | None) -> Mapping[str, Tensor]:
-    """The state dict in a file, or at a key of the file's content.
-
-    Raises:
-        ValueError: the file cannot be read, or there is no state dict.
-    """
-    content = read_checkpoint(checkpoint)
-    weights: Any = content.get(key) if key and isinstance(content, dict) else content
-    if not is_state_dict(weights):
-        found = format_names(map(str, content)) if isinstance(content, dict) else type(content).__name__
-        raise ValueError(f"key must name the state dict in {checkpoint}, got {key!r}; the file contains {found}.")
-    return weights
 
 
 def outer_weights(embedding: Any, output: Any, positions: Any) -> dict[str, Tensor]:

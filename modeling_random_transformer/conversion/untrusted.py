@@ -20,7 +20,7 @@ import yaml
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ..utils.errors import reraise_as_value_error
+from ..utils.errors import format_names, reraise_as_value_error
 
 MAX_YAML_BYTES = 2**18  # PyYAML parses some 100 kB per second
 MAX_DIGITS = 50  # of a number; its value may be 10 to this power
@@ -55,13 +55,18 @@ def is_hidden(path: PurePath) -> bool:
     return path.name.startswith(".")
 
 
-def is_state_dict(value: Any) -> bool:
-    """Whether this is a non-empty dictionary of named tensors."""
-    return (
-        isinstance(value, Mapping)
-        and bool(value)
-        and all(isinstance(name, str) and isinstance(weight, Tensor) for name, weight in value.items())
-    )
+def state_dict_in(content: Any, origin: str, key: str | None = None) -> Mapping[str, Tensor]:
+    """The state dict at a key of a checkpoint, or the checkpoint itself without a key.
+
+    Raises:
+        ValueError: this is not a mapping of names to tensors, or it is empty.
+    """
+    found: Any = content.get(key) if key and isinstance(content, Mapping) else content
+    tensors = isinstance(found, Mapping) and all(isinstance(weight, Tensor) for weight in found.values())
+    if not found or not tensors or not all(isinstance(name, str) for name in found):
+        keys = format_names(map(str, content)) if isinstance(content, Mapping) else type(content).__name__
+        raise ValueError(f"{key or 'content'!r} of {origin} must be a state dict of named tensors, got {keys}.")
+    return found
 
 
 def read_checkpoint(path: str | Path) -> Any:

@@ -10,15 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor
-from transformers import (
-    AutoModelForSeq2SeqLM,
-    AutoTokenizer,
-    GenerationConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
-)
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..conversion.marian import CLASSES, COMMON_FIELDS, LAYER_NORM_EPS, OPTIONS, SAME, SETTINGS, NativeClass, write_json
@@ -53,14 +47,16 @@ def save(
         check_choice(languages, src_lang=tokenizer.src_lang)
     native = native_model(model)
     search = {name: value for name, value in model.generation_config.to_dict().items() if not name.startswith("_")}
-    native.generation_config = GenerationConfig.from_dict(search | {"forced_bos_token_id": forced})
+    native.generation_config = transformers.GenerationConfig.from_dict(search | {"forced_bos_token_id": forced})
     native.to(getattr(torch, dtype)).save_pretrained(folder)
     save_tokenizer(tokenizer, folder)
 
 
 def load(folder: str | PathLike) -> Translate:
     """Load an exported model as a function that translates sentences."""
-    return translate_fn(AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder))
+    return translate_fn(
+        transformers.AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    )
 
 
 @torch.no_grad()
@@ -168,7 +164,7 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     backend.no_truncation()
     settings = {name: value for name, value in tokenizer.init_kwargs.items() if name in SETTINGS}
     settings["model_max_length"] = tokenizer.model_max_length  # it may have been set later
-    PreTrainedTokenizerFast(tokenizer_object=backend, **settings).save_pretrained(folder)
+    transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **settings).save_pretrained(folder)
     # As transformers 4 names the class and other special tokens. Its default would be segment ids too.
     file, inputs = folder / "tokenizer_config.json", RandomTransformerTokenizer.model_input_names
     stored = read_json(file) | {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": inputs}

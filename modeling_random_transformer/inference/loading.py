@@ -7,16 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from torch import nn
-from transformers import (
-    CONFIG_MAPPING,
-    AutoConfig,
-    AutoModelForSeq2SeqLM,
-    AutoTokenizer,
-    GenerationConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.tokenization_utils_base import LARGE_INTEGER
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME, logging
 
@@ -128,7 +121,7 @@ def load_model(folder: Path, dtype: str) -> PreTrainedModel:
     file = next((name for name in (ADAPTER, *WEIGHT_FILES) if (folder / name).is_file()), SAFE_WEIGHTS_NAME)
     with reraise_as_value_error(file):
         # Mismatched shapes are collected instead of raised, because transformers' error is a multi-line table.
-        model, found = AutoModelForSeq2SeqLM.from_pretrained(
+        model, found = transformers.AutoModelForSeq2SeqLM.from_pretrained(
             folder,
             **dtype_options(config, dtype),
             trust_remote_code=False,
@@ -153,7 +146,7 @@ def check_generation_config(folder: Path) -> None:
         ValueError: the file is damaged.
     """
     with reraise_as_value_error(GENERATION):
-        for name, value in GenerationConfig.from_pretrained(folder).to_dict().items():
+        for name, value in transformers.GenerationConfig.from_pretrained(folder).to_dict().items():
             ids = value if isinstance(value, list) else [value]
             if name.endswith("token_id") and value is not None and {type(token) for token in ids} != {int}:
                 raise ValueError(f"{name} must be a token id or several, got {format_value(value)}.")
@@ -169,9 +162,9 @@ def check_config(folder: Path) -> Any:
         return None
     model_type = read_json(folder / CONFIG).get("model_type")
     with reraise_as_value_error(CONFIG):
-        if model_type not in CONFIG_MAPPING:
+        if model_type not in transformers.CONFIG_MAPPING:
             raise ValueError(f"model_type must be an architecture of transformers, got {format_value(model_type)}.")
-        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        return transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False)
 
 
 def dtype_options(config: Any, dtype: str) -> dict[str, Any]:
@@ -188,7 +181,7 @@ def dtype_options(config: Any, dtype: str) -> dict[str, Any]:
 def load_tokenizer(folder: Path, config: Any) -> PreTrainedTokenizerBase:
     """Load the tokenizer, which must have a padding token and the vocabulary of the model."""
     with reraise_as_value_error(f"{TOKENIZER} or {TOKENIZER_CONFIG}"):
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         if tokenizer.pad_token_id is None:
             raise ValueError("pad_token must be given.")
         check_positive(model_max_length=tokenizer.model_max_length)

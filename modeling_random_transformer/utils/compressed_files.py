@@ -67,15 +67,10 @@ def check_output(name: str, path: str | PathLike, **inputs: Path | None) -> None
             raise ValueError(f"{name} must differ from {other}, got {str(given)!r} for both.")
 
 
-def uncompressed_suffix(path: str | PathLike) -> str:
-    """The suffix before `.gz` or `.zst`: `".tsv"` for `a.tsv` and for `a.tsv.gz`."""
-    path = Path(path)
-    return path.with_suffix("").suffix if path.suffix in FORMATS else path.suffix
-
-
 def file_format(path: str | PathLike) -> str:
     """`"tsv"`, `"csv"`, `"jsonl"`, `"parquet"` or `"text"`, by the suffix before `.gz` or `.zst`."""
-    return TEXT_FORMATS.get(uncompressed_suffix(path), "text")
+    path = Path(path)
+    return TEXT_FORMATS.get((path.with_suffix("") if path.suffix in FORMATS else path).suffix, "text")
 
 
 def check_plain_text(name: str, path: str | PathLike) -> None:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from modeling_random_transformer.utils.compressed_files import create_binaries, open_binary, uncompressed_suffix
+from modeling_random_transformer.utils.compressed_files import create_binaries, file_format, open_binary
 
 SUFFIXES = ["", ".gz", ".zst"]
 LINES = [f"line {number} \u2028 of the file\n".encode() for number in range(3000)]
@@ -85,7 +85,7 @@ def test_zstandard_requires_pyarrow(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "suffix"), [("a.tsv", ".tsv"), ("a.tsv.gz", ".tsv"), ("a.zst", ""), ("a.b.en", ".en")]
+    ("name", "expected"), [("a.tsv", "tsv"), ("a.json.gz", "jsonl"), ("a.zst", "text"), ("a.tsv.en", "text")]
 )
-def test_uncompressed_suffix(name, suffix):
-    assert uncompressed_suffix(name) == suffix
+def test_file_format(name, expected):
+    assert file_format(name) == expected
