@@ -260,9 +260,8 @@ class RandomTransformerConfig(PretrainedConfig):
 
 def _width_of_heads(config: RandomTransformerConfig) -> int:
     if config.d_model % config.num_heads:
-        raise ValueError(
-            f"d_model must be a multiple of num_heads={config.num_heads} unless d_k is given, got {config.d_model}."
-        )
+        allowed = f"a multiple of num_heads={config.num_heads} unless d_k is given"
+        raise ValueError(f"d_model must be {allowed}, got {config.d_model}.")
     return config.d_model // config.num_heads
 
 

@@ -299,9 +299,8 @@ class BeamAttention:
     def attend_to_target(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """`[batch, heads · d_k]` and `[batch, heads · d_v]` → `[batch, heads · d_v]`."""
         cache = self.cache
-        keys, values, mask = cache.append(
-            self.index, cache.split_heads(key, self.d_k), cache.split_heads(value, self.d_v)
-        )
+        own = cache.split_heads(key, self.d_k), cache.split_heads(value, self.d_v)
+        keys, values, mask = cache.append(self.index, *own)
         outputs = self.attend(cache.split_heads(query, self.d_k), keys, values, mask, self.scale)
         return outputs.transpose(1, 2).reshape(len(query), -1)
 
@@ -724,11 +723,8 @@ class RandomTransformerGenerationMixin(GenerationMixin):
         """The inputs of the next pass; for the fast decoder with the `step` that computes it."""
         if isinstance(past_key_values, FastDecodingCache):
             if next_sequence_length == 1 and past_key_values.get_seq_length() > 0:
-                return {
-                    "decoder_input_ids": input_ids[:, -1:],
-                    "past_key_values": past_key_values,
-                    "step": past_key_values.begin_steps(self, attention_mask),
-                }
+                step = past_key_values.begin_steps(self, attention_mask)
+                return {"decoder_input_ids": input_ids[:, -1:], "past_key_values": past_key_values, "step": step}
             past_key_values.end_steps()  # the modules process several tokens
         given = {"past_key_values": past_key_values, "attention_mask": attention_mask, **kwargs}
         return super().prepare_inputs_for_generation(input_ids, next_sequence_length, **given)

@@ -65,10 +65,8 @@ class Job:
         other = {key: pair for key, pair in differences.items() if not may_change(key, *pair)}
         if other:
             listed = "; ".join(f"{key} was {was}, now {now}" for key, (was, now) in other.items())
-            raise ValueError(
-                f"{self.path.parent} must contain an earlier attempt with the same inputs and options, got one with "
-                f"other values ({listed}): {self.advice}."
-            )
+            allowed, found = "an earlier attempt with the same inputs and options", f"one with other values ({listed})"
+            raise ValueError(f"{self.path.parent} must contain {allowed}, got {found}: {self.advice}.")
         if stage is None:
             stage = self.stages[name] = Stage(self)
         elif not differences and not (stage.is_finished and stage.changed_files()):

@@ -319,9 +319,8 @@ class RandomTransformerAttention(nn.Module):
             return key, value
         if of_source:
             cache.is_updated[self.layer_idx] = True
-        return (cache.cross_attention_cache if of_source else cache.self_attention_cache).update(
-            key, value, self.layer_idx
-        )
+        own = cache.cross_attention_cache if of_source else cache.self_attention_cache
+        return own.update(key, value, self.layer_idx)
 
     @staticmethod
     def split_heads(projected: Tensor, width: int) -> Tensor:
@@ -689,8 +688,7 @@ class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel
         indices = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.lm_head(outputs.last_hidden_state[:, indices])
         loss = checked_loss(self, labels, logits.shape[:2], logits, **kwargs)
-        fields = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
-        return Seq2SeqLMOutput(loss=loss, logits=logits, **fields)
+        return Seq2SeqLMOutput(loss=loss, logits=logits, **other_fields(outputs))
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Shift labels right after the start token and replace -100 by padding: `[batch, target_len]` in and out.
@@ -791,9 +789,8 @@ def cross_attention_mask(
     check_shape("encoder_outputs", source_states, "batch", "length", decoder.config.d_model)
     sources, source_len, _ = source_states.shape
     if states.shape[0] % max(sources, 1):
-        raise ValueError(
-            f"decoder_input_ids must have a multiple of the sources' {sources} rows, got {states.shape[0]}."
-        )
+        allowed = f"a multiple of the sources' {sources} rows"
+        raise ValueError(f"decoder_input_ids must have {allowed}, got {states.shape[0]}.")
     check_padding_mask("attention_mask", padding_mask, sources, source_len)
     return create_bidirectional_mask(
         decoder.config,
@@ -809,10 +806,14 @@ def as_encoder_output(outputs: Any) -> BaseModelOutput:
     names = ("last_hidden_state", "hidden_states", "attentions")
     fields = dict(zip(names, outputs, strict=False)) if isinstance(outputs, (tuple, list)) else outputs
     if not isinstance(fields, Mapping) or not isinstance(fields.get("last_hidden_state"), Tensor):
-        raise ValueError(
-            f"encoder_outputs must be a ModelOutput with a last_hidden_state or a tuple, got {type(outputs).__name__}."
-        )
+        found = type(outputs).__name__
+        raise ValueError(f"encoder_outputs must be a ModelOutput with a last_hidden_state or a tuple, got {found}.")
     return BaseModelOutput(**{name: fields.get(name) for name in names})
+
+
+def other_fields(outputs: ModelOutput) -> dict[str, Any]:
+    """What a model with a head returns of the outputs of the model without it: the cache, hidden states, attentions."""
+    return {name: value for name, value in outputs.items() if name != "last_hidden_state"}
 
 
 # Checks of inputs
@@ -920,9 +921,7 @@ class RandomTransformerEncoderHead(RandomTransformerPreTrainedModel):
         outputs = self.model(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)
         logits = self.logits(outputs.last_hidden_state, attention_mask)
         loss = checked_loss(self, labels, self.label_shape(logits, labels), logits, **kwargs)
-        return self.output_class(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
+        return self.output_class(loss=loss, logits=logits, **other_fields(outputs))
 
     def logits(self, states: Tensor, padding_mask: Tensor | None) -> Tensor:
         """The output layer: hidden states `[batch, length, d_model]` and their padding mask → logits."""
@@ -1027,13 +1026,8 @@ class RandomTransformerForQuestionAnswering(RandomTransformerEncoderHead):
         loss = None
         if start_positions is not None and end_positions is not None:
             loss = self.loss_function(start_logits, end_logits, start_positions, end_positions, **kwargs)
-        return QuestionAnsweringModelOutput(
-            loss=loss,
-            start_logits=start_logits,
-            end_logits=end_logits,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-        )
+        logits = {"start_logits": start_logits, "end_logits": end_logits}
+        return QuestionAnsweringModelOutput(loss=loss, **logits, **other_fields(outputs))
 
 
 class RandomTransformerDecoderModel(RandomTransformerBaseModel):
@@ -1112,10 +1106,4 @@ class RandomTransformerForCausalLM(RandomTransformerPreTrainedModel, GenerationM
         indices = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.lm_head(outputs.last_hidden_state[:, indices])
         loss = checked_loss(self, labels, logits.shape[:2], logits, **kwargs)
-        return CausalLMOutputWithPast(
-            loss=loss,
-            logits=logits,
-            past_key_values=outputs.past_key_values,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-        )
+        return CausalLMOutputWithPast(loss=loss, logits=logits, **other_fields(outputs))

@@ -345,9 +345,8 @@ def can_pack(*layers: Any) -> bool:
     weight = layers[0].weight
     elements = sum(layer.weight.numel() for layer in layers)
     alike = len({(layer.bias is None, layer.weight.device, layer.weight.dtype) for layer in layers}) == 1
-    large = weight.is_cpu and elements >= (
-        MIN_PACKED_ELEMENTS if weight.element_size() > 2 else MIN_PACKED_ELEMENTS_HALF
-    )
+    least = MIN_PACKED_ELEMENTS if weight.element_size() > 2 else MIN_PACKED_ELEMENTS_HALF
+    large = weight.is_cpu and elements >= least
     return alike and large and mkldnn_packing_available() and supports_native_matmul(weight.dtype)
 
 

@@ -331,9 +331,8 @@ class RandomTransformerTokenizer(TokenizersBackend):
             if "Missing [UNK] token" not in str(error):
                 raise
             words = ", ".join(map(repr, self.get_vocab()))
-            raise ValueError(
-                f"text must consist of words in the vocabulary ({words}), since the tokenizer has no unk_token."
-            ) from error
+            allowed = f"words in the vocabulary ({words}), since the tokenizer has no unk_token"
+            raise ValueError(f"text must consist of {allowed}.") from error
         if kwargs.get("split_special_tokens") and isinstance(self.backend_tokenizer.model, models.WordLevel):
             self._check_words(encoding)
         return encoding
@@ -406,10 +405,8 @@ def _check_unicode(value: Any) -> None:
             value.encode("utf-8")
         except UnicodeEncodeError as error:
             excerpt = value[max(0, error.start - 20) : error.start + 20]
-            raise ValueError(
-                f"text must not contain lone surrogates, got {value[error.start]!a} at position {error.start}, "
-                f"in {excerpt!a}."
-            ) from error
+            found = f"{value[error.start]!a} at position {error.start}, in {excerpt!a}"
+            raise ValueError(f"text must not contain lone surrogates, got {found}.") from error
     elif isinstance(value, list | tuple | dict):
         for item in value.values() if isinstance(value, dict) else value:
             _check_unicode(item)

@@ -214,10 +214,8 @@ def check(
         raise ValueError(f"test_source_file and test_target_file, or test_file, must be one test set, got {count}.")
     [test] = corpora["test"]
     if {corpus.languages for corpus in corpora["train"]} - {test.languages}:
-        raise ValueError(
-            "source_lang and target_lang must be those of the test set in a distillation, got "
-            f"{data.source_lang} and {data.target_lang}."
-        )
+        found = f"{data.source_lang} and {data.target_lang}"
+        raise ValueError(f"source_lang and target_lang must be those of the test set in a distillation, got {found}.")
     if arguments.interpolate and not corpora["train"]:
         raise ValueError("source_file and target_file, or train_file, must be given with interpolate, got no pairs.")
     if any((folder / name).is_file() for name in (MANIFEST, "config.json")) and not (folder / WORK).is_dir():

@@ -182,7 +182,9 @@ class Recipe:
         """
         with exclusive(self.folder / LOCK, f"output_dir must not be in use, got {self.folder} of another recipe."):
             call_on_main_process(self.check_folder)
-            self.run_stage(DATA, self.inputs_of_data(), lambda: call_on_main_process(self.write_data))
+            sets = {name: fingerprint(corpora) for name, corpora in self.sets().items()}
+            inputs = {"on_invalid": self.data.on_invalid, **sets}
+            self.run_stage(DATA, inputs, lambda: call_on_main_process(self.write_data))
             rows = [self.run_one(number) for number in range(len(self.stages))]
             best = self.best(self.stages[-1].name)
             self.run_stage(RESULT, {"stage": best}, lambda: call_on_main_process(partial(self.save_result, best, rows)))
@@ -275,10 +277,6 @@ class Recipe:
         return values | {"dataset_name": None, "dataset_config_name": None}
 
     # The work of stages
-
-    def inputs_of_data(self) -> dict[str, Any]:
-        """What determines the sets."""
-        return {"on_invalid": self.data.on_invalid, **{name: fingerprint(each) for name, each in self.sets().items()}}
 
     def sets(self) -> dict[str, list[Corpus]]:
         """The corpora of each set that is given."""

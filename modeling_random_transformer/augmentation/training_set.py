@@ -187,9 +187,8 @@ class TrainingSet:
     def worst(self, share: float) -> set[int]:
         """The numbers of the pairs with this share of the lowest scores, among those with a score."""
         with open(self.scores, encoding="utf-8") as file:
-            values = [
-                float(total) / int(tokens) for total, tokens in (line.split("\t")[:2] for line in file if line.strip())
-            ]
+            columns = (line.split("\t") for line in file if line.strip())
+            values = [float(total) / int(tokens) for total, tokens, *_ in columns]
         return set(sorted(range(len(values)), key=values.__getitem__)[: int(share * len(values))])
 
 

@@ -40,12 +40,8 @@ class Parser(HfArgumentParser):
         super().__init__(options, prog=program, description=description, **settings)
 
     def add_argument(self, *names: str, **settings: Any) -> argparse.Action:
-        text, default = settings.get("help"), settings.get("default")
-        if (
-            text
-            and not re.search(r"\((the )?default", text)
-            and default not in (None, False, "", [], argparse.SUPPRESS)
-        ):
+        text, is_shown = settings.get("help"), settings.get("default") not in (None, False, "", [], argparse.SUPPRESS)
+        if text and is_shown and not re.search(r"\((the )?default", text):
             settings["help"] = f"{text} (default: %(default)s)"
         return super().add_argument(*names, **settings)
 
@@ -224,10 +220,8 @@ def model_folder(text: str) -> Path:
         is_adapter = Path(text, "adapter_config.json").is_file()
         hint = " It contains an adapter: merge it first (docs/how_to/fine_tune.md)." if is_adapter else ""
         raise argparse.ArgumentTypeError(f"must contain a saved model, got {text!r}: {error}{hint}") from error
-    if found != RandomTransformerConfig.model_type:
-        raise argparse.ArgumentTypeError(
-            f"must contain a model of type {RandomTransformerConfig.model_type!r}, got {text!r} of type {found!r}."
-        )
+    if found != (expected := RandomTransformerConfig.model_type):
+        raise argparse.ArgumentTypeError(f"must contain a model of type {expected!r}, got {text!r} of type {found!r}.")
     return Path(text)
 
 

@@ -79,10 +79,8 @@ class Arguments:
             raise ValueError(f"--npm_cache must be given with --web only, got {self.npm_cache}.")
         files = (self.shortlist_source, self.shortlist_target)
         if files != (None, None) and (None in files or self.engine != "ctranslate2"):
-            raise ValueError(
-                f"--shortlist_source and --shortlist_target must be given together and with --engine ctranslate2, got "
-                f"{files[0]}, {files[1]} and {self.engine}."
-            )
+            names, found = "--shortlist_source and --shortlist_target", f"{files[0]}, {files[1]} and {self.engine}"
+            raise ValueError(f"{names} must be given together and with --engine ctranslate2, got {found}.")
 
 
 def run(program: str, argv: Sequence[str]) -> int:
@@ -150,10 +148,8 @@ def check_lengths(model: Any, tokenizer: Any, sentences: Sequence[str], engine: 
         limit = min(limit, max(model.config.max_position_embeddings, MIN_POSITIONS))
     longest = max(lengths)
     if longest > limit:
-        raise ValueError(
-            f"sentences must have at most {limit} tokens for {engine}, but sentence {lengths.index(longest) + 1} has "
-            f"{longest}."
-        )
+        found = f"sentence {lengths.index(longest) + 1} has {longest}"
+        raise ValueError(f"sentences must have at most {limit} tokens for {engine}, but {found}.")
 
 
 def read_sentences(path: Path) -> list[str]:

@@ -55,19 +55,12 @@ class Arguments(EngineArguments):
 def run(program: str, argv: Sequence[str]) -> None:
     """Load the models and serve them."""
     arguments = Parser(program, __doc__).parse(Arguments, argv)
-    settings = Settings(
-        max_characters=arguments.max_characters,
-        max_texts=arguments.max_texts,
-        max_waiting=arguments.max_waiting,
-        api_keys=() if arguments.api_keys is None else read_keys(arguments.api_keys),
-        cors_origins=arguments.cors_origins or (),
-    )
+    limits = {name: getattr(arguments, name) for name in ("max_characters", "max_texts", "max_waiting")}
+    keys = () if arguments.api_keys is None else read_keys(arguments.api_keys)
+    settings = Settings(**limits, api_keys=keys, cors_origins=arguments.cors_origins or ())
     device = arguments.device or str(torch.accelerator.current_accelerator(check_available=True) or "cpu")
-    options = {
-        "split_sentences": not arguments.no_split_sentences,
-        "num_beams": arguments.num_beams,
-        "max_batch_tokens": arguments.max_tokens_per_batch,
-    }
+    options = {"split_sentences": not arguments.no_split_sentences, "num_beams": arguments.num_beams}
+    options["max_batch_tokens"] = arguments.max_tokens_per_batch
     directions = load_directions(arguments.model, arguments.dtype, device, options, **arguments.engine_options)
     serve(create_app(directions, settings), arguments.host, arguments.port)
 

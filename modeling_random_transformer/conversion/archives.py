@@ -112,9 +112,8 @@ def choose_model(
     models = sorted(path for path in paths if path.suffix in CONVERTERS and not path.name.endswith(OPTIMIZER))
     if not models:
         found = format_names(map(str, paths)) or "no files"
-        raise ValueError(
-            f"{archive} must contain a .pt file of fairseq or a .npz file of Marian{NOT_PACKED}, got {found}."
-        )
+        allowed = f"a .pt file of fairseq or a .npz file of Marian{NOT_PACKED}"
+        raise ValueError(f"{archive} must contain {allowed}, got {found}.")
     chosen = [path for path in models if name in (None, path.name, str(path))]
     if not chosen or (name is not None and len(chosen) > 1):
         raise ValueError(f"model must be one of {format_names(map(str, models))}, got {name!r}.")

@@ -59,10 +59,9 @@ def map_embeddings(
     output_table = target_table if output is None else mapper.pop(output, dims=2)
     tokens = len(target_table)
     if rows is None and len(source_table) != tokens:
-        mapper.report.notes.append(
-            f"The vocabularies have {len(source_table)} source and {tokens} target tokens. The smaller one is padded "
-            "with rows of zeros. Ids outside the target vocabulary have a probability of 0."
-        )
+        sizes = f"The vocabularies have {len(source_table)} source and {tokens} target tokens."
+        padding = "The smaller one is padded with zeros. Ids outside the target vocabulary have a probability of 0."
+        mapper.report.notes.append(f"{sizes} {padding}")
     source_rows, target_rows = rows or pad_rows(len(source_table), tokens)
     check_row_count(mapper, source, source_table, max(source_rows) + 1)
     check_row_count(mapper, target or source, target_table, max(target_rows) + 1)
@@ -180,10 +179,9 @@ def learn_positions(
     mapper.derive_config("the positions of both stacks", position_embedding="learned", position_offset=offset)
     mapper.derive_config("their number", max_position_embeddings=rows - offset)
     if None in names:
-        mapper.report.notes.append(
-            f"{origin}'s sinusoids differ from this model's (their frequencies are spaced by d_model / 2 - 1). Their "
-            "values became a table of learned positions, which training updates."
-        )
+        difference = "differ from this model's (their frequencies are spaced by d_model / 2 - 1)"
+        learned = "Their values became a table of learned positions, which training updates."
+        mapper.report.notes.append(f"{origin}'s sinusoids {difference}. {learned}")
     mapper.report.notes.append(f"Texts can have at most {rows - offset} tokens, the number of positions.")
 
 

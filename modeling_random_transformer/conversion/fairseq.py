@@ -214,9 +214,8 @@ def convert_weights(content: Mapping[str, Any], options: Mapping[str, Any], orig
     if options.get("no_token_positional_embeddings"):
         mapper.derive_config("no_token_positional_embeddings", position_embedding="none")
     else:
-        tables = [
-            f"{stack}.embed_positions.weight" if options.get(f"{stack}_learned_pos") else None for stack in STACKS
-        ]
+        learned = [stack for stack in STACKS if options.get(f"{stack}_learned_pos")]
+        tables = [f"{stack}.embed_positions.weight" if stack in learned else None for stack in STACKS]
         length = max(options["max_source_positions"], options["max_target_positions"])
         learn_positions(mapper, (tables[0], tables[1]), length, FIRST_POSITION, "fairseq")
     mapper.rename(NAMES)

@@ -218,10 +218,8 @@ def set_search_options(
         config.num_beams = beams
         report.notes.append(f"testing.beam_size={beams} was copied.")
     if beams != 1 and is_number(alpha) and alpha > 0:
-        report.notes.append(
-            f"testing.beam_alpha={format_value(alpha)} was dropped: JoeyNMT divides scores by "
-            "((5 + length) / 6)^alpha, generate() by length^length_penalty (1.0 by default)."
-        )
+        reason = "JoeyNMT divides scores by ((5 + length) / 6)^alpha, generate() by length^length_penalty (default: 1)"
+        report.notes.append(f"testing.beam_alpha={format_value(alpha)} was dropped: {reason}.")
 
 
 def make_tokenizer(folder: Path, options: Mapping[str, Any]) -> JoinedTokenizer | None:

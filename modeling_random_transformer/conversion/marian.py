@@ -45,7 +45,7 @@ NAMES: NameTable = {
     "model.{stack}.layers.{i}.{module}.{p}": "model.{stack}.layers.{i}.{module}.{p}",
     "model.{stack}.layer_norm.{p}": "model.{stack}.layer_norm.{p}",
 }
-ON = Kind("on", bool)
+ON, ACTIVATION = Kind("on", bool), Kind("a name in ACT2FN", lambda name: name in ACT2FN)
 # Of related models. These classes do not compute them, but a config.json may contain them.
 NORMS = {
     order: (
@@ -55,9 +55,7 @@ NORMS = {
     for order, kind in (("post", OFF), ("pre", ON))
 }
 OPTIONS = (
-    Option(
-        "activation_function", Kind("a name in ACT2FN", lambda name: name in ACT2FN), fields=("activation_function",)
-    ),
+    Option("activation_function", ACTIVATION, fields=("activation_function",)),
     *(Option(f"{stack}_layers", DEPTH, fields=(f"{stack}_layers",)) for stack in STACKS),
     Option("encoder_attention_heads", SIZE, fields=("num_heads",)),
     Option("encoder_ffn_dim", SIZE, fields=("d_ff",)),
@@ -175,9 +173,8 @@ def load_marian(folder: Path) -> PreTrainedModel:
         config = native.model.config_class.from_dict(stored)
         read_options(config.to_dict(), OPTIONS, SAME)  # before a model of any size is built
         dtype = reduce(torch.promote_types, {weight.dtype for weight in weights.values()})
-        model, loading = native.model.from_pretrained(
-            None, config=config, state_dict=weights, dtype=dtype, output_loading_info=True, ignore_mismatched_sizes=True
-        )
+        given = {"config": config, "state_dict": weights, "dtype": dtype, "ignore_mismatched_sizes": True}
+        model, loading = native.model.from_pretrained(None, output_loading_info=True, **given)
         model.generation_config = GenerationConfig.from_pretrained(folder, search)
     for kind in ("mismatched_keys", "unexpected_keys", "missing_keys"):
         if names := sorted(str(key[0] if isinstance(key, tuple) else key) for key in loading[kind]):

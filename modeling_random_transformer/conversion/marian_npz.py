@@ -40,9 +40,7 @@ NORM_ORDERS = {("", "an"): "post", ("n", "a"): "pre"}
 OPERATIONS = Kind("a string of operations", lambda value: isinstance(value, str), lambda value: value.replace("d", ""))
 NO_OPERATIONS = Kind("'d' or ''", lambda value: value in ("d", ""))
 TOP = Kind("'' or 'n'", lambda value: str(value).replace("d", "") in ("", "n"), lambda value: "n" in value)
-SEQUENCES = Kind(
-    "'sequence' for each input", lambda value: isinstance(value, list) and all(kind == "sequence" for kind in value)
-)
+SEQUENCES = Kind("'sequence' for each input", lambda v: isinstance(v, list) and v == ["sequence"] * len(v))
 OPTIONS = (
     Option("type", equal("transformer")),
     Option("transformer-decoder-autoreg", equal("self-attention"), "self-attention"),

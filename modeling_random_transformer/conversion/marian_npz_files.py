@@ -131,10 +131,8 @@ def find_vocabularies(folder: Path, decoder: dict[str, Any]) -> Pair | None:
     if len(found) == 2 and len(source) == len(target) == 1 and source != target:
         return source[0], target[0]
     names = format_names(path.name for path in found)
-    raise ValueError(
-        f"vocabs must be given if a folder contains several vocabularies, got {names}. To convert an archive, extract "
-        "it and run `random-transformer convert marian-npz --vocabs`."
-    )
+    hint = "To convert an archive, extract it and run `random-transformer convert marian-npz --vocabs`."
+    raise ValueError(f"vocabs must be given if a folder contains several vocabularies, got {names}. {hint}")
 
 
 def read_vocabularies(files: NpzFiles) -> tuple[dict[str, int], dict[str, int]] | None:

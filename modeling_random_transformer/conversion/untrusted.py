@@ -122,10 +122,8 @@ def pickle_error(message: str) -> str:
         return "it is damaged, or not a file of weights."
     name = match[1] or match[2]
     name = name if "." in name else f"builtins.{name}"  # PyTorch omits the module
-    return (
-        f"it contains {ascii(name)[1:-1][:100]}, which is not allowed: only tensors, plain containers and options are "
-        "loaded, and no code is executed."
-    )
+    allowed = "only tensors, plain containers and options are loaded, and no code is executed"
+    return f"it contains {ascii(name)[1:-1][:100]}, which is not allowed: {allowed}."
 
 
 def check_expansion(path: Path, size: int) -> None:

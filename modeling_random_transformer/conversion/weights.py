@@ -258,9 +258,8 @@ class StateDictMapper:
         if len(dtypes) > 1:
             self.report.notes.append(f"Weights of {format_names(map(str, dtypes))} became {dtype}, without rounding.")
         state_dict = {name: weight.to(dtype) for name, weight in self.state_dict.items()}
-        model = RandomTransformerForConditionalGeneration.from_pretrained(
-            None, config=config, state_dict=state_dict, dtype=dtype
-        )
+        given = {"config": config, "state_dict": state_dict, "dtype": dtype}
+        model = RandomTransformerForConditionalGeneration.from_pretrained(None, **given)
         # As in training. By default, generate() stops after 20 tokens.
         model.generation_config.max_length = config.max_position_embeddings
         return model
@@ -280,15 +279,12 @@ class StateDictMapper:
             raise self.missing_weight(self.source_name(missing[0]))
         for name, weight in self.state_dict.items():
             if weight.shape != parameters[name].shape:
-                raise ValueError(
-                    f"{sources.get(name, name)} of {self.origin} must have the shape of {name}, "
-                    f"{list(parameters[name].shape)}, got {list(weight.shape)}."
-                )
+                source, allowed = sources.get(name, name), f"the shape of {name}, {list(parameters[name].shape)}"
+                raise ValueError(f"{source} of {self.origin} must have {allowed}, got {list(weight.shape)}.")
 
     def unknown_weights(self, names: Iterable[str]) -> ValueError:
-        return ValueError(
-            f"{self.origin} must contain no weights without a counterpart in this model, got {format_names(names)}."
-        )
+        allowed = "no weights without a counterpart in this model"
+        return ValueError(f"{self.origin} must contain {allowed}, got {format_names(names)}.")
 
     def missing_weight(self, name: str) -> ValueError:
         return ValueError(f"{self.origin} must contain the weight {name!r}, which is missing.")

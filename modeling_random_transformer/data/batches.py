@@ -63,15 +63,11 @@ class TokenBudgetSampler(Sampler[list[int]]):
             self.lengths = self.weighted.lengths
         self.seed, self.epoch, self.pad_to_multiple_of = seed, 0, pad_to_multiple_of
         self.step_batches = num_processes * gradient_accumulation_steps
-        if len(self.lengths) < num_processes:
-            raise ValueError(
-                f"there must be at least one pair for each of {num_processes} processes, got {len(self.lengths)} pairs."
-            )
+        if (pairs := len(self.lengths)) < num_processes:
+            raise ValueError(f"there must be at least one pair for each of {num_processes} processes, got {pairs}.")
         if (longest := int(self.lengths.sum(axis=1).max())) > max_tokens:
-            raise ValueError(
-                f"max_tokens (in training: max_tokens_per_batch) must be at least {longest}, the padded length of the "
-                f"longest pair, got {max_tokens}."
-            )
+            allowed = f"at least {longest}, the padded length of the longest pair"
+            raise ValueError(f"max_tokens (in training: max_tokens_per_batch) must be {allowed}, got {max_tokens}.")
         by_length = self._sort(np.arange(len(self.lengths)))
         self.starts = _split(_batch_starts(self.lengths[by_length], max_tokens), len(self.lengths), self.step_batches)
 
@@ -139,12 +135,11 @@ class WeightedPairs:
 
     def epoch(self, number: int) -> np.ndarray:
         """The index of the pair in each slot, `[slots]`."""
-        return np.concatenate(
-            [
-                pairs[(np.arange(size) * len(pairs) + (number * size + constant) % len(pairs)) // size]
-                for pairs, size, constant in self.groups
-            ]
-        )
+        selected = []
+        for pairs, size, constant in self.groups:
+            positions = np.arange(size) * len(pairs) + (number * size + constant) % len(pairs)
+            selected.append(pairs[positions // size])
+        return np.concatenate(selected)
 
 
 class EvaluationSampler(Sampler[list[int]]):

@@ -128,10 +128,9 @@ class BPEDropoutPairs(Dataset):
     def __init__(self, tokens: "datasets.Dataset", bpe_dropout: BPEDropout, seed: int):
         columns = getattr(tokens, "column_names", None) or []
         if not set(WORDS) <= set(columns):
-            raise ValueError(
-                f"train_dataset must be a Dataset with the columns {' and '.join(WORDS)} for bpe_dropout "
-                f"(tokenize_pairs with words=True), got a {type(tokens).__name__} with {', '.join(columns)}."
-            )
+            allowed = f"a Dataset with the columns {' and '.join(WORDS)} for bpe_dropout (tokenize_pairs, words=True)"
+            found = f"a {type(tokens).__name__} with {', '.join(columns)}"
+            raise ValueError(f"train_dataset must be {allowed}, got {found}.")
         self.tokens = tokens.select_columns([*SIDES, *WORDS])
         self.bpe_dropout, self.seed = bpe_dropout, seed
         self.epoch: int | None = None

@@ -259,9 +259,8 @@ def language_filter(language: str, min_probability: float, argument: str) -> Cal
     Raises:
         ValueError: py3langid is not installed or does not know the language.
     """
-    with reraise_as_value_error(
-        f"{argument}={language!r} requires py3langid: pip install 'random-transformer[langid]'"
-    ):
+    install = "pip install 'random-transformer[langid]'"
+    with reraise_as_value_error(f"{argument}={language!r} requires py3langid: {install}"):
         identifier = _identifier()
     check_choice(sorted(identifier.labels), **{argument: language})
 

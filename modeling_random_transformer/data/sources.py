@@ -144,10 +144,8 @@ class ParallelText(Corpus):
             check_readable(name, path)
         has_both_sides = file_format(self.source) != "text" or all(map(is_standard_stream, self.files.values()))
         if has_both_sides != (self.target is None):
-            raise ValueError(
-                "target must be given with a text file and omitted with a .tsv, .csv, .jsonl or .parquet file, "
-                f"got source={self.source} and target={self.target}."
-            )
+            allowed = "given with a text file and omitted with a .tsv, .csv, .jsonl or .parquet file"
+            raise ValueError(f"target must be {allowed}, got source={self.source} and target={self.target}.")
 
     def __str__(self) -> str:
         return str(self.source) if self.target is None else f"{self.source} and {self.target}"
@@ -249,10 +247,8 @@ def _read_aligned(source_path: Path, target_path: Path) -> Iterator[Row]:
     with open_binary(source_path) as sources, open_binary(target_path) as targets:
         for number, pair in enumerate(zip_longest(decoded(sources), decoded(targets)), start=1):
             if None in pair:
-                raise ValueError(
-                    f"{source_path} and {target_path} must have the same number of lines, got one that ends before "
-                    f"line {number}."
-                )
+                allowed, found = "the same number of lines", f"one that ends before line {number}"
+                raise ValueError(f"{source_path} and {target_path} must have {allowed}, got {found}.")
             yield number, [*pair]
 
 

@@ -44,9 +44,8 @@ class LengthLimits:
         """The limits for a model with this number of learned positions; `None` for any number."""
         if positions is None:
             return self
-        return replace(
-            self, source=min(self.source or positions, positions), target=min(self.target or positions, positions)
-        )
+        source, target = (min(limit or positions, positions) for limit in (self.source, self.target))
+        return replace(self, source=source, target=target)
 
     def exceeded(self, lengths: np.ndarray) -> dict[str, np.ndarray]:
         """The pairs to skip by reason, `[pairs]`, from the lengths of source and target, `[pairs, 2]`."""

@@ -22,10 +22,9 @@ from ctranslate2.specs.model_spec import visit_spec
 from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from ..inputs_random_transformer import encode_texts
+from ..inputs_random_transformer import check_choice, encode_texts
 from ..modeling_random_transformer import LearnedPositions, RandomTransformerForConditionalGeneration
 from ..utils import read_json
-from ..utils.errors import format_names
 from .compare import check_equal, compared_ids
 from .engines import LENGTH_PENALTY, MIN_POSITIONS, SearchOptions, Translate, read_search, token_names, vocabularies
 
@@ -196,11 +195,7 @@ def build_spec(
         given = model.generation_config.eos_token_id
         raise ValueError(f"eos_token_id must be one token id for CTranslate2, got {given}.")
     config = model.config
-    if config.activation_function not in ACTIVATIONS:
-        names = format_names(map(repr, ACTIVATIONS), len(ACTIVATIONS))
-        raise ValueError(
-            f"activation_function must be one of {names} for CTranslate2, got {config.activation_function!r}."
-        )
+    check_choice(ACTIVATIONS, activation_function=config.activation_function)
     options = {
         "activation": ACTIVATIONS[config.activation_function],
         "head_dim": max(config.d_k, config.d_v),  # narrower heads are padded with zeros
@@ -236,9 +231,8 @@ class WeightLoader(BartLoader):
 
     def set_common_layers(self, spec: Any, stack: Any) -> None:
         """Set what `set_encoder` and `set_decoder` share: embeddings, positions and the final norm."""
-        self.set_embeddings(
-            spec.embeddings[0] if isinstance(spec.embeddings, list) else spec.embeddings, stack.embed_tokens
-        )
+        [embeddings] = spec.embeddings if isinstance(spec.embeddings, list) else [spec.embeddings]
+        self.set_embeddings(embeddings, stack.embed_tokens)
         spec.scale_embeddings = stack.config.scale_embedding
         spec.position_encodings.encodings = position_table(stack)
         if stack.config.final_layer_norm:

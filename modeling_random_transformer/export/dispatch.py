@@ -125,10 +125,8 @@ class CTranslate2Engine:
         self.target_ids = {token: i for i, token in enumerate(self.target)}
         self.exported = search_options(model.generation_config, config, ENGINE)
         self.computation = code_and_weights(model, model.modules())
-        learned = config.position_embedding == "learned"
-        self.positions = (
-            config.max_position_embeddings if learned else max(config.max_position_embeddings, MIN_POSITIONS)
-        )
+        positions = config.max_position_embeddings
+        self.positions = positions if config.position_embedding == "learned" else max(positions, MIN_POSITIONS)
 
     def __deepcopy__(self, _: Any) -> "CTranslate2Engine":
         return self  # `changed_model` compares the copy with the export

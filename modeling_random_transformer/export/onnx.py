@@ -26,7 +26,7 @@ from ..generation_random_transformer import FastDecoder
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration, eager_attention_forward
 from .compare import check_equal, compared_ids
 from .engines import Translate, translate_fn
-from .onnx_model import DECODER, ENCODER, OnnxModel, tensor_names
+from .onnx_model import DECODER, ENCODER, PROVIDERS, OnnxModel, tensor_names
 
 # Sizes of the example inputs. They are distinct and above 1, so that tracing does not specialize on them.
 SOURCES, SOURCE_LEN, BEAMS, PAST_LEN, NEW_LEN = 2, 3, 4, 5, 6
@@ -76,7 +76,7 @@ def save(
 @torch.no_grad()
 def check_logits(model: RandomTransformerForConditionalGeneration, folder: Path) -> None:
     """Raise a ValueError if the graphs do not compute what the modules compute, whose code may have been edited."""
-    sessions = [InferenceSession(folder / name, providers=["CPUExecutionProvider"]) for name in (ENCODER, DECODER)]
+    sessions = [InferenceSession(folder / name, providers=PROVIDERS) for name in (ENCODER, DECODER)]
     ids, target = compared_ids(model.config)[:, None]
     mask = (torch.arange(ids.shape[1]) < max(1, ids.shape[1] - 2)).long()[None]
     inputs = {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": target, "return_dict": True}
@@ -283,9 +283,8 @@ class GraphAttention:
         """`[batch, new_len, heads · d_k]` → `[batch, new_len, heads · d_v]`."""
         batch, new_len, width = query.shape
         grouped = query.reshape(self.source_keys.shape[0], -1, width)
-        outputs, self.source_weights = attend(
-            self.layer.encoder_attn, grouped, self.source_keys, self.source_values, self.source_mask
-        )
+        source = self.source_keys, self.source_values, self.source_mask
+        outputs, self.source_weights = attend(self.layer.encoder_attn, grouped, *source)
         return outputs.reshape(batch, new_len, -1)
 
 

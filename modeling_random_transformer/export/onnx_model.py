@@ -20,6 +20,7 @@ from ..generation_random_transformer import RandomTransformerGenerationMixin
 from ..modeling_random_transformer import RandomTransformerPreTrainedModel
 
 ENCODER, DECODER = "encoder.onnx", "decoder.onnx"
+PROVIDERS = ["CPUExecutionProvider"]
 
 
 def tensor_names(config: RandomTransformerConfig, role: str) -> list[str]:
@@ -68,10 +69,7 @@ class OnnxModel(RandomTransformerPreTrainedModel, RandomTransformerGenerationMix
         """Load the model from a folder. It uses as many CPU threads as torch."""
         options = SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
-        sessions = [
-            InferenceSession(Path(folder) / name, options, providers=["CPUExecutionProvider"])
-            for name in (ENCODER, DECODER)
-        ]
+        sessions = [InferenceSession(Path(folder) / name, options, providers=PROVIDERS) for name in (ENCODER, DECODER)]
         model = cls(RandomTransformerConfig.from_pretrained(folder), *sessions).eval()
         model.generation_config = GenerationConfig.from_pretrained(folder)
         return model

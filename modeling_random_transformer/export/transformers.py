@@ -54,9 +54,8 @@ def save(
 
 def load(folder: str | PathLike) -> Translate:
     """Load an exported model as a function that translates sentences."""
-    return translate_fn(
-        transformers.AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-    )
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder)
+    return translate_fn(model, AutoTokenizer.from_pretrained(folder))
 
 
 @torch.no_grad()
@@ -91,9 +90,8 @@ def choose_class(config: RandomTransformerConfig) -> NativeClass:
     classes = {(native.norm_order, native.position_embedding): native for native in CLASSES.values()}
     if (norms, positions) not in classes:
         allowed = " or ".join(repr(kind) for order, kind in classes if order == norms)
-        raise ValueError(
-            f"position_embedding must be {allowed} for transformers with norm_order={norms!r}, got {positions!r}."
-        )
+        reason = f"for transformers with norm_order={norms!r}"
+        raise ValueError(f"position_embedding must be {allowed} {reason}, got {positions!r}.")
     native = classes[norms, positions]
     width, name = config.d_model // config.num_heads, native.model.__name__
     limits: dict[str, tuple[str, bool]] = {

@@ -221,10 +221,9 @@ def download(packages: Sequence[Package], folder: Path) -> None:
     for package in packages:
         digest = hashlib.sha512((folder / package.archive).read_bytes()).digest()
         if base64.b64encode(digest).decode() != package.sha512:
-            raise ValueError(
-                f"{folder / package.archive} must be the archive of {package.name} {package.version}, got a file with "
-                "another digest: delete it to download it again."
-            )
+            allowed = f"the archive of {package.name} {package.version}"
+            found = "a file with another digest: delete it to download it again"
+            raise ValueError(f"{folder / package.archive} must be {allowed}, got {found}.")
 
 
 def extract(package: Package, cache: Path, folder: Path) -> None:

@@ -228,10 +228,8 @@ def check_texts(predictions: Any, references: Any) -> tuple[list[str], list[list
         if not isinstance(text, str):
             raise ValueError(f"predictions and references must be strings, got {text!r}.")
     if len(predictions) != len(references) or not predictions or not all(references):
-        raise ValueError(
-            "there must be at least one prediction, and at least one reference for each, "
-            f"got {len(predictions)} predictions and {sum(map(bool, references))} with references."
-        )
+        found = f"{len(predictions)} predictions and {sum(map(bool, references))} with references"
+        raise ValueError(f"there must be at least one prediction, and at least one reference for each, got {found}.")
     return predictions, references
 
 
@@ -358,9 +356,8 @@ def compare_systems(
     scorers = make_scorers(("bleu", "chrf"), options)
     from sacrebleu.significance import PairedTest  # an extra
 
-    systems: Any = [
-        (name, check_texts(texts, references)[0]) for name, texts in zip(names, (first, second), strict=True)
-    ]
+    translations = [check_texts(texts, references)[0] for texts in (first, second)]
+    systems: Any = list(zip(names, translations, strict=True))
     results: dict[str, Any] = {test: PairedTest(systems, scorers, [[*references]], test_type=test)() for test in TESTS}
     signatures, scores = results["bs"]
     return Comparison(

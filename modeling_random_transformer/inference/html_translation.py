@@ -128,9 +128,8 @@ class UnitAligner(Aligner):
         source_units = self.units("text", [source for source, _ in pairs], sources)
         target_units = self.units("text_target", [target for _, target in pairs], targets)
         found = []
-        for pair, attention, columns, rows in zip(
-            pairs, self.attention(sources, targets), source_units, target_units, strict=True
-        ):
+        attended = zip(pairs, self.attention(sources, targets), source_units, target_units, strict=True)
+        for pair, attention, columns, rows in attended:
             source_count, target_count = (len(unit_spans(text)) for text in pair)
             weights = torch.zeros(target_count, source_count)
             for values, of_target in zip(attention.tolist(), rows, strict=False):

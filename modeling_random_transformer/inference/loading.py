@@ -121,13 +121,8 @@ def load_model(folder: Path, dtype: str) -> PreTrainedModel:
     file = next((name for name in (ADAPTER, *WEIGHT_FILES) if (folder / name).is_file()), SAFE_WEIGHTS_NAME)
     with reraise_as_value_error(file):
         # Mismatched shapes are collected instead of raised, because transformers' error is a multi-line table.
-        model, found = transformers.AutoModelForSeq2SeqLM.from_pretrained(
-            folder,
-            **dtype_options(config, dtype),
-            trust_remote_code=False,
-            ignore_mismatched_sizes=True,
-            output_loading_info=True,
-        )
+        options = dtype_options(config, dtype) | {"ignore_mismatched_sizes": True, "output_loading_info": True}
+        model, found = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=False, **options)
     for name, stored, expected in sorted(found["mismatched_keys"]):
         raise ValueError(f"{file}: {name} must have the shape {list(expected)} of {CONFIG}, got {list(stored)}.")
     if found["missing_keys"]:

@@ -154,13 +154,8 @@ def plain_options(pipe: Seq2SeqPipeline, options: TranslationOptions) -> dict[st
     """
     # The effective limit: truncating longer sources does not change the translation of sources within the limit.
     limit, _ = source_limit(pipe.tokenizer, pipe.positions, options.max_source_tokens)
-    values = {
-        **options.search_options,
-        "max_new_tokens": options.max_new_tokens,
-        "max_source_tokens": limit,
-        "seed": options.seed,
-        "mbr": options.mbr,
-    }
+    values = {**options.search_options, "max_source_tokens": limit}
+    values |= {"max_new_tokens": options.max_new_tokens, "seed": options.seed, "mbr": options.mbr}
     if options.split_sentences:
         values["split_sentences"] = True
     if options.glossary is not None:

@@ -109,9 +109,8 @@ def lens(model: Any, recorded: Trace, tokenizer: Any, chosen: Tensor) -> list[di
 def attribution(model: Any, recorded: Trace, tokenizer: Any, chosen: Tensor) -> dict[str, Any]:
     """At each step, what each part of the decoder adds to the logits of the chosen token and of the best others."""
     best = recorded["logits"][0].topk(ATTRIBUTED).indices
-    ids = torch.stack(
-        [torch.cat([one[None], row[row != one]])[:ATTRIBUTED] for one, row in zip(chosen, best, strict=True)]
-    )
+    others = [torch.cat([one[None], row[row != one]]) for one, row in zip(chosen, best, strict=True)]
+    ids = torch.stack([row[:ATTRIBUTED] for row in others])
     values = logit_attribution(model, recorded, ids[None])
     return {
         "parts": list(values),

@@ -137,9 +137,8 @@ class DataArguments:
         names = [f"{PREFIXES[split]}{side}_file" for side in ("source", "target")]
         sources, targets, single = (getattr(self, name) or [] for name in (*names, f"{split}_file"))
         if len(sources) != len(targets):
-            raise ValueError(
-                f"{names[0]} and {names[1]} must have the same number of files, got {len(sources)} and {len(targets)}."
-            )
+            found = f"{len(sources)} and {len(targets)}"
+            raise ValueError(f"{names[0]} and {names[1]} must have the same number of files, got {found}.")
         files = [*zip(map(Path, sources), map(Path, targets), strict=True), *((Path(path), None) for path in single)]
         return [ParallelText(*paths, source_key=self.source_key, target_key=self.target_key) for paths in files]
 
@@ -186,9 +185,8 @@ class ModelArguments:
                 self._check_unset("with another vocabulary than that of model_name_or_path", "lora_rank")
             fixed = sorted(set(parse_overrides(self.config_overrides)) - set(DROPOUTS))
             if fixed:  # a saved model has an architecture
-                raise ValueError(
-                    f"config_overrides must be of {', '.join(DROPOUTS)} for a saved model, got {', '.join(fixed)}."
-                )
+                allowed = f"of {', '.join(DROPOUTS)} for a saved model"
+                raise ValueError(f"config_overrides must be {allowed}, got {', '.join(fixed)}.")
         elif self.lora_rank is not None:
             raise ValueError(f"lora_rank requires model_name_or_path (the base model), got {self.lora_rank}.")
         if self.lora_rank is None:
@@ -221,9 +219,8 @@ class ModelArguments:
             ValueError: the preset or an override is invalid; the message names it.
         """
         overrides = parse_overrides(self.config_overrides)
-        return RandomTransformerConfig.from_preset(
-            self.preset or PRESET, **{"vocab_size": vocab_size, **special_ids, **overrides}
-        )
+        values = {"vocab_size": vocab_size, **special_ids, **overrides}
+        return RandomTransformerConfig.from_preset(self.preset or PRESET, **values)
 
 
 def set_names(split: str, corpora: Sequence[Corpus]) -> list[str]:

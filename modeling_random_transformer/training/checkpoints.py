@@ -76,10 +76,9 @@ def check_checkpoints(folder: str | os.PathLike, run_id: str) -> None:
     for checkpoint in all_checkpoints(folder):
         _check_writer(checkpoint, run_id)
         if (checkpoint / MARKER).exists() and (changed := _changed_files(checkpoint)):
-            raise ValueError(
-                f"output_dir must contain complete checkpoints to continue from, got {checkpoint}, in which "
-                f"{', '.join(changed)} is missing or was changed: restore or move it, or use another output_dir."
-            )
+            found = f"{checkpoint}, in which {', '.join(changed)} is missing or was changed"
+            advice = "restore or move it, or use another output_dir"
+            raise ValueError(f"output_dir must contain complete checkpoints to continue from, got {found}: {advice}.")
 
 
 def last_resumable(folder: str | os.PathLike, run_id: str, remove_others: bool) -> Path | None:
@@ -110,10 +109,8 @@ def state_of(checkpoint: Path) -> TrainerState:
 def _check_writer(checkpoint: Path, run_id: str) -> None:
     writers = [_marker(checkpoint, name).get("run") for name in (MARKER, UNFINISHED)]
     if run_id not in writers and any(checkpoint.iterdir()):
-        raise ValueError(
-            f"output_dir must contain only checkpoints that this run has written, got {checkpoint}, which it has not: "
-            "move it, or use another output_dir."
-        )
+        found, advice = f"{checkpoint}, which it has not", "move it, or use another output_dir"
+        raise ValueError(f"output_dir must contain only checkpoints that this run has written, got {found}: {advice}.")
 
 
 @contextmanager
@@ -261,10 +258,8 @@ def load_average(model: PreTrainedModel, checkpoints: Sequence[str | Path]) -> P
         missing, unexpected = {*result.missing_keys} - {*model.all_tied_weights_keys}, result.unexpected_keys
         model.tie_weights()
     if unexpected or missing:
-        raise ValueError(
-            f"checkpoints must match the model, {type(model).__name__}, got {checkpoints[0]}, which has unexpected "
-            f"{sorted(unexpected)} and lacks {sorted(missing)}."
-        )
+        found = f"{checkpoints[0]}, which has unexpected {sorted(unexpected)} and lacks {sorted(missing)}"
+        raise ValueError(f"checkpoints must match the model, {type(model).__name__}, got {found}.")
     return model
 
 

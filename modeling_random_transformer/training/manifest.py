@@ -148,10 +148,8 @@ def check_folder(folder: Path) -> None:
     else:
         others = [path for path in files if path.match("*.safetensors")]
     if others:
-        raise ValueError(
-            f"output_dir must be new or contain an earlier attempt of this run, got {folder} with {others[0].name}, "
-            "which the run has not written."
-        )
+        found = f"{folder} with {others[0].name}, which the run has not written"
+        raise ValueError(f"output_dir must be new or contain an earlier attempt of this run, got {found}.")
 
 
 def open_job(run: Run) -> Job:
@@ -170,10 +168,9 @@ def open_job(run: Run) -> Job:
     if is_extended or not is_finished:
         check_checkpoints(folder, facts["run_id"])
     if is_extended and newest is None:
-        raise ValueError(
-            f"output_dir must contain a checkpoint to extend a finished run, got {folder} without one: use another "
-            f"output_dir with model_name_or_path={folder} to train its model further."
-        )
+        advice = f"use another output_dir with model_name_or_path={folder} to train its model further"
+        found = f"{folder} without one"
+        raise ValueError(f"output_dir must contain a checkpoint to extend a finished run, got {found}: {advice}.")
     resumes = is_finished or newest is not None  # otherwise, nothing has been trained
 
     def is_longer(name: str, earlier: Any, current: Any) -> bool:

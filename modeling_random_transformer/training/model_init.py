@@ -107,10 +107,8 @@ def _saved_config(model_args: ModelArguments) -> RandomTransformerConfig:
     with reraise_as_value_error(f"model_name_or_path must contain a full model without an adapter, got {folder!r}"):
         config = AutoConfig.from_pretrained(folder)
     if not isinstance(config, RandomTransformerConfig):
-        raise ValueError(
-            f"model_name_or_path must contain a model of type {RandomTransformerConfig.model_type!r}, "
-            f"got {folder!r} of type {config.model_type!r}."
-        )
+        allowed, found = f"a model of type {RandomTransformerConfig.model_type!r}", config.model_type
+        raise ValueError(f"model_name_or_path must contain {allowed}, got {folder!r} of type {found!r}.")
     if getattr(config, "quantization_config", None) is not None:
         raise ValueError(f"model_name_or_path must contain unquantized weights, got quantized ones in {folder!r}.")
     return RandomTransformerConfig.from_dict({**config.to_dict(), **parse_overrides(model_args.config_overrides)})

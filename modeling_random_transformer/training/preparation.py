@@ -251,10 +251,8 @@ def check_languages(sets: Mapping[str, Sequence[Corpus]], model_args: ModelArgum
             raise ValueError(f"source_lang and target_lang must be of {', '.join(available)} for {origin}, got none.")
     unknown = [code for code in used if code not in available]
     if unknown:
-        raise ValueError(
-            f"source_lang and target_lang must be languages of {origin} ({', '.join(available) or 'none'}), got "
-            f"{', '.join(unknown)}."
-        )
+        allowed = f"languages of {origin} ({', '.join(available) or 'none'})"
+        raise ValueError(f"source_lang and target_lang must be {allowed}, got {', '.join(unknown)}.")
 
 
 def check_lengths(sets: dict[str, Dataset], config: PretrainedConfig) -> None:
@@ -265,7 +263,5 @@ def check_lengths(sets: dict[str, Dataset], config: PretrainedConfig) -> None:
     """
     for split, tokens in sets.items() if config.position_embedding == "learned" else ():
         if (longest := int(lengths_of(tokens).max())) > config.max_position_embeddings:
-            raise ValueError(
-                f"max_position_embeddings must be at least {longest}, the longest text of the {split} set, got "
-                f"{config.max_position_embeddings}."
-            )
+            allowed = f"at least {longest}, the longest text of the {split} set"
+            raise ValueError(f"max_position_embeddings must be {allowed}, got {config.max_position_embeddings}.")
