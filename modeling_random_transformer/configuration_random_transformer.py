@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import fields
 from os import PathLike
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from transformers import PretrainedConfig
@@ -254,7 +254,7 @@ class RandomTransformerConfig(PretrainedConfig):
             value = getattr(self, field)
             several = field == "eos_token_id" and isinstance(value, list | tuple) and len(value) > 0
             for token_id in value if several else [value]:
-                if token_id is not None and not (_is_int(token_id) and 0 <= token_id < self.vocab_size):
+                if token_id is not None and not (is_int(token_id) and 0 <= token_id < self.vocab_size):
                     raise ValueError(f"{field} must be None or an id, 0 to {self.vocab_size - 1}, got {value!r}.")
 
 
@@ -284,7 +284,7 @@ def _format_names(names: Iterable[str]) -> str:
 
 
 def _integer(lowest: int, highest: int) -> Rule:
-    return f"an integer from {lowest} to {highest}", lambda value: _is_int(value) and lowest <= value <= highest
+    return f"an integer from {lowest} to {highest}", lambda value: is_int(value) and lowest <= value <= highest
 
 
 def _one_of(names: Iterable[str]) -> Rule:
@@ -300,11 +300,11 @@ def _optional(rule: Rule) -> Rule:
     return f"None or {allowed}", lambda value: value is None or is_valid(value)
 
 
-def _is_int(value: Any) -> bool:
+def is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -325,8 +325,8 @@ def _are_strings(value: Any) -> bool:
 # Limits far above any real model, so that a corrupted size cannot cause a huge allocation.
 MAX_SIZE, MAX_LAYERS = 2**24, 2**12
 SIZE = _integer(1, MAX_SIZE)
-RATE: Rule = ("a rate of at least 0 and below 1", lambda value: _is_number(value) and 0 <= value < 1)
-POSITIVE: Rule = ("a positive number", lambda value: _is_number(value) and 0 < value < float("inf"))
+RATE: Rule = ("a rate of at least 0 and below 1", lambda value: is_number(value) and 0 <= value < 1)
+POSITIVE: Rule = ("a positive number", lambda value: is_number(value) and 0 < value < float("inf"))
 FLAG = _instance("True or False", bool)
 RULES: dict[str, Rule] = {
     **dict.fromkeys(("vocab_size", "d_model", "num_heads", "d_ff", "max_position_embeddings"), SIZE),

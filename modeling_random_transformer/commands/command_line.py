@@ -17,7 +17,7 @@ from transformers import HfArgumentParser
 
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..inputs_random_transformer import CHUNK_SIZE, drop_none
-from ..utils import DTYPES, read_json
+from ..utils import DTYPES, ENGINES, read_json
 from ..utils.compressed_files import STANDARD_STREAM, is_readable, is_standard_stream, write_binary
 from ..utils.distributed import start_processes
 from ..utils.errors import printable
@@ -289,3 +289,39 @@ class InferenceArguments:
             raise ValueError(f"the input and --output must be files with {state.num_processes} processes.")
         yield load_models(self.model, self.dtype, self.device or state.device, "--model", **engine_options)
         state.destroy_process_group()
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineArguments:
+    """Arguments of commands that translate by an inference engine.
+
+    Args:
+        device: device, such as cpu or cuda:1 (default: an accelerator if available)
+        engine: inference engine for CPUs, which computes what it supports; the model is exported to it when it is
+            first used
+        engine_dtype: dtype of the engine's weights (default: the fastest, int8)
+        engine_folder: folder of exported models (default: engines in the folder of the model)
+        engine_shortlist: vmap.txt of an export with a shortlist, for speed
+
+    Raises:
+        ValueError: arguments contradict each other.
+    """
+
+    device: str | None = None
+    engine: str | None = field(default=None, metadata={"choices": ENGINES})
+    engine_dtype: str | None = field(default=None, metadata={"choices": DTYPES})
+    engine_folder: Path | None = field(default=None, metadata={"metavar": "FOLDER"})
+    engine_shortlist: Path | None = field(default=None, metadata={"type": existing_file})
+
+    def __post_init__(self) -> None:
+        if self.engine is not None and self.device not in (None, "cpu"):
+            raise ValueError(f"--device must be cpu with --engine, got {self.device}.")
+        if self.engine is None and any(self.engine_options.values()):
+            raise ValueError("--engine must be given with --engine_dtype, _folder and _shortlist, got None.")
+        if self.engine is not None:
+            object.__setattr__(self, "device", "cpu")
+
+    @property
+    def engine_options(self) -> dict[str, Any]:
+        """The arguments of `load_models`."""
+        return {name: value for name, value in vars(self).items() if name.startswith("engine")}

@@ -15,8 +15,7 @@ import torch
 
 from ..serving import Settings, create_app, load_directions, serve
 from ..utils import DTYPES
-from .command_line import Parser, existing_file
-from .engine_arguments import EngineArguments
+from .command_line import EngineArguments, Parser, existing_file
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,8 +35,7 @@ from ..inputs_random_transformer import name_lines_in_errors
 from ..utils.compressed_files import check_output, check_plain_text, open_binary, stream_name
 from ..utils.errors import reraise_as_value_error
 from ..utils.text import encode_lines
-from .command_line import STANDARD, InferenceArguments, Parser, existing_file, write_output
-from .engine_arguments import EngineArguments
+from .command_line import STANDARD, EngineArguments, InferenceArguments, Parser, existing_file, write_output
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import normalizers
+from transformers import GenerationConfig
 
-from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ..utils.errors import format_value
 from .embeddings import map_embeddings
 from .joined_tokenizer import JoinedTokenizer, find_file, join_files, read_tokens
@@ -170,7 +170,7 @@ def convert_weights(path: Path, options: Mapping[str, Any], tokenizer: JoinedTok
     mapper.rename(NAMES)
     divide_by_factors(mapper, options)
     model = mapper.finish()
-    set_search_options(model, options, ids, mapper.report)
+    set_search_options(model.generation_config, options, ids, mapper.report)
     return model, mapper.report
 
 
@@ -204,14 +204,10 @@ def divide_by_factors(mapper: StateDictMapper, options: Mapping[str, Any]) -> No
 
 
 def set_search_options(
-    model: RandomTransformerForConditionalGeneration,
-    options: Mapping[str, Any],
-    ids: Mapping[str, int],
-    report: ConversionReport,
+    config: GenerationConfig, options: Mapping[str, Any], ids: Mapping[str, int], report: ConversionReport
 ) -> None:
     """Copy the beam size. As in JoeyNMT, neither <pad> nor <s> is generated, nor </s> as the first token."""
     forbidden = ["pad", "bos", *(["unk"] if options.get("testing.generate_unk") is False else [])]
-    config = model.generation_config
     config.suppress_tokens, config.min_new_tokens = [ids[name] for name in forbidden], 1
     beams, alpha = options.get("testing.beam_size"), options.get("testing.beam_alpha")
     if is_size(beams, MAX_BEAMS):

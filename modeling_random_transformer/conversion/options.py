@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import NoneType
-from typing import Any, TypeGuard
+from typing import Any
 
+from ..configuration_random_transformer import is_int, is_number
 from ..utils.errors import format_value
 
 REQUIRED = object()  # default of an option that must be stored
@@ -65,13 +66,8 @@ def one_of(names: Mapping[str, Any]) -> Kind:
     return Kind(f"one of {', '.join(names)}", lambda value: isinstance(value, str) and value in names, names.get)
 
 
-def is_number(value: Any) -> TypeGuard[int | float]:
-    """Whether a value is a number. In Python, true and false are integers."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def is_size(value: Any, maximum: int = MAX_SIZE) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= maximum
+    return is_int(value) and 1 <= value <= maximum
 
 
 def read_options(

@@ -18,6 +18,7 @@ from .. import modeling_random_transformer, ops_random_transformer
 from ..generation_random_transformer import code_and_weights, unsupported_model
 from ..inputs_random_transformer import check_choice, pad_rows, tokenizer_languages
 from ..pipeline_random_transformer import ForcedPrefix
+from ..utils import ENGINES
 from ..utils.digests import model_digest
 from ..utils.errors import reraise_as_value_error
 from .engines import MIN_POSITIONS, engine_module, export_model, search_options, token_names
@@ -26,7 +27,6 @@ logger = logging.get_logger(__name__)
 
 ENGINE = "CTranslate2"
 MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.BEAM_SEARCH)
-GENERATING = ("ctranslate2",)  # the engines that compute `generate()`
 BATCHES = 4  # of the pipeline in one call of the engine, which splits them again: the checks of a call take time
 DEFAULT_DTYPE = "int8"  # 1.1 to 3 times as fast as float32 on every CPU that was measured (docs/results/engines.md)
 
@@ -53,7 +53,7 @@ def attach_engine(
         ValueError: the engine is unknown or not installed, or does not support the dtype; or the folder cannot be
             written, or the shortlist cannot be read.
     """
-    check_choice(GENERATING, engine=engine)
+    check_choice(ENGINES, engine=engine)
     dtype = dtype or DEFAULT_DTYPE
     engine_module(engine, dtype)
     with reraise_as_value_error(f"engine_shortlist must be a file that can be read, got {str(shortlist)!r}"):

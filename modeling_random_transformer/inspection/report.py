@@ -20,7 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..data.filters import WORD, text_key
 from ..data.sources import Corpus, pairs_of
 from ..inference.evaluation import make_scorers, score
-from ..inference.scoring import score_pairs
+from ..inference.scoring import PairScore, score_pairs
 from ..inference.translation import Candidate, translate_n_best
 from ..inputs_random_transformer import encode_texts
 from . import trace
@@ -141,7 +141,9 @@ def make_report(
         groups[rarest] = grouped(
             examples, lambda example: min((counts[word] for word in words(example.source)), default=0), FREQUENCIES
         )
-        losses = highest_losses(model, tokenizer, training, progress, options)
+        languages: dict[str, Any] = {name: options[name] for name in ("src_lang", "tgt_lang") if name in options}
+        flags: dict[str, Any] = {"progress": progress, "truncation": True, **languages}
+        losses = highest_losses(training, score_pairs(model, tokenizer, pairs_of([training]), **flags))
     return Report(
         title, score(translations, references), groups, problems(sources, candidates, tokenizer), worst, losses,
         curves(history),
@@ -198,16 +200,8 @@ def attention(
     return *cross_attention_labels(tokenizer, inputs["input_ids"][0], ids), weights.tolist()
 
 
-def highest_losses(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    training: Corpus,
-    progress: bool | None,
-    options: dict[str, Any],
-) -> list[tuple[float, int, str, str]]:
-    """The training pairs with the highest loss per token, see `Report`."""
-    languages = {name: options[name] for name in ("src_lang", "tgt_lang") if name in options}
-    scores = score_pairs(model, tokenizer, pairs_of([training]), progress=progress, truncation=True, **languages)
+def highest_losses(training: Corpus, scores: Iterable[PairScore]) -> list[tuple[float, int, str, str]]:
+    """The training pairs with the highest loss per token, see `Report`, by the scores of all pairs."""
     rows = (
         (-result.log_probability / result.tokens, number, *pair)
         for number, (pair, result) in enumerate(zip(pairs_of([training]), scores, strict=True), start=1)

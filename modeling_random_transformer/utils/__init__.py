@@ -15,6 +15,7 @@ from ..inputs_random_transformer import check_positive, process_chunks
 T = TypeVar("T")
 
 DTYPES = ("float32", "bfloat16", "int8")  # of weights in inference
+ENGINES = ("ctranslate2",)  # that compute `generate()`
 
 
 def read_json(path: str | PathLike) -> dict[str, Any]:
