@@ -379,10 +379,8 @@ class FastStep:
         self.lm_head = model.lm_head
         self.fast: FastDecoder | None = None
         mask = additive_padding_mask(padding_mask, target[0].keys.dtype)
-        self.attentions = [
-            BeamAttention(layer, i, self.cache, cross, mask)
-            for i, (layer, cross) in enumerate(zip(self.decoder.layers, source, strict=True))
-        ]
+        layers = enumerate(zip(self.decoder.layers, source, strict=True))
+        self.attentions = [BeamAttention(layer, i, self.cache, cross, mask) for i, (layer, cross) in layers]
 
     def __call__(self, ids: Tensor) -> Tensor:
         """The newest tokens, `[batch, 1]` → logits of the next ones, `[batch, 1, vocab_size]`."""

@@ -234,10 +234,8 @@ def label_log_probabilities(logits: Tensor, labels: Tensor, ignore_index: int = 
     size = loss_chunk(logits)
     ignored = labels == ignore_index
     targets = labels.masked_fill(ignored, 0).reshape(-1, 1)
-    scores = [
-        rows.to(dtype).log_softmax(dim=1).gather(1, chunk)[:, 0]
-        for rows, chunk in zip(logits.detach().flatten(0, -2).split(size), targets.split(size), strict=True)
-    ]
+    chunks = zip(logits.detach().flatten(0, -2).split(size), targets.split(size), strict=True)
+    scores = [rows.to(dtype).log_softmax(dim=1).gather(1, chunk)[:, 0] for rows, chunk in chunks]
     return torch.cat(scores).view(labels.shape).masked_fill(ignored, 0)
 
 

@@ -403,9 +403,8 @@ def write_pairs(corpora: Sequence[Corpus], files: Sequence[Path]) -> int:
 
 def facts_of(result: RunResult) -> dict[str, Any]:
     """What the table shows of a training run."""
-    scores = {
-        split: {name: values["score"] for name, values in metrics.items()} for split, metrics in result.scores.items()
-    }
+    found = result.scores.items()
+    scores = {split: {name: values["score"] for name, values in metrics.items()} for split, metrics in found}
     return {"pairs": result.pairs, "steps": result.steps, "minutes": result.seconds / 60, "scores": scores}
 
 

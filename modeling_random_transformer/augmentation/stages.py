@@ -51,10 +51,8 @@ def run_stage(
     Raises:
         ValueError: the inputs have changed.
     """
-
-    stage: Stage = call_on_main_process(
-        lambda: Job(record).begin(name, inputs, restart=restart, may_change=lambda *_: may_change)
-    )
+    options: dict[str, Any] = {"restart": restart, "may_change": lambda *_: may_change}
+    stage: Stage = call_on_main_process(lambda: Job(record).begin(name, inputs, **options))
     if not stage.is_finished:
         facts = (work() if everywhere else call_on_main_process(work)) or {}
         call_on_main_process(lambda: stage.finish(files, **facts))

@@ -225,8 +225,6 @@ def write_nearest(texts: Path, candidates: Path, output: Path, references: Mappi
 
     with open(candidates, "rb") as records:
         groups = groupby(map(json.loads, records), key=lambda record: record["index"])
-        chosen = (
-            choose(key_of(text), tuple(record["translation"] for record in group))
-            for text, (_, group) in zip(read_texts(texts), groups, strict=True)
-        )
+        rows = zip(read_texts(texts), groups, strict=True)
+        chosen = (choose(key_of(text), tuple(record["translation"] for record in group)) for text, (_, group) in rows)
         write_atomically(output, encode_lines(chosen))

@@ -194,10 +194,9 @@ def parse_options(stored: Mapping[str, Any]) -> dict[str, Any]:
         allowed = "'' and 'dan' (post-norm) or 'n' and 'da' (pre-norm)"
         raise ValueError(f"{' and '.join(sublayer)} must be {allowed}, got {found}.")
     if order == "pre" and "transformer-postprocess-top" not in stored:
-        raise ValueError(
-            "transformer-postprocess-top must be stored with transformer-preprocess='n', but it is missing: before "
-            "version 1.10, Marian did not normalize the keys and values of pre-norm models."
-        )
+        reason = "before version 1.10, Marian did not normalize the keys and values of pre-norm models"
+        allowed = "stored with transformer-preprocess='n'"
+        raise ValueError(f"transformer-postprocess-top must be {allowed}, but it is missing: {reason}.")
     return {**options, "norm_order": order}
 
 

@@ -67,9 +67,7 @@ def _backend(model: Any) -> Tokenizer:
     backend.normalizer = _normalizer(model.normalizer_spec)
     backend.pre_tokenizer = _pre_tokenizer(model)
     backend.decoder = _decoder(model)
-    control = [piece.piece for piece in _other_pieces(model) if piece.type == CONTROL]
-    if control:
-        backend.add_special_tokens(control)
+    backend.add_special_tokens([piece.piece for piece in _other_pieces(model) if piece.type == CONTROL])
     return backend
 
 

@@ -11,6 +11,7 @@ import re
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path, PurePath
 from typing import IO, Any
 
@@ -98,10 +99,8 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     check_zip(path, str(path), ".npz file")
     with errors_of_reading(str(path), ".npz file"), zipfile.ZipFile(path) as archive:
         # `np.load` returns the bytes of files that are not arrays.
-        return {
-            name.removesuffix(".npy"): np.lib.format.read_array(archive.open(name), allow_pickle=False)
-            for name in archive.namelist()
-        }
+        read = partial(np.lib.format.read_array, allow_pickle=False)
+        return {name.removesuffix(".npy"): read(archive.open(name)) for name in archive.namelist()}
 
 
 @contextmanager

@@ -208,16 +208,13 @@ def download(packages: Sequence[Package], folder: Path) -> None:
         command = [shutil.which("npm") or "npm", "pack", "--silent", "--ignore-scripts", "--pack-destination"]
         command += [str(folder), *names]
         try:
-            subprocess.run(
-                command, check=True, capture_output=True, text=True, timeout=TIMEOUT, stdin=subprocess.DEVNULL
-            )
+            options: Any = {"capture_output": True, "text": True, "timeout": TIMEOUT, "stdin": subprocess.DEVNULL}
+            subprocess.run(command, check=True, **options)
         except (OSError, subprocess.SubprocessError) as error:  # such as npm is not installed
             lines = (getattr(error, "stderr", None) or str(error)).splitlines()
             reason = next((line for line in lines if line.startswith("npm error")), lines[0])
-            message = (
-                f"npm must be able to download {' and '.join(names)}, or npm_cache must be a folder with the archives"
-            )
-            raise ValueError(f"{message}, got {str(folder)!r}: {reason}") from error
+            allowed = f"able to download {' and '.join(names)}, or npm_cache must be a folder with the archives"
+            raise ValueError(f"npm must be {allowed}, got {str(folder)!r}: {reason}") from error
     for package in packages:
         digest = hashlib.sha512((folder / package.archive).read_bytes()).digest()
         if base64.b64encode(digest).decode() != package.sha512:

@@ -110,10 +110,8 @@ class Aligner(PairModel):
         options = {side: list(texts), "return_offsets_mapping": True, "verbose": False}
         with self.languages.set(self.tokenizer):
             offsets = encode_texts(self.tokenizer, **options)["offset_mapping"]
-        return [
-            words_by_offsets(spans_of(text), spans[: len(row)])
-            for text, spans, row in zip(texts, offsets, tokens, strict=True)
-        ]
+        rows = zip(texts, offsets, tokens, strict=True)
+        return [words_by_offsets(spans_of(text), spans[: len(row)]) for text, spans, row in rows]
 
 
 def link_words(attention: Tensor, source_words: Sequence[int | None], target_words: Sequence[int | None]) -> Links:

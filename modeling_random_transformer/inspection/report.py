@@ -202,10 +202,8 @@ def attention(
 
 def highest_losses(training: Corpus, scores: Iterable[PairScore]) -> list[tuple[float, int, str, str]]:
     """The training pairs with the highest loss per token, see `Report`, by the scores of all pairs."""
-    rows = (
-        (-result.log_probability / result.tokens, number, *pair)
-        for number, (pair, result) in enumerate(zip(pairs_of([training]), scores, strict=True), start=1)
-    )
+    scored = enumerate(zip(pairs_of([training]), scores, strict=True), start=1)
+    rows = ((-score.log_probability / score.tokens, number, *pair) for number, (pair, score) in scored)
     return sorted(rows, reverse=True)[:WORST]
 
 
