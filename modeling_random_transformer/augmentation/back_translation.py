@@ -73,13 +73,11 @@ class BackTranslationOptions:
         """The options of a call of `back_translate`: those of this class, and those of `translate`."""
         names = [each.name for each in fields(cls) if each.name in options]
         settings = cls(**{name: options[name] for name in names})
-        return settings, settings.search({name: options[name] for name in options.keys() - {*names}})
-
-    def search(self, options: dict[str, Any]) -> dict[str, Any]:
-        """The options of `translate`, from those of a call."""
-        if "temperature" in options and self.method != "sampling":
-            raise ValueError(f"temperature must be given with method 'sampling', got method {self.method!r}.")
-        return {**METHODS[self.method], **options} | ({"seed": self.seed} if self.method == "sampling" else {})
+        search = {name: options[name] for name in options.keys() - {*names}}
+        if "temperature" in search and settings.method != "sampling":
+            raise ValueError(f"temperature must be given with method 'sampling', got method {settings.method!r}.")
+        seed = {"seed": settings.seed} if settings.method == "sampling" else {}
+        return settings, {**METHODS[settings.method], **search, **seed}
 
 
 @dataclass

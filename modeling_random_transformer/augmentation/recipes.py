@@ -185,7 +185,9 @@ class Recipe:
             sets = {name: fingerprint(corpora) for name, corpora in self.sets().items()}
             inputs = {"on_invalid": self.data.on_invalid, **sets}
             self.run_stage(DATA, inputs, lambda: call_on_main_process(self.write_data))
-            rows = [self.run_one(number) for number in range(len(self.stages))]
+            rows: list[dict[str, Any]] = []
+            for number in range(len(self.stages)):
+                rows.append(self.run_one(number, rows))
             best = self.best(self.stages[-1].name)
             self.run_stage(RESULT, {"stage": best}, lambda: call_on_main_process(partial(self.save_result, best, rows)))
         return rows
@@ -200,14 +202,15 @@ class Recipe:
         """`run_stage` with the record of the recipe. A finished stage does not need its folder."""
         return run_stage(self.folder / RECORD, name, inputs, work, [], everywhere=True)
 
-    def run_one(self, number: int) -> dict[str, Any]:
-        """Run a stage, or skip a finished one; returns its facts."""
+    def run_one(self, number: int, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Run a stage, or skip a finished one; returns its facts. `rows` are those of the stages before."""
         stage = self.stages[number]
         work = {"train": self.train, "back_translate": self.back_translate, "distill": self.distill}[stage.kind]
 
         def begin() -> Any:
             if self.args.process_index == 0:
-                logger.warning("Stage %d of %d: %s.", number + 1, len(self.stages), stage.name)
+                left = self.time_left(number, rows)
+                logger.warning("Stage %d of %d: %s.%s", number + 1, len(self.stages), stage.name, left)
             return work(stage)
 
         data, model, args = self.parsed(stage)
@@ -216,6 +219,14 @@ class Recipe:
         for name, path in self.texts(stage).items():
             inputs[name] = file_digest(Path(path))
         return {"name": stage.name, "kind": stage.kind, **self.run_stage(stage.name, inputs, begin)}
+
+    def time_left(self, number: int, rows: Sequence[Mapping[str, Any]]) -> str:
+        """The training time of this and the next stages, from the time of a step in those before."""
+        minutes, steps = (sum(row.get(name, 0) for row in rows) for name in ("minutes", "steps"))
+        others = [self.parsed(stage)[2].max_steps for stage in self.stages[number:] if stage.kind != "back_translate"]
+        if not steps or min(others) < 0:
+            return ""
+        return f" About {minutes / steps * sum(others) / 60:.1f} hours of training are left."
 
     # Arguments of stages
 
@@ -379,10 +390,9 @@ class Recipe:
             run = dry_run(data, model, args)
             hours, memory = run.hours, run.memory
         beams = stage.options.get("num_beams", METHODS[stage.options.get("method", "beam")]["num_beams"])
-        if stage.kind == "distill":
-            beams = stage.options.get("teacher_num_beams", DistillationArguments.teacher_num_beams)
         lines = sum(1 for path in self.texts(stage).values() for _ in read_texts(Path(path)))
         if stage.kind == "distill":
+            beams = stage.options.get("teacher_num_beams", DistillationArguments.teacher_num_beams)
             lines += sum(1 for _ in pairs_of(data.corpora("train")))
         if stage.kind != "train":
             hours += lines * translation_seconds(data, model, args, num_beams=beams) / 3600

@@ -7,13 +7,14 @@ Flags may follow the path of a YAML or JSON recipe. For one with stages, such as
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
+from transformers.hf_argparser import HfArg
 
 from ..augmentation.recipes import Recipe, RecipeArguments, table
 from ..training.arguments import DataArguments, ModelArguments, to_flags
@@ -32,7 +33,7 @@ def run(program: str, argv: Sequence[str]) -> None:
     if (stages := recipe.pop("stages", None)) is not None:
         run_stages(program, stages, recipe, flags)
         return
-    data_args, model_args, args, command = parse_flags([*flatten(recipe), *flags], ARGUMENTS, program, __doc__)
+    data_args, model_args, args, command = parse_flags(recipe, flags, ARGUMENTS, program, __doc__)
     if command.dry_run:
         estimate = dry_run(data_args, model_args, args)
         if args.process_index == 0:
@@ -50,7 +51,7 @@ def run_stages(program: str, stages: Any, arguments: dict[str, Any], flags: Sequ
     """Run the stages of a recipe and print their table, or print an estimate of each."""
 
     def parse(options: Mapping[str, Any]) -> tuple[Any, ...]:
-        return parse_flags([*flatten({**arguments, **options}), *flags], RECIPE, program, __doc__)
+        return parse_flags({**arguments, **options}, flags, RECIPE, program, __doc__)
 
     if not isinstance(stages, list):
         raise ValueError(f"stages must be a list of mappings, got {type(stages).__name__}.")
@@ -67,10 +68,7 @@ def run_stages(program: str, stages: Any, arguments: dict[str, Any], flags: Sequ
 class CommandArguments:
     """What to do with the run."""
 
-    dry_run: bool = field(
-        default=False,
-        metadata={"help": "Measure 20 steps on the first 1,000 pairs and print an estimate of the run; save nothing."},
-    )
+    dry_run: bool = HfArg(default=False, help="Measure 20 steps on 1,000 pairs and print an estimate; save nothing.")
 
 
 # CPU capabilities, as PyTorch names them, with which bfloat16 is faster than float32
@@ -100,17 +98,17 @@ def parse_arguments(
     Raises:
         ValueError: the recipe is missing or is not a mapping, or an argument or its value is invalid.
     """
-    recipe, flags = read_arguments(argv)
-    return parse_flags([*flatten(recipe), *flags], classes, program, description)
+    return parse_flags(*read_arguments(argv), classes, program, description)
 
 
 def parse_flags(
-    flags: Sequence[str], classes: Sequence[type], program: str, description: str | None = None
+    recipe: Mapping[str, Any], flags: Sequence[str], classes: Sequence[type], program: str, description: str | None
 ) -> tuple[Any, ...]:
-    """Parse flags, the last of which count; see `parse_arguments`."""
+    """Parse the arguments of a recipe and flags, which override them; see `parse_arguments`."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     parser = Parser(program, description, classes)
-    *parsed, unknown = parser.parse_args_into_dataclasses(list(flags), return_remaining_strings=True)
+    given = [*chain.from_iterable(to_flags(recipe)), *flags]
+    *parsed, unknown = parser.parse_args_into_dataclasses(given, return_remaining_strings=True)
     if unknown:
         parser.error(f"arguments must be among those of --help, got {' '.join(unknown)}.")
     return tuple(parsed)
@@ -131,11 +129,6 @@ def read_arguments(argv: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
         if "--bf16" not in flags:
             logger.warning("bf16 is %s: %s", recipe["bf16"], REASONS[recipe["bf16"]])
     return recipe, flags
-
-
-def flatten(arguments: Mapping[str, Any]) -> Iterator[str]:
-    """Arguments as flags."""
-    return chain.from_iterable(to_flags(arguments))
 
 
 def has_bfloat16(on_cpu: bool) -> bool:

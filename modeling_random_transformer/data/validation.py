@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import __version__
 from ..inputs_random_transformer import check_choice
-from .sources import Corpus, InvalidLine, ParallelLine
+from .sources import Corpus, InvalidLine
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -133,7 +133,5 @@ def load_pairs(
 
 def _rows(corpus: Corpus, version: str) -> Iterator[dict[str, Any]]:  # noqa: ARG001 (cache key)
     for line in corpus.lines():
-        if isinstance(line, ParallelLine):
-            yield {"line": line.number, "source": line.source, "target": line.target, "invalid": ""}
-        else:
-            yield {"line": line.number, "source": "", "target": "", "invalid": line.reason}
+        reason = line.reason if isinstance(line, InvalidLine) else ""
+        yield {"line": line.number, "source": line.source, "target": line.target, "invalid": reason}

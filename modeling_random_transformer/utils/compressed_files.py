@@ -149,8 +149,7 @@ def _compressed(path: str | PathLike, file: BinaryIO) -> Iterator[IO[bytes]]:
 def write_binary(path: Path, content: Iterable[bytes], temporary_folder: Path | None = None) -> None:
     """Write or replace a file with chunks of bytes, which are compressed if its name says so; see `create_binaries`."""
     with create_binaries([path], temporary_folder) as [file]:
-        for chunk in content:
-            file.write(chunk)
+        file.writelines(content)
 
 
 def _open_zstandard(path: str | PathLike) -> io.BufferedReader:
