@@ -65,7 +65,7 @@ def state_dict_in(content: Any, origin: str, key: str | None = None) -> Mapping[
     found: Any = content.get(key) if key and isinstance(content, Mapping) else content
     tensors = isinstance(found, Mapping) and all(isinstance(weight, Tensor) for weight in found.values())
     if not found or not tensors or not all(isinstance(name, str) for name in found):
-        keys = format_names(map(str, content)) if isinstance(content, Mapping) else type(content).__name__
+        keys = f"the keys {format_names(map(str, content))}" if isinstance(content, Mapping) else type(content).__name__
         raise ValueError(f"{key or 'content'!r} of {origin} must be a state dict of named tensors, got {keys}.")
     return found
 

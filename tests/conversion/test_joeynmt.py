@@ -151,8 +151,8 @@ def add_layer(index):
     [
         (lambda f: (f / "best.ckpt").unlink(), "a folder with best.ckpt or latest.ckpt"),
         (lambda f: torch.save({"model_state": Call(print, "x")}, f / "best.ckpt"), "builtins.print, which is not"),
-        (lambda f: torch.save({"model_state": {"w": 1}}, f / "best.ckpt"), "'model_state', got none"),
-        (lambda f: torch.save([], f / "best.ckpt"), "'model_state', got none"),
+        (lambda f: torch.save({"model_state": {"w": 1}}, f / "best.ckpt"), "'model_state' of .* must be a state dict"),
+        (lambda f: torch.save([], f / "best.ckpt"), "'model_state' of .* must be a state dict"),
         (add_layer("9" * 150), "encoder_layers must be an integer from 1 to 4096, got 10"),
         (lambda f: (f / "config.yaml").write_text("model: !!python/object/apply:os.system [x]"), "options in YAML"),
         (lambda f: (f / "config.yaml").write_text("{" * 2000), "options in YAML"),
