@@ -114,7 +114,7 @@ def test_training_a_model_further_does_not_make_the_result_worse(scores, expecte
     options, lines = command.read_arguments([str(folder / "recipe.yaml"), *flags(folder, tmp_path, **given)])
 
     def parse(own):
-        return command.parse_flags([*command.flatten(own), *lines], command.RECIPE, "train")
+        return command.parse_flags(own, lines, command.RECIPE, "train", None)
 
     made = Recipe(options["stages"], lambda own: parse(own)[:3], parse({})[-1])
     assert made.best("second") == expected
@@ -221,7 +221,7 @@ def test_the_recipes_of_the_repository(recipe, names, folder, tmp_path):
     options |= {"monolingual_target": str(tmp_path / "mono"), "student": True, "bf16": False}
 
     def parse(own):
-        return command.parse_flags([*command.flatten({**options, **own}), *lines], command.RECIPE, "train")
+        return command.parse_flags({**options, **own}, lines, command.RECIPE, "train", None)
 
     made = Recipe(stages, lambda own: parse(own)[:3], parse({})[-1])
     assert [stage.name for stage in made.stages] == names
