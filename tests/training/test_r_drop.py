@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, kl_div
 
-from modeling_random_transformer.training import loss
+from modeling_random_transformer import ops_random_transformer as ops
 from modeling_random_transformer.training.loss import RDropLoss
 from tests.helpers.models import assert_near
 from tests.helpers.trainer import new_trainer
@@ -14,7 +14,7 @@ from tests.helpers.training import loss_and_gradient
 @pytest.mark.parametrize("rows_at_a_time", [4, 100])
 @pytest.mark.parametrize(("smoothing", "alpha"), [(0.0, 5.0), (0.1, 1.0)])
 def test_loss_and_gradient_equal_pytorch(rows_at_a_time, smoothing, alpha, monkeypatch):
-    monkeypatch.setattr(loss, "LOSS_CHUNK_CPU", rows_at_a_time * 11)
+    monkeypatch.setattr(ops, "LOSS_CHUNK_CPU", rows_at_a_time * 11)
     arguments = torch.randn(4, 3, 11).double() * 3, torch.tensor([[1, 2, -100], [3, 10, 5]]), torch.tensor(9)
 
     def reference(outputs, labels, count):
