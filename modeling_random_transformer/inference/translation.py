@@ -96,16 +96,13 @@ class TranslationOptions:
             if name in self.generate_options:
                 raise ValueError(f"{name} must not be given, got {self.generate_options[name]!r}.")
         check_positive(or_none=True, n_best=self.n_best, mbr=self.mbr)
-        if self.n_best is not None and self.mbr is not None:
-            raise ValueError(f"n_best must be None with mbr, got {self.n_best}.")
+        check_type("glossary", self.glossary, Glossary, "a Glossary")
+        for name in ("mbr", "split_sentences", "glossary"):
+            if self.n_best is not None and getattr(self, name):
+                raise ValueError(f"n_best must be None with {name}, got {self.n_best}.")
         sampled = self.num_beams == 1 and self.generate_options.get("do_sample")
         if self.n_best is not None and self.n_best > self.num_beams and not sampled:
             raise ValueError(f"n_best must be at most num_beams={self.num_beams}, got {self.n_best}.")
-        if self.split_sentences and self.n_best is not None:
-            raise ValueError(f"n_best must be None with split_sentences, got {self.n_best}.")
-        check_type("glossary", self.glossary, Glossary, "a Glossary")
-        if self.glossary is not None and self.n_best is not None:
-            raise ValueError(f"n_best must be None with a glossary, got {self.n_best}.")
 
     @classmethod
     def from_kwargs(cls, **options: Any) -> "TranslationOptions":

@@ -242,7 +242,7 @@ class TestFiles:
         assert output.read_text() == "".join(f"{each}\n" for each in found)
 
     def test_invalid_arguments(self, model, tokenizer):
-        with pytest.raises(ValueError, match="n_best must be None with a glossary, got 2"):
+        with pytest.raises(ValueError, match="n_best must be None with glossary, got 2"):
             translate_n_best(TEXTS, model, tokenizer, n_best=2, glossary=Glossary(TERMS))
         with pytest.raises(ValueError, match=r"glossary must be a Glossary, got 'terms.tsv'"):
             TranslationOptions(glossary="terms.tsv")
