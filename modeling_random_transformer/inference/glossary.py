@@ -1,7 +1,8 @@
 """Required target phrases: the terms of a glossary, and the translations that lack them.
 
-No search of its own is needed. A term may follow each word of a translation that lacks it: the model scores these
-beginnings, `generate()` continues the best ones, and the model chooses among the results.
+No search of its own is needed. Another candidate of beam search may have a term. Otherwise it may follow each word of
+the translation: the model scores these beginnings, `generate()` continues the best ones, and the model chooses among
+the results.
 """
 
 import unicodedata
@@ -24,9 +25,10 @@ from .sentences import is_wide
 
 ROUNDS = 3  # each adds at least one term to a translation, or is its last
 CONTINUED = 4  # beginnings per translation and round
+LISTED = 8  # candidates of beam search, of which one may have a term
 
 Row = tuple[str, str]  # a text, and what its translation must begin with
-Continued = Callable[[list[Row]], list[Any]]
+Search = Callable[[list[Row], bool], list[list[Any]]]
 
 
 class Glossary:
@@ -174,7 +176,7 @@ class Draft:
 
 
 def place_terms(
-    pipe: Seq2SeqPipeline, options: Any, rows: Iterable[Row], found: Iterable[Any], continued: Continued
+    pipe: Seq2SeqPipeline, options: Any, rows: Iterable[Row], found: Iterable[Any], search: Search
 ) -> list[Any]:
     """The `Candidate` of each text, or another one that lacks fewer terms.
 
@@ -183,7 +185,7 @@ def place_terms(
         options: its `TranslationOptions`.
         rows: the texts.
         found: the `Candidate` of each text.
-        continued: translates texts with other prefixes.
+        search: translates texts with prefixes; returns `LISTED` candidates of each text, or one.
     """
     glossary: Glossary = options.glossary
     drafts = []
@@ -193,19 +195,24 @@ def place_terms(
     if pending := [draft for draft in drafts if draft.missing]:
         scoring = {"max_batch_tokens": options.max_batch_tokens, **options.languages(pipe.tokenizer)}
         scorer = Scorer(pipe.model, pipe.tokenizer, token_scores=True, truncation=True, **scoring)
+        for draft, listed in zip(pending, search([(draft.text, draft.prefix) for draft in pending], True), strict=True):
+            # The first of those that lack the fewest terms
+            lacking = [(glossary.lacking(draft.terms, each.translation), each) for each in (draft.best, *listed)]
+            draft.missing, draft.best = min(lacking, key=lambda pair: len(pair[0]))
+        pending = [draft for draft in pending if draft.missing]
         for _ in range(ROUNDS):
-            pending = improve(pending, options, scorer, continued)
+            pending = improve(pending, options, scorer, search)
     for draft in drafts:
         glossary.required.update(draft.terms)
         glossary.missing.update(draft.missing)
     return [draft.best for draft in drafts]
 
 
-def improve(drafts: Sequence[Draft], options: Any, scorer: Scorer, continued: Continued) -> list[Draft]:
+def improve(drafts: Sequence[Draft], options: Any, scorer: Scorer, search: Search) -> list[Draft]:
     """Replace translations by ones that lack fewer terms; returns the drafts of those that still lack some."""
     heads = promising(drafts, options, scorer)
     rows = [(draft.text, head) for draft, head in heads]
-    candidates = continued(rows)
+    candidates = [best for [best] in search(rows, False)]
     pairs = [(text, each.translation) for (text, _), each in zip(rows, candidates, strict=True)]
     scores = scorer(pairs, 0, lambda _: None)
     ranks = {draft: (len(draft.missing), -inf) for draft in drafts}

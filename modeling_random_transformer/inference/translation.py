@@ -22,7 +22,7 @@ from ..inputs_random_transformer import (
 )
 from ..pipeline_random_transformer import Seq2SeqPipeline, current_device
 from ..utils import process_stream
-from .glossary import Glossary, place_terms
+from .glossary import LISTED, Glossary, place_terms
 from .mbr import SAMPLING, most_similar
 from .sentences import SentenceSplitter
 
@@ -213,11 +213,13 @@ def translate_chunk(
     if options.glossary is None:
         return candidates
     others = replace(options, glossary=None, seed=None)
+    listing = replace(others, mbr=None, n_best=LISTED, num_beams=LISTED)
 
-    def continued(rows: Sequence[tuple[str, str]]) -> list[Candidate]:
-        return [best for [best] in translate_chunk(pipe, others, rows, first, lambda _: None)]
+    def search(rows: Sequence[tuple[str, str]], several: bool) -> list[list[Candidate]]:
+        chosen = (listing.pipeline(pipe.model, pipe.tokenizer), listing) if several else (pipe, others)
+        return translate_chunk(*chosen, rows, first, lambda _: None)
 
-    return [[best] for best in place_terms(pipe, options, texts, [best for [best] in candidates], continued)]
+    return [[best] for best in place_terms(pipe, options, texts, [best for [best] in candidates], search)]
 
 
 def translate_sentences(

@@ -20,7 +20,7 @@ from modeling_random_transformer.inference import (
 )
 from modeling_random_transformer.inference import translation_files as files
 from modeling_random_transformer.inference.ensemble import EnsembleForSeq2SeqLM
-from modeling_random_transformer.inference.glossary import beginnings
+from modeling_random_transformer.inference.glossary import beginnings, words
 from modeling_random_transformer.inference.loading import load_translator
 from tests.helpers.engines import needs
 from tests.helpers.interruption import interrupt_at
@@ -115,6 +115,13 @@ class TestTranslations:
         assert translate(TEXTS, model, tokenizer, glossary=glossary, **SHORT) == before
         assert calls == expected
         assert glossary.required == {1: 1}
+
+    def test_a_candidate_of_beam_search_that_has_the_term(self, model, tokenizer):
+        [before] = translate([TEXTS[0]], model, tokenizer, **SHORT)
+        [listed] = translate_n_best([TEXTS[0]], model, tokenizer, n_best=8, num_beams=8, **SHORT)
+        glossaries = ((each, Glossary([("boy", word)])) for each in listed for word in words(each.translation))
+        candidate, glossary = next(pair for pair in glossaries if pair[1].lacking([0], before))
+        assert translate([TEXTS[0]], model, tokenizer, glossary=glossary, **SHORT) == [candidate.translation]
 
     def test_the_most_probable_translation_with_the_term(self, model, tokenizer, monkeypatch):
         """The reference continues all beginnings that leave tokens to generate."""
