@@ -35,7 +35,13 @@ from tests.helpers.fairseq import checkpoint
 from tests.helpers.marian import opus_folder
 from tests.helpers.marian_npz import save_npz
 from tests.helpers.models import save_translator
-from tests.helpers.other_tools import random_weights, write_eole, write_joeynmt
+from tests.helpers.other_tools import (
+    opennmt_checkpoint,
+    random_weights,
+    write_eole,
+    write_joeynmt,
+    write_opennmt,
+)
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -104,6 +110,9 @@ def prepared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for write, model in ((write_joeynmt, "iwslt14_deen"), (write_eole, "wmt17_ende")):
         (folder / "models" / model).mkdir(parents=True)
         write(folder / "models" / model, weights)
+    (folder / "models" / "opennmt").mkdir()
+    path = write_opennmt(folder / "models" / "opennmt", opennmt_checkpoint(weights))
+    path.rename(path.with_name("model_step_100000.pt"))
     return folder
 
 
@@ -204,7 +213,8 @@ def module_and_arguments(program: str, arguments: list[str]) -> tuple[str, list[
 
 def test_flags_in_the_text_exist() -> None:
     commands = [("benchmarks.__main__", benchmark) for benchmark in ("generate", "memory", "gpu")]
-    commands += [("convert", format_) for format_ in ("marian", "marian-npz", "torch", "fairseq", "joeynmt", "eole")]
+    formats = ("marian", "marian-npz", "torch", "fairseq", "joeynmt", "opennmt", "eole")
+    commands += [("convert", format_) for format_ in formats]
     commands += [(module,) for module in {*VERBS, *SCRIPTS} - {"convert"}]
     known = OTHER_FLAGS.union(*(flags_of(*command) for command in commands))
     for page in PAGES:

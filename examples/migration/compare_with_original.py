@@ -2,10 +2,12 @@
 
     python examples/migration/compare_with_original.py joeynmt outputs/joeynmt test2016.en
     python examples/migration/compare_with_original.py eole outputs/eole test2016.en
+    python examples/migration/compare_with_original.py opennmt model_step_60.pt test2016.en
 
-Both packages must be installed. Three figures are printed: sentences with equal tokens; the largest difference of a
-logit, for the translations of the original as targets; and sentences with equal translations by five beams. The last
-figure is that of transformers' search over the logits of both models, and that of each package's own search.
+Both packages must be installed; OpenNMT-py 3 also needs the environment variable TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1.
+Three figures are printed: sentences with equal tokens; the largest difference of a logit, for the translations of the
+original as targets; and sentences with equal translations by five beams. The last figure is that of transformers'
+search over the logits of both models, and that of each package's own search.
 """
 
 import argparse
@@ -20,12 +22,13 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from modeling_random_transformer.conversion import convert_eole, convert_joeynmt
+from modeling_random_transformer.conversion import convert_eole, convert_joeynmt, convert_opennmt
 from modeling_random_transformer.conversion.eole import make_tokenizer as eole_tokenizer
 from modeling_random_transformer.conversion.eole import read_config as eole_config
 from modeling_random_transformer.conversion.joeynmt import find_checkpoint
 from modeling_random_transformer.conversion.joeynmt import make_tokenizer as joeynmt_tokenizer
 from modeling_random_transformer.conversion.joeynmt import read_config as joeynmt_config
+from modeling_random_transformer.conversion.opennmt import read_stored
 from tests.helpers.references import Search
 
 BATCH, BEAMS, NEW_TOKENS = 20, 5, 40
@@ -103,9 +106,47 @@ class Eole:
         return [rows[0] for rows in self.engine.infer_list(texts)[2]]
 
 
+class OpenNMT:
+    """The original, in OpenNMT-py 3."""
+
+    def __init__(self, path: Path):
+        from onmt.inference_engine import InferenceEnginePY
+        from onmt.opts import translate_opts
+        from onmt.transforms import TransformPipe, make_transforms
+        from onmt.utils.parse import ArgumentParser
+
+        *_, stored, self.joined = read_stored(path)
+        parser = ArgumentParser()
+        translate_opts(parser)
+        options = {"model": path, "src": "unused", "beam_size": BEAMS, "max_length": NEW_TOKENS, "min_length": 0}
+        options["transforms"] = next(name for name in ("sentencepiece", "bpe") if name in stored["_all_transform"])
+        for side in ("src", "tgt"):
+            options[f"{side}_subword_model"] = path.parent / Path(stored[f"{side}_subword_model"]).name
+        given = parser.parse_args([part for name, value in options.items() for part in (f"-{name}", str(value))])
+        ArgumentParser.validate_translate_opts(given)
+        ArgumentParser._get_all_transform_translate(given)
+        ArgumentParser.validate_translate_opts_dynamic(given)
+        self.engine = InferenceEnginePY(given)
+        self.model, self.vocabs = self.engine.translator.model, self.engine.vocabs
+        self.pipe = TransformPipe.build_from(make_transforms(given, self.engine.transforms_cls, self.vocabs).values())
+        self.pad = self.vocabs["src"]["<blank>"]
+
+    def tokenize(self, texts: list[str]) -> list[list[int]]:
+        return [self.vocabs["src"](self.pipe.apply({"src": text.split(), "tgt": None})["src"]) for text in texts]
+
+    def logits(self, ids: Tensor, mask: Tensor, targets: Tensor) -> Tensor:
+        longer = torch.nn.functional.pad(targets, (0, 1))  # whose last token is not read
+        output, _ = self.model(ids[..., None], longer[..., None], mask.sum(1))
+        return self.model.generator(output)
+
+    def translate(self, texts: list[str]) -> list[str]:
+        return [rows[0] for rows in self.engine.infer_list(texts)[1]]
+
+
 ORIGINALS: dict[str, tuple[Any, Callable[..., Any]]] = {
     "joeynmt": (JoeyNMT, convert_joeynmt),
     "eole": (Eole, convert_eole),
+    "opennmt": (OpenNMT, convert_opennmt),
 }
 
 

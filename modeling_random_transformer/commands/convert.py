@@ -7,6 +7,7 @@
     random-transformer convert fairseq checkpoint_best.pt --output outputs/de-en --source_dict dict.de.txt
     random-transformer convert joeynmt models/wmt14_ende --output outputs/en-de
     random-transformer convert eole models/wmt17 --output outputs/en-de
+    random-transformer convert opennmt model_step_100000.pt --output outputs/en-de
 
 The first argument is a format or an archive (.zip, .tar, .tar.gz, .tgz, .tar.bz2, .tar.xz) with a model of Marian
 or fairseq. `random-transformer convert FORMAT --help` lists the arguments of a format. The command prints how each
@@ -32,6 +33,7 @@ FORMATS: dict[str, Callable[..., Any]] = {
     "fairseq": conversion.convert_fairseq,
     "joeynmt": conversion.convert_joeynmt,
     "eole": conversion.convert_eole,
+    "opennmt": conversion.convert_opennmt,
 }
 
 

@@ -1,10 +1,11 @@
-"""Converts models of Marian, MarianMT, `nn.Transformer`, fairseq, JoeyNMT and eole, with identical logits.
+"""Converts models of Marian, MarianMT, `nn.Transformer`, fairseq, JoeyNMT, OpenNMT-py and eole, with identical logits.
 
     model, report = from_marian("opus-mt-en-de")           # or a MarianMTModel
     model, report = from_marian_npz("model.npz")           # Marian's own format
     model, report = from_torch_transformer(transformer, embedding, output)
     model, report = from_fairseq("checkpoint_best.pt")
     model, report = from_joeynmt("model_dir")              # or a checkpoint in it
+    model, report = from_opennmt("model_step_100000.pt")   # OpenNMT-py 2 or 3
     model, report = from_eole("model_path")                # the successor of OpenNMT-py
 
     tokenizer = from_sentencepiece("source.spm")           # a tokenizer without a model
@@ -20,6 +21,7 @@ from .joeynmt import convert_joeynmt, from_joeynmt
 from .joined_tokenizer import JoinedTokenizer
 from .marian import convert_marian, from_marian
 from .marian_npz import convert_marian_npz, from_marian_npz
+from .opennmt import convert_opennmt, from_opennmt
 from .pytorch import convert_torch_transformer, from_torch_transformer
 from .sentencepiece import from_sentencepiece
 from .weights import ConversionReport
@@ -33,6 +35,7 @@ __all__ = [
     "convert_joeynmt",
     "convert_marian",
     "convert_marian_npz",
+    "convert_opennmt",
     "convert_torch_transformer",
     "fairseq_tokenizer",
     "from_eole",
@@ -40,6 +43,7 @@ __all__ = [
     "from_joeynmt",
     "from_marian",
     "from_marian_npz",
+    "from_opennmt",
     "from_sentencepiece",
     "from_torch_transformer",
 ]

@@ -17,11 +17,13 @@ from .weights import STACKS, ConversionReport, Converted, NameTable, StateDictMa
 SIDES = {"encoder": "src", "decoder": "tgt"}
 LAYER = "{stack}.transformer_layers.{i}"
 PROJECTIONS = {"query": "q_proj", "keys": "k_proj", "values": "v_proj"}
-MODULES = {
+ATTENTIONS = {
     **{f"self_attn.linear_{source}": f"self_attn.{target}" for source, target in PROJECTIONS.items()},
     **{f"context_attn.linear_{source}": f"encoder_attn.{target}" for source, target in PROJECTIONS.items()},
     "self_attn.final_linear": "self_attn.out_proj",
     "context_attn.final_linear": "encoder_attn.out_proj",
+}
+MODULES = ATTENTIONS | {
     "mlp.gate_up_proj": "fc1",
     "mlp.down_proj": "fc2",
     "input_layernorm": "self_attn_layer_norm",
@@ -32,6 +34,7 @@ NAMES: NameTable = {
     **{f"{LAYER}.{source}.{{p}}": f"model.{{stack}}.layers.{{i}}.{target}.{{p}}" for source, target in MODULES.items()},
     "{stack}.layer_norm.{p}": "model.{stack}.layer_norm.{p}",
 }
+EMBEDDINGS = ("src_emb.embeddings.weight", "tgt_emb.embeddings.weight", "generator.weight", "generator.bias")
 SPECIAL = {"pad_token": "<blank>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}  # the defaults
 POSITIONS = 1024  # of sinusoids that this model does not compute
 INTERLEAVED, CONCATENATED, LEARNED = "SinusoidalInterleaved", "SinusoidalConcat", "Learned"
@@ -128,22 +131,27 @@ def read_config(folder: Path) -> dict[str, Any]:
 def convert_weights(folder: Path, options: Mapping[str, Any], made: JoinedTokenizer) -> Converted:
     """Convert the weights in a folder with these options. Errors are those of `from_eole`."""
     mapper = StateDictMapper(str(folder), read_weights(folder))
-    mapper.derive_sizes("mlp.gate_up_proj", "layer_norm", "transformer_layers")
+    mapper.derive_sizes("mlp.gate_up_proj", "layer_norm", ("transformer_layers", "transformer_layers"))
     mapper.derive_options(OPTIONS, options)
-    mapper.derive_config("eole", norm_order="pre")
+    if options["model.encoder.norm_eps"] is None:
+        mapper.derive_config("norm_eps, the default since eole 0.2 (1e-6 before)", layer_norm_eps=1e-5)
     scalars = [name for name in mapper.remaining if name.endswith(".layer_scalar")]
     mapper.ignore(scalars, "not used by layers that attend to a source")
     mapper.rename(NAMES)
     mapper.complete_biases()
-    map_positions(mapper, options)
-    names = ("tgt_emb.embeddings.weight", "generator.weight", "generator.bias")
-    target, output, bias = (name if name in mapper.remaining else None for name in names)
+    buffers = [f"{side}_emb.pe.pe" for side in SIDES.values()]
+    map_positions(mapper, "eole", options[POSITION], buffers, options["model.embeddings.position_shift"])
+    return finish(mapper, EMBEDDINGS, made)
+
+
+def finish(mapper: StateDictMapper, embeddings: tuple[str, ...], made: JoinedTokenizer) -> Converted:
+    """Map the embeddings, of which only the first must be stored, and build the model."""
+    mapper.derive_config("the original's layers", norm_order="pre")
+    target, output, bias = (name if name in mapper.remaining else None for name in embeddings[1:])
     tokenizer, rows = made.tokenizer, (made.source_ids, made.target_ids)
-    map_embeddings(mapper, "src_emb.embeddings.weight", target, output, bias, rows, tokenizer.unk_token_id)
+    map_embeddings(mapper, embeddings[0], target, output, bias, rows, tokenizer.unk_token_id)
     ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
     mapper.derive_config("the vocabulary", **ids, decoder_start_token_id=tokenizer.bos_token_id)
-    if options["model.encoder.norm_eps"] is None:
-        mapper.derive_config("norm_eps, the default since eole 0.2 (1e-6 before)", layer_norm_eps=1e-5)
     return mapper.finish(), mapper.report
 
 
@@ -159,44 +167,63 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     return {name: weight for file in files for name, weight in read_checkpoint(file).items()}
 
 
-def map_positions(mapper: StateDictMapper, options: Mapping[str, Any]) -> None:
-    kind, offset = options[POSITION], options["model.embeddings.position_shift"]
-    mapper.derive_config(POSITION, scale_embedding=kind != LEARNED)
-    mapper.ignore([f"{side}_emb.pe.pe" for side in SIDES.values()], "sinusoids, which are computed")
+def map_positions(mapper: StateDictMapper, origin: str, kind: str | None, buffers: list[str], offset: int = 0) -> None:
+    """Map positions of a kind. With sinusoids, embeddings are scaled, and `buffers` are the names of their values."""
+    mapper.derive_config("the kind of positions", scale_embedding=kind in (INTERLEAVED, CONCATENATED))
+    mapper.ignore(buffers, "sinusoids, which are computed")
     if kind == INTERLEAVED:
-        mapper.derive_config(POSITION, position_embedding="sinusoidal", sinusoid_layout="interleaved")
+        mapper.derive_config(kind, position_embedding="sinusoidal", sinusoid_layout="interleaved")
     elif kind == CONCATENATED:
-        learn_positions(mapper, (None, None), POSITIONS, origin="eole")
+        learn_positions(mapper, (None, None), POSITIONS, origin=origin)
+    elif kind == LEARNED:
+        learn_positions(mapper, ("src_emb.pe.weight", "tgt_emb.pe.weight"), offset=offset, origin=origin)
     else:
-        learn_positions(mapper, ("src_emb.pe.weight", "tgt_emb.pe.weight"), offset=offset, origin="eole")
+        mapper.derive_config("the kind of positions", position_embedding="none")
 
 
 def make_tokenizer(folder: Path, options: Mapping[str, Any]) -> JoinedTokenizer:
-    """The tokenizer of the vocabularies, with the SentencePiece model or the BPE codes of the transforms.
+    """The tokenizer of the vocabularies. Errors are those of `join_sides`."""
+    kind, path = choose_segmentation(options.get("transforms")), folder / "vocab.json"
+    models = [options.get(f"transforms_configs.{kind}.{side}_subword_model") for side in SIDES.values()]
+    return join_sides(folder, kind, models, {"specials": {}, **read_json(path)}, str(path))
+
+
+def choose_segmentation(transforms: Any) -> str | None:
+    """The transform that segments words, if there is one among the names."""
+    named = transforms if isinstance(transforms, list) else []
+    return next((kind for kind in ("sentencepiece", "bpe") if kind in named), None)
+
+
+def join_sides(folder: Path, kind: Any, models: list[Any], stored: Mapping[str, Any], origin: str) -> JoinedTokenizer:
+    """The tokenizer of two vocabularies, with the SentencePiece model or the BPE codes.
+
+    Args:
+        folder: contains the files of `models`, which are those of source and target.
+        kind: sentencepiece, bpe or `None`.
+        models: the stored paths, of any folder.
+        stored: the vocabularies (see `name_sides`).
+        origin: their file, for errors.
 
     Raises:
         ValueError: a file is missing or damaged, or the two languages have different SentencePiece models.
     """
-    transforms = options.get("transforms")
-    transforms = transforms if isinstance(transforms, list) else []
-    kind = next((name for name in ("sentencepiece", "bpe") if name in transforms), None)
-    source, target = read_vocabularies(folder / "vocab.json", kind == "bpe")
-    stored = [options.get(f"transforms_configs.{kind}.{side}_subword_model") for side in SIDES.values()]
-    files = (find_file(folder, path) for path in stored if kind)
+    source, target = name_sides(stored, origin, kind == "bpe")
+    files = (find_file(folder, path) for path in models if kind)
     return join_files(kind == "sentencepiece", files, source, target, source_eos=False)
 
 
-def read_vocabularies(path: Path, as_pieces: bool) -> list[dict[str, int]]:
-    """The ids of the tokens of source and target.
+def name_sides(stored: Mapping[str, Any], origin: str, as_pieces: bool) -> list[dict[str, int]]:
+    """The ids of the tokens of source and target, in `src` and `tgt`. Sources may have no start and end token.
 
     Raises:
-        ValueError: the file is damaged, or the decoder does not start from `<s>`.
+        ValueError: a value is invalid, or the decoder does not start from `<s>`.
     """
-    stored = {"specials": {}, **read_json(path)}
     for name, kind in {"src": list, "tgt": list, "specials": dict}.items():
         if not isinstance(stored.get(name), kind):
-            raise ValueError(f"{name} of {path} must be a {kind.__name__}, got {format_value(stored.get(name))}.")
+            raise invalid(f"{name} of {origin}", f"a {kind.__name__}", stored.get(name))
     special = {kind: str(stored["specials"].get(kind, token)) for kind, token in SPECIAL.items()}
     if stored.get("decoder_start_token", special["bos_token"]) != special["bos_token"]:
         raise invalid("decoder_start_token", format_value(special["bos_token"]), stored["decoder_start_token"])
-    return [name_tokens(f"{side} of {path}", stored[side], special, as_pieces) for side in SIDES.values()]
+    of_source = {kind: t for kind, t in special.items() if kind in ("pad_token", "unk_token") or t in stored["src"]}
+    named = {"src": of_source, "tgt": special}
+    return [name_tokens(f"{side} of {origin}", stored[side], names, as_pieces) for side, names in named.items()]

@@ -7,12 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
-from ..utils.errors import format_names, format_value, printable
+from ..utils.errors import format_names, format_value
 from .embeddings import Rows, learn_positions, map_embeddings
 from .joined_tokenizer import JoinedTokenizer, join_bpe, numbered_lines, piece_of, read_codes
-from .options import NEGATED, OFF, PRE_NORM, RATE, SIZE, TRAINING, Kind, Option, invalid, one_of, read_options
+from .options import NEGATED, OFF, PRE_NORM, RATE, SIZE, TRAINING, Kind, Option, check_plain, one_of, read_options
 from .untrusted import is_hidden, read_checkpoint, state_dict_in
 from .weights import STACKS, ConversionReport, Converted, NameTable, StateDictMapper, save_conversion
 
@@ -183,9 +181,7 @@ def read_stored(checkpoint: Any, origin: str, num_heads: int | None) -> dict[str
         raise ValueError(f"{origin} must contain the model's options as 'args' or in 'cfg', got neither.")
     for part in (*STACKS, "quant_noise"):  # nested, in the newest layout
         options |= {f"{part}_{name}": value for name, value in as_mapping(options.pop(part, None)).items()}
-    for name, value in options.items():
-        if isinstance(value, Tensor):
-            raise invalid(printable(str(name)), "a plain value", value.shape)
+    check_plain(options)
     options["arch"] = options.get("arch") or options.get("_name")
     options["activation_dropout"] = options.get("activation_dropout") or options.get("relu_dropout")
     options["num_heads"] = options.get("encoder_attention_heads") if num_heads is None else num_heads

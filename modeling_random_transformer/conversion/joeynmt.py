@@ -19,6 +19,7 @@ from .options import (
     OFF,
     RATE,
     SIZE,
+    TEXT,
     Kind,
     Option,
     equal,
@@ -60,7 +61,6 @@ MAX_BEAMS = 1000
 MAX_EXPONENT = 60  # the largest divisor of a weight is exp(60), below the range of float32
 FACTOR = Kind("a number from 0 to 1000000", lambda value: is_number(value) and 0 < value <= 1e6, float)
 ID = Kind("an id", lambda value: is_number(value) and is_size(value + 1))
-TEXT = Kind("a string", lambda value: isinstance(value, str))
 ACTIVATION = one_of({"relu": "relu", "gelu": "gelu", "swish": "silu"})
 NORM_ORDER = one_of({"pre": "pre", "post": "post"})
 # Options of both stacks, which must be equal: the defaults in the encoder and the decoder, and the field.

@@ -10,6 +10,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from ..tokenization_random_transformer import SPECIAL_TOKENS, RandomTransformerTokenizer, read_lines
 from ..utils.errors import format_names, format_value
+from .options import show
 from .sentencepiece import from_sentencepiece
 from .weights import Converted
 
@@ -157,7 +158,7 @@ def name_tokens(name: str, tokens: Sequence[Any], special_tokens: Mapping[str, s
     ids: dict[str, int] = {}
     for i, token in enumerate(tokens):
         if not isinstance(token, str):
-            raise ValueError(f"{name} must contain strings, got {format_value(token)}.")
+            raise ValueError(f"{name} must contain strings, got {show(token)}.")
         known = names.get(token) or (piece_of(token) if as_pieces else token)
         if known in ids:
             raise ValueError(f"{name} must have each token once, got {format_value(token)} again as token {i}.")

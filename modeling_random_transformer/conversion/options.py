@@ -5,8 +5,10 @@ from dataclasses import dataclass, replace
 from types import NoneType
 from typing import Any
 
+from torch import Tensor
+
 from ..configuration_random_transformer import is_int, is_number
-from ..utils.errors import format_value
+from ..utils.errors import format_value, printable
 
 REQUIRED = object()  # default of an option that must be stored
 MAX_SIZE, MAX_DEPTH = 2**20, 1000  # of widths, lengths and vocabularies; of stacks
@@ -47,6 +49,7 @@ class Option:
 
 
 OFF = Kind("off", lambda value: not value)
+TEXT = Kind("a string", lambda value: isinstance(value, str))
 FLAG = Kind("true or false", lambda value: isinstance(value, bool))
 NEGATED = Kind("", convert=lambda value: not value)
 PRE_NORM = Kind("", convert=lambda value: "pre" if value else "post")  # an option that is true for pre-norm
@@ -68,6 +71,13 @@ def one_of(names: Mapping[str, Any]) -> Kind:
 
 def is_size(value: Any, maximum: int = MAX_SIZE) -> bool:
     return is_int(value) and 1 <= value <= maximum
+
+
+def check_plain(options: Mapping[Any, Any]) -> None:
+    """Raise a `ValueError` if an option is a tensor, which has no truth value."""
+    for name, value in options.items():
+        if isinstance(value, Tensor):
+            raise invalid(printable(str(name)), "a plain value", value.shape)
 
 
 def read_options(

@@ -30,25 +30,32 @@ MAX_RATIO, SMALL = 20, 2**24  # of the sizes of a file, expanded and compressed;
 LEGACY_PICKLES = 5  # before the weights in the format of PyTorch before 1.6
 
 
-class IgnoredObject:
-    """Placeholder for objects in a checkpoint that are not needed for the conversion."""
+class PlainObject:
+    """Takes the place of an object in a checkpoint, whose class is not loaded: its attributes as plain data."""
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> "IgnoredObject":  # noqa: ARG004  (arguments of the replaced object)
+    def __new__(cls, *args: Any, **kwargs: Any) -> "PlainObject":  # noqa: ARG004  (arguments of the replaced object)
         return super().__new__(cls)
 
     def __setstate__(self, state: Any) -> None:
-        """Discard the state."""
+        """Keep the attributes. Other states are discarded."""
+        if isinstance(state, dict):
+            self.__dict__.update(state)
 
 
 # Old fairseq checkpoints store options in a Namespace, and statistics and numpy scalars next to the weights.
 METERS = ("AverageMeter", "TimeMeter", "StopwatchMeter", "MetersDict", "SumMeter")
-IGNORED_CLASSES = [
+# OpenNMT-py 2 stores the vocabularies in fields of torchtext.
+FIELDS = ("inputter.AlignField", "text_dataset.TextMultiField", "text_dataset._feature_tokenize")
+PLAIN_CLASSES = [
     *(f"{module}.{meter}" for module in ("fairseq.meters", "fairseq.logging.meters") for meter in METERS),
+    *(f"onmt.inputters.{name}" for name in FIELDS),
+    *("torchtext.data.field.Field", "torchtext.data.utils._split_tokenizer", "torchtext.vocab.Vocab"),
+    "functools.partial",
     *(f"numpy.{core}.multiarray.{name}" for core in ("core", "_core") for name in ("scalar", "_reconstruct")),
     "numpy.dtype",
     "numpy.ndarray",
 ]
-ALLOWED = [argparse.Namespace, *((IgnoredObject, name) for name in IGNORED_CLASSES)]
+ALLOWED = [argparse.Namespace, *((PlainObject, name) for name in PLAIN_CLASSES)]
 
 
 def is_hidden(path: PurePath) -> bool:
@@ -64,7 +71,7 @@ def state_dict_in(content: Any, origin: str, key: str | None = None) -> Mapping[
     """
     found: Any = content.get(key) if key and isinstance(content, Mapping) else content
     tensors = isinstance(found, Mapping) and all(isinstance(weight, Tensor) for weight in found.values())
-    if not found or not tensors or not all(isinstance(name, str) for name in found):
+    if not tensors or not found or not all(isinstance(name, str) for name in found):
         keys = f"the keys {format_names(map(str, content))}" if isinstance(content, Mapping) else type(content).__name__
         raise ValueError(f"{key or 'content'!r} of {origin} must be a state dict of named tensors, got {keys}.")
     return found
@@ -181,7 +188,7 @@ def storages_in(root: Any) -> dict[int, int]:
             pending += value.values()
         elif isinstance(value, list | tuple | set | frozenset):
             pending += value
-        elif isinstance(value, argparse.Namespace):
+        elif isinstance(value, argparse.Namespace | PlainObject):
             pending.append(vars(value))
     return storages
 

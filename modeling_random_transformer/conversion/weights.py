@@ -7,7 +7,7 @@ record the use of each weight and does not name the source weight in errors.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, reduce
 from pathlib import Path
@@ -184,21 +184,21 @@ class StateDictMapper:
             if option.kind is TRAINING and value:
                 self.report.notes.append(f"{option.name}={value} affects training only and was dropped.")
 
-    def derive_sizes(self, linear: str, norm: str, layers: str = "layers") -> None:
+    def derive_sizes(self, linear: str, norm: str, layers: Sequence[str] = ("layers", "layers")) -> None:
         """Set the numbers of layers, the widths, and whether there are final norms.
 
         Args:
             linear: the name of a layer's first linear module.
             norm: the name of the final norm in each stack.
-            layers: the name of the list of layers in each stack.
+            layers: the names of the lists of layers in the encoder and the decoder.
 
         Raises:
             ValueError: there are no layers, or only one stack has a final norm.
         """
-        for stack in STACKS:
-            prefix = f"{stack}.{layers}."
+        for stack, name in zip(STACKS, layers, strict=True):
+            prefix = f"{stack}.{name}."
             self.derive_config(f"the layers under {prefix}", **{f"{stack}_layers": self.count_layers(prefix)})
-        name = f"encoder.{layers}.0.{linear}.weight"
+        name = f"encoder.{layers[0]}.0.{linear}.weight"
         d_ff, d_model = self.peek(name, dims=2).shape
         self.derive_config(f"the shape of {name}", d_ff=d_ff, d_model=d_model)
         norms = " and ".join(f"{stack}.{norm}" for stack in STACKS)

@@ -6,41 +6,18 @@ import pytest
 import torch
 from datasets import Dataset
 from safetensors.torch import save_file
-from torch.nn.functional import gelu, relu
+from torch.nn.functional import gelu
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 from modeling_random_transformer.conversion import convert_eole
 from modeling_random_transformer.data.tokenization import tokenize_pairs
 from tests.helpers.conversion import check_refused
-from tests.helpers.other_tools import SOURCE, TARGET, Reference, random_weights, write_eole
+from tests.helpers.other_tools import TARGET, Original, random_weights, without_biases, write_eole
 from tests.helpers.references import same_search
 
 PRE = {"encoder_normalize_before": True}
 GELU = {"act": gelu, "epsilon": 0.1}
 LEARNED = {"encoder_learned_pos": True, "decoder_learned_pos": True}
-
-
-def without_biases(weights, attention_only):
-    """The weights without the biases of linear modules in layers, or in attention only."""
-    kept = ("weight", "norm.bias", *(("fc1.bias", "fc2.bias") if attention_only else ()))
-    return {name: weight for name, weight in weights.items() if name.endswith(kept)}
-
-
-class Original:
-    """The logits of the reference, for the token ids of a converted model: -inf for tokens that the target lacks."""
-
-    def __init__(self, weights, tokenizer, **options):
-        self.reference = Reference(weights, 2, True, **{"epsilon": 1e-5, "act": relu, **options})
-        vocabulary = tokenizer.get_vocab()
-        names = [name.removesuffix("</w>") for name in sorted(vocabulary, key=vocabulary.get)]
-        source = {name: i for i, name in enumerate(SOURCE)}
-        target = {name.removesuffix("@@"): i for i, name in enumerate(TARGET)}
-        self.sources, self.targets = (torch.tensor([side.get(n, 0) for n in names]) for side in (source, target))
-        self.known = (self.targets > 0) | (torch.arange(len(names)) == tokenizer.unk_token_id)
-
-    def __call__(self, ids, mask, target):
-        found = self.reference(self.sources[ids], mask, self.targets[target])[..., self.targets]
-        return found.masked_fill(~self.known, -torch.inf)
 
 
 def convert(folder, weights, **changes):

@@ -1,15 +1,20 @@
-"""Folders as JoeyNMT and eole write them, with random weights, and an independent forward pass."""
+"""Models as JoeyNMT, OpenNMT-py and eole write them, with random weights, and an independent forward pass."""
 
 import json
 import re
+import sys
+from argparse import Namespace
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import yaml
 from safetensors.torch import save_file
 from torch import Tensor
-from torch.nn.functional import linear
+from torch.nn.functional import linear, relu
 
 from tests.helpers import fairseq
 from tests.helpers.fairseq import SOURCE_TOKENS, TARGET_TOKENS, words
@@ -35,6 +40,13 @@ JOEYNMT = (
     (r"^(decoder\..*)self_attn", r"\1trg_trg_att"),
     ("encoder_attn", "src_trg_att"),
 )
+ATTENTION = (
+    ("encoder_attn", "context_attn"),
+    ("q_proj", "linear_query"),
+    ("k_proj", "linear_keys"),
+    ("v_proj", "linear_values"),
+    ("out_proj", "final_linear"),
+)
 EOLE = (
     (r"^encoder\.embed_(tokens|positions)", r"src_emb.\1"),
     (r"^decoder\.embed_(tokens|positions)", r"tgt_emb.\1"),
@@ -45,14 +57,27 @@ EOLE = (
     ("self_attn_layer_norm", "input_layernorm"),
     ("encoder_attn_layer_norm", "precontext_layernorm"),
     ("final_layer_norm", "post_attention_layernorm"),
-    ("encoder_attn", "context_attn"),
-    ("q_proj", "linear_query"),
-    ("k_proj", "linear_keys"),
-    ("v_proj", "linear_values"),
-    ("out_proj", "final_linear"),
+    *ATTENTION,
     ("fc1", "mlp.gate_up_proj"),
     ("fc2", "mlp.down_proj"),
 )
+OPENNMT = (
+    (r"^(\w+)\.embed_tokens", r"\1.embeddings.make_embedding.emb_luts.0"),
+    (r"^encoder\.layers", "encoder.transformer"),
+    (r"^decoder\.layers", "decoder.transformer_layers"),
+    (r"^(encoder\..*)self_attn_layer_norm", r"\1layer_norm"),
+    (r"^(decoder\..*)self_attn_layer_norm", r"\1layer_norm_1"),
+    ("encoder_attn_layer_norm", "layer_norm_2"),
+    ("final_layer_norm", "feed_forward.layer_norm"),
+    *ATTENTION,
+    ("fc1", "feed_forward.w_1"),
+    ("fc2", "feed_forward.w_2"),
+)
+FIELDS = {
+    "onmt.inputters.text_dataset": ("TextMultiField", "_feature_tokenize"),
+    "torchtext.data.field": ("Field",),
+    "torchtext.vocab": ("Vocab",),
+}
 
 
 class Reference(FairseqReference):
@@ -89,6 +114,28 @@ class Reference(FairseqReference):
             return super().sinusoids(rows)
         angles = torch.arange(rows)[:, None].double() / 10000 ** (torch.arange(0, self.width, 2) / self.width)
         return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).float()
+
+
+class Original:
+    """The logits of the reference, for the token ids of a converted model: -inf for tokens that the target lacks."""
+
+    def __init__(self, weights: dict[str, Tensor], tokenizer: Any, source: list[str] = SOURCE, **options: Any):
+        self.reference = Reference(weights, 2, True, **{"epsilon": 1e-5, "act": relu, **options})
+        vocabulary = tokenizer.get_vocab()
+        names = [name.removesuffix("</w>") for name in sorted(vocabulary, key=vocabulary.get)]
+        sides = [{name.removesuffix("@@"): i for i, name in enumerate(tokens)} for tokens in (source, TARGET)]
+        self.sources, self.targets = (torch.tensor([side.get(n, 0) for n in names]) for side in sides)
+        self.known = (self.targets > 0) | (torch.arange(len(names)) == tokenizer.unk_token_id)
+
+    def __call__(self, ids: Tensor, mask: Tensor, target: Tensor) -> Tensor:
+        found = self.reference(self.sources[ids], mask, self.targets[target])[..., self.targets]
+        return found.masked_fill(~self.known, -torch.inf)
+
+
+def without_biases(weights: dict[str, Tensor], attention_only: bool) -> dict[str, Tensor]:
+    """The weights without the biases of linear modules in layers, or in attention only."""
+    kept = ("weight", "norm.bias", *(("fc1.bias", "fc2.bias") if attention_only else ()))
+    return {name: weight for name, weight in weights.items() if name.endswith(kept)}
 
 
 def random_weights(**options: Any) -> dict[str, Tensor]:
@@ -154,8 +201,72 @@ def write_eole(folder: Path, weights: dict[str, Tensor], **changes: Any) -> Path
     save_file(rename(weights, EOLE) | buffers, folder / "model.00.safetensors")
     (folder / "config.json").write_text(json.dumps(eole_config(**changes)))
     names = {"pad_token": "<blank>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
-    source, target = ([token.replace("<pad>", "<blank>") for token in tokens] for tokens in (SOURCE, TARGET))
-    vocabulary = {"src": source, "tgt": target, "decoder_start_token": "<s>", "specials": names}
+    vocabulary = {"src": blank(SOURCE), "tgt": blank(TARGET), "decoder_start_token": "<s>", "specials": names}
     (folder / "vocab.json").write_text(json.dumps(vocabulary))
     (folder / "bpe.codes").write_text(CODES)
     return folder
+
+
+def blank(tokens: list[str]) -> list[str]:
+    """The tokens with the padding of OpenNMT-py and eole."""
+    return ["<blank>" if token == "<pad>" else token for token in tokens]
+
+
+def opennmt_options(**changes: Any) -> dict[str, Any]:
+    """Options of OpenNMT-py, with changes."""
+    options = {"encoder_type": "transformer", "decoder_type": "transformer", "model_task": "seq2seq", "heads": 2}
+    options |= {
+        "position_encoding": True,
+        "dropout": [0.3, 0.1],
+        "attention_dropout": [0.1],
+        "max_relative_positions": 0,
+    }
+    options |= {"_all_transform": {"bpe", "filtertoolong"}, "src_subword_model": "/data/bpe.codes"}
+    return options | {"tgt_subword_model": "/data/bpe.codes"} | changes
+
+
+def opennmt_checkpoint(weights: dict[str, Tensor], **changes: Any) -> dict[str, Any]:
+    """The content of a checkpoint of OpenNMT-py 3 with weights that have fairseq's names."""
+    output = weights.get("decoder.output_projection.weight", weights["decoder.embed_tokens.weight"])
+    bias = weights.get("decoder.output_projection.bias", torch.zeros(len(output)))
+    buffers = {f"{stack}.embeddings.make_embedding.pe.pe": torch.zeros(9, 1, 16) for stack in ("encoder", "decoder")}
+    layers = {name: weight for name, weight in weights.items() if "output_projection" not in name}
+    vocabularies = {"src": blank(SOURCE), "tgt": blank(TARGET), "data_task": "seq2seq", "decoder_start_token": "<s>"}
+    return {
+        "model": rename(layers, OPENNMT) | buffers,
+        "generator": {"weight": output.clone(), "bias": bias},
+        "vocab": vocabularies,
+        "opt": Namespace(**opennmt_options(**changes)),
+        "optim": {"training_step": 60},
+    }
+
+
+def write_opennmt(folder: Path, content: dict[str, Any]) -> Path:
+    """Save a checkpoint of OpenNMT-py, with BPE codes next to it."""
+    torch.save(content, folder / "model_step_60.pt")
+    (folder / "bpe.codes").write_text(CODES)
+    return folder / "model_step_60.pt"
+
+
+def write_opennmt2(folder: Path, content: dict[str, Any], **attributes: Any) -> Path:
+    """Save the checkpoint as OpenNMT-py 2: vocabularies in fields of torchtext, and the generator's older names.
+
+    `attributes` replace those of the outer field.
+    """
+    packages = {module.rpartition(".")[0] for module in FIELDS} | {"onmt"}
+    modules = {name: ModuleType(name) for name in (*packages, *FIELDS)}
+    classes = [type(name, (), {"__module__": module}) for module, names in FIELDS.items() for name in names]
+    for each in classes:
+        setattr(modules[each.__module__], each.__name__, each)
+
+    def in_fields(name: str, tokens: list[str]) -> Any:
+        multi_field, function, field, vocab = (each() for each in classes)
+        vocab.itos, vocab.stoi = tokens, {token: i for i, token in enumerate(tokens)}
+        field.vocab, field.tokenize, field.pad_token = vocab, partial(type(function), layer=None), "<blank>"
+        vars(multi_field).update({"fields": [(name, field)]} | attributes)
+        return multi_field
+
+    vocabularies = {name: in_fields(name, content["vocab"][name]) for name in ("src", "tgt")}
+    generator = {f"0.{name}": weight for name, weight in content["generator"].items()}
+    with patch.dict(sys.modules, modules):
+        return write_opennmt(folder, {**content, "vocab": vocabularies, "generator": generator})

@@ -32,15 +32,25 @@ from modeling_random_transformer.conversion import (
     convert_joeynmt,
     convert_marian,
     convert_marian_npz,
+    convert_opennmt,
 )
 from modeling_random_transformer.conversion.joeynmt import OPTIONS as JOEYNMT_OPTIONS
+from modeling_random_transformer.conversion.opennmt import OPTIONS as OPENNMT_OPTIONS
 from modeling_random_transformer.export import export_model
 from tests.helpers.conversion import Call
 from tests.helpers.engines import exportable
 from tests.helpers.fairseq import checkpoint
 from tests.helpers.marian_npz import options, save_npz, write_npz
 from tests.helpers.marian_npz import random_weights as marian_weights
-from tests.helpers.other_tools import joeynmt_config, random_weights, write_eole, write_joeynmt
+from tests.helpers.other_tools import (
+    joeynmt_config,
+    opennmt_checkpoint,
+    random_weights,
+    write_eole,
+    write_joeynmt,
+    write_opennmt,
+    write_opennmt2,
+)
 
 from .processes import Report, in_process
 
@@ -154,6 +164,25 @@ def pickle_mutant(draw: random.Random, folder: Path) -> Path:
         stored[draw.choice(("args", "model", "cfg", "task", "extra"))] = pickle_value(draw)
     path = folder / "model.pt"
     torch.save(stored, path, _use_new_zipfile_serialization=draw.random() < 0.7)
+    if part == "bytes":
+        damage_pickle(draw, path)
+    return path
+
+
+def opennmt_mutant(draw: random.Random, folder: Path) -> Path:
+    """A checkpoint of OpenNMT-py with a strange option, weight, token or vocabulary, or changed bytes of its pickle."""
+    content = opennmt_checkpoint(random_weights(encoder_normalize_before=True))
+    part = draw.choice(("opt", "opt", "model", "generator", "vocab", "src", "top", "bytes"))
+    if part == "opt":
+        setattr(content["opt"], draw.choice(OPENNMT_OPTIONS).name, pickle_value(draw))
+    elif part == "src":
+        content["vocab"]["src"][draw.randrange(9)] = pickle_value(draw)
+    elif part == "top":
+        content[draw.choice(("model", "generator", "opt", "optim"))] = pickle_value(draw)
+    elif part != "bytes":
+        content[part][draw.choice(sorted(content[part]))] = pickle_value(draw)
+    write = write_opennmt if draw.random() < 0.5 or not isinstance(content["generator"], dict) else write_opennmt2
+    path = write(folder, content)
     if part == "bytes":
         damage_pickle(draw, path)
     return path
@@ -324,6 +353,7 @@ READERS: dict[str, tuple[Writer, Callable[[Path, Path], Any]]] = {
     "config": (config_mutant, convert_joeynmt),
     "json": (json_mutant, convert_eole),
     "pickle": (pickle_mutant, convert_fairseq),
+    "fields": (opennmt_mutant, convert_opennmt),
     "npz": (npz_mutant, convert_marian_npz),
     "zip": (zip_mutant, convert_archive),
     "tar": (tar_mutant, convert_archive),
