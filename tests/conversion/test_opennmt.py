@@ -164,7 +164,7 @@ def test_unsupported_option_is_named(changes, message, tmp_path):
         ({"vocab": {"src": TARGET, "tgt": TARGET}}, "must contain the special tokens, but lacks <blank>"),
         ({"vocab": {"src": blank(TARGET), "tgt": [["x"]]}}, r"must contain strings, got \['x'\]"),
         ({"vocab": {"src": blank(TARGET), "tgt": blank(TARGET), "decoder_start_token": "</s>"}}, "decoder_start_token"),
-        ({"vocab": {"src": blank(TARGET), "tgt": blank(TARGET)}}, "must have as many rows as its vocabulary"),
+        ({"vocab": {"src": blank(TARGET), "tgt": blank(TARGET)}}, "must have as many rows as tokens"),
         ({"generator": None}, "'generator' of .* must be a state dict of named tensors, got"),
         ({"model": {"w": 1}}, "'model' of .* must be a state dict of named tensors, got"),
         ({"model": torch.ones(2)}, "'model' of .* must be a state dict of named tensors, got"),
