@@ -261,7 +261,7 @@ def write_opennmt2(folder: Path, content: dict[str, Any], **attributes: Any) -> 
 
     def in_fields(name: str, tokens: list[str]) -> Any:
         multi_field, function, field, vocab = (each() for each in classes)
-        vocab.itos, vocab.stoi = tokens, {token: i for i, token in enumerate(tokens)}
+        vocab.itos, vocab.unk_index = tokens, 0
         field.vocab, field.tokenize, field.pad_token = vocab, partial(type(function), layer=None), "<blank>"
         vars(multi_field).update({"fields": [(name, field)]} | attributes)
         return multi_field
