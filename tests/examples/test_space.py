@@ -213,7 +213,7 @@ def test_text_of_several_sentences(translator, pipe):
     answer, long = translator.translate([" The dog. A red car.\n\n- - -\n", "a b " * 100], [options] * 2)
     texts = [f" {one[0]} {two[0]}\n\n- - -\n" for one, two in zip(first, second, strict=True)]
     scores = [one[1] + two[1] for one, two in zip(first, second, strict=True)]
-    assert found(answer) == [(text, pytest.approx(score)) for text, score in zip(texts, scores, strict=True)]
+    assert found(answer) == list(zip(texts, scores, strict=True))
     assert len(long["translations"]) == 2
     with pytest.raises(ValueError, match="the text must have at most 128 tokens, got"):
         translator.inspect("a b " * 100, options)
