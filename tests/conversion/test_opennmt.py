@@ -172,7 +172,7 @@ def test_unsupported_option_is_named(changes, message, tmp_path):
         ({"optim": Call(print, "x")}, "contains builtins.print, which is not allowed"),
         ({"optim": date(2024, 1, 1)}, "contains datetime.date, which is not allowed"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
 def test_invalid_content_writes_nothing(change, message, tmp_path):
     path = write_opennmt(tmp_path, opennmt_checkpoint(weights_of(**PRE)) | change)
