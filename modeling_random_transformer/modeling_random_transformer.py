@@ -1106,4 +1106,10 @@ class RandomTransformerForCausalLM(RandomTransformerPreTrainedModel, GenerationM
         indices = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.lm_head(outputs.last_hidden_state[:, indices])
         loss = checked_loss(self, labels, logits.shape[:2], logits, **kwargs)
-        return CausalLMOutputWithPast(loss=loss, logits=logits, **other_fields(outputs))
+        return CausalLMOutputWithPast(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )

@@ -19,6 +19,7 @@ STANDARD_LIBRARY = {"_actions", "_exit", "_replace"}  # argparse, os, named tupl
 # Set by Python, PyTorch and transformers.
 GENERATED = {"_abc_impl", "_auto_class", "_backward_cls", "_is_protocol", "_registered_impl"}
 SUFFIXES = {"_counter", "_per_second", "_pre"}  # strings that are not names
+OPTIONS = {"_all_transform"}  # in checkpoints of OpenNMT-py
 
 
 def is_private(name):
@@ -53,7 +54,7 @@ def used_names():
         alias.name for node in nodes if isinstance(node, ast.ImportFrom) and not node.level for alias in node.names
     }
     names = {name for name in attributes - own | imports if is_private(name)} | strings(nodes)
-    return names - STANDARD_LIBRARY - SUFFIXES
+    return names - STANDARD_LIBRARY - SUFFIXES - OPTIONS
 
 
 def strings(nodes):
