@@ -11,9 +11,8 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 from modeling_random_transformer.conversion import convert_eole
 from modeling_random_transformer.data.tokenization import tokenize_pairs
-from tests.helpers.conversion import check_refused
+from tests.helpers.conversion import assert_same_as_reference, check_refused
 from tests.helpers.other_tools import TARGET, Original, random_weights, without_biases, write_eole
-from tests.helpers.references import same_search
 
 PRE = {"encoder_normalize_before": True}
 GELU = {"act": gelu, "epsilon": 0.1}
@@ -44,14 +43,7 @@ def test_logits_and_search_equal_reference(options, changes, reference, biases, 
         weights = without_biases(weights, attention_only=biases != "none")
     model, tokenizer, report = convert(tmp_path, weights, **changes)
     original = Original(weights, tokenizer, **reference)
-    batch = tokenizer(["s1 s2 hello s3", "s3"], padding=True, return_tensors="pt")
-    target = torch.tensor([[tokenizer.bos_token_id, 5, 9, 40], [tokenizer.bos_token_id, 8, 7, 6]])
-    with torch.no_grad():
-        found = model(**batch, decoder_input_ids=target).logits[..., original.known]
-        expected = original(*batch.values(), target)[..., original.known]
-    assert (found - expected).abs().max() < 1e-5 * expected.abs().max()
-    assert same_search(model, original, batch, beams=4)
-    assert {m.target for m in report.mapped} | set(report.defaults) == {name for name, _ in model.named_parameters()}
+    assert_same_as_reference(model, tokenizer, report, original)
     assert model.config.attention_bias == (biases == "all")
     assert (model.config.dropout, model.config.attention_dropout) == (0.1, 0.1)
 

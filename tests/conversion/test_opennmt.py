@@ -11,7 +11,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_random_transformer.conversion import convert_opennmt, from_opennmt
 from tests.conversion.test_sentencepiece import CORPUS, train
-from tests.helpers.conversion import Call, check_refused
+from tests.helpers.conversion import Call, assert_same_as_reference, check_refused
 from tests.helpers.fairseq import SOURCE_TOKENS, TARGET_TOKENS, words
 from tests.helpers.other_tools import (
     SPECIAL,
@@ -24,7 +24,6 @@ from tests.helpers.other_tools import (
     write_opennmt,
     write_opennmt2,
 )
-from tests.helpers.references import same_search
 
 PRE = {"encoder_normalize_before": True}
 TIED = {**PRE, "share_decoder_input_output_embed": True}
@@ -48,14 +47,7 @@ def check_same(path, weights, **options):
     """Check that a converted checkpoint has the logits and the search of the reference with these weights."""
     model, tokenizer, report = convert(path)
     original = Original(weights, tokenizer, **{"epsilon": 1e-6, **options})
-    batch = tokenizer(["s1 s2 hello s3", "s3"], padding=True, return_tensors="pt")
-    target = torch.tensor([[tokenizer.bos_token_id, 5, 9, 40], [tokenizer.bos_token_id, 8, 7, 6]])
-    with torch.no_grad():
-        found = model(**batch, decoder_input_ids=target).logits[..., original.known]
-        expected = original(*batch.values(), target)[..., original.known]
-    assert (found - expected).abs().max() < 1e-5 * expected.abs().max()
-    assert same_search(model, original, batch, beams=4)
-    assert {m.target for m in report.mapped} | set(report.defaults) == {name for name, _ in model.named_parameters()}
+    assert_same_as_reference(model, tokenizer, report, original)
     return model, tokenizer
 
 

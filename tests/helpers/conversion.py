@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from modeling_random_transformer.conversion import ConversionReport
 from tests.helpers.references import Logits, relative_difference, same_search
 
 
@@ -39,6 +40,25 @@ def assert_same(
         batch = batch_of(sizes[0], pad)
         for beams in (1, 4):
             assert same_search(model, pad_vocabulary(original, model.config.vocab_size), batch, beams)
+
+
+def assert_same_as_reference(model: PreTrainedModel, tokenizer: Any, report: ConversionReport, original: Any) -> None:
+    """Check the logits and the search of a converted model with a joined tokenizer, and that no weight is left out.
+
+    Args:
+        model: the converted model.
+        tokenizer: its tokenizer.
+        report: the report of the conversion.
+        original: the `Original` with the same weights.
+    """
+    batch = tokenizer(["s1 s2 hello s3", "s3"], padding=True, return_tensors="pt")
+    target = torch.tensor([[tokenizer.bos_token_id, 5, 9, 40], [tokenizer.bos_token_id, 8, 7, 6]])
+    with torch.no_grad():
+        found = model(**batch, decoder_input_ids=target).logits[..., original.known]
+        expected = original(*batch.values(), target)[..., original.known]
+    assert (found - expected).abs().max() < 1e-5 * expected.abs().max()
+    assert same_search(model, original, batch, beams=4)
+    assert {m.target for m in report.mapped} | set(report.defaults) == {name for name, _ in model.named_parameters()}
 
 
 def batch_of(tokens: int, pad: int) -> dict[str, Tensor]:
