@@ -221,7 +221,8 @@ def check(
     if any((folder / name).is_file() for name in (MANIFEST, "config.json")) and not (folder / WORK).is_dir():
         raise ValueError(f"output_dir must be new or contain an earlier distillation, got {folder} with another model.")
     if arguments.restart and (folder / MANIFEST).is_file():
-        raise ValueError("restart must be False after the training of the student has begun: use another output_dir.")
+        advice = "use another output_dir"
+        raise ValueError(f"restart must be False after the training of the student has begun, got True: {advice}.")
     check_arguments(data, model, args)
     check_languages(corpora, model)
     for corpus in chain.from_iterable(corpora.values()):

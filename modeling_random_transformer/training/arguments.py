@@ -73,7 +73,7 @@ class DataArguments:
             if isinstance(value, str | Path):
                 setattr(self, name, [str(value)])
         if self.requires_train and not self.has("train"):
-            raise ValueError("source_file and target_file, train_file, or dataset_name must be given.")
+            raise ValueError("source_file and target_file, train_file, or dataset_name must be given, got none.")
         count = max(1, len(self._file_texts("train")))
         weights, temperature = self.train_weights, self.train_temperature
         if weights is not None and (len(weights) != count or not all(0 < weight < float("inf") for weight in weights)):
