@@ -673,6 +673,11 @@ class RandomTransformerGenerationMixin(GenerationMixin):
 
     engine: Any = None  # of `load_translator`, with a method `generate` that returns `None` for unsupported calls
 
+    @property
+    def length_step(self) -> int | None:
+        """The multiple to which a pipeline rounds its limit on new tokens; `None` for its own."""
+        return None if self.engine is None else self.engine.length_step
+
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """`GenerationMixin.generate`. It calls the encoder directly, so FSDP2 must gather the root's weights."""
         if torch.distributed.is_available() and torch.distributed.is_initialized() and "generate" not in vars(self):

@@ -21,7 +21,6 @@ CHUNK_SIZE = 1000  # texts that are sorted by length together
 # because beam search depends on it. Rounding lengths up to a multiple of 16 allows larger batches.
 LONGER_THAN_SOURCE = 50
 LENGTH_STEP = 16
-ENGINE_LENGTH_STEP = 128  # an engine computes no steps of a finished row, so that a higher limit costs it little
 # Truncation and padding are mutable state of a fast tokenizer's backend, so concurrent calls must be serialized.
 TOKENIZER_LOCK = threading.Lock()
 
@@ -280,7 +279,7 @@ def source_limit(tokenizer: Any, positions: int | None, max_source_tokens: int |
 # Chunks and batches
 
 
-def pad_rows(rows: Sequence[Sequence[int]], value: int) -> Tensor:
+def pad_ids(rows: Sequence[Sequence[int]], value: int) -> Tensor:
     """Rows as a tensor, `[rows, longest]`, in which `value` follows a shorter row."""
     longest = max(map(len, rows))
     return torch.tensor([[*row, *[value] * (longest - len(row))] for row in rows], dtype=torch.long)

@@ -23,7 +23,6 @@ from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
 
 from .inputs_random_transformer import (
     CHUNK_SIZE,
-    ENGINE_LENGTH_STEP,
     LENGTH_STEP,
     TOKENIZER_LOCK,
     LanguageTags,
@@ -37,7 +36,7 @@ from .inputs_random_transformer import (
     encode_texts,
     language_id,
     longest_target,
-    pad_rows,
+    pad_ids,
     process_chunks,
     renumber_errors,
     source_limit,
@@ -277,7 +276,7 @@ class Seq2SeqPipeline(Pipeline):
 
     def longest_target(self, source_len: int, options: dict[str, Any], prefix_len: int) -> int:
         """The limit on new tokens for a source and a prefix, unless `options` have one; see `longest_target`."""
-        step = LENGTH_STEP if getattr(self.model, "engine", None) is None else ENGINE_LENGTH_STEP
+        step = getattr(self.model, "length_step", None) or LENGTH_STEP
         return longest_target(source_len, self.model.config, options.get("max_new_tokens"), prefix_len, step)
 
     def pad(self, sources: Sequence[Sequence[int]]) -> dict[str, Tensor]:
@@ -287,8 +286,8 @@ class Seq2SeqPipeline(Pipeline):
             `input_ids` and `attention_mask`, `[batch, source_len]`.
         """
         return {
-            "input_ids": pad_rows(sources, self.tokenizer.pad_token_id or 0),
-            "attention_mask": pad_rows([[1] * len(source) for source in sources], 0),
+            "input_ids": pad_ids(sources, self.tokenizer.pad_token_id or 0),
+            "attention_mask": pad_ids([[1] * len(source) for source in sources], 0),
         }
 
     def preprocess(self, input_: str, **options: Any) -> dict[str, Tensor]:
@@ -536,7 +535,7 @@ class ForcedPrefix(LogitsProcessor):
 
 def pad_prefixes(prefixes: Sequence[Sequence[int]]) -> dict[str, Tensor]:
     """`prefix_ids` for `ForcedPrefix`; empty if there are no prefixes."""
-    return {"prefix_ids": pad_rows(prefixes, -1)} if any(prefixes) else {}
+    return {"prefix_ids": pad_ids(prefixes, -1)} if any(prefixes) else {}
 
 
 def current_device(model: Any) -> torch.device | None:

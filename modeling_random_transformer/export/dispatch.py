@@ -16,7 +16,7 @@ from transformers.utils import logging
 
 from .. import modeling_random_transformer, ops_random_transformer
 from ..generation_random_transformer import code_and_weights, unsupported_model
-from ..inputs_random_transformer import check_choice, pad_rows, tokenizer_languages
+from ..inputs_random_transformer import check_choice, pad_ids, tokenizer_languages
 from ..pipeline_random_transformer import ForcedPrefix
 from ..utils import ENGINES
 from ..utils.digests import model_digest
@@ -28,6 +28,7 @@ logger = logging.get_logger(__name__)
 ENGINE = "CTranslate2"
 MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.BEAM_SEARCH)
 BATCHES = 4  # of the pipeline in one call of the engine, which splits them again: the checks of a call take time
+ENGINE_LENGTH_STEP = 128  # an engine computes no steps of a finished row, so that a higher limit costs it little
 DEFAULT_DTYPE = "int8"  # 1.1 to 3 times as fast as float32 on every CPU that was measured (docs/results/engines.md)
 
 
@@ -120,7 +121,7 @@ class CTranslate2Engine:
 
         config = model.config
         self.translate = ParallelTranslator(folder)
-        self.batches = max(self.translate.threads, BATCHES)
+        self.batches, self.length_step = max(self.translate.threads, BATCHES), ENGINE_LENGTH_STEP
         self.source, self.target = token_names(tokenizer, config.vocab_size)
         self.target_ids = {token: i for i, token in enumerate(self.target)}
         self.exported = search_options(model.generation_config, config, ENGINE)
@@ -221,7 +222,7 @@ class CTranslate2Engine:
             return_scores=bool(options.output_scores),
             return_end_token=True,
         )
-        sequences = pad_rows(
+        sequences = pad_ids(
             [
                 [search.start_token, *(self.target_ids[token] for token in hypothesis)]
                 for result in results

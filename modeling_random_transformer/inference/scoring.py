@@ -17,7 +17,7 @@ from ..inputs_random_transformer import (
     batches_by_tokens,
     check_positive,
     check_type,
-    pad_rows,
+    pad_ids,
     renumber_errors,
 )
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration, shift_right
@@ -147,7 +147,7 @@ class PairModel(ABC):
 
     def inputs(self, sources: Sequence[Ids], targets: Sequence[Ids]) -> tuple[dict[str, Tensor], Tensor]:
         """The arguments of the model for a batch, and the labels, `[batch, target_len]`."""
-        labels = pad_rows(targets, IGNORED).to(self.model.device)
+        labels = pad_ids(targets, IGNORED).to(self.model.device)
         inputs = {name: value.to(self.model.device) for name, value in self.pipe.pad(sources).items()}
         inputs["decoder_input_ids"] = shift_right(labels, self.start, self.tokenizer.pad_token_id or 0)
         return inputs, labels

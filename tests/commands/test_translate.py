@@ -19,7 +19,7 @@ from modeling_random_transformer.commands import command_line
 from modeling_random_transformer.commands import translate as command
 from modeling_random_transformer.export import dispatch
 from modeling_random_transformer.inference import encode_lines, translate, translate_html, translation_files
-from modeling_random_transformer.inputs_random_transformer import ENGINE_LENGTH_STEP, longest_target
+from modeling_random_transformer.inputs_random_transformer import longest_target
 from tests.helpers.engines import needs
 from tests.helpers.interruption import interrupt_at
 from tests.helpers.models import tiny_config
@@ -178,7 +178,7 @@ class TestEngine:
 
     @pytest.mark.parametrize("given", [None, "new/exports"])
     def test_export_is_cached(self, run, folder, tmp_path, translator, tokenizer, warnings, monkeypatch, given):
-        limit = longest_target(1, translator.config, None, 0, ENGINE_LENGTH_STEP)
+        limit = longest_target(1, translator.config, None, 0, dispatch.ENGINE_LENGTH_STEP)
         expected = lines_of(translate(TEXTS, translator, tokenizer, num_beams=1, max_new_tokens=limit))
         cache = folder / "engines" if given is None else tmp_path / given
         options = ["--engine", "ctranslate2", "--engine_dtype", "float32", "--num_beams", 1]

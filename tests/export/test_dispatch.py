@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from modeling_random_transformer.export import dispatch
-from modeling_random_transformer.export.dispatch import attach_engine
+from modeling_random_transformer.export.dispatch import ENGINE_LENGTH_STEP, attach_engine
 from modeling_random_transformer.export.engines import token_names
 from modeling_random_transformer.export.shortlist import vmap
 from modeling_random_transformer.inference import load_translator, translate, translate_n_best
 from modeling_random_transformer.inference.loading import load_models
-from modeling_random_transformer.inputs_random_transformer import ENGINE_LENGTH_STEP, LENGTH_STEP
+from modeling_random_transformer.inputs_random_transformer import LENGTH_STEP
 from modeling_random_transformer.modeling_random_transformer import RandomTransformerEncoderLayer
 from tests.helpers.engines import TEXTS, exportable, needs
 from tests.helpers.translation import multilingual_translator
