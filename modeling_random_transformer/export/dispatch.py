@@ -147,6 +147,7 @@ class CTranslate2Engine:
         """
         options, given = model._prepare_generation_config(generation_config, **kwargs)
         ids, mask = given.pop("input_ids", inputs), given.pop("attention_mask", None)
+        given.pop("labels", None)  # of `Seq2SeqTrainer`, without effect
         if options.max_new_tokens is None and kwargs.get("max_length") is not None:
             options.max_new_tokens = kwargs["max_length"] - 1  # which counts the start token
         prefixes = [each for each in logits_processor or () if isinstance(each, ForcedPrefix)]

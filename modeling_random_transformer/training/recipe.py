@@ -14,6 +14,8 @@ from transformers import Seq2SeqTrainingArguments
 from transformers.hf_argparser import HfArg
 from transformers.trainer_utils import IntervalStrategy
 
+from ..utils import ENGINES
+
 
 def paper_peak_rate(d_model: int, warmup_steps: int) -> float:
     """The learning rate at the end of warm-up, d_model^-0.5 · warmup_steps^-0.5 (paper 5.3)."""
@@ -56,6 +58,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     early_stopping_patience: int | None = HfArg(default=None, help="Evaluations without improvement before stopping.")
     num_beams: int = HfArg(default=4, help="Beam size in evaluation (paper 6.1).")
     length_penalty: float = HfArg(default=0.6, help="Length penalty in evaluation (paper 6.1).")
+    engine: str | None = HfArg(default=None, help="Engine that translates in evaluation, on a CPU: ctranslate2.")
     per_device_eval_batch_size: int = HfArg(default=32, help="Maximum number of pairs in an evaluation batch.")
     predict_with_generate: bool = HfArg(default=True, help="Generate translations in evaluation, to compute BLEU.")
     save_strategy: str = HfArg(default="steps", help="When to save a checkpoint: 'no', 'steps', 'epoch' or 'best'.")
@@ -138,6 +141,8 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         stops = self.early_stopping_patience is not None
         yield "eval_strategy", not stops or self.eval_strategy != "no", "set with early_stopping_patience"
         yield "metric_for_best_model", not stops or self.metric_for_best_model, "set with early_stopping_patience"
+        yield "engine", self.engine in (None, *ENGINES), f"one of {', '.join(ENGINES)}"
+        yield "engine", self.engine is None or self.device.type == "cpu", f"unset on the device {self.device}"
         yield "save_on_each_node", not self.save_on_each_node, "False, since all nodes share output_dir"
         yield "fp16", not (self.fp16 and self.device.type == "cpu"), "False on a CPU, which supports bf16"
         yield from self._checks_of_shards()

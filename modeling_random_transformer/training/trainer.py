@@ -4,10 +4,11 @@ import copy
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ from transformers.trainer_utils import EvalLoopOutput, EvalPrediction, denumpify
 
 from ..data.batches import EvaluationSampler, TokenBudgetSampler, padding_multiple
 from ..data.tokenization import lengths_of
+from ..export.dispatch import attach_engine
+from ..export.engines import engine_module
 from ..inputs_random_transformer import longest_target, source_positions, target_positions
 from ..utils.distributed import call_on_main_process
 from .checkpoints import keep_newest, last_resumable, write_checkpoint
@@ -37,6 +40,7 @@ from .word_dropout import WordDropout
 logger = logging.getLogger(__name__)
 
 ADVICE = "Decrease learning_rate, increase warmup_steps or set max_grad_norm."
+ENGINE_DTYPE = "float32"  # so that scores are those of the model
 SAMPLES = 3  # translations that are shown after an evaluation
 COLUMNS = ("input_ids", "attention_mask", "labels")  # of the rows that a batch is made of
 
@@ -76,6 +80,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         run_id: str = "",
         **kwargs: Any,
     ):
+        if args.engine is not None:
+            engine_module(args.engine, ENGINE_DTYPE)  # raises an error if it is not installed
         self.run_id = run_id
         self.train_weights = train_weights
         self.checkpoint_limit = args.save_total_limit
@@ -245,7 +251,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             self._gen_kwargs = {"synced_gpus": True, **getattr(self, "_gen_kwargs", {})}
         compute_metrics, self.compute_metrics = self.compute_metrics, None
         try:
-            with self.ema.applied(self.model) if self.ema is not None else nullcontext():
+            with self.ema.applied(self.model) if self.ema is not None else nullcontext(), self._engine():
                 output = super().evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)
         finally:
             self.compute_metrics = compute_metrics
@@ -261,6 +267,21 @@ class TranslationTrainer(Seq2SeqTrainer):
             metrics |= denumpify_detensorize(compute_metrics(EvalPrediction(predictions, labels)))
         output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
         return output._replace(predictions=predictions, label_ids=labels)
+
+    @contextmanager
+    def _engine(self) -> Iterator[None]:
+        """Let `args.engine` translate. It has its own copy of the weights."""
+        if self.args.engine is None or not self.args.predict_with_generate:
+            yield
+            return
+        with TemporaryDirectory() as folder:
+            # The engine does not compute edited code, which Accelerate's `forward` is, nor a model in training mode.
+            model: Any = self._without_output_conversion(self.model).eval()
+            attach_engine(model, self.processing_class, folder, self.args.engine, ENGINE_DTYPE)
+            try:
+                yield
+            finally:
+                model.engine = None
 
     def prediction_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Loss, predictions and labels of a batch; also stores the batch's summed loss and token count.
@@ -371,7 +392,9 @@ class TranslationTrainer(Seq2SeqTrainer):
         module = self.accelerator.unwrap_model(model, keep_torch_compile=False)
         original = vars(module).pop("_original_forward", None)
         if original is not None:
-            module.forward = original
+            del module.forward
+            if module.forward != original:  # it was replaced before
+                module.forward = original
         return model
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:

@@ -42,6 +42,7 @@ def test_inverse_sqrt_schedule_equals_the_papers_formula(d_model, warmup):
         ({"ema_decay": 0.9, "fsdp": True}, "ema_decay must be unset with weights that are sharded over processes"),
         ({"muon": True, "fsdp": True}, "muon must be False with weights or states that are sharded over processes"),
         ({"eval_do_concat_batches": False}, "eval_do_concat_batches must be unset, because metrics get all rows"),
+        ({"engine": "onnx"}, "engine must be one of ctranslate2, got 'onnx'"),
         ({"ema_decay": 1.0}, "ema_decay must be above 0 and below 1, got 1.0"),
         ({"ema_decay": 0.99, "average_last": 3}, "average_last must be unset with ema_decay, got 3"),
         ({"r_drop_alpha": -1.0}, "r_drop_alpha must be at least 0, got -1.0"),
