@@ -73,7 +73,9 @@ class Aligner(PairModel):
             raise ValueError("model must be a single model for alignments, got an ensemble.")
         if prefix := getattr(self.model.config, "prefix", None):  # the words of which would be counted
             raise ValueError(f"prefix must be empty in the model's configuration for alignments, got {prefix!r}.")
-        layers = decoder_layers(self.model)
+        config = self.model.config
+        # T5 has another name than the other classes.
+        layers = getattr(config, "num_decoder_layers", None) or config.get_text_config(decoder=True).num_hidden_layers
         if not -layers <= layer < layers:
             raise ValueError(f"layer must be from {-layers} to {layers - 1}, got {layer}.")
         check_choice(STEPS, step=step)
@@ -152,15 +154,6 @@ def words_by_marks(tokens: Sequence[str], special: set[str]) -> list[int | None]
         current += token.startswith("▁") and token not in special
         words.append(None if token in special else max(current, 0))
     return words
-
-
-def decoder_layers(model: PreTrainedModel) -> int:
-    """The number of decoder layers."""
-    for name in ("decoder_layers", "num_decoder_layers", "num_hidden_layers"):
-        count = getattr(model.config, name, None)
-        if count is not None:
-            return count
-    raise ValueError(f"model must have a known number of decoder layers, got {type(model).__name__}.")
 
 
 @contextmanager
