@@ -56,7 +56,7 @@ def check_indices(name: str, numbers: Collection[int] | None, count: int | None)
         raise ValueError(f"{name} must be {allowed}, got {list(numbers)}.")
 
 
-class Trace(Mapping[str, Tensor]):
+class Trace(dict[str, Tensor]):
     """The values that a model computed, by path, in the order of computation.
 
     Attributes:
@@ -64,21 +64,13 @@ class Trace(Mapping[str, Tensor]):
     """
 
     def __init__(self, config: Any, values: Mapping[str, Tensor] | None = None):
+        super().__init__(values or {})
         self.config = config
         self.left_out = 0
-        self._values: dict[str, Tensor] = dict(values or {})
 
-    def __getitem__(self, path: str) -> Tensor:
-        if path in self._values:
-            return self._values[path]
-        near = difflib.get_close_matches(path, self._values, n=3)
+    def __missing__(self, path: str) -> Tensor:
+        near = difflib.get_close_matches(path, self, n=3)
         raise KeyError(f"no value was recorded at {path!r}. " + (f"Similar paths: {', '.join(near)}." if near else ""))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
 
     def explain(self, path: str) -> Step:
         """Shape, formula and section of the paper of the value at a path.
@@ -137,7 +129,7 @@ class Recorder(Observer):
         if size <= self.bytes_left:
             self.bytes_left -= size
             prefix = f"step.{self.step}." if self.step else ""
-            self.trace._values[prefix + path] = value.detach().clone()
+            self.trace[prefix + path] = value.detach().clone()
             return
         self.trace.left_out += 1
         if self.trace.left_out == 1:
