@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, Sampler
 from transformers import DataCollatorForSeq2Seq, EarlyStoppingCallback, PreTrainedModel, Seq2SeqTrainer, TrainerControl
 from transformers.trainer_callback import PrinterCallback, ProgressCallback, TrainerCallback
 from transformers.trainer_utils import EvalLoopOutput, EvalPrediction, denumpify_detensorize, set_seed
+from transformers.utils import is_numpy_array
 
 from ..data.batches import EvaluationSampler, TokenBudgetSampler, padding_multiple
 from ..data.tokenization import lengths_of
@@ -255,8 +256,8 @@ class TranslationTrainer(Seq2SeqTrainer):
                 output = super().evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)
         finally:
             self.compute_metrics = compute_metrics
-        rows = (output.predictions, output.label_ids)
-        predictions, labels = (select_rows(part, sampler.positions()) for part in rows)
+        positions, rows = sampler.positions(), (output.predictions, output.label_ids)
+        predictions, labels = recursively_apply(lambda part: part[positions], rows, test_type=is_numpy_array)
         metrics: dict[str, Any] = {}
         self.samples = self._samples(dataloader.dataset, predictions)
         if self._batch_losses:  # batches after the first `num_batches` are repetitions
@@ -527,13 +528,3 @@ class ResumptionCallback(TrainerCallback):
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         if self.sampler is not None:
             self.sampler.set_epoch(int(state.epoch or 0))
-
-
-# Rows and metrics of evaluation
-
-
-def select_rows(rows: Any, positions: np.ndarray) -> Any:
-    """The rows at these positions, of an array or of each array in a tuple."""
-    if isinstance(rows, (tuple, list)):
-        return type(rows)(select_rows(part, positions) for part in rows)
-    return None if rows is None else rows[positions]
