@@ -9,7 +9,7 @@ from typing import Any
 
 from ..utils.errors import format_names, format_value
 from .embeddings import Rows, learn_positions, map_embeddings
-from .joined_tokenizer import JoinedTokenizer, join_bpe, numbered_lines, piece_of, read_codes
+from .joined_tokenizer import JoinedTokenizer, join_bpe, name_tokens, numbered_lines, read_codes
 from .options import NEGATED, OFF, PRE_NORM, RATE, SIZE, TRAINING, Kind, Option, check_plain, one_of, read_options
 from .untrusted import is_hidden, read_checkpoint, state_dict_in
 from .weights import STACKS, ConversionReport, Converted, NameTable, StateDictMapper, save_conversion
@@ -329,13 +329,10 @@ def read_dictionary(path: Path, as_pieces: bool) -> dict[str, int]:
     Raises:
         ValueError: a line has a wrong format, or a token or piece is repeated.
     """
-    ids = {token: i for i, token in enumerate(FIRST_TOKENS)}
+    tokens = [*FIRST_TOKENS]
     for number, line in numbered_lines(path):
         token, _, count = line.rpartition(" ")
         if not token or not count.lstrip("-").isdecimal():
             raise ValueError(f"line {number} of {path} must be a token and its count, got {format_value(line)}.")
-        token = piece_of(token) if as_pieces else token
-        if token in ids:
-            raise ValueError(f"{path} must have each token once, got {format_value(token)} again on line {number}.")
-        ids[token] = len(ids)
-    return ids
+        tokens.append(token)
+    return name_tokens(str(path), tokens, {}, as_pieces)

@@ -98,7 +98,7 @@ def test_weight_is_named(name, change, found, content):
         (lambda f: write_dictionary(f / "dict.de.txt", words(5, "s")), f"{TABLE} of .* must have as many rows as"),
         (lambda f: write_dictionary(f / "dict.en.txt", words(99, "t")), r"decoder\.embed_tokens\.weight of .* rows as"),
         (lambda f: (f / "dict.de.txt").write_text("word\n"), "a token and its count"),
-        (lambda f: (f / "dict.de.txt").write_text("a 1\na 1\n"), "each token once, got 'a' again on line 2"),
+        (lambda f: (f / "dict.de.txt").write_text("a 1\na 1\n"), "each token once, got 'a' again as token 5"),
         (lambda f: (f / "dict.de.txt").write_bytes(b"\xff\xfe 1\n"), "UTF-8"),
         (lambda f: torch.save([1], f / "checkpoint.pt"), "fairseq checkpoint"),
         (lambda f: torch.save({"model": {"w": torch.ones(1)}}, f / "checkpoint.pt"), "options"),
@@ -132,7 +132,7 @@ def test_invalid_codes(codes, message, tmp_path):
 @pytest.mark.parametrize("tokens", [["<s>"], ["a</w>@@", "a"]])
 def test_tokens_of_one_piece(tokens, tmp_path):
     (tmp_path / "codes").write_text("a b\n")
-    with pytest.raises(ValueError, match=r"each token once, got '(<s>|a</w>)' again"):
+    with pytest.raises(ValueError, match=r"each token once, got '(<s>|a)' again"):
         fairseq_tokenizer(write_dictionary(tmp_path / "dict.txt", tokens), tmp_path / "codes")
 
 
