@@ -26,7 +26,7 @@ from ..data.readers import read_texts
 from ..data.sources import Corpus, pairs_of
 from ..inference.loading import load_models
 from ..inference.translation import TranslationOptions
-from ..inputs_random_transformer import check_choice, drop_none
+from ..inputs_random_transformer import check_choice, check_type, drop_none
 from ..jobs import Job
 from ..training.arguments import DROPOUTS, FILES, DataArguments, ModelArguments, parse_overrides
 from ..training.estimation import GIB, dry_run, translation_seconds
@@ -48,6 +48,7 @@ logger = logging.getLogger(__name__)
 
 RECORD, LOCK, FOLDER, DATA, RESULT = "recipe.json", ".recipe.lock", "stages", "data", "result"
 KINDS, CONDITIONS = ("train", "back_translate", "distill"), ("monolingual_target", "student")
+OF_RECIPE = {*FILES, *CONDITIONS, "monolingual_source", "dataset_name", "output_dir", "source_text", "teacher"}
 SIDES = ("source", "target")
 SETS = {"train": "data", "validation": "data.validation", "test": "data.test"}  # the beginnings of the files' names
 HELD_OUT, SHARE = 1000, 20  # pairs of a validation or test set, at most one in 20 of the corpus
@@ -110,10 +111,13 @@ class StageArguments:
         if not isinstance(mapping, Mapping) or not isinstance(mapping.get("name"), str):
             raise ValueError(f"stages must be mappings with a name, got {mapping!r}.")
         names = {entry.name for entry in fields(cls)} - {"options"}
-        own = {name: value for name, value in mapping.items() if name in names}
+        own = {name: value for name, value in mapping.items() if name in names and value is not None}
         stage = cls(**own, options={name: value for name, value in mapping.items() if name not in names})
         check_choice(KINDS, kind=stage.kind)
         check_choice((None, *CONDITIONS), when=stage.when)
+        check_type("synthetic", stage.synthetic, list | tuple, "a list of stages")
+        if not (isinstance(weight := stage.authentic_weight, int | float) and 0 < weight < float("inf")):
+            raise ValueError(f"authentic_weight must be a positive number, got {weight!r}.")
         if (stage.uses is None) != (stage.kind == "train"):
             raise ValueError(f"uses must be given for {' and '.join(KINDS[1:])} only, got {mapping!r}.")
         return stage
@@ -128,11 +132,13 @@ def stages_of(mappings: Sequence[Any], recipe: RecipeArguments) -> list[StageArg
     stages = [StageArguments.of(mapping) for mapping in mappings]
     chosen = [stage for stage in stages if stage.when is None or getattr(recipe, stage.when)]
     for number, stage in enumerate(chosen):
-        before = [each.name for each in chosen[:number]]
-        check_choice(before, **drop_none(starts_from=stage.starts_from, uses=stage.uses))
-        for name in stage.synthetic:
-            check_choice([each.name for each in stages if each.kind == "back_translate"], synthetic=name)
-        if stage.name in (*before, DATA, RESULT) or Path(stage.name).name != stage.name:
+        before = {each.name: each.kind for each in chosen[:number]}
+        models = [name for name, kind in before.items() if kind != "back_translate"]
+        check_choice(models, **drop_none(starts_from=stage.starts_from, uses=stage.uses))
+        for name in stage.synthetic:  # those that are skipped are allowed
+            corpora = [each.name for each in stages if each.kind == "back_translate" and each not in chosen[number:]]
+            check_choice(corpora, synthetic=name)
+        if stage.name in ("", "..", *before, DATA, RESULT) or Path(stage.name).name != stage.name:
             raise ValueError(f"name must be that of a new folder, got {stage.name!r}.")
     if not chosen or chosen[-1].kind == "back_translate" or chosen[-1].reverse:
         raise ValueError("stages must end with one that trains a model from source to target.")
@@ -160,8 +166,12 @@ class Recipe:
                 raise ValueError(f"{name} must be unset for a recipe with stages, got {value}.")
         self.folder = Path(self.args.output_dir)
         for stage in self.stages:  # errors before the first one starts
+            if fixed := stage.options.keys() & OF_RECIPE:
+                raise ValueError(f"{stage.name} must not have arguments that the recipe sets, got {', '.join(fixed)}.")
             self.parsed(stage)
             if stage.kind == "back_translate":
+                if self.arguments.monolingual_target is None:
+                    raise ValueError(f"monolingual_target must be given for the stage {stage.name}, got None.")
                 options = {name: value for name, value in stage.options.items() if name != "dtype"}
                 search = TranslationOptions.from_kwargs(**BackTranslationOptions.split(options)[1]).search_options
                 if unknown := GenerationConfig().update(**search):
@@ -274,7 +284,7 @@ class Recipe:
         synthetic = [self.files_of(each.name) for each in self.stages if each.name in stage.synthetic]
         synthetic = [files for files in synthetic if files[0].stat().st_size]  # all translations may be empty
         sets = {split: [self.files_of(DATA, split)] for split in SETS if self.files_of(DATA, split)[0].exists()}
-        sets["train"] += synthetic
+        sets["train"] = [self.files_of(DATA), *synthetic]
         for split, pairs in sets.items():
             prefix = "" if split == "train" else f"{split}_"
             for index, side in enumerate(SIDES):
@@ -356,8 +366,9 @@ class Recipe:
             shutil.copytree(best / INT8, self.folder / INT8, dirs_exist_ok=True)
         set_section(self.folder / CARD, SECTION, self.description(name, rows))
         if self.arguments.remove_stages:
-            for name in (DATA, *(stage.name for stage in self.stages)):
-                shutil.rmtree(self.path(name))
+            folders = [self.path(name) for name in (DATA, *(stage.name for stage in self.stages))]
+            for folder in filter(Path.exists, folders):  # an interrupted call may have removed some
+                shutil.rmtree(folder)
             remove_if_empty(self.folder / FOLDER)
 
     def description(self, name: str, rows: Sequence[Mapping[str, Any]]) -> str:
@@ -413,7 +424,7 @@ def write_pairs(corpora: Sequence[Corpus], files: Sequence[Path]) -> int:
 
 def facts_of(result: RunResult) -> dict[str, Any]:
     """What the table shows of a training run."""
-    found = result.scores.items()
+    found = ((name.split()[0], metrics) for name, metrics in result.scores.items())  # such as "validation en-de"
     scores = {split: {name: values["score"] for name, values in metrics.items()} for split, metrics in found}
     return {"pairs": result.pairs, "steps": result.steps, "minutes": result.seconds / 60, "scores": scores}
 

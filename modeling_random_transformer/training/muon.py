@@ -35,7 +35,7 @@ class MuonWith(Optimizer):
     def __init__(self, matrices: list[Tensor], lr: float, weight_decay: float, dtype: torch.dtype, other: Optimizer):
         self.dtype, self.other = dtype, other
         muon = {"params": matrices, "lr": lr, "weight_decay": weight_decay}
-        super().__init__([muon, *other.param_groups], {})
+        super().__init__([muon, *other.param_groups], {"lr": lr})  # which schedules read
         self._share_state()
 
     def _share_state(self) -> None:

@@ -1,5 +1,6 @@
 """Recipes with stages: what each stage gets, the result, interruptions in every stage, invalid recipes."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from modeling_random_transformer.inference import translate
 from modeling_random_transformer.jobs import Job
 from modeling_random_transformer.training import estimation
 from tests.helpers.corpora import read_pairs
-from tests.helpers.interruption import killed_after
+from tests.helpers.interruption import StoppedError, killed_after, stop
 from tests.helpers.training import LETTERS, UNSCORED, arguments, assert_equal_weights, flags, validation, write_corpus
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "recipes"
@@ -158,6 +159,45 @@ def test_given_sets_without_monolingual_text(folder):
     assert run_command(folder, "short", **options) == 0  # nothing is repeated
 
 
+def test_back_translation_needs_monolingual_text(folder, tmp_path, capsys):
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({"stages": [each | {"when": None} for each in STAGES]}))
+    given = arguments(folder, tmp_path / "out") | OPTIONS
+    assert cli.main(["train", str(tmp_path / "recipe.yaml"), *flags(folder, tmp_path / "out", **given)]) == 2
+    assert "monolingual_target must be given for the stage synthetic, got None." in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_languages_and_an_interruption_while_stages_are_removed(folder, monkeypatch):
+    options = {"source_lang": "en", "target_lang": "es", "student": None, "remove_stages": True}
+    remove = shutil.rmtree
+
+    def remove_and_stop(path, **given):
+        remove(path, **given)
+        if Path(path).name == "reverse":
+            stop()
+
+    monkeypatch.setattr(shutil, "rmtree", remove_and_stop)
+    with pytest.raises(StoppedError):
+        run_command(folder, "languages", **options)
+    monkeypatch.setattr(shutil, "rmtree", remove)
+    output = folder / "languages"
+    assert run_command(folder, "languages", **options) == 0
+    assert not (output / "stages").exists()
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(output), AutoTokenizer.from_pretrained(output)
+    assert (tokenizer.src_lang, tokenizer.tgt_lang) == ("en", "es")
+    assert len(translate(["abc"], model, tokenizer, progress=False)) == 1
+
+
+def test_data_that_was_deleted_is_an_error(folder, monkeypatch, capsys):
+    with monkeypatch.context() as patch:
+        patch.setattr(recipes, "train_translation", stop)
+        with pytest.raises(StoppedError):
+            run_command(folder, "deleted")
+    shutil.rmtree(folder / "deleted" / "stages" / "data")
+    assert run_command(folder, "deleted") == 2
+    assert "source must be a file, got" in capsys.readouterr().err
+
+
 def test_a_dry_run_estimates_every_stage_and_writes_nothing(folder, monkeypatch, capsys):
     monkeypatch.setattr(estimation, "STEPS", 1)
     assert run_command(folder, "dry", dry_run=True, eval_strategy="steps", eval_steps=2) == 0
@@ -179,6 +219,20 @@ def test_a_dry_run_estimates_every_stage_and_writes_nothing(folder, monkeypatch,
         ({"name": "a", "synthetic": ["first"]}, "synthetic must be one of"),
         ({"name": "../a"}, "name must be that of a new folder, got '../a'."),
         ({"name": "first"}, "name must be that of a new folder, got 'first'."),
+        ({"name": ""}, "name must be that of a new folder, got ''."),
+        ({"name": ".."}, "name must be that of a new folder, got '..'."),
+        ({"name": "a", "starts_from": "texts"}, "starts_from must be one of first, got 'texts'."),
+        ({"name": "a", "kind": "distill", "uses": "texts"}, "uses must be one of first, got 'texts'."),
+        ({"name": "a", "synthetic": "texts"}, "synthetic must be a list of stages, got 'texts'."),
+        ({"name": "a", "synthetic": ["later"]}, "synthetic must be one of texts, got 'later'."),
+        ({"name": "a", "authentic_weight": 0}, "authentic_weight must be a positive number, got 0."),
+        ({"name": "a", "authentic_weight": "2"}, "authentic_weight must be a positive number, got '2'."),
+        ({"name": "a", "source_file": ["x"]}, "a must not have arguments that the recipe sets, got source_file."),
+        ({"name": "a", "output_dir": "x"}, "a must not have arguments that the recipe sets, got output_dir."),
+        (
+            {"name": "a", "kind": "distill", "uses": "first", "teacher": ["x"]},
+            "a must not have arguments that the recipe sets, got teacher.",
+        ),
         ({"name": "a", "reverse": True}, "stages must end with one that trains a model from source to target."),
         ({"name": "a", "max_steps": "many"}, "invalid int value: 'many'"),
         ({"name": "a", "max_stepps": 2}, "arguments must be among those of --help, got --max_stepps 2."),
@@ -192,10 +246,12 @@ def test_a_dry_run_estimates_every_stage_and_writes_nothing(folder, monkeypatch,
     ids=str,
 )
 def test_an_invalid_stage_is_reported_in_one_line(change, message, folder, tmp_path, capsys):
-    last = [{"name": "last"}] if change.get("kind") == "back_translate" else []
-    stages = [STAGES[2] | {"synthetic": []}, change, *last]
+    texts = {"kind": "back_translate", "uses": "first"}
+    after = [] if "reverse" in change else [{"name": "later", **texts}, {"name": "last"}]
+    stages = [STAGES[2] | {"synthetic": None}, {"name": "texts", **texts}, change, *after]
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({"stages": stages}))
     given = {**arguments(folder, tmp_path / "out"), **OPTIONS, "max_steps": None}
+    given |= {"monolingual_target": str(folder / "mono")}
     try:
         status = cli.main(["train", str(tmp_path / "recipe.yaml"), *flags(folder, tmp_path / "out", **given)])
     except SystemExit as end:

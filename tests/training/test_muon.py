@@ -95,7 +95,16 @@ def test_frozen_weights_are_not_updated(tmp_path):
     assert [id(weight) for weight in adam["params"]] == [id(trainer.model.lm_head.weight)]
 
 
-@pytest.mark.parametrize("options", [{}, {"bf16": True}, {"ema_decay": 0.9}, {"max_grad_norm": 1.0}])
+def test_a_schedule_with_a_minimum(tmp_path):
+    schedule = {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr": 1e-4}}
+    trainer = new_trainer(tmp_path, muon=True, warmup_steps=0, **schedule)
+    trainer.train()
+    assert [group["lr"] for group in trainer.optimizer.param_groups] == pytest.approx([1e-4, 1e-4])
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"bf16": True}, {"ema_decay": 0.9}, {"max_grad_norm": 1.0, "gradient_accumulation_steps": 2}]
+)
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, options):
     options |= {"muon": True, "save_steps": 2, "max_steps": 6}
     whole = new_trainer(tmp_path / "out", **options)
