@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from transformers import GenerationConfig
+from transformers import AutoConfig, GenerationConfig
 from transformers.hf_argparser import HfArg
 
 from ..data.cleaning import clean_files
@@ -38,6 +38,7 @@ from ..utils import file_digest
 from ..utils.atomic_files import new_files, remove_if_empty
 from ..utils.compressed_files import STANDARD_STREAM, check_readable
 from ..utils.distributed import call_on_main_process, exclusive
+from ..utils.errors import reraise_as_value_error
 from ..utils.text import encode_lines, markdown_table
 from .back_translation import METHODS, BackTranslationOptions, back_translate
 from .distillation import INT8, StudentDataArguments, distill
@@ -64,6 +65,7 @@ Parse = Callable[[Mapping[str, Any]], Parsed]
 class RecipeArguments:
     """Arguments of a recipe with stages."""
 
+    parent: str | None = HfArg(default=None, help="Saved model of other languages that the first models start from.")
     monolingual_source: str | None = HfArg(default=None, help="Text of the source language, for stages that distill.")
     monolingual_target: str | None = HfArg(default=None, help="Text of the target language, to back-translate.")
     student: bool = HfArg(default=False, help="Run the stages of a small int8 student, which is the result.")
@@ -72,6 +74,9 @@ class RecipeArguments:
     def __post_init__(self) -> None:
         for name, path in drop_none(source=self.monolingual_source, target=self.monolingual_target).items():
             check_readable(f"monolingual_{name}", path)
+        if self.parent is not None:
+            with reraise_as_value_error(f"parent must be a saved model, got {self.parent!r}"):
+                AutoConfig.from_pretrained(self.parent)
 
 
 @dataclass(frozen=True)
@@ -272,10 +277,13 @@ class Recipe:
         options = {name: value for name, value in stage.options.items() if name not in own}
         data, model, args = self.parse({} if stage.kind == "back_translate" else options)
         args.output_dir = str(self.path(stage.name))
+        overrides = parse_overrides(model.config_overrides)
+        rates = ",".join(f"{name}={overrides[name]}" for name in DROPOUTS if name in overrides)
         if stage.starts_from is not None:
-            overrides = parse_overrides(model.config_overrides)
-            rates = ",".join(f"{name}={overrides[name]}" for name in DROPOUTS if name in overrides)
             model = ModelArguments(model_name_or_path=str(self.path(stage.starts_from)), config_overrides=rates)
+        elif self.arguments.parent is not None and stage.kind == "train":  # a student has another architecture
+            start = {"model_name_or_path": self.arguments.parent, "config_overrides": rates}
+            model = replace(model, preset=None, **start)
         return data, model, args
 
     def data_of(self, stage: StageArguments, data: DataArguments) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import torch
 import yaml
 from accelerate import PartialState
 from safetensors.torch import load_file
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_random_transformer import cli
 from modeling_random_transformer.augmentation import distillation, recipes
@@ -196,6 +196,17 @@ def test_data_that_was_deleted_is_an_error(folder, monkeypatch, capsys):
     shutil.rmtree(folder / "deleted" / "stages" / "data")
     assert run_command(folder, "deleted") == 2
     assert "source must be a file, got" in capsys.readouterr().err
+
+
+def test_new_models_start_from_a_parent(finished, folder, capsys):
+    parent = finished / "stages" / "small"  # narrower than the recipe's models
+    options = {"monolingual_target": None, "parent": str(parent), "max_tokens_per_batch": 400}
+    assert run_command(folder, "child", **options) == 0
+    stages = [folder / "child" / "stages" / name for name in ("first", "second", "small")]
+    assert [AutoConfig.from_pretrained(path).d_model for path in stages] == [8, 8, 8]
+    assert run_command(folder, "other", **options | {"parent": str(folder / "none")}) == 2
+    assert f"parent must be a saved model, got '{folder / 'none'}'" in capsys.readouterr().err
+    assert not (folder / "other").exists()
 
 
 def test_a_dry_run_estimates_every_stage_and_writes_nothing(folder, monkeypatch, capsys):
