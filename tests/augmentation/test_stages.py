@@ -19,7 +19,17 @@ from modeling_random_transformer.jobs import Job
 from modeling_random_transformer.training import estimation
 from tests.helpers.corpora import read_pairs
 from tests.helpers.interruption import StoppedError, killed_after, stop
-from tests.helpers.training import LETTERS, UNSCORED, arguments, assert_equal_weights, flags, validation, write_corpus
+from tests.helpers.training import (
+    LETTERS,
+    SIZES,
+    UNSCORED,
+    arguments,
+    assert_equal_weights,
+    flags,
+    run,
+    validation,
+    write_corpus,
+)
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "recipes"
 STAGES = [
@@ -198,12 +208,12 @@ def test_data_that_was_deleted_is_an_error(folder, monkeypatch, capsys):
     assert "source must be a file, got" in capsys.readouterr().err
 
 
-def test_new_models_start_from_a_parent(finished, folder, capsys):
-    parent = finished / "stages" / "small"  # narrower than the recipe's models
-    options = {"monolingual_target": None, "parent": str(parent), "max_tokens_per_batch": 400}
+def test_new_models_start_from_a_parent(folder, capsys):
+    run(folder, "parent", **UNSCORED, max_steps=2, config_overrides=SIZES.replace("d_ff=32", "d_ff=24"))
+    options = {"monolingual_target": None, "parent": str(folder / "parent"), "max_tokens_per_batch": 400}
     assert run_command(folder, "child", **options) == 0
     stages = [folder / "child" / "stages" / name for name in ("first", "second", "small")]
-    assert [AutoConfig.from_pretrained(path).d_model for path in stages] == [8, 8, 8]
+    assert [AutoConfig.from_pretrained(path).d_ff for path in stages] == [24, 24, 32]
     assert run_command(folder, "other", **options | {"parent": str(folder / "none")}) == 2
     assert f"parent must be a saved model, got '{folder / 'none'}'" in capsys.readouterr().err
     assert not (folder / "other").exists()
