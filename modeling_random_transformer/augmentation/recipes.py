@@ -282,8 +282,8 @@ class Recipe:
         if stage.starts_from is not None:
             model = ModelArguments(model_name_or_path=str(self.path(stage.starts_from)), config_overrides=rates)
         elif self.arguments.parent is not None and stage.kind == "train":  # a student has another architecture
-            start = {"model_name_or_path": self.arguments.parent, "config_overrides": rates}
-            model = replace(model, preset=None, **start)
+            parent = self.arguments.parent
+            model = replace(model, preset=None, model_name_or_path=parent, config_overrides=rates)
         return data, model, args
 
     def data_of(self, stage: StageArguments, data: DataArguments) -> dict[str, Any]:
