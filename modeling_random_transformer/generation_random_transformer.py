@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
+from torch.nn.functional import linear, scaled_dot_product_attention
 from transformers import logging
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.generation import (
@@ -33,7 +33,6 @@ from .ops_random_transformer import (
     PackedLinear,
     can_pack,
     forward_hooks,
-    fused_attention,
     has_hooks,
     is_plain,
     is_unmodified,
@@ -212,11 +211,9 @@ class StepAttention(Protocol):
 
     def attend_to_target(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Append the new tokens' keys and values to the cache and attend to it."""
-        ...
 
     def attend_to_source(self, query: Tensor) -> Tensor:
         """Attend to the keys and values of the encoded source."""
-        ...
 
 
 class FastDecoderLayer:
@@ -291,7 +288,7 @@ class BeamAttention:
         self.d_k, self.d_v = layer.self_attn.config.d_k, layer.self_attn.config.d_v
         self.scale, self.source_scale = layer.self_attn.scaling, layer.encoder_attn.scaling
         self.source_keys, self.source_values, self.source_mask = source.keys, source.values, source_mask
-        self.attend = fused_attention
+        self.attend: Callable[..., Tensor] = scaled_dot_product_attention
         if prefer_matmul_attention_for_decoding(source.keys, source_mask):
             self.attend = matmul_attention
             self.source_keys, self.source_values = source.keys.contiguous(), source.values.contiguous()
@@ -301,14 +298,14 @@ class BeamAttention:
         cache = self.cache
         own = cache.split_heads(key, self.d_k), cache.split_heads(value, self.d_v)
         keys, values, mask = cache.append(self.index, *own)
-        outputs = self.attend(cache.split_heads(query, self.d_k), keys, values, mask, self.scale)
+        outputs = self.attend(cache.split_heads(query, self.d_k), keys, values, mask, scale=self.scale)
         return outputs.transpose(1, 2).reshape(len(query), -1)
 
     def attend_to_source(self, query: Tensor) -> Tensor:
         """`[batch, heads · d_k]` → `[batch, heads · d_v]`. Rows that share a source share its keys."""
         keys = self.source_keys
         heads = query.view(len(keys), -1, keys.shape[1], self.d_k).transpose(1, 2)
-        outputs = self.attend(heads, keys, self.source_values, self.source_mask, self.source_scale)
+        outputs = self.attend(heads, keys, self.source_values, self.source_mask, scale=self.source_scale)
         return outputs.transpose(1, 2).reshape(len(query), -1)
 
 
@@ -783,19 +780,13 @@ class RandomTransformerGenerationMixin(GenerationMixin):
         return past_key_values
 
 
-def beams_per_source(cache: EncoderDecoderCache) -> int:
-    """The number of consecutive target rows that share a source row; 1 for a cache without keys."""
-    target, source = cache.self_attention_cache.layers, cache.cross_attention_cache.layers
-    filled = target and source and target[0].is_initialized and source[0].is_initialized
-    return len(target[0].keys) // len(source[0].keys) if filled else 1
-
-
 def standard_cache(cache: EncoderDecoderCache) -> EncoderDecoderCache:
     """The cache that `generate()` returns: transformers' classes, with the source's keys and values once per beam."""
     if isinstance(cache, FastDecodingCache):
         cache.end_steps()
-    target, source, copies = cache.self_attention_cache, cache.cross_attention_cache, beams_per_source(cache)
-    if copies > 1:
+    target, source = cache.self_attention_cache, cache.cross_attention_cache
+    filled = target.layers and source.layers and target.layers[0].is_initialized and source.layers[0].is_initialized
+    if filled and (copies := len(target.layers[0].keys) // len(source.layers[0].keys)) > 1:
         expanded = DynamicCache()
         for i, layer in enumerate(source.layers):
             expanded.update(layer.keys.repeat_interleave(copies, 0), layer.values.repeat_interleave(copies, 0), i)

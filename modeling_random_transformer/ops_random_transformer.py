@@ -133,18 +133,14 @@ def prefer_matmul_attention_for_decoding(keys: Tensor, mask: Tensor | None) -> b
     )
 
 
-def fused_attention(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-    """softmax(Q·Kᵀ · scale + mask)·V (paper 3.2.1) by PyTorch's kernel.
-
-    `query` is `[batch, heads, query_len, d_k]`; returns `[batch, heads, query_len, d_v]`.
-    """
-    return scaled_dot_product_attention(query, keys, values, mask, scale=scale)
-
-
 def matmul_attention(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-    """`fused_attention` by two matrix products; for few keys, by the fused kernel, which is as fast."""
+    """softmax(Q·Kᵀ · scale + mask)·V (paper 3.2.1), as by `scaled_dot_product_attention`.
+
+    It computes two matrix products; for few keys, it calls the fused kernel, which is as fast. `query` is
+    `[batch, heads, query_len, d_k]`; returns `[batch, heads, query_len, d_v]`.
+    """
     if keys.numel() < MIN_MATMUL_KEY_ELEMENTS:
-        return fused_attention(query, keys, values, mask, scale)
+        return scaled_dot_product_attention(query, keys, values, mask, scale=scale)
     if keys.element_size() < 4:
         keys = keys.contiguous()  # oneDNN's own copy would be slower
     scores = torch.bmm((query * scale).flatten(0, 1), keys.flatten(0, 1).transpose(1, 2)).unflatten(0, keys.shape[:2])

@@ -119,7 +119,7 @@ def test_matmul_attention_equals_fused_attention(dtype, tolerance, search, disab
     """As on CPUs with bfloat16 instructions; also in float64, to compare exactly."""
     monkeypatch.setattr(ops, "MIN_MATMUL_KEY_ELEMENTS", 0)
     monkeypatch.setattr(generation, "prefer_matmul_attention_for_decoding", lambda *_: True)
-    monkeypatch.setattr(ops, "fused_attention", None)
+    monkeypatch.setattr(ops, "scaled_dot_product_attention", None)
     model = tiny_model().to(dtype)
     ours = generate_with_fixed_scores(model, **SEARCHES[search])
     disable_fast_decoder()
