@@ -13,7 +13,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers.convert_slow_tokenizer import generate_merges
 
 from ..tokenization_random_transformer import SPECIAL_TOKENS, RandomTransformerTokenizer
-from ..utils.errors import first_line, format_names, reraise_as_value_error
+from ..utils.errors import format_names, reraise_as_value_error
 
 SPACE = "▁"  # U+2581, which stands for a space in pieces
 NORMALIZATIONS = ("identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf")
@@ -52,13 +52,9 @@ def from_sentencepiece(
     for symbol in control_symbols:
         if symbol not in pieces:
             model.pieces.add(piece=symbol, type=CONTROL)
-    try:
-        _check(model, path)
+    with reraise_as_value_error(f"{path} must be a SentencePiece model, got an error"):
         backend = _backend(model)
-    except ValueError:
-        raise
-    except Exception as error:  # the tokenizers library has no more specific class for damaged values
-        raise ValueError(f"{path} must be a SentencePiece model, got an error: {first_line(error)}.") from error
+    _check(model, backend, path)
     return RandomTransformerTokenizer._from_backend(backend, **{**SPECIAL_TOKENS, **options})
 
 
@@ -89,14 +85,14 @@ def read_model(path: Path) -> Any:
     return model
 
 
-def _check(model: Any, path: str | Path) -> None:
+def _check(model: Any, backend: Tokenizer, path: str | Path) -> None:
     """Raise a `ValueError` that names the first unsupported option."""
     trainer, normalizer = model.trainer_spec, model.normalizer_spec
     types = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
     known = normalizer.name in NORMALIZATIONS or not normalizer.precompiled_charsmap
     unused = [piece.piece for piece in model.pieces if piece.type == UNUSED]
     symbols = [piece.piece for piece in model.pieces if piece.type == USER_DEFINED]
-    normalized = map(_normalizer(normalizer).normalize_str, symbols)
+    normalized = map(backend.normalizer.normalize_str, symbols)
     changed = [symbol for symbol, text in zip(symbols, normalized, strict=True) if text.lstrip(SPACE) != symbol]
     for name, found, allowed, valid in (
         ("model_type", types.get(trainer.model_type), "unigram or bpe", trainer.model_type in (UNIGRAM, BPE)),

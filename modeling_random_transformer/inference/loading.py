@@ -101,12 +101,10 @@ def load_translator(
         FloatingPointError: a weight is not finite.
     """
     path = Path(folder)
-    try:
-        with silence_transformers():
-            model = load_model(path, dtype)
-            tokenizer = load_tokenizer(path, model.config)
-    except ValueError as error:
-        raise ValueError(f"{argument} must contain a model and its tokenizer, got {folder}: {error}") from error
+    message = f"{argument} must contain a model and its tokenizer, got {folder}"
+    with reraise_as_value_error(message), silence_transformers():
+        model = load_model(path, dtype)
+        tokenizer = load_tokenizer(path, model.config)
     check_finite(model)
     if engine is not None:
         attach_engine(model, tokenizer, engine_folder or path / "engines", engine, engine_dtype, engine_shortlist)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ..inputs_random_transformer import LanguageTags, encode_texts, source_limit, tokenizer_languages
 from ..pipeline_random_transformer import Seq2SeqPipeline
-from ..utils.errors import format_value
+from ..utils.errors import format_value, reraise_as_value_error
 
 logger = logging.getLogger(__name__)
 
@@ -81,11 +81,8 @@ class SentenceSplitter:
         language: str | None = None,
         argument: str = "split_sentences",
     ):
-        try:
+        with reraise_as_value_error(f"{argument} requires sentencex: pip install 'random-transformer[documents]'"):
             from sentencex import segment
-        except ImportError as error:
-            install = "pip install 'random-transformer[documents]'"
-            raise ValueError(f"{argument} requires sentencex: {install}.") from error
         self.pipe, self.segment = pipe, segment
         limit, _ = source_limit(pipe.tokenizer, pipe.positions, max_source_tokens)
         self.limit = limit if max_source_tokens else min(limit, LONGEST)
