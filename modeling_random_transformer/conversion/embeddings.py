@@ -211,5 +211,4 @@ def tensor2tensor_sinusoids(rows: int, d_model: int) -> Tensor:
         raise ValueError(f"d_model must be at least 4 for sinusoids, got {d_model}.")
     step = -math.log(10000) / (frequencies - 1)
     angles = torch.arange(rows, dtype=torch.float)[:, None] * torch.exp(torch.arange(frequencies).float() * step)
-    odd = torch.zeros(rows, d_model % 2)
-    return torch.cat([angles.sin(), angles.cos(), odd], dim=1)
+    return torch.cat([angles.sin(), angles.cos(), torch.zeros(rows, d_model % 2)], dim=1)

@@ -8,7 +8,7 @@ from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-from ..tokenization_random_transformer import SPECIAL_TOKENS, RandomTransformerTokenizer, read_lines
+from ..tokenization_random_transformer import SPECIAL_TOKENS, RandomTransformerTokenizer, lines_of_files
 from ..utils.errors import format_names, format_value
 from .options import show
 from .sentencepiece import from_sentencepiece
@@ -138,8 +138,7 @@ def read_tokens(path: Path, special_tokens: Mapping[str, str], as_pieces: bool) 
     Raises:
         ValueError: the file is not UTF-8.
     """
-    with path.open("rb") as file:
-        return name_tokens(str(path), list(read_lines(file, str(path))), special_tokens, as_pieces)
+    return name_tokens(str(path), list(lines_of_files([path])), special_tokens, as_pieces)
 
 
 def name_tokens(name: str, tokens: Sequence[Any], special_tokens: Mapping[str, str], as_pieces: bool) -> dict[str, int]:
@@ -196,8 +195,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     Raises:
         ValueError: the file is not UTF-8.
     """
-    with path.open("rb") as file:
-        yield from ((i, line) for i, line in enumerate(read_lines(file, str(path)), start=1) if line.strip(" "))
+    return ((i, line) for i, line in enumerate(lines_of_files([path]), start=1) if line.strip(" "))
 
 
 def piece_of(token: str) -> str:

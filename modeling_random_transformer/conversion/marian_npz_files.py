@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from ..tokenization_random_transformer import read_lines
+from ..tokenization_random_transformer import lines_of_files
 from ..utils.errors import format_names, format_value
 from .marian import write_json
 from .sentencepiece import UNKNOWN, read_model
@@ -115,14 +115,8 @@ def find_vocabularies(folder: Path, decoder: dict[str, Any]) -> Pair | None:
         paths = [folder / PureWindowsPath(name).name for name in named]
         if all(path.is_file() for path in paths):
             return as_pair("vocabs", paths)
-    found = [
-        path
-        for path in sorted(folder.iterdir())
-        if path.suffix in VOCABULARY_SUFFIXES
-        and IS_VOCABULARY.search(path.name)
-        and path.is_file()
-        and not is_hidden(path)
-    ]
+    files = [path for path in sorted(folder.iterdir()) if path.is_file() and not is_hidden(path)]
+    found = [path for path in files if path.suffix in VOCABULARY_SUFFIXES and IS_VOCABULARY.search(path.name)]
     if len(found) == 1:
         return found[0], found[0]
     if not found:
@@ -176,15 +170,14 @@ def read_entries(path: Path) -> Iterator[tuple[str, int]]:
     Raises:
         ValueError: a line has another format.
     """
-    with path.open("rb") as file:
-        for number, line in enumerate(read_lines(file, str(path)), start=1):
-            if not line.strip() or line in ("---", "...") or line.startswith("#"):
-                continue
-            match = ENTRY.fullmatch(line)
-            token = unquote(match[1]) if match else None
-            if match is None or token is None:
-                raise ValueError(f"line {number} of {path} must be a token and its id, got {format_value(line)}.")
-            yield token, int(match[2])
+    for number, line in enumerate(lines_of_files([path]), start=1):
+        if not line.strip() or line in ("---", "...") or line.startswith("#"):
+            continue
+        match = ENTRY.fullmatch(line)
+        token = unquote(match[1]) if match else None
+        if match is None or token is None:
+            raise ValueError(f"line {number} of {path} must be a token and its id, got {format_value(line)}.")
+        yield token, int(match[2])
 
 
 def unquote(token: str) -> str | None:
