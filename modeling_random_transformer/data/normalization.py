@@ -5,6 +5,8 @@ from unicodedata import is_normalized, normalize
 
 import regex
 
+from .readers import unquoted
+
 CONTROL = regex.compile(r"\p{Cc}")  # some of them are spaces, such as a form feed
 # Soft hyphen, zero-width space, joiners, word joiner and byte order mark.
 ZERO_WIDTH = "\u00ad\u200b\u200c\u200d\u2060\ufeff"
@@ -22,13 +24,12 @@ NEEDED = (
     rf"|(?<={JOINED})[\u200c\u200d]|(?<={EMOJI})\u200d(?=\p{{Extended_Pictographic}})"
 )
 INVISIBLE = regex.compile(rf"(?:{NEEDED})(*SKIP)(*FAIL)|[{ZERO_WIDTH}]", regex.V1)
-QUOTED = regex.compile(r'"((?:[^"]|"")*+)"')
 
 
-def unquoted(text: str) -> str:
+def fully_unquoted(text: str) -> str:
     """A cell of a CSV file that was read as a line, also repeatedly: `"the ""red"" car"` becomes `the "red" car`."""
-    while (match := QUOTED.fullmatch(text)) and '""' in match[1]:
-        text = match[1].replace('""', '"')
+    while (inside := unquoted(text)) != text:
+        text = inside
     return text
 
 
@@ -36,7 +37,7 @@ def unquoted(text: str) -> str:
 CHANGES: dict[str, Callable[[str], str]] = {
     "normalized: control characters": lambda text: CONTROL.sub(lambda match: " " if match[0].isspace() else "", text),
     "normalized: zero-width characters": lambda text: INVISIBLE.sub("", text),
-    "normalized: quotes of CSV": unquoted,
+    "normalized: quotes of CSV": fully_unquoted,
     "normalized: Unicode form NFC": lambda text: text if is_normalized("NFC", text) else normalize("NFC", text),
 }
 

@@ -249,5 +249,4 @@ def quoted(text: str) -> str:
     """A text without tabs and line breaks as a cell of a TSV file, from which `unquoted` restores it."""
     if unquoted(text) == text:
         return text
-    doubled = text.replace('"', '""')
-    return f'"{doubled}"'
+    return '"' + text.replace('"', '""') + '"'
