@@ -6,13 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .paths import find_stacks
-
-SUB_LAYERS = {  # name in a path, by the name of its layer norm
-    "self_attn_layer_norm": "self_attn",
-    "encoder_attn_layer_norm": "encoder_attn",
-    "final_layer_norm": "ffn",
-}
+from .paths import SUB_LAYERS, find_stacks
 
 
 def logit_attribution(model: Any, recorded: Mapping[str, Tensor], tokens: Tensor) -> dict[str, Tensor]:

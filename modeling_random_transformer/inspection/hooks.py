@@ -14,7 +14,7 @@ from transformers.masking_utils import eager_mask
 
 from ..modeling_random_transformer import eager_attention_forward, ungroup_weights
 from ..ops_random_transformer import masked_softmax
-from .paths import find_stacks
+from .paths import SUB_LAYERS, find_stacks
 
 TRACED = "random_transformer_traced"  # name of the instrumented attention in transformers' registry
 HEAD_VALUES = ("query", "key", "value", "scores", "scaled_scores", "mask", "weights", "output")
@@ -223,10 +223,7 @@ class HookManager:
 
     def hook_layer(self, path: str, layer: Any) -> None:
         """Pass the values of the sub-layers, and of "Add & Norm" around each (paper Figure 1)."""
-        norms = {"self_attn": layer.self_attn_layer_norm}
-        if hasattr(layer, "encoder_attn"):
-            norms["encoder_attn"] = layer.encoder_attn_layer_norm
-        norms["ffn"] = layer.final_layer_norm
+        norms = {name: getattr(layer, norm) for norm, name in SUB_LAYERS.items() if hasattr(layer, norm)}
         pre_norm, previous = layer.config.norm_order == "pre", None
         for name, norm in norms.items():
             # The input of a norm is the sum of a residual connection: this one's (post-norm) or the previous one's.

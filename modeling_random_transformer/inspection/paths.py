@@ -10,6 +10,12 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from transformers import PreTrainedModel
 
+SUB_LAYERS = {  # name in a path, by the name of its layer norm
+    "self_attn_layer_norm": "self_attn",
+    "encoder_attn_layer_norm": "encoder_attn",
+    "final_layer_norm": "ffn",
+}
+
 
 def step_and_path(path: str) -> tuple[int | None, str]:
     """The number of `step.N.` at the start of a path, `None` without it, and the rest of the path.
