@@ -216,8 +216,7 @@ class RandomTransformerConfig(PretrainedConfig):
         if all(getattr(self, name) == value for name, value in values.items()):
             return self
         config = deepcopy(self)
-        for name, value in values.items():
-            setattr(config, name, value)
+        config.update(values)
         return config
 
     @classmethod

@@ -153,13 +153,10 @@ class LanguageTags:
     @classmethod
     def of_pair(cls, tokenizer: Any, src_lang: str | None = None, tgt_lang: str | None = None) -> "LanguageTags":
         """`of`, with the languages of the tokenizer as defaults; a tokenizer with language tags must have both."""
-        given = cls.of(tokenizer, src_lang, tgt_lang)
-        languages = tokenizer_languages(tokenizer)
-        if not languages:
-            return given
-        codes = {name: getattr(tokenizer, name, None) for name in ("src_lang", "tgt_lang")}
-        codes |= drop_none(src_lang=src_lang, tgt_lang=tgt_lang)
-        check_choice(languages, **codes)
+        codes = {"src_lang": src_lang, "tgt_lang": tgt_lang}
+        if languages := tokenizer_languages(tokenizer):
+            codes = {name: getattr(tokenizer, name, None) if code is None else code for name, code in codes.items()}
+            check_choice(languages, **codes)
         return cls.of(tokenizer, **codes)
 
     @contextmanager
@@ -243,13 +240,9 @@ def source_positions(model: Any) -> int | None:
     if hasattr(model, "members"):
         return min(filter(None, map(source_positions, model.members)), default=None)
     encoder = model.get_encoder()
-    tables = [
-        module
-        for name, module in encoder.named_modules()
-        if "position" in name
-        and isinstance(module, nn.Embedding)
-        and not hasattr(module, "make_weight")  # those of FSMT grow on demand
-    ]
+    named = (module for name, module in encoder.named_modules() if "position" in name)
+    # Those of FSMT, which have `make_weight`, grow on demand.
+    tables = [table for table in named if isinstance(table, nn.Embedding) and not hasattr(table, "make_weight")]
     config = getattr(encoder, "config", model.config)
     encoder_count = getattr(config, "max_encoder_position_embeddings", None)  # LED: the decoder has a different number
     count = encoder_count or getattr(config, "max_position_embeddings", None)

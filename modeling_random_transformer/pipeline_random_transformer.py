@@ -185,8 +185,7 @@ class Seq2SeqPipeline(Pipeline):
                 generate_options = {other: None, **generate_options}
         if "generation_config" in generate_options:  # replaces all options of the pipeline
             return dict(generate_options)
-        defaults = vars(self).get("_forward_params", {}).get("generate_options", {})
-        return {**defaults, **generate_options}
+        return {**vars(self).get("_forward_params", {}).get("generate_options", {}), **generate_options}
 
     def _stream(
         self, texts: Iterable[str], size: int, batch_size: int, params: Sequence[dict[str, Any]]
