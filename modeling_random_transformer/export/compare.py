@@ -1,11 +1,11 @@
 """Compares an engine with the model: identical translations, and throughput."""
 
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
+from timeit import timeit
 from typing import Any
 
 import torch
@@ -127,7 +127,5 @@ def time_interleaved(calls: Sequence[Callable[[], Any]], rounds: int) -> list[li
     times: list[list[float]] = [[] for _ in calls]
     for _ in range(rounds):
         for call, seconds in zip(calls, times, strict=True):
-            start = time.perf_counter()
-            call()
-            seconds.append(time.perf_counter() - start)
+            seconds.append(timeit(call, number=1))
     return times

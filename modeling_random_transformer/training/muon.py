@@ -49,10 +49,7 @@ class MuonWith(Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Update all weights that have a gradient. Matrices of equal shape are orthogonalized together."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = self.other.step(closure)  # computes the gradients, if a closure is given
         group = self.param_groups[0]
         by_shape = defaultdict(list)
         for weight in group["params"]:
@@ -60,7 +57,6 @@ class MuonWith(Optimizer):
                 by_shape[weight.shape].append(weight)
         for weights in by_shape.values():
             self._update(weights, group["lr"], group["weight_decay"])
-        self.other.step()
         return loss
 
     def _update(self, weights: list[Tensor], lr: float, weight_decay: float) -> None:
@@ -109,12 +105,9 @@ def muon_optimizer(
     outer = [module for module in model.modules() if isinstance(module, nn.Embedding)]
     outer += filter(None, [model.get_output_embeddings()])
     outer_weights = {id(module.weight) for module in outer}
-    matrices: list[Tensor] = []
-    others: list[Tensor] = []
-    for weight in model.parameters():
-        if weight.requires_grad:
-            is_inner_matrix = weight.ndim == 2 and id(weight) not in outer_weights
-            (matrices if is_inner_matrix else others).append(weight)
+    trainable = [weight for weight in model.parameters() if weight.requires_grad]
+    matrices = [weight for weight in trainable if weight.ndim == 2 and id(weight) not in outer_weights]
+    inner_weights = set(map(id, matrices))
+    others = [weight for weight in trainable if id(weight) not in inner_weights]
     dtype = torch.bfloat16 if args.bf16 else torch.float32
-    rest = other([{"params": others, "weight_decay": 0.0}])
-    return MuonWith(matrices, lr, args.weight_decay, dtype, rest)
+    return MuonWith(matrices, lr, args.weight_decay, dtype, other([{"params": others, "weight_decay": 0.0}]))
