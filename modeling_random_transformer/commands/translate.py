@@ -27,10 +27,11 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..data.readers import read_texts
 from ..inference.glossary import Glossary
 from ..inference.html_translation import translate_html
 from ..inference.translation import TranslationOptions, translate_n_best
-from ..inference.translation_files import FORMATS, candidate_lines, open_lines, translate_file
+from ..inference.translation_files import FORMATS, candidate_lines, translate_file
 from ..inputs_random_transformer import name_lines_in_errors
 from ..utils.compressed_files import check_output, check_plain_text, open_binary, stream_name
 from ..utils.errors import reraise_as_value_error
@@ -149,9 +150,10 @@ def translate_lines(arguments: Arguments, model: PreTrainedModel, tokenizer: Pre
         print("Enter one text per line; end with Ctrl-D.", file=sys.stderr)
         chunk_size, progress = 1, False
     in_file = nullcontext() if arguments.sentences else name_lines_in_errors(stream_name(arguments.input))
-    with in_file, open_lines(arguments.input) as lines, open_lines(arguments.prefix_file) as prefixes:
-        job: dict[str, Any] = {"prefixes": prefixes, "chunk_size": chunk_size, "progress": progress}
-        texts = arguments.sentences or lines or ()
+    prefixes = None if arguments.prefix_file is None else read_texts(arguments.prefix_file)
+    job: dict[str, Any] = {"prefixes": prefixes, "chunk_size": chunk_size, "progress": progress}
+    texts = arguments.sentences or read_texts(arguments.input)
+    with in_file:
         candidates = translate_n_best(texts, model, tokenizer, **job, **arguments.options)
         lines_to_write = candidate_lines(candidates, arguments.output_format, arguments.n_best)
         write_output(arguments.output, encode_lines(lines_to_write))

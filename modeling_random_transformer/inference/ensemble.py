@@ -22,8 +22,6 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from ..generation_random_transformer import RandomTransformerGenerationMixin
 
-__all__ = ["EnsembleConfig", "EnsembleForSeq2SeqLM"]
-
 SHARED = ("vocab_size", "pad_token_id", "eos_token_id", "decoder_start_token_id")
 
 

@@ -11,7 +11,6 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from os import PathLike
@@ -19,8 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import PartialState
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..data.readers import read_texts
 from ..inputs_random_transformer import (
     CHUNK_SIZE,
     check_choice,
@@ -31,10 +32,9 @@ from ..inputs_random_transformer import (
 )
 from ..jobs import Job
 from ..pipeline_random_transformer import Seq2SeqPipeline
-from ..tokenization_random_transformer import read_lines
 from ..utils import progress_bar
 from ..utils.atomic_files import remove_if_empty, remove_written, write_atomically
-from ..utils.compressed_files import check_output, check_plain_text, open_binary, stream_name, write_binary
+from ..utils.compressed_files import check_output, check_plain_text, write_binary
 from ..utils.digests import model_digest
 from ..utils.distributed import call_on_main_process, exclusive
 from ..utils.errors import reraise_as_value_error
@@ -106,18 +106,7 @@ def translate_file(
 
 def read_texts_and_prefixes(source: Path, prefix: Path | None) -> Iterator[tuple[str, str]]:
     """The lines of a file, each with what its translation must begin with."""
-    with open_lines(source) as lines, open_lines(prefix) as prefixes:
-        yield from with_prefixes(lines or (), prefixes, "prefix_file")
-
-
-@contextmanager
-def open_lines(path: Path | None) -> Iterator[Iterator[str] | None]:
-    """The lines of a UTF-8 file, which may be compressed, or of standard input; `None` without a file."""
-    if path is None:
-        yield None
-        return
-    with open_binary(path) as file:
-        yield read_lines(file, stream_name(path))
+    return with_prefixes(read_texts(source), None if prefix is None else read_texts(prefix), "prefix_file")
 
 
 def candidate_lines(
@@ -301,7 +290,5 @@ def digest_of(items: Any) -> str:
 
 def process_state(device: Any) -> Any:
     """Accelerate's state of the processes of a launcher."""
-    from accelerate import PartialState  # not required for translating texts
-
     # A later Trainer reuses this singleton, so the CPU is selected only for distributed processes on CPUs.
     return PartialState(cpu=torch.device(device).type == "cpu" and "LOCAL_RANK" in os.environ)
