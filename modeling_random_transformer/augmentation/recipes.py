@@ -35,14 +35,14 @@ from ..training.model_card import CARD, set_section
 from ..training.recipe import TranslationTrainingArguments
 from ..training.run import train_translation
 from ..utils import file_digest
-from ..utils.atomic_files import new_files, remove_if_empty
+from ..utils.atomic_files import remove_if_empty
 from ..utils.compressed_files import STANDARD_STREAM, check_readable
 from ..utils.distributed import call_on_main_process, exclusive
 from ..utils.errors import reraise_as_value_error
-from ..utils.text import encode_lines, markdown_table
+from ..utils.text import markdown_table
 from .back_translation import METHODS, BackTranslationOptions, back_translate
 from .distillation import INT8, StudentDataArguments, distill
-from .stages import run_stage
+from .stages import run_stage, write_pairs
 from .training_set import DistillationArguments
 
 logger = logging.getLogger(__name__)
@@ -315,7 +315,8 @@ class Recipe:
         """Write the valid pairs of each set as aligned text; without a validation set, clean and split the corpus."""
         if not self.data.has("validation"):
             return self.split()
-        return {split: write_pairs(corpora, self.files_of(DATA, split)) for split, corpora in self.sets().items()}
+        sets = self.sets().items()
+        return {split: write_pairs(pairs_of(corpora), self.files_of(DATA, split)) for split, corpora in sets}
 
     def split(self) -> dict[str, Any]:
         """Make the sets of one corpus."""
@@ -416,18 +417,6 @@ class Recipe:
         if stage.kind != "train":
             hours += lines * translation_seconds(data, model, args, num_beams=beams) / 3600
         return stage.name, hours, memory
-
-
-def write_pairs(corpora: Sequence[Corpus], files: Sequence[Path]) -> int:
-    """Write the valid pairs of several corpora as aligned text, and return their number."""
-    files[0].parent.mkdir(parents=True, exist_ok=True)
-    count = 0
-    with new_files(files) as opened:
-        for pair in pairs_of(corpora):
-            count += 1
-            for file, text in zip(opened, pair, strict=True):
-                file.writelines(encode_lines([text]))
-    return count
 
 
 def facts_of(result: RunResult) -> dict[str, Any]:

@@ -60,6 +60,18 @@ def run_stage(
     return stage.facts
 
 
+def write_pairs(pairs: Iterable[tuple[str, str]], files: Sequence[Path]) -> int:
+    """Write pairs as aligned text, and return their number."""
+    files[0].parent.mkdir(parents=True, exist_ok=True)
+    count = 0
+    with new_files(files) as opened:
+        for pair in pairs:
+            count += 1
+            for file, text in zip(opened, pair, strict=True):
+                file.writelines(encode_lines([text]))
+    return count
+
+
 def translate_lines(
     lines: Iterable[str],
     selected: Path,

@@ -29,7 +29,7 @@ from ..utils import DTYPES, file_digest
 from ..utils.atomic_files import write_atomically
 from ..utils.compressed_files import check_readable
 from ..utils.text import encode_lines, one_line
-from .stages import RECORD, run_stage, translate_lines
+from .stages import RECORD, run_stage, translate_lines, write_pairs
 
 
 @dataclass
@@ -178,9 +178,8 @@ class TrainingSet:
         """Write the training set: the synthetic pairs without the worst ones, then the original pairs."""
         worst = self.worst(self.arguments.drop_worst) if self.arguments.drop_worst else set()
         synthetic = [ParallelText(self.selected, self.translated)]  # of which pairs without a translation are invalid
-        for side, file in enumerate(self.files):
-            kept = (pair for number, pair in enumerate(pairs_of(synthetic)) if number not in worst)
-            write_atomically(file, encode_lines(pair[side] for pair in chain(kept, pairs_of(self.original))))
+        kept = (pair for number, pair in enumerate(pairs_of(synthetic)) if number not in worst)
+        write_pairs(chain(kept, pairs_of(self.original)), self.files)
         count, original = (sum(1 for _ in pairs_of(corpora)) for corpora in (synthetic, self.original))
         return {**counts, "empty": counts["selected"] - count, "dropped": len(worst), "original": original}
 
