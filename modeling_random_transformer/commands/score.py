@@ -30,7 +30,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..data.readers import read_texts
 from ..data.sources import ParallelText
 from ..inference.alignments import alignments, pharaoh_line
-from ..inference.evaluation import VARIANTS, score_variant
+from ..inference.evaluation import VARIANTS, compare_systems, score_variant
 from ..inference.scoring import score_pairs
 from ..inference.scoring_files import score_file, score_line, valid_pairs
 from ..inference.translation_files import FORMATS
@@ -137,8 +137,6 @@ def run(program: str, argv: Sequence[str]) -> None:
 
 def compare(arguments: Arguments, files: Sequence[Path]) -> None:
     """Print the comparison of two files of translations."""
-    from ..inference.evaluation import compare_systems  # an extra, as for the report
-
     first, second, references = (list(read_texts(path)) for path in (*files, Path(str(arguments.target_file))))
     print(compare_systems(first, second, references, (files[0].name, files[1].name)))
 

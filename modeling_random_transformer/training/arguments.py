@@ -218,8 +218,7 @@ class ModelArguments:
         Raises:
             ValueError: the preset or an override is invalid; the message names it.
         """
-        overrides = parse_overrides(self.config_overrides)
-        values = {"vocab_size": vocab_size, **special_ids, **overrides}
+        values = {"vocab_size": vocab_size, **special_ids, **parse_overrides(self.config_overrides)}
         return RandomTransformerConfig.from_preset(self.preset or PRESET, **values)
 
 

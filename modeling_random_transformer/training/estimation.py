@@ -112,8 +112,7 @@ def dry_run(data: DataArguments, model: ModelArguments, args: TranslationTrainin
         raise ValueError(f"max_steps must be a positive integer for a dry run, got {args.max_steps}.")
     set_seed(args.seed)
     with tempfile.TemporaryDirectory() as own:
-        folder = call_on_main_process(lambda: own)  # shared by all processes
-        trainer = _trainer(data, model, _shortened(args, folder))
+        trainer = _trainer(data, model, _shortened(args, call_on_main_process(lambda: own)))
         trainer.train()
         seconds = _synchronized_time(args.device) - trainer.start
     devices = args.world_size

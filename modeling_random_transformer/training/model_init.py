@@ -282,8 +282,8 @@ def pieces_of_tokens(
     with LanguageTags(next(iter(tokenizer_languages(parent_tokenizer)), None)).set(parent_tokenizer):
         split = parent_tokenizer(texts, add_special_tokens=False)["input_ids"]
     pieces: list[Sequence[int]] = []
-    for index, (token, ids) in enumerate(zip(tokens, split, strict=True)):
-        if index in tokenizer.added_tokens_decoder or not texts[index]:  # without a text, such as a part of a character
+    for token, text, ids in zip(tokens, texts, split, strict=True):
+        if not text:  # a special token, or a part of a character
             pieces.append([known[token]] if token in known else [])
         else:
             pieces.append([piece for piece in ids if piece not in special])

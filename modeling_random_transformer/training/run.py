@@ -13,12 +13,14 @@ from typing import Any
 from transformers import TrainerState, set_seed
 
 from ..data.validation import ValidationReport
+from ..inference.evaluation import score, translation_metrics
 from ..inference.loading import limit_sources
 from ..inputs_random_transformer import language_id
 from ..jobs import Job, Stage
 from ..utils.distributed import call_on_main_process, exclusive
 from .arguments import DataArguments, ModelArguments
 from .checkpoints import complete_checkpoints, load_average, newest_complete, save_atomically, state_of
+from .ema import read_averages
 from .manifest import LOCK, MANIFEST, TRAIN, Run, RunResult, fingerprint, open_job
 from .model_card import CARD, write_model_card
 from .model_init import build_model, check_arguments, check_checkpoint
@@ -94,11 +96,6 @@ def _build_trainer(run: Run, data: PreparedData, evaluation_only: bool) -> Trans
         model.generation_config.forced_bos_token_id = language_id(data.tokenizer, code)
     check_lengths(data.sets, model.config)
     limit_sources(model, data.tokenizer)  # saved with the model
-    metrics = None
-    if run.evaluation_sets:
-        from ..inference.evaluation import translation_metrics
-
-        metrics = translation_metrics(data.tokenizer)
     return TranslationTrainer(
         model,
         args,
@@ -107,7 +104,7 @@ def _build_trainer(run: Run, data: PreparedData, evaluation_only: bool) -> Trans
         run_id=run.trained.facts["run_id"],
         eval_dataset=data.validation,
         processing_class=data.tokenizer,
-        compute_metrics=metrics,
+        compute_metrics=translation_metrics(data.tokenizer) if run.evaluation_sets else None,
     )
 
 
@@ -146,8 +143,6 @@ def _average_checkpoints(run: Run, trainer: TranslationTrainer) -> None:
         if best := state_of(checkpoints[-1]).best_model_checkpoint:
             checkpoints = [run.folder / Path(best).name]
     if run.args.ema_decay is not None and not has_trained:
-        from .ema import read_averages
-
         trainer.model.load_state_dict(read_averages(trainer.model, checkpoints[-1]), strict=False)
     elif len(checkpoints) > 1 or not has_trained:
         load_average(trainer.accelerator.unwrap_model(trainer.model), checkpoints)
@@ -207,14 +202,11 @@ def _unscored(run: Run) -> list[str]:
 
 def _score(run: Run, trainer: TranslationTrainer, name: str, data: PreparedData) -> None:
     """Record BLEU and chrF++ of the generated translations against the untokenized references."""
-    from ..inference.evaluation import score
-
     output = trainer.predict(data.sets[name], **trainer.args.generation_kwargs)
     ids = [[token for token in row if token >= 0] for row in output.predictions.tolist()]
     translations = trainer.processing_class.batch_decode(ids, skip_special_tokens=True)
     [pairs] = data.texts[name]
-    metrics = score(translations, pairs["target"][:])
-    run.record(lambda _: _scores_of(run, name).finish(metrics=metrics))
+    run.record(lambda _: _scores_of(run, name).finish(metrics=score(translations, pairs["target"][:])))
 
 
 def _result(run: Run, new_reports: Sequence[ValidationReport]) -> RunResult:

@@ -19,9 +19,9 @@ from datasets import Dataset
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, Sampler
-from transformers import DataCollatorForSeq2Seq, EarlyStoppingCallback, PreTrainedModel, Seq2SeqTrainer, TrainerControl
-from transformers.trainer_callback import PrinterCallback, ProgressCallback, TrainerCallback
-from transformers.trainer_utils import EvalLoopOutput, EvalPrediction, denumpify_detensorize, set_seed
+from transformers import DataCollatorForSeq2Seq, EarlyStoppingCallback, PreTrainedModel, Seq2SeqTrainer, set_seed
+from transformers.trainer_callback import PrinterCallback, ProgressCallback, TrainerCallback, TrainerControl
+from transformers.trainer_utils import EvalLoopOutput, EvalPrediction, RemoveColumnsCollator, denumpify_detensorize
 from transformers.utils import is_numpy_array
 
 from ..data.batches import EvaluationSampler, TokenBudgetSampler, padding_multiple
@@ -192,7 +192,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         loader = DataLoader(
             dataset,
             batch_sampler=sampler,
-            collate_fn=partial(_collate, self.data_collator),
+            collate_fn=RemoveColumnsCollator(self.data_collator, COLUMNS),
             num_workers=self.args.dataloader_num_workers,
             pin_memory=self.args.dataloader_pin_memory,
             **options,
@@ -310,8 +310,7 @@ class TranslationTrainer(Seq2SeqTrainer):
 
         def gather(tensor: Tensor) -> Tensor:
             sizes = self._gather_shards(torch.tensor(len(tensor), device=tensor.device)).tolist()
-            padded = self.accelerator.pad_across_processes(tensor, dim=0)
-            shards = self._gather_shards(padded)
+            shards = self._gather_shards(self.accelerator.pad_across_processes(tensor, dim=0))
             return torch.cat([rows[:size] for rows, size in zip(shards, sizes, strict=True)])
 
         return recursively_apply(gather, tensors)
@@ -328,8 +327,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         """
         options = dict(getattr(self, "_gen_kwargs", {}))
         if options.get("max_length") is None and options.get("max_new_tokens") is None:
-            longest = int(inputs["attention_mask"].sum(dim=1).max())
-            limit = longest_target(longest, self.model.config)
+            limit = longest_target(int(inputs["attention_mask"].sum(dim=1).max()), self.model.config)
             options |= {"max_length": 1 + limit, "max_new_tokens": None}  # 1 for the start token
         labels = inputs.get("labels")
         if labels is not None and getattr(self.processing_class, "languages", None):
@@ -471,10 +469,6 @@ def _trainer_arguments(args: TranslationTrainingArguments, model: PreTrainedMode
         logger.warning("Training uses one of %d GPUs. Use `accelerate launch` to train on all of them.", args.n_gpu)
         args._n_gpu = 1  # prevents DataParallel, as transformers itself does
     return args
-
-
-def _collate(collator: Callable[[list], Any], rows: list[dict[str, Any]]) -> Any:
-    return collator([{name: row[name] for name in COLUMNS if name in row} for row in rows])
 
 
 # Callbacks

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list, parse_flag_from_env
 from filelock import FileLock, Timeout
 
 # Longer than any function of the first process. The default of NCCL is 10 minutes.
@@ -25,9 +27,6 @@ def start_processes(device: str | None, polling_interval: float = 0.2) -> Any:
     The process exits when its launcher has died. A launcher that is killed cannot stop its processes, which would
     write to the same files as the next run.
     """
-    from accelerate import PartialState  # not required for translating texts
-    from accelerate.utils import parse_flag_from_env
-
     launchers = ({"TORCHELASTIC_RUN_ID"}, {"ACCELERATE_USE_CPU", "ACCELERATE_MIXED_PRECISION"})  # set by launchers
     launcher = os.getppid()
 
@@ -48,9 +47,6 @@ def call_on_main_process(function: Callable[[], Any]) -> Any:
     The other processes wait without the timeout of the process group. An error that cannot be pickled is a
     `RuntimeError` there.
     """
-    # Imported here, because translating texts does not require accelerate.
-    from accelerate import PartialState
-
     outcome: list[Any] = [None]
     error: Exception | None = None
     if PartialState().is_main_process:
@@ -94,8 +90,6 @@ def exclusive(path: Path, message: str) -> Iterator[None]:
 
 def _broadcast(objects: list[Any]) -> None:
     """Replace the objects by those of the first process."""
-    from accelerate.utils import broadcast_object_list
-
     if dist.is_available() and dist.is_initialized() and dist.is_gloo_available():
         dist.broadcast_object_list(objects, src=0, group=_group(dist.group.WORLD))
     else:
