@@ -223,20 +223,14 @@ class CTranslate2Engine:
             return_scores=bool(options.output_scores),
             return_end_token=True,
         )
-        sequences = pad_ids(
-            [
-                [search.start_token, *(self.target_ids[token] for token in hypothesis)]
-                for result in results
-                for hypothesis in result.hypotheses
-            ],
-            options.pad_token_id or 0,
-        )
+        hypotheses = [hypothesis for result in results for hypothesis in result.hypotheses]
+        found = [[search.start_token, *map(self.target_ids.__getitem__, hypothesis)] for hypothesis in hypotheses]
+        sequences = pad_ids(found, options.pad_token_id or 0)
         if not options.return_dict_in_generate:
             return sequences
-        scores = (
-            torch.tensor([score for result in results for score in result.scores]) if options.output_scores else None
-        )
-        return GenerateBeamEncoderDecoderOutput(sequences=sequences, sequences_scores=scores)
+        scores = [score for result in results for score in result.scores]
+        sequences_scores = torch.tensor(scores) if options.output_scores else None
+        return GenerateBeamEncoderDecoderOutput(sequences=sequences, sequences_scores=sequences_scores)
 
 
 def unsupported_request(options: GenerationConfig, given: dict[str, Any]) -> str | None:
@@ -247,9 +241,7 @@ def unsupported_request(options: GenerationConfig, given: dict[str, Any]) -> str
         given: the other arguments.
     """
     mode = options.get_generation_mode(given.get("assistant_model"))
-    requested = {
-        name: value for name, value in given.items() if value is not None and value != [] and value is not False
-    }
+    requested = sorted(name for name, value in given.items() if not (value is None or value is False or value == []))
     unsupported = {
         f"the generation mode {mode.value!r}": mode not in MODES,
         "early_stopping='never'": options.early_stopping == "never",
@@ -257,6 +249,6 @@ def unsupported_request(options: GenerationConfig, given: dict[str, Any]) -> str
         "output_hidden_states": options.output_hidden_states,
         "output_logits": options.output_logits,
         "no max_new_tokens": options.max_new_tokens is None,
-        ", ".join(sorted(requested)): bool(requested),
+        ", ".join(requested): bool(requested),
     }
     return next((f"{name} was requested" for name, used in unsupported.items() if used), None)

@@ -360,17 +360,11 @@ def compare_systems(
     systems: Any = list(zip(names, translations, strict=True))
     results: dict[str, Any] = {test: PairedTest(systems, scorers, [[*references]], test_type=test)() for test in TESTS}
     signatures, scores = results["bs"]
-    return Comparison(
-        names,
-        [
-            MetricComparison(
-                metric,
-                scores=(one.score, other.score),
-                intervals=(one.ci, other.ci),
-                p_values={test: float(found[metric][1].p_value) for test, (_, found) in results.items()},
-                signature=signatures[metric].format(),
-            )
-            for metric, (one, other) in scores.items()
-            if metric != "System"
-        ],
-    )
+    comparison = Comparison(names, [])
+    for metric, (one, other) in scores.items():
+        if metric != "System":
+            values, intervals = (one.score, other.score), (one.ci, other.ci)
+            p_values = {test: float(found[metric][1].p_value) for test, (_, found) in results.items()}
+            signature = signatures[metric].format()
+            comparison.metrics.append(MetricComparison(metric, values, intervals, p_values, signature))
+    return comparison

@@ -140,8 +140,7 @@ def describe_languages(directions: Sequence[Direction]) -> list[dict[str, Any]]:
 
 def find_direction(directions: Sequence[Direction], source: str, target: str) -> Direction:
     """The direction of these codes."""
-    found = [each for each in directions if each.source in (source, source == "auto" and each.source)]
-    found = [each for each in found if each.target == target]
+    found = [each for each in directions if source in (each.source, "auto") and each.target == target]
     if len(found) != 1:
         pairs = ", ".join(f"{each.source} → {each.target}" for each in directions)
         raise ValueError(f"source and target must be one of {pairs}, got {source!r:.60} → {target!r:.60}.")

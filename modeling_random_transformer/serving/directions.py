@@ -70,8 +70,7 @@ def load_directions(
         source, target, folder = match.groups() if (match := MODEL.fullmatch(given)) else (None, None, given)
         model, tokenizer = load_models([folder], dtype, device, "--model", **engine_options)
         tagged = bool(tokenizer_languages(tokenizer))
-        pairs = [(source, target)] if source and target else language_pairs(tokenizer)
-        for pair in pairs:
+        for pair in [(source, target)] if source and target else language_pairs(tokenizer):
             if pair in found:
                 raise ValueError(f"--model must have one model per direction, got two for {':'.join(pair)}.")
             languages: dict[str, str] = {}
