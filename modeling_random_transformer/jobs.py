@@ -116,8 +116,7 @@ class Stage:
 
     def finish(self, files: Iterable[Path] = (), **facts: Any) -> None:
         """Record that the stage is finished, and the digests of its files."""
-        folder = self.job.path.parent
-        self.files = {os.path.relpath(path, folder): file_digest(path) for path in files}
+        self.files = {os.path.relpath(path, self.job.path.parent): file_digest(path) for path in files}
         self.is_finished = True
         self.note(**facts)
 

@@ -319,8 +319,7 @@ class Seq2SeqPipeline(Pipeline):
             return [[] for _ in prefixes]
         with languages.set(self.tokenizer):
             tokens = encode_texts(self.tokenizer, text_target=given, verbose=False)["input_ids"]
-        end = self.tokenizer.eos_token_id
-        rows = (row[:-1] if row[-1:] == [end] else row for row in tokens)
+        rows = (row[:-1] if row[-1:] == [self.tokenizer.eos_token_id] else row for row in tokens)
         ids = (row if forced is None or row[:1] == [forced] else [forced, *row] for row in rows)
         return [next(ids) if prefix else [] for prefix in prefixes]
 

@@ -189,8 +189,7 @@ def read_stored(checkpoint: Any, origin: str, num_heads: int | None) -> dict[str
 
 
 def as_mapping(value: Any) -> Mapping[str, Any]:
-    if isinstance(value, Namespace):
-        return vars(value)
+    value = vars(value) if isinstance(value, Namespace) else value
     return value if isinstance(value, Mapping) else {}
 
 

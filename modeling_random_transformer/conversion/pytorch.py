@@ -166,8 +166,8 @@ def outer_weights(embedding: Any, output: Any, positions: Any) -> dict[str, Tens
         raise ValueError(f"positions must be a table or one of {format_names(POSITIONS)}, got {positions!r}.")
     weights = name_weights("embedding", embedding)
     if not isinstance(positions, str):
-        tables = name_weights("positions", positions)
-        weights |= {name: table.squeeze() for name, table in tables.items()}  # often [length, 1, d_model]
+        # Tables are often [length, 1, d_model].
+        weights |= {name: table.squeeze() for name, table in name_weights("positions", positions).items()}
     if type(output) is nn.Linear:
         output = output.state_dict()
     if isinstance(output, Mapping):

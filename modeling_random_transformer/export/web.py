@@ -110,8 +110,7 @@ def export_web_page(
 def copy_page(folder: Path, cache: Path) -> None:
     """Copy the page, its scripts, and the files of the JavaScript packages with their licenses."""
     shutil.copyfile(PAGE / INDEX, folder / INDEX)
-    ignored = shutil.ignore_patterns(INDEX)
-    shutil.copytree(PAGE, folder / SCRIPTS, ignore=ignored, copy_function=shutil.copyfile)
+    shutil.copytree(PAGE, folder / SCRIPTS, ignore=shutil.ignore_patterns(INDEX), copy_function=shutil.copyfile)
     for package in PACKAGES:
         target = folder / VENDOR / package.name.rpartition("/")[2]
         target.mkdir(parents=True)

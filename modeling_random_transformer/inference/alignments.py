@@ -128,12 +128,11 @@ def link_words(attention: Tensor, source_words: Sequence[int | None], target_wor
     if not count:
         return []
     scores: dict[int, Tensor] = {}
-    columns = [(column, word) for column, word in enumerate(source_words) if word is not None]
-    index = torch.tensor([word for _, word in columns])
+    columns = [column for column, word in enumerate(source_words) if word is not None]
+    index = torch.tensor([source_words[column] for column in columns])
     for row, word in enumerate(target_words[: len(attention)]):
         if word is not None:
-            weights = attention[row, [column for column, _ in columns]]
-            by_word = torch.zeros(count).index_add_(0, index, weights)
+            by_word = torch.zeros(count).index_add_(0, index, attention[row, columns])
             scores[word] = scores.get(word, 0) + by_word
     return sorted((int(values.argmax()), word) for word, values in scores.items())
 

@@ -32,8 +32,7 @@ def average(counts: Sequence[Counter[str]]) -> tuple[Counter[str], float]:
     total: Counter[str] = Counter()
     for count in counts:
         total.update(count)
-    means = Counter({ngram: n / len(counts) for ngram, n in total.items()})
-    return means, total.total() / len(counts)
+    return Counter({ngram: n / len(counts) for ngram, n in total.items()}), total.total() / len(counts)
 
 
 def f_score(count: Counter[str], reference: tuple[Counter[str], float]) -> float:

@@ -31,8 +31,7 @@ class AttentionHooks:
 
     def save_query_shape(self, _: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
         """Save the shape of the queries before those that share a source are grouped."""
-        states = args[0] if args else kwargs["hidden_states"]
-        self.batch, self.query_len = states.shape[:2]
+        self.batch, self.query_len = (args[0] if args else kwargs["hidden_states"]).shape[:2]
 
     def attend(
         self, module: nn.Module, *projected: Tensor, mask: Tensor | None, scaling: float, dropout: float
