@@ -3,7 +3,7 @@
     random-transformer train --source_file train.en --target_file train.de --output_dir outputs/en-de
 
 Flags may follow the path of a YAML or JSON recipe. For one with stages, such as examples/recipes/low_resource.yaml,
---help also lists --monolingual_source, --monolingual_target, --student and --remove_stages.
+--help also lists --parent, --monolingual_source, --monolingual_target, --student and --remove_stages.
 """
 
 import logging
