@@ -1,5 +1,6 @@
 """One tokenizer for two vocabularies: those of fairseq, JoeyNMT and eole, with BPE codes or a SentencePiece model."""
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -127,7 +128,7 @@ def find_file(folder: Path, stored: Any) -> Path:
         ValueError: there is no such file.
     """
     path = folder / PureWindowsPath(str(stored)).name
-    if not path.is_file():
+    if not os.path.isfile(path):  # unlike `Path.is_file`, also for a name that is too long
         raise ValueError(f"{folder} must contain the file of {format_value(stored)}, which is missing.")
     return path
 
@@ -156,7 +157,7 @@ def name_tokens(name: str, tokens: Sequence[Any], special_tokens: Mapping[str, s
     names = {token: SPECIAL_TOKENS[kind] for kind, token in special_tokens.items()}
     ids: dict[str, int] = {}
     for i, token in enumerate(tokens):
-        if not isinstance(token, str):
+        if not isinstance(token, str) or token.encode(errors="replace").decode() != token:  # surrogates
             raise ValueError(f"{name} must contain strings, got {show(token)}.")
         known = names.get(token) or (piece_of(token) if as_pieces else token)
         if known in ids:

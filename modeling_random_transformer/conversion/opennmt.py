@@ -102,8 +102,9 @@ def read_stored(path: Path) -> tuple[Path, Stored, Stored, JoinedTokenizer]:
     parts = content if isinstance(content, Mapping) else {}
     if not isinstance(parts.get("opt"), Namespace) or not isinstance(parts.get("vocab"), Mapping):
         raise ValueError(f"{path} must be a checkpoint of OpenNMT-py 2 or 3 with 'opt' and 'vocab', got none.")
-    check_plain(vars(parts["opt"]))
-    options = read_options(vars(parts["opt"]), OPTIONS)
+    with reraise_as_value_error(f"'opt' of {path} must have options that this model supports"):
+        check_plain(vars(parts["opt"]))
+        options = read_options(vars(parts["opt"]), OPTIONS)
     return path, parts, options, make_tokenizer(path, parts["vocab"], options)
 
 

@@ -50,7 +50,7 @@ class SplitText:
         gaps = list(self.gaps)
         for number, translation in enumerate(translations[:-1], start=1):
             if gaps[number] in ("", " "):
-                gaps[number] = "" if is_wide(translation[-1:]) else " "
+                gaps[number] = "" if is_wide(translation.rstrip("”’")[-1:]) else " "
         return gaps
 
 
@@ -87,7 +87,7 @@ class SentenceSplitter:
         limit, _ = source_limit(pipe.tokenizer, pipe.positions, max_source_tokens)
         self.limit = limit if max_source_tokens else min(limit, LONGEST)
         self.tags = LanguageTags(language if tokenizer_languages(pipe.tokenizer) else None)
-        self.language = (language or getattr(pipe.tokenizer, "src_lang", None) or "en").split("_")[0]
+        self.language = (language or getattr(pipe.tokenizer, "src_lang", None) or "en").replace("-", "_").split("_")[0]
 
     def __call__(self, text: str) -> SplitText:
         """Split a text."""

@@ -139,6 +139,8 @@ def test_model_without_a_folder(tmp_path):
         ({"_all_transform": {1}}, "_all_transform must be a set of names, got a set"),
         ({"src_subword_model": ["x"]}, r"src_subword_model must be a string, got \['x'\]"),
         ({"src_subword_model": "../other.codes"}, "must contain the file of '../other.codes', which is missing"),
+        ({"src_subword_model": "x" * 5000}, "must contain the file of 'xxx.*', which is missing"),
+        ({"heads": "2"}, r"'opt' of .*model_step_60.pt must have options that .* supports: heads must be an integer"),
     ],
     ids=str,
 )
@@ -155,6 +157,7 @@ def test_unsupported_option_is_named(changes, message, tmp_path):
         ({"vocab": {}}, "src of .* must be a list, got None"),
         ({"vocab": {"src": TARGET, "tgt": TARGET}}, "must contain the special tokens, but lacks <blank>"),
         ({"vocab": {"src": blank(TARGET), "tgt": [["x"]]}}, r"must contain strings, got \['x'\]"),
+        ({"vocab": {"src": ["\ud800"], "tgt": blank(TARGET)}}, r"src of .* must contain strings, got '\\ud800'"),
         ({"vocab": {"src": blank(TARGET), "tgt": blank(TARGET), "decoder_start_token": "</s>"}}, "decoder_start_token"),
         ({"vocab": {"src": blank(TARGET), "tgt": blank(TARGET)}}, "must have as many rows as tokens"),
         ({"generator": None}, "'generator' of .* must be a state dict of named tensors, got"),

@@ -24,6 +24,7 @@ def splitter(translator, tokenizer):
         ("en", PARAGRAPHS, ["One boy.", "Two girls!", "Dr. Smith reads  (p. 5).", "He sees it.", "- the end"]),
         (None, "no end", ["no end"]),
         ("de_DE", "Das ist z.B. Dr. Müller. Er geht.", ["Das ist z.B. Dr. Müller.", "Er geht."]),
+        ("de-DE", "Siehe bzw. Abb. 3. Er geht.", ["Siehe bzw. Abb. 3.", "Er geht."]),
         ("zh", "你好。我是。“好！”", ["你好。", "我是。", "“好！”"]),
         ("xx", "One.\u2028Two.", ["One.", "Two."]),
         ("en", " \n\n12 %\n", []),
@@ -42,6 +43,8 @@ def test_all_but_the_sentences_is_unchanged(splitter, language, text, sentences)
         (["", "", ""], ["Hello.", "World."], "Hello. World."),  # from Chinese
         (["", " ", ""], ["你好。", "世界。"], "你好。世界。"),  # to Chinese
         (["", "\n", ""], ["你好。", "世界。"], "你好。\n世界。"),
+        (["", " ", ""], ["“你好。”", "世界。"], "“你好。”世界。"),
+        (["", "", ""], ["“Hello.”", "World."], "“Hello.” World."),
         (["", "  ", " "], ["Hello.", "World."], "Hello.  World. "),
         (["", " ", ""], ["", "World."], " World."),
     ],
