@@ -19,6 +19,7 @@ from torch import Tensor
 
 from modeling_random_transformer.commands.command_line import model_folder
 from modeling_random_transformer.commands.explore import render
+from modeling_random_transformer.export.engines import length_penalty_of
 from modeling_random_transformer.inference import load_translator
 from modeling_random_transformer.inference.sentences import SentenceSplitter, SplitText
 from modeling_random_transformer.inputs_random_transformer import (
@@ -64,7 +65,7 @@ class Options:
     method: str = "beam search"
     num_beams: int = 4
     n_best: int = 1
-    length_penalty: float = 0.6
+    length_penalty: float | None = None  # that of the model
     temperature: float = 1.0
     top_p: float = 1.0
     seed: int = 0
@@ -84,7 +85,7 @@ class Options:
             sampling = {"temperature": float(self.temperature), "top_p": float(self.top_p), "top_k": 0}
             return {"do_sample": True, "num_beams": 1, "num_return_sequences": int(self.n_best), **sampling}
         beams = {"num_beams": int(self.num_beams), "num_return_sequences": int(self.n_best)}
-        return {"do_sample": False, "length_penalty": float(self.length_penalty), **beams}
+        return {"do_sample": False, **drop_none(length_penalty=self.length_penalty), **beams}
 
 
 @dataclass
@@ -116,6 +117,7 @@ class Translator:
         model, tokenizer = load_translator(folder, argument="MODEL", **(options if installed else {}))
         self.pipe: Any = transformers.pipeline("seq2seq", model=model, tokenizer=tokenizer)
         self.model, self.tokenizer = self.pipe.model, tokenizer
+        self.model.generation_config.length_penalty = length_penalty_of(self.model.generation_config)
         self.languages = tokenizer_languages(tokenizer)
         self.max_tokens = min(MAX_TOKENS, source_limit(tokenizer, self.pipe.positions, None)[0])
         self.lock = threading.RLock()  # reentrant: `ablate` holds it while `run` translates
@@ -130,6 +132,8 @@ class Translator:
             raise ValueError(f"method must be one of {', '.join(METHODS)}, got {options.method!r:.60}.")
         for name, (lowest, highest, integer) in RANGES.items():
             value = getattr(options, name)
+            if name == "length_penalty" and value is None:
+                continue
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             if not (is_number and lowest <= value <= highest and (value == int(value) or not integer)):
                 kind = "an integer" if integer else "a number"

@@ -39,7 +39,8 @@ def translate_tab(translator: Translator, examples: list[str]) -> None:
     method = gr.Radio(list(METHODS), value="beam search", label="Method")
     with gr.Row() as of_beams:
         num_beams = slider("num_beams", "Beams", 4, 1)
-        length_penalty = slider("length_penalty", "Length penalty", 0.6, 0.1)
+        penalty = min(translator.model.generation_config.length_penalty, RANGES["length_penalty"][1])
+        length_penalty = slider("length_penalty", "Length penalty", penalty, 0.1)
     with gr.Row(visible=False) as of_sampling:
         temperature = slider("temperature", "Temperature", 1.0, 0.1)
         top_p = slider("top_p", "Top p", 1.0, 0.05)

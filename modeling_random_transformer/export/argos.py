@@ -25,7 +25,7 @@ from ..inputs_random_transformer import tokenizer_languages
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ..utils import read_json
 from ..utils.languages import language_name
-from .ctranslate2 import PREFIX, SEARCH, ParallelTranslator, build_spec, check_scores, write
+from .ctranslate2 import PENALTY, PREFIX, SEARCH, ParallelTranslator, build_spec, check_scores, write
 from .engines import LENGTH_PENALTY, Translate, read_search
 
 SUFFIX = ".argosmodel"
@@ -104,7 +104,7 @@ def specification(model: Any, tokenizer: Any, names: dict[int, str]) -> Any:
 def load(folder: str | PathLike) -> Translate:
     """Load the package of a folder as a function that translates sentences as Argos Translate does.
 
-    Numbers of beams and tokens are arguments, and the length penalty is that of the other engines.
+    Numbers of beams and tokens are arguments, and the length penalty is that of the model.
 
     Raises:
         ValueError: the folder does not contain one package.
@@ -118,10 +118,11 @@ def load(folder: str | PathLike) -> Translate:
     package = Path(scratch.name, packages[0].stem)
     prefix = read_json(package / "metadata.json").get("target_prefix", "")
     tokenizer = SentencePieceProcessor(model_file=str(package / "sentencepiece.model"))
+    penalty = read_json(package / "model" / "config.json").get(PENALTY, LENGTH_PENALTY)
     engine = ParallelTranslator(package / "model")  # loads the model when it is needed
 
     def translate(texts: Sequence[str], num_beams: int, max_new_tokens: int) -> list[str]:
-        options = {"beam_size": num_beams, "length_penalty": LENGTH_PENALTY, "max_decoding_length": max_new_tokens}
+        options = {"beam_size": num_beams, "length_penalty": penalty, "max_decoding_length": max_new_tokens}
         sources = tokenizer.encode(list(texts), out_type=str)
         results = engine(sources, [[prefix] if prefix else []] * len(texts), **options)
         joined = ["".join(result.hypotheses[0]).replace(SPACE, " ") for result in results]

@@ -35,7 +35,7 @@ ACTIVATIONS = _SUPPORTED_ACTIVATIONS | {
     "tanh": Activation.Tanh,
     "sigmoid": Activation.Sigmoid,
 }
-SEARCH, PREFIX = "search", "source_prefix"  # additional fields of the engine's config.json
+SEARCH, PREFIX, PENALTY = "search", "source_prefix", "length_penalty"  # additional fields of the engine's config.json
 BATCH_SIZE = 32  # sources of similar length that one thread translates together
 BATCH_TOKENS = 4096  # limit on their tokens, with padding
 SHORTLIST_BATCH = 8  # the same with a shortlist: a batch chooses among the tokens of all its sources
@@ -114,7 +114,7 @@ def load(folder: str | PathLike) -> Translate:
             [[token_of[i] for i in row] for row in ids],
             [first] * len(ids),
             beam_size=num_beams,
-            length_penalty=LENGTH_PENALTY,
+            length_penalty=config.get(PENALTY, LENGTH_PENALTY),
             max_decoding_length=max_new_tokens,
             **options,
         )
@@ -259,6 +259,7 @@ def set_config(config: Any, layer_norm_eps: float, search: SearchOptions, target
     }
     config.add_attribute(SEARCH, arguments)
     config.add_attribute(PREFIX, search.prefix)
+    config.add_attribute(PENALTY, search.length_penalty)
 
 
 @torch.no_grad()

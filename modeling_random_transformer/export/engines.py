@@ -35,9 +35,9 @@ UNSUPPORTED: dict[str, Any] = {
 }
 
 
-def length_penalty_of(model: Any) -> float:
-    """The length penalty of the model's generation config, or the paper's."""
-    stored = getattr(model.generation_config, "length_penalty", None)
+def length_penalty_of(options: GenerationConfig) -> float:
+    """The length penalty of a generation config, or the paper's."""
+    stored = getattr(options, "length_penalty", None)
     return LENGTH_PENALTY if stored is None else stored
 
 
@@ -134,7 +134,7 @@ def translate_fn(model: Any, tokenizer: Any) -> Translate:
         # Marian sets forced_eos_token_id, which replaces the last token at the length limit.
         search: dict[str, Any] = {"num_beams": num_beams, "do_sample": False, "forced_eos_token_id": None}
         if num_beams > 1:  # CTranslate2 always stops after the first `num_beams` finished hypotheses
-            search |= {"length_penalty": LENGTH_PENALTY, "early_stopping": True}
+            search |= {"length_penalty": length_penalty_of(model.generation_config), "early_stopping": True}
             options = model.generation_config
             sequences = suppressed_sequences(options, model.config.vocab_size)
             if sequences or min_new_tokens(options) or options.no_repeat_ngram_size:
@@ -156,6 +156,7 @@ class SearchOptions:
         min_new_tokens: the minimum number of tokens before the end token.
         no_repeat_ngram_size: sequences of so many tokens are not repeated; 0 for no limit.
         prefix: text before each source.
+        length_penalty: that of beam search.
     """
 
     start_token: int
@@ -165,6 +166,7 @@ class SearchOptions:
     min_new_tokens: int
     no_repeat_ngram_size: int
     prefix: str
+    length_penalty: float
 
     @property
     def suppressed_tokens(self) -> list[int]:
@@ -222,6 +224,7 @@ def search_options(options: GenerationConfig, config: Any, engine: str) -> Searc
         min_new_tokens=min_new_tokens(options),
         no_repeat_ngram_size=options.no_repeat_ngram_size or 0,
         prefix=getattr(config, "prefix", None) or "",
+        length_penalty=length_penalty_of(options),
     )
 
 

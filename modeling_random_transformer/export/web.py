@@ -24,7 +24,7 @@ from ..inputs_random_transformer import LENGTH_STEP, LONGER_THAN_SOURCE, source_
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ..utils.atomic_files import new_folder
 from ..utils.errors import reraise_as_value_error
-from .engines import check_exportable, engine_module, length_penalty_of, read_search
+from .engines import check_exportable, engine_module, read_search
 
 PAGE, INDEX = Path(__file__).parent / "page", "index.html"
 SCRIPTS, VENDOR, SETTINGS = "page", "page/vendor", "page.json"
@@ -149,7 +149,6 @@ def page_settings(
         # `longest_target` of the pipeline: the source's length, rounded up, plus a constant
         "length_step": LENGTH_STEP,
         "longer_than_source": LONGER_THAN_SOURCE,
-        "length_penalty": length_penalty_of(model),
     }
 
 

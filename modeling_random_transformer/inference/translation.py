@@ -152,7 +152,7 @@ def open_pipeline(
     """A pipeline with these options of `translate`, and the options with the model's length penalty by default."""
     settings = TranslationOptions.from_kwargs(**options)
     if settings.length_penalty is None:
-        settings = replace(settings, length_penalty=length_penalty_of(model))
+        settings = replace(settings, length_penalty=length_penalty_of(model.generation_config))
     return settings.pipeline(model, tokenizer), settings
 
 

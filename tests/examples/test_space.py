@@ -93,6 +93,18 @@ def found(answer):
     return [(one["text"], pytest.approx(one["score"], abs=1e-4)) for one in answer["translations"]]
 
 
+def test_beam_search_has_the_length_penalty_of_the_model(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "model")
+    config = tmp_path / "model" / "generation_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"length_penalty": 1.5}))
+    translator = Translator(tmp_path / "model")
+    given = [Options(length_penalty=penalty) for penalty in (None, 1.5, 0.6)]
+    scores = [each["translations"][0]["score"] for each in translator.translate([SENTENCES[0]] * 3, given)]
+    assert scores[0] == pytest.approx(scores[1])
+    assert scores[0] != pytest.approx(scores[2])
+    assert Translator(folder).model.generation_config.length_penalty == 0.6
+
+
 # HTTP API
 
 

@@ -9,8 +9,9 @@ from transformers import TorchAoConfig
 from modeling_random_transformer import RandomTransformerModel
 from modeling_random_transformer.export import compare, export_model, load_engine
 from modeling_random_transformer.export.engines import translate_fn
+from modeling_random_transformer.inference import translate
 from modeling_random_transformer.utils.atomic_files import check_free
-from tests.helpers.engines import PACKAGES, exportable
+from tests.helpers.engines import LIMIT, PACKAGES, TEXTS, exportable
 
 
 @pytest.mark.parametrize(
@@ -83,6 +84,22 @@ def test_compare_counts_identical_translations():
     assert all(r.model_speed > 0 and r.engine_speed > 0 for r in results)
     non_blank = [text for text in texts if text.strip()]
     assert calls == [(non_blank, beams, 7) for beams in (1, 2) for _ in range(1 + 2)]
+
+
+@pytest.mark.parametrize("engine", ["ctranslate2", "onnx", "transformers"])
+def test_beam_search_has_the_length_penalty_of_the_model(engine, tmp_path):
+    pytest.importorskip({"onnx": "onnxruntime"}.get(engine, engine))
+    model, tokenizer = exportable()
+    found = []
+    model.generation_config.num_beams = 4  # otherwise a length penalty is not saved
+    for penalty in (-3.0, 3.0):
+        model.generation_config.length_penalty = penalty
+        folder = tmp_path / str(penalty)
+        export_model(model, tokenizer, folder, engine=engine)
+        found.append(load_engine(folder, engine)(TEXTS, 4, LIMIT))
+        search = {"max_new_tokens": LIMIT, "early_stopping": True, "progress": False}
+        assert found[-1] == translate(TEXTS, model, tokenizer, **search)
+    assert found[0] != found[1]
 
 
 def test_compare_requires_text():

@@ -365,6 +365,7 @@ def test_spaces_between_sentences_follow_the_translation(page):
     ((sentences, joined),) = run_on_page(page, SPLIT, ["你好。再见。"], "zh", True, ".")
     assert (sentences, joined) == (["你好。", "再见。"], "你好。. 再见。.")
     assert run_on_page(page, SPLIT, ["Hi. Bye."], "en", True, "。")[0][1] == "Hi.。Bye.。"
+    assert run_on_page(page, SPLIT, ["Hi. Bye."], "en", True, "。”")[0][1] == "Hi.。”Bye.。”"
 
 
 @pytest.mark.long

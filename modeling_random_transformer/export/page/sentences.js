@@ -4,7 +4,7 @@
 const TITLE = /(^|[^\p{L}])(\p{Lu}|Mrs?|Ms|Dr|Dra|Prof|St|Sra?|Hr|Fr|Mme)\. *$/u;
 const LETTER = /\p{L}/u;
 // Languages whose sentences end with a character of this width have no space between sentences.
-const WIDE = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\u3000-\u303f\uff01-\uff60]$/u;
+const WIDE = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\u3000-\u303f\uff01-\uff60][”’]*$/u;
 
 // Returns the sentences without white space at both ends, and the gaps before each sentence and after the last one: white
 // space, line breaks, and parts without letters. A text that consists of such parts is one sentence.
