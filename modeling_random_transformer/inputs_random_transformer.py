@@ -101,7 +101,8 @@ def check_choice(allowed: Iterable[Any], **arguments: Any) -> None:
     choices = list(allowed)
     for name, value in arguments.items():
         if value not in choices:
-            raise ValueError(f"{name} must be one of {', '.join(map(str, choices))}, got {value!r}.")
+            listed = f"one of {', '.join(map(str, choices))}" if choices else "unset"
+            raise ValueError(f"{name} must be {listed}, got {value!r}.")
 
 
 def drop_none(**params: Any) -> dict[str, Any]:

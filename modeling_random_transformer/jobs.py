@@ -22,6 +22,7 @@ from .utils.atomic_files import write_atomically
 from .utils.errors import reraise_as_value_error
 
 RECORDED = ("inputs", "files", "facts", "is_finished")
+RESTART = "use another output, or discard the earlier work with restart"
 
 
 class Job:
@@ -35,7 +36,7 @@ class Job:
         ValueError: the file is not a record of a job.
     """
 
-    def __init__(self, path: Path, advice: str = "use another output, or discard the earlier work with restart"):
+    def __init__(self, path: Path, advice: str = RESTART):
         self.path, self.advice = path, advice
         self.stages: dict[str, Stage] = self.read() if path.exists() else {}
 

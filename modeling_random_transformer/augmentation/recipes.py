@@ -215,7 +215,8 @@ class Recipe:
 
     def run_stage(self, name: str, inputs: dict[str, Any], work: Callable[[], Any]) -> Any:
         """`run_stage` with the record of the recipe. A finished stage does not need its folder."""
-        return run_stage(self.folder / RECORD, name, inputs, work, [], everywhere=True)
+        advice = "use another output_dir"
+        return run_stage(self.folder / RECORD, name, inputs, work, [], everywhere=True, advice=advice)
 
     def run_one(self, number: int, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Run a stage, or skip a finished one; returns its facts. `rows` are those of the stages before."""

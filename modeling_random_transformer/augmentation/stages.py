@@ -11,7 +11,7 @@ from ..data.validation import ValidationReport
 from ..inference.translation import open_pipeline
 from ..inference.translation_files import plain_options, translate_file
 from ..inputs_random_transformer import CHUNK_SIZE, LanguageTags, chunks, encode_texts, source_limit
-from ..jobs import Job, Stage
+from ..jobs import RESTART, Job, Stage
 from ..pipeline_random_transformer import Seq2SeqPipeline
 from ..utils import file_digest
 from ..utils.atomic_files import new_files
@@ -32,6 +32,7 @@ def run_stage(
     everywhere: bool = False,
     restart: bool = False,
     may_change: bool = False,
+    advice: str = RESTART,
 ) -> dict[str, Any]:
     """Do the work of a stage, unless an earlier call has finished it with the same inputs.
 
@@ -44,6 +45,7 @@ def run_stage(
         everywhere: every process does the work, not only the first one.
         restart: forget the stage of an earlier call.
         may_change: make the files anew if the inputs have changed, which is an error by default.
+        advice: see `Job`.
 
     Returns:
         The facts, in every process.
@@ -52,7 +54,7 @@ def run_stage(
         ValueError: the inputs have changed.
     """
     options: dict[str, Any] = {"restart": restart, "may_change": lambda *_: may_change}
-    stage: Stage = call_on_main_process(lambda: Job(record).begin(name, inputs, **options))
+    stage: Stage = call_on_main_process(lambda: Job(record, advice).begin(name, inputs, **options))
     if not stage.is_finished:
         facts = (work() if everywhere else call_on_main_process(work)) or {}
         call_on_main_process(lambda: stage.finish(files, **facts))

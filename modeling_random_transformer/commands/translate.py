@@ -91,8 +91,8 @@ class Arguments(EngineArguments, InferenceArguments):
             raise ValueError(f"sentences and --input must not be given together, got {self.sentences}, {self.input}.")
         if self.temperature is not None and not (self.sample and self.temperature > 0):
             raise ValueError(f"--temperature must be a positive number, given with --sample, got {self.temperature}.")
-        if self.mbr is not None and (self.num_beams or self.sample):
-            raise ValueError(f"--mbr must be given without --num_beams and --sample, got {self.mbr}.")
+        if self.mbr is not None and (self.num_beams or self.sample or self.length_penalty is not None):
+            raise ValueError(f"--mbr must be given without --num_beams, --length_penalty and --sample, got {self.mbr}.")
         super().__post_init__()
         if self.format == "html" and (self.n_best or self.prefix_file or self.output_format != "text"):
             raise ValueError("--format must be text with --n_best, --prefix_file or --output_format, got html.")

@@ -96,6 +96,7 @@ def _build_trainer(run: Run, data: PreparedData, evaluation_only: bool) -> Trans
         model.generation_config.forced_bos_token_id = language_id(data.tokenizer, code)
     check_lengths(data.sets, model.config)
     limit_sources(model, data.tokenizer)  # saved with the model
+    translates = args.predict_with_generate and run.evaluation_sets
     return TranslationTrainer(
         model,
         args,
@@ -104,7 +105,7 @@ def _build_trainer(run: Run, data: PreparedData, evaluation_only: bool) -> Trans
         run_id=run.trained.facts["run_id"],
         eval_dataset=data.validation,
         processing_class=data.tokenizer,
-        compute_metrics=translation_metrics(data.tokenizer) if run.evaluation_sets else None,
+        compute_metrics=translation_metrics(data.tokenizer) if translates else None,
     )
 
 
@@ -202,6 +203,7 @@ def _unscored(run: Run) -> list[str]:
 
 def _score(run: Run, trainer: TranslationTrainer, name: str, data: PreparedData) -> None:
     """Record BLEU and chrF++ of the generated translations against the untokenized references."""
+    trainer.args.predict_with_generate = True  # also if evaluation in training computes the loss only
     output = trainer.predict(data.sets[name], **trainer.args.generation_kwargs)
     ids = [[token for token in row if token >= 0] for row in output.predictions.tolist()]
     translations = trainer.processing_class.batch_decode(ids, skip_special_tokens=True)

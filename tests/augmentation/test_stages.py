@@ -137,7 +137,7 @@ def test_a_finished_recipe_is_not_repeated_and_other_arguments_are_an_error(fold
         monkeypatch.setattr(recipes, name, None)
     assert run_command(folder) == 0
     assert run_command(folder, max_steps=5) == 2
-    assert "max_steps was 4, now 5" in capsys.readouterr().err
+    assert "(max_steps was 4, now 5): use another output_dir." in capsys.readouterr().err
     (folder / "mono2").write_text("ab\n")
     assert run_command(folder, monolingual_target=str(folder / "mono2")) == 2
     assert "monolingual_target was" in capsys.readouterr().err

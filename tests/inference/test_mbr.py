@@ -103,7 +103,7 @@ def test_invalid_options(options, message):
         TranslationOptions(**options)
 
 
-@pytest.mark.parametrize("flags", [("--num_beams", "4"), ("--sample",)])
+@pytest.mark.parametrize("flags", [("--num_beams", "4"), ("--length_penalty", "1"), ("--sample",)])
 def test_flags_of_other_searches_are_errors(flags, tmp_path, capsys):
     assert cli.main(["translate", "--model", str(tmp_path), "--mbr", "4", *flags, "a"]) != 0
-    assert "--mbr must be given without --num_beams and --sample, got 4." in capsys.readouterr().err
+    assert "--mbr must be given without --num_beams, --length_penalty and --sample, got 4." in capsys.readouterr().err

@@ -8,9 +8,9 @@ import transformers.trainer
 from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from modeling_random_transformer.training.checkpoints import MARKER, UNFINISHED, all_checkpoints, step_of
+from modeling_random_transformer.training.checkpoints import MARKER, UNFINISHED, all_checkpoints, state_of, step_of
 from modeling_random_transformer.training.manifest import MANIFEST
-from tests.helpers.training import STEPS, UNSCORED, assert_equal_weights, run, write_corpora
+from tests.helpers.training import STEPS, UNSCORED, assert_equal_weights, run, validation, write_corpora
 
 
 def test_a_run_writes_a_scored_model(trained):
@@ -36,6 +36,14 @@ def test_a_run_writes_a_scored_model(trained):
         torch.testing.assert_close(weight, ((first[name].double() + last[name]) / 2).float(), rtol=0, atol=0)
     (events,) = (result.folder / "runs").rglob("events.out.tfevents.*")
     assert b"train/loss" in events.read_bytes()
+
+
+def test_evaluation_without_translations_and_a_scored_model(corpus):
+    options = validation(corpus) | {"max_steps": 2, "predict_with_generate": False}
+    result = run(corpus, "loss", eval_strategy="steps", eval_steps=2, **options)
+    [entry] = [row for row in state_of(all_checkpoints(result.folder)[-1]).log_history if "eval_loss" in row]
+    assert "eval_bleu" not in entry
+    assert {"bleu", "chrf"} <= result.scores["validation"].keys()
 
 
 def test_an_incomplete_checkpoint_is_not_resumed(copied, caplog):
