@@ -88,7 +88,7 @@ class StageArguments:
         kind: `"train"`; `"back_translate"` translates `monolingual_target` with the model of `uses`; `"distill"` trains
             on the translations of the sources, and of `monolingual_source`, by the model of `uses`.
         when: an argument of `RecipeArguments`; the stage is skipped if it is unset.
-        starts_from: the stage whose model is trained further; `None` for a new model.
+        starts_from: the stage whose model is trained further; `None` for a new model, or one that starts from `parent`.
         uses: the stage whose model translates, or one that it started from, see `Recipe.best`.
         reverse: train from target to source.
         synthetic: stages whose pairs are added to the training set; skipped ones add none.
@@ -171,7 +171,7 @@ class Recipe:
                 raise ValueError(f"{name} must be unset for a recipe with stages, got {value}.")
         self.folder = Path(self.args.output_dir)
         for stage in self.stages:  # errors before the first one starts
-            if fixed := stage.options.keys() & OF_RECIPE:
+            if fixed := sorted(stage.options.keys() & OF_RECIPE):
                 raise ValueError(f"{stage.name} must not have arguments that the recipe sets, got {', '.join(fixed)}.")
             self.parsed(stage)
             if stage.kind == "back_translate":
@@ -215,8 +215,7 @@ class Recipe:
 
     def run_stage(self, name: str, inputs: dict[str, Any], work: Callable[[], Any]) -> Any:
         """`run_stage` with the record of the recipe. A finished stage does not need its folder."""
-        advice = "use another output_dir"
-        return run_stage(self.folder / RECORD, name, inputs, work, [], everywhere=True, advice=advice)
+        return run_stage(self.folder / RECORD, name, inputs, work, everywhere=True, advice="use another output_dir")
 
     def run_one(self, number: int, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Run a stage, or skip a finished one; returns its facts. `rows` are those of the stages before."""
@@ -282,8 +281,7 @@ class Recipe:
         rates = ",".join(f"{name}={overrides[name]}" for name in DROPOUTS if name in overrides)
         if stage.starts_from is not None:
             model = ModelArguments(model_name_or_path=str(self.path(stage.starts_from)), config_overrides=rates)
-        elif self.arguments.parent is not None and stage.kind == "train":  # a student has another architecture
-            parent = self.arguments.parent
+        elif (parent := self.arguments.parent) is not None and stage.kind == "train":  # a student has other sizes
             model = replace(model, preset=None, model_name_or_path=parent, config_overrides=rates)
         return data, model, args
 

@@ -97,6 +97,7 @@ class Arguments(EngineArguments, InferenceArguments):
         if self.format == "html" and (self.n_best or self.prefix_file or self.output_format != "text"):
             raise ValueError("--format must be text with --n_best, --prefix_file or --output_format, got html.")
         check_plain_text("--input", self.input)
+        check_plain_text("--prefix_file", self.prefix_file)
         check_output("--output", self.output, input=self.input, prefix_file=self.prefix_file, glossary=self.glossary)
         TranslationOptions.from_kwargs(**self.options)
 

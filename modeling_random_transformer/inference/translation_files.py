@@ -93,6 +93,7 @@ def translate_file(
 
     def describe() -> dict[str, Any]:
         check_plain_text("input_file", source)
+        check_plain_text("prefix_file", prefix)
         check_output("output_file", output_file, input_file=source, prefix_file=prefix)
         return {"model": model_digest(model, tokenizer), **plain_options(pipe, settings), "format": output_format}
 

@@ -73,9 +73,9 @@ def file_format(path: str | PathLike) -> str:
     return TEXT_FORMATS.get((path.with_suffix("") if path.suffix in FORMATS else path).suffix, "text")
 
 
-def check_plain_text(name: str, path: str | PathLike) -> None:
+def check_plain_text(name: str, path: str | PathLike | None) -> None:
     """Raise a `ValueError` that begins with `name` for a file with columns, whose lines are not texts."""
-    if file_format(path) != "text":
+    if path is not None and file_format(path) != "text":
         formats = ", ".join(TEXT_FORMATS)
         raise ValueError(f"{name} must be a file with one text per line, not {formats}, got {str(Path(path))!r}.")
 

@@ -212,6 +212,10 @@ class TestErrors:
             ("--input FOLDER", "argument --input: must be a file that exists, got 'FOLDER'."),
             ("--input pairs.tsv", "argument --input: must be a file that exists"),
             ("--input TABLE", "--input must be a file with one text per line, not .tsv, .csv, .jsonl, .json, .parquet"),
+            (
+                "--prefix_file TABLE a",
+                "--prefix_file must be a file with one text per line, not .tsv, .csv, .jsonl, .json",
+            ),
             ("--input INPUT a", "sentences and --input must not be given together, got ['a'], INPUT."),
             ("--input INPUT --output INPUT", "--output must differ from input, got 'INPUT' for both."),
             ("--output missing/out", "--output must be a file, new or not, in a folder that exists, got 'missing/out'"),

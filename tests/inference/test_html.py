@@ -114,7 +114,7 @@ def test_attention_of_units(model, tokenizer):
 
 def test_missing_package(translator, tokenizer, monkeypatch):
     monkeypatch.setitem(sys.modules, "sentencex", None)
-    message = r"translate_html \(--format html\) requires sentencex: pip install 'random-transformer\[documents\]'"
+    message = r"translate_html \(--format html\) requires sentencex: pip install 'random-transformer\[documents\]': "
     with pytest.raises(ValueError, match=message):
         translate_html(["<p>"], translator, tokenizer)
 
