@@ -1,8 +1,9 @@
 """Time per sentence of the engines for a saved model, one sentence at a time and for a file.
 
-Each engine runs in a process of its own, with one thread: several threads for one batch make CTranslate2 slower. Times
-are CPU times, which other processes disturb less; the processes take turns. `CT2_FORCE_CPU_ISA=AVX2`,
-`ATEN_CPU_CAPABILITY=avx2` and `ONEDNN_MAX_CPU_ISA=AVX2` select older instructions.
+Each engine runs in a process of its own; the processes take turns. With one thread, times are CPU times, which other
+processes disturb less; with several, they are wall times of an idle machine. CTranslate2 translates one batch per
+thread: several threads for one batch make it slower. `CT2_FORCE_CPU_ISA=AVX2`, `ATEN_CPU_CAPABILITY=avx2` and
+`ONEDNN_MAX_CPU_ISA=AVX2` select older instructions.
 """
 
 import argparse
@@ -35,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sentences", type=int, default=1000, help="number of sentences of the file")
     parser.add_argument("--num_beams", type=int, default=4, help="beam size")
     parser.add_argument("--rounds", type=int, default=5, help="number of alternating rounds")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads of each engine")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -50,7 +52,7 @@ def run(options: argparse.Namespace) -> None:
                 ours, options.model, options.num_beams, **engine
             )
             loaders[f"program with CTranslate2, {dtype}"] = partial(
-                program, options.model, options.num_beams, Path(cache, f"program-{dtype}"), dtype
+                program, options.model, options.num_beams, Path(cache, f"program-{dtype}"), dtype, options.threads
             )
             loaders[f"ONNX Runtime, {dtype}"] = partial(
                 onnx, options.model, options.num_beams, Path(cache, f"onnx-{dtype}"), dtype
@@ -59,7 +61,7 @@ def run(options: argparse.Namespace) -> None:
                 loaders[f"translate --engine ctranslate2, {dtype}, shortlist"] = partial(
                     ours, options.model, options.num_beams, **engine, engine_shortlist=options.shortlist
                 )
-        report(measure(loaders, texts, options.rounds), len(texts))
+        report(measure(loaders, texts, options.rounds, options.threads), len(texts), options.threads)
 
 
 def ours(folder: Path, num_beams: int, **options: Any) -> Callable[[Sequence[str]], Any]:
@@ -82,13 +84,13 @@ def onnx(folder: Path, num_beams: int, output: Path, dtype: str) -> Callable[[Se
     )
 
 
-def program(folder: Path, num_beams: int, output: Path, dtype: str) -> Callable[[Sequence[str]], Any]:
+def program(folder: Path, num_beams: int, output: Path, dtype: str, threads: int) -> Callable[[Sequence[str]], Any]:
     """A program that uses CTranslate2 and tokenizers only."""
     import ctranslate2
     from tokenizers import Tokenizer
 
     export_model(*load_translator(folder), output, dtype=dtype)
-    engine = ctranslate2.Translator(str(output), inter_threads=1, intra_threads=1)
+    engine = ctranslate2.Translator(str(output), inter_threads=threads, intra_threads=1)
     tokenizer = Tokenizer.from_file(str(output / "tokenizer.json"))
     ids = tokenizer.get_vocab()
 
@@ -102,14 +104,14 @@ def program(folder: Path, num_beams: int, output: Path, dtype: str) -> Callable[
 
 
 def measure(
-    loaders: dict[str, Callable[[], Callable[[Sequence[str]], Any]]], texts: list[str], rounds: int
+    loaders: dict[str, Callable[[], Callable[[Sequence[str]], Any]]], texts: list[str], rounds: int, threads: int
 ) -> dict[str, list[tuple[float, float]]]:
     """The seconds per sentence of each candidate, alone and in a file, in each round."""
     context = multiprocessing.get_context("spawn")
     pipes: dict[str, Any] = {}
     for name, loader in loaders.items():
         pipes[name], child = context.Pipe()
-        context.Process(target=serve, args=(child, loader), daemon=True).start()
+        context.Process(target=serve, args=(child, loader, threads), daemon=True).start()
         pipes[name].recv()  # it has been loaded
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in loaders}
     for number in range(rounds + 1):
@@ -121,9 +123,10 @@ def measure(
     return times
 
 
-def serve(connection: Connection, loader: Callable[[], Callable[[Sequence[str]], Any]]) -> None:
+def serve(connection: Connection, loader: Callable[[], Callable[[Sequence[str]], Any]], threads: int) -> None:
     """Translate texts until the other end of the connection is closed."""
-    torch.set_num_threads(1)
+    torch.set_num_threads(threads)
+    clock = time.process_time if threads == 1 else time.perf_counter
     translate_texts = loader()
     connection.send(None)
     while True:
@@ -131,17 +134,18 @@ def serve(connection: Connection, loader: Callable[[], Callable[[Sequence[str]],
             texts = connection.recv()
         except EOFError:
             return
-        start = time.process_time()
+        start = clock()
         for text in texts[:SINGLE]:
             translate_texts([text])
-        middle = time.process_time()
+        middle = clock()
         translate_texts(texts)
         alone = (middle - start) / len(texts[:SINGLE])
-        connection.send((alone, (time.process_time() - middle) / len(texts)))
+        connection.send((alone, (clock() - middle) / len(texts)))
 
 
-def report(times: dict[str, list[tuple[float, float]]], sentences: int) -> None:
-    table = Table("engine", "one sentence", f"file of {sentences}", title="CPU time per sentence in ms: median (range)")
+def report(times: dict[str, list[tuple[float, float]]], sentences: int, threads: int) -> None:
+    clock = "CPU time" if threads == 1 else f"Wall time with {threads} threads"
+    table = Table("engine", "one sentence", f"file of {sentences}", title=f"{clock} per sentence in ms: median (range)")
     for name, rounds in times.items():
         columns = [[1000 * value for value in column] for column in zip(*rounds, strict=True)]
         cells = [f"{statistics.median(each):.2f} ({min(each):.2f} to {max(each):.2f})" for each in columns]
