@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache, partial
 from itertools import chain
 from typing import Any
 
@@ -266,14 +267,14 @@ class Seq2SeqPipeline(Pipeline):
             return batches_by_count(lengths, batch_size)
         options = forward_params["generate_options"]
         rows = max(self.option(options, name) or 1 for name in ("num_beams", "num_return_sequences"))
+        limit = cache(partial(self.longest_target, options))
         # Equal with and without the prefix, so that the longest source and prefix of a batch have the same limit.
         limits = [
-            [self.longest_target(source_len, options, length) for length in (0, prefix_len)]
-            for source_len, prefix_len in zip(lengths, prefix_lengths, strict=True)
+            (limit(source_len, 0), limit(source_len, n)) for source_len, n in zip(lengths, prefix_lengths, strict=True)
         ]
         return batches_by_tokens([(n,) for n in lengths], forward_params["max_batch_tokens"] // rows, limits)
 
-    def longest_target(self, source_len: int, options: dict[str, Any], prefix_len: int) -> int:
+    def longest_target(self, options: dict[str, Any], source_len: int, prefix_len: int) -> int:
         """The limit on new tokens for a source and a prefix, unless `options` have one; see `longest_target`."""
         step = getattr(self.model, "length_step", None) or LENGTH_STEP
         return longest_target(source_len, self.model.config, options.get("max_new_tokens"), prefix_len, step)
@@ -404,7 +405,7 @@ class Seq2SeqPipeline(Pipeline):
         prefix_len = 0 if prefix_ids is None else prefix_ids.shape[1]
         options = with_scores(generate_options) if return_scores else dict(generate_options)
         if max_batch_tokens is not None and options.get("max_length") is None:
-            limit = self.longest_target(source_len, options, prefix_len)
+            limit = self.longest_target(options, source_len, prefix_len)
             options |= {"max_new_tokens": limit, "max_length": None}
         self.check_target_language(options)
         if prefix_ids is not None:
