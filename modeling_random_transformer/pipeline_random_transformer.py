@@ -269,9 +269,7 @@ class Seq2SeqPipeline(Pipeline):
         rows = max(self.option(options, name) or 1 for name in ("num_beams", "num_return_sequences"))
         limit = cache(partial(self.longest_target, options))
         # Equal with and without the prefix, so that the longest source and prefix of a batch have the same limit.
-        limits = [
-            (limit(source_len, 0), limit(source_len, n)) for source_len, n in zip(lengths, prefix_lengths, strict=True)
-        ]
+        limits = [(limit(n, 0), limit(n, prefix)) for n, prefix in zip(lengths, prefix_lengths, strict=True)]
         return batches_by_tokens([(n,) for n in lengths], forward_params["max_batch_tokens"] // rows, limits)
 
     def longest_target(self, options: dict[str, Any], source_len: int, prefix_len: int) -> int:
