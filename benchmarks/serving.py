@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> None:
                 ours, options.model, options.num_beams, **engine
             )
             loaders[f"program with CTranslate2, {dtype}"] = partial(
-                program, options.model, options.num_beams, Path(cache, f"program-{dtype}"), dtype, options.threads
+                program, options.model, options.num_beams, Path(cache, f"program-{dtype}"), dtype
             )
             loaders[f"ONNX Runtime, {dtype}"] = partial(
                 onnx, options.model, options.num_beams, Path(cache, f"onnx-{dtype}"), dtype
@@ -84,13 +84,13 @@ def onnx(folder: Path, num_beams: int, output: Path, dtype: str) -> Callable[[Se
     )
 
 
-def program(folder: Path, num_beams: int, output: Path, dtype: str, threads: int) -> Callable[[Sequence[str]], Any]:
+def program(folder: Path, num_beams: int, output: Path, dtype: str) -> Callable[[Sequence[str]], Any]:
     """A program that uses CTranslate2 and tokenizers only."""
     import ctranslate2
     from tokenizers import Tokenizer
 
     export_model(*load_translator(folder), output, dtype=dtype)
-    engine = ctranslate2.Translator(str(output), inter_threads=threads, intra_threads=1)
+    engine = ctranslate2.Translator(str(output), inter_threads=torch.get_num_threads(), intra_threads=1)
     tokenizer = Tokenizer.from_file(str(output / "tokenizer.json"))
     ids = tokenizer.get_vocab()
 
