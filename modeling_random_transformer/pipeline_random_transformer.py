@@ -492,11 +492,11 @@ class Seq2SeqPipeline(Pipeline):
             )
         candidates: list[dict[str, Any]] = [{return_key: text} for text in decoded]
         if return_tokens:
-            rows, padding = ids.tolist(), self.tokenizer.pad_token_id
+            rows, padding, end = ids.tolist(), self.tokenizer.pad_token_id, self.tokenizer.eos_token_id
             used = list(set(chain.from_iterable(rows)))
             names = dict(zip(used, self.tokenizer.convert_ids_to_tokens(used), strict=True))
             for candidate, row in zip(candidates, rows, strict=True):
-                while row[-1:] == [padding]:
+                while row[-1:] == [padding] or row[-2:] == [end, end]:  # beam search fills with `end` if padding is 0
                     row.pop()
                 candidate["tokens"] = [names[i] for i in row]
         if "scores" in model_outputs:

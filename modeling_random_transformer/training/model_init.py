@@ -257,7 +257,8 @@ def with_vocabulary(
     tokenizer: PreTrainedTokenizerBase,
 ) -> RandomTransformerForConditionalGeneration:
     """A new model with the weights of a parent, for another tokenizer."""
-    config = parent.config.copy_with(vocab_size=len(tokenizer), **special_ids(tokenizer))
+    # A trained parent has `use_cache=False`, which would become the default of the child's generation config.
+    config = parent.config.copy_with(vocab_size=len(tokenizer), use_cache=True, **special_ids(tokenizer))
     pieces = pieces_of_tokens(parent_tokenizer, tokenizer)
     start: Any = config.decoder_start_token_id
     pieces[start] = [int(parent.config.decoder_start_token_id)]  # type: ignore[arg-type]

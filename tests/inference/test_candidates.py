@@ -47,6 +47,13 @@ class TestNBest:
             assert scores == pytest.approx(outputs.sequences_scores.tolist(), rel=1e-4)
             assert scores == sorted(scores, reverse=True)
 
+    def test_tokens_end_with_one_end_token(self, model, tokenizer):
+        bias = [[[tokenizer.eos_token_id], 4.0]]  # so that hypotheses of different lengths end
+        found = list(translate_n_best(TEXTS, model, tokenizer, n_best=4, sequence_bias=bias, **SHORT))
+        tokens = [[candidate.tokens for candidate in candidates] for candidates in found]
+        assert any(len({*map(len, rows)}) > 1 and rows[0][-1:] == ["</s>"] for rows in tokens)
+        assert all(row.count("</s>") <= 1 for rows in tokens for row in rows)
+
     def test_blank_texts_have_candidates_and_excluded_hypotheses_are_none(self, model, tokenizer):
         blank, other = translate_n_best([" ", "two"], model, tokenizer, n_best=2, **SHORT)
         assert blank == [Candidate("", 0.0)] * 2

@@ -25,13 +25,14 @@ def vocabularies(model):
     "options",
     [
         {"decoder_start_token_id": 0, "lm_head_bias": True, "share_embeddings": False, "tie_word_embeddings": False},
-        {"position_embedding": "learned"},
+        {"position_embedding": "learned", "use_cache": False},  # as a Trainer saves it
     ],
 )
 def test_all_other_weights_and_shared_tokens_are_the_parents(options):
     parent = tiny_model(vocab_size=len(OLD), **options)
     child = with_vocabulary(parent, OLD, NEW)
     assert (child.config.vocab_size, child.config.decoder_start_token_id) == (len(NEW), NEW.bos_token_id)
+    assert child.generation_config.use_cache
     known, tokens = OLD.get_vocab(), NEW.get_vocab()
     shared = [token for token in tokens if token in known and token not in ("<s>", "<unk>")]
     assert {"<pad>", "</s>", "__en__", "Ġred", "the", "Ã"} <= {*shared}
