@@ -34,7 +34,7 @@ from ..training.manifest import MANIFEST, RunResult, determining, fingerprint
 from ..training.model_card import CARD, set_section
 from ..training.recipe import TranslationTrainingArguments
 from ..training.run import train_translation
-from ..utils import file_digest
+from ..utils import DTYPES, file_digest
 from ..utils.atomic_files import remove_if_empty
 from ..utils.compressed_files import STANDARD_STREAM, check_readable
 from ..utils.distributed import call_on_main_process, exclusive
@@ -177,7 +177,8 @@ class Recipe:
             if stage.kind == "back_translate":
                 if self.arguments.monolingual_target is None:
                     raise ValueError(f"monolingual_target must be given for the stage {stage.name}, got None.")
-                options = {name: value for name, value in stage.options.items() if name != "dtype"}
+                options = dict(stage.options)
+                check_choice(DTYPES, dtype=options.pop("dtype", "float32"))
                 search = TranslationOptions.from_kwargs(**BackTranslationOptions.split(options)[1]).search_options
                 if unknown := GenerationConfig().update(**search):
                     raise ValueError(f"{stage.name} must have options of back_translate, got {', '.join(unknown)}.")
