@@ -93,7 +93,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     @property
     def generation_kwargs(self) -> dict[str, Any]:
         """Keyword arguments of `generate()` for evaluation; one beam has no length penalty."""
-        return {"num_beams": self.num_beams} | ({"length_penalty": self.length_penalty} if self.num_beams > 1 else {})
+        return {"num_beams": self.num_beams, "length_penalty": self.length_penalty if self.num_beams > 1 else None}
 
     @property
     def order_seed(self) -> int:
