@@ -49,11 +49,11 @@ logger = logging.getLogger(__name__)
 
 RECORD, LOCK, FOLDER, DATA, RESULT = "recipe.json", ".recipe.lock", "stages", "data", "result"
 KINDS, CONDITIONS = ("train", "back_translate", "distill"), ("monolingual_target", "student")
-OF_RECIPE = {*FILES, *CONDITIONS, "monolingual_source", "dataset_name", "output_dir", "source_text", "teacher"}
-SIDES = ("source", "target")
+TEXTS = {"monolingual_source": "distill", "monolingual_target": "back_translate"}  # by the kind of stage that uses them
+OF_RECIPE = {*FILES, *CONDITIONS, *TEXTS, "dataset_name", "output_dir", "source_text", "teacher"}
+SIDES, SECTION = ("source", "target"), "## Stages\n"  # of the card
 SETS = {"train": "data", "validation": "data.validation", "test": "data.test"}  # the beginnings of the files' names
 HELD_OUT, SHARE = 1000, 20  # pairs of a validation or test set, at most one in 20 of the corpus
-SECTION = "## Stages\n"
 FILES_OF_RESULT = ("*.safetensors", "*.json", "*.py", CARD)  # of the folder of a stage
 
 # The arguments of the recipe with those of a stage, and below those of the command line.
@@ -132,7 +132,8 @@ def stages_of(mappings: Sequence[Any], recipe: RecipeArguments) -> list[StageArg
     """The stages of a recipe whose conditions hold.
 
     Raises:
-        ValueError: a stage is invalid or depends on one that is not before it, or the last one does not train a model.
+        ValueError: a stage is invalid or depends on one that is not before it, the last one does not train a model, or
+            no stage uses a monolingual text.
     """
     stages = [StageArguments.of(mapping) for mapping in mappings]
     chosen = [stage for stage in stages if stage.when is None or getattr(recipe, stage.when)]
@@ -147,6 +148,9 @@ def stages_of(mappings: Sequence[Any], recipe: RecipeArguments) -> list[StageArg
             raise ValueError(f"name must be that of a new folder, got {stage.name!r}.")
     if not chosen or chosen[-1].kind == "back_translate" or chosen[-1].reverse:
         raise ValueError("stages must end with one that trains a model from source to target.")
+    for name, kind in TEXTS.items():
+        if getattr(recipe, name) is not None and all(stage.kind != kind for stage in chosen):
+            raise ValueError(f"{name} must be unset without a stage of kind {kind}, got {getattr(recipe, name)!r}.")
     return chosen
 
 
@@ -232,8 +236,7 @@ class Recipe:
         data, model, args = self.parsed(stage)
         lengths = {"max_steps": args.max_steps, "num_train_epochs": args.num_train_epochs}
         inputs = {**asdict(stage), **lengths, **determining(args, data, model)}
-        for name, path in self.texts(stage).items():
-            inputs[name] = file_digest(Path(path))
+        inputs |= {name: file_digest(Path(path)) for name, path in self.texts(stage).items()}
         return {"name": stage.name, "kind": stage.kind, **self.run_stage(stage.name, inputs, begin)}
 
     def time_left(self, number: int, rows: Sequence[Mapping[str, Any]]) -> str:
@@ -268,9 +271,7 @@ class Recipe:
 
     def texts(self, stage: StageArguments) -> dict[str, str]:
         """The monolingual text that a stage translates, by argument."""
-        if stage.kind == "back_translate":
-            return drop_none(monolingual_target=self.arguments.monolingual_target)
-        return drop_none(monolingual_source=self.arguments.monolingual_source) if stage.kind == "distill" else {}
+        return drop_none(**{name: getattr(self.arguments, name) for name, kind in TEXTS.items() if kind == stage.kind})
 
     def parsed(self, stage: StageArguments) -> Parsed:
         """The arguments of a stage, with the sets of the recipe."""

@@ -177,6 +177,17 @@ def test_back_translation_needs_monolingual_text(folder, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"), [("monolingual_source", "distill"), ("monolingual_target", "back_translate")]
+)
+def test_monolingual_text_needs_a_stage(name, kind, folder, tmp_path, capsys):
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({"stages": [{"name": "only"}]}))
+    given = arguments(folder, tmp_path / "out") | OPTIONS | {name: str(folder / "mono")}
+    assert cli.main(["train", str(tmp_path / "recipe.yaml"), *flags(folder, tmp_path / "out", **given)]) == 2
+    assert f"{name} must be unset without a stage of kind {kind}, got" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_languages_and_an_interruption_while_stages_are_removed(folder, monkeypatch):
     options = {"source_lang": "en", "target_lang": "es", "student": None, "remove_stages": True}
     remove = shutil.rmtree
@@ -296,7 +307,8 @@ def test_the_recipes_of_the_repository(recipe, names, folder, tmp_path):
     options, lines = command.read_arguments([str(EXAMPLES / f"{recipe}.yaml")])
     stages = options.pop("stages")
     options |= {name: value for name, value in given.items() if value or name in options}
-    options |= {"monolingual_target": str(tmp_path / "mono"), "student": True, "bf16": False}
+    options |= {"monolingual_target": str(tmp_path / "mono")} if "synthetic" in names else {}
+    options |= {"student": True, "bf16": False}
 
     def parse(own):
         return command.parse_flags({**options, **own}, lines, command.RECIPE, "train", None)
