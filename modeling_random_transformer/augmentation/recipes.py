@@ -133,7 +133,7 @@ def stages_of(mappings: Sequence[Any], recipe: RecipeArguments) -> list[StageArg
 
     Raises:
         ValueError: a stage is invalid or depends on one that is not before it, the last one does not train a model, or
-            no stage uses a monolingual text.
+            a monolingual text is missing or not used.
     """
     stages = [StageArguments.of(mapping) for mapping in mappings]
     chosen = [stage for stage in stages if stage.when is None or getattr(recipe, stage.when)]
@@ -146,6 +146,8 @@ def stages_of(mappings: Sequence[Any], recipe: RecipeArguments) -> list[StageArg
             check_choice(corpora, synthetic=name)
         if stage.name in ("", "..", *before, DATA, RESULT) or Path(stage.name).name != stage.name:
             raise ValueError(f"name must be that of a new folder, got {stage.name!r}.")
+        if stage.kind == "back_translate" and recipe.monolingual_target is None:
+            raise ValueError(f"monolingual_target must be given for the stage {stage.name}, got None.")
     if not chosen or chosen[-1].kind == "back_translate" or chosen[-1].reverse:
         raise ValueError("stages must end with one that trains a model from source to target.")
     for name, kind in TEXTS.items():
@@ -179,8 +181,6 @@ class Recipe:
                 raise ValueError(f"{stage.name} must not have arguments that the recipe sets, got {', '.join(fixed)}.")
             self.parsed(stage)
             if stage.kind == "back_translate":
-                if self.arguments.monolingual_target is None:
-                    raise ValueError(f"monolingual_target must be given for the stage {stage.name}, got None.")
                 options = dict(stage.options)
                 check_choice(DTYPES, dtype=options.pop("dtype", "float32"))
                 search = TranslationOptions.from_kwargs(**BackTranslationOptions.split(options)[1]).search_options
