@@ -51,6 +51,7 @@ RECORD, LOCK, FOLDER, DATA, RESULT = "recipe.json", ".recipe.lock", "stages", "d
 KINDS, CONDITIONS = ("train", "back_translate", "distill"), ("monolingual_target", "student")
 TEXTS = {"monolingual_source": "distill", "monolingual_target": "back_translate"}  # by the kind of stage that uses them
 OF_RECIPE = {*FILES, *CONDITIONS, *TEXTS, "dataset_name", "output_dir", "source_text", "teacher"}
+TEACHER = [entry.name for entry in fields(DistillationArguments)]  # only for distillation
 SIDES, SECTION = ("source", "target"), "## Stages\n"  # of the card
 SETS = {"train": "data", "validation": "data.validation", "test": "data.test"}  # the beginnings of the files' names
 HELD_OUT, SHARE = 1000, 20  # pairs of a validation or test set, at most one in 20 of the corpus
@@ -275,8 +276,7 @@ class Recipe:
 
     def parsed(self, stage: StageArguments) -> Parsed:
         """The arguments of a stage, with the sets of the recipe."""
-        own = [] if stage.kind == "train" else [entry.name for entry in fields(DistillationArguments)]
-        options = {name: value for name, value in stage.options.items() if name not in own}
+        options = {name: value for name, value in stage.options.items() if stage.kind == "train" or name not in TEACHER}
         data, model, args = self.parse({} if stage.kind == "back_translate" else options)
         args.output_dir = str(self.path(stage.name))
         overrides = parse_overrides(model.config_overrides)
@@ -360,8 +360,7 @@ class Recipe:
 
     def teacher(self, stage: StageArguments, folder: Path, texts: list[str]) -> DistillationArguments:
         """The arguments of the teacher of a stage, and of the texts that it translates."""
-        names = {entry.name for entry in fields(DistillationArguments)} & stage.options.keys()
-        own = {name: stage.options[name] for name in names}
+        own = {name: value for name, value in stage.options.items() if name in TEACHER}
         return DistillationArguments(teacher=[str(folder)], source_text=texts, **own)
 
     # The result

@@ -92,8 +92,9 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
 
     @property
     def generation_kwargs(self) -> dict[str, Any]:
-        """Keyword arguments of `generate()` for evaluation; one beam has no length penalty."""
-        return {"num_beams": self.num_beams, "length_penalty": self.length_penalty if self.num_beams > 1 else None}
+        """Keyword arguments of `generate()` for evaluation; one beam has no options of beam search."""
+        greedy = {"num_beams": 1, "length_penalty": None, "early_stopping": None}
+        return greedy if self.num_beams == 1 else {"num_beams": self.num_beams, "length_penalty": self.length_penalty}
 
     @property
     def order_seed(self) -> int:

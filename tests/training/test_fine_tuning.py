@@ -52,17 +52,17 @@ def test_fine_tuning_starts_from_the_saved_weights(finished, tmp_path):
     assert f"`out`, {moved.parameters:,} parameters, fine-tuned on 120" in card
 
 
-def test_greedy_evaluation_of_a_model_with_a_length_penalty(finished, tmp_path):
+def test_greedy_evaluation_of_a_model_with_options_of_beam_search(finished, tmp_path):
     penalized = tmp_path / "penalized"
     shutil.copytree(finished / "out", penalized)
     model = load(penalized)
-    model.generation_config.update(num_beams=4, length_penalty=0.6)
+    model.generation_config.update(num_beams=4, length_penalty=0.6, early_stopping=True)
     model.save_pretrained(penalized)
     result = fine_tune(
         finished, tmp_path / "out", model_name_or_path=str(penalized), num_beams=1, max_steps=2, **UNSCORED
     )
     saved = load(result.folder).generation_config
-    assert (saved.num_beams, saved.length_penalty) == (1, None)
+    assert (saved.num_beams, saved.length_penalty, saved.early_stopping) == (1, None, None)
 
 
 def test_half_precision_is_trained_in_float32(finished, tmp_path):
