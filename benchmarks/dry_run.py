@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from datasets import Dataset, Features, Translation
 
-from modeling_random_transformer.commands.train import parse_arguments
+from modeling_random_transformer.commands.train import ARGUMENTS, parse_flags, read_arguments
 from modeling_random_transformer.training.estimation import dry_run
 from modeling_random_transformer.training.run import train_translation
 from tutorials.sample_data import sample
@@ -60,11 +60,14 @@ def measure(name: str, folder: Path, steps: int) -> tuple[float, float, float]:
     changes = {"dataset_name": folder / "dataset", "output_dir": folder / "run", "max_steps": steps, **SMALL}
     flags = [str(RECIPES / f"{name}.yaml"), *(f"--{option}={value}" for option, value in changes.items())]
 
+    def arguments() -> tuple[Any, ...]:
+        return parse_flags(*read_arguments(flags), ARGUMENTS, "train", None)[:3]
+
     def estimate() -> float:
-        return dry_run(*parse_arguments(flags)[:3]).hours * 3600
+        return dry_run(*arguments()).hours * 3600
 
     before = estimate()
-    return before, train_translation(*parse_arguments(flags)[:3]).seconds, estimate()
+    return before, train_translation(*arguments()).seconds, estimate()
 
 
 def write_dataset(folder: Path, recipe: dict[str, Any], splits: dict[str, list[tuple[str, str]]]) -> None:

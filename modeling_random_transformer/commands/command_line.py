@@ -26,6 +26,15 @@ T = TypeVar("T")
 ARGUMENT = re.compile(r"^    (\w+): (.*?)(?=^    [\w*]+: |^\S|\Z)", re.M | re.S)  # its entry in a docstring
 
 
+class Several(argparse.Action):
+    """Stores the values of a flag. argparse would silently keep those of the last one, if it is repeated."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        if getattr(namespace, self.dest) is not self.default:
+            parser.error(f"{option_string} must be given once, with all of its values, got {values} in a second one.")
+        setattr(namespace, self.dest, values)
+
+
 class Parser(HfArgumentParser):
     """A parser whose errors are one line, whose help shows defaults, and whose options may be dataclasses.
 
@@ -43,6 +52,7 @@ class Parser(HfArgumentParser):
         text, is_shown = settings.get("help"), settings.get("default") not in (None, False, "", [], argparse.SUPPRESS)
         if text and is_shown and not re.search(r"\((the )?default", text):
             settings["help"] = f"{text} (default: %(default)s)"
+        settings |= {"action": Several} if settings.get("nargs") == "+" and "action" not in settings else {}
         return super().add_argument(*names, **settings)
 
     def add_options(self, options: type) -> None:

@@ -78,16 +78,14 @@ ARGUMENTS = (DataArguments, ModelArguments, TranslationTrainingArguments, Comman
 RECIPE = (*ARGUMENTS, RecipeArguments)
 
 
-def parse_arguments(
-    argv: Sequence[str],
-    classes: Sequence[type] = ARGUMENTS,
-    program: str = "random-transformer train",
-    description: str | None = None,
+def parse_flags(
+    recipe: Mapping[str, Any], flags: Sequence[str], classes: Sequence[type], program: str, description: str | None
 ) -> tuple[Any, ...]:
-    """Parse flags, optionally after the path of a YAML or JSON recipe. Flags override the recipe.
+    """Parse the arguments of a recipe and flags, which override them.
 
     Args:
-        argv: the flags.
+        recipe: the arguments by name.
+        flags: the flags; see `read_arguments`.
         classes: the dataclasses of the arguments.
         program: the name in usage and errors.
         description: the beginning of the help.
@@ -96,18 +94,12 @@ def parse_arguments(
         An object of each class.
 
     Raises:
-        ValueError: the recipe is missing or is not a mapping, or an argument or its value is invalid.
+        ValueError: an argument or its value is invalid.
     """
-    return parse_flags(*read_arguments(argv), classes, program, description)
-
-
-def parse_flags(
-    recipe: Mapping[str, Any], flags: Sequence[str], classes: Sequence[type], program: str, description: str | None
-) -> tuple[Any, ...]:
-    """Parse the arguments of a recipe and flags, which override them; see `parse_arguments`."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     parser = Parser(program, description, classes)
-    given = [*chain.from_iterable(to_flags(recipe)), *flags]
+    names = {flag.partition("=")[0].replace("-", "_") for flag in flags if flag.startswith("--")}
+    given = [*chain.from_iterable(own for own in to_flags(recipe) if own[0].replace("-", "_") not in names), *flags]
     *parsed, unknown = parser.parse_args_into_dataclasses(given, return_remaining_strings=True)
     if unknown:
         parser.error(f"arguments must be among those of --help, got {' '.join(unknown)}.")
@@ -115,10 +107,13 @@ def parse_flags(
 
 
 def read_arguments(argv: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """The arguments in the recipe, if the first argument is its path, and the flags.
+    """The arguments in the YAML or JSON recipe, if the first argument is its path, and the flags.
 
     `bf16: auto` in a recipe becomes a boolean: whether the device computes in bfloat16. transformers requires `use_cpu`
     with it on a machine without an accelerator.
+
+    Raises:
+        ValueError: the recipe is missing or is not a mapping.
     """
     if not argv or Path(argv[0]).suffix not in (".yaml", ".yml", ".json"):
         return {}, list(argv)

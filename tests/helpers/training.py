@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from modeling_random_transformer.commands.train import ARGUMENTS, parse_flags, read_arguments
 from modeling_random_transformer.training import (
     DataArguments,
     ModelArguments,
@@ -47,6 +48,11 @@ def write_corpora(folder: Path) -> dict[str, list[str]]:
         f"{side}_file": [str(folder / f"{name}.{suffix}") for name in ("large", "small")]
         for side, suffix in (("source", "a"), ("target", "b"))
     }
+
+
+def parse(given: list[str]) -> tuple[Any, ...]:
+    """The arguments of `random-transformer train`, with an optional recipe."""
+    return parse_flags(*read_arguments(given), ARGUMENTS, "train", None)
 
 
 def arguments(folder: Path, output: str | Path, **options: Any) -> dict[str, Any]:

@@ -4,9 +4,8 @@ import pytest
 import transformers
 
 from modeling_random_transformer import cli
-from modeling_random_transformer.commands import train as command
 from modeling_random_transformer.training.trainer import describe_evaluation
-from tests.helpers.training import flags, validation
+from tests.helpers.training import flags, parse, validation
 
 
 @pytest.mark.parametrize(
@@ -41,11 +40,26 @@ def test_recipe_values_are_parsed_like_flags(corpus):
         "save_strategy: no\n"
     )
     in_recipe = dict.fromkeys(("learning_rate", "warmup_steps", "vocab_size", "save_strategy", "save_steps"))
-    _, model, args, _ = command.parse_arguments([str(recipe), *flags(corpus, **in_recipe, num_beams=2)])
+    _, model, args, _ = parse([str(recipe), *flags(corpus, **in_recipe, num_beams=2)])
     assert args.save_strategy == "no"
     assert args.num_beams == 2  # a flag overrides the recipe
     assert (args.learning_rate, args.bf16, args.predict_with_generate, args.warmup_steps) == (1e-3, False, False, 10)
     assert (args.report_to, args.lr_scheduler_kwargs, model.vocab_size) == (["tensorboard"], {"num_cycles": 0.5}, None)
+
+
+@pytest.mark.parametrize("given", [["--report_to", "none"], ["--report-to", "none"], ["--report_to=none"]], ids=str)
+def test_several_values_of_a_recipe_are_overridden(given, corpus):
+    recipe = corpus / "recipe.yaml"
+    recipe.write_text("report_to: [tensorboard, wandb]\n")
+    *_, args, _ = parse([str(recipe), *flags(corpus, report_to=None), *given])
+    assert args.report_to == []
+
+
+def test_a_repeated_flag_of_several_values_is_an_error(corpus, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["train", *flags(corpus), "--source_file", "more"])
+    error = "--source_file must be given once, with all of its values, got ['more'] in a second one."
+    assert capsys.readouterr().err == f"random-transformer train: error: {error}\n"
 
 
 def test_evaluation_shows_the_best_scores_and_three_translations(corpus, capsys):
