@@ -7,6 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from modeling_random_transformer.inputs_random_transformer import drop_none
 from modeling_random_transformer.training.arguments import FILES, VOCAB_SIZE
 from modeling_random_transformer.training.manifest import determining
 
@@ -43,7 +44,7 @@ def settings(experiment: Experiment, seeds: Sequence[int]) -> str:
         "Data": _changed(data, (entry.name for entry in fields(data))),
         "Model": sizes | _changed(model, (entry.name for entry in fields(model))),
         training: {"seeds": list(seeds)} | _changed(args, recipe, always=(*length, *ALWAYS)),
-        "Evaluation": args.generation_kwargs,
+        "Evaluation": drop_none(**args.generation_kwargs),
     }
     return "\n".join(f"- {name}: `{' '.join(map(_flag, values.items()))}`" for name, values in groups.items())
 

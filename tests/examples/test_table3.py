@@ -2,13 +2,14 @@
 
 import json
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 import table3
 
 from modeling_random_transformer.data import tokenization
 from modeling_random_transformer.training import TranslationTrainer
-from modeling_random_transformer.training.arguments import parse_overrides
+from modeling_random_transformer.training.arguments import parse_overrides, to_flags
 from tests.helpers.training import arguments, run, write_corpus
 from tutorials.table3_report import Table3, write_report
 from tutorials.table3_rows import ROWS, scaled_overrides
@@ -26,11 +27,10 @@ RESULT = Result("base", seed=1, steps=9, parameters=1000, seconds=5.0, perplexit
 
 
 def flags(folder, rows, /, **changes):
-    options = arguments(folder, "out", **OPTIONS | changes)
+    options = {"rows": rows, "seeds": [1, 2], **arguments(folder, "out", **OPTIONS | changes)}
     options["validation_source_file"] = options.pop("test_source_file")
     options["validation_target_file"] = options.pop("test_target_file")
-    given = [f"--{name}={value}" for name, value in options.items()]
-    return ["--rows", *rows, "--seeds", "1", "2", *given]
+    return [*chain.from_iterable(to_flags(options))]
 
 
 @pytest.mark.long
@@ -68,7 +68,7 @@ def test_a_row_is_scored_again_after_a_change_of_the_validation_set_or_the_searc
     path = tmp_path / "out" / "base" / "seed-1" / "table3.json"
 
     def perplexity(**changes):
-        assert table3.main([*flags(tmp_path, ["base"], **changes), "--seeds=1"]) == 0
+        assert table3.main(flags(tmp_path, ["base"], **changes, seeds=[1])) == 0
         return json.loads(path.read_bytes())["perplexity"]
 
     first = perplexity()
@@ -84,7 +84,7 @@ def test_a_row_is_scored_again_after_a_change_of_the_validation_set_or_the_searc
 def test_the_tokenizer_is_that_of_a_run(tmp_path, monkeypatch):
     write_corpus(tmp_path)
     monkeypatch.setattr(tokenization, "VOCABULARY_PAIRS", 30)  # of 120
-    assert table3.main([*flags(tmp_path, ["base"]), "--seeds=1"]) == 0
+    assert table3.main(flags(tmp_path, ["base"], seeds=[1])) == 0
     run(tmp_path, "run", max_steps=1)
     of_run, of_rows = ((tmp_path / name / "tokenizer.json").read_text() for name in ("run", "out/base/seed-1"))
     assert of_rows == of_run
@@ -92,12 +92,12 @@ def test_the_tokenizer_is_that_of_a_run(tmp_path, monkeypatch):
 
 def test_a_changed_vocabulary_or_training_set_is_an_error(tmp_path, capsys):
     write_corpus(tmp_path)
-    assert table3.main([*flags(tmp_path, ["base"]), "--seeds=1"]) == 0
-    assert table3.main([*flags(tmp_path, ["A-4"], vocab_size=270), "--seeds=1"]) == 2
+    assert table3.main(flags(tmp_path, ["base"], seeds=[1])) == 0
+    assert table3.main(flags(tmp_path, ["A-4"], vocab_size=270, seeds=[1])) == 2
     assert "vocab_size was 280, now 270" in capsys.readouterr().err
     for side in "ab":
         (tmp_path / f"train.{side}").write_text("abc\ndef\n")
-    assert table3.main([*flags(tmp_path, ["A-4"]), "--seeds=1"]) == 2
+    assert table3.main(flags(tmp_path, ["A-4"], seeds=[1])) == 2
     assert "training set was" in capsys.readouterr().err
 
 
