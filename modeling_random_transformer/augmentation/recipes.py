@@ -22,6 +22,7 @@ from transformers import AutoConfig, GenerationConfig
 from transformers.hf_argparser import HfArg
 
 from ..data.cleaning import clean_files
+from ..data.filters import SIDES
 from ..data.readers import read_texts
 from ..data.sources import Corpus, pairs_of
 from ..inference.loading import load_models
@@ -52,7 +53,6 @@ KINDS, CONDITIONS = ("train", "back_translate", "distill"), ("monolingual_target
 TEXTS = {"monolingual_source": "distill", "monolingual_target": "back_translate"}  # by the kind of stage that uses them
 OF_RECIPE = {*FILES, *CONDITIONS, *TEXTS, "dataset_name", "output_dir", "source_text", "teacher"}
 TEACHER = [entry.name for entry in fields(DistillationArguments)]  # only for distillation
-SIDES, SECTION = ("source", "target"), "## Stages\n"  # of the card
 SETS = {"train": "data", "validation": "data.validation", "test": "data.test"}  # the beginnings of the files' names
 HELD_OUT, SHARE = 1000, 20  # pairs of a validation or test set, at most one in 20 of the corpus
 FILES_OF_RESULT = ("*.safetensors", "*.json", "*.py", CARD)  # of the folder of a stage
@@ -373,7 +373,7 @@ class Recipe:
                 shutil.copyfile(path, self.folder / path.name)
         if (best / INT8).is_dir():
             shutil.copytree(best / INT8, self.folder / INT8, dirs_exist_ok=True)
-        set_section(self.folder / CARD, SECTION, self.description(name, rows))
+        set_section(self.folder / CARD, "## Stages\n", self.description(name, rows))
         if self.arguments.remove_stages:
             folders = [self.path(name) for name in (DATA, *(stage.name for stage in self.stages))]
             for folder in filter(Path.exists, folders):  # an interrupted call may have removed some

@@ -26,7 +26,7 @@ from tests.helpers.training import (
     arguments,
     assert_equal_weights,
     flags,
-    parse,
+    parse_command,
     run,
     validation,
     write_corpus,
@@ -351,6 +351,6 @@ def test_bfloat16_on_a_cpu_needs_no_other_argument(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
     write_corpus(tmp_path)
     (tmp_path / "recipe.yaml").write_text("bf16: auto")
-    _, _, args, _ = parse([str(tmp_path / "recipe.yaml"), *flags(tmp_path, "out", use_cpu=None)])
+    _, _, args, _ = parse_command([str(tmp_path / "recipe.yaml"), *flags(tmp_path, "out", use_cpu=None)])
     assert args.bf16
     assert args.device.type == "cpu"

@@ -9,7 +9,7 @@ import yaml
 from benchmarks.dry_run import write_dataset
 from modeling_random_transformer import cli
 from tests.helpers.corpora import PAIRS
-from tests.helpers.training import parse
+from tests.helpers.training import parse_command
 
 FOLDER = Path(__file__).parents[2] / "examples" / "recipes"
 HUB = {path.stem: path for path in sorted(FOLDER.glob("*.yaml")) if "dataset_name" in path.read_text()}
@@ -55,7 +55,7 @@ def test_recipe_trains_and_scores(name, tmp_path, monkeypatch, capsys):
 )
 def test_figures_of_the_paper(name, steps, vocab_size, average_last, tmp_path):
     flags = [str(HUB[name]), "--bf16=false", "--use_cpu", f"--output_dir={tmp_path}"]
-    _, model, args, _ = parse(flags)
+    _, model, args, _ = parse_command(flags)
     assert (args.max_steps, model.vocab_size, args.average_last) == (steps, vocab_size, average_last)
     assert args.max_tokens_per_batch * args.gradient_accumulation_steps == 50_000
     assert (args.warmup_steps, args.num_beams, args.length_penalty, args.seed) == (4000, 4, 0.6, 1)

@@ -50,7 +50,7 @@ def write_corpora(folder: Path) -> dict[str, list[str]]:
     }
 
 
-def parse(given: list[str]) -> tuple[Any, ...]:
+def parse_command(given: list[str]) -> tuple[Any, ...]:
     """The arguments of `random-transformer train`, with an optional recipe."""
     return parse_flags(*read_arguments(given), ARGUMENTS, "train", None)
 

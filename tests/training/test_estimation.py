@@ -6,7 +6,7 @@ import transformers
 from modeling_random_transformer import cli
 from modeling_random_transformer.training import estimation
 from modeling_random_transformer.training.estimation import GIB, DryRun
-from tests.helpers.training import flags, parse
+from tests.helpers.training import flags, parse_command
 
 
 def test_units_of_the_estimate():
@@ -34,7 +34,7 @@ def test_the_command_prints_the_estimate_and_saves_nothing(corpus, monkeypatch, 
 def test_batches_are_complete_and_the_vocabulary_has_the_requested_size(options, corpus, monkeypatch):
     monkeypatch.setattr(estimation, "STEPS", 2)
     given = flags(corpus, vocab_size=3000, gradient_accumulation_steps=3, **options)
-    result = estimation.dry_run(*parse(given)[:3])
+    result = estimation.dry_run(*parse_command(given)[:3])
     assert result.parameters > 3000 * 16
     assert result.batch_tokens == 600
     assert 0.5 * 600 < result.step_tokens <= 600

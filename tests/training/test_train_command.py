@@ -5,7 +5,7 @@ import transformers
 
 from modeling_random_transformer import cli
 from modeling_random_transformer.training.trainer import describe_evaluation
-from tests.helpers.training import flags, parse, validation
+from tests.helpers.training import flags, parse_command, validation
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_recipe_values_are_parsed_like_flags(corpus):
         "save_strategy: no\n"
     )
     in_recipe = dict.fromkeys(("learning_rate", "warmup_steps", "vocab_size", "save_strategy", "save_steps"))
-    _, model, args, _ = parse([str(recipe), *flags(corpus, **in_recipe, num_beams=2)])
+    _, model, args, _ = parse_command([str(recipe), *flags(corpus, **in_recipe, num_beams=2)])
     assert args.save_strategy == "no"
     assert args.num_beams == 2  # a flag overrides the recipe
     assert (args.learning_rate, args.bf16, args.predict_with_generate, args.warmup_steps) == (1e-3, False, False, 10)
@@ -51,7 +51,7 @@ def test_recipe_values_are_parsed_like_flags(corpus):
 def test_several_values_of_a_recipe_are_overridden(given, corpus):
     recipe = corpus / "recipe.yaml"
     recipe.write_text("report_to: [tensorboard, wandb]\n")
-    *_, args, _ = parse([str(recipe), *flags(corpus, report_to=None), *given])
+    *_, args, _ = parse_command([str(recipe), *flags(corpus, report_to=None), *given])
     assert args.report_to == []
 
 
