@@ -23,7 +23,7 @@ from transformers.hf_argparser import HfArg
 
 from ..data.cleaning import clean_files
 from ..data.filters import SIDES
-from ..data.readers import read_texts
+from ..data.readers import TEXT_KEY, read_texts
 from ..data.sources import Corpus, pairs_of
 from ..inference.loading import load_models
 from ..inference.translation import TranslationOptions
@@ -31,13 +31,13 @@ from ..inputs_random_transformer import check_choice, check_type, drop_none
 from ..jobs import Job
 from ..training.arguments import DROPOUTS, FILES, DataArguments, ModelArguments, parse_overrides
 from ..training.estimation import GIB, dry_run, translation_seconds
-from ..training.manifest import MANIFEST, RunResult, determining, fingerprint
+from ..training.manifest import MANIFEST, RunResult, determining, fingerprint, folder_digest
 from ..training.model_card import CARD, set_section
 from ..training.recipe import TranslationTrainingArguments
 from ..training.run import train_translation
 from ..utils import DTYPES, file_digest
 from ..utils.atomic_files import remove_if_empty
-from ..utils.compressed_files import STANDARD_STREAM, check_readable
+from ..utils.compressed_files import STANDARD_STREAM
 from ..utils.distributed import call_on_main_process, exclusive
 from ..utils.errors import reraise_as_value_error
 from ..utils.text import markdown_table
@@ -74,7 +74,8 @@ class RecipeArguments:
 
     def __post_init__(self) -> None:
         for name, path in drop_none(source=self.monolingual_source, target=self.monolingual_target).items():
-            check_readable(f"monolingual_{name}", path)
+            if not Path(path).is_file():  # read more than once, and long after the start
+                raise ValueError(f"monolingual_{name} must be a file, got {path!r}.")
         if self.parent is not None:
             with reraise_as_value_error(f"parent must be a saved model, got {self.parent!r}"):
                 AutoConfig.from_pretrained(self.parent)
@@ -126,6 +127,8 @@ class StageArguments:
             raise ValueError(f"authentic_weight must be a positive number, got {weight!r}.")
         if (stage.uses is None) != (stage.kind == "train"):
             raise ValueError(f"uses must be given for {' and '.join(KINDS[1:])} only, got {mapping!r}.")
+        if stage.kind == "distill" and (stage.reverse or stage.authentic_weight != 1):
+            raise ValueError(f"reverse and authentic_weight must be unset for kind distill, got {mapping!r}.")
         return stage
 
 
@@ -172,7 +175,7 @@ class Recipe:
     def __init__(self, stages: Sequence[Any], parse: Parse, arguments: RecipeArguments):
         self.arguments, self.parse = arguments, parse
         self.stages = stages_of(stages, arguments)
-        self.data, _, self.args = parse({})
+        self.data, self.model, self.args = parse({})
         for name in ("train_weights", "train_temperature", "streaming"):
             if value := getattr(self.data, name):
                 raise ValueError(f"{name} must be unset for a recipe with stages, got {value}.")
@@ -204,24 +207,34 @@ class Recipe:
         with exclusive(self.folder / LOCK, f"output_dir must not be in use, got {self.folder} of another recipe."):
             call_on_main_process(self.check_folder)
             sets = {name: fingerprint(corpora) for name, corpora in self.sets().items()}
-            inputs = {"on_invalid": self.data.on_invalid, **sets}
+            given = drop_none(parent=self.arguments.parent, tokenizer=self.model.tokenizer)
+            sets |= {name: folder_digest(path) for name, path in given.items()}
+            inputs = {"on_invalid": self.data.on_invalid, "stages": [stage.name for stage in self.stages], **sets}
             self.run_stage(DATA, inputs, lambda: call_on_main_process(self.write_data))
             rows: list[dict[str, Any]] = []
             for number in range(len(self.stages)):
                 rows.append(self.run_one(number, rows))
             best = self.best(self.stages[-1].name)
             self.run_stage(RESULT, {"stage": best}, lambda: call_on_main_process(partial(self.save_result, best, rows)))
+            if self.arguments.remove_stages:
+                call_on_main_process(self.remove_stages)
         return rows
 
     def check_folder(self) -> None:
         """Raise a `ValueError` if the output folder contains something else than an earlier run of the recipe."""
-        others = [path.name for path in sorted(self.folder.iterdir()) if path.name != LOCK]
+        others = [path.name for path in sorted(self.folder.iterdir()) if path.name != LOCK and path.suffix != ".tmp"]
         if others and not (self.folder / RECORD).is_file():
             raise ValueError(f"output_dir must be new or that of this recipe, got {self.folder} with {others[0]}.")
 
     def run_stage(self, name: str, inputs: dict[str, Any], work: Callable[[], Any]) -> Any:
-        """`run_stage` with the record of the recipe. A finished stage does not need its folder."""
-        return run_stage(self.folder / RECORD, name, inputs, work, everywhere=True, advice="use another output_dir")
+        """`run_stage` with the record of the recipe. A finished stage does not need its folder.
+
+        The inputs of one that is not finished may change, such as a text that had an error. The record of its work
+        protects what it has done.
+        """
+        stage, advice = Job(self.folder / RECORD).stages.get(name), "use another output_dir"
+        options: dict[str, Any] = {"may_change": stage is None or not stage.is_finished, "advice": advice}
+        return run_stage(self.folder / RECORD, name, inputs, work, everywhere=True, **options)
 
     def run_one(self, number: int, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Run a stage, or skip a finished one; returns its facts. `rows` are those of the stages before."""
@@ -323,7 +336,9 @@ class Recipe:
         """Make the sets of one corpus."""
         corpora = self.data.corpora("train")
         if len(corpora) != 1 or self.data.has("test"):
-            raise ValueError("validation_source_file and validation_target_file must be given with several corpora.")
+            raise ValueError(
+                "validation_source_file and validation_target_file must be given with several corpora or a test set."
+            )
         pairs = sum(1 for _ in pairs_of(corpora))
         size = max(1, min(HELD_OUT, pairs // SHARE))
         self.path(DATA).mkdir(parents=True, exist_ok=True)
@@ -374,11 +389,13 @@ class Recipe:
         if (best / INT8).is_dir():
             shutil.copytree(best / INT8, self.folder / INT8, dirs_exist_ok=True)
         set_section(self.folder / CARD, "## Stages\n", self.description(name, rows))
-        if self.arguments.remove_stages:
-            folders = [self.path(name) for name in (DATA, *(stage.name for stage in self.stages))]
-            for folder in filter(Path.exists, folders):  # an interrupted call may have removed some
-                shutil.rmtree(folder)
-            remove_if_empty(self.folder / FOLDER)
+
+    def remove_stages(self) -> None:
+        """Remove the folders of the stages."""
+        folders = [self.path(name) for name in (DATA, *(stage.name for stage in self.stages))]
+        for folder in filter(Path.exists, folders):  # an earlier call may have removed some
+            shutil.rmtree(folder)
+        remove_if_empty(self.folder / FOLDER)
 
     def description(self, name: str, rows: Sequence[Mapping[str, Any]]) -> str:
         """The section of the model card."""
@@ -410,7 +427,8 @@ class Recipe:
             run = dry_run(data, model, args)
             hours, memory = run.hours, run.memory
         beams = stage.options.get("num_beams", METHODS[stage.options.get("method", "beam")]["num_beams"])
-        lines = sum(1 for path in self.texts(stage).values() for _ in read_texts(Path(path)))
+        key = stage.options.get("text_key", TEXT_KEY)
+        lines = sum(1 for path in self.texts(stage).values() for _ in read_texts(path, key))
         if stage.kind == "distill":
             beams = stage.options.get("teacher_num_beams", DistillationArguments.teacher_num_beams)
             lines += sum(1 for _ in pairs_of(data.corpora("train")))

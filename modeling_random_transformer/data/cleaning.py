@@ -201,7 +201,7 @@ def clean_files(
     paths = drop_none(rejected_file=rejected_file, report_file=report_file)
     for files_of_set in outputs.values():
         paths |= files_of_set
-    _check_outputs(corpus, paths)
+    _check_outputs(corpus, paths, options.get("exclude") or ())
     chosen = _choose(corpus, split, options) if split else None
     report = CleaningReport(str(corpus), sets=dict.fromkeys(outputs if split else (), 0))
     with create_binaries([*paths.values()]) as opened, progress_bar(unit="pair") as bar:
@@ -245,10 +245,11 @@ def _check_kept(report: CleaningReport) -> None:
         raise ValueError(f"{report.name} must have a pair to keep, got {report.lines:,} pairs: {reasons or 'none'}.")
 
 
-def _check_outputs(corpus: Corpus, paths: dict[str, str | PathLike]) -> None:
-    """Raise a `ValueError` for outputs that cannot be written, or that overwrite a file of the corpus or each other."""
+def _check_outputs(corpus: Corpus, paths: dict[str, str | PathLike], excluded: Sequence[str]) -> None:
+    """Raise a `ValueError` for outputs that cannot be written, or that overwrite a file that is read or each other."""
+    inputs = corpus.files | {f"exclude {number}": Path(path) for number, path in enumerate(excluded, start=1)}
     for name, path in paths.items():
-        check_output(name, path, **corpus.files)
+        check_output(name, path, **inputs)
     if len({Path(path).resolve() for path in paths.values()}) < len(paths):
         raise ValueError(f"outputs must differ from each other, got {', '.join(map(str, paths.values()))}.")
 

@@ -15,10 +15,10 @@ from unicodedata import normalize
 import regex
 
 from ..inputs_random_transformer import check_choice
-from ..utils.compressed_files import check_readable, file_format
+from ..utils.compressed_files import file_format
 from ..utils.errors import reraise_as_value_error
-from .readers import read_texts
-from .sources import ParallelText, pairs_of
+from .normalization import ZERO_WIDTH
+from .readers import Columns, read_columns, read_texts
 
 # Reasons to drop a pair, in the order of the filters.
 COPY = "the target is a copy of the source"
@@ -49,6 +49,7 @@ SAMPLE_SHARE = 0.1
 LETTER = r"[\p{L}--\p{Script=Common}--\p{Script=Inherited}]"
 _SCRIPT_OF = regex.compile("|".join(rf"(?P<{name}>\p{{Script={name}}})" for name in SCRIPTS))
 _LETTERS = regex.compile(LETTER, regex.V1)
+INVISIBLE = dict.fromkeys(map(ord, ZERO_WIDTH))  # for `str.translate`
 
 Filter = Callable[..., str | None]  # of a source and a target
 
@@ -108,7 +109,8 @@ class CleaningOptions:
         check_choice(UNITS, length_unit=self.length_unit)
         check_choice(EXCLUDED_SIDES, exclude_side=self.exclude_side)
         for path in self.exclude or ():
-            check_readable("exclude", path)
+            if not Path(path).is_file():  # read more than once
+                raise ValueError(f"exclude must be a file, got {path!r}.")
         for name in ("max_length", "max_length_ratio"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1 or None, got {value}.")
@@ -162,15 +164,18 @@ def excluded_texts(path: str) -> Iterator[str]:
     if file_format(path) == "text":
         yield from (text for text in read_texts(path) if text.strip())
     else:
-        yield from chain.from_iterable(pairs_of([ParallelText(Path(path))]))
+        for number, texts in read_columns(Path(path), Columns(SIDES)):
+            if isinstance(texts, str):
+                raise ValueError(f"{path} must have a source and a target on each line, but line {number} has not.")
+            yield from texts
 
 
 def text_key(text: str) -> bytes:
-    """A digest of 64 bits of the words of a text, regardless of case, punctuation and Unicode form.
+    """A digest of 64 bits of the visible words of a text, regardless of case, punctuation and Unicode form.
 
     A text without words, such as an emoji, is compared completely.
     """
-    text = normalize("NFKC", text.casefold())
+    text = normalize("NFKC", text.casefold()).translate(INVISIBLE)
     words = " ".join(WORD.findall(text)) or text
     return blake2b(words.encode("utf-8", "surrogatepass"), digest_size=8).digest()
 

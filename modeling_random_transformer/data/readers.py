@@ -183,14 +183,14 @@ def _csv_rows(lines: Iterator[str]) -> Iterator[tuple[int, list[str], str]]:
     """Number of the first line, cells and text of each row; without cells and text if the row is not valid."""
     reader = csv.reader(lines, strict=True)
     while True:
-        number, cells = reader.line_num + 1, []
+        number = reader.line_num + 1
         try:
             cells = next(reader) or [""]
+            yield number, cells, ",".join(cells)
         except StopIteration:
             return
-        except csv.Error:
-            pass
-        yield number, cells, ",".join(cells)
+        except csv.Error:  # an unclosed quote makes one row of many lines
+            yield from ((line, [], "") for line in range(number, reader.line_num + 1))
 
 
 def _tsv_rows(lines: Iterator[str], width: Callable[[], int | None]) -> Iterator[tuple[int, list[str], str]]:

@@ -108,7 +108,7 @@ def state_of(checkpoint: Path) -> TrainerState:
 
 def _check_writer(checkpoint: Path, run_id: str) -> None:
     writers = [_marker(checkpoint, name).get("run") for name in (MARKER, UNFINISHED)]
-    if run_id not in writers and any(checkpoint.iterdir()):
+    if run_id not in writers and any(map(os.path.getsize, checkpoint.iterdir())):
         found, advice = f"{checkpoint}, which it has not", "move it, or use another output_dir"
         raise ValueError(f"output_dir must contain only checkpoints that this run has written, got {found}: {advice}.")
 

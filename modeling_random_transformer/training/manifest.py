@@ -219,7 +219,7 @@ def recorded(run: Run) -> dict[str, Any]:
         values |= {name: fingerprint(run.corpora[name]) for name in run.corpora if name.startswith("validation")}
     for name in ("tokenizer", "model_name_or_path"):
         if (saved := getattr(model, name)) is not None:
-            values[name] = _folder_digest(saved)
+            values[name] = folder_digest(saved)
     if isinstance(args.resume_from_checkpoint, str):
         values["resume_from_checkpoint"] = str(Path(args.resume_from_checkpoint).resolve())
     # What is missing in the record, and compared as None, is the default.
@@ -241,7 +241,7 @@ def _files(folder: Path, *patterns: str) -> list[Path]:
     return [path for pattern in patterns for path in sorted(folder.glob(pattern))]
 
 
-def _folder_digest(name: str) -> str:
+def folder_digest(name: str) -> str:
     """A digest of files in a folder, or of a file; the name of a model on the Hub is returned unchanged."""
     if Path(name).is_file():
         return file_digest(Path(name))

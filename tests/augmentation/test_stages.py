@@ -142,6 +142,8 @@ def test_a_finished_recipe_is_not_repeated_and_other_arguments_are_an_error(fold
     (folder / "mono2").write_text("ab\n")
     assert run_command(folder, monolingual_target=str(folder / "mono2")) == 2
     assert "monolingual_target was" in capsys.readouterr().err
+    assert run_command(folder, student=None) == 2  # other stages
+    assert "(stages was ['reverse', 'synthetic', 'first', 'second', 'small'], now" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -156,18 +158,39 @@ def test_a_run_that_is_killed_in_every_stage_has_the_same_weights(finished, fold
     assert pairs_of_stage(killed, "synthetic") == pairs_of_stage(finished, "synthetic")
 
 
+def test_an_error_in_the_monolingual_text_can_be_corrected(folder, monkeypatch, capsys):
+    text = folder / "mono3"
+    text.write_bytes(b"ab\n\xff\n")
+    options = {"monolingual_target": str(text), "student": None}
+    assert run_command(folder, "corrected", **options) == 2
+    assert f"{text} must be UTF-8 text, but line 2 is not" in capsys.readouterr().err
+    text.write_text("ab\nba\n")
+
+    monkeypatch.setattr(recipes, "train_translation", stop)  # the finished model is not trained again
+    with pytest.raises(StoppedError):
+        run_command(folder, "corrected", **options)
+    stages = Job(folder / "corrected" / "recipe.json").stages
+    assert {name: stage.is_finished for name, stage in stages.items()} == {
+        "data": True,
+        "reverse": True,
+        "synthetic": True,
+        "first": False,
+    }
+
+
 def test_given_sets_without_monolingual_text(folder):
-    options = {**validation(folder), "monolingual_target": None, "student": None, "remove_stages": True}
+    options = {**validation(folder), "monolingual_target": None, "student": None}
     options["max_tokens_per_batch"] = 400  # the teacher's translations are long
     assert run_command(folder, "short", **options) == 0
     output = folder / "short"
     assert sorted(Job(output / "recipe.json").stages) == ["data", "first", "result", "second"]
+    assert run_command(folder, "short", **options, remove_stages=True) == 0  # nothing else is done
     assert not (output / "stages").exists()
     assert load_file(output / "model.safetensors")
     card = (output / "README.md").read_text()
     assert "Pairs: train 120, validation 12." in card
     assert "The result is the model of stage `" in card
-    assert run_command(folder, "short", **options) == 0  # nothing is repeated
+    assert run_command(folder, "short", **options, remove_stages=True) == 0
 
 
 def test_back_translation_needs_monolingual_text(folder, tmp_path, capsys):
@@ -176,6 +199,11 @@ def test_back_translation_needs_monolingual_text(folder, tmp_path, capsys):
     assert cli.main(["train", str(tmp_path / "recipe.yaml"), *flags(folder, tmp_path / "out", **given)]) == 2
     assert "monolingual_target must be given for the stage synthetic, got None." in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_monolingual_text_is_a_file(folder, capsys):
+    assert run_command(folder, "pipe", monolingual_target="-") == 2
+    assert "monolingual_target must be a file, got '-'." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -226,6 +254,8 @@ def test_new_models_start_from_a_parent(folder, capsys):
     assert run_command(folder, "child", **options) == 0
     stages = [folder / "child" / "stages" / name for name in ("first", "second", "small")]
     assert [AutoConfig.from_pretrained(path).d_ff for path in stages] == [24, 24, 32]
+    assert run_command(folder, "child", **options | {"parent": str(stages[1])}) == 2
+    assert "(parent was" in capsys.readouterr().err
     assert run_command(folder, "other", **options | {"parent": str(folder / "none")}) == 2
     assert f"parent must be a saved model, got '{folder / 'none'}'" in capsys.readouterr().err
     assert not (folder / "other").exists()
@@ -248,6 +278,10 @@ def test_a_dry_run_estimates_every_stage_and_writes_nothing(folder, monkeypatch,
         ({"name": "a", "when": "monday"}, "when must be one of"),
         ({"name": "a", "uses": "first"}, "uses must be given for back_translate and distill only"),
         ({"name": "a", "kind": "distill"}, "uses must be given for"),
+        (
+            {"name": "a", "kind": "distill", "uses": "first", "reverse": True},
+            "reverse and authentic_weight must be unset for kind distill, got",
+        ),
         ({"name": "a", "starts_from": "b"}, "starts_from must be one of"),
         ({"name": "a", "synthetic": ["first"]}, "synthetic must be one of"),
         ({"name": "../a"}, "name must be that of a new folder, got '../a'."),

@@ -214,6 +214,10 @@ def test_command_with_standard_streams(monkeypatch, capsysbinary):
         ("--train_file train.tsv --output - --split 1", "output must be a file with split, got -."),
         ("--train_file - --output o.tsv --split 1", "the corpus must be in files, since it is read more than"),
         ("--train_file train.tsv --output o.tsv --exclude missing.en", "exclude must be a file, got 'missing.en'"),
+        ("--train_file train.tsv --output o.tsv --exclude -", "exclude must be a file, got '-'"),
+        ("--train_file train.tsv --output o.tsv --exclude train.tsv",
+         "train.tsv must have a source and a target on each line, but line 5 has not."),
+        ("--train_file train.tsv --output old.tsv --exclude old.tsv", "output must differ from exclude 1, got"),
         ("--train_file train.tsv --output o.tsv --exclude_side a", "exclude_side must be one of source, target,"),
     ],
 )  # fmt: skip
@@ -232,8 +236,8 @@ def test_invalid_input_is_a_one_line_error_and_leaves_earlier_outputs(table, fla
 )
 def test_texts_of_other_files_are_excluded(table, side, kept):
     """Regardless of case, punctuation and Unicode form; blank lines and emoji of the files exclude nothing else."""
-    Path("test.en").write_text("A DOG!\n\n\U0001f600\n")
-    Path("other.jsonl").write_text(json.dumps({"source": "unknown", "target": "Vier rote \uff21utos?"}) + "\n")
+    Path("test.en").write_text("A DO\u00adG!\n\n\U0001f600\n")
+    Path("other.jsonl").write_text(json.dumps({"source": "", "target": "Vier rote \uff21utos?"}) + "\n")
     report = clean_files(ParallelText(table), "out.tsv", exclude=["test.en", "other.jsonl"], exclude_side=side)
     assert read_pairs(Path("out.tsv")) == kept
     reasons = {"source": "source in an excluded file", "target": "target in an excluded file"}

@@ -50,6 +50,7 @@ DEEP = "[" * 200_000 + '\n{"a":\n{"source": "x", "target": "y"}\n'
         ("a.tsv", "es\ten\nperro\tdog\nx\n", BY_LANGUAGES, [(2, "dog", "perro"), 3]),
         ("a.csv", "id,en,es\n1,dog,perro\n2,x\n", BY_LANGUAGES, [(2, "dog", "perro"), 3]),
         ("a.csv", 'only one\n"x"y,z\nx,y\n', {}, [1, 2, (3, "x", "y")]),
+        ("a.csv", 'a,b\n"not closed,b\nx,y\nz,w\n', {}, [(1, "a", "b"), 2, 3, 4]),
         ("a.jsonl", TRANSLATIONS, BY_LANGUAGES, [(1, "dog", "perro"), 2]),
         ("a.jsonl", TRANSLATIONS, ENGLISH_SPANISH, [(1, "dog", "perro"), 2]),
         ("a.jsonl", '{"source": 1, "target": "b"}\n{"source": "b"}\n{"source": "x", "target": "y"}\n', {},
