@@ -218,11 +218,7 @@ class Seq2SeqPipeline(Pipeline):
             yield dict(zip(indices, self.postprocess(outputs, **postprocess_params), strict=True))
 
     def batches(
-        self,
-        texts: Sequence[str],
-        batch_size: int,
-        preprocess_params: dict[str, Any],
-        forward_params: dict[str, Any],
+        self, texts: Sequence[str], batch_size: int, preprocess_params: dict[str, Any], forward_params: dict[str, Any]
     ) -> Iterator[tuple[list[int], dict[str, Tensor]]]:
         """The inputs of `forward` for texts that are sorted by length together.
 
@@ -246,11 +242,7 @@ class Seq2SeqPipeline(Pipeline):
             yield batch, self.pad([sources[i] for i in batch]) | pad_prefixes([prefixes[i] for i in batch])
 
     def group(
-        self,
-        lengths: Sequence[int],
-        batch_size: int,
-        forward_params: dict[str, Any],
-        prefix_lengths: Sequence[int],
+        self, lengths: Sequence[int], batch_size: int, forward_params: dict[str, Any], prefix_lengths: Sequence[int]
     ) -> list[list[int]]:
         """Group texts of similar length into batches, the longest first, so that running out of memory happens early.
 
@@ -294,11 +286,7 @@ class Seq2SeqPipeline(Pipeline):
         return inputs
 
     def tokenize_prefixes(
-        self,
-        target_prefix: str | Sequence[str] | None,
-        count: int,
-        languages: LanguageTags,
-        forced: int | None = None,
+        self, target_prefix: str | Sequence[str] | None, count: int, languages: LanguageTags, forced: int | None = None
     ) -> list[list[int]]:
         """The token ids that the translation of each text must begin with; empty for none.
 

@@ -37,7 +37,7 @@ from ..training.recipe import TranslationTrainingArguments
 from ..training.run import train_translation
 from ..utils import DTYPES, file_digest
 from ..utils.atomic_files import remove_if_empty
-from ..utils.compressed_files import STANDARD_STREAM
+from ..utils.compressed_files import STANDARD_STREAM, check_readable
 from ..utils.distributed import call_on_main_process, exclusive
 from ..utils.errors import reraise_as_value_error
 from ..utils.text import markdown_table
@@ -74,8 +74,7 @@ class RecipeArguments:
 
     def __post_init__(self) -> None:
         for name, path in drop_none(source=self.monolingual_source, target=self.monolingual_target).items():
-            if not Path(path).is_file():  # read more than once, and long after the start
-                raise ValueError(f"monolingual_{name} must be a file, got {path!r}.")
+            check_readable(f"monolingual_{name}", path, repeatedly=True)
         if self.parent is not None:
             with reraise_as_value_error(f"parent must be a saved model, got {self.parent!r}"):
                 AutoConfig.from_pretrained(self.parent)
@@ -207,9 +206,9 @@ class Recipe:
         with exclusive(self.folder / LOCK, f"output_dir must not be in use, got {self.folder} of another recipe."):
             call_on_main_process(self.check_folder)
             sets = {name: fingerprint(corpora) for name, corpora in self.sets().items()}
-            given = drop_none(parent=self.arguments.parent, tokenizer=self.model.tokenizer)
-            sets |= {name: folder_digest(path) for name, path in given.items()}
             inputs = {"on_invalid": self.data.on_invalid, "stages": [stage.name for stage in self.stages], **sets}
+            saved = drop_none(parent=self.arguments.parent, tokenizer=self.model.tokenizer)
+            inputs |= {name: folder_digest(path) for name, path in saved.items()}
             self.run_stage(DATA, inputs, lambda: call_on_main_process(self.write_data))
             rows: list[dict[str, Any]] = []
             for number in range(len(self.stages)):

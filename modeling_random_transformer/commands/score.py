@@ -40,6 +40,8 @@ from ..utils.compressed_files import check_output, stream_name
 from ..utils.text import encode_lines
 from .command_line import MODEL, STANDARD, InferenceArguments, Parser, existing_file, write_output
 
+FILES = ("source_file", "target_file", "train_source_file", "train_target_file")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Arguments(InferenceArguments):
@@ -96,7 +98,14 @@ class Arguments(InferenceArguments):
             raise ValueError("--report must be given with one --model and a --source_file.")
         if self.alignments and (self.token_scores or self.output_format != "text"):
             raise ValueError("--alignments must be given without --token_scores and --output_format.")
-        check_output("--output", self.output, source_file=self.source_file, target_file=self.target_file)
+        other = self.report or self.compare or self.variant
+        if other and (self.output != STANDARD or self.token_scores or self.alignments or self.truncation):
+            raise ValueError("--truncation and options of the output must be unset without --model, or with --report.")
+        if (self.train_source_file or self.train_target_file) and not (self.report and self.train_source_file):
+            raise ValueError("--train_source_file and --train_target_file must be given with --report.")
+        inputs = {name: getattr(self, name) for name in FILES}
+        check_output("--output", self.output, **inputs)
+        check_output("--report", self.report or STANDARD, **inputs)
 
     def corpus(self, source: str, target: str) -> ParallelText:
         """The pairs in the files of two arguments."""
@@ -113,13 +122,10 @@ class Arguments(InferenceArguments):
 def run(program: str, argv: Sequence[str]) -> None:
     """Load the model and score; or compare, report, or print BLEU."""
     arguments = Parser(program, __doc__).parse(Arguments, argv)
-    if arguments.variant is not None:
-        print_variant(arguments, arguments.variant)
+    if arguments.model is None:
+        print(scores_of_files(arguments))
         return
-    if arguments.compare is not None:
-        compare(arguments, arguments.compare)
-        return
-    if arguments.report is not None and arguments.model is not None:
+    if arguments.report is not None:
         write_report(arguments, arguments.model[0], arguments.report)
         return
     corpus = arguments.corpus("source_file", "target_file")
@@ -135,18 +141,15 @@ def run(program: str, argv: Sequence[str]) -> None:
         score_file(corpus, arguments.output, model, tokenizer, **options)
 
 
-def compare(arguments: Arguments, files: Sequence[Path]) -> None:
-    """Print the comparison of two files of translations."""
-    first, second, references = (list(read_texts(path)) for path in (*files, Path(str(arguments.target_file))))
-    print(compare_systems(first, second, references, (files[0].name, files[1].name)))
-
-
-def print_variant(arguments: Arguments, variant: str) -> None:
-    """Print BLEU and its signature."""
-    files = arguments.input, arguments.target_file
-    translations, references = (list(read_texts(Path(str(path)))) for path in files)
-    result = score_variant(translations, references, variant, arguments.target_lang)
-    print(f"bleu {result['score']:.2f} {result['signature']}")
+def scores_of_files(arguments: Arguments) -> str:
+    """The comparison of two files of translations; with --variant, BLEU of one and its signature."""
+    given = (*(arguments.compare or ()), arguments.input, arguments.target_file)
+    files = [str(path) for path in given if path is not None]
+    texts = [list(read_texts(path)) for path in files]
+    if arguments.variant is None:
+        return str(compare_systems(texts[0], texts[1], texts[2], (files[0], files[1])))
+    result = score_variant(texts[0], texts[1], arguments.variant, arguments.target_lang)
+    return f"bleu {result['score']:.2f} {result['signature']}"
 
 
 def write_report(arguments: Arguments, folder: Path, path: Path) -> None:
@@ -154,10 +157,9 @@ def write_report(arguments: Arguments, folder: Path, path: Path) -> None:
     from ..inspection.report import make_report
     from ..training.checkpoints import newest_complete, state_of
 
-    check_output("--report", path)
-    test, training = arguments.corpus("source_file", "target_file"), None
+    test, training = arguments.corpus(*FILES[:2]), None
     if arguments.train_source_file is not None:
-        training = arguments.corpus("train_source_file", "train_target_file")
+        training = arguments.corpus(*FILES[2:])
     checkpoint = newest_complete(folder)
     about: dict[str, Any] = {"title": folder.resolve().name}
     about["history"] = () if checkpoint is None else state_of(checkpoint).log_history

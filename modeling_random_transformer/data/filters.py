@@ -15,7 +15,7 @@ from unicodedata import normalize
 import regex
 
 from ..inputs_random_transformer import check_choice
-from ..utils.compressed_files import file_format
+from ..utils.compressed_files import check_readable, file_format
 from ..utils.errors import reraise_as_value_error
 from .normalization import ZERO_WIDTH
 from .readers import Columns, read_columns, read_texts
@@ -109,8 +109,7 @@ class CleaningOptions:
         check_choice(UNITS, length_unit=self.length_unit)
         check_choice(EXCLUDED_SIDES, exclude_side=self.exclude_side)
         for path in self.exclude or ():
-            if not Path(path).is_file():  # read more than once
-                raise ValueError(f"exclude must be a file, got {path!r}.")
+            check_readable("exclude", path, repeatedly=True)
         for name in ("max_length", "max_length_ratio"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1 or None, got {value}.")

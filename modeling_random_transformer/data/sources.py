@@ -268,8 +268,11 @@ def _invalid(number: int, reason: str, *texts: str) -> InvalidLine:
     return InvalidLine(number, reason, *shown)
 
 
+def valid_lines(corpora: Iterable[Corpus]) -> Iterator[ParallelLine]:
+    """The lines of several corpora that are valid."""
+    return (line for corpus in corpora for line in corpus.lines() if isinstance(line, ParallelLine))
+
+
 def pairs_of(corpora: Iterable[Corpus]) -> Iterator[tuple[str, str]]:
-    """The valid pairs of several corpora."""
-    for line in (line for corpus in corpora for line in corpus.lines()):
-        if isinstance(line, ParallelLine):
-            yield line.source, line.target
+    """The texts of `valid_lines`."""
+    return ((line.source, line.target) for line in valid_lines(corpora))

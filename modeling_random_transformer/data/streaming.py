@@ -105,7 +105,7 @@ class TokenBudgetStream(IterableDataset):
         corpora = corpus.corpora if isinstance(corpus, CorpusMixture) else [corpus]
         if any(isinstance(each, DatasetText) and each.is_stream for each in corpora):
             self.num_workers = min(self.num_workers, 1)
-        self.report = ValidationReport(str(corpus))  # of the last epoch, or of the current one up to now
+        self.previous = self.report = ValidationReport(str(corpus))  # of the last epoch, and the current one up to now
         self.set_share(0, 1, 1)
 
     def set_share(self, process_index: int, num_processes: int, gradient_accumulation_steps: int) -> None:
@@ -161,7 +161,7 @@ class TokenBudgetStream(IterableDataset):
             yield previous
 
     def _rows(self, epoch: int) -> Iterator[Row]:
-        self.report = ValidationReport(str(self.corpus))
+        self.previous, self.report = self.report, ValidationReport(str(self.corpus))
         for lines, invalid, rows in self._chunks(epoch):
             self.report.lines += lines
             for line in invalid:

@@ -107,8 +107,9 @@ class CTranslate2Engine:
     """The `engine` of a model: an exported model that computes `generate()`.
 
     Its results equal those of the model up to rounding, except that beam search stops as with `early_stopping=True`,
-    and distributes the probability of forbidden tokens over the others, as with `renormalize_logits=True`. The limit of
-    the pipeline on new tokens is higher (`ENGINE_LENGTH_STEP`).
+    distributes the probability of forbidden tokens over the others, as with `renormalize_logits=True`, and excludes
+    that of a prefix from the score that the length penalty divides. The limit of the pipeline on new tokens is higher
+    (`ENGINE_LENGTH_STEP`).
 
     Args:
         folder: the exported model.
@@ -120,7 +121,7 @@ class CTranslate2Engine:
         from .ctranslate2 import ParallelTranslator  # an extra
 
         config = model.config
-        self.translate = ParallelTranslator(folder)
+        self.translate, self.name = ParallelTranslator(folder), Path(folder).name  # with its dtype and digest
         self.batches, self.length_step = max(self.translate.threads, BATCHES), ENGINE_LENGTH_STEP
         self.source, self.target = token_names(tokenizer, config.vocab_size)
         self.target_ids = {token: i for i, token in enumerate(self.target)}

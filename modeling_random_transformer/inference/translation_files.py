@@ -11,7 +11,6 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from itertools import islice
 from os import PathLike
 from pathlib import Path
@@ -27,6 +26,7 @@ from ..inputs_random_transformer import (
     check_choice,
     check_positive,
     chunks,
+    drop_none,
     name_lines_in_errors,
     source_limit,
 )
@@ -89,7 +89,9 @@ def translate_file(
     check_choice(FORMATS, output_format=output_format)
     pipe, settings = open_pipeline(model, tokenizer, **options)
     source, prefix = Path(input_file), None if prefix_file is None else Path(prefix_file)
-    read = partial(read_texts_and_prefixes, source, prefix)
+
+    def read() -> Iterator[tuple[str, str]]:
+        return with_prefixes(read_texts(source), None if prefix is None else read_texts(prefix), "prefix_file")
 
     def describe() -> dict[str, Any]:
         check_plain_text("input_file", source)
@@ -103,11 +105,6 @@ def translate_file(
 
     job: dict[str, Any] = {"chunk_size": chunk_size, "restart": restart, "progress": progress}
     write_in_parts(output_file, read, describe, translated, str(source), model.device, **job)
-
-
-def read_texts_and_prefixes(source: Path, prefix: Path | None) -> Iterator[tuple[str, str]]:
-    """The lines of a file, each with what its translation must begin with."""
-    return with_prefixes(read_texts(source), None if prefix is None else read_texts(prefix), "prefix_file")
 
 
 def candidate_lines(
@@ -146,8 +143,8 @@ def plain_options(pipe: Seq2SeqPipeline, options: TranslationOptions) -> dict[st
     limit, _ = source_limit(pipe.tokenizer, pipe.positions, options.max_source_tokens)
     values = {**options.search_options, "max_source_tokens": limit}
     values |= {"max_new_tokens": options.max_new_tokens, "seed": options.seed, "mbr": options.mbr}
-    if options.split_sentences:
-        values["split_sentences"] = True
+    engine = getattr(pipe.model, "engine", None)
+    values |= drop_none(split_sentences=options.split_sentences or None, engine=engine and engine.name)
     if options.glossary is not None:
         values["glossary"] = digest_of(options.glossary.terms)
     if pipe.option(options.search_options, "do_sample"):

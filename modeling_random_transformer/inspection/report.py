@@ -18,11 +18,11 @@ from jinja2 import Environment
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.filters import WORD, text_key
-from ..data.sources import Corpus, pairs_of
+from ..data.sources import Corpus, pairs_of, valid_lines
 from ..inference.evaluation import make_scorers, score
 from ..inference.scoring import PairScore, score_pairs
 from ..inference.translation import Candidate, translate_n_best
-from ..inputs_random_transformer import encode_texts
+from ..inputs_random_transformer import LanguageTags, encode_texts
 from . import trace
 from .explorer import attention_maps, cross_attention_labels
 
@@ -47,10 +47,10 @@ class Example:
     """A pair of the test set and its translation.
 
     Attributes:
-        number: the number of the pair, from 1.
+        number: the number of its line in the test set, from 1.
         source: its source.
         reference: its target.
-        translation: the model's.
+        candidate: the model's translation.
         chrf: chrF++ of the translation, 0 to 100.
         attention: the labels of the rows and columns, and the cross-attention of the last layer, averaged over its
             heads, `[target_len][source_len]`; of the worst pairs only.
@@ -59,7 +59,7 @@ class Example:
     number: int
     source: str
     reference: str
-    translation: str
+    candidate: Candidate
     chrf: float
     attention: tuple[list[str], list[str], list[list[float]]] | None = None
 
@@ -72,10 +72,10 @@ class Report:
         title: the name of the model.
         scores: the result of `score` on the test set.
         groups: groups of pairs, by what distinguishes them.
-        problems: the numbers of the pairs whose translation is empty, repeats a part, copies the source, or ends
+        problems: the numbers of the lines whose translation is empty, repeats a part, copies the source, or ends
             without the end token.
         worst: the pairs with the lowest chrF++.
-        losses: the training pairs with the highest loss: loss per token, number and texts of each.
+        losses: the training pairs with the highest loss: loss per token, number of the line and texts of each.
         curves: name and points (step, value) of each learning curve.
     """
 
@@ -119,40 +119,42 @@ def make_report(
     Raises:
         ValueError: an argument is invalid, or a text is too long.
     """
-    pairs = list(pairs_of([test]))
-    sources, references = [source for source, _ in pairs], [target for _, target in pairs]
+    lines = list(valid_lines([test]))
+    sources = [line.source for line in lines]
     found = translate_n_best(sources, model, tokenizer, n_best=None, progress=progress, **options)
-    candidates = [best for best, *_ in found]
-    translations = [candidate.translation for candidate in candidates]
     sentence_score = make_scorers("chrf", {})["chrf"].sentence_score
     examples = [
-        Example(number, *pair, translation, sentence_score(translation, [pair[1]]).score)
-        for number, (pair, translation) in enumerate(zip(pairs, translations, strict=True), start=1)
+        Example(line.number, line.source, line.target, best, sentence_score(best.translation, [line.target]).score)
+        for line, [best, *_] in zip(lines, found, strict=True)
     ]
     worst = sorted(examples, key=lambda example: example.chrf)[:WORST]
-    for example, candidate in ((each, candidates[each.number - 1]) for each in worst):
-        if candidate.tokens:
-            example.attention = attention(model, tokenizer, example.source, candidate.tokens)
+    for example in worst:
+        if example.candidate.tokens:
+            example.attention = attention(model, tokenizer, example, options.get("src_lang"))
     groups = {"length": grouped(examples, lambda example: len(words(example.source)), LENGTHS, "words")}
     losses = []
     if training is not None:
         counts = Counter(word for source, _ in pairs_of([training]) for word in words(source))
-        rarest = "frequency of the rarest word"
-        groups[rarest] = grouped(
+        groups["frequency of the rarest word"] = grouped(
             examples, lambda example: min((counts[word] for word in words(example.source)), default=0), FREQUENCIES
         )
         languages: dict[str, Any] = {name: options[name] for name in ("src_lang", "tgt_lang") if name in options}
         flags: dict[str, Any] = {"progress": progress, "truncation": True, **languages}
         losses = highest_losses(training, score_pairs(model, tokenizer, pairs_of([training]), **flags))
     return Report(
-        title, score(translations, references), groups, problems(sources, candidates, tokenizer), worst, losses,
-        curves(history),
+        title, scores_of(examples), groups, problems(examples, tokenizer), worst, losses, curves(history)
     )  # fmt: skip
 
 
 def words(text: str) -> list[str]:
     """The words of a text; characters of scripts without spaces are counted with their neighbors."""
     return WORD.findall(text.casefold())
+
+
+def scores_of(examples: Iterable[Example]) -> dict[str, dict[str, Any]]:
+    """The scores of the translations."""
+    translations, references = zip(*((each.candidate.translation, each.reference) for each in examples), strict=True)
+    return score(translations, references)
 
 
 def grouped(
@@ -165,35 +167,32 @@ def grouped(
         if chosen:
             name = f"over {low}" if high is None else f"{low + 1} to {high}" if high > low + 1 else str(high)
             name = f"up to {high}" if low < 0 and high else name
-            scores = score([each.translation for each in chosen], [each.reference for each in chosen])
-            values = {metric: each["score"] for metric, each in scores.items()}
+            values = {metric: each["score"] for metric, each in scores_of(chosen).items()}
             groups.append(Pairs(f"{name} {unit}".strip(), len(chosen), values))
     return groups
 
 
-def problems(
-    sources: Sequence[str], candidates: Sequence[Candidate], tokenizer: PreTrainedTokenizerBase
-) -> dict[str, list[int]]:
-    """The numbers of the pairs with each kind of suspicious translation."""
+def problems(examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[int]]:
+    """The numbers of the lines with each kind of suspicious translation."""
     repeats = REPEATED.search
-    checks: dict[str, Callable[[str, Candidate], Any]] = {
-        "empty": lambda _, candidate: not candidate.translation.strip(),
-        "repeats a part": lambda source, candidate: repeats(candidate.translation) and not repeats(source),
-        "copies the source": lambda source, candidate: text_key(source) == text_key(candidate.translation),
-        "without an end token": lambda _, candidate: candidate.tokens and candidate.tokens[-1] != tokenizer.eos_token,
+    checks: dict[str, Callable[[Example], Any]] = {
+        "empty": lambda each: not each.candidate.translation.strip(),
+        "repeats a part": lambda each: repeats(each.candidate.translation) and not repeats(each.source),
+        "copies the source": lambda each: text_key(each.source) == text_key(each.candidate.translation),
+        "without an end token": lambda each: each.candidate.tokens[-1:] not in ([], [tokenizer.eos_token]),
     }
-    pairs = list(zip(sources, candidates, strict=True))
-    return {name: [i for i, pair in enumerate(pairs, start=1) if check(*pair)] for name, check in checks.items()}
+    return {name: [each.number for each in examples if check(each)] for name, check in checks.items()}
 
 
 @torch.no_grad()
 def attention(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: str, tokens: list[str]
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, example: Example, src_lang: str | None
 ) -> tuple[list[str], list[str], list[list[float]]]:
     """Labels and cross-attention of the last layer for a translation, see `Example`."""
-    inputs = encode_texts(tokenizer, source, return_tensors="pt").to(model.device)
+    with LanguageTags(src_lang).set(tokenizer):
+        inputs = encode_texts(tokenizer, example.source, return_tensors="pt").to(model.device)
     start = model.config.decoder_start_token_id
-    ids = torch.tensor([start, *tokenizer.convert_tokens_to_ids(tokens)], device=model.device)
+    ids = torch.tensor([start, *tokenizer.convert_tokens_to_ids(example.candidate.tokens)], device=model.device)
     with trace(model) as recorded:
         model(**inputs, decoder_input_ids=ids[None, :-1])
     weights = attention_maps(recorded, "decoder", "encoder_attn", model.config)[-1].mean(0)
@@ -202,8 +201,8 @@ def attention(
 
 def highest_losses(training: Corpus, scores: Iterable[PairScore]) -> list[tuple[float, int, str, str]]:
     """The training pairs with the highest loss per token, see `Report`, by the scores of all pairs."""
-    scored = enumerate(zip(pairs_of([training]), scores, strict=True), start=1)
-    rows = ((-score.log_probability / score.tokens, number, *pair) for number, (pair, score) in scored)
+    scored = zip(valid_lines([training]), scores, strict=True)
+    rows = ((-score.log_probability / score.tokens, line.number, line.source, line.target) for line, score in scored)
     return sorted(rows, reverse=True)[:WORST]
 
 

@@ -111,6 +111,7 @@ class RunResult:
         pairs: number of training pairs.
         learning_rate: peak learning rate.
         world_size: number of processes that finished the run.
+        hardware: their devices.
         corpora: name, languages (such as `["en", "de"]`), number of pairs and weight of each training corpus.
         reports: validation reports of the corpora.
         overlap: validation and test sets with texts of the training set, see `shared_texts`.
@@ -125,6 +126,7 @@ class RunResult:
     pairs: int
     learning_rate: float
     world_size: int
+    hardware: str = ""
     corpora: list[dict[str, Any]] = field(default_factory=list)
     reports: list[ValidationReport] = field(default_factory=list)
     overlap: dict[str, Counts] = field(default_factory=dict)

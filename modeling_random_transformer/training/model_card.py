@@ -47,7 +47,8 @@ def write_model_card(path: Path, result: RunResult, run: Run) -> None:
     )
     values = {name: getattr(args, name) for name in HYPERPARAMETERS}
     values |= {"learning_rate": result.learning_rate, "world_size": result.world_size}
-    values.pop("max_steps" if args.max_steps < 0 else "num_train_epochs")
+    unused = {"max_steps" if args.max_steps < 0 else "num_train_epochs"}
+    unused |= {"average_last"} if args.load_best_model_at_end else set()
     card = ModelCard.from_template(
         metadata,
         str(TEMPLATE),
@@ -61,8 +62,8 @@ def write_model_card(path: Path, result: RunResult, run: Run) -> None:
         languages=languages,
         reports=[*result.reports, *starmap(describe_overlap, result.overlap.items())],
         command=" \\\n    ".join(["random-transformer train", *map(shlex.join, flags)]),
-        hardware=_hardware(args, result.world_size),
-        hyperparameters={name: getattr(value, "value", value) for name, value in values.items()},
+        hardware=result.hardware or hardware(args),
+        hyperparameters={name: getattr(value, "value", value) for name, value in values.items() if name not in unused},
         history=run.trained.facts["history"],
     )
     content = str(card)
@@ -79,8 +80,8 @@ def set_section(path: Path, heading: str, text: str) -> None:
     write_atomically(path, [f"{card}\n\n{heading}\n{text}\n".encode()])
 
 
-def _hardware(args: TranslationTrainingArguments, world_size: int) -> str:
+def hardware(args: TranslationTrainingArguments) -> str:
     """The devices of the run, one per process."""
     if args.device.type == "cuda":
-        return f"{world_size} x {torch.cuda.get_device_name(args.device)}"
+        return f"{args.world_size} x {torch.cuda.get_device_name(args.device)}"
     return f"{torch.get_num_threads()} threads of {platform.processor() or platform.machine()}"

@@ -35,13 +35,20 @@ def check_arguments(data: DataArguments, model_args: ModelArguments, args: Trans
     """Check the arguments together, as far as possible before the corpus is read.
 
     Raises:
-        ValueError: the arguments exclude each other, an evaluation during training has no validation set, peft is not
-            installed, tensor parallelism cannot divide the model, or the folder has no model, a model of another
-            architecture or a tokenizer that does not match the model or the regularization.
+        ValueError: the arguments exclude each other, an evaluation during training has no validation set or not the
+            metric for the best model, peft is not installed, tensor parallelism cannot divide the model, or the folder
+            has no model, a model of another architecture or a tokenizer that does not match the model or the
+            regularization.
     """
     if args.eval_strategy != "no" and not data.has("validation"):
         strategy = IntervalStrategy(args.eval_strategy).value
         raise ValueError(f"eval_strategy must be 'no' without a validation set, got {strategy!r}.")
+    if data.streaming and "epoch" in (args.save_strategy, args.eval_strategy):
+        raise ValueError("save_strategy and eval_strategy must be 'steps' with streaming, got 'epoch'.")
+    translates = args.predict_with_generate and not args.prediction_loss_only
+    metrics = ("loss", "bleu", "chrf", "generated_length") if translates else ("loss",)
+    if (best := args.metric_for_best_model) is not None and not best.endswith(metrics):  # also of one of several sets
+        raise ValueError(f"metric_for_best_model must be one of {', '.join(metrics)}, got {best!r}.")
     if (rank := model_args.lora_rank) is not None:
         if args.tp_size * args.fsdp_size > 1:
             raise ValueError(f"lora_rank must be unset with tp_size or fsdp_size above 1 (not with FSDP2), got {rank}.")

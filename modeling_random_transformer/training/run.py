@@ -22,7 +22,7 @@ from .arguments import DataArguments, ModelArguments
 from .checkpoints import complete_checkpoints, load_average, newest_complete, save_atomically, state_of
 from .ema import read_averages
 from .manifest import LOCK, MANIFEST, TRAIN, Run, RunResult, fingerprint, open_job
-from .model_card import CARD, write_model_card
+from .model_card import CARD, hardware, write_model_card
 from .model_init import build_model, check_arguments, check_checkpoint
 from .preparation import PreparedData, check_languages, check_lengths, prepare_data
 from .recipe import TranslationTrainingArguments
@@ -165,7 +165,7 @@ def _record_model(run: Run, trainer: TranslationTrainer, data: PreparedData, **f
     """Record that the final model is saved, and the facts of a `RunResult`."""
     sizes, reports = data.corpus_sizes, data.reports
     if data.stream is not None:
-        report = data.stream.report
+        report = max(data.stream.previous, data.stream.report, key=lambda each: each.lines)
         if report.lines:  # of a process that has trained
             reports = [*reports, report]
         if report.lines and len(sizes) == 1:  # without pairs that are too long, which are not counted by corpus
@@ -180,6 +180,7 @@ def _record_model(run: Run, trainer: TranslationTrainer, data: PreparedData, **f
         "pairs": sum(sizes),
         "learning_rate": trainer.args.learning_rate,
         "world_size": run.args.world_size,
+        "hardware": hardware(run.args),
         "corpora": corpora,
         "reports": [asdict(report) for report in reports],
         "overlap": data.overlap,
@@ -203,7 +204,8 @@ def _unscored(run: Run) -> list[str]:
 
 def _score(run: Run, trainer: TranslationTrainer, name: str, data: PreparedData) -> None:
     """Record BLEU and chrF++ of the generated translations against the untokenized references."""
-    trainer.args.predict_with_generate = True  # also if evaluation in training computes the loss only
+    # Also if evaluation in training computes the loss only.
+    trainer.args.predict_with_generate, trainer.args.prediction_loss_only = True, False
     output = trainer.predict(data.sets[name], **trainer.args.generation_kwargs)
     ids = [[token for token in row if token >= 0] for row in output.predictions.tolist()]
     translations = trainer.processing_class.batch_decode(ids, skip_special_tokens=True)

@@ -36,13 +36,13 @@ def is_readable(path: str | PathLike) -> bool:
     return is_standard_stream(path) or (Path(path).exists() and not Path(path).is_dir())
 
 
-def check_readable(name: str, path: str | PathLike) -> None:
+def check_readable(name: str, path: str | PathLike, *, repeatedly: bool = False) -> None:
     """Check the path of an argument.
 
     Raises:
-        ValueError: the path is neither `-` nor a file or a pipe.
+        ValueError: the path is neither `-` nor a file or a pipe; or, to read it `repeatedly`, not a file.
     """
-    if not is_readable(path):
+    if not (Path(path).is_file() if repeatedly else is_readable(path)):
         raise ValueError(f"{name} must be a file, got {os.fspath(path)!r}.")
 
 

@@ -255,6 +255,8 @@ class TestErrors:
             "out.txt.parts must contain an earlier attempt with the same inputs and options, got one with other values "
             "(num_beams was 4, now 2)" in errors[0]
         )
+        status, _, errors = run(*files, "--engine", "ctranslate2")
+        assert (status, "(engine was None, now ctranslate2-int8-" in errors[-1]) == (2, True)
         assert run(*files, "--num_beams", 2, "--restart") == (0, [], [])
 
     def test_several_processes_require_files(self, run, monkeypatch):

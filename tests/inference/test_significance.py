@@ -34,6 +34,6 @@ def test_the_command_compares_files(tmp_path, capsys):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
     flags = ["--target_file", str(tmp_path / "r")]
     assert cli.main(["score", "--compare", str(tmp_path / "a"), str(tmp_path / "b"), *flags]) == 0
-    assert "BLEU: b is better than a" in capsys.readouterr().out
+    assert f"BLEU: {tmp_path / 'b'} is better than {tmp_path / 'a'}" in capsys.readouterr().out
     assert cli.main(["score", "--compare", str(tmp_path / "short"), str(tmp_path / "b"), *flags]) == 2
     assert "3 predictions and 48 with references" in capsys.readouterr().err

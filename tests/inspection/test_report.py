@@ -12,8 +12,9 @@ from modeling_random_transformer.inference.translation import Candidate, transla
 from modeling_random_transformer.inspection.report import FREQUENCIES, Example, curves, grouped, make_report, problems
 from tests.helpers.corpora import write_pairs
 from tests.helpers.training import arguments, run, validation, write_corpus
-from tests.helpers.translation import SENTENCES, random_tokenizer, random_translator
+from tests.helpers.translation import SENTENCES, multilingual_translator, random_tokenizer, random_translator
 
+REPORT = ["--model", "m", "--source_file", "a.tsv", "--report", "r.html"]
 PAIRS = [(source, target) for source in SENTENCES[:3] for target in SENTENCES[3:]] + [("a <b>&", "x < y")]
 
 
@@ -34,7 +35,7 @@ def test_the_worst_pairs_have_the_lowest_scores_and_the_models_attention(model, 
     assert [each.chrf for each in report.worst] == sorted(each.chrf for each in report.worst)
     for example in report.worst:
         assert (example.source, example.reference) == PAIRS[example.number - 1]
-        assert example.translation == translations[example.number - 1]
+        assert example.candidate.translation == translations[example.number - 1]
         rows, columns, weights = example.attention
         assert [len(row) for row in weights] == [len(columns)] * len(rows)
         assert [sum(row) for row in weights] == pytest.approx([1] * len(rows), abs=1e-4)
@@ -46,8 +47,27 @@ def test_the_highest_losses_are_those_of_score(model, report):
     assert all(row[0] == pytest.approx(losses[row[1] - 1]) and row[2:] == PAIRS[row[1] - 1] for row in report.losses)
 
 
+def test_numbers_are_those_of_lines(model, tmp_path):
+    """So that a bad pair can be found in its file, which may have invalid lines."""
+    lines = ["a\tb", "\tb", *("\t".join(pair) for pair in PAIRS[:3])]
+    (tmp_path / "test.tsv").write_text("".join(f"{line}\n" for line in lines))
+    corpus = ParallelText(tmp_path / "test.tsv")
+    report = make_report(*model, corpus, corpus, num_beams=1, progress=False)
+    expected = [(number, *lines[number - 1].split("\t")) for number in (1, 3, 4, 5)]
+    assert sorted((each.number, each.source, each.reference) for each in report.worst) == expected
+    assert sorted(row[1:] for row in report.losses) == expected
+    assert {number for numbers in report.problems.values() for number in numbers} <= {1, 3, 4, 5}
+
+
+def test_the_report_of_a_model_of_several_languages(tmp_path):
+    model, tokenizer = multilingual_translator()
+    corpus, options = write_pairs(tmp_path, "tsv", PAIRS), {"num_beams": 1, "src_lang": "en", "tgt_lang": "es"}
+    report = make_report(model, tokenizer, corpus, progress=False, **options)
+    assert {each.attention[1][0] for each in report.worst} == {"__en__"}
+
+
 def test_groups_contain_every_pair_once():
-    examples = [Example(i, "a", "b c", "b c" if i < 5 else "d", 0.0) for i in range(200)]
+    examples = [Example(i, "a", "b c", Candidate("b c" if i < 5 else "d"), 0.0) for i in range(200)]
     groups = grouped(examples, lambda example: example.number, FREQUENCIES)
     assert [(group.name, group.size) for group in groups] == [
         ("0", 1), ("1 to 4", 4), ("5 to 19", 15), ("20 to 99", 80), ("over 99", 100)
@@ -61,7 +81,9 @@ def test_suspicious_translations(model):
     rows = [("a dog", " "), ("a dog", "der hund und der hund und der hund und "),
             ("ha ha ha ha ha ha", "ha ha ha ha ha ha!"), ("A  Dog.", "a dog"), ("a dog", "ein Hund")]  # fmt: skip
     candidates = [Candidate(text, tokens=end) for _, text in rows[:-1]] + [Candidate("ein Hund", tokens=["H"])]
-    found = problems([source for source, _ in rows], candidates, tokenizer)
+    pairs = enumerate(zip(rows, candidates, strict=True), start=1)
+    examples = [Example(i, source, "", candidate, 0.0) for i, ((source, _), candidate) in pairs]
+    found = problems(examples, tokenizer)
     assert found == {"empty": [1], "repeats a part": [2], "copies the source": [3, 4], "without an end token": [5]}
 
 
@@ -94,6 +116,11 @@ def test_the_command_writes_the_report_of_a_trained_model(tmp_path):
         ([], "one of --model, --compare and --variant must be given."),
         (["--compare", "a.tsv", "a.tsv"], "--target_file must be given with --compare"),
         (["--model", "m", "--report", "r.html"], "--report must be given with one --model and a --source_file."),
+        ([*REPORT, "--output", "o"], "--truncation and options of the output must be unset without --model, or with"),
+        ([*REPORT, "--truncation"], "--truncation and options of the output must be unset without --model, or with"),
+        ([*REPORT, "--train_target_file", "a.tsv"], "--train_source_file and --train_target_file must be given with"),
+        (["--model", "m", "--train_source_file", "a.tsv"], "--train_source_file and --train_target_file must be given"),
+        ([*REPORT[:-1], "a.tsv"], "--report must differ from source_file, got 'a.tsv' for both."),
     ],
 )
 def test_arguments_that_contradict_each_other(flags, message, tmp_path, monkeypatch, capsys):

@@ -99,6 +99,13 @@ LORA = {"model_name_or_path": "m", "lora_rank": 2, "vocab_size": None, "config_o
         (LORA, 2, r"lora_rank must be unset with tp_size .*, got 2\."),
         ({"r_drop_alpha": 5.0, "config_overrides": "dropout=0.0"}, 1, r"r_drop_alpha must be 0 for .*, got 5\.0\."),
         ({"eval_strategy": "steps"}, 1, "eval_strategy must be 'no' without a validation set, got 'steps'"),
+        ({"streaming": True, "save_strategy": "epoch"}, 1, "save_strategy and eval_strategy must be 'steps' with stre"),
+        ({"metric_for_best_model": "bleuu"}, 1, "metric_for_best_model must be one of loss, bleu, chrf, .*'bleuu'"),
+        (
+            {"metric_for_best_model": "bleu", "predict_with_generate": False},
+            1,
+            "metric_for_best_model must be one of loss, got 'bleu'",
+        ),
     ],
 )
 def test_arguments_that_exclude_each_other_raise_before_the_corpus_is_read(

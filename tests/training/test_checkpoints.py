@@ -9,6 +9,7 @@ from transformers import Trainer
 from modeling_random_transformer.training import run as run_module
 from modeling_random_transformer.training.checkpoints import (
     MARKER,
+    UNFINISHED,
     all_checkpoints,
     begin_checkpoint,
     check_checkpoints,
@@ -127,6 +128,13 @@ def test_only_checkpoints_without_other_files_are_removed(tmp_path):
     keep_newest(tmp_path, 2, protected={(tmp_path / "checkpoint-1").resolve()})
     assert [path.name for path in all_checkpoints(tmp_path)] == [f"checkpoint-{step}" for step in (1, 2, 4, 5)]
     assert (tmp_path / "checkpoint-2" / "notes.txt").read_text() == "mine"
+
+
+def test_a_checkpoint_whose_writer_was_killed_at_its_start_is_replaced(tmp_path):
+    (tmp_path / "checkpoint-2").mkdir()
+    (tmp_path / "checkpoint-2" / UNFINISHED).touch()
+    new_trainer(tmp_path, save_steps=2).train()
+    assert is_complete(tmp_path / "checkpoint-2")
 
 
 def test_a_trainer_replaces_its_own_checkpoints_only(tmp_path):

@@ -72,6 +72,7 @@ def test_a_run_saves_the_average_of_the_best_checkpoint(corpus, monkeypatch):
         "load_best_model_at_end": True, "metric_for_best_model": "loss", "greater_is_better": True,
     }  # fmt: skip
     folder = run(corpus, "out", **options).folder
+    assert "| average_last" not in (folder / "README.md").read_text()
     state = json.loads((folder / "checkpoint-4" / "trainer_state.json").read_text())
     assert state["best_global_step"] == 2
     averages, final = load_file(folder / "checkpoint-2" / EMA), load_file(folder / "model.safetensors")

@@ -8,6 +8,7 @@ import transformers.trainer
 from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
+from modeling_random_transformer.training import run as training_run
 from modeling_random_transformer.training.checkpoints import MARKER, UNFINISHED, all_checkpoints, state_of, step_of
 from modeling_random_transformer.training.manifest import MANIFEST
 from tests.helpers.training import STEPS, UNSCORED, assert_equal_weights, run, validation, write_corpora
@@ -38,12 +39,18 @@ def test_a_run_writes_a_scored_model(trained):
     assert b"train/loss" in events.read_bytes()
 
 
-def test_evaluation_without_translations_and_a_scored_model(corpus):
-    options = validation(corpus) | {"max_steps": 2, "predict_with_generate": False}
+@pytest.mark.parametrize("option", [{"predict_with_generate": False}, {"prediction_loss_only": True}])
+def test_evaluation_without_translations_and_a_scored_model(option, corpus, monkeypatch):
+    options = validation(corpus) | {"max_steps": 2, **option}
     result = run(corpus, "loss", eval_strategy="steps", eval_steps=2, **options)
     [entry] = [row for row in state_of(all_checkpoints(result.folder)[-1]).log_history if "eval_loss" in row]
     assert "eval_bleu" not in entry
     assert {"bleu", "chrf"} <= result.scores["validation"].keys()
+    # A call that scores the model only does not change the hardware that it was trained on.
+    monkeypatch.setattr(training_run, "hardware", lambda _: "another device")
+    again = run(corpus, "loss", eval_strategy="steps", eval_steps=2, **options | {"num_beams": 2})
+    assert again.hardware == result.hardware
+    assert result.hardware in (again.folder / "README.md").read_text()
 
 
 def test_an_incomplete_checkpoint_is_not_resumed(copied, caplog):
