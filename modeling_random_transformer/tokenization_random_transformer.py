@@ -88,9 +88,13 @@ class RandomTransformerTokenizer(TokenizersBackend):
             raise ValueError(f"texts must be an iterable of strings, got one {type(texts).__name__}.")
         added = added_tokens(languages, special_tokens)
         smallest = MIN_VOCAB_SIZE + len(added)
-        for name, size in (("vocab_size", vocab_size), ("target_vocab_size", target_vocab_size)):
-            if size is not None:
-                _check_integer(name, size, smallest, "the special tokens and the 256 bytes")
+        _check_integer("vocab_size", vocab_size, smallest, "the special tokens and the 256 bytes")
+        if target_vocab_size is not None:
+            _check_integer(
+                "target_vocab_size", target_vocab_size, smallest + 1, "the special tokens, the 256 bytes and a merge"
+            )
+            if target_vocab_size > vocab_size:
+                raise ValueError(f"target_vocab_size must be at most vocab_size={vocab_size}, got {target_vocab_size}.")
         _check_integer("min_frequency", min_frequency, 1, "once")
         backend = _untrained_bpe(normalization, pattern)
         trainer = trainers.BpeTrainer(

@@ -246,8 +246,9 @@ def test_targets_are_split_by_the_first_merges(tmp_path):
             assert tokenizer.encode_texts(text_target=text).input_ids == target == small(text).input_ids
             assert len(source) < len(target)
             assert tokenizer.decode(target, skip_special_tokens=True) == text
-    with pytest.raises(ValueError, match="target_vocab_size must be an integer of at least 260"):
-        RandomTransformerTokenizer.train(CORPUS, vocab_size=400, target_vocab_size=0)
+    for size, message in ((260, "an integer of at least 261"), (401, "at most vocab_size=400, got 401")):
+        with pytest.raises(ValueError, match=f"target_vocab_size must be {message}"):
+            RandomTransformerTokenizer.train(CORPUS, vocab_size=400, target_vocab_size=size)
 
 
 def test_other_patterns():
