@@ -29,11 +29,7 @@ MODEL_CLASSES = {
 
 # The custom_pipelines of saved folders.
 PIPELINES = {
-    "seq2seq": {
-        "impl": "pipeline_random_transformer.Seq2SeqPipeline",
-        "pt": ["AutoModelForSeq2SeqLM"],
-        "type": "text",
-    }
+    "seq2seq": {"impl": "pipeline_random_transformer.Seq2SeqPipeline", "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
 }
 
 
@@ -115,10 +111,7 @@ class RandomTransformerConfig(PretrainedConfig):
         "decoder.layers.*.fc2": "rowwise",
     }
     # One FSDP2 unit per layer. The embedding remains in the root unit: encoder, decoder and output layer use it.
-    base_model_fsdp_plan = {
-        "encoder.layers.*": "free_full_weight",
-        "decoder.layers.*": "free_full_weight",
-    }
+    base_model_fsdp_plan = {"encoder.layers.*": "free_full_weight", "decoder.layers.*": "free_full_weight"}
 
     vocab_size: int = 37000
     d_model: int = 512

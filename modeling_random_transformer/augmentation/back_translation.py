@@ -20,7 +20,7 @@ from ..data.sources import ParallelText, pairs_of
 from ..data.validation import ValidationReport
 from ..inputs_random_transformer import check_choice, check_positive
 from ..utils.atomic_files import remove_if_empty, remove_written
-from ..utils.compressed_files import check_output, check_readable, write_binary
+from ..utils.compressed_files import STANDARD_STREAM, check_output, check_readable, write_binary
 from ..utils.distributed import call_on_main_process, exclusive
 from ..utils.text import encode_lines
 from .stages import RECORD, translate_lines
@@ -74,8 +74,9 @@ class BackTranslationOptions:
         names = [each.name for each in fields(cls) if each.name in options]
         settings = cls(**{name: options[name] for name in names})
         search = {name: options[name] for name in options.keys() - {*names}}
-        if "temperature" in search and settings.method != "sampling":
-            raise ValueError(f"temperature must be given with method 'sampling', got method {settings.method!r}.")
+        if "temperature" in search and not (settings.method == "sampling" and search["temperature"] > 0):
+            found = f"{search['temperature']} with method {settings.method!r}"
+            raise ValueError(f"temperature must be positive and given with method 'sampling', got {found}.")
         seed = {"seed": settings.seed} if settings.method == "sampling" else {}
         return settings, {**METHODS[settings.method], **search, **seed}
 
@@ -157,6 +158,8 @@ def check_files(monolingual: Path, source: Path, target: Path, folder: Path) -> 
             folder is not that of an earlier call.
     """
     check_readable("input_file", monolingual)
+    if STANDARD_STREAM in (source.name, target.name):
+        raise ValueError("output_source and output_target must be files, got -.")
     check_output("output_source", source)
     check_output("output_target", target)
     if len(files := {monolingual.resolve(), source, target}) < 3:

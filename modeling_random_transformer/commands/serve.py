@@ -70,7 +70,7 @@ def read_keys(path: Path) -> list[str]:
     Raises:
         ValueError: there are none.
     """
-    keys = path.read_text().split()
+    keys = [*filter(None, map(str.strip, path.read_text(encoding="utf-8-sig").splitlines()))]
     if not keys:
         raise ValueError(f"--api_keys must be a file with at least one key, got {path}.")
     return keys

@@ -16,9 +16,7 @@ COMMON = 100  # the most frequent target tokens are always allowed
 
 
 def lexical_shortlist(
-    pairs: Iterable[tuple[str, str]],
-    tokenizer: PreTrainedTokenizerBase,
-    size: int = 50,
+    pairs: Iterable[tuple[str, str]], tokenizer: PreTrainedTokenizerBase, size: int = 50
 ) -> dict[int | None, list[int]]:
     """The target tokens that occur in translations of each source token, by IBM model 1 over token ids.
 

@@ -15,7 +15,7 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGH
 
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..export.dispatch import attach_engine
-from ..inputs_random_transformer import check_positive
+from ..inputs_random_transformer import check_positive, language_id
 from ..quantization_random_transformer import METHOD, DynamicInt8Config
 from ..utils import read_json
 from ..utils.errors import format_names, format_value, reraise_as_value_error
@@ -106,6 +106,12 @@ def load_translator(
         model = load_model(path, dtype)
         tokenizer = load_tokenizer(path, model.config)
     check_finite(model)
+    if (path / ADAPTER).is_file():
+        if engine is not None:
+            raise ValueError(f"engine must be None for an adapter that is not merged, got {engine!r} for {folder}.")
+        # Its target language, since the generation config is that of the base model.
+        if (code := getattr(tokenizer, "tgt_lang", None)) is not None:
+            model.generation_config.forced_bos_token_id = language_id(tokenizer, code)
     if engine is not None:
         attach_engine(model, tokenizer, engine_folder or path / "engines", engine, engine_dtype, engine_shortlist)
     return model, tokenizer

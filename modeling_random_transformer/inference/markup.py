@@ -161,9 +161,11 @@ def tokens(document: str) -> Iterator[tuple[str, str, str]]:
 
 
 def end_of_element(document: str, name: str, position: int) -> int:
-    """The index after the end tag of an element, or of the document."""
+    """The index after the end tag of an element, or of the document; of a paragraph also before the next one."""
     depth = 1
     for tag in re.compile(rf"(?i)<(/?){re.escape(name)}(?=[\s/>])").finditer(document, position):
+        if name == "p" and not tag[1]:  # does not nest, and its end tag may be omitted
+            return tag.start()
         depth += -1 if tag[1] or name in RAW else 1
         if depth == 0 or (tag[1] and name in RAW):
             return document.find(">", tag.end()) + 1 or len(document)

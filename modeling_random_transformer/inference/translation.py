@@ -242,7 +242,7 @@ def translate_sentences(
 
     def update_texts(count: int) -> None:
         nonlocal done
-        update((done + count) * len(texts) // len(rows) - done * len(texts) // len(rows))
+        update((done + count) * len(texts) // max(1, len(rows)) - done * len(texts) // max(1, len(rows)))
         done += count
 
     with renumber_errors(owners):

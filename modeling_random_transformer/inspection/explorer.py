@@ -16,11 +16,7 @@ TOP_TOKENS = 40  # stored individually for each distribution; the others are sto
 BINS = 50
 ATTRIBUTED = 12  # tokens of each step
 MAX_POSITIONS, MAX_WIDTH = 64, 512  # of the heat map of position encodings
-MAPS = {
-    "encoder": ("encoder", "self_attn"),
-    "decoder": ("decoder", "self_attn"),
-    "cross": ("decoder", "encoder_attn"),
-}
+MAPS = {"encoder": ("encoder", "self_attn"), "decoder": ("decoder", "self_attn"), "cross": ("decoder", "encoder_attn")}
 
 
 def explore(model: Any, tokenizer: Any, sentence: str, num_beams: int, **options: Any) -> dict[str, Any]:

@@ -41,7 +41,8 @@ class Direction:
 
     def translate_html(self, documents: Sequence[str]) -> list[str]:
         """Translate HTML documents or fragments."""
-        return translate_html(documents, self.model, self.tokenizer, progress=False, **self.options)
+        options = {"src_lang": self.source, **self.options}  # for its abbreviations: HTML is split into sentences
+        return translate_html(documents, self.model, self.tokenizer, progress=False, **options)
 
 
 def load_directions(

@@ -4,6 +4,7 @@ from time import monotonic
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from starlette.requests import ClientDisconnect
 
 SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
 TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -30,7 +31,7 @@ class CountRequests:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
-        start, status = monotonic(), "disconnected"
+        start, status = monotonic(), "500"  # which is answered outside of this middleware
 
         async def watch(message: Any) -> None:
             nonlocal status
@@ -40,6 +41,9 @@ class CountRequests:
 
         try:
             await self.app(scope, receive, watch)
+        except ClientDisconnect:
+            status = "disconnected"
+            raise
         finally:
             path = scope["path"] if "endpoint" in scope else "other"
             self.metrics.requests.labels(path, status).inc()

@@ -164,7 +164,11 @@ def test_resumes_after_a_kill_at_any_file_operation(paths, translator, limited):
         ({"method": "greedy"}, "method must be one of beam, sampling, noised_beam, got 'greedy'."),
         ({"tag": "<b t>"}, "tag must be None or text without whitespace, got '<b t>'."),
         ({"max_tokens": 0}, "max_tokens must be None or a positive integer, got 0."),
-        ({"temperature": 2.0}, "temperature must be given with method 'sampling', got method 'beam'."),
+        (
+            {"temperature": 2.0},
+            "temperature must be positive and given with method 'sampling', got 2.0 with method 'be",
+        ),
+        ({"temperature": 0.0, "method": "sampling"}, "temperature must be positive and given with method 'sampling'"),
     ],
 )
 def test_invalid_option(paths, translator, limited, options, message):
@@ -177,6 +181,7 @@ def test_invalid_files(paths, translator, limited, tmp_path):
     for arguments, message in (
         ((tmp_path / "missing", source, target), "input_file must be a file"),
         ((mono, mono, target), "must be different files"),
+        ((mono, "-", target), "output_source and output_target must be files, got -."),
         ((mono, tmp_path / "missing" / "a", target), "output_source must be a file, new or not"),
         ((mono, source, tmp_path), "output_target must be a file, new or not"),
     ):

@@ -19,12 +19,13 @@ from modeling_random_transformer.commands import command_line
 from modeling_random_transformer.commands import translate as command
 from modeling_random_transformer.export import dispatch
 from modeling_random_transformer.inference import encode_lines, translate, translate_html, translation_files
+from modeling_random_transformer.inference.loading import load_translator
 from modeling_random_transformer.inputs_random_transformer import longest_target
 from tests.helpers.engines import needs
 from tests.helpers.interruption import interrupt_at
 from tests.helpers.models import tiny_config
 from tests.helpers.processes import run_on_two_processes
-from tests.helpers.translation import some_texts
+from tests.helpers.translation import multilingual_translator, some_texts
 
 TEXTS = ["the boy", "", "we want to buy\u2028two red apples", "el niño"]
 CONTENT = "\n".join(TEXTS)
@@ -125,11 +126,26 @@ class TestInputs:
         expected = translate(TEXTS, adapted, tokenizer)
         assert expected != before
         assert run("--model", tmp_path / "adapter", *TEXTS)[:2] == (0, lines_of(expected))
+        status, _, errors = run("--model", tmp_path / "adapter", "--engine", "ctranslate2", "the boy")
+        assert status == 2
+        assert "engine must be None for an adapter that is not merged, got 'ctranslate2' for" in errors[-1]
         shutil.rmtree(folder)  # its base model
         status, _, errors = run("--model", tmp_path / "adapter", "the boy")
         assert status == 2
         assert "adapter_config.json: " in errors[-1]
         assert str(folder) in errors[-1]
+
+
+def test_an_adapter_has_its_own_target_language(tmp_path):
+    model, tokenizer = multilingual_translator(tgt_lang="fr")
+    for each in (model, tokenizer):
+        each.save_pretrained(tmp_path / "base")
+    base = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "base")
+    get_peft_model(base, LoraConfig()).save_pretrained(tmp_path / "adapter")
+    tokenizer.tgt_lang = "es"
+    tokenizer.save_pretrained(tmp_path / "adapter")
+    loaded, _ = load_translator(tmp_path / "adapter")
+    assert loaded.generation_config.forced_bos_token_id == tokenizer.get_lang_id("es")
 
 
 class TestOptions:
@@ -168,6 +184,15 @@ class TestOptions:
 
 class TestEngine:
     pytestmark = needs("ctranslate2")
+
+    def test_resume_requires_the_same_engine(self, run, tmp_path, monkeypatch):
+        (tmp_path / "in.txt").write_text("the boy\n" * 3 + "the girl\n")
+        files = ["--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt"]
+        with monkeypatch.context() as patch:
+            interrupt_at(1, translation_files, "translate_chunk", patch)
+            assert run(*files)[0] == 130
+        status, _, errors = run(*files, "--engine", "ctranslate2")
+        assert (status, "(engine was None, now ctranslate2-int8-" in errors[-1]) == (2, True)
 
     @pytest.fixture
     def warnings(self, monkeypatch):
@@ -255,8 +280,6 @@ class TestErrors:
             "out.txt.parts must contain an earlier attempt with the same inputs and options, got one with other values "
             "(num_beams was 4, now 2)" in errors[0]
         )
-        status, _, errors = run(*files, "--engine", "ctranslate2")
-        assert (status, "(engine was None, now ctranslate2-int8-" in errors[-1]) == (2, True)
         assert run(*files, "--num_beams", 2, "--restart") == (0, [], [])
 
     def test_several_processes_require_files(self, run, monkeypatch):

@@ -101,6 +101,14 @@ def test_broken_markup(part):
     assert tags(found) == tags(document)
 
 
+@pytest.mark.parametrize(
+    "document", ['<p translate="no">a<p>b', "<p translate=no>a</p><p>b</p>", "<P translate=no>a<p>b</p>"]
+)
+def test_a_paragraph_that_is_copied_ends_before_the_next_one(document):
+    assert [part.text for part in parse(document) if isinstance(part, Block)] == ["b"]
+    assert identity(document) == document
+
+
 def test_attention_of_units(model, tokenizer):
     """Units of a punctuation mark and of a word in one token's word have different weights."""
     pairs = [("the boy, the girl.", "el niño"), ("two", "dos: tres")]

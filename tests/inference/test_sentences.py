@@ -37,6 +37,11 @@ def test_all_but_the_sentences_is_unchanged(splitter, language, text, sentences)
     assert splitter()(text).join([f" {each.upper()} " for each in splitter()(text).sentences]) == text.upper()
 
 
+@pytest.mark.parametrize("texts", [["12"], [""], [" \n", "3."]])
+def test_texts_without_a_sentence(texts, translator, tokenizer):
+    assert translate(texts, translator, tokenizer, split_sentences=True) == texts
+
+
 @pytest.mark.parametrize(
     ("gaps", "translations", "expected"),
     [

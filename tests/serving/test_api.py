@@ -3,6 +3,7 @@
 import pytest
 from fastapi.testclient import TestClient
 
+from modeling_random_transformer.commands.serve import read_keys
 from modeling_random_transformer.inference import translate, translate_html
 from modeling_random_transformer.serving import Direction, Settings, create_app
 from tests.helpers.translation import SENTENCES, multilingual_translator
@@ -122,6 +123,15 @@ def test_error_of_the_model(direction, monkeypatch):
     with client([direction]) as api:
         answer = ask(api)
         assert (answer.status_code, answer.json()) == (500, {"error": "The text was not translated."})
+        assert 'requests_total{path="/translate",status="500"} 1.0' in api.get("/metrics").text
+
+
+def test_keys_are_the_lines_of_a_file(tmp_path):
+    (tmp_path / "keys").write_text("\ufeffone\n\n my secret key \r\n")
+    assert read_keys(tmp_path / "keys") == ["one", "my secret key"]
+    (tmp_path / "keys").write_text(" \n")
+    with pytest.raises(ValueError, match="--api_keys must be a file with at least one key"):
+        read_keys(tmp_path / "keys")
 
 
 def test_api_keys(direction):

@@ -2,7 +2,8 @@
 
 import pytest
 
-from modeling_random_transformer.inference import translate
+from modeling_random_transformer.inference import html_translation, translate
+from modeling_random_transformer.inference.translation import Candidate
 from modeling_random_transformer.serving import load_directions
 from modeling_random_transformer.serving.directions import language_pairs
 from tests.helpers.marian import opus_folder
@@ -48,6 +49,16 @@ def test_sentences_are_split(translator_folder):
     expected = translate(texts, direction.model, direction.tokenizer, split_sentences=True, num_beams=1)
     assert direction.translate(texts) == expected
     assert "\n\n" in expected[0]
+
+
+def test_html_is_split_as_its_source_language(translator_folder, monkeypatch):
+    texts = []
+    monkeypatch.setattr(html_translation, "translate_chunk", lambda _pipe, _settings, rows, *_: [
+        (texts.append(text), [Candidate(text)])[1] for text, _ in rows
+    ])  # fmt: skip
+    [direction] = load_directions([f"de:es={translator_folder}"], options={"split_sentences": False})
+    direction.translate_html(["<p>Am 3. Mai kam er. Er blieb.</p>"])
+    assert texts == ["Am 3. Mai kam er.", "Er blieb."]
 
 
 @pytest.mark.parametrize(
