@@ -191,7 +191,7 @@ class TestEngine:
         with monkeypatch.context() as patch:
             interrupt_at(1, translation_files, "translate_chunk", patch)
             assert run(*files)[0] == 130
-        status, _, errors = run(*files, "--engine", "ctranslate2")
+        status, _, errors = run(*files, "--engine", "ctranslate2", "--engine_folder", tmp_path / "engines")
         assert (status, "(engine was None, now ctranslate2-int8-" in errors[-1]) == (2, True)
 
     @pytest.fixture
