@@ -151,10 +151,9 @@ def words(text: str) -> list[str]:
     return WORD.findall(text.casefold())
 
 
-def scores_of(examples: Iterable[Example]) -> dict[str, dict[str, Any]]:
+def scores_of(examples: Sequence[Example]) -> dict[str, dict[str, Any]]:
     """The scores of the translations."""
-    translations, references = zip(*((each.candidate.translation, each.reference) for each in examples), strict=True)
-    return score(translations, references)
+    return score([each.candidate.translation for each in examples], [each.reference for each in examples])
 
 
 def grouped(

@@ -66,6 +66,12 @@ def test_the_report_of_a_model_of_several_languages(tmp_path):
     assert {each.attention[1][0] for each in report.worst} == {"__en__"}
 
 
+def test_a_test_set_without_pairs_is_an_error(model, tmp_path):
+    (tmp_path / "test.tsv").write_text("a\t\n")
+    with pytest.raises(ValueError, match="there must be at least one prediction"):
+        make_report(*model, ParallelText(tmp_path / "test.tsv"), num_beams=1, progress=False)
+
+
 def test_groups_contain_every_pair_once():
     examples = [Example(i, "a", "b c", Candidate("b c" if i < 5 else "d"), 0.0) for i in range(200)]
     groups = grouped(examples, lambda example: example.number, FREQUENCIES)
