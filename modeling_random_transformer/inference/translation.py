@@ -238,11 +238,11 @@ def translate_sentences(
         documents.append(splitter(text))
         owners += [index] * len(documents[-1].sentences)
         rows += [(sentence, "" if i else prefix) for i, sentence in enumerate(documents[-1].sentences)]
-    done = 0
+    done, total = 0, max(1, len(rows))
 
     def update_texts(count: int) -> None:
         nonlocal done
-        update((done + count) * len(texts) // max(1, len(rows)) - done * len(texts) // max(1, len(rows)))
+        update((done + count) * len(texts) // total - done * len(texts) // total)
         done += count
 
     with renumber_errors(owners):

@@ -63,6 +63,17 @@ def folder(translator_folder, tmp_path):
     return shutil.copytree(translator_folder, tmp_path / "model")
 
 
+@pytest.fixture
+def interrupted(run, tmp_path, monkeypatch):
+    """The arguments of a translation of a file that was interrupted."""
+    (tmp_path / "in.txt").write_text("the boy\n" * 3 + "the girl\n")
+    files = ["--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt"]
+    with monkeypatch.context() as patch:
+        interrupt_at(1, translation_files, "translate_chunk", patch)
+        assert run(*files)[0] == 130
+    return files
+
+
 def stdin(content: bytes) -> io.TextIOWrapper:
     return io.TextIOWrapper(io.BytesIO(content))
 
@@ -185,13 +196,8 @@ class TestOptions:
 class TestEngine:
     pytestmark = needs("ctranslate2")
 
-    def test_resume_requires_the_same_engine(self, run, tmp_path, monkeypatch):
-        (tmp_path / "in.txt").write_text("the boy\n" * 3 + "the girl\n")
-        files = ["--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt"]
-        with monkeypatch.context() as patch:
-            interrupt_at(1, translation_files, "translate_chunk", patch)
-            assert run(*files)[0] == 130
-        status, _, errors = run(*files, "--engine", "ctranslate2", "--engine_folder", tmp_path / "engines")
+    def test_resume_requires_the_same_engine(self, run, interrupted, tmp_path):
+        status, _, errors = run(*interrupted, "--engine", "ctranslate2", "--engine_folder", tmp_path / "engines")
         assert (status, "(engine was None, now ctranslate2-int8-" in errors[-1]) == (2, True)
 
     @pytest.fixture
@@ -268,19 +274,14 @@ class TestErrors:
         assert (status, len(output)) == (2, 3), "the chunk before is translated"
         assert "stdin must be UTF-8 text, but line 4 is not:" in errors[0]
 
-    def test_resume_requires_the_same_options(self, run, tmp_path, monkeypatch):
-        (tmp_path / "in.txt").write_text("the boy\n" * 3 + "the girl\n")
-        files = ["--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt"]
-        with monkeypatch.context() as patch:
-            interrupt_at(1, translation_files, "translate_chunk", patch)
-            assert run(*files)[0] == 130
-        status, _, errors = run(*files, "--num_beams", 2)
+    def test_resume_requires_the_same_options(self, run, interrupted):
+        status, _, errors = run(*interrupted, "--num_beams", 2)
         assert status == 2
         assert (
             "out.txt.parts must contain an earlier attempt with the same inputs and options, got one with other values "
             "(num_beams was 4, now 2)" in errors[0]
         )
-        assert run(*files, "--num_beams", 2, "--restart") == (0, [], [])
+        assert run(*interrupted, "--num_beams", 2, "--restart") == (0, [], [])
 
     def test_several_processes_require_files(self, run, monkeypatch):
         state = SimpleNamespace(num_processes=2, destroy_process_group=lambda: None)
