@@ -178,6 +178,9 @@ class Recipe:
         for name in ("train_weights", "train_temperature", "streaming"):
             if value := getattr(self.data, name):
                 raise ValueError(f"{name} must be unset for a recipe with stages, got {value}.")
+        for name in ("source_lang", "target_lang"):  # all corpora become one
+            if len({*(codes := getattr(self.data, name) or [])}) > 1:
+                raise ValueError(f"{name} must be one language for a recipe with stages, got {', '.join(codes)}.")
         self.folder = Path(self.args.output_dir)
         for stage in self.stages:  # errors before the first one starts
             if fixed := sorted(stage.options.keys() & OF_RECIPE):

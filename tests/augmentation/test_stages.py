@@ -201,6 +201,14 @@ def test_back_translation_needs_monolingual_text(folder, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
+def test_several_languages_are_an_error(folder, capsys):
+    files = {f"{side}_file": [str(folder / f"train.{name}")] * 2 for side, name in (("source", "a"), ("target", "b"))}
+    assert run_command(folder, "several", **files, source_lang="en", target_lang=["es", "fr"]) == 2
+    message = "target_lang must be one language for a recipe with stages, got es, fr."
+    assert message in capsys.readouterr().err
+    assert not (folder / "several" / "stages").exists()
+
+
 def test_monolingual_text_is_a_file(folder, capsys):
     assert run_command(folder, "pipe", monolingual_target="-") == 2
     assert "monolingual_target must be a file, got '-'." in capsys.readouterr().err
