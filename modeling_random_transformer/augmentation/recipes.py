@@ -29,7 +29,7 @@ from ..inference.loading import load_models
 from ..inference.translation import TranslationOptions
 from ..inputs_random_transformer import check_choice, check_type, drop_none
 from ..jobs import Job
-from ..training.arguments import DROPOUTS, FILES, DataArguments, ModelArguments, parse_overrides
+from ..training.arguments import DROPOUTS, FILES, PREFIXES, DataArguments, ModelArguments, parse_overrides
 from ..training.estimation import GIB, dry_run, translation_seconds
 from ..training.manifest import MANIFEST, RunResult, determining, fingerprint, folder_digest
 from ..training.model_card import CARD, set_section
@@ -178,7 +178,7 @@ class Recipe:
         for name in ("train_weights", "train_temperature", "streaming"):
             if value := getattr(self.data, name):
                 raise ValueError(f"{name} must be unset for a recipe with stages, got {value}.")
-        for name in ("source_lang", "target_lang"):  # all corpora become one
+        for name in (f"{prefix}{side}_lang" for prefix in PREFIXES.values() for side in SIDES):  # corpora become one
             if len({*(codes := getattr(self.data, name) or [])}) > 1:
                 raise ValueError(f"{name} must be one language for a recipe with stages, got {', '.join(codes)}.")
         self.folder = Path(self.args.output_dir)
@@ -310,13 +310,12 @@ class Recipe:
         sets = {split: [self.files_of(DATA, split)] for split in SETS if self.files_of(DATA, split)[0].exists()}
         sets["train"] = [self.files_of(DATA), *synthetic]
         for split, pairs in sets.items():
-            prefix = "" if split == "train" else f"{split}_"
             for index, side in enumerate(SIDES):
-                values[f"{prefix}{side}_file"] = [str(files[index != stage.reverse]) for files in pairs]
+                values[f"{PREFIXES[split]}{side}_file"] = [str(files[index != stage.reverse]) for files in pairs]
         if synthetic and stage.authentic_weight != 1:
             values["train_weights"] = [stage.authentic_weight, *(1.0 for _ in synthetic)]
         if stage.reverse:
-            for prefix in ("", "validation_", "test_"):
+            for prefix in PREFIXES.values():
                 source, target = f"{prefix}source_lang", f"{prefix}target_lang"
                 values[source], values[target] = values[target], values[source]
         return values | {"dataset_name": None, "dataset_config_name": None}

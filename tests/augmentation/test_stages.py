@@ -201,10 +201,15 @@ def test_back_translation_needs_monolingual_text(folder, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
-def test_several_languages_are_an_error(folder, capsys):
-    files = {f"{side}_file": [str(folder / f"train.{name}")] * 2 for side, name in (("source", "a"), ("target", "b"))}
-    assert run_command(folder, "several", **files, source_lang="en", target_lang=["es", "fr"]) == 2
-    message = "target_lang must be one language for a recipe with stages, got es, fr."
+@pytest.mark.parametrize("prefix", ["", "test_"])
+def test_several_languages_are_an_error(prefix, folder, capsys):
+    files = {
+        f"{prefix}{side}_file": [str(folder / f"train.{name}")] * 2 for side, name in (("source", "a"), ("target", "b"))
+    }
+    languages = {"source_lang": "en", "target_lang": "es"}
+    languages |= {f"{prefix}source_lang": "en", f"{prefix}target_lang": ["es", "fr"]}
+    assert run_command(folder, "several", **files, **languages) == 2
+    message = f"{prefix}target_lang must be one language for a recipe with stages, got es, fr."
     assert message in capsys.readouterr().err
     assert not (folder / "several" / "stages").exists()
 
