@@ -5,7 +5,6 @@ has no unknown characters, because every byte is in the vocabulary.
 """
 
 import copy
-import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike
@@ -60,7 +59,6 @@ class RandomTransformerTokenizer(TokenizersBackend):
         min_frequency: int = 2,
         normalization: str | None = None,
         pattern: str = PATTERN,
-        target_vocab_size: int | None = None,
         languages: Sequence[str] = (),
         special_tokens: Sequence[str] = (),
         show_progress: bool = False,
@@ -74,8 +72,6 @@ class RandomTransformerTokenizer(TokenizersBackend):
             min_frequency: minimum count of a pair to be merged.
             normalization: a Unicode normalization form to apply first; `None` keeps the tokenizer lossless.
             pattern: a regular expression of the parts of a text between which BPE never merges.
-            target_vocab_size: split targets by the first merges only, those of a vocabulary of this size: into smaller
-                parts than sources (https://arxiv.org/abs/2511.03383). `None` splits both sides alike.
             languages: codes such as `"en"` and `"de"`, for a model of several languages. Each has a tag, `__en__`.
             special_tokens: other special tokens, such as `<bt>`. The spaces after one of them in a text belong to it.
             show_progress: show the trainer's progress bar.
@@ -87,14 +83,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
         if isinstance(texts, str | bytes):
             raise ValueError(f"texts must be an iterable of strings, got one {type(texts).__name__}.")
         added = added_tokens(languages, special_tokens)
-        smallest = MIN_VOCAB_SIZE + len(added)
-        _check_integer("vocab_size", vocab_size, smallest, "the special tokens and the 256 bytes")
-        if target_vocab_size is not None:
-            _check_integer(
-                "target_vocab_size", target_vocab_size, smallest + 1, "the special tokens, the 256 bytes and a merge"
-            )
-            if target_vocab_size > vocab_size:
-                raise ValueError(f"target_vocab_size must be at most vocab_size={vocab_size}, got {target_vocab_size}.")
+        _check_integer("vocab_size", vocab_size, MIN_VOCAB_SIZE + len(added), "the special tokens and the 256 bytes")
         _check_integer("min_frequency", min_frequency, 1, "once")
         backend = _untrained_bpe(normalization, pattern)
         trainer = trainers.BpeTrainer(
@@ -105,9 +94,6 @@ class RandomTransformerTokenizer(TokenizersBackend):
             show_progress=show_progress,
         )
         backend.train_from_iterator(_strings_only(texts), trainer)
-        if target_vocab_size is not None:
-            merges = json.loads(backend.to_str())["model"]["merges"]
-            options["target_merges"] = [" ".join(merge) for merge in merges[: target_vocab_size - smallest]]
         if added:
             options["extra_special_tokens"] = [*map(str, added), *options.get("extra_special_tokens", [])]
         if languages:

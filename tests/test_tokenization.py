@@ -235,22 +235,6 @@ def test_scripts(sentences):
         assert len(encoded["input_ids"]) == len(words_of(tokenizer, text))  # every word was seen twice
 
 
-def test_targets_are_split_by_the_first_merges(tmp_path):
-    size = MIN_VOCAB_SIZE + 12
-    small = RandomTransformerTokenizer.train(CORPUS, vocab_size=size)
-    both = RandomTransformerTokenizer.train(CORPUS, vocab_size=400, target_vocab_size=size)
-    both.save_pretrained(tmp_path)
-    for tokenizer in (both, AutoTokenizer.from_pretrained(tmp_path)):
-        for text in CORPUS:
-            source, target = tokenizer(text).input_ids, tokenizer(text_target=text).input_ids
-            assert tokenizer.encode_texts(text_target=text).input_ids == target == small(text).input_ids
-            assert len(source) < len(target)
-            assert tokenizer.decode(target, skip_special_tokens=True) == text
-    for size, message in ((260, "an integer of at least 261"), (401, "at most vocab_size=400, got 401")):
-        with pytest.raises(ValueError, match=f"target_vocab_size must be {message}"):
-            RandomTransformerTokenizer.train(CORPUS, vocab_size=400, target_vocab_size=size)
-
-
 def test_other_patterns():
     tokenizer = RandomTransformerTokenizer.train(CORPUS, vocab_size=300, pattern=r"\s*\S+")
     assert words_of(tokenizer, "a b'c-1.") == ["a", " b'c-1."]

@@ -110,7 +110,7 @@ class Experiment:
         folder = self.folder / row.name / f"seed-{seed}"
         args = copy.copy(self.args)
         args.output_dir, args.seed, args.label_smoothing_factor = str(folder), seed, row.label_smoothing
-        model = replace(self.model_of(row), tokenizer=self.tokenizer, vocab_size=None, target_vocab_size=None)
+        model = replace(self.model_of(row), tokenizer=self.tokenizer, vocab_size=None)
         trained = train_translation(self.data, model, args)
         scored, path = _scored(folder), folder / RESULT
         stored = json.loads(path.read_bytes()) if path.is_file() else {}
@@ -165,7 +165,6 @@ def train_once(folder: Path, data: DataArguments, model: ModelArguments, args: T
     corpora = data.corpora("train")
     inputs = {
         "vocab_size": model.vocab_size or VOCAB_SIZE,
-        "target_vocab_size": model.target_vocab_size,
         "special_tokens": model.special_tokens,
         "training set": fingerprint(corpora),
     }

@@ -368,7 +368,7 @@ class Recipe:
         folder = self.path(self.best(str(stage.uses)))
         teacher = self.teacher(stage, folder, [str(self.files_of(DATA)[0]), *self.texts(stage).values()])
         if not {"tokenizer", "vocab_size"} & stage.options.keys():  # that of the teacher
-            model = replace(model, tokenizer=None, vocab_size=None, target_vocab_size=None, special_tokens=None)
+            model = replace(model, tokenizer=None, vocab_size=None, special_tokens=None)
         values = self.data_of(stage, data)
         for side in SIDES:  # of the comparison
             values[f"test_{side}_file"] = values[f"test_{side}_file"] or values[f"validation_{side}_file"]

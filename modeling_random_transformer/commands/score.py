@@ -143,12 +143,13 @@ def run(program: str, argv: Sequence[str]) -> None:
 
 def scores_of_files(arguments: Arguments) -> str:
     """The comparison of two files of translations; with --variant, BLEU of one and its signature."""
-    given = (*(arguments.compare or ()), arguments.input, arguments.target_file)
-    files = [str(path) for path in given if path is not None]
-    texts = [list(read_texts(path)) for path in files]
+    references = list(read_texts(str(arguments.target_file)))
     if arguments.variant is None:
-        return str(compare_systems(texts[0], texts[1], texts[2], (files[0], files[1])))
-    result = score_variant(texts[0], texts[1], arguments.variant, arguments.target_lang)
+        first, second = map(str, arguments.compare or ())
+        systems = list(read_texts(first)), list(read_texts(second))
+        return str(compare_systems(*systems, references, (first, second)))
+    translations = list(read_texts(str(arguments.input)))
+    result = score_variant(translations, references, arguments.variant, arguments.target_lang)
     return f"bleu {result['score']:.2f} {result['signature']}"
 
 

@@ -1,6 +1,7 @@
 """Sources of parallel text: two aligned files, a TSV, CSV, JSONL or Parquet file, or a dataset of `datasets`."""
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -57,7 +58,7 @@ Line = ParallelLine | InvalidLine
 
 
 @dataclass(frozen=True, kw_only=True)
-class Corpus:
+class Corpus(ABC):
     """Parallel text.
 
     Args:
@@ -106,13 +107,13 @@ class Corpus:
             else:
                 yield parse_pair(number, texts[0], texts[1], self.languages)
 
+    @abstractmethod
     def rows(self) -> Iterator[Row]:
         """Read the texts of each line; raises the errors of `lines`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def fingerprint(self) -> str:
         """What identifies the contents."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

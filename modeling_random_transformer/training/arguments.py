@@ -165,7 +165,6 @@ class ModelArguments:
 
     tokenizer: str | None = HfArg(default=None, help="Saved tokenizer or SentencePiece model; default: train one.")
     vocab_size: int | None = HfArg(default=None, help=f"Size of a vocabulary that is trained; default: {VOCAB_SIZE}.")
-    target_vocab_size: int | None = HfArg(default=None, help="Split targets by the first merges only, of this size.")
     special_tokens: list[str] | None = HfArg(default=None, help="More special tokens of the tokenizer, such as '<bt>'.")
     preset: str | None = HfArg(default=None, help=f"Preset of RandomTransformerConfig; default: {PRESET}.")
     config_overrides: str = HfArg(default="", help='Fields that override the preset: "d_model=256,dropout=0.2".')
@@ -179,7 +178,7 @@ class ModelArguments:
 
     def __post_init__(self) -> None:
         if self.model_name_or_path is not None:
-            fixed_names = ("preset",) if self.has_new_vocabulary else ("preset", "special_tokens", "target_vocab_size")
+            fixed_names = ("preset",) if self.has_new_vocabulary else ("preset", "special_tokens")
             self._check_unset("with model_name_or_path (the saved one is used)", *fixed_names)
             if self.has_new_vocabulary:
                 self._check_unset("with another vocabulary than that of model_name_or_path", "lora_rank")
@@ -191,9 +190,7 @@ class ModelArguments:
             raise ValueError(f"lora_rank requires model_name_or_path (the base model), got {self.lora_rank}.")
         if self.lora_rank is None:
             self._check_unset("without lora_rank", "lora_alpha", "lora_dropout", "lora_target_modules")
-        if self.tokenizer is not None:
-            self._check_unset("with tokenizer", "target_vocab_size")
-        for name in ("vocab_size", "target_vocab_size", "lora_rank", "lora_alpha"):
+        for name in ("vocab_size", "lora_rank", "lora_alpha"):
             check_positive(or_none=True, **{name: getattr(self, name)})
 
     @property

@@ -15,7 +15,7 @@ from ..data.sources import Corpus
 from ..data.splitting import Counts, describe_overlap, shared_texts
 from ..data.tokenization import LengthLimits, lengths_of, tokenize_pairs, vocabulary_sample
 from ..data.validation import ValidationReport, load_pairs, validate
-from ..inputs_random_transformer import drop_none, tokenizer_languages
+from ..inputs_random_transformer import tokenizer_languages
 from ..jobs import Job
 from ..tokenization_random_transformer import RandomTransformerTokenizer
 from ..utils.distributed import call_on_main_process
@@ -215,7 +215,6 @@ def _train_tokenizer(run: Run, job: Job, lines: int, defaults: dict[str, str]) -
     """Train the tokenizer of a run and save it in the output folder, unless an earlier call has."""
     corpora, path = run.corpora["train"], run.folder / "tokenizer.json"
     options: dict[str, Any] = {"vocab_size": run.model.vocab_size or VOCAB_SIZE, **defaults}
-    options |= drop_none(target_vocab_size=run.model.target_vocab_size)
     options |= {"languages": distinct_languages(corpora), "special_tokens": run.model.special_tokens or []}
     # Inputs change only if nothing has been trained with the tokenizer.
     inputs = {"training set": fingerprint(corpora), **options}

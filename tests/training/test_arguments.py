@@ -67,7 +67,6 @@ def test_config_overrides():
             {"model_name_or_path": "m", "lora_rank": 2, "lora_alpha": 0},
             "lora_alpha must be None or a positive integer, got 0",
         ),
-        ({"tokenizer": "t", "target_vocab_size": 300}, "target_vocab_size must be unset with tokenizer, got 300"),
         (
             {"model_name_or_path": "m", "special_tokens": ["<a>"]},
             "special_tokens must be unset with model_name_or_path",

@@ -2,7 +2,6 @@
 
 import pytest
 from datasets import Dataset
-from transformers import AutoTokenizer
 
 from modeling_random_transformer import RandomTransformerTokenizer
 from modeling_random_transformer.training import DataArguments
@@ -115,11 +114,3 @@ def test_texts_of_other_sets_in_the_training_set_are_reported(corpus, caplog):
     assert result.overlap == {"test": {"pairs": 4, "source": 2, "target": 1}}
     assert f"{expected}; `clean --exclude` removes them." in caplog.messages
     assert f"- {expected}\n" in (result.folder / "README.md").read_text()
-
-
-def test_targets_are_split_into_smaller_parts(corpus):
-    result = run(corpus, "new", max_steps=2, target_vocab_size=265)
-    tokenizer = AutoTokenizer.from_pretrained(result.folder)
-    texts = (corpus / "train.a").read_text().split()
-    sources, targets = tokenizer(texts).input_ids, tokenizer(text_target=texts).input_ids
-    assert sum(map(len, sources)) < sum(map(len, targets))
