@@ -352,7 +352,7 @@ class FastDecodingCache(EncoderDecoderCache):
         """Return the keys and values to transformers' layout, for the modules and for callers of `generate()`."""
         if self.step is not None:
             packed = self.step.cache
-            for i, keys, values in zip(self.step.layer_indices, packed.keys, packed.values, strict=True):
+            for i, (keys, values) in enumerate(zip(packed.keys, packed.values, strict=True)):
                 self.self_attention_cache.update(packed.unpack(keys), packed.unpack(values), i)
             self.step = None
 
@@ -368,9 +368,7 @@ class FastStep:
 
     def __init__(self, model: Any, cache: FastDecodingCache, padding_mask: Tensor | None):
         self.decoder = model.model.decoder
-        self.layer_indices = [layer.self_attn.layer_idx for layer in self.decoder.layers]  # with gaps after pruning
-        target = [cache.self_attention_cache.layers[i] for i in self.layer_indices]
-        source = [cache.cross_attention_cache.layers[i] for i in self.layer_indices]
+        target, source = cache.self_attention_cache.layers, cache.cross_attention_cache.layers
         self.cache = BeamKVCache([(layer.keys, layer.values) for layer in target], cache.beams, cache.limit)
         self.batch_size = len(target[0].keys) if cache.limit - self.cache.length >= MIN_STEPS_TO_PACK else 0
         self.lm_head = model.lm_head
@@ -560,7 +558,7 @@ def step_difference(model: Any) -> str | None:
     with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.autocast(device.type, enabled=False):
         cache = FastDecodingCache(beams=2, limit=0)
         logits(ids[:, :-1], past_key_values=cache)
-        for layer in filter(lambda layer: layer.is_initialized, cache.self_attention_cache.layers):  # not if pruned
+        for layer in cache.self_attention_cache.layers:
             repeats = -(-limit // layer.keys.shape[2])
             layer.keys = layer.keys.repeat(1, 1, repeats, 1)[:, :, :limit] * factors
             layer.values = layer.values.repeat(1, 1, repeats, 1)[:, :, :limit] * factors

@@ -528,7 +528,8 @@ class RandomTransformerDecoder(RandomTransformerStack):
         source_mask = None
         if encoder_hidden_states is not None:
             source_mask = cross_attention_mask(self, hidden_states, encoder_hidden_states, encoder_attention_mask)
-        for layer in self.layers:
+        for index, layer in enumerate(self.layers):
+            set_layer_idx(layer, index)
             hidden_states = layer(
                 hidden_states,
                 mask,
@@ -746,6 +747,14 @@ def encoder_decoder_cache(past_key_values: Cache | None, create: bool) -> Encode
     if isinstance(past_key_values, EncoderDecoderCache) or (past_key_values is None and not create):
         return past_key_values
     return EncoderDecoderCache(DynamicCache() if past_key_values is None else past_key_values, DynamicCache())
+
+
+def set_layer_idx(layer: nn.Module, index: int) -> None:
+    """Number the attentions of a layer, which is their place in a cache, by its position: others may be removed."""
+    for name in ("self_attn", "encoder_attn"):
+        attention: Any = getattr(layer, name, None)
+        if getattr(attention, "layer_idx", index) != index:
+            attention.layer_idx = index
 
 
 def target_positions(

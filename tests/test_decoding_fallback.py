@@ -279,8 +279,16 @@ def replaced(path):
     return lambda model: model.set_submodule(path, Halved())
 
 
-def without_a_layer(model):
+def without_the_last_layer(model):
     del model.model.decoder.layers[1]
+
+
+def without_the_first_layer(model):
+    del model.model.decoder.layers[0]
+
+
+def repeated_layer(model):
+    model.model.decoder.layers.append(model.model.decoder.layers[0])
 
 
 def trained(model):
@@ -294,7 +302,9 @@ LEAVES = {
     "projection": replaced(f"{LAYER}.self_attn.q_proj"),
     "scaling of self-attention": scaled(f"{LAYER}.self_attn"),
     "scaling of cross-attention": scaled("model.decoder.layers.0.encoder_attn"),
-    "number of layers": without_a_layer,
+    "last layer": without_the_last_layer,
+    "first layer": without_the_first_layer,
+    "repeated layer": repeated_layer,
     "values of a weight": trained,
 }
 

@@ -154,7 +154,8 @@ def distill(
 
     Args:
         arguments: the teacher, the texts to translate and the selection of the translations.
-        data: the test set, optionally a validation set, and optionally original pairs to add to the training set.
+        data: the test set or the validation set, on which both are compared, or both sets, and optionally original
+            pairs to add to the training set.
         model: the architecture of the student. It has the teacher's tokenizer, unless `tokenizer`, `vocab_size` or
             `model_name_or_path` is given.
         args: the training arguments of the student.
@@ -197,7 +198,7 @@ def check(
     model: ModelArguments,
     args: TranslationTrainingArguments,
 ) -> Corpus:
-    """Check the arguments before the teacher translates, and return the test set.
+    """Check the arguments before the teacher translates, and return the set of the comparison.
 
     Raises:
         ValueError: an argument or a corpus is invalid.
@@ -210,9 +211,10 @@ def check(
         if not (Path(name) / "config.json").is_file():
             raise ValueError(f"teacher must be folders with a saved model and its tokenizer, got {name!r}.")
     corpora = {split: data.corpora(split) for split in ("train", "validation", "test")}
-    if (count := len(corpora["test"])) != 1:
+    compared = corpora["test"] or corpora["validation"]
+    if (count := len(compared)) != 1:
         raise ValueError(f"test_source_file and test_target_file, or test_file, must be one test set, got {count}.")
-    [test] = corpora["test"]
+    [test] = compared
     if {corpus.languages for corpus in corpora["train"]} - {test.languages}:
         found = f"{data.source_lang} and {data.target_lang}"
         raise ValueError(f"source_lang and target_lang must be those of the test set in a distillation, got {found}.")
@@ -250,6 +252,6 @@ def add_to_card(path: Path, arguments: DistillationArguments, report: SyntheticR
     teacher = ", ".join(f"`{Path(name).name}`" for name in arguments.teacher)
     method = "interpolation" if arguments.interpolate else "knowledge distillation"
     source = f"Trained on translations of {teacher} ({arguments.teacher_num_beams} beams)"
-    reference = "On the test set, with the beam size of the evaluation. The folder `int8` contains the student in int8."
+    reference = "On the test or validation set, with the beams of the evaluation. The student in int8 is in `int8`."
     first = f"{source}: sequence-level {method} (Kim & Rush 2016)."
     set_section(path, SECTION, "\n\n".join([first, f"{report}.", table(rows), reference]))

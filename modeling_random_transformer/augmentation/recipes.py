@@ -25,6 +25,7 @@ from ..data.cleaning import clean_files
 from ..data.filters import SIDES
 from ..data.readers import TEXT_KEY, read_texts
 from ..data.sources import Corpus, pairs_of
+from ..data.validation import validate
 from ..inference.loading import load_models
 from ..inference.translation import TranslationOptions
 from ..inputs_random_transformer import check_choice, check_type, drop_none
@@ -328,19 +329,19 @@ class Recipe:
 
     def write_data(self) -> dict[str, Any]:
         """Write the valid pairs of each set as aligned text; without a validation set, clean and split the corpus."""
-        if not self.data.has("validation"):
-            return self.split()
         sets = self.sets().items()
-        return {split: write_pairs(pairs_of(corpora), self.files_of(DATA, split)) for split, corpora in sets}
+        reports = [validate(corpus, self.data.on_invalid) for _, corpora in sets for corpus in corpora]
+        if self.data.has("validation"):
+            facts = {split: write_pairs(pairs_of(corpora), self.files_of(DATA, split)) for split, corpora in sets}
+        else:
+            facts = self.split(reports[0].valid)
+        return facts | {"skipped": [str(report) for report in reports if report.invalid]}
 
-    def split(self) -> dict[str, Any]:
-        """Make the sets of one corpus."""
+    def split(self, pairs: int) -> dict[str, Any]:
+        """Make the sets of one corpus with this number of valid pairs."""
         corpora = self.data.corpora("train")
         if len(corpora) != 1 or self.data.has("test"):
-            raise ValueError(
-                "validation_source_file and validation_target_file must be given with several corpora or a test set."
-            )
-        pairs = sum(1 for _ in pairs_of(corpora))
+            raise ValueError("a validation set must be given with several corpora or a test set, got none.")
         size = max(1, min(HELD_OUT, pairs // SHARE))
         self.path(DATA).mkdir(parents=True, exist_ok=True)
         report = clean_files(corpora[0], *self.files_of(DATA), split=(size, size))
@@ -369,10 +370,7 @@ class Recipe:
         teacher = self.teacher(stage, folder, [str(self.files_of(DATA)[0]), *self.texts(stage).values()])
         if not {"tokenizer", "vocab_size"} & stage.options.keys():  # that of the teacher
             model = replace(model, tokenizer=None, vocab_size=None, special_tokens=None)
-        values = self.data_of(stage, data)
-        for side in SIDES:  # of the comparison
-            values[f"test_{side}_file"] = values[f"test_{side}_file"] or values[f"validation_{side}_file"]
-        return facts_of(distill(teacher, StudentDataArguments(**values), model, args).run)
+        return facts_of(distill(teacher, StudentDataArguments(**self.data_of(stage, data)), model, args).run)
 
     def teacher(self, stage: StageArguments, folder: Path, texts: list[str]) -> DistillationArguments:
         """The arguments of the teacher of a stage, and of the texts that it translates."""
@@ -403,7 +401,8 @@ class Recipe:
         facts = Job(self.folder / RECORD).stages[DATA].facts
         counts = ", ".join(f"{split} {count:,}" for split, count in facts.items() if split in SETS)
         chosen = "" if self.data.has("validation") else " The validation and test sets were taken from the corpus."
-        return f"Pairs: {counts}.{chosen} The result is the model of stage `{name}`.\n\n{table(rows)}"
+        skipped = "".join(f"- {report}\n" for report in facts.get("skipped", ()))
+        return f"Pairs: {counts}.{chosen} The result is the model of stage `{name}`.\n\n{skipped}\n{table(rows)}"
 
     # The dry run
 

@@ -144,12 +144,11 @@ def run(program: str, argv: Sequence[str]) -> None:
 def scores_of_files(arguments: Arguments) -> str:
     """The comparison of two files of translations; with --variant, BLEU of one and its signature."""
     references = list(read_texts(str(arguments.target_file)))
-    if arguments.variant is None:
-        first, second = map(str, arguments.compare or ())
-        systems = list(read_texts(first)), list(read_texts(second))
-        return str(compare_systems(*systems, references, (first, second)))
+    if arguments.compare is not None:
+        first, second = map(str, arguments.compare)
+        return str(compare_systems(list(read_texts(first)), list(read_texts(second)), references, (first, second)))
     translations = list(read_texts(str(arguments.input)))
-    result = score_variant(translations, references, arguments.variant, arguments.target_lang)
+    result = score_variant(translations, references, str(arguments.variant), arguments.target_lang)
     return f"bleu {result['score']:.2f} {result['signature']}"
 
 

@@ -118,7 +118,9 @@ def from_marian(marian: str | Path | PreTrainedModel) -> Converted:
     map_position_tables(mapper, "model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
     mapper.rename(NAMES)
     model = mapper.finish()
-    search = known_options(marian.generation_config)
+    known = GenerationConfig().to_dict()  # a file may contain entries with any name
+    saved = marian.generation_config.to_dict()
+    search = GenerationConfig.from_dict({name: value for name, value in saved.items() if name in known})
     if search.max_length is None and search.max_new_tokens is None:
         search.max_length = model.generation_config.max_length
     model.generation_config = search
@@ -141,12 +143,6 @@ def convert_marian(folder: str | Path, output: str | Path) -> ConversionReport:
             case, nothing is written.
     """
     return save_conversion(output, lambda: from_marian(folder), partial(copy_tokenizer, Path(folder)))
-
-
-def known_options(config: GenerationConfig) -> GenerationConfig:
-    """A copy without entries that `GenerationConfig` does not define. A file may contain entries with any name."""
-    known = GenerationConfig().to_dict()
-    return GenerationConfig.from_dict({name: value for name, value in config.to_dict().items() if name in known})
 
 
 def load_marian(folder: Path) -> PreTrainedModel:

@@ -24,6 +24,7 @@ MARKUP = re.compile(
 ENTITY = re.compile(r"&(?:#\w+|\w+);?")
 NOT_TRANSLATED = re.compile(r"""(?i)\stranslate=["']?no\b|\sclass=(?:["'][^"']*)?\bnotranslate\b""")
 SPACE = re.compile(r"[ \t\n\r\f]+")
+CLOSING = (*".,;:!?)",)  # without a space before them
 LEADING = re.compile(r"(?:\s|&nbsp;|&#160;)*+")
 TRAILING = re.compile(r"(?<!\s)(?<!&nbsp;)(?<!&#160;)(?:\s|&nbsp;|&#160;)*+\Z")
 # Chinese and Japanese characters, other words, and all other characters one by one
@@ -214,9 +215,20 @@ def build_block(inline: Sequence[tuple[str, str, str]]) -> Block:
         else:  # the start tag is missing
             parent, missing = stack[-1], missing + 1
             parent.children = [Inline("", raw, parent.start, here, children=parent.children)]
+    move_space(block, block.root)
     for element in stack:
         element.end = len(block.text)
     return block
+
+
+def move_space(block: Block, element: Inline) -> None:
+    """Move a space before something without text at the end of an element, such as an image, into it."""
+    here, inner = len(block.text), [*descendants(element)]
+    first = next((each for each in inner if each.start == here), None)
+    if first is not None and element.start < here and block.text.endswith(" "):
+        block.text, first.opening = block.text[:-1], f" {first.opening}"
+        for each in (element, *inner):
+            each.start, each.end = min(each.start, here - 1), min(each.end, here - 1)
 
 
 def append_text(block: Block, raw: str, parent: Inline) -> None:
@@ -225,15 +237,16 @@ def append_text(block: Block, raw: str, parent: Inline) -> None:
         if len(character := html.unescape(entity)) == 1 and not (character.isascii() and character.isalnum()):
             block.spelling.setdefault(character, entity)
     text = SPACE.sub(" ", html.unescape(raw))
+    if text[:1] in CLOSING:
+        move_space(block, parent)
+    elif text.startswith(" ") and parent.children:
+        move_space(block, parent.children[-1])
     here = len(block.text)
     points = [child for child in parent.children[-2:] if child.start == here]
     if block.text.endswith(" ") or not block.text:
         if points and text.startswith(" ") and not points[-1].closing:
             points[-1].opening += " "
         text = text.removeprefix(" ")
-        if len(points) == 1 and parent.start < here and text[:1] in (*".,;:!?)",):
-            block.text = block.text.removesuffix(" ")
-            points[0].opening, points[0].start, points[0].end = f" {points[0].opening}", here - 1, here - 1
     block.text += text
 
 

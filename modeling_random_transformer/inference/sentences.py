@@ -112,7 +112,7 @@ class SentenceSplitter:
             sentence: the text.
             cut: whether the cut of a longer clause, which contained it, is reported.
         """
-        if len(sentence.strip()) < 2 or not self.is_long(sentence):
+        if len(sentence.strip()) < 2 or not self.is_long(sentence.strip()):
             yield sentence
             return
         for place in (CLAUSE, WORD, ANYWHERE):

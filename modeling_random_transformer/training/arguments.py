@@ -190,8 +190,7 @@ class ModelArguments:
             raise ValueError(f"lora_rank requires model_name_or_path (the base model), got {self.lora_rank}.")
         if self.lora_rank is None:
             self._check_unset("without lora_rank", "lora_alpha", "lora_dropout", "lora_target_modules")
-        for name in ("vocab_size", "lora_rank", "lora_alpha"):
-            check_positive(or_none=True, **{name: getattr(self, name)})
+        check_positive(or_none=True, vocab_size=self.vocab_size, lora_rank=self.lora_rank, lora_alpha=self.lora_alpha)
 
     @property
     def has_new_vocabulary(self) -> bool:

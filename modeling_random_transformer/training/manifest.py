@@ -164,7 +164,7 @@ def open_job(run: Run) -> Job:
     folder, inputs, newest = run.folder, recorded(run), newest_complete(run.folder)
     job = Job(folder / MANIFEST, advice="use another output_dir")
     earlier = job.stages.get(TRAIN)
-    facts: dict[str, Any] = {"run_id": uuid4().hex, "history": []} if earlier is None else dict(earlier.facts)
+    facts: dict[str, Any] = {"run_id": uuid4().hex, "history": []} | ({} if earlier is None else earlier.facts)
     is_finished = earlier is not None and earlier.is_finished and not earlier.changed_files()
     is_extended = earlier is not None and is_finished and bool(changes(earlier.inputs, inputs))
     if is_extended or not is_finished:

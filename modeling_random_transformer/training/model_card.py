@@ -48,7 +48,7 @@ def write_model_card(path: Path, result: RunResult, run: Run) -> None:
     values = {name: getattr(args, name) for name in HYPERPARAMETERS}
     values |= {"learning_rate": result.learning_rate, "world_size": result.world_size}
     unused = {"max_steps" if args.max_steps < 0 else "num_train_epochs"}
-    unused |= {"average_last"} if args.load_best_model_at_end else set()
+    unused |= {"average_last"} if args.load_best_model_at_end or args.save_strategy == "no" else set()
     card = ModelCard.from_template(
         metadata,
         str(TEMPLATE),

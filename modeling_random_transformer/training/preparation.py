@@ -66,7 +66,7 @@ class PreparedData:
         """The validation set; if there are several, by the part of their names after `"validation "`."""
         names = [name for name in self.sets if name.startswith("validation")]
         sets = {name.removeprefix("validation "): self.sets[name] for name in names}
-        return sets.get("validation", sets or None)
+        return self.sets.get("validation", sets or None)
 
 
 def prepare_data(run: Run, names: Collection[str]) -> PreparedData:

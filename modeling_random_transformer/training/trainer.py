@@ -443,6 +443,11 @@ class TranslationTrainer(Seq2SeqTrainer):
             keep_newest(self.args.output_dir, self.checkpoint_limit, {Path(best).resolve()} if best else set())
         self.accelerator.wait_for_everyone()
 
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        # The best checkpoint is to be loaded, so that an evaluation without a checkpoint does not count.
+        counts = self.control.should_save or self.args.save_strategy == "best" or not self.args.load_best_model_at_end
+        return counts and super()._determine_best_metric(metrics, trial)
+
     def _load_best_model(self) -> None:
         super()._load_best_model()
         if self.ema is not None and self.ema.averages:

@@ -178,9 +178,16 @@ def test_an_error_in_the_monolingual_text_can_be_corrected(folder, monkeypatch, 
     }
 
 
-def test_given_sets_without_monolingual_text(folder):
+def test_given_sets_with_an_invalid_line_and_without_monolingual_text(folder, capsys):
     options = {**validation(folder), "monolingual_target": None, "student": None}
     options["max_tokens_per_batch"] = 400  # the teacher's translations are long
+    for side in "ab":
+        added = "x\n" if side == "a" else "\n"
+        (folder / f"invalid.{side}").write_text((folder / f"train.{side}").read_text() + added)
+    options |= {"source_file": str(folder / "invalid.a"), "target_file": str(folder / "invalid.b")}
+    assert run_command(folder, "short", **options) == 2
+    assert "1 with an empty source or target (line 121)" in capsys.readouterr().err
+    options["on_invalid"] = "skip"
     assert run_command(folder, "short", **options) == 0
     output = folder / "short"
     assert sorted(Job(output / "recipe.json").stages) == ["data", "first", "result", "second"]
@@ -189,6 +196,8 @@ def test_given_sets_without_monolingual_text(folder):
     assert load_file(output / "model.safetensors")
     card = (output / "README.md").read_text()
     assert "Pairs: train 120, validation 12." in card
+    assert "1 of 121 lines" in card
+    assert "| test" not in card
     assert "The result is the model of stage `" in card
     assert run_command(folder, "short", **options, remove_stages=True) == 0
 

@@ -80,6 +80,23 @@ def test_sentences_without_elements_are_those_of_translate(translator, tokenizer
     assert unescaped == [f"<p>{first.strip()}</p>\n<td>{second.strip()}", ""]
 
 
+@pytest.mark.parametrize(
+    ("document", "text"),
+    [
+        ("<b>Press <kbd>F1</kbd></b> to get help.", "Press to get help."),
+        ("<a href=x>Read <code>foo</code></a>, then go.", "Read, then go."),
+        ("<i><a>see <img></a></i> for details", "see for details"),
+        ("<p>First <b>use <code>x</code></b></p>", "First use"),
+        ("<b>a <code>x</code> </b>, b", "a, b"),
+        ("Press <b><kbd>F1</kbd> now</b> please.", "Press now please."),
+        ("<b>Use <code>x</code> and <i>then <img><img></i></b> both.", "Use and then both."),
+    ],
+)
+def test_spaces_beside_something_without_text(document, text):
+    assert [part.text for part in parse(document) if isinstance(part, Block)] == [text]
+    assert identity(document) == document
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_no_tag_is_lost(seed):
     draw = random.Random(seed)

@@ -75,6 +75,14 @@ def test_long_sentences_are_split_at_clauses_before_they_are_cut(splitter, caplo
     assert not any(map(split.is_long, parts))
 
 
+def test_a_part_is_measured_without_the_space_before_it(splitter, tokenizer):
+    limit = len(tokenizer(" niñas").input_ids)
+    assert len(tokenizer("niñas").input_ids) > limit  # the beginning of a sentence has more tokens
+    parts = splitter(limit)("no, niñas").sentences
+    assert "".join(parts) == "no,niñas"
+    assert all(len(tokenizer(part).input_ids) <= limit for part in parts)
+
+
 def test_sentences_are_translated_one_by_one(translator, tokenizer):
     first, second, third = translate(SENTENCES[:3], translator, tokenizer)
     text = f"{SENTENCES[0]}\n\n  {SENTENCES[1]}\n{SENTENCES[2]}\n"

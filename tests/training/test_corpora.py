@@ -102,6 +102,21 @@ def test_an_invalid_corpus_is_named_before_training(source, target, message, str
     assert not (tmp_path / "out" / "tokenizer.json").exists()
 
 
+def test_every_validation_set_is_evaluated_whatever_its_name(corpus):
+    for side in ("a", "b"):
+        for name in ("validation", "talks"):
+            (corpus / f"{name}.{side}").write_text((corpus / f"test.{side}").read_text())
+    files = {
+        f"validation_{kind}_file": [str(corpus / f"{name}.{side}") for name in ("validation", "talks")]
+        for kind, side in (("source", "a"), ("target", "b"))
+    }
+    options = {"eval_strategy": "epoch", "prediction_loss_only": True, "metric_for_best_model": "talks_loss"}
+    options |= {"save_strategy": "no", "max_steps": -1, "num_train_epochs": 1}
+    result = run(corpus, "new", **UNSCORED, **files, **options)
+    assert {"validation validation", "validation talks"} <= result.scores.keys()
+    assert "`average_last`" not in (result.folder / "README.md").read_text()  # without checkpoints
+
+
 def test_texts_of_other_sets_in_the_training_set_are_reported(corpus, caplog):
     sources = ["A dog, a cat!", "unseen words", "a DOG a cat", "a car"]
     (corpus / "test.a").write_text("\n".join(sources) + "\n")

@@ -13,6 +13,7 @@ from transformers import AutoTokenizer, Trainer
 from transformers.trainer_pt_utils import AcceleratorConfig
 
 from modeling_random_transformer import cli
+from modeling_random_transformer.jobs import Stage
 from modeling_random_transformer.training import DataArguments, ModelArguments, TranslationTrainingArguments
 from modeling_random_transformer.training import run as run_module
 from modeling_random_transformer.training.checkpoints import all_checkpoints
@@ -95,6 +96,21 @@ def test_early_stopping_is_resumed_and_keeps_the_best_checkpoint(corpus, monkeyp
     losses = {entry["step"]: entry["eval_loss"] for entry in state["log_history"] if "eval_loss" in entry}
     assert losses[state["best_global_step"]] == min(losses.values())
     assert_equal_weights(result.folder, Path(state["best_model_checkpoint"]))
+
+
+def test_the_best_checkpoint_is_loaded_although_a_step_between_two_was_better(corpus, monkeypatch):
+    losses = {1: 5.0, 2: 4.0, 3: 1.0, 4: 2.0, 5: 2.5, 6: 3.0}
+    monkeypatch.setattr(TranslationTrainer, "evaluate", lambda self, **_: {"eval_loss": losses[self.state.global_step]})
+    options = {"eval_strategy": "steps", "eval_steps": 1, "save_steps": 2, "metric_for_best_model": "loss"}
+    options |= {"load_best_model_at_end": True, "max_steps": 6, "save_total_limit": 9}
+    result = run(corpus, "out", **UNSCORED | validation(corpus) | options)
+    assert_equal_weights(result.folder, corpus / "out" / "checkpoint-4")
+
+
+def test_a_run_stopped_before_its_record_is_complete_starts_again(corpus):
+    stop_run(corpus, Stage, "note", max_steps=2)
+    assert manifest(corpus / "out")["facts"] == {}
+    assert run(corpus, "out", max_steps=2).steps == 2
 
 
 @pytest.mark.parametrize(

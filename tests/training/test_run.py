@@ -51,6 +51,7 @@ def test_evaluation_without_translations_and_a_scored_model(option, corpus, monk
     again = run(corpus, "loss", eval_strategy="steps", eval_steps=2, **options | {"num_beams": 2})
     assert again.hardware == result.hardware
     assert result.hardware in (again.folder / "README.md").read_text()
+    assert AutoModelForSeq2SeqLM.from_pretrained(again.folder).generation_config.num_beams == 2  # as in the card
 
 
 def test_an_incomplete_checkpoint_is_not_resumed(copied, caplog):
