@@ -341,7 +341,7 @@ class Recipe:
         """Make the sets of one corpus with this number of valid pairs."""
         corpora = self.data.corpora("train")
         if len(corpora) != 1 or self.data.has("test"):
-            raise ValueError("a validation set must be given with several corpora or a test set, got none.")
+            raise ValueError("validation_source_file must be given with several corpora or a test set, got None.")
         size = max(1, min(HELD_OUT, pairs // SHARE))
         self.path(DATA).mkdir(parents=True, exist_ok=True)
         report = clean_files(corpora[0], *self.files_of(DATA), split=(size, size))
