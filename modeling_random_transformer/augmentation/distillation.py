@@ -211,8 +211,8 @@ def check(
         if not (Path(name) / "config.json").is_file():
             raise ValueError(f"teacher must be folders with a saved model and its tokenizer, got {name!r}.")
     corpora = {split: data.corpora(split) for split in ("train", "validation", "test")}
-    compared = corpora["test"] or corpora["validation"]
-    if (count := len(compared)) != 1:
+    if len(compared := corpora["test"] or corpora["validation"]) != 1:
+        count = len(corpora["test"])
         raise ValueError(f"test_source_file and test_target_file, or test_file, must be one test set, got {count}.")
     [test] = compared
     if {corpus.languages for corpus in corpora["train"]} - {test.languages}:

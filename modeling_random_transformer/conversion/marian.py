@@ -118,9 +118,8 @@ def from_marian(marian: str | Path | PreTrainedModel) -> Converted:
     map_position_tables(mapper, "model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
     mapper.rename(NAMES)
     model = mapper.finish()
-    known = GenerationConfig().to_dict()  # a file may contain entries with any name
-    saved = marian.generation_config.to_dict()
-    search = GenerationConfig.from_dict({name: value for name, value in saved.items() if name in known})
+    saved = marian.generation_config.to_dict()  # a file may contain entries with any name
+    search = GenerationConfig.from_dict({name: saved[name] for name in GenerationConfig().to_dict() if name in saved})
     if search.max_length is None and search.max_new_tokens is None:
         search.max_length = model.generation_config.max_length
     model.generation_config = search

@@ -223,9 +223,9 @@ def build_block(inline: Sequence[tuple[str, str, str]]) -> Block:
 
 def move_space(block: Block, element: Inline) -> None:
     """Move a space before something without text at the end of an element, such as an image, into it."""
-    here, inner = len(block.text), [*descendants(element)]
-    first = next((each for each in inner if each.start == here), None)
-    if first is not None and element.start < here and block.text.endswith(" "):
+    here = len(block.text)
+    inner = [*descendants(element)] if block.text.endswith(" ") and element.start < here else []
+    if first := next((each for each in inner if each.start == here), None):
         block.text, first.opening = block.text[:-1], f" {first.opening}"
         for each in (element, *inner):
             each.start, each.end = min(each.start, here - 1), min(each.end, here - 1)

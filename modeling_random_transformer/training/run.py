@@ -70,7 +70,8 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
             trainer = _build_trainer(run, prepared, evaluation_only=is_trained)
             if is_trained:
                 load_average(trainer.accelerator.unwrap_model(trainer.model), [folder])
-                call_on_main_process(lambda: trainer.model.generation_config.save_pretrained(folder))
+                if run.model.lora_rank is None:  # an adapter has that of its base model
+                    call_on_main_process(lambda: trainer.model.generation_config.save_pretrained(folder))
             else:
                 steps, seconds = _train(run, trainer)
                 _average_checkpoints(run, trainer)

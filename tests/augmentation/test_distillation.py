@@ -280,6 +280,10 @@ def test_student_of_interpolated_translations(folder, tmp_path):
         ({"teacher": ["missing"]}, "teacher must be folders with a saved model and its tokenizer, got 'missing'."),
         ({"output": "teacher"}, "output_dir must be new or contain an earlier distillation"),
         (NO_TEST, "or test_file, must be one test set, got 0."),
+        (
+            NO_TEST | {f"validation_{side}_file": ["test.a", "test.b"] for side in ("source", "target")},
+            "or test_file, must be one test set, got 0.",
+        ),
         ({**ORIGINAL, "source_lang": "a", "target_lang": "b", "test_source_lang": "b", "test_target_lang": "a"},
          "source_lang and target_lang must be those of the test set in a distillation, got"),
         ({"train_temperature": 5.0}, "train_temperature must be unset in a distillation, got 5.0."),

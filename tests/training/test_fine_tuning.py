@@ -95,6 +95,13 @@ def test_a_lora_run_writes_a_scored_adapter(finished, adapter, tmp_path, monkeyp
     assert (options["r"], options["lora_alpha"], options["lora_dropout"]) == (2, 8, 0.1)
 
 
+def test_an_adapter_that_is_scored_again_has_no_generation_config(finished, tmp_path):
+    options = {**LORA, "max_steps": 1, "model_name_or_path": str(finished / "out")}
+    for beams in (1, 2):
+        result = run(finished, tmp_path / "out", **options, num_beams=beams)
+    assert not (result.folder / "generation_config.json").exists()  # that of the base model
+
+
 def test_a_lora_run_resumes(finished, tmp_path):
     options = {**LORA, "lora_dropout": 0.1, "ema_decay": 0.9, "average_last": 1, "r_drop_alpha": 1.0, **UNSCORED}
     whole = fine_tune(finished, tmp_path / "whole", **options, max_steps=4)
