@@ -89,7 +89,7 @@ EXERCISES = {
     10: Exercise(
         "What do the heads do, and why several?",
         "head_roles",
-        "The translator has twelve heads. Do you expect heads that look at the previous word, at the noun "
+        "The translator has 24 heads. Do you expect heads that look at the previous word, at the noun "
         "of an article, at the translated word? To name the tokens at two places, does one wide head "
         "suffice?",
         needs_model=True,

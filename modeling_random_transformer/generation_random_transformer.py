@@ -52,14 +52,8 @@ SUPPORTED_MODES = {
 }
 # Arguments of generate() that have no effect after the first pass. (The target's mask is checked by its values.)
 FIRST_PASS_ARGUMENTS = {
-    "attention_mask",
-    "decoder_attention_mask",
-    "encoder_outputs",
-    "inputs_embeds",
-    "labels",
-    "logits_to_keep",
-    "num_items_in_batch",
-    "use_cache",
+    *("attention_mask", "decoder_attention_mask", "encoder_outputs", "inputs_embeds"),
+    *("labels", "logits_to_keep", "num_items_in_batch", "use_cache"),
 }
 MIN_LENGTH_PROCESSORS = (MinLengthLogitsProcessor, MinNewTokensLengthLogitsProcessor)
 INITIAL_CAPACITY = 64  # of a KV cache, in tokens

@@ -18,7 +18,7 @@ from typing import Any
 
 import transformers
 
-from ..inference.loading import load_translator
+from ..inference.loading import load_models
 from ..inspection.explorer import explore
 from ..utils.atomic_files import write_atomically
 from ..utils.errors import reraise_as_value_error
@@ -60,7 +60,7 @@ def run(program: str, argv: Sequence[str]) -> None:
     """Write the page, and print its size."""
     arguments = Parser(program, __doc__).parse(Arguments, argv)
     transformers.logging.set_verbosity_error()  # warns about translations above max_position_embeddings
-    model, tokenizer = load_translator(arguments.model)
+    model, tokenizer = load_models([arguments.model], "float32", argument="FOLDER")
     search = {"num_beams": arguments.num_beams, "max_new_tokens": arguments.max_new_tokens}
     content = render(explore(model, tokenizer, arguments.sentence, **search)).encode()
     arguments.output.parent.mkdir(parents=True, exist_ok=True)

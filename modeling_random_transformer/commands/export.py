@@ -24,7 +24,7 @@ from typing import Any
 from ..data.readers import read_texts
 from ..data.sources import ParallelText, pairs_of
 from ..export.compare import SENTENCES, compare, folder_size
-from ..export.engines import ENGINES, MIN_POSITIONS, export_model, load_engine, token_names
+from ..export.engines import ENGINES, export_model, load_engine, table_positions, token_names
 from ..export.shortlist import lexical_shortlist, vmap
 from ..export.web import export_web_page
 from ..inference.loading import load_translator
@@ -145,7 +145,7 @@ def check_lengths(model: Any, tokenizer: Any, sentences: Sequence[str], engine: 
     lengths = [len(ids) for ids in tokenizer([prefix + text for text in sentences], verbose=False)["input_ids"]]
     limit, _ = source_limit(tokenizer, source_positions(model), None)
     if engine != "onnx":  # the others have a table of positions
-        limit = min(limit, max(model.config.max_position_embeddings, MIN_POSITIONS))
+        limit = min(limit, table_positions(model.config))
     longest = max(lengths)
     if longest > limit:
         found = f"sentence {lengths.index(longest) + 1} has {longest}"

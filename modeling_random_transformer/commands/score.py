@@ -155,14 +155,15 @@ def scores_of_files(arguments: Arguments) -> str:
 def write_report(arguments: Arguments, folder: Path, path: Path) -> None:
     """Write the report on a saved model."""
     from ..inspection.report import make_report
-    from ..training.checkpoints import newest_complete, state_of
+    from ..training.checkpoints import STATE, newest_complete, state_of
 
     test, training = arguments.corpus(*FILES[:2]), None
     if arguments.train_source_file is not None:
         training = arguments.corpus(*FILES[2:])
-    checkpoint = newest_complete(folder)
+        training.require_files()
+    checkpoint = newest_complete(folder) or folder
     about: dict[str, Any] = {"title": folder.resolve().name}
-    about["history"] = () if checkpoint is None else state_of(checkpoint).log_history
+    about["history"] = state_of(checkpoint).log_history if (checkpoint / STATE).is_file() else ()
     with arguments.load(from_file_to_file=False) as (model, tokenizer):
         made = make_report(model, tokenizer, test, training, **about, **arguments.text_options)
     write_atomically(path, [made.html().encode()])

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from ..data.readers import read_texts
 from ..serving import Settings, create_app, load_directions, serve
 from ..utils import DTYPES
 from .command_line import EngineArguments, Parser, existing_file
@@ -68,9 +69,9 @@ def read_keys(path: Path) -> list[str]:
     """The lines of a file that are not blank.
 
     Raises:
-        ValueError: there are none.
+        ValueError: there are none, or a line is not UTF-8.
     """
-    keys = [*filter(None, map(str.strip, path.read_text(encoding="utf-8-sig").splitlines()))]
+    keys = [*filter(None, map(str.strip, read_texts(path)))]
     if not keys:
         raise ValueError(f"--api_keys must be a file with at least one key, got {path}.")
     return keys

@@ -30,16 +30,9 @@ NAMES: NameTable = {
 }
 # fairseq's architectures with the same computation. Others, such as transformer_unidirectional, may have equal weights.
 ARCHITECTURES = (
-    "transformer",
-    "transformer_tiny",
-    "transformer_iwslt_de_en",
-    "transformer_wmt_en_de",
-    "transformer_wmt_en_de_big",
-    "transformer_wmt_en_de_big_t2t",
-    "transformer_vaswani_wmt_en_de_big",
-    "transformer_vaswani_wmt_en_fr_big",
-    "transformer_align",
-    "transformer_wmt_en_de_big_align",
+    *("transformer", "transformer_tiny", "transformer_iwslt_de_en", "transformer_align"),
+    *("transformer_wmt_en_de", "transformer_wmt_en_de_big", "transformer_wmt_en_de_big_t2t"),
+    *("transformer_vaswani_wmt_en_de_big", "transformer_vaswani_wmt_en_fr_big", "transformer_wmt_en_de_big_align"),
 )
 HINT = "(store 'transformer' if it only sets options of fairseq's transformer)"
 ARCH = Kind(f"one of {', '.join(ARCHITECTURES)} {HINT}", lambda name: name in ARCHITECTURES)
@@ -94,10 +87,7 @@ Languages = tuple[str, str]  # of the source and the target
 
 
 def from_fairseq(
-    checkpoint: str | Path | Mapping[str, Any],
-    *,
-    num_heads: int | None = None,
-    fairseq_ids: Rows | None = None,
+    checkpoint: str | Path | Mapping[str, Any], *, num_heads: int | None = None, fairseq_ids: Rows | None = None
 ) -> Converted:
     """Convert the weights of a fairseq `transformer`.
 

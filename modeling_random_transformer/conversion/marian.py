@@ -4,7 +4,6 @@ Pegasus and Blenderbot are the same architecture with pre-norm. `export/transfor
 opposite direction.
 """
 
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from functools import partial, reduce
@@ -17,7 +16,7 @@ from transformers import GenerationConfig, PreTrainedModel
 from transformers.activations import ACT2FN
 
 from ..tokenization_random_transformer import RandomTransformerTokenizer
-from ..utils import read_json
+from ..utils import read_json, write_json
 from ..utils.errors import format_names, format_value, reraise_as_value_error
 from ..utils.vocabulary import check_tokenizer
 from .embeddings import SOURCE, TARGET, check_ids, map_embeddings, map_position_tables
@@ -227,7 +226,3 @@ def check_marian_tokenizer(folder: Path, present: Sequence[str], settings: Mappi
             if vocabulary.get(token) != (expected := getattr(config, name)):
                 found = vocabulary.get(token)
                 raise ValueError(f"{path} must map {token} to {name} of config.json, {expected}, got {found}.")
-
-
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")

@@ -104,11 +104,7 @@ def from_marian_npz(model: str | Path, *, eos_token_id: int = 0, unk_token_id: i
 
 
 def convert_marian_npz(
-    model: str | Path,
-    output: str | Path,
-    *,
-    vocabs: Sequence[str | Path] = (),
-    spm: Sequence[str | Path] = (),
+    model: str | Path, output: str | Path, *, vocabs: Sequence[str | Path] = (), spm: Sequence[str | Path] = ()
 ) -> ConversionReport:
     """Convert a `.npz` file of Marian to a folder, with a `MarianTokenizer` if there are SentencePiece models.
 

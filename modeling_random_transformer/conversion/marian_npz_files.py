@@ -13,8 +13,8 @@ from typing import Any
 import yaml
 
 from ..tokenization_random_transformer import lines_of_files
+from ..utils import write_json
 from ..utils.errors import format_names, format_value
-from .marian import write_json
 from .sentencepiece import UNKNOWN, read_model
 from .untrusted import is_hidden, read_yaml
 from .weights import Converted

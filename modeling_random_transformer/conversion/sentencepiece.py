@@ -156,6 +156,7 @@ def _normalizer(spec: Any) -> normalizers.Normalizer:
         steps.append(normalizers.Replace(Regex(r"(?<=[^\x00-\x7f])(?=[^\x00-\x7f])"), SEPARATOR))
         steps.append(normalizers.Precompiled(spec.precompiled_charsmap))
         steps.append(normalizers.Replace(SEPARATOR, ""))
+        steps.append(normalizers.NFC())  # half-width letters and their marks, which the separator has kept apart
     if spec.remove_extra_whitespaces:
         steps.append(normalizers.Replace(Regex(" +"), " "))
         steps.append(normalizers.Replace(Regex(rf"\A |[ {SPACE}]+\z"), ""))

@@ -23,7 +23,8 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 from ..conversion.sentencepiece import BPE, BYTE, CONTROL, NORMAL, SPACE, UNIGRAM, UNKNOWN
 from ..inputs_random_transformer import tokenizer_languages
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
-from ..utils import read_json
+from ..tokenization_random_transformer import LANGUAGE_CODE
+from ..utils import read_json, write_json
 from ..utils.languages import language_name
 from .ctranslate2 import PENALTY, PREFIX, SEARCH, ParallelTranslator, build_spec, check_scores, write
 from .engines import LENGTH_PENALTY, Translate, read_search
@@ -63,8 +64,8 @@ def save(
     """
     source = source_lang or getattr(tokenizer, "src_lang", None) or getattr(tokenizer, "source_lang", None)
     target = target_lang or getattr(tokenizer, "tgt_lang", None) or getattr(tokenizer, "target_lang", None)
-    if source is None or target is None:
-        raise ValueError(f"source_lang and target_lang must be given for argos, got {source} and {target}.")
+    if not all(code and LANGUAGE_CODE.fullmatch(code) for code in (source, target)):  # parts of the names of files
+        raise ValueError(f"source_lang and target_lang must be codes such as 'en', got {source!r} and {target!r}.")
     check_scores(model, tokenizer)
     name = f"translate-{source}_{target}-1_0"
     with TemporaryDirectory() as scratch:
@@ -76,7 +77,7 @@ def save(
         metadata = {"package_version": "1.0", "argos_version": "1.9", "from_code": source, "to_code": target}
         metadata |= {"from_name": language_name(source), "to_name": language_name(target)}
         metadata |= {"target_prefix": TAG} if tokenizer_languages(tokenizer) else {}
-        (package / "metadata.json").write_text(json.dumps(metadata, indent=2))
+        write_json(package / "metadata.json", metadata)
         shutil.make_archive(str(folder / name), "zip", scratch)
     (folder / f"{name}.zip").rename(folder / f"{name}{SUFFIX}")
 

@@ -26,7 +26,7 @@ from ..inputs_random_transformer import check_choice, encode_texts
 from ..modeling_random_transformer import LearnedPositions, RandomTransformerForConditionalGeneration
 from ..utils import read_json
 from .compare import check_equal, compared_ids
-from .engines import LENGTH_PENALTY, MIN_POSITIONS, SearchOptions, Translate, read_search, token_names, vocabularies
+from .engines import LENGTH_PENALTY, SearchOptions, Translate, read_search, table_positions, token_names, vocabularies
 
 # By their names in transformers: those of CTranslate2's own converter, and others.
 ACTIVATIONS = _SUPPORTED_ACTIVATIONS | {
@@ -286,13 +286,13 @@ def pad_heads(attention: Any) -> None:
     """Pad the heads of all projections to the larger of `d_k` and `d_v` in place, which does not change the outputs."""
     config = attention.config
     for layer in (attention.q_proj, attention.k_proj, attention.v_proj):
-        layer.weight = nn.Parameter(pad_rows(layer.weight, config))
+        layer.weight = nn.Parameter(widen_heads(layer.weight, config))
         if layer.bias is not None:
-            layer.bias = nn.Parameter(pad_rows(layer.bias, config))
-    attention.out_proj.weight = nn.Parameter(pad_rows(attention.out_proj.weight.T, config).T)
+            layer.bias = nn.Parameter(widen_heads(layer.bias, config))
+    attention.out_proj.weight = nn.Parameter(widen_heads(attention.out_proj.weight.T, config).T)
 
 
-def pad_rows(weight: Tensor, config: Any) -> Tensor:
+def widen_heads(weight: Tensor, config: Any) -> Tensor:
     """Append rows of zeros to each head: `[heads · d_k or d_v, …]` → `[heads · width, …]`."""
     heads = weight.detach().unflatten(0, (config.num_heads, -1))
     zeros = heads.new_zeros(len(heads), max(config.d_k, config.d_v) - heads.shape[1], *heads.shape[2:])
@@ -304,7 +304,7 @@ def position_table(stack: Any) -> Tensor:
     config, positions = stack.config, stack.embed_positions
     if isinstance(positions, LearnedPositions):
         return positions.weight[config.position_offset :]
-    count = max(config.max_position_embeddings, MIN_POSITIONS)
+    count = table_positions(config)
     if positions is None:
         return torch.zeros(count, config.d_model)  # without a table the engine would add sinusoids
     return positions.encode(torch.arange(count))

@@ -21,7 +21,7 @@ from ..pipeline_random_transformer import ForcedPrefix
 from ..utils import ENGINES
 from ..utils.digests import model_digest
 from ..utils.errors import reraise_as_value_error
-from .engines import MIN_POSITIONS, engine_module, export_model, search_options, token_names
+from .engines import engine_module, export_model, search_options, table_positions, token_names
 
 logger = logging.get_logger(__name__)
 
@@ -108,8 +108,8 @@ class CTranslate2Engine:
 
     Its results equal those of the model up to rounding, except that beam search stops as with `early_stopping=True`,
     distributes the probability of forbidden tokens over the others, as with `renormalize_logits=True`, and excludes
-    that of a prefix from the score that the length penalty divides. The limit of the pipeline on new tokens is higher
-    (`ENGINE_LENGTH_STEP`).
+    that of a prefix from the score that the length penalty divides. Scores include the token that
+    `forced_eos_token_id` replaces. The limit of the pipeline on new tokens is higher (`ENGINE_LENGTH_STEP`).
 
     Args:
         folder: the exported model.
@@ -127,8 +127,7 @@ class CTranslate2Engine:
         self.target_ids = {token: i for i, token in enumerate(self.target)}
         self.exported = search_options(model.generation_config, config, ENGINE)
         self.computation = code_and_weights(model, model.modules())
-        positions = config.max_position_embeddings
-        self.positions = positions if config.position_embedding == "learned" else max(positions, MIN_POSITIONS)
+        self.positions = table_positions(config)
 
     def __deepcopy__(self, _: Any) -> "CTranslate2Engine":
         return self  # `changed_model` compares the copy with the export
@@ -166,12 +165,16 @@ class CTranslate2Engine:
 
     def unsupported_inputs(self, ids: Tensor | None, mask: Tensor | None, options: GenerationConfig) -> str | None:
         """A message about texts that the engine cannot translate; `None` if it can."""
-        if ids is None:
-            return "input_ids were not given"
+        if ids is None or not ids.numel():
+            return "no input_ids were given"
+        if ids.min() < 0 or ids.max() >= len(self.source):
+            return "input_ids were not in the vocabulary"
         if mask is None and (ids == options.pad_token_id).any():
             return "input_ids were given without attention_mask"
         if mask is not None and not mask.any(dim=1).all():
             return "a source is empty"
+        if mask is not None and (mask.long().diff(dim=1) > 0).any():
+            return "a source has padding before its last token"  # which is removed, so that positions would change
         longest = max(ids.shape[1], options.max_new_tokens)
         return f"{longest} tokens exceed its {self.positions} positions" if longest > self.positions else None
 
@@ -226,6 +229,8 @@ class CTranslate2Engine:
         )
         hypotheses = [hypothesis for result in results for hypothesis in result.hypotheses]
         found = [[search.start_token, *map(self.target_ids.__getitem__, hypothesis)] for hypothesis in hypotheses]
+        if (last := options.forced_eos_token_id) is not None:
+            found = [[*row[: options.max_new_tokens], last] if row[options.max_new_tokens :] else row for row in found]
         sequences = pad_ids(found, options.pad_token_id or 0)
         if not options.return_dict_in_generate:
             return sequences

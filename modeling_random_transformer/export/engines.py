@@ -17,7 +17,6 @@ from ..utils.vocabulary import check_tokenizer
 
 LENGTH_PENALTY = 0.6  # paper 6.1
 MAX_BATCH_TOKENS = 4096
-MIN_POSITIONS = 1024  # of tables of sinusoids, which the model computes for any length
 # Options of the generation config that change the result of a search and that only `generate()` computes, with values
 # that have no effect. `None` has none either.
 UNSUPPORTED: dict[str, Any] = {
@@ -33,6 +32,12 @@ UNSUPPORTED: dict[str, Any] = {
     "token_healing": False,
     "watermarking_config": None,
 }
+
+
+def table_positions(config: Any) -> int:
+    """Entries of a table of positions: at least 1,024 sinusoids, which the model computes for any length."""
+    positions = config.max_position_embeddings
+    return positions if config.position_embedding == "learned" else max(positions, 1024)
 
 
 def length_penalty_of(options: GenerationConfig) -> float:

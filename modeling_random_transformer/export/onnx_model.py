@@ -46,7 +46,7 @@ class OnnxEncoder(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **_: Any) -> EncodedSource:
         """Ids and mask `[sources, source_len]`, 1 for tokens and 0 for padding."""
-        check_length(self.config, input_ids.shape[1])
+        check_tokens(self.config, "input_ids", input_ids, input_ids.shape[1])
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         inputs = {"input_ids": input_ids.numpy(), "attention_mask": mask.long().numpy()}
         return EncodedSource(tuple(self.session.run(None, inputs)))
@@ -113,7 +113,7 @@ class OnnxModel(RandomTransformerPreTrainedModel, RandomTransformerGenerationMix
             Logits `[batch, new_len, vocab_size]`, and the cache if it is used.
 
         Raises:
-            ValueError: an input is missing, or longer than the learned positions.
+            ValueError: an input is missing, longer than the learned positions, or outside the vocabulary.
         """
         if decoder_input_ids is None or (input_ids is None and encoder_outputs is None):
             raise ValueError("decoder_input_ids and one of input_ids and encoder_outputs must be given.")
@@ -124,7 +124,8 @@ class OnnxModel(RandomTransformerPreTrainedModel, RandomTransformerGenerationMix
         if attention_mask is None:
             attention_mask = torch.ones(sources, source[0].shape[2])
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache()) if past_key_values is None else past_key_values
-        check_length(self.config, cache.get_seq_length() + decoder_input_ids.shape[1])
+        length = cache.get_seq_length() + decoder_input_ids.shape[1]
+        check_tokens(self.config, "decoder_input_ids", decoder_input_ids, length)
         inputs = {
             "decoder_input_ids": group_rows(decoder_input_ids, sources),
             "attention_mask": attention_mask.long().numpy(),
@@ -148,11 +149,13 @@ class OnnxModel(RandomTransformerPreTrainedModel, RandomTransformerGenerationMix
         return {name: group_rows(part, sources) for name, part in zip(names, parts, strict=True)}
 
 
-def check_length(config: RandomTransformerConfig, length: int) -> None:
-    """Raise the same ValueError as the model. The error of the graph would name a node."""
-    limit = config.max_position_embeddings
+def check_tokens(config: RandomTransformerConfig, name: str, ids: Tensor, length: int) -> None:
+    """Raise the same ValueErrors as the model. The error of a graph would name a node, and it accepts negative ids."""
+    limit, last = config.max_position_embeddings, config.vocab_size - 1
     if config.position_embedding == "learned" and length > limit:
         raise ValueError(f"sequence length must be at most max_position_embeddings={limit}, got {length}.")
+    if ids.numel() and (ids.min() < 0 or ids.max() > last):
+        raise ValueError(f"{name} must be in the vocabulary, 0 to {last}, got ids from {ids.min()} to {ids.max()}.")
 
 
 def group_rows(tensor: Tensor, sources: int) -> np.ndarray:

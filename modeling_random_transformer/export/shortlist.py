@@ -25,7 +25,6 @@ def lexical_shortlist(
     Args:
         pairs: parallel sentences, such as the training corpus; the first 20 million pairs of tokens are used.
         tokenizer: the tokenizer of the model.
-        languages: the languages of the sentences; `None` for those of the tokenizer.
         size: number of target tokens per source token.
 
     Returns:

@@ -15,13 +15,13 @@ from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..configuration_random_transformer import RandomTransformerConfig
-from ..conversion.marian import CLASSES, COMMON_FIELDS, LAYER_NORM_EPS, OPTIONS, SAME, SETTINGS, NativeClass, write_json
+from ..conversion.marian import CLASSES, COMMON_FIELDS, LAYER_NORM_EPS, OPTIONS, SAME, SETTINGS, NativeClass
 from ..inputs_random_transformer import check_choice, tokenizer_languages
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ..tokenization_random_transformer import RandomTransformerTokenizer
-from ..utils import read_json
+from ..utils import read_json, write_json
 from .compare import check_equal, compared_ids
-from .engines import MIN_POSITIONS, Translate, first_token, translate_fn
+from .engines import Translate, first_token, table_positions, translate_fn
 
 # Modules by their axis of `d_model`: those that read the residual stream, and those that write to it.
 READING = ("shared", "embed_tokens", "lm_head", "q_proj", "k_proj", "v_proj", "fc1")
@@ -113,9 +113,7 @@ def native_options(config: RandomTransformerConfig, native: NativeClass) -> dict
     options = {option.name: getattr(config, option.fields[0]) for option in OPTIONS if option.fields}
     options |= {name: getattr(config, name) for name in (*COMMON_FIELDS, "vocab_size", "tie_word_embeddings")}
     options |= {name: options[other] for name, other in SAME}
-    options["max_position_embeddings"] = config.max_position_embeddings
-    if native.position_embedding == "sinusoidal":  # a table, but not a limit of the model
-        options["max_position_embeddings"] = max(config.max_position_embeddings, MIN_POSITIONS)
+    options["max_position_embeddings"] = table_positions(config)
     if native.norm_order == "post":
         options["share_encoder_decoder_embeddings"] = config.share_embeddings
     if prefix := getattr(config, "prefix", None):

@@ -31,15 +31,8 @@ from .sentences import SentenceSplitter
 EXCLUDED = -1e6
 # Options of the pipeline and of `generate()` that are not allowed, because they would change the type of the output.
 RESERVED = (
-    "batch_size",
-    "decoder_input_ids",
-    "device",
-    "max_length",
-    "num_return_sequences",
-    "return_dict_in_generate",
-    "return_key",
-    "return_tokens",
-    "streamer",
+    *("batch_size", "decoder_input_ids", "device", "max_length", "num_return_sequences"),
+    *("return_dict_in_generate", "return_key", "return_tokens", "streamer"),
 )
 
 
@@ -294,10 +287,7 @@ def translate(
 
 
 def translate_stream(
-    texts: Iterable[str],
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    **options: Any,
+    texts: Iterable[str], model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **options: Any
 ) -> Iterator[str]:
     """`translate` for any number of texts: a lazy iterator that reads one chunk at a time.
 

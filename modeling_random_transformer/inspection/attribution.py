@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .paths import SUB_LAYERS, find_stacks
+from .paths import find_stacks, layer_norms
 
 
 def logit_attribution(model: Any, recorded: Mapping[str, Tensor], tokens: Tensor) -> dict[str, Tensor]:
@@ -18,7 +18,7 @@ def logit_attribution(model: Any, recorded: Mapping[str, Tensor], tokens: Tensor
     explains why one was preferred to the other.
 
     Args:
-        model: a translation model.
+        model: a translation model or a language model.
         recorded: the `trace` of its forward pass, of all layers and heads.
         tokens: ids of `k` tokens for each position, `[batch, target_len, k]`.
 
@@ -28,9 +28,14 @@ def logit_attribution(model: Any, recorded: Mapping[str, Tensor], tokens: Tensor
 
     Raises:
         KeyError: a layer or a head was not recorded.
+        ValueError: a projection is quantized or has an adapter, so that its weights are not what it computes.
     """
+    for name, module in model.named_modules():
+        if name.endswith(("lm_head", "out_proj")) and type(module) is not nn.Linear:
+            raise ValueError(f"{name} must be nn.Linear (merge adapters, dequantize), got {type(module).__name__}.")
     rows = model.lm_head.weight[tokens]
-    values = {part: torch.einsum("btd,btkd->btk", vector, rows) for part, vector in sum_of(model, recorded).items()}
+    parts = sum_of(model, recorded).items()
+    values = {part: torch.einsum("btd,btkd->btk", vector, rows.to(vector)) for part, vector in parts}
     if model.lm_head.bias is not None:
         values["biases"] = values["biases"] + model.lm_head.bias[tokens]
     return values
@@ -44,7 +49,7 @@ def logit_lens(model: Any, recorded: Mapping[str, Tensor]) -> Iterator[tuple[str
     """
     stack = find_stacks(model)["decoder"]
     after = "layer_norm" if model.config.norm_order == "post" else "residual"
-    paths = [f"decoder.layers.{i}.{name}" for i in range(len(stack.layers)) for name in SUB_LAYERS.values()]
+    paths = [f"decoder.layers.{i}.{name}" for i, layer in enumerate(stack.layers) for name in layer_norms(layer)]
     states = {path: recorded[f"{path}.{after}"] for path in paths}
     for path, state in {"decoder.embedding": recorded["decoder.embedding.sum"], **states}.items():
         yield path, model.lm_head(stack.layer_norm(state))
@@ -57,14 +62,14 @@ def sum_of(model: Any, recorded: Mapping[str, Tensor]) -> dict[str, Tensor]:
     parts = {"decoder.embedding.token": scaled, "decoder.embedding.position": summed - scaled}
     parts["biases"] = torch.zeros_like(scaled)
     for index, layer in enumerate(stack.layers):
-        for norm, name in SUB_LAYERS.items():
+        for name, norm in layer_norms(layer).items():
             path = f"decoder.layers.{index}.{name}"
             if name == "ffn":
                 parts[path] = recorded[f"{path}.output"]
             else:
                 add_heads(parts, path, getattr(layer, name).out_proj, recorded, config)
             if config.norm_order == "post":
-                normalize(parts, getattr(layer, norm), recorded[f"{path}.variance"])
+                normalize(parts, norm, recorded[f"{path}.variance"])
     if isinstance(stack.layer_norm, nn.LayerNorm):
         normalize(parts, stack.layer_norm, recorded["decoder.final.variance"])
     return parts

@@ -63,19 +63,25 @@ def record_search(model: Any, inputs: Any, num_beams: int, **options: Any) -> tu
 
     Returns:
         The output of `generate()` with `return_dict_in_generate=True`, and the candidates, parents before children.
+
+    Raises:
+        ValueError: there are several sources.
     """
+    if (sources := len(inputs["input_ids"])) != 1:
+        raise ValueError(f"inputs must be one row, got {sources}.")
     recorder = SearchRecorder(model.config.decoder_layers)
     options |= {"num_beams": num_beams, "do_sample": False, "return_dict_in_generate": True, "output_scores": True}
     with instrument(model, recorder):
         outputs = model.generate(**inputs, **options, logits_processor=LogitsProcessorList([recorder]))
-    end_ids = torch.tensor(model.generation_config.eos_token_id).view(-1)
-    places = {as_key(trim_padding(ids.cpu(), end_ids)): place for place, ids in enumerate(outputs.sequences)}
+    used, _ = model._prepare_generation_config(options.pop("generation_config", None), **options)
+    end_ids = torch.tensor(used.eos_token_id).view(-1)
+    places = {(*trim_padding(ids, end_ids).tolist(),): place for place, ids in enumerate(outputs.sequences.cpu())}
     scores = outputs.scores if num_beams > 1 else [logits.log_softmax(-1) for logits in outputs.scores]
     found = list_candidates(recorder, scores, places, set(end_ids.tolist()))
-    penalty = options.get("length_penalty", model.generation_config.length_penalty)
+    penalty = 1.0 if used.length_penalty is None else used.length_penalty
     for one in found[1:]:
         if one.place is not None or one.id in end_ids:
-            one.score = one.total / one.depth ** (1.0 if penalty is None else penalty)
+            one.score = one.total / one.depth**penalty
     return outputs, found
 
 
@@ -105,7 +111,7 @@ class SearchRecorder(Observer):
             self.weights[-1].append(value[:, -1].detach().clone())
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        self.hypotheses.append({as_key(ids): row for row, ids in enumerate(input_ids)})
+        self.hypotheses.append({(*ids,): row for row, ids in enumerate(input_ids.tolist())})
         return scores
 
     def attention(self, step: int) -> Tensor:
@@ -164,10 +170,6 @@ def best_continuations(totals: dict[Ids, float], rows: Tensor, count: int) -> It
     for index in sums.flatten().topk(min(count, int(sums.isfinite().sum()))).indices.tolist():
         beam, token = divmod(index, rows.shape[1])
         yield (*prefixes[beam], token), rows[beam, token].item()
-
-
-def as_key(ids: Tensor) -> Ids:
-    return (*ids.tolist(),)
 
 
 def trim_padding(ids: Tensor, end_ids: Tensor) -> Tensor:

@@ -28,10 +28,12 @@ def explore(model: Any, tokenizer: Any, sentence: str, num_beams: int, **options
         The data of the page, in types that JSON supports.
 
     Raises:
-        ValueError: tracing does not support the model, or the sentence exceeds its positions.
+        ValueError: tracing does not support the model, or the sentence is longer than `tokenizer.model_max_length`.
     """
     model = model.eval()
     inputs = encode_texts(tokenizer, sentence, return_tensors="pt")
+    if (length := inputs["input_ids"].shape[1]) > tokenizer.model_max_length:
+        raise ValueError(f"sentence must have at most {tokenizer.model_max_length} tokens, got {length}.")
     outputs, candidates = record_search(model, inputs, num_beams, num_return_sequences=num_beams, **options)
     best = trim_padding(outputs.sequences[0], torch.tensor(model.generation_config.eos_token_id).view(-1))
     with torch.no_grad(), trace(model) as recorded:

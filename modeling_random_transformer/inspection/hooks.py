@@ -14,7 +14,7 @@ from transformers.masking_utils import eager_mask
 
 from ..modeling_random_transformer import eager_attention_forward, ungroup_weights
 from ..ops_random_transformer import masked_softmax
-from .paths import SUB_LAYERS, find_stacks
+from .paths import find_stacks, layer_norms
 
 TRACED = "random_transformer_traced"  # name of the instrumented attention in transformers' registry
 HEAD_VALUES = ("query", "key", "value", "scores", "scaled_scores", "mask", "weights", "output")
@@ -222,7 +222,7 @@ class HookManager:
 
     def hook_layer(self, path: str, layer: Any) -> None:
         """Pass the values of the sub-layers, and of "Add & Norm" around each (paper Figure 1)."""
-        norms = {name: getattr(layer, norm) for norm, name in SUB_LAYERS.items() if hasattr(layer, norm)}
+        norms = layer_norms(layer)
         pre_norm, previous = layer.config.norm_order == "pre", None
         for name, norm in norms.items():
             # The input of a norm is the sum of a residual connection: this one's (post-norm) or the previous one's.
@@ -296,6 +296,8 @@ class HookManager:
         most_probable = probabilities.argmax(-1)
         choice = self.pass_value("choice", most_probable)
         if choice is not most_probable:
+            if not 0 <= choice.min() <= choice.max() < logits.shape[-1]:
+                raise ValueError(f"the value of 'choice' must be ids below {logits.shape[-1]}, got {choice.tolist()}.")
             lowest = torch.full_like(logits, torch.finfo(logits.dtype).min)
             logits = lowest.scatter(-1, choice[..., None], 0.0)
         return logits

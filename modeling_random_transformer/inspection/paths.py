@@ -50,6 +50,11 @@ def find_stacks(model: PreTrainedModel) -> dict[str, Any]:
     return {"decoder" if stack.layers[0].self_attn.is_causal else "encoder": stack for stack in stacks}
 
 
+def layer_norms(layer: Any) -> dict[str, Any]:
+    """The layer norm of each sub-layer of a layer, by the name of the sub-layer in a path."""
+    return {name: getattr(layer, norm) for norm, name in SUB_LAYERS.items() if hasattr(layer, norm)}
+
+
 class Step(NamedTuple):
     """A recorded value, described.
 

@@ -6,6 +6,7 @@
 The functions need the extra `train`.
 """
 
+import heapq
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -141,9 +142,8 @@ def make_report(
         languages: dict[str, Any] = {name: options[name] for name in ("src_lang", "tgt_lang") if name in options}
         flags: dict[str, Any] = {"progress": progress, "truncation": True, **languages}
         losses = highest_losses(training, score_pairs(model, tokenizer, pairs_of([training]), **flags))
-    return Report(
-        title, scores_of(examples), groups, problems(examples, tokenizer), worst, losses, curves(history)
-    )  # fmt: skip
+    suspicious = problems(examples, tokenizer)
+    return Report(title, scores_of(examples), groups, suspicious, worst, losses, curves(history))
 
 
 def words(text: str) -> list[str]:
@@ -202,7 +202,7 @@ def highest_losses(training: Corpus, scores: Iterable[PairScore]) -> list[tuple[
     """The training pairs with the highest loss per token, see `Report`, by the scores of all pairs."""
     scored = zip(valid_lines([training]), scores, strict=True)
     rows = ((-score.log_probability / score.tokens, line.number, line.source, line.target) for line, score in scored)
-    return sorted(rows, reverse=True)[:WORST]
+    return heapq.nlargest(WORST, rows)
 
 
 def curves(history: Iterable[dict[str, Any]]) -> dict[str, list[tuple[float, float]]]:

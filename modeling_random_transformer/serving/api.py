@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+from collections import Counter
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from starlette.routing import Route
 
 from .. import __version__
 from ..inputs_random_transformer import TextError
+from ..utils.errors import format_names
 from ..utils.languages import language_name
 from .batches import Batcher, QueueFullError
 from .directions import Direction
@@ -79,6 +81,7 @@ def create_app(directions: Sequence[Direction], settings: Settings | None = None
     batcher = Batcher(settings.max_waiting, metrics.batches.observe)
     metrics.waiting.set_function(lambda: batcher.waiting)
     keys = {digest(key) for key in settings.api_keys}
+    by_codes = directions_by_codes(directions)
 
     @asynccontextmanager
     async def run_batcher(_: FastAPI) -> AsyncIterator[None]:
@@ -89,21 +92,24 @@ def create_app(directions: Sequence[Direction], settings: Settings | None = None
     app = FastAPI(title="random-transformer", version=__version__, lifespan=run_batcher)
     if settings.cors_origins:
         app.add_middleware(CORSMiddleware, allow_origins=settings.cors_origins, allow_methods=["GET", "POST"])
-    app.add_middleware(
-        RequestBodyLimitMiddleware, max_body_size=settings.max_characters * BYTES_PER_CHARACTER + OTHER_BYTES
-    )
+    max_bytes = settings.max_characters * BYTES_PER_CHARACTER + OTHER_BYTES
+    app.add_middleware(RequestBodyLimitMiddleware, max_body_size=max_bytes)
     app.add_middleware(CountRequests, metrics=metrics)
     add_error_handlers(app)
 
     @app.post("/translate", response_model=TranslateResponse, openapi_extra={"requestBody": request_body()})
     async def translate_texts(request: Request) -> JSONResponse:
         """Translate a text or an HTML document, or a list of them."""
-        given = await read_request(request)
+        given = await read_request(request, max_bytes)
         if keys and digest(given.api_key) not in keys:
             raise HTTPException(403, "api_key must be a valid key.")
         texts = [given.q] if isinstance(given.q, str) else given.q
         check_size(texts, settings)
-        direction = find_direction(directions, given.source, given.target)
+        if (direction := by_codes.get((given.source, given.target))) is None:
+            allowed = format_names(f"{source} → {target}" for source, target in by_codes)
+            raise ValueError(
+                f"source and target must be one of {allowed}, got {given.source!r:.60} → {given.target!r:.60}."
+            )
         translate = direction.translate_html if given.format == "html" else direction.translate
         translations = await unless_disconnected(request, batcher.submit(translate, texts))
         metrics.characters.inc(sum(map(len, texts)))
@@ -138,13 +144,11 @@ def describe_languages(directions: Sequence[Direction]) -> list[dict[str, Any]]:
     return [{"code": code, "name": language_name(code), "targets": found} for code, found in targets.items()]
 
 
-def find_direction(directions: Sequence[Direction], source: str, target: str) -> Direction:
-    """The direction of these codes."""
-    found = [each for each in directions if source in (each.source, "auto") and each.target == target]
-    if len(found) != 1:
-        pairs = ", ".join(f"{each.source} → {each.target}" for each in directions)
-        raise ValueError(f"source and target must be one of {pairs}, got {source!r:.60} → {target!r:.60}.")
-    return found[0]
+def directions_by_codes(directions: Sequence[Direction]) -> dict[tuple[str, str], Direction]:
+    """The directions by source and target; the source may be `auto` if it is the only one of its target."""
+    found = {(each.source, each.target): each for each in directions}
+    sources = Counter(target for _, target in found)
+    return found | {("auto", each.target): each for each in directions if sources[each.target] == 1}
 
 
 def digest(key: str) -> bytes:
@@ -160,12 +164,12 @@ def check_size(texts: Sequence[str], settings: Settings) -> None:
         raise ValueError(f"q must have at most {settings.max_characters} characters, got {size}.")
 
 
-async def read_request(request: Request) -> TranslateRequest:
+async def read_request(request: Request, max_bytes: int) -> TranslateRequest:
     """Read JSON or a form, as clients of LibreTranslate send."""
     async with asyncio.timeout(BODY_SECONDS):
-        if not request.headers.get("content-type", "").startswith(FORMS):
+        if not request.headers.get("content-type", "").lower().startswith(FORMS):
             return TranslateRequest.model_validate_json(await request.body())
-        async with request.form() as form:
+        async with request.form(max_fields=max_bytes, max_part_size=max_bytes) as form:  # the body has this limit
             given = {name: form.getlist(name) for name in form}
     return TranslateRequest.model_validate({name: each if each[1:] else each[0] for name, each in given.items()})
 
@@ -197,7 +201,7 @@ def add_error_handlers(app: FastAPI) -> None:
         headers = {"Retry-After": str(error.seconds)} if isinstance(error, QueueFullError) else None
         return JSONResponse({"error": message}, status, headers)
 
-    for kind in (Exception, ValueError, HTTPException, QueueFullError, TimeoutError):
+    for kind in (Exception, RuntimeError, ValueError, HTTPException, QueueFullError, TimeoutError):
         app.add_exception_handler(kind, answer)
 
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
 
+from ..inputs_random_transformer import TextError
+
 logger = logging.getLogger(__name__)
 
 Translate = Callable[[Sequence[str]], list[str]]
@@ -78,7 +80,9 @@ class Batcher:
         return sum(job.waiting for job in self.jobs)
 
     def submit(self, translate: Translate, texts: Sequence[str]) -> "asyncio.Future[list[str]]":
-        """The future of the translations of a request's texts, or of what `translate` raises for one of them.
+        """The future of the translations of a request's texts.
+
+        Its exception is the `TextError` that `translate` raises for one of them, or a `RuntimeError`.
 
         Args:
             translate: called with texts of one or more requests, in a thread of its own; returns the translations.
@@ -102,6 +106,8 @@ class Batcher:
 
     async def run(self) -> None:
         """Translate what waits, until this task is cancelled."""
+        self.filled = asyncio.Event()  # of this event loop: an application can be started again
+        self.filled.set()
         with ThreadPoolExecutor(1, "translate") as thread:
             while True:
                 await self.filled.wait()
@@ -154,12 +160,16 @@ class Batcher:
 
 
 def translate_each(translate: Translate, texts: Sequence[str]) -> list[str | Exception]:
-    """The translations of texts. If some cannot be translated, the error takes the place of the translation."""
+    """The translations of texts. If some cannot be translated, the error takes the place of the translation.
+
+    Others than a `TextError` are logged, and replaced by one without details.
+    """
     try:
         return [*translate(texts)]
     except Exception as error:
         if len(texts) > 1:
             return [result for text in texts for result in translate_each(translate, [text])]
-        if not isinstance(error, ValueError):
-            logger.exception("A text was not translated.")
-        return [error]
+        if isinstance(error, TextError):
+            return [error]
+        logger.exception("A text was not translated.")
+        return [RuntimeError("The text was not translated.")]

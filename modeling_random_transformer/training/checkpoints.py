@@ -102,7 +102,7 @@ def newest_complete(run: str | os.PathLike) -> Path | None:
 
 
 def state_of(checkpoint: Path) -> TrainerState:
-    """The state of the trainer in a complete checkpoint."""
+    """The state of the trainer in a complete checkpoint or in another folder."""
     return TrainerState.load_from_json(str(checkpoint / STATE))
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,6 +31,11 @@ def read_json(path: str | PathLike) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"{path} must contain a JSON object, got {type(content).__name__}.")
     return content
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write an object to a JSON file."""
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")
 
 
 def file_digest(path: Path) -> str:

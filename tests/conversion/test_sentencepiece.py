@@ -27,7 +27,14 @@ TEXTS = [
     *(unicodedata.normalize("NFD", text) for text in CORPUS),
     *("", " ", "   ", " a ", "a  b", "\ta\t\tb", "one\ntwo ", "a\u3000b\xa0c\u200bd"),
     *("▁", "▁the", "the▁dog", " ▁ x ▁ "),
-    *("日本語のﾃｷｽﾄ", "한국어 텍스트", unicodedata.normalize("NFD", "한국어"), "ﬁne ½ № ™ … ﷺ", "Việt Nam ngữ"),
+    *(
+        "日本語のﾃｷｽﾄ",
+        "ｶﾞ ﾊﾟﾝ テﾞ ﾃﾞｰﾀ ｺﾝﾋﾟｭｰﾀ ﾡￂ",
+        "한국어 텍스트",
+        unicodedata.normalize("NFD", "한국어"),
+        "ﬁne ½ № ™ … ﷺ",
+        "Việt Nam ngữ",
+    ),
     *("👩‍👩‍👧‍👦 🏳️‍🌈 🇩🇪 👍🏽", "e\u20e3 #️⃣", "\u0600\u06dd", "\ufeffbom \u00ad soft", "\U0001d400\U0001d538"),
     *("<s", "< / s >", "the <bt> dog", "<bt>the", "the<bt>", "<bt>", "@@ the@@@dog", "�", "a<b>c", "x\x01\x7fy"),
 ]

@@ -102,8 +102,12 @@ def test_languages_of_the_tokenizer(tmp_path):
 def test_what_argos_translate_does_not_support(tmp_path):
     model, tokenizer = exportable()
     options = {"engine": "argos", "source_lang": "en", "target_lang": "es"}
-    with pytest.raises(ValueError, match="source_lang and target_lang must be given for argos, got en and None"):
+    with pytest.raises(ValueError, match="source_lang and target_lang must be codes such as 'en', got 'en' and None"):
         export_model(model, tokenizer, tmp_path / "out", **options | {"target_lang": None})
+    for code in ("../../escaped", "en/gb", "en gb"):
+        with pytest.raises(ValueError, match=f"must be codes such as 'en', got '{code}' and 'es'"):
+            export_model(model, tokenizer, tmp_path / "out", **options | {"source_lang": code})
+    assert not list(tmp_path.iterdir())
     model.generation_config.no_repeat_ngram_size = 3
     with pytest.raises(ValueError, match="no_repeat_ngram_size must not be set for Argos Translate, got 3"):
         export_model(model, tokenizer, tmp_path / "out", **options)

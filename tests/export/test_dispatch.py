@@ -60,6 +60,7 @@ COMPUTED = {
     "min_new_tokens": {"num_beams": 1, "min_new_tokens": 6},
     "no_repeat_ngram_size": {"num_beams": 1, "no_repeat_ngram_size": 2},
     "longest": {"num_beams": 1, "max_new_tokens": 3},
+    "longest, then the end": {"num_beams": 1, "max_new_tokens": 3, "forced_eos_token_id": 2},
 }
 
 
@@ -124,6 +125,20 @@ def test_model_computes_other_requests(reason, models, reasons):
     found = list(translate_n_best(texts, engine, tokenizer, **options))
     assert found == list(translate_n_best(texts, model, tokenizer, **options))
     assert set(reasons) == {f"generate() runs the model, not CTranslate2: {reason}."}
+
+
+def test_left_padding(models, reasons):
+    model, engine, tokenizer = models
+    batch = tokenizer(TEXTS[:4], padding=True, return_tensors="pt")
+    flipped = {name: rows.flip(1) for name, rows in batch.items()}
+    assert torch.equal(engine.generate(**flipped, **SHORT), model.generate(**flipped, **SHORT))
+    assert reasons == ["generate() runs the model, not CTranslate2: a source has padding before its last token."]
+
+
+@pytest.mark.parametrize("token", [-1, 9999])
+def test_token_outside_of_the_vocabulary(token, models):
+    with pytest.raises(ValueError, match=f"input_ids must be in the vocabulary, 0 to .*, got ids from .*{token}"):
+        models[1].generate(torch.tensor([[5, token]]), attention_mask=torch.ones(1, 2), max_new_tokens=3)
 
 
 def train_encoder(model):

@@ -119,6 +119,14 @@ def test_invalid_inputs(exported):
         engine(random_ids(2, 3))
     with pytest.raises(ValueError, match=r"cache_implementation must be None or 'dynamic' for ONNX.* got 'static'"):
         engine.generate(random_ids(2, 3), cache_implementation="static")
+    for token in (-1, 9999):
+        other = torch.tensor([[5, token]])
+        for name, inputs in (
+            ("input_ids", (other, None, other[:, :1])),
+            ("decoder_input_ids", (other[:, :1], None, other)),
+        ):
+            with pytest.raises(ValueError, match=f"^{name} must be in the vocabulary, 0 to .*, got ids from .*{token}"):
+                engine(*inputs)
 
 
 def test_maximum_length(exported):

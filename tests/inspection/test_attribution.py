@@ -2,9 +2,12 @@
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 
+from modeling_random_transformer import RandomTransformerForCausalLM
 from modeling_random_transformer.inspection import intervene, trace
 from modeling_random_transformer.inspection.attribution import logit_attribution, logit_lens
+from modeling_random_transformer.quantization_random_transformer import Int8Linear
 from tests.helpers.models import padded_batch, random_ids, tiny_model
 
 CONFIGURATIONS = (
@@ -36,6 +39,30 @@ def test_parts_sum_to_the_logits(overrides):
     torch.testing.assert_close(sum(values.values()), logits, rtol=0, atol=1e-4)
     contrast = sum(value[..., 7] - value[..., 5] for value in values.values())
     torch.testing.assert_close(contrast, logits[..., 7] - logits[..., 5], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("norm_order", ["pre", "post"])
+def test_language_models_and_half_precision(norm_order):
+    model = RandomTransformerForCausalLM(tiny_model(norm_order=norm_order).config).eval()
+    for dtype, tolerance in ((torch.float32, 1e-4), (torch.bfloat16, 0.1)):
+        model.to(dtype)
+        with torch.no_grad(), trace(model) as recorded:
+            logits = model(random_ids(2, 4)).logits
+            tokens = torch.arange(model.config.vocab_size).expand(logits.shape)
+            values = logit_attribution(model, recorded, tokens)
+            *_, (_, last) = logit_lens(model, recorded)
+        assert not any("encoder_attn" in path for path in values)
+        torch.testing.assert_close(sum(values.values()).float(), logits.float(), rtol=0, atol=tolerance)
+        torch.testing.assert_close(last, logits)
+
+
+def test_adapters_and_quantized_weights_are_errors():
+    lora = LoraConfig(target_modules=["out_proj"], init_lora_weights=False)
+    quantized = tiny_model()
+    quantized.lm_head = Int8Linear(quantized.config.d_model, quantized.config.vocab_size, bias=False)
+    for model, name in ((get_peft_model(tiny_model(), lora), "out_proj"), (quantized, "lm_head")):
+        with trace(model) as recorded, pytest.raises(ValueError, match=rf"{name} must be nn.Linear \(merge adapters"):
+            logit_attribution(model, recorded, torch.zeros(1, 1, 1, dtype=torch.long))
 
 
 def test_a_head_of_the_last_layer_has_its_own_part():

@@ -1,5 +1,6 @@
 """The candidates of a beam search, compared with `generate()`."""
 
+import copy
 import itertools
 
 import pytest
@@ -89,6 +90,20 @@ def test_statuses_occur(translator, tokenizer):
             for one in record_search(translator, inputs, **{"num_beams": 4, "max_new_tokens": 9, **options})[1]
         }
     assert statuses == {"kept", "finished", "low", "late", "displaced", "stopped"}
+
+
+def test_options_of_a_generation_config(translator, tokenizer):
+    inputs = tokenizer([SENTENCE], return_tensors="pt")
+    own = copy.deepcopy(translator.generation_config)
+    own.update(length_penalty=2.0, max_new_tokens=8, num_beams=2, num_return_sequences=2)
+    outputs, found = record_search(translator, inputs, num_beams=2, generation_config=own)
+    scores = {one.place: one.score for one in found if one.place is not None}
+    torch.testing.assert_close(torch.tensor([scores[0], scores[1]]), outputs.sequences_scores)
+
+
+def test_several_sources_are_an_error(translator, tokenizer):
+    with pytest.raises(ValueError, match="inputs must be one row, got 2"):
+        record_search(translator, tokenizer([SENTENCE, "the boy"], padding=True, return_tensors="pt"), num_beams=2)
 
 
 def test_cross_attention_of_a_candidate(translator, tokenizer):

@@ -284,6 +284,7 @@ def test_page_size_of_a_long_sentence(tokenizer):
         (["nowhere", "a"], "FOLDER: must contain a saved model, got 'nowhere'"),
         (["FOLDER", " "], "sentence must be a text that is not blank, got ' '"),
         (["FOLDER", "a", "--output", "."], "--output must be a file, got ."),
+        (["FOLDER", "hello " * 3000], "sentence must have at most"),
     ],
 )
 def test_invalid_arguments(arguments, message, translator_folder, capsys):

@@ -300,6 +300,8 @@ def test_nothing_remains_after_an_error():
         ({"logits": "0"}, r"replacements\['logits'\] must be a number, a tensor or a function, got str"),
         ({"encoder.output": torch.zeros(7, 16)}, r"encoder.output' must have shape \[2, 6, 16\], got \[7, 16\]"),
         ({"encoder.output": lambda _: None}, "must return a tensor or a number, got NoneType"),
+        ({"choice": 99999}, "the value of 'choice' must be ids below"),
+        ({"choice": -1}, r"the value of 'choice' must be ids below .*, got \[\[-1"),
     ],
 )
 def test_invalid_replacements(replacements, message):

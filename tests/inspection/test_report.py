@@ -2,6 +2,7 @@
 
 import html
 import re
+import shutil
 
 import pytest
 
@@ -114,6 +115,21 @@ def test_the_command_writes_the_report_of_a_trained_model(tmp_path):
     assert "<h2>Training loss by step</h2>" in page
     assert "chrF++ by step" in page
     assert "highest loss" not in page  # without a training set
+    [checkpoint, *_] = (tmp_path / "out").glob("checkpoint-*")
+    (checkpoint / "trainer_state.json").rename(tmp_path / "out" / "trainer_state.json")
+    for folder in (tmp_path / "out").glob("checkpoint-*"):
+        shutil.rmtree(folder)
+    assert cli.main(line) == 0
+    assert "<h2>Training loss by step</h2>" in (tmp_path / "r.html").read_text()
+
+
+def test_a_training_set_must_be_in_files(tmp_path, capsys):
+    write_corpus(tmp_path)
+    run(tmp_path, "out", num_beams=1)
+    pairs = write_pairs(tmp_path, "tsv", PAIRS)
+    line = ["score", "--model", str(tmp_path / "out"), "--source_file", str(pairs.source), "--report", "r.html"]
+    assert cli.main([*line, "--train_source_file", "-"]) == 2
+    assert "the corpus must be in files, since it is read more than once" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,13 @@ def test_languages_of_several_models(direction):
             assert "source and target must be one of en → es, fr → es, got" in answer.json()["error"]
 
 
+def test_error_for_many_languages_is_short(direction):
+    codes = [f"x{i}" for i in range(200)]
+    many = [Direction(a, b, direction.model, direction.tokenizer) for a in codes for b in codes if a != b]
+    with client(many) as api:
+        assert len(ask(api).text) < 300
+
+
 BODIES = {
     "invalid UTF-8": (b'{"q": "\xff\xfe", "source": "en", "target": "es"}', 400, "Invalid JSON"),
     "no JSON": (b"q", 400, "the body: Invalid JSON"),
@@ -118,12 +125,38 @@ def test_text_that_cannot_be_translated(direction):
         direction.tokenizer.model_max_length = before
 
 
-def test_error_of_the_model(direction, monkeypatch):
-    monkeypatch.setattr(Direction, "translate", lambda *_: 1 / 0)
-    with client([direction]) as api:
-        answer = ask(api)
+def test_large_forms(direction):
+    with client([direction], max_characters=1_200_000, max_texts=2000) as api:
+        for texts in ([" " * 1_100_000], [" "] * 1500):
+            form = {"q": texts, "source": "en", "target": "es"}
+            for headers in ({}, {"Content-Type": "Application/X-WWW-Form-Urlencoded"}):
+                answer = api.post("/translate", data=form, headers=headers)
+                assert answer.status_code == 200, answer.text
+        parts = [(name, (None, value)) for name, value in (("q", "ü" * 1_100_000), ("source", "en"), ("target", "fr"))]
+        assert "source and target must be one of" in api.post("/translate", files=parts).json()["error"]
+
+
+@pytest.mark.parametrize("error", [IndexError, RuntimeError, ValueError])
+def test_error_of_the_model(error, direction, monkeypatch, caplog):
+    def fail(*_, **__):
+        raise error("internal")
+
+    monkeypatch.setattr(direction.model, "generate", fail)
+    origin = "https://example.org"
+    with client([direction], cors_origins=[origin]) as api:
+        fields = {"q": "a", "source": "en", "target": "es"}
+        answer = api.post("/translate", json=fields, headers={"Origin": origin})
         assert (answer.status_code, answer.json()) == (500, {"error": "The text was not translated."})
+        assert answer.headers["access-control-allow-origin"] == origin
         assert 'requests_total{path="/translate",status="500"} 1.0' in api.get("/metrics").text
+    assert "internal" in caplog.text
+
+
+def test_application_can_be_started_again(direction):
+    app = create_app([direction])
+    for _ in range(2):
+        with TestClient(app) as api:
+            assert ask(api).status_code == 200
 
 
 def test_keys_are_the_lines_of_a_file(tmp_path):
