@@ -64,7 +64,8 @@ def save(
     """
     source = source_lang or getattr(tokenizer, "src_lang", None) or getattr(tokenizer, "source_lang", None)
     target = target_lang or getattr(tokenizer, "tgt_lang", None) or getattr(tokenizer, "target_lang", None)
-    if not all(code and LANGUAGE_CODE.fullmatch(code) for code in (source, target)):  # parts of the names of files
+    # The codes are parts of the names of files.
+    if not (source and target and LANGUAGE_CODE.fullmatch(source) and LANGUAGE_CODE.fullmatch(target)):
         raise ValueError(f"source_lang and target_lang must be codes such as 'en', got {source!r} and {target!r}.")
     check_scores(model, tokenizer)
     name = f"translate-{source}_{target}-1_0"
