@@ -907,6 +907,8 @@ class RandomTransformerEncoderHead(RandomTransformerPreTrainedModel):
 
     _keys_to_ignore_on_load_unexpected = [r"decoder\.", r"lm_head\."]
     output_class: type[ModelOutput]
+    # The output layer: hidden states `[batch, length, d_model]` and their padding mask → logits.
+    logits: Callable[[Tensor, Tensor | None], Tensor]
 
     def __init__(self, config: RandomTransformerConfig):
         config = config.copy_with(is_encoder_decoder=False, use_cache=False)
@@ -931,10 +933,6 @@ class RandomTransformerEncoderHead(RandomTransformerPreTrainedModel):
         logits = self.logits(outputs.last_hidden_state, attention_mask)
         loss = checked_loss(self, labels, self.label_shape(logits, labels), logits, **kwargs)
         return self.output_class(loss=loss, logits=logits, **other_fields(outputs))
-
-    def logits(self, states: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """The output layer: hidden states `[batch, length, d_model]` and their padding mask → logits."""
-        raise NotImplementedError
 
     def label_shape(self, logits: Tensor, labels: Tensor | None) -> Sequence[int]:
         """The shape that labels must have: one label per token, `[batch, length]`."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from modeling_random_transformer.inference.loading import load_models
+from modeling_random_transformer.inference.loading import load_translator
 from modeling_random_transformer.inputs_random_transformer import encode_texts
 from modeling_random_transformer.inspection import Trace, trace
 from modeling_random_transformer.inspection.explorer import token_texts
@@ -23,7 +23,7 @@ def walkthrough_model(display: Display, folder: Path, sentence: str, layer: int,
     Raises:
         ValueError: the folder cannot be loaded, or the model has no such layer or head.
     """
-    model, tokenizer = load_models([folder], "float32", argument="FOLDER")
+    model, tokenizer = load_translator(folder)
     inputs = encode_texts(tokenizer, sentence, return_tensors="pt")
     with trace(model, layers=[layer], heads=[head]):
         pass  # raises for an invalid layer or head before the translation starts

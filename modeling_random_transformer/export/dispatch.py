@@ -21,7 +21,7 @@ from ..pipeline_random_transformer import ForcedPrefix
 from ..utils import ENGINES
 from ..utils.digests import model_digest
 from ..utils.errors import reraise_as_value_error
-from .engines import engine_module, export_model, search_options, table_positions, token_names
+from .engines import engine_module, export_model, search_options, table_positions, token_list, token_names
 
 logger = logging.get_logger(__name__)
 
@@ -229,8 +229,9 @@ class CTranslate2Engine:
         )
         hypotheses = [hypothesis for result in results for hypothesis in result.hypotheses]
         found = [[search.start_token, *map(self.target_ids.__getitem__, hypothesis)] for hypothesis in hypotheses]
-        if (last := options.forced_eos_token_id) is not None:
-            found = [[*row[: options.max_new_tokens], last] if row[options.max_new_tokens :] else row for row in found]
+        if forced_ends := token_list(options.forced_eos_token_id):
+            last, end = options.max_new_tokens, min(forced_ends)
+            found = [[*row[:last], end] if len(row) > last else row for row in found]
         sequences = pad_ids(found, options.pad_token_id or 0)
         if not options.return_dict_in_generate:
             return sequences

@@ -223,7 +223,7 @@ def search_options(options: GenerationConfig, config: Any, engine: str) -> Searc
         raise ValueError(f"decoder_start_token_id must be one token id for {engine}, got {start}.")
     return SearchOptions(
         start_token=start,
-        end_tokens=end_tokens(options),
+        end_tokens=token_list(options.eos_token_id),
         first_token=options.forced_bos_token_id,
         suppressed_sequences=suppressed_sequences(options, config.vocab_size),
         min_new_tokens=min_new_tokens(options),
@@ -233,15 +233,14 @@ def search_options(options: GenerationConfig, config: Any, engine: str) -> Searc
     )
 
 
-def end_tokens(options: GenerationConfig) -> list[int]:
-    """The tokens that end a target in `generate()`."""
-    end = options.eos_token_id
-    return end if isinstance(end, list) else [] if end is None else [end]
+def token_list(given: int | list[int] | None) -> list[int]:
+    """The tokens of an option of `generate()` that may be one token or several, such as `eos_token_id`."""
+    return given if isinstance(given, list) else [] if given is None else [given]
 
 
 def suppressed_sequences(options: GenerationConfig, vocab_size: int) -> list[list[int]]:
     """The sequences of tokens that `generate()` never completes: `suppress_tokens` and `bad_words_ids`."""
-    ends = [[end] for end in end_tokens(options)]  # transformers allows them in spite of bad_words_ids
+    ends = [[end] for end in token_list(options.eos_token_id)]  # transformers allows them in spite of bad_words_ids
     words = [word for word in options.bad_words_ids or [] if word not in ends]
     words += [[token] for token in options.suppress_tokens or []]
     return sorted({tuple(word): word for word in words if max(word) < vocab_size}.values())

@@ -46,7 +46,7 @@ class OnnxEncoder(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **_: Any) -> EncodedSource:
         """Ids and mask `[sources, source_len]`, 1 for tokens and 0 for padding."""
-        check_tokens(self.config, "input_ids", input_ids, input_ids.shape[1])
+        check_graph_input(self.config, "input_ids", input_ids, input_ids.shape[1])
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         inputs = {"input_ids": input_ids.numpy(), "attention_mask": mask.long().numpy()}
         return EncodedSource(tuple(self.session.run(None, inputs)))
@@ -125,7 +125,7 @@ class OnnxModel(RandomTransformerPreTrainedModel, RandomTransformerGenerationMix
             attention_mask = torch.ones(sources, source[0].shape[2])
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache()) if past_key_values is None else past_key_values
         length = cache.get_seq_length() + decoder_input_ids.shape[1]
-        check_tokens(self.config, "decoder_input_ids", decoder_input_ids, length)
+        check_graph_input(self.config, "decoder_input_ids", decoder_input_ids, length)
         inputs = {
             "decoder_input_ids": group_rows(decoder_input_ids, sources),
             "attention_mask": attention_mask.long().numpy(),
@@ -149,7 +149,7 @@ class OnnxModel(RandomTransformerPreTrainedModel, RandomTransformerGenerationMix
         return {name: group_rows(part, sources) for name, part in zip(names, parts, strict=True)}
 
 
-def check_tokens(config: RandomTransformerConfig, name: str, ids: Tensor, length: int) -> None:
+def check_graph_input(config: RandomTransformerConfig, name: str, ids: Tensor, length: int) -> None:
     """Raise the same ValueErrors as the model. The error of a graph would name a node, and it accepts negative ids."""
     limit, last = config.max_position_embeddings, config.vocab_size - 1
     if config.position_embedding == "learned" and length > limit:

@@ -105,11 +105,7 @@ def create_app(directions: Sequence[Direction], settings: Settings | None = None
             raise HTTPException(403, "api_key must be a valid key.")
         texts = [given.q] if isinstance(given.q, str) else given.q
         check_size(texts, settings)
-        if (direction := by_codes.get((given.source, given.target))) is None:
-            allowed = format_names(f"{source} → {target}" for source, target in by_codes)
-            raise ValueError(
-                f"source and target must be one of {allowed}, got {given.source!r:.60} → {given.target!r:.60}."
-            )
+        direction = find_direction(by_codes, given.source, given.target)
         translate = direction.translate_html if given.format == "html" else direction.translate
         translations = await unless_disconnected(request, batcher.submit(translate, texts))
         metrics.characters.inc(sum(map(len, texts)))
@@ -149,6 +145,14 @@ def directions_by_codes(directions: Sequence[Direction]) -> dict[tuple[str, str]
     found = {(each.source, each.target): each for each in directions}
     sources = Counter(target for _, target in found)
     return found | {("auto", each.target): each for each in directions if sources[each.target] == 1}
+
+
+def find_direction(by_codes: dict[tuple[str, str], Direction], source: str, target: str) -> Direction:
+    """The direction of these codes; see `directions_by_codes`."""
+    if (direction := by_codes.get((source, target))) is None:
+        allowed = format_names(f"{one} → {other}" for one, other in by_codes)
+        raise ValueError(f"source and target must be one of {allowed}, got {source!r:.60} → {target!r:.60}.")
+    return direction
 
 
 def digest(key: str) -> bytes:

@@ -61,6 +61,7 @@ COMPUTED = {
     "no_repeat_ngram_size": {"num_beams": 1, "no_repeat_ngram_size": 2},
     "longest": {"num_beams": 1, "max_new_tokens": 3},
     "longest, then the end": {"num_beams": 1, "max_new_tokens": 3, "forced_eos_token_id": 2},
+    "longest, then an end": {"num_beams": 1, "max_new_tokens": 3, "forced_eos_token_id": [9, 2]},
 }
 
 
