@@ -15,6 +15,8 @@ from transformers import PretrainedConfig
 from transformers.activations import ACT2FN
 from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
 
+from .versions_random_transformer import CACHE_NAME
+
 # By Auto class. The package registers them, and the auto_map of saved folders refers to them (trust_remote_code).
 MODEL_CLASSES = {
     "AutoModel": "RandomTransformerModel",
@@ -78,7 +80,7 @@ class RandomTransformerConfig(PretrainedConfig):
     """
 
     model_type = "random_transformer"
-    keys_to_ignore_at_inference = ["past_key_values"]
+    keys_to_ignore_at_inference = [CACHE_NAME]
     # Standard names in transformers, which caches, adapters and exporters use.
     attribute_map = {
         "hidden_size": "d_model",

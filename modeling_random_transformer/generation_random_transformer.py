@@ -27,6 +27,7 @@ from transformers.generation import (
 from transformers.generation.configuration_utils import GenerationConfig, GenerationMode
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.utils import ModelOutput
 
 from .ops_random_transformer import (
     MIN_STEPS_TO_PACK,
@@ -41,6 +42,7 @@ from .ops_random_transformer import (
     prefer_matmul_attention_for_decoding,
 )
 from .quantization_random_transformer import Int8Linear, PackedInt8Linear, packed_int8_linear
+from .versions_random_transformer import CACHE_NAME, accepts_cache, cache_of, named_cache
 
 logger = logging.get_logger(__name__)
 
@@ -551,16 +553,16 @@ def step_difference(model: Any) -> str | None:
     # Modules may draw random numbers.
     with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.autocast(device.type, enabled=False):
         cache = FastDecodingCache(beams=2, limit=0)
-        logits(ids[:, :-1], past_key_values=cache)
+        logits(ids[:, :-1], **named_cache(cache))
         for layer in cache.self_attention_cache.layers:
             repeats = -(-limit // layer.keys.shape[2])
             layer.keys = layer.keys.repeat(1, 1, repeats, 1)[:, :, :limit] * factors
             layer.values = layer.values.repeat(1, 1, repeats, 1)[:, :, :limit] * factors
         modules = EncoderDecoderCache(cache.self_attention_cache, cache.cross_attention_cache)
-        fast = logits(ids[:, -1:], past_key_values=cache, step=cache.begin_steps(model, mask))
+        fast = logits(ids[:, -1:], **named_cache(cache), step=cache.begin_steps(model, mask))
         weights = [weight.data for _, module in named_parts(model) for weight in module.parameters(recurse=False)]
         exact = all(kept.is_floating_point() and type(kept).__module__.startswith("torch") for kept in weights)
-        return difference(fast, logits(ids[:, -1:], past_key_values=modules), None if exact else QUANTIZED_ROUNDING)
+        return difference(fast, logits(ids[:, -1:], **named_cache(modules)), None if exact else QUANTIZED_ROUNDING)
 
 
 def difference(actual: Tensor, expected: Tensor, limit: float | None = None) -> str | None:
@@ -681,8 +683,8 @@ class RandomTransformerGenerationMixin(GenerationMixin):
         if kwargs.get("max_new_tokens") is not None:
             kwargs.setdefault("max_length", None)  # replaces the one of the saved generation config without a warning
         outputs = super().generate(*args, **kwargs)
-        if isinstance(getattr(outputs, "past_key_values", None), EncoderDecoderCache):
-            outputs.past_key_values = standard_cache(outputs.past_key_values)
+        if isinstance(outputs, ModelOutput) and isinstance(cache := cache_of(outputs), EncoderDecoderCache):
+            outputs[CACHE_NAME] = standard_cache(cache)
         return outputs
 
     def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any) -> None:
@@ -692,7 +694,7 @@ class RandomTransformerGenerationMixin(GenerationMixin):
         super()._prepare_cache_for_generation(generation_config, model_kwargs, *args)
         if reason is None:
             keep_freed_memory()
-            model_kwargs["past_key_values"] = FastDecodingCache(generation_config.num_beams, max_cache_length)
+            model_kwargs[CACHE_NAME] = FastDecodingCache(generation_config.num_beams, max_cache_length)
         else:
             logger.debug("generate() runs the decoder's modules at every step: %s.", reason)
 
@@ -704,22 +706,23 @@ class RandomTransformerGenerationMixin(GenerationMixin):
         """
         return unsupported_model(self) or changed_computation(self)
 
+    @accepts_cache
     def prepare_inputs_for_generation(
         self,
         input_ids: Tensor,
         next_sequence_length: int | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         attention_mask: Tensor | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
         """The inputs of the next pass; for the fast decoder with the `step` that computes it."""
-        if isinstance(past_key_values, FastDecodingCache):
-            if next_sequence_length == 1 and past_key_values.get_seq_length() > 0:
-                step = past_key_values.begin_steps(self, attention_mask)
-                return {"decoder_input_ids": input_ids[:, -1:], "past_key_values": past_key_values, "step": step}
-            past_key_values.end_steps()  # the modules process several tokens
-        given = {"past_key_values": past_key_values, "attention_mask": attention_mask, **kwargs}
-        return super().prepare_inputs_for_generation(input_ids, next_sequence_length, **given)
+        if isinstance(cache, FastDecodingCache):
+            if next_sequence_length == 1 and cache.get_seq_length() > 0:
+                step = cache.begin_steps(self, attention_mask)
+                return {"decoder_input_ids": input_ids[:, -1:], "step": step, **named_cache(cache)}
+            cache.end_steps()  # the modules process several tokens
+        kwargs |= {"attention_mask": attention_mask, **named_cache(cache)}
+        return super().prepare_inputs_for_generation(input_ids, next_sequence_length, **kwargs)
 
     def _get_logits_processor(self, generation_config: GenerationConfig, *args: Any, **kwargs: Any) -> Any:
         """Replace the processors of `min_length` and `min_new_tokens` by ones that work in place."""
@@ -765,11 +768,11 @@ class RandomTransformerGenerationMixin(GenerationMixin):
         input_ids, kwargs = super()._expand_inputs_for_generation(expand_size, False, input_ids, **kwargs)
         return input_ids, {**kwargs, **sources}
 
-    def _reorder_cache(self, past_key_values: EncoderDecoderCache, beam_idx: Tensor) -> EncoderDecoderCache:
+    def _reorder_cache(self, cache: EncoderDecoderCache, beam_idx: Tensor) -> EncoderDecoderCache:
         """Reorder the target's cache. The source's cache is unchanged, because beams are reordered within a source."""
-        fast = isinstance(past_key_values, FastDecodingCache)
-        (past_key_values if fast else past_key_values.self_attention_cache).reorder_cache(beam_idx)
-        return past_key_values
+        reordered = cache if isinstance(cache, FastDecodingCache) else cache.self_attention_cache
+        reordered.reorder_cache(beam_idx)
+        return cache
 
 
 def standard_cache(cache: EncoderDecoderCache) -> EncoderDecoderCache:

@@ -53,6 +53,7 @@ from .ops_random_transformer import (
     smoothed_cross_entropy,
 )
 from .quantization_random_transformer import Int8Linear  # its file registers the quantization method
+from .versions_random_transformer import CACHE_NAME, accepts_cache, cache_of, named_cache
 
 # Base classes
 
@@ -65,7 +66,7 @@ class RandomTransformerPreTrainedModel(PreTrainedModel):
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
     _no_split_modules = ["RandomTransformerEncoderLayer", "RandomTransformerDecoderLayer"]
-    _skip_keys_device_placement = ["past_key_values"]
+    _skip_keys_device_placement = [CACHE_NAME]
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_flex_attn = True
@@ -266,12 +267,13 @@ class RandomTransformerAttention(nn.Module):
         self.v_proj = nn.Linear(config.d_model, values_width, bias=config.attention_bias)
         self.out_proj = nn.Linear(values_width, config.d_model, bias=config.attention_bias)
 
+    @accepts_cache
     def forward(
         self,
         hidden_states: Tensor,
         attention_mask: Tensor | None = None,
         key_value_states: Tensor | None = None,
-        past_key_values: EncoderDecoderCache | None = None,
+        cache: EncoderDecoderCache | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend from `hidden_states`, `[batch, query_len, d_model]`, to themselves or to `key_value_states`.
@@ -283,7 +285,7 @@ class RandomTransformerAttention(nn.Module):
         batch, query_len, d_model = hidden_states.shape
         is_cross_attention = key_value_states is not None
         attended = hidden_states if key_value_states is None else key_value_states
-        key, value = self.keys_and_values(attended, past_key_values, is_cross_attention)
+        key, value = self.keys_and_values(attended, cache, is_cross_attention)
         if is_cross_attention:
             hidden_states = group_by_source(hidden_states, sources=key.shape[0])
         query = self.split_heads(self.q_proj(hidden_states), self.config.d_k)
@@ -382,17 +384,18 @@ class RandomTransformerDecoderLayer(RandomTransformerLayer):
             self.encoder_attn = RandomTransformerAttention(config, layer_idx)
             self.encoder_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
 
+    @accepts_cache
     def forward(
         self,
         hidden_states: Tensor,
         attention_mask: Tensor | None,
         encoder_hidden_states: Tensor | None,
         encoder_attention_mask: Tensor | None = None,
-        past_key_values: EncoderDecoderCache | None = None,
+        cache: EncoderDecoderCache | None = None,
         **kwargs: Any,
     ) -> Tensor:
         """States `[batch, target_len, d_model]` in and out; the encoded source is `[sources, source_len, d_model]`."""
-        kwargs["past_key_values"] = past_key_values
+        kwargs |= named_cache(cache)
 
         def self_attention(states: Tensor) -> Tensor:
             return self.self_attn(states, attention_mask=attention_mask, **kwargs)[0]
@@ -491,6 +494,7 @@ class RandomTransformerDecoder(RandomTransformerStack):
         super().__init__(config, RandomTransformerDecoderLayer, config.decoder_layers)
         self.input_prefix = "decoder_" if config.is_encoder_decoder else ""
 
+    @accepts_cache
     @merge_with_config_defaults
     @capture_outputs
     def forward(
@@ -499,7 +503,7 @@ class RandomTransformerDecoder(RandomTransformerStack):
         attention_mask: Tensor | None = None,
         encoder_hidden_states: Tensor | None = None,
         encoder_attention_mask: Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         position_ids: Tensor | None = None,
@@ -513,15 +517,15 @@ class RandomTransformerDecoder(RandomTransformerStack):
         `RandomTransformerModel.forward`.
         """
         tokens = check_tokens(self, input_ids, inputs_embeds)
-        cache = encoder_decoder_cache(past_key_values, create=bool(use_cache) and not self.training)
-        positions, longest = target_positions(self, tokens, attention_mask, cache, position_ids)
+        full_cache = encoder_decoder_cache(cache, create=bool(use_cache) and not self.training)
+        positions, longest = target_positions(self, tokens, attention_mask, full_cache, position_ids)
         hidden_states = self.embed(tokens, positions, longest)
         mask = create_causal_mask(
             self.config,
             hidden_states,
             attention_mask,
             # Packed texts are separated only without a cache, so the mask must not see one that was created above.
-            None if past_key_values is None or cache is None else cache.self_attention_cache,
+            None if cache is None or full_cache is None else full_cache.self_attention_cache,
             position_ids=positions if positions.dim() == 2 else None,
             allow_is_causal_skip=can_read(attention_mask),
         )
@@ -535,10 +539,10 @@ class RandomTransformerDecoder(RandomTransformerStack):
                 mask,
                 encoder_hidden_states,  # positional: gradient checkpointing differentiates positional arguments only
                 encoder_attention_mask=source_mask,
-                past_key_values=cache,
+                **named_cache(full_cache),
                 **kwargs,
             )
-        return DecoderOutput(last_hidden_state=self.layer_norm(hidden_states), past_key_values=cache)
+        return DecoderOutput(last_hidden_state=self.layer_norm(hidden_states), **named_cache(full_cache))
 
 
 class RandomTransformerModel(RandomTransformerBaseModel):
@@ -556,6 +560,7 @@ class RandomTransformerModel(RandomTransformerBaseModel):
         self.decoder = RandomTransformerDecoder(config)
         self.post_init()
 
+    @accepts_cache
     @can_return_tuple
     def forward(
         self,
@@ -564,7 +569,7 @@ class RandomTransformerModel(RandomTransformerBaseModel):
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
         encoder_outputs: ModelOutput | tuple[Tensor, ...] | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
@@ -579,7 +584,7 @@ class RandomTransformerModel(RandomTransformerBaseModel):
             decoder_attention_mask: 1 for target tokens, 0 for padding, `[batch, seen_len + target_len]`.
             encoder_outputs: the encoder's output, if it was already computed: any `ModelOutput` with a
                 `last_hidden_state`, or a tuple that starts with it.
-            past_key_values: the decoder's cache, extended in place.
+            cache: the decoder's cache, extended in place.
             inputs_embeds: rows of the embedding matrix, not yet scaled, instead of `input_ids`,
                 `[batch, source_len, d_model]`.
             decoder_inputs_embeds: the same for the target, `[batch, target_len, d_model]`.
@@ -602,14 +607,14 @@ class RandomTransformerModel(RandomTransformerBaseModel):
             attention_mask=decoder_attention_mask,
             encoder_hidden_states=encoded.last_hidden_state,
             encoder_attention_mask=attention_mask,
-            past_key_values=past_key_values,
+            **named_cache(cache),
             inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
             **kwargs,
         )
         return Seq2SeqModelOutput(
             last_hidden_state=decoded.last_hidden_state,
-            past_key_values=decoded.past_key_values,
+            **named_cache(cache_of(decoded)),
             decoder_hidden_states=decoded.hidden_states,
             decoder_attentions=decoded.attentions,
             cross_attentions=decoded.cross_attentions,
@@ -634,6 +639,7 @@ class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel
         self.loss_function = smoothed_cross_entropy
         self.post_init()
 
+    @accepts_cache
     @can_return_tuple
     def forward(
         self,
@@ -642,7 +648,7 @@ class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
         encoder_outputs: ModelOutput | tuple[Tensor, ...] | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
@@ -669,7 +675,7 @@ class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel
             ValueError: an input is missing, of a wrong shape or outside the vocabulary.
         """
         if step is not None:
-            return Seq2SeqLMOutput(logits=step(decoder_input_ids), past_key_values=past_key_values)
+            return Seq2SeqLMOutput(logits=step(decoder_input_ids), **named_cache(cache))
         if labels is not None:
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:
@@ -680,7 +686,7 @@ class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel
             decoder_input_ids=decoder_input_ids,
             decoder_attention_mask=decoder_attention_mask,
             encoder_outputs=encoder_outputs,
-            past_key_values=past_key_values,
+            **named_cache(cache),
             inputs_embeds=inputs_embeds,
             decoder_inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
@@ -742,11 +748,11 @@ def shift_right(labels: Tensor, start: int, padding: int) -> Tensor:
     return shifted.masked_fill(shifted == -100, padding)
 
 
-def encoder_decoder_cache(past_key_values: Cache | None, create: bool) -> EncoderDecoderCache | None:
+def encoder_decoder_cache(cache: Cache | None, create: bool) -> EncoderDecoderCache | None:
     """Add a cross-attention cache to the given cache. Without a cache, create both if `create` is set."""
-    if isinstance(past_key_values, EncoderDecoderCache) or (past_key_values is None and not create):
-        return past_key_values
-    return EncoderDecoderCache(DynamicCache() if past_key_values is None else past_key_values, DynamicCache())
+    if isinstance(cache, EncoderDecoderCache) or (cache is None and not create):
+        return cache
+    return EncoderDecoderCache(DynamicCache() if cache is None else cache, DynamicCache())
 
 
 def set_layer_idx(layer: nn.Module, index: int) -> None:
@@ -1057,8 +1063,9 @@ class RandomTransformerDecoderModel(RandomTransformerBaseModel):
         The arguments are those of `RandomTransformerForCausalLM.forward`, without the labels.
         """
         outputs = self.decoder(input_ids=input_ids, **kwargs)
-        if outputs.past_key_values is not None:
-            outputs.past_key_values = outputs.past_key_values.self_attention_cache  # the cross-attention cache is empty
+        cache = cache_of(outputs)
+        if cache is not None:
+            outputs[CACHE_NAME] = cache.self_attention_cache  # the cross-attention cache is empty
         return outputs
 
 
@@ -1076,12 +1083,13 @@ class RandomTransformerForCausalLM(RandomTransformerPreTrainedModel, GenerationM
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.lm_head_bias)
         self.post_init()
 
+    @accepts_cache
     @can_return_tuple
     def forward(
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
@@ -1096,7 +1104,7 @@ class RandomTransformerForCausalLM(RandomTransformerPreTrainedModel, GenerationM
             labels: the input ids, `[batch, length]`, -100 for tokens to ignore. They are shifted internally.
             logits_to_keep: compute logits for this number of last positions only (0: all), or for these positions.
             position_ids: the tokens' positions, `[batch or 1, length]`; counted without the padding when `None`.
-                Without `attention_mask` and `past_key_values`, positions that restart begin a new packed text, which
+                Without `attention_mask` and `cache`, positions that restart begin a new packed text, which
                 cannot attend to earlier texts in its row. The returned cache does not separate texts.
 
         The other arguments are those of `RandomTransformerModel.forward`.
@@ -1104,7 +1112,7 @@ class RandomTransformerForCausalLM(RandomTransformerPreTrainedModel, GenerationM
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
-            past_key_values=past_key_values,
+            **named_cache(cache),
             inputs_embeds=inputs_embeds,
             use_cache=use_cache,
             position_ids=position_ids,
@@ -1116,7 +1124,7 @@ class RandomTransformerForCausalLM(RandomTransformerPreTrainedModel, GenerationM
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,
-            past_key_values=outputs.past_key_values,
+            **named_cache(cache_of(outputs)),
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )

@@ -14,7 +14,17 @@ import modeling_random_transformer as package
 from modeling_random_transformer.configuration_random_transformer import MODEL_CLASSES
 from tests.helpers.models import tiny_model
 
-FILES = ("configuration", "generation", "inputs", "modeling", "ops", "pipeline", "quantization", "tokenization")
+FILES = (
+    "configuration",
+    "generation",
+    "inputs",
+    "modeling",
+    "ops",
+    "pipeline",
+    "quantization",
+    "tokenization",
+    "versions",
+)
 SAVED_CODE = {f"{name}_random_transformer.py" for name in FILES}
 TEXT = "¿Dónde  está\tmi 🐈?"
 

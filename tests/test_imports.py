@@ -11,6 +11,7 @@ PACKAGE = Path(modeling_random_transformer.__file__).parent
 # Subpackages and modules, in an order in which each imports only earlier ones.
 LAYERS = (
     "__version__",
+    "versions_random_transformer",
     "configuration_random_transformer",
     "ops_random_transformer",
     "quantization_random_transformer",

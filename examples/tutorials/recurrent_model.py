@@ -17,6 +17,8 @@ from transformers import initialization as init
 from transformers.generation.configuration_utils import GenerationMode
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
+from modeling_random_transformer.versions_random_transformer import accepts_cache, named_cache
+
 ENCODERS: dict[str, Any] = {"lstm": nn.LSTM, "gru": nn.GRU}
 CELLS: dict[str, Any] = {"lstm": nn.LSTMCell, "gru": nn.GRUCell}
 
@@ -210,6 +212,7 @@ class RecurrentForConditionalGeneration(PreTrainedModel, GenerationMixin):
     def get_input_embeddings(self) -> nn.Embedding:
         return self.encoder.embedding
 
+    @accepts_cache
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -217,7 +220,7 @@ class RecurrentForConditionalGeneration(PreTrainedModel, GenerationMixin):
         decoder_input_ids: Tensor | None = None,
         labels: Tensor | None = None,
         encoder_outputs: BaseModelOutput | None = None,
-        past_key_values: DecoderState | None = None,
+        cache: DecoderState | None = None,
         use_cache: bool = False,
         **_kwargs: Any,
     ) -> Seq2SeqLMOutput:
@@ -229,7 +232,7 @@ class RecurrentForConditionalGeneration(PreTrainedModel, GenerationMixin):
             decoder_input_ids: the target after its start token, `[batch, target_len]`; default: the shifted labels.
             labels: `[batch, target_len]`, -100 at ignored positions.
             encoder_outputs: output of the encoder, instead of `input_ids`.
-            past_key_values: the state after the previous call; `decoder_input_ids` are then only new tokens.
+            cache: the state after the previous call; `decoder_input_ids` are then only new tokens.
             use_cache: whether to return the state.
 
         Returns:
@@ -248,12 +251,12 @@ class RecurrentForConditionalGeneration(PreTrainedModel, GenerationMixin):
         source = encoder_outputs.last_hidden_state
         mask = source.new_ones(source.shape[:2]) if attention_mask is None else attention_mask
         embedded = self.encoder.embedding(decoder_input_ids)
-        hidden, weights, state = self.decoder(embedded, source, mask.bool(), past_key_values)
+        hidden, weights, state = self.decoder(embedded, source, mask.bool(), cache)
         logits = nn.functional.linear(hidden, self.encoder.embedding.weight)
         return Seq2SeqLMOutput(
             loss=None if labels is None else nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()),
             logits=logits,
-            past_key_values=state if use_cache else None,
+            **named_cache(state if use_cache else None),
             cross_attentions=(weights[:, None],),
             encoder_last_hidden_state=source,
         )

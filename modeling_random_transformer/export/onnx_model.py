@@ -18,6 +18,7 @@ from transformers.utils import ModelOutput
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..generation_random_transformer import RandomTransformerGenerationMixin
 from ..modeling_random_transformer import RandomTransformerPreTrainedModel
+from ..versions_random_transformer import accepts_cache, named_cache
 
 ENCODER, DECODER = "encoder.onnx", "decoder.onnx"
 PROVIDERS = ["CPUExecutionProvider"]
@@ -88,13 +89,14 @@ class OnnxModel(RandomTransformerPreTrainedModel, RandomTransformerGenerationMix
             raise ValueError(f"cache_implementation must be None or 'dynamic' for ONNX graphs, got {implementation!r}.")
         super()._prepare_cache_for_generation(generation_config, *args)
 
+    @accepts_cache
     def forward(
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         encoder_outputs: EncodedSource | None = None,
-        past_key_values: EncoderDecoderCache | None = None,
+        cache: EncoderDecoderCache | None = None,
         use_cache: bool | None = None,
         **_: Any,
     ) -> Seq2SeqLMOutput:
@@ -106,7 +108,7 @@ class OnnxModel(RandomTransformerPreTrainedModel, RandomTransformerGenerationMix
             decoder_input_ids: new tokens of the target, `[batch, new_len]`; consecutive rows share a source, as beams
                 do.
             encoder_outputs: the encoded source.
-            past_key_values: the target's cache, to which the new tokens are appended.
+            cache: the target's cache, to which the new tokens are appended.
             use_cache: return the cache; `config.use_cache` when `None`.
 
         Returns:
@@ -123,7 +125,8 @@ class OnnxModel(RandomTransformerPreTrainedModel, RandomTransformerGenerationMix
         sources = len(source[0])
         if attention_mask is None:
             attention_mask = torch.ones(sources, source[0].shape[2])
-        cache = EncoderDecoderCache(DynamicCache(), DynamicCache()) if past_key_values is None else past_key_values
+        if cache is None:
+            cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
         length = cache.get_seq_length() + decoder_input_ids.shape[1]
         check_graph_input(self.config, "decoder_input_ids", decoder_input_ids, length)
         inputs = {
@@ -136,7 +139,7 @@ class OnnxModel(RandomTransformerPreTrainedModel, RandomTransformerGenerationMix
         logits, *present = (torch.from_numpy(output).flatten(0, 1) for output in outputs)
         replace_contents(cache.self_attention_cache, present)
         used = self.config.use_cache if use_cache is None else use_cache
-        return Seq2SeqLMOutput(logits=logits, past_key_values=cache if used else None)
+        return Seq2SeqLMOutput(logits=logits, **named_cache(cache if used else None))
 
     def past_inputs(self, cache: DynamicCache, sources: int, batch_size: int) -> dict[str, np.ndarray]:
         """Inputs of the decoder graph from the target's cache, which is initially empty."""

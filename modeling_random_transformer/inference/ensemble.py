@@ -21,6 +21,7 @@ from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from ..generation_random_transformer import RandomTransformerGenerationMixin
+from ..versions_random_transformer import CACHE_NAME, cache_of, named_cache
 
 SHARED = ("vocab_size", "pad_token_id", "eos_token_id", "decoder_start_token_id")
 
@@ -130,18 +131,18 @@ class EnsembleForSeq2SeqLM(PreTrainedModel, RandomTransformerGenerationMixin):
             member_inputs = [inputs | {"use_cache": False}] * len(self.members)
             kwargs.pop("use_cache", None)
         outputs = [member(**own, **kwargs) for member, own in zip(self.members, member_inputs, strict=True)]
-        caches = [output.past_key_values for output in outputs]
+        caches = [cache_of(output) for output in outputs]
         dtype = torch.promote_types(outputs[0].logits.dtype, torch.float32)
         logits = torch.stack([output.logits.to(dtype) for output in outputs]).mean(dim=0)
-        return Seq2SeqLMOutput(logits=logits, past_key_values=None if None in caches else EnsembleCache(caches))
+        return Seq2SeqLMOutput(logits=logits, **named_cache(None if None in caches else EnsembleCache(caches)))
 
     def prepare_inputs_for_generation(self, input_ids: Tensor, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """The inputs of each member for the next step, with its own cache, encoded source and mask."""
-        cache, encoded = kwargs.pop("past_key_values", None), kwargs.pop("encoder_outputs").members
+        cache, encoded = kwargs.pop(CACHE_NAME, None), kwargs.pop("encoder_outputs").members
         kwargs.pop("attention_mask", None)  # repeated for the members that need it
         caches = [None] * len(self.members) if cache is None else cache.members
         inputs = [
-            member.prepare_inputs_for_generation(input_ids, *args, past_key_values=cache, **own, **kwargs)
+            member.prepare_inputs_for_generation(input_ids, *args, **named_cache(cache), **own, **kwargs)
             for member, cache, own in zip(self.members, caches, encoded, strict=True)
         ]
         return {"member_inputs": inputs}
@@ -152,9 +153,9 @@ class EnsembleForSeq2SeqLM(PreTrainedModel, RandomTransformerGenerationMixin):
         for member in self.members:
             own = dict(model_kwargs)
             member._prepare_cache_for_generation(generation_config, own, *args)
-            caches.append(own.get("past_key_values"))
+            caches.append(cache_of(own))
         if None not in caches:
-            model_kwargs["past_key_values"] = EnsembleCache(caches)
+            model_kwargs[CACHE_NAME] = EnsembleCache(caches)
 
     def _expand_inputs_for_generation(
         self, expand_size: int = 1, is_encoder_decoder: bool = False, input_ids: Tensor | None = None, **kwargs: Any
@@ -168,14 +169,14 @@ class EnsembleForSeq2SeqLM(PreTrainedModel, RandomTransformerGenerationMixin):
         input_ids, kwargs = super()._expand_inputs_for_generation(expand_size, False, input_ids, **kwargs)
         return input_ids, {**kwargs, "encoder_outputs": encoded}
 
-    def _reorder_cache(self, past_key_values: EnsembleCache, beam_idx: Tensor) -> EnsembleCache:
+    def _reorder_cache(self, cache: EnsembleCache, beam_idx: Tensor) -> EnsembleCache:
         """Reorder the beams of each member's cache."""
-        for i, (member, cache) in enumerate(zip(self.members, past_key_values.members, strict=True)):
+        for i, (member, member_cache) in enumerate(zip(self.members, cache.members, strict=True)):
             if hasattr(member, "_reorder_cache"):
-                past_key_values.members[i] = member._reorder_cache(cache, beam_idx)
+                cache.members[i] = member._reorder_cache(member_cache, beam_idx)
             else:
-                cache.reorder_cache(beam_idx)
-        return past_key_values
+                member_cache.reorder_cache(beam_idx)
+        return cache
 
 
 def ensemble_config(members: Sequence[PreTrainedModel]) -> EnsembleConfig:

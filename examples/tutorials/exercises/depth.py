@@ -10,7 +10,6 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.nn.functional import normalize
-from transformers.cache_utils import EncoderDecoderCache
 
 from modeling_random_transformer import RandomTransformerForConditionalGeneration
 from modeling_random_transformer.modeling_random_transformer import RandomTransformerLayer
@@ -110,15 +109,13 @@ def forward(
     attention_mask: Tensor | None = None,
     source: Tensor | None = None,
     encoder_attention_mask: Tensor | None = None,
-    past_key_values: EncoderDecoderCache | None = None,
     **kwargs: Any,
 ) -> Tensor:
     """The forward pass of an encoder or decoder layer, with `connect` around each sub-layer and without dropout."""
-    cached = {"past_key_values": past_key_values, **kwargs}
-    output, _ = layer.self_attn(states, attention_mask=attention_mask, **cached)
+    output, _ = layer.self_attn(states, attention_mask=attention_mask, **kwargs)
     states = connect(states, output, layer.self_attn_layer_norm)
     if source is not None:
-        output, _ = layer.encoder_attn(states, encoder_attention_mask, key_value_states=source, **cached)
+        output, _ = layer.encoder_attn(states, encoder_attention_mask, key_value_states=source, **kwargs)
         states = connect(states, output, layer.encoder_attn_layer_norm)
     return connect(states, layer.feed_forward(states), layer.final_layer_norm)
 

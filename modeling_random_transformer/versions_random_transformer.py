@@ -1,0 +1,64 @@
+"""What differs between the supported versions of transformers.
+
+transformers 5.24 renamed the KV cache from `past_key_values` to `cache`: in arguments, in outputs and in the keyword
+arguments of `generate()`. This project uses `cache`. The functions below translate where transformers is called.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any
+
+import transformers
+from transformers import logging
+from transformers.modeling_outputs import Seq2SeqLMOutput
+from transformers.utils.deprecation import deprecate_kwarg
+
+OLDEST_TESTED, NEWEST_TESTED = (5, 17), (5, 24)  # minor versions of transformers
+TESTED_VERSIONS = "{}.{} to {}.{}".format(*OLDEST_TESTED, *NEWEST_TESTED)
+
+OLD_CACHE_NAME = "past_key_values"
+CACHE_NAME = next(field.name for field in fields(Seq2SeqLMOutput) if field.name in ("cache", OLD_CACHE_NAME))
+# The version in which transformers' own models reject the old name. "0": no warning, since it is the current name.
+WARN_BEFORE = "0" if CACHE_NAME == OLD_CACHE_NAME else "5.40.0"
+
+logger = logging.get_logger(__name__)
+
+
+def named_cache(cache: Any) -> dict[str, Any]:
+    """The cache as a keyword argument of transformers' functions, outputs and `generate()`."""
+    return {CACHE_NAME: cache}
+
+
+def cache_of(outputs: Mapping[str, Any]) -> Any:
+    """The cache among outputs of a model or keyword arguments of `generate()`; `None` if there is none."""
+    return outputs.get(CACHE_NAME)
+
+
+def accepts_cache(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a function with the argument `cache`: it accepts both names, and its signature has the current one.
+
+    `generate()` reads the signature to validate its arguments. The old name gives transformers' own FutureWarning from
+    version 5.24.
+    """
+    accepting = deprecate_kwarg(OLD_CACHE_NAME, version=WARN_BEFORE, new_name="cache")(function)
+    signature = inspect.signature(function)
+    parameters = [
+        parameter.replace(name=CACHE_NAME) if parameter.name == "cache" else parameter
+        for parameter in signature.parameters.values()
+    ]
+    accepting.__signature__ = signature.replace(parameters=parameters)
+    return accepting
+
+
+def warn_about_untested_version() -> None:
+    """Warn once if the installed minor version of transformers is newer than the newest tested one."""
+    installed = tuple(int(number) for number in transformers.__version__.split(".")[:2])
+    if installed > NEWEST_TESTED:
+        logger.warning_once(
+            f"random-transformer was tested with transformers {TESTED_VERSIONS}, not with the installed "
+            f"{transformers.__version__}. The first generate() of a model checks its cache."
+        )
+
+
+warn_about_untested_version()
