@@ -14,7 +14,7 @@ PYTEST = -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 SELECTED ?= -m "not long"
 
 # Pairs of transformers and torch for `make test-matrix`.
-MATRIX ?= 5.17.0:2.11.0 5.17.0:2.13.0 5.19.0:2.12.1 5.21.1:2.13.0 5.23.0:2.13.0
+MATRIX ?= 5.17.0:2.11.0 5.17.0:2.13.0 5.19.0:2.12.1 5.21.1:2.13.0 5.23.0:2.13.0 5.24.0:2.13.0 5.24.0:2.14.1
 
 # The highest instructions of an older CPU, for ATen, oneDNN, FBGEMM (which has nothing below AVX2), MKL and CTranslate2.
 AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 FBGEMM_ENABLE_INSTRUCTIONS=AVX2 CT2_FORCE_CPU_ISA=AVX2

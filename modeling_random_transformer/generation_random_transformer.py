@@ -19,7 +19,6 @@ from torch.nn.functional import linear, scaled_dot_product_attention
 from transformers import logging
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.generation import (
-    GenerationMixin,
     LogitsProcessor,
     MinLengthLogitsProcessor,
     MinNewTokensLengthLogitsProcessor,
@@ -42,6 +41,7 @@ from .ops_random_transformer import (
     prefer_matmul_attention_for_decoding,
 )
 from .quantization_random_transformer import Int8Linear, PackedInt8Linear, packed_int8_linear
+from .verification_random_transformer import INEXACT_ROUNDING, VerifiedGenerationMixin, difference
 from .versions_random_transformer import CACHE_NAME, accepts_cache, cache_of, named_cache
 
 logger = logging.get_logger(__name__)
@@ -449,9 +449,6 @@ def module_fallback(module: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Te
 # Conditions for the fast decoder
 
 
-# The largest relative difference between logits that rounding explains, by dtype.
-ROUNDING = {torch.float64: 1e-6, torch.float32: 2e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
-QUANTIZED_ROUNDING = 1e-1  # if activations may be rounded to integers
 COMPARED_LENGTH = 512  # tokens before the step that is compared
 # The code and the versions of the weights of each model whose steps were compared, and the result.
 COMPARISONS: "WeakKeyDictionary[nn.Module, tuple[list[Any], str | None]]" = WeakKeyDictionary()
@@ -562,20 +559,7 @@ def step_difference(model: Any) -> str | None:
         fast = logits(ids[:, -1:], **named_cache(cache), step=cache.begin_steps(model, mask))
         weights = [weight.data for _, module in named_parts(model) for weight in module.parameters(recurse=False)]
         exact = all(kept.is_floating_point() and type(kept).__module__.startswith("torch") for kept in weights)
-        return difference(fast, logits(ids[:, -1:], **named_cache(modules)), None if exact else QUANTIZED_ROUNDING)
-
-
-def difference(actual: Tensor, expected: Tensor, limit: float | None = None) -> str | None:
-    """A message if logits differ by more than their rounding; `None` if they agree.
-
-    The steps of `generate()`, the exports and the engines are compared with the modules by this function.
-    """
-    limit = limit or max(ROUNDING[actual.dtype], ROUNDING[expected.dtype])
-    actual, expected = (logits.to(torch.promote_types(logits.dtype, torch.float32)) for logits in (actual, expected))
-    error, scale = (actual - expected).norm(), (expected - expected.mean()).norm()
-    if error <= limit * scale:  # false if one of them is NaN
-        return None
-    return f"for the same inputs, its logits differ by {error / scale:.2%}, by rounding at most {100 * limit:g}%"
+        return difference(fast, logits(ids[:, -1:], **named_cache(modules)), None if exact else INEXACT_ROUNDING)
 
 
 # Whether generate() runs a decoding loop that was passed as `custom_generate`.
@@ -655,7 +639,7 @@ def block_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
 # Integration into `generate()`
 
 
-class RandomTransformerGenerationMixin(GenerationMixin):
+class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
     """transformers' `generate()`. A `FastDecoder` computes single-token steps where that is equivalent.
 
     Otherwise the modules run at each step, and the reason is logged: at debug level, or as a warning if the logits
@@ -718,6 +702,7 @@ class RandomTransformerGenerationMixin(GenerationMixin):
         """The inputs of the next pass; for the fast decoder with the `step` that computes it."""
         if isinstance(cache, FastDecodingCache):
             if next_sequence_length == 1 and cache.get_seq_length() > 0:
+                self.record_inputs(input_ids, {**kwargs, "attention_mask": attention_mask, **named_cache(cache)})
                 step = cache.begin_steps(self, attention_mask)
                 return {"decoder_input_ids": input_ids[:, -1:], "step": step, **named_cache(cache)}
             cache.end_steps()  # the modules process several tokens

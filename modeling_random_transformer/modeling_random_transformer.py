@@ -19,7 +19,7 @@ from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
-from transformers import GenerationMixin, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
@@ -53,6 +53,7 @@ from .ops_random_transformer import (
     smoothed_cross_entropy,
 )
 from .quantization_random_transformer import Int8Linear  # its file registers the quantization method
+from .verification_random_transformer import VerifiedGenerationMixin
 from .versions_random_transformer import CACHE_NAME, accepts_cache, cache_of, named_cache
 
 # Base classes
@@ -1069,7 +1070,7 @@ class RandomTransformerDecoderModel(RandomTransformerBaseModel):
         return outputs
 
 
-class RandomTransformerForCausalLM(RandomTransformerPreTrainedModel, GenerationMixin):
+class RandomTransformerForCausalLM(RandomTransformerPreTrainedModel, VerifiedGenerationMixin):
     """Causal language modeling with the decoder, without a source. Supports transformers' `generate()`."""
 
     _tp_plan = {"lm_head": "colwise_gather_output"}

@@ -22,6 +22,12 @@ CACHE_NAME = next(field.name for field in fields(Seq2SeqLMOutput) if field.name 
 # The version in which transformers' own models reject the old name. "0": no warning, since it is the current name.
 WARN_BEFORE = "0" if CACHE_NAME == OLD_CACHE_NAME else "5.40.0"
 
+UNTESTED_ADVICE = (
+    f"transformers {transformers.__version__} is installed, and random-transformer was tested with {TESTED_VERSIONS}: "
+    "install one of these. If you changed the model's code, make its steps with and without a cache agree, or set "
+    "use_cache=False."
+)
+
 logger = logging.get_logger(__name__)
 
 

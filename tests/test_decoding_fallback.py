@@ -23,6 +23,7 @@ from modeling_random_transformer import generation_random_transformer as generat
 from modeling_random_transformer import modeling_random_transformer as modeling
 from modeling_random_transformer.generation_random_transformer import FastDecodingCache
 from modeling_random_transformer.modeling_random_transformer import RandomTransformerDecoderLayer
+from modeling_random_transformer.versions_random_transformer import accepts_cache, named_cache
 from tests.helpers.models import exact_model, padded_batch, random_ids, tiny_model
 
 BATCH = padded_batch([8, 5, 3])
@@ -332,13 +333,14 @@ def test_subclass_without_overrides_keeps_the_fast_decoder(steps):
 def test_replaced_forward_of_the_model(steps):
     model = exact_model(spread=2.0)
 
-    def forward(self, decoder_input_ids, encoder_outputs, attention_mask, past_key_values=None, **kwargs):
+    @accepts_cache
+    def forward(self, decoder_input_ids, encoder_outputs, attention_mask, cache=None, **kwargs):
         output = self.model(
             attention_mask=attention_mask,
             decoder_input_ids=decoder_input_ids,
             encoder_outputs=encoder_outputs,
-            past_key_values=past_key_values,
             use_cache=kwargs["use_cache"],
+            **named_cache(cache),
         )
         output["logits"] = self.lm_head(output.last_hidden_state)
         return output
@@ -398,7 +400,7 @@ def test_steps_of_one_and_of_several_tokens(steps):
     given = {"attention_mask": BATCH["attention_mask"], "encoder_outputs": model.model.encoder(**BATCH)}
     for length in (2, 1, 1, 3, 1, 1):
         ids, seen = target[:, : seen + length], seen + length
-        inputs = model.prepare_inputs_for_generation(ids, length, past_key_values=cache, **given)
+        inputs = model.prepare_inputs_for_generation(ids, length, **named_cache(cache), **given)
         logits.append(model(**inputs).logits)
     torch.testing.assert_close(torch.cat(logits, dim=1), expected, rtol=1e-9, atol=1e-9)
     assert len(steps) == 4
@@ -413,7 +415,7 @@ def test_steps_of_one_and_of_several_tokens(steps):
 ARGUMENTS = {
     "labels": {"labels": random_ids(3, 4)},
     "a mask that hides nothing": {"decoder_attention_mask": torch.ones(3, 1, dtype=torch.long)},
-    "no cache": {"past_key_values": None},
+    "no cache": named_cache(None),
     "dynamic cache": {"cache_implementation": "dynamic"},
     "items in the batch": {"num_items_in_batch": 3},
     "all logits": {"logits_to_keep": 0},

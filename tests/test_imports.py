@@ -15,6 +15,7 @@ LAYERS = (
     "configuration_random_transformer",
     "ops_random_transformer",
     "quantization_random_transformer",
+    "verification_random_transformer",
     "generation_random_transformer",
     "modeling_random_transformer",
     "tokenization_random_transformer",

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from ..configuration_random_transformer import RandomTransformerConfig
-from ..generation_random_transformer import difference
 from ..inputs_random_transformer import longest_target
+from ..verification_random_transformer import difference
 from .engines import Translate, translate_fn
 
 BEAMS = (1, 4)

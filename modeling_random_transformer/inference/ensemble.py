@@ -138,14 +138,21 @@ class EnsembleForSeq2SeqLM(PreTrainedModel, RandomTransformerGenerationMixin):
 
     def prepare_inputs_for_generation(self, input_ids: Tensor, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """The inputs of each member for the next step, with its own cache, encoded source and mask."""
-        cache, encoded = kwargs.pop(CACHE_NAME, None), kwargs.pop("encoder_outputs").members
+        cache, encoded_source = kwargs.pop(CACHE_NAME, None), kwargs.pop("encoder_outputs")
+        self.record_inputs(input_ids, {**kwargs, "encoder_outputs": encoded_source, **named_cache(cache)})
         kwargs.pop("attention_mask", None)  # repeated for the members that need it
         caches = [None] * len(self.members) if cache is None else cache.members
         inputs = [
             member.prepare_inputs_for_generation(input_ids, *args, **named_cache(cache), **own, **kwargs)
-            for member, cache, own in zip(self.members, caches, encoded, strict=True)
+            for member, cache, own in zip(self.members, caches, encoded_source.members, strict=True)
         ]
         return {"member_inputs": inputs}
+
+    def logits_without_cache(self, input_ids: Tensor, **model_kwargs: Any) -> Tensor:
+        """The average of the members' logits without their caches, `[batch, vocab_size]`."""
+        encoded = model_kwargs["encoder_outputs"].members
+        inputs = [{"decoder_input_ids": input_ids, "use_cache": False, **source} for source in encoded]
+        return self.forward(member_inputs=inputs).logits[:, -1]
 
     def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any) -> None:
         """Create the cache of each member."""

@@ -1,0 +1,278 @@
+"""`generate()` that raises an error where the installed transformers would give wrong outputs.
+
+A release of transformers can rename an argument or change its meaning, so that a cache or a mask is silently ignored.
+Therefore the first `generate()` of a model object compares transformers' masks and attention with their definitions,
+and one of its cached steps with a pass without a cache.
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedConfig
+from transformers.generation import GenerationConfig, GenerationMixin
+from transformers.utils import ModelOutput
+
+from .ops_random_transformer import forward_hooks, is_transformed
+from .versions_random_transformer import UNTESTED_ADVICE, accepts_cache, cache_of
+
+# The largest relative difference between logits that rounding explains, by dtype.
+ROUNDING = {torch.float64: 1e-6, torch.float32: 2e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+INEXACT_ROUNDING = 1e-1  # if activations or weights may be rounded to half precision or integers
+# Arguments of generate() with which a pass without a cache computes the same as the cached step.
+VERIFIED_ARGUMENTS = {
+    *("inputs", "input_ids", "attention_mask", "decoder_input_ids", "decoder_attention_mask", "encoder_outputs"),
+    *("generation_config", "logits_processor", "stopping_criteria", "prefix_allowed_tokens_fn", "streamer"),
+    *("synced_gpus", "use_model_defaults", "tokenizer"),
+}
+# The kinds of caches with which each model object was verified.
+VERIFIED: "WeakKeyDictionary[nn.Module, set[str]]" = WeakKeyDictionary()
+
+
+class CacheVerification:
+    """Compares a cached step of one call of `generate()` with a pass without a cache.
+
+    The second pass of the decoder is the first with a cache. Beams are reordered before the third one.
+    """
+
+    def __init__(self, model: "VerifiedGenerationMixin", enabled: bool):
+        self.model = model
+        self.enabled = enabled
+        self.passes = 0
+        self.inputs: tuple[Tensor, dict[str, Any]] | None = None  # of the pass that is running
+        self.compared: CachedStep | None = None
+
+    def prepare(self, input_ids: Tensor, model_kwargs: dict[str, Any]) -> None:
+        """Record the tokens `[batch, length]` and the arguments of the next pass."""
+        self.inputs = input_ids, model_kwargs
+
+    def complete(self, logits: Tensor) -> None:
+        """Compare the logits of a pass, `[batch, new_len, vocab_size]`, if it is the first suitable one."""
+        self.passes += 1
+        if not self.enabled or self.inputs is None or self.passes not in (2, 3):
+            return
+        input_ids, model_kwargs = self.inputs
+        if model_kwargs.get("use_cache") is False:
+            return
+        if self.passes == 3 and self.compared is None:
+            return
+        self.compared = cached_step(input_ids, logits[:, -1], model_kwargs)
+        if self.passes == 3 or len(self.compared.input_ids) == 1:
+            self.compare()
+
+    def compare(self) -> None:
+        """Compare the recorded step, unless the same kind of cache was verified for this model.
+
+        Raises:
+            RuntimeError: the logits differ by more than rounding.
+        """
+        step, self.compared = self.compared, None
+        verified = VERIFIED.setdefault(self.model, set())
+        if step is None or step.kind in verified:
+            return
+        expected = self.model.logits_without_cache(step.input_ids, **step.model_kwargs)
+        finite = expected.isfinite()  # a bias of -inf excludes a token
+        limit = rounding(self.model, step.logits, expected)
+        message = difference(step.logits[finite], expected[finite], limit) if finite.any() else None
+        if message:
+            again = self.model.logits_without_cache(step.input_ids, **step.model_kwargs)
+            if torch.equal(again[finite], expected[finite]):  # edited code may draw random numbers
+                raise RuntimeError(f"generate() is wrong with a cache: {message}. {UNTESTED_ADVICE}")
+        verified.add(step.kind)
+
+    def finish(self) -> None:
+        """Compare a step that is still recorded, since the search ended.
+
+        Raises:
+            RuntimeError: `generate()` no longer calls the methods above.
+        """
+        if self.enabled and (self.passes == 0 or self.inputs is None):
+            raise RuntimeError(f"generate() does not call this model's methods. {UNTESTED_ADVICE}")
+        self.compare()
+
+
+class CachedStep(NamedTuple):
+    """Some rows of a step: tokens `[rows, length]`, logits `[rows, vocab_size]`, arguments, and kind of search."""
+
+    input_ids: Tensor
+    logits: Tensor
+    model_kwargs: dict[str, Any]
+    kind: str
+
+
+def cached_step(input_ids: Tensor, logits: Tensor, model_kwargs: dict[str, Any]) -> CachedStep:
+    """The first and the last row of the first source. All rows if the sources cannot be separated."""
+    encoded = model_kwargs.get("encoder_outputs")
+    states = None
+    if isinstance(encoded, ModelOutput) and type(encoded).__module__.startswith("transformers."):
+        states = encoded.get("last_hidden_state")
+    cache = cache_of(model_kwargs)
+    kind = type(getattr(cache, "self_attention_cache", cache)).__name__ + type(cache).__name__
+    if encoded is not None and not isinstance(states, Tensor):
+        return CachedStep(input_ids, logits, model_kwargs, kind)
+    beams = 1 if states is None else len(input_ids) // len(states)
+    rows = [0] if beams == 1 else [0, beams - 1]
+    selected = dict(model_kwargs)
+    if states is not None:
+        selected["encoder_outputs"] = (states[:1],)
+    source_rows = rows if states is None else [0]
+    for name, mask_rows in {"attention_mask": source_rows, "decoder_attention_mask": rows}.items():
+        mask = model_kwargs.get(name)
+        if isinstance(mask, Tensor):
+            selected[name] = mask[mask_rows]
+    return CachedStep(input_ids[rows], logits[rows], selected, f"{kind}, {len(rows)} rows")
+
+
+# Of the call of generate() that is running.
+VERIFICATION: ContextVar[CacheVerification | None] = ContextVar("verification", default=None)
+
+
+class VerifiedGenerationMixin(GenerationMixin):
+    """transformers' `generate()`, whose first call for a model object verifies masks, attention and cache."""
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """`GenerationMixin.generate`.
+
+        Raises:
+            RuntimeError: the installed version of transformers gives wrong outputs.
+        """
+        if self not in VERIFIED and not is_transformed():
+            verify_attention(self)
+        verification = CacheVerification(self, enabled=can_verify(self, kwargs))
+        token = VERIFICATION.set(verification)
+        try:
+            outputs = super().generate(*args, **kwargs)
+        finally:
+            VERIFICATION.reset(token)
+        verification.finish()
+        return outputs
+
+    @accepts_cache
+    def prepare_inputs_for_generation(
+        self, input_ids: Tensor, next_sequence_length: int | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        """The inputs of the next pass."""
+        self.record_inputs(input_ids, kwargs)
+        return super().prepare_inputs_for_generation(input_ids, next_sequence_length, **kwargs)
+
+    def _update_model_kwargs_for_generation(self, outputs: ModelOutput, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """The arguments of the next pass, from the outputs of the last one."""
+        verification = VERIFICATION.get()
+        if verification is not None and verification.model is self:
+            verification.complete(outputs.logits)
+        return super()._update_model_kwargs_for_generation(outputs, *args, **kwargs)
+
+    def record_inputs(self, input_ids: Tensor, model_kwargs: dict[str, Any]) -> None:
+        """Let the running call of `generate()` verify the next pass, for these tokens, `[batch, length]`."""
+        verification = VERIFICATION.get()
+        if verification is not None and verification.model is self:
+            verification.prepare(input_ids, model_kwargs)
+
+    @torch.no_grad()
+    def logits_without_cache(self, input_ids: Tensor, **model_kwargs: Any) -> Tensor:
+        """The logits of the next token after these, `[batch, length]` → `[batch, vocab_size]`."""
+        names = ("encoder_outputs", "attention_mask", "decoder_attention_mask")
+        inputs = {name: model_kwargs[name] for name in names if model_kwargs.get(name) is not None}
+        inputs["decoder_input_ids" if self.config.is_encoder_decoder else "input_ids"] = input_ids
+        # Not through hooks: those of a user would count one more pass.
+        return self.forward(**inputs, use_cache=False, logits_to_keep=1, return_dict=True).logits[:, -1]
+
+
+def can_verify(model: VerifiedGenerationMixin, kwargs: Mapping[str, Any]) -> bool:
+    """Whether a pass without a cache computes the same as a cached step: no dropout, no unknown arguments."""
+    used = {name for name, value in kwargs.items() if value is not None} - VERIFIED_ARGUMENTS
+    unknown = [name for name in used if not hasattr(GenerationConfig, name) and name not in vars(GenerationConfig())]
+    if unknown or is_transformed() or torch.compiler.is_compiling():
+        return False
+    # A hook or a replaced forward would observe one more pass.
+    observed = [module for module in model.modules() if module is not model and "forward" in vars(module)]
+    return not observed and not any(module.training or forward_hooks(module) for module in model.modules())
+
+
+def rounding(model: VerifiedGenerationMixin, actual: Tensor, expected: Tensor) -> float:
+    """The largest relative difference between these logits that rounding explains."""
+    weights = [weight.data for weight in model.parameters()]
+    exact = all(
+        weight.dtype in (torch.float32, torch.float64) and type(weight).__module__.startswith("torch.")
+        for weight in weights
+    )
+    if not exact or "forward" in vars(model) or torch.is_autocast_enabled(actual.device.type):
+        return INEXACT_ROUNDING
+    return max(ROUNDING[actual.dtype], ROUNDING[expected.dtype])
+
+
+def difference(actual: Tensor, expected: Tensor, limit: float | None = None) -> str | None:
+    """A message if logits differ by more than their rounding; `None` if they agree.
+
+    The steps of `generate()`, the exports and the engines are compared with the modules by this function.
+    """
+    limit = limit or max(ROUNDING[actual.dtype], ROUNDING[expected.dtype])
+    actual, expected = (logits.to(torch.promote_types(logits.dtype, torch.float32)) for logits in (actual, expected))
+    error, scale = (actual - expected).norm(), (expected - expected.mean()).norm()
+    if error <= limit * scale:  # false if one of them is NaN
+        return None
+    return f"for the same inputs, its logits differ by {error / scale:.2%}, by rounding at most {100 * limit:g}%"
+
+
+# Masks and attention of transformers
+
+
+@torch.autocast("cpu", enabled=False)
+def verify_attention(model: nn.Module) -> None:
+    """Compare transformers' masks and attention with their definitions, for tiny random inputs on a CPU.
+
+    Raises:
+        RuntimeError: they differ.
+    """
+    for modeling in modeling_files(model):
+        for implementation in ("eager", "sdpa"):
+            config = PreTrainedConfig()
+            config._attn_implementation = implementation
+            attend = modeling.ALL_ATTENTION_FUNCTIONS.get_interface(implementation, modeling.eager_attention_forward)
+            try:
+                verify_masks(config, attend, modeling)
+            except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+                message = f"attention with attn_implementation={implementation!r} does not compute its definition"
+                raise RuntimeError(f"{message}: {error}. {UNTESTED_ADVICE}") from error
+
+
+def modeling_files(model: nn.Module) -> list[Any]:
+    """The modeling files of a model or the members of an ensemble: that of the package, or copies in saved folders."""
+    classes = {base for module in model.modules() for base in type(module).__mro__}
+    names = {cls.__module__ for cls in classes if cls.__module__.endswith("modeling_random_transformer")}
+    return [sys.modules[name] for name in sorted(names)]
+
+
+def verify_masks(config: PreTrainedConfig, attend: Callable[..., Any], modeling: Any) -> None:
+    """Raise an ArithmeticError if causal or bidirectional attention, with or without padding, is wrong."""
+    generator = torch.Generator().manual_seed(0)
+    length = 4
+    query, key, value = (torch.randn(2, 2, length, 3, generator=generator) for _ in range(3))
+    states = torch.zeros(2, length, 6)
+    padding = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
+    causal = torch.ones(length, length, dtype=torch.bool).tril()
+    masks = {
+        "a causal mask": (modeling.create_causal_mask(config, states, None, None), causal, True),
+        "a causal mask with padding": (
+            modeling.create_causal_mask(config, states, padding, None),
+            causal & padding[:, None, None].bool(),
+            True,
+        ),
+        "a padding mask": (
+            modeling.create_bidirectional_mask(config, states, padding),
+            padding[:, None, None].bool(),
+            False,
+        ),
+    }
+    for name, (mask, visible, is_causal) in masks.items():
+        module: Any = SimpleNamespace(is_causal=is_causal, training=False, config=config)
+        outputs = attend(module, query, key, value, mask, scaling=0.5, dropout=0.0)[0]
+        scores = (query @ key.transpose(-1, -2) * 0.5).masked_fill(~visible, -torch.inf)
+        expected = (scores.softmax(dim=-1) @ value).transpose(1, 2)
+        if not torch.allclose(outputs, expected, atol=1e-4):
+            raise ArithmeticError(f"{name} is not applied")
