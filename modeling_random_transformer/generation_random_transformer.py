@@ -42,7 +42,7 @@ from .ops_random_transformer import (
 )
 from .quantization_random_transformer import Int8Linear, PackedInt8Linear, packed_int8_linear
 from .verification_random_transformer import INEXACT_ROUNDING, VerifiedGenerationMixin, difference
-from .versions_random_transformer import CACHE_NAME, accepts_cache, cache_of, named_cache
+from .versions_random_transformer import CACHE_NAME, accepts_cache, cache_of, is_untested_version, named_cache
 
 logger = logging.get_logger(__name__)
 
@@ -712,7 +712,8 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
     def _get_logits_processor(self, generation_config: GenerationConfig, *args: Any, **kwargs: Any) -> Any:
         """Replace the processors of `min_length` and `min_new_tokens` by ones that work in place."""
         processors = super()._get_logits_processor(generation_config, *args, **kwargs)
-        if generation_config.output_logits:  # the loop keeps the tensor, so it must not change in place
+        # With output_logits, the loop keeps the tensor, so it must not change in place.
+        if generation_config.output_logits or is_untested_version():
             return processors
         given = set(map(id, kwargs.get("logits_processor") or ()))
         for i, processor in enumerate(processors):
@@ -731,7 +732,7 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
 
         Log-probabilities are `[batch, beams · vocab_size]`, sequences and beam indices `[batch, beams, length]`.
         """
-        if state["do_sample"]:
+        if is_untested_version() or state["do_sample"]:
             return super()._get_top_k_continuations(accumulated_log_probs=accumulated_log_probs, **state)
         log_probs, indices = block_top_k(accumulated_log_probs, state["beams_to_keep"])
         batch_size, num_beams, _ = state["running_sequences"].shape

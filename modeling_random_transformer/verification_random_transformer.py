@@ -1,12 +1,12 @@
 """`generate()` that raises an error where the installed transformers would give wrong outputs.
 
 A release of transformers can rename an argument or change its meaning, so that a cache or a mask is silently ignored.
-Therefore the first `generate()` of a model object compares transformers' masks and attention with their definitions,
-and one of its cached steps with a pass without a cache.
+Therefore the first `generate()` of a model object compares transformers' caches, masks and attention with their
+definitions, and one of its cached steps with a pass without a cache.
 """
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextvars import ContextVar
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -15,11 +15,12 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.generation import GenerationConfig, GenerationMixin
 from transformers.utils import ModelOutput
 
 from .ops_random_transformer import forward_hooks, is_transformed
-from .versions_random_transformer import UNTESTED_ADVICE, accepts_cache, cache_of
+from .versions_random_transformer import UNTESTED_ADVICE, accepts_cache, cache_of, is_untested_version
 
 # The largest relative difference between logits that rounding explains, by dtype.
 ROUNDING = {torch.float64: 1e-6, torch.float32: 2e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
@@ -133,7 +134,7 @@ VERIFICATION: ContextVar[CacheVerification | None] = ContextVar("verification", 
 
 
 class VerifiedGenerationMixin(GenerationMixin):
-    """transformers' `generate()`, whose first call for a model object verifies masks, attention and cache."""
+    """transformers' `generate()`, whose first call for a model object verifies caches, masks, attention and a step."""
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """`GenerationMixin.generate`.
@@ -142,14 +143,18 @@ class VerifiedGenerationMixin(GenerationMixin):
             RuntimeError: the installed version of transformers gives wrong outputs.
         """
         if self not in VERIFIED and not is_transformed():
-            verify_attention(self)
+            verify_transformers(self)
         verification = CacheVerification(self, enabled=can_verify(self, kwargs))
         token = VERIFICATION.set(verification)
         try:
             outputs = super().generate(*args, **kwargs)
+            verification.finish()
+        except Exception as error:
+            if is_untested_version():
+                error.add_note(UNTESTED_ADVICE)
+            raise
         finally:
             VERIFICATION.reset(token)
-        verification.finish()
         return outputs
 
     @accepts_cache
@@ -198,7 +203,7 @@ def rounding(model: VerifiedGenerationMixin, actual: Tensor, expected: Tensor) -
     """The largest relative difference between these logits that rounding explains."""
     weights = [weight.data for weight in model.parameters()]
     exact = all(
-        weight.dtype in (torch.float32, torch.float64) and type(weight).__module__.startswith("torch.")
+        weight.dtype in (torch.float32, torch.float64) and type(weight).__module__.partition(".")[0] == "torch"
         for weight in weights
     )
     if not exact or "forward" in vars(model) or torch.is_autocast_enabled(actual.device.type):
@@ -219,26 +224,41 @@ def difference(actual: Tensor, expected: Tensor, limit: float | None = None) -> 
     return f"for the same inputs, its logits differ by {error / scale:.2%}, by rounding at most {100 * limit:g}%"
 
 
-# Masks and attention of transformers
+# Caches, masks and attention of transformers
 
 
 @torch.autocast("cpu", enabled=False)
-def verify_attention(model: nn.Module) -> None:
-    """Compare transformers' masks and attention with their definitions, for tiny random inputs on a CPU.
+def verify_transformers(model: nn.Module) -> None:
+    """Compare transformers' caches, masks and attention with their definitions, for tiny random inputs on a CPU.
 
     Raises:
         RuntimeError: they differ.
     """
-    for modeling in modeling_files(model):
-        for implementation in ("eager", "sdpa"):
-            config = PreTrainedConfig()
-            config._attn_implementation = implementation
-            attend = modeling.ALL_ATTENTION_FUNCTIONS.get_interface(implementation, modeling.eager_attention_forward)
-            try:
-                verify_masks(config, attend, modeling)
-            except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-                message = f"attention with attn_implementation={implementation!r} does not compute its definition"
-                raise RuntimeError(f"{message}: {error}. {UNTESTED_ADVICE}") from error
+    try:
+        verify_cache()
+        for modeling in modeling_files(model):
+            verify_attention("eager", modeling)
+            verify_attention("sdpa", modeling)
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise RuntimeError(
+            f"transformers does not compute what this model requires: {error}. {UNTESTED_ADVICE}"
+        ) from error
+
+
+def verify_cache() -> None:
+    """Raise an ArithmeticError if a cache does not append keys and values, count tokens or reorder rows."""
+    keys, values = torch.arange(24.0).view(2, 1, 4, 3), torch.arange(16.0).view(2, 1, 4, 2)
+    cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+    target = cache.self_attention_cache
+    target.update(keys[:, :, :3], values[:, :, :3], 0)
+    seen_keys, seen_values = target.update(keys[:, :, 3:], values[:, :, 3:], 0)
+    if not torch.equal(seen_keys, keys) or not torch.equal(seen_values, values):
+        raise ArithmeticError("a cache does not append keys and values")
+    if cache.get_seq_length() != 4 or cache.is_updated.get(0):
+        raise ArithmeticError("a cache does not count its tokens")
+    target.reorder_cache(torch.tensor([1, 0]))
+    if not torch.equal(target.layers[0].keys, keys.flip(0)) or not torch.equal(target.layers[0].values, values.flip(0)):
+        raise ArithmeticError("a cache does not reorder its rows")
 
 
 def modeling_files(model: nn.Module) -> list[Any]:
@@ -248,8 +268,11 @@ def modeling_files(model: nn.Module) -> list[Any]:
     return [sys.modules[name] for name in sorted(names)]
 
 
-def verify_masks(config: PreTrainedConfig, attend: Callable[..., Any], modeling: Any) -> None:
+def verify_attention(implementation: str, modeling: Any) -> None:
     """Raise an ArithmeticError if causal or bidirectional attention, with or without padding, is wrong."""
+    config = PreTrainedConfig()
+    config._attn_implementation = implementation
+    attend = modeling.ALL_ATTENTION_FUNCTIONS.get_interface(implementation, modeling.eager_attention_forward)
     generator = torch.Generator().manual_seed(0)
     length = 4
     query, key, value = (torch.randn(2, 2, length, 3, generator=generator) for _ in range(3))
@@ -275,4 +298,4 @@ def verify_masks(config: PreTrainedConfig, attend: Callable[..., Any], modeling:
         scores = (query @ key.transpose(-1, -2) * 0.5).masked_fill(~visible, -torch.inf)
         expected = (scores.softmax(dim=-1) @ value).transpose(1, 2)
         if not torch.allclose(outputs, expected, atol=1e-4):
-            raise ArithmeticError(f"{name} is not applied")
+            raise ArithmeticError(f"{implementation} attention with {name} is wrong")

@@ -16,17 +16,19 @@ from transformers.utils.deprecation import deprecate_kwarg
 
 OLDEST_TESTED, NEWEST_TESTED = (5, 17), (5, 24)  # minor versions of transformers
 TESTED_VERSIONS = "{}.{} to {}.{}".format(*OLDEST_TESTED, *NEWEST_TESTED)
-
-OLD_CACHE_NAME = "past_key_values"
-CACHE_NAME = next(field.name for field in fields(Seq2SeqLMOutput) if field.name in ("cache", OLD_CACHE_NAME))
-# The version in which transformers' own models reject the old name. "0": no warning, since it is the current name.
-WARN_BEFORE = "0" if CACHE_NAME == OLD_CACHE_NAME else "5.40.0"
-
 UNTESTED_ADVICE = (
     f"transformers {transformers.__version__} is installed, and random-transformer was tested with {TESTED_VERSIONS}: "
     "install one of these. If you changed the model's code, make its steps with and without a cache agree, or set "
     "use_cache=False."
 )
+
+OLD_CACHE_NAME = "past_key_values"
+CACHE_NAMES = [field.name for field in fields(Seq2SeqLMOutput) if field.name in ("cache", OLD_CACHE_NAME)]
+if not CACHE_NAMES:
+    raise ImportError(f"the outputs of transformers have no cache. {UNTESTED_ADVICE}")
+CACHE_NAME = CACHE_NAMES[0]
+# The version in which transformers' own models reject the old name. "0": no warning, since it is the current name.
+WARN_BEFORE = "0" if CACHE_NAME == OLD_CACHE_NAME else "5.40.0"
 
 logger = logging.get_logger(__name__)
 
@@ -57,14 +59,11 @@ def accepts_cache(function: Callable[..., Any]) -> Callable[..., Any]:
     return accepting
 
 
-def warn_about_untested_version() -> None:
-    """Warn once if the installed minor version of transformers is newer than the newest tested one."""
+def is_untested_version() -> bool:
+    """Whether the installed minor version of transformers is newer than the newest tested one."""
     installed = tuple(int(number) for number in transformers.__version__.split(".")[:2])
-    if installed > NEWEST_TESTED:
-        logger.warning_once(
-            f"random-transformer was tested with transformers {TESTED_VERSIONS}, not with the installed "
-            f"{transformers.__version__}. The first generate() of a model checks its cache."
-        )
+    return installed > NEWEST_TESTED
 
 
-warn_about_untested_version()
+if is_untested_version():
+    logger.warning_once(UNTESTED_ADVICE)

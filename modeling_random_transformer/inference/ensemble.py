@@ -93,6 +93,7 @@ class EnsembleForSeq2SeqLM(PreTrainedModel, RandomTransformerGenerationMixin):
         self.members: Any = nn.ModuleList(members)
         self.generation_config = copy.deepcopy(members[0].generation_config)
         self.training = any(member.training for member in members)
+        self.members.training = self.training
 
     def get_encoder(self, modality: str | None = None) -> nn.Module:  # noqa: ARG002
         """The encoders of all members as one module."""
