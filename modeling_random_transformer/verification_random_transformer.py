@@ -15,12 +15,12 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
-from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.generation import GenerationConfig, GenerationMixin
 from transformers.utils import ModelOutput
 
 from .ops_random_transformer import forward_hooks, is_transformed
-from .versions_random_transformer import UNTESTED_ADVICE, accepts_cache, cache_of, is_untested_version
+from .versions_random_transformer import UNTESTED_ADVICE, accepts_cache, cache_of, is_untested_version, named_cache
 
 # The largest relative difference between logits that rounding explains, by dtype.
 ROUNDING = {torch.float64: 1e-6, torch.float32: 2e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
@@ -159,9 +159,16 @@ class VerifiedGenerationMixin(GenerationMixin):
 
     @accepts_cache
     def prepare_inputs_for_generation(
-        self, input_ids: Tensor, next_sequence_length: int | None = None, **kwargs: Any
+        self,
+        input_ids: Tensor,
+        next_sequence_length: int | None = None,
+        cache: Cache | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,  # in the signature, which transformers reads to know that it is supported
+        **kwargs: Any,
     ) -> dict[str, Any]:
         """The inputs of the next pass."""
+        kwargs |= {"attention_mask": attention_mask, "inputs_embeds": inputs_embeds, **named_cache(cache)}
         self.record_inputs(input_ids, kwargs)
         return super().prepare_inputs_for_generation(input_ids, next_sequence_length, **kwargs)
 
