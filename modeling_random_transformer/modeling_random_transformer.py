@@ -995,6 +995,7 @@ class RandomTransformerForTokenClassification(RandomTransformerEncoderHead):
 class RandomTransformerForMaskedLM(RandomTransformerEncoderHead):
     """Masked language modeling. Labels are the original tokens, `[batch, length]`, -100 for tokens to ignore."""
 
+    _tp_plan = {"lm_head": "colwise_gather_output"}
     _keys_to_ignore_on_load_unexpected = [r"decoder\."]
     output_class = MaskedLMOutput
 
