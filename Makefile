@@ -4,6 +4,9 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 LOWEST := .venv-lowest
 NEWEST := .venv-newest
+NEXT := .venv-next
+# The newest torch with a build without CUDA, for NEWEST and NEXT: `make test-newest TORCH=2.14.1` takes another.
+TORCH ?= 2.13.0
 CLASSROOM := outputs/classroom
 # Three workers keep two cores busy, because some slow tests wait for processes.
 WORKERS ?= 3
@@ -26,7 +29,7 @@ KERNEL_TESTS := tests/test_int8.py tests/test_ops.py tests/test_fast_decoder.py 
 	tests/export/test_ctranslate2.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test pytest test-all test-fast test-device test-kernels test-mutants test-lowest test-newest test-matrix coverage lint format notebooks lab classroom docs site clean
+.PHONY: help demo test pytest test-all test-fast test-device test-kernels test-mutants test-lowest test-newest test-next test-matrix coverage lint format notebooks lab classroom docs site clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -66,6 +69,10 @@ test-lowest: $(LOWEST)/.ready ## all tests with the oldest supported transformer
 test-newest: $(NEWEST)/.ready ## all tests with the newest releases within the ranges of pyproject.toml
 	$(NEWEST)/bin/python $(PYTEST)
 
+test-next: $(NEXT)/.ready ## fast tests with the newest releases, also beyond the ranges of pyproject.toml
+	$(NEXT)/bin/python -m pip install $(QUIET) --upgrade transformers tokenizers huggingface_hub accelerate datasets peft
+	$(NEXT)/bin/python $(PYTEST) -m "not slow and not long"
+
 test-matrix: ## conformance and generation tests with several versions; updates docs/compatibility.md
 	$(PYTHON) .ci/test_matrix.py $(MATRIX)
 
@@ -102,12 +109,13 @@ site: $(VENV)/.site ## documentation, web translator and explorer as a static si
 	$(VENV)/bin/python examples/build_site.py outputs/quickstart
 
 clean: ## delete environments, caches and outputs
-	rm -rf $(VENV) $(LOWEST) $(NEWEST) .venv-[0-9]* .cache .coverage outputs
+	rm -rf $(VENV) $(LOWEST) $(NEWEST) $(NEXT) .venv-[0-9]* .cache .coverage outputs
 
 # Torch is installed first, by its pin: otherwise pip may select a build with several gigabytes of CUDA packages.
-# transformers 5.17 requires huggingface_hub 1. `make test-newest` keeps the names of constraints.txt without versions.
+# transformers 5.17 requires huggingface_hub 1. `make test-newest` keeps the names of constraints.txt without versions,
+# except for that of torch.
 $(LOWEST)/%: REPIN := s/^transformers==.*/transformers==5.17.0/; s/^huggingface_hub==.*/huggingface_hub==1.33.0/
-$(NEWEST)/%: REPIN := s/==.*//
+$(NEWEST)/% $(NEXT)/%: REPIN := s/^torch==.*/torch==$(TORCH)/; /^torch==/!s/==.*//
 %/.demo: constraints.txt pyproject.toml
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or newer is required, this is " + sys.version'
 	$(PYTHON) -m venv $*
