@@ -104,11 +104,13 @@ class RandomTransformerPreTrainedModel(PreTrainedModel):
         self._tp_plan = {name: plan for name, plan in self.tp_plan.items() if name in modules}
         self._fsdp_plan = {name: plan for name, plan in self.fsdp_plan.items() if name in modules}
 
-    def _flash_attn_can_dispatch(self, *args: Any, **kwargs: Any) -> bool:
-        if self.config.d_k != self.config.d_v:
-            supported = f"'eager', 'sdpa' or 'flex_attention' with d_k={self.config.d_k}, d_v={self.config.d_v}"
-            raise ValueError(f"attn_implementation must be {supported}, got flash.")
-        return super()._flash_attn_can_dispatch(*args, **kwargs)
+    def get_correct_attn_implementation(self, requested_attention: str | None, *args: Any, **kwargs: Any) -> str:
+        """The implementation for the requested one. Raises a ValueError for flash attention with d_k ≠ d_v."""
+        d_k, d_v = self.config.d_k, self.config.d_v
+        if requested_attention is not None and "flash_attention" in requested_attention and d_k != d_v:
+            supported = f"'eager', 'sdpa' or 'flex_attention' with d_k={d_k}, d_v={d_v}"
+            raise ValueError(f"attn_implementation must be {supported}, got {requested_attention!r}.")
+        return super().get_correct_attn_implementation(requested_attention, *args, **kwargs)
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
         """The tied weights. An int8 output layer has its own, which are quantized from those of the embedding."""
@@ -117,14 +119,14 @@ class RandomTransformerPreTrainedModel(PreTrainedModel):
             keys.pop("lm_head.weight", None)
         return keys
 
-    def _resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
         """Source and target have one vocabulary, so a decoder with its own embedding is resized too."""
         if isinstance(self.get_output_embeddings(), Int8Linear):
             raise ValueError("the output layer must not be quantized to resize the vocabulary, got int8 weights.")
         model = self.base_model
         if not self.config.share_embeddings and hasattr(model, "encoder") and hasattr(model, "decoder"):
-            model.decoder.embed_tokens = self._get_resized_embeddings(model.decoder.embed_tokens, *args, **kwargs)
-        return super()._resize_token_embeddings(*args, **kwargs)
+            model.decoder.resize_token_embeddings(*args, **kwargs)
+        return super().resize_token_embeddings(*args, **kwargs)
 
 
 class RandomTransformerBaseModel(RandomTransformerPreTrainedModel):

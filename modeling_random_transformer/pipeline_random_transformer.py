@@ -111,12 +111,6 @@ class Seq2SeqPipeline(Pipeline):
             from 0); the model is not an encoder-decoder, or has several target languages and `tgt_lang` is not given.
     """
 
-    _load_tokenizer = True
-    _load_processor = False
-    _load_image_processor = False
-    _load_video_processor = False
-    _load_feature_extractor = False
-
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         name = type(self.model).__name__
@@ -139,9 +133,7 @@ class Seq2SeqPipeline(Pipeline):
         is_single = isinstance(inputs, bytes | Mapping)  # iterable, but not over texts
         if is_single or not (hasattr(inputs, "__iter__") or hasattr(inputs, "__getitem__")):
             raise ValueError(f"inputs must be a string or an iterable of strings, got {reprlib.repr(inputs)}.")
-        saved = (self._preprocess_params, self._forward_params, self._postprocess_params)
-        given = self._sanitize_parameters(**options)
-        params = tuple({**earlier, **later} for earlier, later in zip(saved, given, strict=True))
+        params = self.params_of_call(**options)
         batch_size = (self._batch_size or 1) if batch_size is None else batch_size
         check_positive(batch_size=batch_size)
         if isinstance(inputs, str):
@@ -159,6 +151,18 @@ class Seq2SeqPipeline(Pipeline):
         window = WINDOW * batch_size if batch_size > 1 else 1
         return self._stream(inputs, CHUNK_SIZE if "max_batch_tokens" in params[1] else window, batch_size, params)
 
+    def params_of_call(self, **options: Any) -> tuple[dict[str, Any], ...]:
+        """The arguments of `preprocess`, `_forward` and `postprocess` in a call with these options."""
+        params = self._sanitize_parameters(**options)
+        return tuple({**default, **param} for default, param in zip(self.default_params, params, strict=True))
+
+    @property
+    def default_params(self) -> tuple[dict[str, Any], ...]:
+        """The arguments of `preprocess`, `_forward` and `postprocess` of the constructor; empty while it runs."""
+        if "_postprocess_params" not in vars(self):
+            return {}, {}, {}
+        return self._preprocess_params, self._forward_params, self._postprocess_params
+
     def _sanitize_parameters(
         self, src_lang: str | None = None, tgt_lang: str | None = None, **options: Any
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
@@ -171,22 +175,24 @@ class Seq2SeqPipeline(Pipeline):
             check_positive(or_none=True, **{name: options.get(name)})
         taken = ({name: options.pop(name, None) for name in names} for names in OPTIONS)
         preprocess, forward, postprocess = (drop_none(**given) for given in taken)
-        earlier = vars(self).get("_preprocess_params", {}).get("languages", LanguageTags())
+        default_preprocess, default_forward, _ = self.default_params
+        earlier = default_preprocess.get("languages", LanguageTags())
         languages = replace(earlier, **drop_none(**vars(LanguageTags.of(self.tokenizer, src_lang, tgt_lang))))
-        generate_options = self._with_earlier_options(options)
+        generate_options = self._with_earlier_options(default_forward.get("generate_options", {}), options)
         if languages.forced is not None:
             generate_options["forced_bos_token_id"] = languages.forced
         preprocess["languages"], forward["generate_options"] = languages, generate_options
         return preprocess, forward, postprocess
 
-    def _with_earlier_options(self, generate_options: dict[str, Any]) -> dict[str, Any]:
+    @staticmethod
+    def _with_earlier_options(defaults: dict[str, Any], generate_options: dict[str, Any]) -> dict[str, Any]:
         """The options of `generate()` in a call, and those of the pipeline that the call does not replace."""
         for length, other in (LENGTHS, LENGTHS[::-1]):
             if length in generate_options:  # overrides the other one, which was saved with the model or given earlier
                 generate_options = {other: None, **generate_options}
         if "generation_config" in generate_options:  # replaces all options of the pipeline
             return dict(generate_options)
-        return {**vars(self).get("_forward_params", {}).get("generate_options", {}), **generate_options}
+        return {**defaults, **generate_options}
 
     def _stream(
         self, texts: Iterable[str], size: int, batch_size: int, params: Sequence[dict[str, Any]]
@@ -282,7 +288,7 @@ class Seq2SeqPipeline(Pipeline):
 
     def preprocess(self, input_: str, **options: Any) -> dict[str, Tensor]:
         """The inputs of `forward` for one text; see `batches`."""
-        [(_, inputs)] = self.batches([input_], 1, options, self._forward_params)
+        [(_, inputs)] = self.batches([input_], 1, options, self.params_of_call()[1])
         return inputs
 
     def tokenize_prefixes(
@@ -441,7 +447,7 @@ class Seq2SeqPipeline(Pipeline):
         if not languages:
             return
         if options is None:
-            options = self._forward_params["generate_options"]
+            options = self.params_of_call()[1]["generate_options"]
         starts = [self.option(options, name) for name in ("forced_bos_token_id", "decoder_start_token_id")]
         tags = {language_id(self.tokenizer, code) for code in languages}
         if "decoder_input_ids" not in options and not tags & {token for token in starts if isinstance(token, int)}:

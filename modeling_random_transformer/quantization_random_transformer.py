@@ -45,6 +45,7 @@ class Int8Linear(nn.Module):
         self.weight = nn.Parameter(torch.empty(out_features, in_features, dtype=dtype), requires_grad=False)
         self.weight_scale = nn.Parameter(torch.empty(out_features), requires_grad=False)
         self.bias = nn.Parameter(torch.empty(out_features), requires_grad=False) if bias else None
+        self.register_load_state_dict_post_hook(forget_products)
 
     @classmethod
     def from_linear(cls, layer: nn.Linear) -> "Int8Linear":
@@ -87,12 +88,13 @@ class Int8Linear(nn.Module):
         self.products.clear()
         super().register_parameter(*args, **kwargs)
 
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        self.products.clear()
-        super()._load_from_state_dict(*args, **kwargs)
-
     def __getstate__(self) -> dict[str, Any]:  # copies and pickles without the packed weights
         return {**vars(self), "products": {}}
+
+
+def forget_products(layer: Int8Linear, _incompatible_keys: Any) -> None:
+    """Pack the weights anew at the next product."""
+    layer.products.clear()
 
 
 def quantize_rows(weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -19,7 +19,7 @@ STANDARD_LIBRARY = {"_actions", "_exit", "_replace"}  # argparse, os, named tupl
 # Set by Python, PyTorch and transformers.
 GENERATED = {"_abc_impl", "_auto_class", "_backward_cls", "_is_protocol", "_registered_impl"}
 SUFFIXES = {"_counter", "_per_second", "_pre"}  # strings that are not names
-OPTIONS = {"_all_transform"}  # in checkpoints of OpenNMT-py
+OPTIONS = {"_all_transform", "_core", "_name", "_reconstruct"}  # in checkpoints of OpenNMT-py, fairseq and NumPy
 
 
 def is_private(name):

@@ -15,7 +15,7 @@ from typing import Any
 import ctranslate2
 import numpy as np
 import torch
-from ctranslate2.converters.transformers import _SUPPORTED_ACTIVATIONS, BartLoader
+from ctranslate2.converters.transformers import BartLoader
 from ctranslate2.specs import TransformerDecoderSpec, TransformerEncoderSpec, TransformerSpec
 from ctranslate2.specs.common_spec import Activation
 from ctranslate2.specs.model_spec import visit_spec
@@ -29,7 +29,16 @@ from .compare import check_equal, compared_ids
 from .engines import LENGTH_PENALTY, SearchOptions, Translate, read_search, table_positions, token_names, vocabularies
 
 # By their names in transformers: those of CTranslate2's own converter, and others.
-ACTIVATIONS = _SUPPORTED_ACTIVATIONS | {
+ACTIVATIONS = {
+    "relu": Activation.RELU,
+    "gelu": Activation.GELU,
+    "gelu_python": Activation.GELU,
+    "gelu_new": Activation.GELUTanh,
+    "gelu_fast": Activation.GELUTanh,
+    "gelu_pytorch_tanh": Activation.GELUTanh,
+    "quick_gelu": Activation.GELUSigmoid,
+    "silu": Activation.SWISH,
+    "swish": Activation.SWISH,
     "gelu_python_tanh": Activation.GELUTanh,
     "gelu_accurate": Activation.GELUTanh,
     "tanh": Activation.Tanh,

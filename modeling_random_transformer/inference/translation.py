@@ -194,8 +194,9 @@ def translate_chunk(
     update(len(texts) - len(given))
     if options.seed is not None:
         torch.manual_seed(options.seed + first + 1)
-    preprocess_params = pipe._preprocess_params | {"target_prefix": [texts[i][1] for i in given]}
-    params = (preprocess_params, pipe._forward_params, pipe._postprocess_params)
+    preprocess_params, forward_params, postprocess_params = pipe.params_of_call()
+    preprocess_params["target_prefix"] = [texts[i][1] for i in given]
+    params = (preprocess_params, forward_params, postprocess_params)
     with renumber_errors(given):
         for batch in pipe.answers([texts[i][0] for i in given], 1, params):
             for i, answer in batch.items():

@@ -9,8 +9,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from .vocabulary import vocabulary
 
-# Fields of a configuration that do not affect the model.
-PROVENANCE = ("_from_model_config", "_name_or_path", "architectures", "auto_map", "dtype", "transformers_version")
+# Fields of a configuration that do not affect the model, like private ones.
+PROVENANCE = ("architectures", "auto_map", "dtype", "transformers_version")
 
 
 def model_digest(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
@@ -19,7 +19,8 @@ def model_digest(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> 
     described: list[Any] = [sorted(ids.items()), empty]
     members = [member.config for member in getattr(model, "members", ())]  # of an ensemble
     for config in (model.config, model.generation_config, *members):
-        described.append({name: value for name, value in config.to_dict().items() if name not in PROVENANCE})
+        fields = config.to_dict().items()
+        described.append({name: value for name, value in fields if name[0] != "_" and name not in PROVENANCE})
     digest = hashlib.sha256(json.dumps(described, sort_keys=True, default=str).encode())
     for name, tensor in model.state_dict().items():
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())

@@ -73,7 +73,7 @@ class TestNBest:
         assert scores == [sorted(values, reverse=True) for values in scores]
         settings = TranslationOptions(max_batch_tokens=60, num_beams=1, n_best=6, generate_options={"do_sample": True})
         pipe = settings.pipeline(model, tokenizer)
-        assert max(map(len, pipe.group([5] * 8, 1, pipe._forward_params, [0] * 8))) == 2
+        assert max(map(len, pipe.group([5] * 8, 1, pipe.params_of_call()[1], [0] * 8))) == 2
 
     @pytest.mark.parametrize(
         ("options", "message"),
