@@ -54,7 +54,7 @@ from .ops_random_transformer import (
 )
 from .quantization_random_transformer import Int8Linear  # its file registers the quantization method
 from .verification_random_transformer import VerifiedGenerationMixin
-from .versions_random_transformer import CACHE_NAME, accepts_cache, cache_of, named_cache
+from .versions_random_transformer import CACHE_NAME, UNTESTED_ADVICE, accepts_cache, cache_of, named_cache
 
 # Base classes
 
@@ -77,6 +77,9 @@ class RandomTransformerPreTrainedModel(PreTrainedModel):
 
     def post_init(self) -> None:
         super().post_init()
+        has_tied_output = getattr(self, "lm_head", None) is not None and self.config.tie_word_embeddings
+        if has_tied_output and "lm_head.weight" not in self.all_tied_weights_keys:
+            raise RuntimeError(f"transformers does not tie the output layer. {UNTESTED_ADVICE}")
         # save_pretrained copies the code of this module. FSDP2 replaces the class with one from another module.
         self.__module__ = type(self).__module__
 

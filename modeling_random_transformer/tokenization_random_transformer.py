@@ -13,6 +13,8 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import BatchEncoding, TokenizersBackend
 
+from .versions_random_transformer import UNTESTED_ADVICE
+
 # With ids 0 to 3.
 SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 NORMALIZATIONS = ("NFC", "NFD", "NFKC", "NFKD")
@@ -196,6 +198,20 @@ class RandomTransformerTokenizer(TokenizersBackend):
         named = (getattr(self, name) for name in SPECIAL_TOKENS)
         return [*filter(None, named), *map(language_tag, self.languages)]
 
+    def __call__(
+        self, text: Any = None, text_pair: Any = None, text_target: Any = None, *args: Any, **options: Any
+    ) -> BatchEncoding:
+        """Tokenize sources (`text`) and targets (`text_target`), each with the tag of its language.
+
+        Raises:
+            RuntimeError: the installed version of transformers does not announce targets.
+        """
+        self.targets_announced = False
+        encoding = super().__call__(text, text_pair, text_target, *args, **options)
+        if text_target is not None and not self.targets_announced:
+            raise RuntimeError(f"targets have no language tag. {UNTESTED_ADVICE}")
+        return encoding
+
     def encode_texts(self, *args: Any, **options: Any) -> BatchEncoding:
         """Tokenize texts that are data: the same as `tokenizer(...)`, but `control_tokens` in a text are plain text.
 
@@ -243,6 +259,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
 
     def _switch_to_target_mode(self) -> None:
         """Called by the base class before it tokenizes targets."""
+        self.targets_announced = True
         if self.languages:
             self._set_template(self._check_language("tgt_lang", self.tgt_lang))
         elif not self._ends_sources:

@@ -6,16 +6,23 @@ import sys
 
 import pytest
 import torch
-from transformers import GenerationMixin, LogitsProcessorList
+from transformers import GenerationMixin, PreTrainedModel
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
-from modeling_random_transformer import RandomTransformerForCausalLM
+from modeling_random_transformer import (
+    RandomTransformerForCausalLM,
+    RandomTransformerForConditionalGeneration,
+    RandomTransformerTokenizer,
+    Seq2SeqPipeline,
+)
 from modeling_random_transformer import modeling_random_transformer as modeling
 from modeling_random_transformer import versions_random_transformer as versions
 from modeling_random_transformer.inference.ensemble import EnsembleForSeq2SeqLM
+from modeling_random_transformer.training import TranslationTrainer
 from modeling_random_transformer.verification_random_transformer import VERIFIED
 from modeling_random_transformer.versions_random_transformer import CACHE_NAME, TESTED_VERSIONS, named_cache
 from tests.helpers.models import exact_model, padded_batch, random_ids, tiny_config
+from tests.helpers.trainer import new_trainer, pairs
 
 BATCH = padded_batch([8, 5, 3])
 SEARCHES = {"greedy": {}, "beams": {"num_beams": 3}, "static cache": {"cache_implementation": "static"}}
@@ -137,13 +144,6 @@ def attention_mask_is_renamed(monkeypatch):
         return original(module, query, key, value, mask, **kwargs)
 
     replace_attention(monkeypatch, attend)
-
-
-def processors_receive_scores_first(monkeypatch):
-    original = LogitsProcessorList.__call__
-    monkeypatch.setattr(
-        LogitsProcessorList, "__call__", lambda self, ids, scores, **kwargs: original(self, ids, scores, **kwargs)
-    )
 
 
 def selection_of_beams_has_other_arguments(monkeypatch):
@@ -337,3 +337,46 @@ def test_both_names_of_the_cache():
         cache = model(**options, decoder_input_ids=ids[:, :1], use_cache=True)[CACHE_NAME]
         logits = model(**options, decoder_input_ids=ids[:, 1:], **{name: cache}).logits
         torch.testing.assert_close(logits, expected)
+
+
+def test_tokenizer_that_is_not_told_of_targets(monkeypatch):
+    """Otherwise, targets would silently have the language tag of sources."""
+    options = {"languages": ["en", "de"], "src_lang": "en", "tgt_lang": "de"}
+    tokenizer = RandomTransformerTokenizer.train(["the cat sees a dog"], vocab_size=300, **options)
+    expected = tokenizer("the cat", text_target="a dog")
+    assert expected["labels"][0] == tokenizer.get_lang_id("de")
+    monkeypatch.delattr(RandomTransformerTokenizer, "_switch_to_target_mode")
+    for call in (tokenizer, tokenizer.encode_texts):
+        with pytest.raises(RuntimeError, match=f"language tag.* tested with {TESTED_VERSIONS}"):
+            call("the cat", text_target="a dog")
+
+
+@pytest.mark.parametrize("hook", ["_forward", "_sanitize_parameters"])
+def test_pipeline_whose_hooks_are_renamed(hook, translator_folder, monkeypatch):
+    monkeypatch.delattr(Seq2SeqPipeline, hook)
+    model = RandomTransformerForConditionalGeneration.from_pretrained(translator_folder)
+    tokenizer = RandomTransformerTokenizer.from_pretrained(translator_folder)
+    with pytest.raises((NotImplementedError, TypeError, AttributeError)):
+        Seq2SeqPipeline(model, tokenizer, device="cpu")("the cat")
+
+
+def test_output_layer_that_is_not_tied(monkeypatch):
+    """Otherwise, a model that is loaded has a random output layer."""
+    monkeypatch.setattr(PreTrainedModel, "get_expanded_tied_weights_keys", lambda *_, **__: {})
+    with pytest.raises(RuntimeError, match=f"does not tie the output layer.* tested with {TESTED_VERSIONS}"):
+        RandomTransformerForConditionalGeneration(tiny_config())
+
+
+TRAINER_HOOKS = {
+    "prediction_step": lambda trainer: trainer.evaluate(),
+    "_save_checkpoint": lambda trainer: trainer.train(),
+}
+
+
+@pytest.mark.parametrize("hook", TRAINER_HOOKS)
+def test_trainer_whose_hooks_are_renamed(hook, tmp_path, monkeypatch):
+    """Otherwise, evaluation would have other search options, and checkpoints no mark that they are complete."""
+    trainer = new_trainer(tmp_path, eval_dataset=pairs(3), save_steps=1)
+    monkeypatch.delattr(TranslationTrainer, hook)
+    with pytest.raises(RuntimeError, match=f"{hook}.* tested with {TESTED_VERSIONS}"):
+        TRAINER_HOOKS[hook](trainer)

@@ -30,7 +30,8 @@ from ..export.dispatch import attach_engine
 from ..export.engines import engine_module
 from ..inputs_random_transformer import longest_target, source_positions, target_positions
 from ..utils.distributed import call_on_main_process
-from .checkpoints import keep_newest, last_resumable, write_checkpoint
+from ..versions_random_transformer import UNTESTED_ADVICE
+from .checkpoints import is_complete, keep_newest, last_resumable, write_checkpoint
 from .ema import EMACallback, read_averages
 from .loss import RDropLoss, SmoothedCrossEntropy
 from .model_init import shard_layers
@@ -245,6 +246,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         sampler: EvaluationSampler = getattr(shard, "batch_sampler", shard)
         self.gather_function = self._gather_rows
         self._batch_losses = []
+        self.evaluated_batches = 0
         if self.accelerator.is_fsdp2 and self.optimizer is None:  # Accelerate requires an optimizer, which is unused
             self.create_optimizer()
             self.model, self.optimizer = self.accelerator.prepare(self.model, self.optimizer)
@@ -256,6 +258,8 @@ class TranslationTrainer(Seq2SeqTrainer):
                 output = super().evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)
         finally:
             self.compute_metrics = compute_metrics
+        if output.num_samples and not self.evaluated_batches:
+            raise RuntimeError(f"transformers does not evaluate by prediction_step. {UNTESTED_ADVICE}")
         positions, rows = sampler.positions(), (output.predictions, output.label_ids)
         predictions, labels = recursively_apply(lambda part: part[positions], rows, test_type=is_numpy_array)
         metrics: dict[str, Any] = {}
@@ -289,6 +293,7 @@ class TranslationTrainer(Seq2SeqTrainer):
 
         The output length has the same limit as in translation (paper 6.1).
         """
+        self.evaluated_batches += 1
         options = self._generation_options(inputs)
         model = self._without_output_conversion(model)
         loss, predictions, labels = super().prediction_step(model, inputs, *args, **kwargs, **options)
@@ -517,7 +522,7 @@ def describe_evaluation(history: Sequence[dict[str, Any]], samples: Sequence[tup
 
 
 class ResumptionCallback(TrainerCallback):
-    """Uses the intervals of the arguments, not those of a resumed state, and sets the epoch of the sampler."""
+    """Uses the intervals of the arguments, not those of a resumed state, sets the epoch, and checks checkpoints."""
 
     sampler: TokenBudgetSampler | None = None
 
@@ -527,3 +532,8 @@ class ResumptionCallback(TrainerCallback):
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         if self.sampler is not None:
             self.sampler.set_epoch(int(state.epoch or 0))
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        if args.should_save and checkpoint.is_dir() and not is_complete(checkpoint):
+            raise RuntimeError(f"transformers does not save {checkpoint} by _save_checkpoint. {UNTESTED_ADVICE}")
