@@ -7,6 +7,7 @@ has no unknown characters, because every byte is in the vocabulary.
 import copy
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from os import PathLike
 from typing import Any
 
@@ -207,10 +208,18 @@ class RandomTransformerTokenizer(TokenizersBackend):
             RuntimeError: the installed version of transformers does not announce targets.
         """
         self.targets_announced = False
-        encoding = super().__call__(text, text_pair, text_target, *args, **options)
+        with self._clear_errors(text, text_pair, text_target, args, options):
+            encoding = super().__call__(text, text_pair, text_target, *args, **options)
+        if options.get("split_special_tokens") and isinstance(self.backend_tokenizer.model, models.WordLevel):
+            self._check_words(encoding)
         if text_target is not None and not self.targets_announced:
             raise RuntimeError(f"targets have no language tag. {UNTESTED_ADVICE}")
         return encoding
+
+    def tokenize(self, text: str, *args: Any, **options: Any) -> list[str]:
+        """The tokens of a text."""
+        with self._clear_errors(text, args, options):
+            return super().tokenize(text, *args, **options)
 
     def encode_texts(self, *args: Any, **options: Any) -> BatchEncoding:
         """Tokenize texts that are data: the same as `tokenizer(...)`, but `control_tokens` in a text are plain text.
@@ -320,29 +329,29 @@ class RandomTransformerTokenizer(TokenizersBackend):
         return self
 
     @classmethod
-    def _from_pretrained(cls, *args: Any, **kwargs: Any) -> "RandomTransformerTokenizer":
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> "RandomTransformerTokenizer":
+        """`PreTrainedTokenizerBase.from_pretrained`, with a ValueError for a file that cannot be parsed."""
         try:
-            return super()._from_pretrained(*args, **kwargs)._completed()
+            return super().from_pretrained(*args, **kwargs)._completed()
         except Exception as error:
             if type(error) is not Exception:  # the backend raises a plain Exception for files that it cannot parse
                 raise
             raise ValueError(f"tokenizer.json must contain a tokenizer of the tokenizers library: {error}.") from error
 
-    def _encode_plus(self, *args: Any, **kwargs: Any) -> BatchEncoding:
+    @contextmanager
+    def _clear_errors(self, *arguments: Any) -> Iterator[None]:
+        """Raise a ValueError for invalid texts, of which the backend's errors do not have a class of their own."""
         try:
-            encoding = super()._encode_plus(*args, **kwargs)
-        except Exception as error:  # the backend has no more specific class
+            yield
+        except Exception as error:
             self._use_merges(of_target=False)  # the base class switches back only after a success
             if isinstance(error, TypeError):  # the backend's error for strings that are not valid UTF-8
-                _check_unicode([args, kwargs])
+                _check_unicode(arguments)
             if "Missing [UNK] token" not in str(error):
                 raise
             words = ", ".join(map(repr, self.get_vocab()))
             allowed = f"words in the vocabulary ({words}), since the tokenizer has no unk_token"
             raise ValueError(f"text must consist of {allowed}.") from error
-        if kwargs.get("split_special_tokens") and isinstance(self.backend_tokenizer.model, models.WordLevel):
-            self._check_words(encoding)
-        return encoding
 
     def _check_words(self, encoding: BatchEncoding) -> None:
         """Raise an error for a control token that is a word of a text, since a word has one id only."""

@@ -69,6 +69,11 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     ddp_find_unused_parameters: bool | None = HfArg(default=False, help="Whether DDP searches for unused parameters.")
     logging_nan_inf_filter: bool = HfArg(default=False, help="Filter non-finite losses from the log; they stop a run.")
 
+    @property
+    def n_gpu(self) -> int:
+        """One GPU per process: transformers would use `DataParallel` for several."""
+        return min(super().n_gpu, 1)
+
     def __post_init__(self) -> None:
         super().__post_init__()
         # The samplers distribute complete batches evenly. Accelerate would also repeat pairs to equalize batch sizes.

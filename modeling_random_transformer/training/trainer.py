@@ -475,9 +475,9 @@ def _trainer_arguments(args: TranslationTrainingArguments, model: PreTrainedMode
     args = copy.copy(args) if args.learning_rate is not None else replace(args, learning_rate=rate)
     # transformers would delete an old checkpoint before the new one is complete: see `_save_checkpoint`.
     args.save_total_limit = None
-    if args.n_gpu > 1:
-        logger.warning("Training uses one of %d GPUs. Use `accelerate launch` to train on all of them.", args.n_gpu)
-        args._n_gpu = 1  # prevents DataParallel, as transformers itself does
+    available = super(TranslationTrainingArguments, args).n_gpu
+    if available > 1:
+        logger.warning("Training uses one of %d GPUs. Use `accelerate launch` to train on all of them.", available)
     return args
 
 
