@@ -87,7 +87,7 @@ def read_shortlist(file: str | PathLike, model: Any, tokenizer: PreTrainedTokeni
     return content
 
 
-def digest_of(tensors: Iterable[Tensor]) -> str:
+def digest_of(tensors: Iterable[Any]) -> str:
     """A digest of the dtypes, shapes and values of tensors."""
     digest = hashlib.sha256()
     for tensor in tensors:
