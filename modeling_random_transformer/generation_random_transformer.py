@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from types import MethodType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 import torch
@@ -450,8 +450,17 @@ def module_fallback(module: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Te
 
 
 COMPARED_LENGTH = 512  # tokens before the step that is compared
-# The code and the versions of the weights of each model whose steps were compared, and the result.
-COMPARISONS: "WeakKeyDictionary[nn.Module, tuple[list[Any], str | None]]" = WeakKeyDictionary()
+
+
+class Comparison(NamedTuple):
+    """The code and the weights of a model whose steps were compared, and the result."""
+
+    code: list[Any]
+    weights: "WeightSamples"
+    reason: str | None
+
+
+COMPARISONS: "WeakKeyDictionary[nn.Module, Comparison]" = WeakKeyDictionary()
 
 
 def unsupported_model(model: Any, whole: bool = False) -> str | None:
@@ -494,37 +503,91 @@ def named_parts(model: Any) -> Iterator[tuple[str, nn.Module]]:
 def changed_computation(model: Any) -> str | None:
     """A message if a `FastStep` and the modules compute different logits; `None` if they agree.
 
-    They are compared once per model, and again after a change of the weights, their dtype or the code.
+    They are compared once per model, and again after a change of the code, of an attribute or of the weights: a module
+    of another class may compute the same as the original for some weights only.
     """
-    code = code_and_weights(model, (module for _, module in named_parts(model)))
-    known, reason = COMPARISONS.get(model, (None, None))
-    if code != known:
+    modules = [module for _, module in named_parts(model)]
+    code = code_and_attributes(model, modules)
+    known = COMPARISONS.get(model)
+    reason = None if known is None else known.reason
+    if known is None or code != known.code or not known.weights.are_unchanged(modules):
         try:
             reason = step_difference(model)
         except Exception as error:  # of any class: the code may have been edited. The modules raise it again if needed.
             reason = f"a fast decoder step cannot be compared with the modules: {type(error).__name__}: {error}"
-        COMPARISONS[model] = code, reason
+        COMPARISONS[model] = Comparison(code, WeightSamples(modules), reason)
         if reason:
             logger.warning_once("generate() runs the decoder's modules at every step, which is slower: %s.", reason)
     return reason
 
 
-def code_and_weights(model: Any, modules: Iterable[nn.Module]) -> list[Any]:
-    """What changes if code is replaced, in a file, a class or one of the modules, or their weights are trained."""
+PLAIN_TYPES = (bool, int, float, str, tuple, torch.dtype)
+
+
+def code_and_attributes(model: Any, modules: Iterable[nn.Module]) -> list[Any]:
+    """What changes if code is replaced, in a file, a class or one of the modules, or an attribute such as `eps`."""
     modules = list(modules)
     bases = dict.fromkeys(base for module in (model, *modules) for base in type(module).__mro__)
     classes = [cls for cls in bases if not cls.__module__.startswith("transformers.")]  # which have many methods
-    names = dict.fromkeys(cls.__module__ for cls in classes if cls.__module__.endswith("random_transformer"))
-    values = [value for holder in (*map(sys.modules.__getitem__, names), *classes) for value in vars(holder).values()]
-    # Private attributes of a module are its parameters, submodules and hooks.
-    values += [value for module in modules for name, value in vars(module).items() if name[0] != "_"]
+    files = dict.fromkeys(cls.__module__ for cls in classes if cls.__module__.endswith("random_transformer"))
+    state: list[Any] = []
+    for holder in (*map(sys.modules.__getitem__, files), *classes):
+        state += code_of(vars(holder).values())
+    for module in modules:
+        # Private attributes of a module are its parameters, submodules and hooks.
+        values = [value for name, value in vars(module).items() if name[0] != "_"]
+        state.append(type(module))
+        state += code_of(values)
+        state += [value for value in values if isinstance(value, PLAIN_TYPES)]
+        state += [weight.dtype for weight in module._parameters.values() if weight is not None]
+    state += [registry.get("sdpa") for registry in (ALL_ATTENTION_FUNCTIONS, ALL_MASK_ATTENTION_FUNCTIONS)]
+    return state
+
+
+def code_of(values: Iterable[Any]) -> list[Any]:
+    """The functions among these values, and their code, which IPython's autoreload replaces."""
     functions = [getattr(value, "__func__", value) for value in values if callable(value)]
-    codes = [getattr(function, "__code__", None) for function in functions]  # which IPython's autoreload replaces
-    weights = [weight for module in modules for weight in module._parameters.values() if weight is not None]
-    modes = [module.training for module in modules]  # of a dropout without children
-    versions = [(weight.dtype, 0 if weight.is_inference() else weight._version) for weight in weights]
-    registered = [registry.get("sdpa") for registry in (ALL_ATTENTION_FUNCTIONS, ALL_MASK_ATTENTION_FUNCTIONS)]
-    return [*map(type, modules), *modes, *functions, *codes, *versions, *registered]
+    return functions + [getattr(function, "__code__", None) for function in functions]
+
+
+class WeightSamples:
+    """Notices most changes of the parameters and buffers of modules without reading all of them.
+
+    A tensor that is replaced has another address, and PyTorch counts operations in place. It does not count a write
+    through `.data`, `.numpy()` or `vector_to_parameters`: on a CPU, it is noticed by values of all rows and columns.
+
+    Args:
+        modules: the modules.
+    """
+
+    def __init__(self, modules: Iterable[nn.Module]):
+        tensors = tensors_of(modules)
+        self.versions = versions_of(tensors)
+        # Views keep addresses from being used again. On a GPU, they would keep memory, and reading them would wait.
+        distinct = {tensor.data_ptr(): tensor for tensor in tensors if tensor.is_cpu and is_plain(tensor)}
+        self.samples = [torch.empty(0), *map(sampled, distinct.values())]
+        self.values = torch.cat(self.samples)
+
+    def are_unchanged(self, modules: Iterable[nn.Module]) -> bool:
+        """Whether these modules have the same tensors, with the same values."""
+        return versions_of(tensors_of(modules)) == self.versions and torch.equal(torch.cat(self.samples), self.values)
+
+
+def tensors_of(modules: Iterable[nn.Module]) -> list[Tensor]:
+    """The parameters and buffers of modules, in their order, and tied ones again at each place."""
+    holders = [holder for module in modules for holder in (module._parameters, module._buffers)]
+    return [tensor for holder in holders for tensor in holder.values() if tensor is not None]
+
+
+def versions_of(tensors: Iterable[Tensor]) -> list[Any]:
+    """What changes if a tensor is replaced, or changed by an operation that PyTorch counts."""
+    return [(tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version) for tensor in tensors]
+
+
+def sampled(tensor: Tensor) -> Tensor:
+    """A view of the values on the diagonals of a matrix, or of all values of a vector."""
+    step = tensor.shape[-1] + 1 if tensor.dim() > 1 else 1
+    return tensor.detach().view(-1)[::step] if tensor.is_contiguous() else tensor.detach().flatten()
 
 
 @torch.no_grad()

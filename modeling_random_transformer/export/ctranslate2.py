@@ -26,7 +26,16 @@ from ..inputs_random_transformer import check_choice, encode_texts
 from ..modeling_random_transformer import LearnedPositions, RandomTransformerForConditionalGeneration
 from ..utils import read_json
 from .compare import check_equal, compared_ids
-from .engines import LENGTH_PENALTY, SearchOptions, Translate, read_search, table_positions, token_names, vocabularies
+from .engines import (
+    LENGTH_PENALTY,
+    SearchOptions,
+    Translate,
+    read_search,
+    search_options,
+    table_positions,
+    token_names,
+    vocabularies,
+)
 
 # By their names in transformers: those of CTranslate2's own converter, and others.
 ACTIVATIONS = {
@@ -271,24 +280,39 @@ def set_config(config: Any, layer_norm_eps: float, search: SearchOptions, target
     config.add_attribute(PENALTY, search.length_penalty)
 
 
-@torch.no_grad()
 def check_scores(model: RandomTransformerForConditionalGeneration, tokenizer: PreTrainedTokenizerBase) -> None:
     """Raise a ValueError if the engine does not compute what the modules compute, whose code may have been edited."""
     with TemporaryDirectory() as scratch:
         write(build_spec(model, tokenizer), scratch, "float32")
         engine = ctranslate2.Translator(scratch, intra_threads=torch.get_num_threads())
-    search = read_search(model, tokenizer, "CTranslate2")
-    start, (end,), suppressed = search.start_token, search.end_tokens, search.suppressed_tokens
-    ids, labels = compared_ids(model.config, [start, end, *suppressed])
+    ids, labels = scored_ids(model, search_options(model.generation_config, model.config, "CTranslate2"))
     source, target = token_names(tokenizer, model.config.vocab_size)
     tokens = [[source[i] for i in ids]], [[target[i] for i in labels]]
     [result] = engine.score_batch(*tokens, max_input_length=0)
+    check_equal("CTranslate2", torch.tensor(result.log_probs), model_scores(model))
+
+
+def scored_ids(model: RandomTransformerForConditionalGeneration, search: SearchOptions) -> Tensor:
+    """The source and the target whose scores are compared, `[2, length]`."""
+    return compared_ids(model.config, [search.start_token, *search.end_tokens, *search.suppressed_tokens])
+
+
+@torch.no_grad()
+def model_scores(model: RandomTransformerForConditionalGeneration) -> Tensor:
+    """The log-probability of each token of a random target and of its end, by the modules, `[length + 1]`.
+
+    Raises:
+        ValueError: CTranslate2 does not support an option of the search.
+    """
+    search = search_options(model.generation_config, model.config, "CTranslate2")
+    ids, labels = scored_ids(model, search)
     model = copy.deepcopy(model).to("cpu", torch.float32).eval()
-    inputs = torch.cat([torch.tensor([start]), labels])
+    inputs = torch.cat([torch.tensor([search.start_token]), labels])
     logits = model(input_ids=ids[None], decoder_input_ids=inputs[None], return_dict=True).logits[0]
-    scores = logits.index_fill(1, torch.tensor(suppressed, dtype=torch.long), -torch.inf).log_softmax(1)
-    expected = scores[torch.arange(len(inputs)), torch.cat([labels, torch.tensor([end])])]
-    check_equal("CTranslate2", torch.tensor(result.log_probs), expected)
+    suppressed = torch.tensor(search.suppressed_tokens, dtype=torch.long)
+    scores = logits.index_fill(1, suppressed, -torch.inf).log_softmax(1)
+    targets = torch.cat([labels, torch.tensor(search.end_tokens[:1])])
+    return scores[torch.arange(len(targets)), targets]
 
 
 def pad_heads(attention: Any) -> None:

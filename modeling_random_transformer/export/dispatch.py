@@ -1,31 +1,34 @@
 """Attaches an inference engine to a model, with an export that is cached beside its files."""
 
-import copy
 import hashlib
-import os
+from collections.abc import Iterable
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 from transformers.generation.configuration_utils import GenerationMode
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 from transformers.utils import logging
 
-from .. import modeling_random_transformer, ops_random_transformer
-from ..generation_random_transformer import code_and_weights, unsupported_model
-from ..inputs_random_transformer import check_choice, pad_ids, tokenizer_languages
+from ..generation_random_transformer import WeightSamples, code_and_attributes, tensors_of, unsupported_model
+from ..inputs_random_transformer import check_choice, pad_ids
 from ..pipeline_random_transformer import ForcedPrefix
 from ..utils import ENGINES
-from ..utils.digests import model_digest
 from ..utils.errors import reraise_as_value_error
-from .engines import engine_module, export_model, search_options, table_positions, token_list, token_names
+from .engines import engine_module, search_options, table_positions, token_list, token_names
+from .shortlist import check_vmap
 
 logger = logging.get_logger(__name__)
 
 ENGINE = "CTranslate2"
+# `generate()` stops when no running beam scores higher than the finished ones (`early_stopping=False`), CTranslate2
+# when beams · patience have finished. For higher length penalties, no patience gives the scores of `generate()` for a
+# model of little data, which prefers long hypotheses (docs/results/engines.md).
+PATIENCE = 2
+MAX_LENGTH_PENALTY = 0.8
 MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.BEAM_SEARCH)
 BATCHES = 4  # of the pipeline in one call of the engine, which splits them again: the checks of a call take time
 ENGINE_LENGTH_STEP = 128  # an engine computes no steps of a finished row, so that a higher limit costs it little
@@ -57,8 +60,9 @@ def attach_engine(
     check_choice(ENGINES, engine=engine)
     dtype = dtype or DEFAULT_DTYPE
     engine_module(engine, dtype)
-    with reraise_as_value_error(f"engine_shortlist must be a file that can be read, got {str(shortlist)!r}"):
-        content = None if shortlist is None else Path(shortlist).read_bytes()
+    content = None if shortlist is None else read_shortlist(shortlist, model, tokenizer)
+    from .cache import cached_export  # imports the engine
+
     try:
         exported = cached_export(model, tokenizer, Path(folder), engine=engine, dtype=dtype, shortlist=content)
     except ValueError as error:
@@ -70,34 +74,26 @@ def attach_engine(
     model.engine = CTranslate2Engine(exported, model, tokenizer)
 
 
-def cached_export(
-    model: Any, tokenizer: PreTrainedTokenizerBase, folder: Path, *, engine: str, dtype: str, shortlist: bytes | None
-) -> Path:
-    """The folder of an exported model, which is created unless the same model was exported before.
-
-    Its name contains a digest of weights, configuration, vocabulary, shortlist and the code of the model.
+def read_shortlist(file: str | PathLike, model: Any, tokenizer: PreTrainedTokenizerBase) -> bytes:
+    """The content of a shortlist.
 
     Raises:
-        ValueError: the engine does not support the model.
-        OSError: the folder cannot be written.
+        ValueError: it cannot be read, or is not one for the vocabulary of the model.
     """
-    digest = hashlib.sha256(model_digest(model, tokenizer).encode())
-    digest.update(shortlist or b"")
-    for module in (modeling_random_transformer, ops_random_transformer):
-        digest.update(Path(str(module.__file__)).read_bytes())
-    path = folder / f"{engine}-{dtype}-{digest.hexdigest()[:16]}"
-    if path.is_dir():
-        return path
-    os.makedirs(folder, exist_ok=True)
-    exported = copy.deepcopy(tokenizer)
-    if (languages := tokenizer_languages(tokenizer)) and tokenizer.tgt_lang is None:
-        exported.tgt_lang = languages[0]  # any of them: the target language is given to `generate()`
-    try:
-        export_model(model, exported, path, engine=engine, dtype=dtype, shortlist=shortlist)
-    except (OSError, ValueError):
-        if not path.is_dir():  # otherwise another process has exported the same model
-            raise
-    return path
+    with reraise_as_value_error(f"engine_shortlist must be a file that can be read, got {str(file)!r}"):
+        content = Path(file).read_bytes()
+    with reraise_as_value_error(f"engine_shortlist must be vmap.txt of an export of this model, got {str(file)!r}"):
+        check_vmap(content, *token_names(tokenizer, model.config.vocab_size))
+    return content
+
+
+def digest_of(tensors: Iterable[Any]) -> str:
+    """A digest of the dtypes, shapes and values of tensors."""
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(f"{tensor.dtype} {list(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()
 
 
 # CTranslate2 under `generate()`: it computes the calls that it supports, for a model that is loaded too
@@ -106,10 +102,10 @@ def cached_export(
 class CTranslate2Engine:
     """The `engine` of a model: an exported model that computes `generate()`.
 
-    Its results equal those of the model up to rounding, except that beam search stops as with `early_stopping=True`,
+    Its results equal those of the model up to rounding, except that beam search
     distributes the probability of forbidden tokens over the others, as with `renormalize_logits=True`, and excludes
-    that of a prefix from the score that the length penalty divides. Scores include the token that
-    `forced_eos_token_id` replaces. The limit of the pipeline on new tokens is higher (`ENGINE_LENGTH_STEP`).
+    that of a prefix from the score that the length penalty divides. The limit of the
+    pipeline on new tokens is higher (`ENGINE_LENGTH_STEP`).
 
     Args:
         folder: the exported model.
@@ -126,7 +122,9 @@ class CTranslate2Engine:
         self.source, self.target = token_names(tokenizer, config.vocab_size)
         self.target_ids = {token: i for i, token in enumerate(self.target)}
         self.exported = search_options(model.generation_config, config, ENGINE)
-        self.computation = code_and_weights(model, model.modules())
+        self.code = code_and_attributes(model, model.modules())
+        self.weights = WeightSamples(model.modules())
+        self.digest = digest_of(tensors_of(model.modules()))
         self.positions = table_positions(config)
 
     def __deepcopy__(self, _: Any) -> "CTranslate2Engine":
@@ -142,8 +140,7 @@ class CTranslate2Engine:
     ) -> Any:
         """`model.generate()`, or `None` if the engine does not compute this call; the reason is logged once.
 
-        With `return_dict_in_generate`, the output has `sequences` and, with `output_scores`, `sequences_scores`: for
-        greedy search their log-probabilities.
+        With `return_dict_in_generate`, the output has `sequences`.
         """
         options, given = model._prepare_generation_config(generation_config, **kwargs)
         ids, mask = given.pop("input_ids", inputs), given.pop("attention_mask", None)
@@ -155,7 +152,7 @@ class CTranslate2Engine:
         reason = (
             unsupported_request(options, given)
             or self.unsupported_inputs(ids, mask, options)
-            or self.unsupported_search(model, options, bool(prefixes))
+            or self.unsupported_search(model, options)
             or self.changed_model(model)
         )
         if reason:
@@ -178,10 +175,8 @@ class CTranslate2Engine:
         longest = max(ids.shape[1], options.max_new_tokens)
         return f"{longest} tokens exceed its {self.positions} positions" if longest > self.positions else None
 
-    def unsupported_search(self, model: Any, options: GenerationConfig, has_prefix: bool) -> str | None:
+    def unsupported_search(self, model: Any, options: GenerationConfig) -> str | None:
         """A message about a search that the engine does not compute; `None` if it does."""
-        if has_prefix and options.num_beams > 1 and options.output_scores:
-            return "scores of a prefix in beam search were requested"  # it excludes the prefix
         try:
             search = search_options(options, model.config, ENGINE)
         except ValueError as error:
@@ -201,8 +196,18 @@ class CTranslate2Engine:
             return f"the model is on the device {model.device}"
         if reason := unsupported_model(model, whole=True):
             return reason
-        unchanged = code_and_weights(model, model.modules()) == self.computation
-        return None if unchanged else "the code or the weights have changed since the export"
+        modules = list(model.modules())
+        if code_and_attributes(model, modules) == self.code and self.has_exported_weights(modules):
+            return None
+        return "the code or the weights have changed since the export"
+
+    def has_exported_weights(self, modules: list[nn.Module]) -> bool:
+        """Whether the weights are those that were exported; all values are compared only if they may have changed."""
+        if not self.weights.are_unchanged(modules):
+            if digest_of(tensors_of(modules)) != self.digest:
+                return False
+            self.weights = WeightSamples(modules)
+        return True
 
     def search(
         self, model: Any, options: GenerationConfig, ids: Tensor, mask: Tensor | None, prefixes: list[ForcedPrefix]
@@ -218,13 +223,13 @@ class CTranslate2Engine:
             rows,
             [prefix or first for prefix in forced] or [first] * len(rows),
             beam_size=options.num_beams,
+            patience=1 if options.early_stopping else PATIENCE,
             num_hypotheses=options.num_return_sequences,
             length_penalty=options.length_penalty if options.num_beams > 1 else 0,
             min_decoding_length=search.min_new_tokens,
             max_decoding_length=options.max_new_tokens,
             no_repeat_ngram_size=search.no_repeat_ngram_size,
             suppress_sequences=[[self.target[i] for i in word] for word in search.suppressed_sequences],
-            return_scores=bool(options.output_scores),
             return_end_token=True,
         )
         hypotheses = [hypothesis for result in results for hypothesis in result.hypotheses]
@@ -235,9 +240,7 @@ class CTranslate2Engine:
         sequences = pad_ids(found, options.pad_token_id or 0)
         if not options.return_dict_in_generate:
             return sequences
-        scores = [score for result in results for score in result.scores]
-        sequences_scores = torch.tensor(scores) if options.output_scores else None
-        return GenerateBeamEncoderDecoderOutput(sequences=sequences, sequences_scores=sequences_scores)
+        return GenerateBeamEncoderDecoderOutput(sequences=sequences)
 
 
 def unsupported_request(options: GenerationConfig, given: dict[str, Any]) -> str | None:
@@ -252,10 +255,17 @@ def unsupported_request(options: GenerationConfig, given: dict[str, Any]) -> str
     unsupported = {
         f"the generation mode {mode.value!r}": mode not in MODES,
         "early_stopping='never'": options.early_stopping == "never",
+        f"early_stopping=False with a length penalty above {MAX_LENGTH_PENALTY}": searches_longer(options),
         "output_attentions": options.output_attentions,
         "output_hidden_states": options.output_hidden_states,
         "output_logits": options.output_logits,
+        "output_scores": options.output_scores,
         "no max_new_tokens": options.max_new_tokens is None,
         ", ".join(requested): bool(requested),
     }
     return next((f"{name} was requested" for name, used in unsupported.items() if used), None)
+
+
+def searches_longer(options: GenerationConfig) -> bool:
+    """Whether beam search with these options goes on for longer than the engine's."""
+    return options.num_beams > 1 and not options.early_stopping and options.length_penalty > MAX_LENGTH_PENALTY

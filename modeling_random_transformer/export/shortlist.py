@@ -97,3 +97,31 @@ def vmap(shortlist: dict[int | None, list[int]], source: list[str], target: list
         names = dict.fromkeys([target[i] for i in ids] + ([name] if name in known else []))
         lines.append(f"{name}\t{' '.join(names)}\n")
     return "".join(lines).encode()
+
+
+def check_vmap(content: bytes, source: Iterable[str], target: Iterable[str]) -> None:
+    """Check a file `vmap.txt`: CTranslate2 crashes for an empty one, and translates nothing with foreign tokens.
+
+    Args:
+        content: lines of source tokens, a tab, and target tokens.
+        source: the source tokens.
+        target: the target tokens.
+
+    Raises:
+        ValueError: the file is empty or not of this form, or has a token that is not in the vocabulary.
+    """
+    try:
+        lines = content.decode().removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"shortlist must be text in UTF-8, got bytes that are not: {error}.") from error
+    vocabularies = {"", *source}, set(target)
+    for number, line in enumerate(lines, start=1):
+        fields = line.split("\t")
+        if len(fields) != 2 or not fields[1]:
+            raise ValueError(
+                f"shortlist must have source tokens, a tab and target tokens in each line, got {line[:40]!r}."
+            )
+        for field, vocabulary in zip(fields, vocabularies, strict=True):
+            unknown = next((token for token in field.split(" ") if token not in vocabulary), None)
+            if unknown is not None:
+                raise ValueError(f"shortlist must have tokens of the model, got {unknown[:40]!r} in line {number}.")

@@ -217,7 +217,7 @@ class TestEngine:
         assert run("--model", folder, *options, *TEXTS) == (0, expected, [])
         (export,) = cache.iterdir()
         assert export.name.startswith("ctranslate2-float32-")
-        monkeypatch.setattr(dispatch, "export_model", None)  # not called again
+        monkeypatch.setattr("modeling_random_transformer.export.cache.export_model", None)  # not called again
         assert run("--model", folder, *options, *TEXTS) == (0, expected, [])
         assert (folder / "engines").exists() == (given is None)
         assert not warnings

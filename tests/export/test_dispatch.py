@@ -1,13 +1,17 @@
 """An engine computes `generate()` of a loaded model where it computes the same; otherwise the model does."""
 
 import copy
+import errno
 import logging
+import os
+import shutil
 from itertools import chain
 
 import pytest
 import torch
 
-from modeling_random_transformer.export import dispatch
+from modeling_random_transformer.export import cache, dispatch
+from modeling_random_transformer.export.cache import is_complete
 from modeling_random_transformer.export.dispatch import ENGINE_LENGTH_STEP, attach_engine
 from modeling_random_transformer.export.engines import token_names
 from modeling_random_transformer.export.shortlist import vmap
@@ -15,6 +19,7 @@ from modeling_random_transformer.inference import load_translator, translate, tr
 from modeling_random_transformer.inference.loading import load_models
 from modeling_random_transformer.inputs_random_transformer import LENGTH_STEP
 from modeling_random_transformer.modeling_random_transformer import RandomTransformerEncoderLayer
+from tests.helpers.edits import EDITS
 from tests.helpers.engines import TEXTS, exportable, needs
 from tests.helpers.translation import multilingual_translator
 
@@ -53,8 +58,6 @@ def reasons(monkeypatch):
 COMPUTED = {
     "greedy": {"num_beams": 1},
     "beams": {"num_beams": 4},
-    "n_best": {"num_beams": 4, "n_best": 3},
-    "log-probabilities": {"num_beams": 1, "n_best": 1},
     "prefixes": {"num_beams": 1, "prefixes": ["the", ""] * (len(TEXTS) // 2)},
     "suppress_tokens": {"num_beams": 1, "suppress_tokens": [20, 21, 22]},
     "min_new_tokens": {"num_beams": 1, "min_new_tokens": 6},
@@ -74,6 +77,20 @@ def test_texts_of_different_lengths_are_one_call(models, monkeypatch):
     assert lengths[0] < LENGTH_STEP < lengths[1] < ENGINE_LENGTH_STEP
     translate(texts, engine, tokenizer, num_beams=1)
     assert calls == [2]
+
+
+@pytest.mark.parametrize(("early_stopping", "patience"), [(True, 1), (False, 2)])
+def test_patience(early_stopping, patience, models, monkeypatch):
+    _, engine, tokenizer = models
+    search, used = engine.engine.translate, []
+    monkeypatch.setattr(
+        engine.engine,
+        "translate",
+        lambda *rows, **options: used.append(options["patience"]) or search(*rows, **options),
+    )
+    options = {**SHORT, "early_stopping": early_stopping, "num_beams": 4, "length_penalty": 0.6}
+    translate(TEXTS[:2], engine, tokenizer, **options)
+    assert used == [patience]
 
 
 @pytest.mark.parametrize("name", COMPUTED)
@@ -109,9 +126,14 @@ def test_languages(tmp_path, reasons):
 # By reason: options of `translate` that only the model computes.
 REQUESTS = {
     "the generation mode 'sample' was requested": {"num_beams": 1, "do_sample": True, "seed": 1},
+    "early_stopping=False with a length penalty above 0.8 was requested": {
+        "num_beams": 4,
+        "length_penalty": 1.0,
+        "early_stopping": False,
+    },
     "early_stopping='never' was requested": {"early_stopping": "never"},
     "repetition_penalty must be 1 for CTranslate2, got 1.5": {"repetition_penalty": 1.5},
-    "scores of a prefix in beam search were requested": {"n_best": 1, "prefixes": ["the"] * len(TEXTS)},
+    "output_scores was requested": {"num_beams": 4, "n_best": 3},
     "prefix_allowed_tokens_fn was requested": {"prefix_allowed_tokens_fn": lambda *_: [5, 6]},
     "the start token or the end token is another one than at the export": {"eos_token_id": [2, 9]},
     "1030 tokens exceed its 1024 positions": {"num_beams": 1, "max_new_tokens": 1030},
@@ -142,11 +164,6 @@ def test_token_outside_of_the_vocabulary(token, models):
         models[1].generate(torch.tensor([[5, token]]), attention_mask=torch.ones(1, 2), max_new_tokens=3)
 
 
-def train_encoder(model):
-    with torch.no_grad():
-        model.model.encoder.layers[0].fc1.weight.mul_(3)
-
-
 def replace_forward(model):
     model.model.encoder.layers[0].fc1.forward = lambda states: torch.zeros(*states.shape[:-1], model.config.d_ff)
 
@@ -156,9 +173,35 @@ CHANGES = {
         lambda *_: None
     ),
     "layers.0.fc1 has a hook or a replaced": replace_forward,
-    "the code or the weights have changed": train_encoder,
     "the code or the weights": lambda model: model.to(torch.bfloat16),
 }
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_edited_models_run_themselves(name, models, reasons):
+    edited = copy.deepcopy(models[1])
+    assert translate(TEXTS, edited, models[2], **SHORT)
+    assert not reasons  # the copy is equal to the export
+    EDITS[name](edited)
+    own = copy.deepcopy(edited)
+    own.engine = None
+    assert translate(TEXTS, edited, models[2], **SHORT) == translate(TEXTS, own, models[2], **SHORT)
+    assert set(reasons) == {
+        "generate() runs the model, not CTranslate2: the code or the weights have changed since the export."
+    }
+    reasons.clear()
+    assert translate(TEXTS[:2], models[1], models[2], **SHORT)  # the original is unchanged
+    assert not reasons
+
+
+def test_restored_weights_are_those_of_the_export(models, reasons):
+    model, engine, tokenizer = models
+    EDITS[".data ="](engine)
+    translate(TEXTS[:2], engine, tokenizer, **SHORT)
+    engine.load_state_dict(model.state_dict(), assign=True)
+    reasons.clear()
+    translate(TEXTS[:2], engine, tokenizer, **SHORT)
+    assert not reasons
 
 
 @pytest.mark.parametrize("reason", CHANGES)
@@ -169,10 +212,7 @@ def test_changed_models_run_themselves(reason, models, reasons):
     own.engine = None
     assert translate(TEXTS, changed, models[2], **SHORT) == translate(TEXTS, own, models[2], **SHORT)
     assert reasons
-    assert all(reason in each for each in reasons)
-    reasons.clear()
-    assert translate(TEXTS[:2], models[1], models[2], **SHORT)  # the original is unchanged
-    assert not reasons
+    assert all(reason in message for message in reasons)
 
 
 def test_edited_code_of_a_class(models, reasons, monkeypatch):
@@ -193,18 +233,108 @@ def test_cache_has_one_folder_per_model_and_dtype(saved, tmp_path):
     assert [path.name.rpartition("-")[0] for path in (saved / "engines").iterdir()] == ["ctranslate2-float32"]
 
 
-def test_two_processes_export_at_once(tmp_path, monkeypatch):
+@pytest.fixture
+def cached(tmp_path):
+    """A model, its tokenizer, and the folder of its export."""
     model, tokenizer = exportable()
-    export = dispatch.export_model
+    attach_engine(model, tokenizer, tmp_path, dtype="float32")
+    [path] = tmp_path.iterdir()
+    return model, tokenizer, path
 
-    def slower(*args, **options):
-        export(*args, **options)  # another process
-        export(*args, **options)
 
-    monkeypatch.setattr(dispatch, "export_model", slower)
+def truncate(path):
+    path.write_bytes(path.read_bytes()[:-1000])
+
+
+DAMAGES = {
+    "truncated weights": lambda path: truncate(path / "model.bin"),
+    "no weights": lambda path: (path / "model.bin").unlink(),
+    "no record": lambda path: (path / "export.json").unlink(),
+    "truncated record": lambda path: truncate(path / "export.json"),
+    "another record": lambda path: (path / "export.json").write_text("[]"),
+    "an empty vocabulary": lambda path: (path / "shared_vocabulary.json").write_bytes(b""),
+    "an empty folder": lambda path: [file.unlink() for file in path.iterdir()],
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damaged_export_is_made_again(name, cached):
+    model, tokenizer, path = cached
+    expected = translate(TEXTS, model, tokenizer, **SHORT)
+    DAMAGES[name](path)
+    attach_engine(model, tokenizer, path.parent, dtype="float32")
+    assert is_complete(path)
+    assert translate(TEXTS, model, tokenizer, **SHORT) == expected
+    assert [*path.parent.iterdir()] == [path]
+
+
+def test_temporary_exports_of_killed_processes_are_removed(cached):
+    model, tokenizer, path = cached
+    for name in (f".{path.name}.1234", f"..{path.name}.1234.abcd", f".{path.name}.abcd"):
+        (path.parent / name / "folder").mkdir(parents=True)
+    (path.parent / ".git").mkdir()
+    (path / "export.json").unlink()
+    attach_engine(model, tokenizer, path.parent, dtype="float32")
+    assert {entry.name for entry in path.parent.iterdir()} == {path.name, ".git"}
+
+
+def test_without_locks_two_processes_export_at_once(tmp_path, monkeypatch):
+    fcntl = pytest.importorskip("fcntl")
+    monkeypatch.setattr(fcntl, "flock", raise_no_locks)
+    model, tokenizer = exportable()
+    write_record = cache.write_record
+
+    def slower(folder, scores):
+        write_record(folder, scores)
+        shutil.copytree(folder, tmp_path / folder.name.removeprefix(".").rpartition(".")[0])  # by another process
+
+    monkeypatch.setattr(cache, "write_record", slower)
+    monkeypatch.setattr(cache.shutil, "rmtree", lambda *_, **__: None)  # it ends between the check and the rename
     attach_engine(model, tokenizer, tmp_path)
     assert model.engine is not None
-    assert len(list(tmp_path.iterdir())) == 1
+
+
+def raise_no_locks(*_):
+    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+
+def test_class_patched_before_loading(saved, reasons, monkeypatch):
+    monkeypatch.setattr(RandomTransformerEncoderLayer, "forward", lambda _, states, *__, **___: states)
+    model, _ = load_translator(saved, engine="ctranslate2", engine_dtype="float32")
+    assert model.engine is None
+    assert "model must compute what its export computes" in reasons[0]
+
+
+@pytest.mark.parametrize("file", cache.CODE, ids=lambda file: file.name)
+def test_code_is_part_of_the_digest(file, cached, monkeypatch, tmp_path_factory):
+    model, tokenizer, path = cached
+    changed = tmp_path_factory.mktemp("changed") / "code.py"
+    changed.write_bytes(file.read_bytes() + b"# changed")
+    monkeypatch.setattr(cache, "CODE", [changed if name == file else name for name in cache.CODE])
+    attach_engine(model, tokenizer, path.parent, dtype="float32")
+    assert len([*path.parent.iterdir()]) == 2
+
+
+SHORTLISTS = {
+    "got ''": b"",
+    "got bytes that are not": b"\xff\xfe\x00\x01",
+    "source tokens, a tab and target tokens in each line, got 'a b'": b"a b\n",
+    "got 'a\\\\t'": b"a\t\n",
+    "tokens of the model, got 'Ausland' in line 1": b"\tAusland\n",
+    "tokens of the model, got 'Quelle' in line 1": b"Quelle\ta\n",
+}
+
+
+@pytest.mark.parametrize("message", SHORTLISTS)
+def test_invalid_shortlist(message, tmp_path):
+    model, tokenizer = exportable()
+    file = tmp_path / "vmap.txt"
+    file.write_bytes(SHORTLISTS[message])
+    with pytest.raises(ValueError, match=message):
+        attach_engine(model, tokenizer, tmp_path / "engines", shortlist=file)
+    assert not (tmp_path / "engines").exists()
+    attach_engine(model, tokenizer, tmp_path / "engines")
+    assert translate(TEXTS[:2], model, tokenizer, **SHORT)
 
 
 def test_shortlist_limits_the_target_tokens(tmp_path):
