@@ -28,6 +28,14 @@ ATTRIBUTE = re.compile(
 )
 # What decides where a script ends: in a comment, another script may begin and end.
 SCRIPT_MARK = re.compile(r"(?i)<!--(?!-?>)|-->|</?script(?=[ \t\n\r\f/>])")
+# What a program replaces or a reader copies: {name}, ${name}, {{name}}, %(name)s, %s, %1$s, URLs and e-mail addresses.
+PLACEHOLDER = re.compile(
+    r"""\$?\{(?:[^{}\n]++|\{[^{}\n]*+\})*+\}
+    | (?<![\w%])%(?:\(\w++\)|\d++\$)?[-+\#0]*+\d*+(?:\.\d++)?+(?:hh?|ll?)?[sdiufFeEgGxXocp@](?![^\W\d_])
+    | (?:\b(?:https?|ftp)://|\bwww\.)[^\s<>"'\u3000-\u9fff\uff00-\uffef]*[^\s<>"'.,;:!?)\]\u3000-\u9fff\uff00-\uffef]
+    | (?<![\w.+-])[\w.+-]++@[\w-]++(?:\.[\w-]++)++""",
+    re.VERBOSE,
+)
 ENTITY = re.compile(r"&(?:#\w+|\w+);?")
 SPACE = re.compile(r"[ \t\n\r\f]+")
 CLOSING = (*".,;:!?)",)  # without a space before them
@@ -182,22 +190,32 @@ class Tag:
 def tokens(document: str) -> Iterator[tuple[str, str, str]]:
     """The kind (`"text"`, `"open"`, `"close"` or `"point"`), the tag's name and the characters of each part.
 
-    An element that is copied is one `"point"`, with all that it contains.
+    An element that is copied is one `"point"`, with all that it contains; so is a placeholder.
     """
     position = 0
     while tag := next_tag(document, position):
-        if tag.start > position:
-            yield "text", "", document[position : tag.start]
+        yield from text_tokens(document[position : tag.start])
         kind, position = tag.kind, tag.end
         if tag.is_copied:
             kind, position = "point", end_of_element(document, tag)
         yield kind, tag.name, document[tag.start : position]
         if tag.name == "title" and kind == "open":
             end = end_of_raw(document, tag)
-            yield "text", "", document[position:end]
+            yield from text_tokens(document[position:end])
             position = end
-    if position < len(document):
-        yield "text", "", document[position:]
+    yield from text_tokens(document[position:])
+
+
+def text_tokens(raw: str) -> Iterator[tuple[str, str, str]]:
+    """The tokens of a text without markup: each placeholder is one `"point"`."""
+    position = 0
+    for match in PLACEHOLDER.finditer(raw):
+        if match.start() > position:
+            yield "text", "", raw[position : match.start()]
+        yield "point", "", match[0]
+        position = match.end()
+    if position < len(raw):
+        yield "text", "", raw[position:]
 
 
 def next_tag(document: str, position: int) -> Tag | None:
@@ -393,14 +411,21 @@ def render(block: Block, translation: str, units: Sequence[Unit]) -> str:
         start, end = (units[number].start, units[number].end) if number < len(units) else (len(translation),) * 2
         output += block.escape(translation[position:start])
         for depth in range(common, len(path) + 1):
-            output += opening[depth]
+            output += between(output, opening[depth], translation[start:end])
             if depth < len(path) and (path[depth].closing or id(path[depth]) not in written):
                 output += path[depth].opening
                 written.add(id(path[depth]))
-        output += "".join(opening[depth] for depth in range(common))
-        output += block.escape(translation[start:end])
+        outer = "".join(opening[depth] for depth in range(common))
+        output += between(output, outer, translation[start:end]) + block.escape(translation[start:end])
         opened, position = path, end
     return output
+
+
+def between(before: str, point: str, word: str) -> str:
+    """Something without text, whose space is behind it instead of before it if it is placed directly before a word."""
+    if not (before.endswith(" ") and point.startswith(" ")):
+        return point
+    return point[1:] + " " * word[:1].isalnum()
 
 
 def paths_of(units: Sequence[Unit], block: Block) -> list[list[Inline]]:

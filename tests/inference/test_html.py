@@ -174,6 +174,35 @@ def test_time_is_linear(part):
     parse(part * 20_000 + "x")
 
 
+PLACEHOLDERS = (
+    *("{name}", "{0}", "{{ name }}", "${name}", "{n, plural, one {x}}", "%s", "%1$s", "%(x)s", "%(x)d", "%.2f", "%@"),
+    *("https://example.org/a?b=1&c=(2)d", "www.example.org/x", "a.b+c@example.co.uk"),
+)
+
+
+@pytest.mark.parametrize("placeholder", PLACEHOLDERS)
+def test_placeholders_are_kept(placeholder, translator, tokenizer):
+    text = f"the boy sees {placeholder}, the girl sees {placeholder}."
+    [block] = [part for part in parse(text) if isinstance(part, Block)]
+    assert block.text == "the boy sees, the girl sees."
+    for translate_any in (translate_html, translate):
+        options = {} if translate_any is translate_html else {"split_sentences": True}
+        assert translate_any([text], translator, tokenizer, **options)[0].count(placeholder) == 2
+
+
+@pytest.mark.parametrize(
+    "text", ["50% sure", "50 % of", "at 5 p.m. @ home", "a {b", "http:// is", "100%safe", "a 3} {"]
+)
+def test_texts_without_placeholders(text):
+    assert [part.text for part in parse(text) if isinstance(part, Block)] == [text]
+
+
+def test_a_moved_placeholder_keeps_its_space():
+    [block] = [part for part in parse("see %s, now") if isinstance(part, Block)]
+    units = [Unit(0, 5, [((5, 8), 1.0)]), Unit(6, 8, [((3, 4), 1.0)])]
+    assert render(block, "ahora ve", units) == "ahora %s ve"
+
+
 def test_attention_of_units(model, tokenizer):
     """Units of a punctuation mark and of a word in one token's word have different weights."""
     pairs = [("the boy, the girl.", "el niño"), ("two", "dos: tres")]
