@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ..inputs_random_transformer import LanguageTags, encode_texts, source_limit, tokenizer_languages
 from ..pipeline_random_transformer import Seq2SeqPipeline
-from ..utils.errors import format_value, reraise_as_value_error
+from ..utils.errors import reraise_as_value_error
 
 logger = logging.getLogger(__name__)
 
@@ -125,7 +125,10 @@ class SentenceSplitter:
             if ends:
                 break
         if place is not CLAUSE and not cut:
-            logger.warning("A clause of more than %d tokens was cut: %s", self.limit, format_value(sentence.strip()))
+            # The text is not in the message: it may be that of a user of a server.
+            logger.warning(
+                "A clause of %d characters was cut: it has more than %d tokens.", len(sentence.strip()), self.limit
+            )
         end = min(ends, key=lambda end: abs(end - len(sentence) / 2))
         for part in (sentence[:end], sentence[end:]):
             yield from self.shorten(part, cut or place is not CLAUSE)
