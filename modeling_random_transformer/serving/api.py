@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -18,6 +19,7 @@ from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_va
 from pydantic_core import from_json
 from starlette.exceptions import HTTPException
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
+from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
 from .. import __version__
@@ -27,6 +29,8 @@ from ..utils.languages import language_name
 from .batches import Batcher, QueueFullError
 from .directions import Direction
 from .metrics import AnswerHead, CountRequests, Metrics
+
+logger = logging.getLogger(__name__)
 
 BODY_SECONDS = 30  # within which the body of a request must arrive
 # Bytes of a body: a character has up to 12 in JSON ("\\ud83d\\ude00") and in forms; and the other fields.
@@ -267,7 +271,7 @@ def add_error_handlers(app: FastAPI) -> None:
         headers = {"Retry-After": str(error.seconds)} if isinstance(error, QueueFullError) else None
         return JSONResponse({"error": message}, status, headers)
 
-    for kind in (Exception, RuntimeError, ValueError, HTTPException, QueueFullError, TimeoutError):
+    for kind in (Exception, RuntimeError, ValueError, HTTPException, QueueFullError, TimeoutError, ClientDisconnect):
         app.add_exception_handler(kind, answer)
 
 
@@ -276,6 +280,9 @@ def status_and_message(error: Exception) -> tuple[int, str]:
     match error:
         case HTTPException():
             return error.status_code, str(error.detail)
+        case ClientDisconnect():
+            logger.warning("A client disconnected before its request was complete.")
+            return 499, "The client has disconnected."
         case QueueFullError():
             return 429, f"Too many texts are waiting. Try again in {error.seconds} s."
         case TimeoutError():

@@ -4,7 +4,6 @@ from time import monotonic
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from starlette.requests import ClientDisconnect
 
 SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
 TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -44,9 +43,6 @@ class CountRequests:
 
         try:
             await self.app(scope, receive, watch)
-        except ClientDisconnect:
-            status = "disconnected"
-            raise
         finally:
             path = scope["path"] if "endpoint" in scope else "other"
             self.metrics.requests.labels(path, status).inc()

@@ -129,6 +129,15 @@ def test_disconnected_client_leaves_the_queue():
     assert blocked.batches == [["first"], ["second"]]
 
 
+def test_disconnect_within_a_body_is_one_line_of_the_log(caplog):
+    with running([Blocked().direction]) as (_, port):
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.sendall(b"POST /translate HTTP/1.1\r\nHost: a\r\nContent-Length: 99\r\n\r\nq=")
+        wait_until(lambda: caplog.messages)
+    assert caplog.messages == ["A client disconnected before its request was complete."]
+    assert all(record.exc_info is None for record in caplog.records)
+
+
 FORM = "application/x-www-form-urlencoded"
 
 
