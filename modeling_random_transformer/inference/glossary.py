@@ -64,10 +64,12 @@ class Glossary:
         """Read a file with a source phrase, a tab and a target phrase on each line.
 
         Raises:
-            ValueError: a line is malformed; the message names the file and the line.
+            ValueError: a line is malformed, or there are none; the message names the file and the line.
             OSError: the file cannot be read.
         """
         rows = list(read_columns(Path(path), Columns(("source", "target"))))
+        if not rows:
+            raise ValueError(f"A glossary must have at least one term, got none in {path}.")
         with name_lines_in_errors(str(path)), renumber_errors([number - 1 for number, _ in rows]):
             return cls(row for _, row in rows)  # type: ignore[misc]
 

@@ -5,18 +5,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..inputs_random_transformer import CHUNK_SIZE, check_text
 from ..utils import process_stream
-from .alignments import Aligner, word_spans
 from .markup import Block, Unit, needs_alignment, parse, render, unit_spans
+from .placement import Pair, UnitAligner, sentence_units
 from .sentences import SentenceSplitter, SplitText
 from .translation import open_pipeline, translate_chunk, with_prefixes
-
-Pair = tuple[str, str]
 
 
 def translate_html(
@@ -30,9 +27,10 @@ def translate_html(
 ) -> list[str]:
     """Translate HTML documents or fragments.
 
-    Only text changes: tags, attributes, comments, white space between blocks, and elements such as script, style, code
-    and `translate="no"` are copied. Inline elements are placed by the cross-attention of the last decoder layer (see
-    `alignments`), which the model computes for the sentences that need it.
+    Only text changes: tags, attributes, comments, white space between blocks, elements such as script, style, code and
+    `translate="no"`, and placeholders such as `{name}`, `%s`, URLs and e-mail addresses are copied. Inline elements are
+    placed by the cross-attention of the last decoder layer (see `alignments`), which the model computes for the
+    sentences that need it.
 
     Args:
         documents: any iterable of strings.
@@ -104,49 +102,3 @@ def render_block(block: Block, split: SplitText, translations: Sequence[str], we
             units += sentence_units(sentence, translation, weights[number], source, len(target))
             source, target = source + len(sentence), target + translation
     return render(block, target, units)
-
-
-def sentence_units(sentence: str, translation: str, weights: Tensor | None, source: int, target: int) -> Iterator[Unit]:
-    """The units of a translation, with the offsets of the sentence and of its translation in the text of a block."""
-    spans = unit_spans(sentence)
-    for row, (start, end) in enumerate(unit_spans(translation)):
-        values = [0.0] * len(spans) if weights is None else weights[row].tolist()
-        # A number or a punctuation mark translates the same one of the source, if there is one.
-        unit = translation[start:end]
-        if not unit.isalpha() and (equal := [sentence[first:last] == unit for first, last in spans]) and any(equal):
-            values = [value + 1e-6 if same else 0.0 for value, same in zip(values, equal, strict=True)]
-        places = [(source + first, source + last) for first, last in spans]
-        yield Unit(target + start, target + end, list(zip(places, values, strict=True)))
-
-
-class UnitAligner(Aligner):
-    """The attention of each unit of a target to each unit of its source, `[target_units, source_units]`."""
-
-    def process(  # type: ignore[override]
-        self, pairs: Sequence[Pair], sources: Sequence[list[int]], targets: Sequence[list[int]]
-    ) -> list[Tensor]:
-        source_units = self.units("text", [source for source, _ in pairs], sources)
-        target_units = self.units("text_target", [target for _, target in pairs], targets)
-        found = []
-        attended = zip(pairs, self.attention(sources, targets), source_units, target_units, strict=True)
-        for pair, attention, columns, rows in attended:
-            source_count, target_count = (len(unit_spans(text)) for text in pair)
-            weights = torch.zeros(target_count, source_count)
-            for values, of_target in zip(attention.tolist(), rows, strict=False):
-                for value, of_source in zip(values, columns, strict=False):
-                    for target in of_target:
-                        weights[target, of_source] += value
-            found.append(weights)
-        return found
-
-    def units(self, side: str, texts: Sequence[str], tokens: Sequence[list[int]]) -> list[list[list[int]]]:
-        """The indices of the units of each token; without offsets, those of its word."""
-        if self.tokenizer.is_fast:
-            found = self.words(side, texts, tokens, unit_spans)
-            return [[[] if unit is None else [unit] for unit in row] for row in found]
-        rows = []
-        for text, row in zip(texts, self.words(side, texts, tokens), strict=True):
-            words, spans = word_spans(text), unit_spans(text)
-            of_word = [[i for i, span in enumerate(spans) if start <= span[0] < end] for start, end in words]
-            rows.append([of_word[word] if word is not None and word < len(words) else [] for word in row])
-        return rows

@@ -9,28 +9,44 @@ import html
 import re
 import unicodedata
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from .sentences import LETTER, is_wide
 
-# Linear in the length of any text: repetitions are possessive, comments may end with the text, and attributes are few.
+# Comments and tags by the HTML standard. Linear in the length of any text: all repetitions are possessive, and markup
+# that is not closed ends with the text.
 MARKUP = re.compile(
-    r"""<!--.*?(?:-->|\Z) | <[!?][^>]*+(?:>|\Z)
-    | <(?P<slash>/?)(?P<name>[a-zA-Z][^\s/<>]*+)(?P<attributes>(?:[^"'<>]++|"[^"]*+"|'[^']*+'){0,500}+>|[^<>]*+>)""",
+    r"""<!--(?:-?>|.*?(?:--!?>|\Z)) | <(?:[!?]|/(?![a-zA-Z]|\Z))[^>]*+(?:>|\Z)
+    | <(?P<slash>/?)(?P<name>[a-zA-Z][^ \t\n\r\f/>]*+)
+      (?P<attributes>(?:[^=>]++|=[ \t\n\r\f]*+(?:"[^"]*+"|'[^']*+'|[^ \t\n\r\f>"'][^ \t\n\r\f>]*+)?+)*+)(?:>|\Z)""",
     re.VERBOSE | re.DOTALL,
 )
+ATTRIBUTE = re.compile(
+    r"""([^ \t\n\r\f/>=]++)(?:[ \t\n\r\f]*+=[ \t\n\r\f]*+(?:"([^"]*+)"|'([^']*+)'|([^ \t\n\r\f>]*+)))?+"""
+)
+# What decides where a script ends: in a comment, another script may begin and end.
+SCRIPT_MARK = re.compile(r"(?i)<!--(?!-?>)|-->|</?script(?=[ \t\n\r\f/>])")
+# What a program replaces or a reader copies: {name}, ${name}, {{name}}, %(name)s, %s, %1$s, URLs and e-mail addresses.
+PLACEHOLDER = re.compile(
+    r"""\$?\{(?:[^{}\n]++|\{[^{}\n]*+\})*+\}
+    | (?<![\w%])%(?:\(\w++\)|\d++\$)?[-+\#0]*+\d*+(?:\.\d++)?+(?:hh?|ll?)?[sdiufFeEgGxXocp@](?![^\W\d_])
+    | (?:\b(?:https?|ftp)://|\bwww\.)[^\s<>"'\u3000-\u9fff\uff00-\uffef]*[^\s<>"'.,;:!?)\]\u3000-\u9fff\uff00-\uffef]
+    | (?<![\w.+-])[\w.+-]++@[\w-]++(?:\.[\w-]++)++""",
+    re.VERBOSE,
+)
 ENTITY = re.compile(r"&(?:#\w+|\w+);?")
-NOT_TRANSLATED = re.compile(r"""(?i)\stranslate=["']?no\b|\sclass=(?:["'][^"']*)?\bnotranslate\b""")
 SPACE = re.compile(r"[ \t\n\r\f]+")
 CLOSING = (*".,;:!?)",)  # without a space before them
 LEADING = re.compile(r"(?:\s|&nbsp;|&#160;)*+")
 TRAILING = re.compile(r"(?<!\s)(?<!&nbsp;)(?<!&#160;)(?:\s|&nbsp;|&#160;)*+\Z")
 # Chinese and Japanese characters, other words, and all other characters one by one
 UNIT = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+|[^\w\s]")
-RAW = {"script", "style", "textarea"}  # contain no markup
-COPIED = {*RAW, "code", "kbd", "samp", "svg", "math", "template", "object", "iframe", "canvas", "audio", "video"}
+RAW = {"script", "style", "textarea", "title", "xmp", "iframe", "noembed", "noframes"}  # contain no markup
+COPIED = {*RAW, "code", "kbd", "samp", "svg", "math", "template", "object", "canvas", "audio", "video"} - {"title"}
+FOREIGN = {"svg", "math"}  # only these can be self-closing
+END_OMITTED = {"p", "li", "dt", "dd", "tr", "td", "th", "option"}  # the next one ends them
 INLINE = {
     *("a", "abbr", "b", "bdi", "bdo", "big", "cite", "code", "data", "del", "dfn", "em", "font", "i", "img", "ins"),
     *("kbd", "label", "mark", "math", "q", "s", "samp", "small", "span", "strike", "strong", "sub", "sup", "svg"),
@@ -141,35 +157,126 @@ def parse(document: str) -> list[str | Block]:
     return [*parts, *blocks(inline)]
 
 
+@dataclass(frozen=True)
+class Tag:
+    """A tag, a comment, or an element whose content is not markup.
+
+    Attributes:
+        kind: `"open"`, `"close"` or `"point"`.
+        name: name of the element in lower case; `""` for a comment.
+        attributes: the characters between the name and the end of the tag.
+        start: index of its first character in the document.
+        end: index after its last character.
+    """
+
+    kind: str
+    name: str
+    attributes: str
+    start: int
+    end: int
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether it begins an element that is not translated."""
+        if self.kind != "open":
+            return False
+        attributes: dict[str, str] = {}
+        for name, *values in ATTRIBUTE.findall(self.attributes):
+            attributes.setdefault(name.lower(), html.unescape("".join(values)))
+        not_translated = attributes.get("translate", "").lower() == "no"
+        return not_translated or self.name in COPIED or "notranslate" in attributes.get("class", "").split()
+
+
 def tokens(document: str) -> Iterator[tuple[str, str, str]]:
     """The kind (`"text"`, `"open"`, `"close"` or `"point"`), the tag's name and the characters of each part.
 
-    An element that is copied is one `"point"`, with all that it contains.
+    An element that is copied is one `"point"`, with all that it contains; so is a placeholder.
     """
     position = 0
-    while found := MARKUP.search(document, position):
-        if found.start() > position:
-            yield "text", "", document[position : found.start()]
-        name = (found["name"] or "").lower()
-        kind, position = "close" if found["slash"] else "open", found.end()
-        if not name or name in VOID or (kind == "open" and found[0].endswith("/>")):
-            kind = "point"
-        elif kind == "open" and (name in COPIED or NOT_TRANSLATED.search(found["attributes"])):
-            kind, position = "point", end_of_element(document, name, position)
-        yield kind, name, document[found.start() : position]
-    if position < len(document):
-        yield "text", "", document[position:]
+    while tag := next_tag(document, position):
+        yield from text_tokens(document[position : tag.start])
+        kind, position = tag.kind, tag.end
+        if tag.is_copied:
+            kind, position = "point", end_of_element(document, tag)
+        yield kind, tag.name, document[tag.start : position]
+        if tag.name == "title" and kind == "open":
+            end = end_of_raw(document, tag)
+            yield from text_tokens(document[position:end])
+            position = end
+    yield from text_tokens(document[position:])
 
 
-def end_of_element(document: str, name: str, position: int) -> int:
-    """The index after the end tag of an element, or of the document; of a paragraph also before the next one."""
-    depth = 1
-    for tag in re.compile(rf"(?i)<(/?){re.escape(name)}(?=[\s/>])").finditer(document, position):
-        if name == "p" and not tag[1]:  # does not nest, and its end tag may be omitted
-            return tag.start()
-        depth += -1 if tag[1] or name in RAW else 1
-        if depth == 0 or (tag[1] and name in RAW):
-            return document.find(">", tag.end()) + 1 or len(document)
+def text_tokens(raw: str) -> Iterator[tuple[str, str, str]]:
+    """The tokens of a text without markup: each placeholder is one `"point"`."""
+    position = 0
+    for match in PLACEHOLDER.finditer(raw):
+        if match.start() > position:
+            yield "text", "", raw[position : match.start()]
+        yield "point", "", match[0]
+        position = match.end()
+    if position < len(raw):
+        yield "text", "", raw[position:]
+
+
+def next_tag(document: str, position: int) -> Tag | None:
+    """The first tag or comment from a position."""
+    if (match := MARKUP.search(document, position)) is None:
+        return None
+    name = (match["name"] or "").lower()
+    kind = "close" if match["slash"] else "open"
+    if not name or name in VOID or (name in FOREIGN and match[0].endswith("/>")):
+        kind = "point"
+    return Tag(kind, name, match["attributes"] or "", *match.span())
+
+
+def end_of_element(document: str, first: Tag) -> int:
+    """The index after the end tag of an element, or before what ends it without an end tag."""
+    if first.name in RAW:
+        end_tag = next_tag(document, end_of_raw(document, first))
+        return end_tag.end if end_tag else len(document)
+    opened: list[str] = []
+    counts: Counter[str] = Counter()  # of the opened elements, by name; those that are blocks also at ""
+    position = first.end
+    while tag := next_tag(document, position):
+        position = tag.end
+        if tag.kind == "close":
+            if counts[tag.name]:
+                name = ""
+                while name != tag.name:
+                    name = opened.pop()
+                    counts.subtract({name: 1, "": name not in INLINE})
+            elif tag.name == first.name:
+                return tag.end
+            elif tag.name not in INLINE:  # of an element around this one
+                return tag.start
+        elif tag.kind == "open":
+            if tag.name == first.name and tag.name in END_OMITTED and not counts[""]:
+                return tag.start
+            if tag.name in RAW:
+                position = end_of_raw(document, tag)
+            opened.append(tag.name)
+            counts.update({tag.name: 1, "": tag.name not in INLINE})
+    return len(document)
+
+
+def end_of_raw(document: str, first: Tag) -> int:
+    """The index of the end tag of an element that contains no markup, or of the end of the document."""
+    if first.name != "script":
+        match = re.compile(rf"(?i)</{first.name}(?=[ \t\n\r\f/>])").search(document, first.end)
+        return match.start() if match else len(document)
+    depth = 0  # 1 in a comment, 2 in a script within a comment
+    for mark in SCRIPT_MARK.finditer(document, first.end):
+        match mark[0].lower():
+            case "<!--":
+                depth = max(depth, 1)
+            case "-->":
+                depth = 0
+            case "<script":
+                depth = 2 if depth else 0
+            case _ if depth < 2:
+                return mark.start()
+            case _:
+                depth = 1
     return len(document)
 
 
@@ -215,20 +322,29 @@ def build_block(inline: Sequence[tuple[str, str, str]]) -> Block:
         else:  # the start tag is missing
             parent, missing = stack[-1], missing + 1
             parent.children = [Inline("", raw, parent.start, here, children=parent.children)]
-    move_space(block, block.root)
     for element in stack:
         element.end = len(block.text)
+    move_space(block, block.root)
     return block
 
 
 def move_space(block: Block, element: Inline) -> None:
     """Move a space before something without text at the end of an element, such as an image, into it."""
     here = len(block.text)
-    inner = [*descendants(element)] if block.text.endswith(" ") and element.start < here else []
+    inner = [*ending_at(element, here)][::-1] if block.text.endswith(" ") and element.start < here else []
     if first := next((each for each in inner if each.start == here), None):
         block.text, first.opening = block.text[:-1], f" {first.opening}"
         for each in (element, *inner):
             each.start, each.end = min(each.start, here - 1), min(each.end, here - 1)
+
+
+def ending_at(element: Inline, end: int) -> Iterator[Inline]:
+    """The elements within an element that end at an index, from the last to the first."""
+    for child in reversed(element.children):
+        if child.end < end:
+            return
+        yield from ending_at(child, end)
+        yield child
 
 
 def append_text(block: Block, raw: str, parent: Inline) -> None:
@@ -295,14 +411,21 @@ def render(block: Block, translation: str, units: Sequence[Unit]) -> str:
         start, end = (units[number].start, units[number].end) if number < len(units) else (len(translation),) * 2
         output += block.escape(translation[position:start])
         for depth in range(common, len(path) + 1):
-            output += opening[depth]
+            output += between(output, opening[depth], translation[start:end])
             if depth < len(path) and (path[depth].closing or id(path[depth]) not in written):
                 output += path[depth].opening
                 written.add(id(path[depth]))
-        output += "".join(opening[depth] for depth in range(common))
-        output += block.escape(translation[start:end])
+        outer = "".join(opening[depth] for depth in range(common))
+        output += between(output, outer, translation[start:end]) + block.escape(translation[start:end])
         opened, position = path, end
     return output
+
+
+def between(before: str, point: str, word: str) -> str:
+    """Something without text, whose space is behind it instead of before it if it is placed directly before a word."""
+    if not (before.endswith(" ") and point.startswith(" ")):
+        return point
+    return point[1:] + " " * word[:1].isalnum()
 
 
 def paths_of(units: Sequence[Unit], block: Block) -> list[list[Inline]]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ..inputs_random_transformer import LanguageTags, encode_texts, source_limit, tokenizer_languages
 from ..pipeline_random_transformer import Seq2SeqPipeline
-from ..utils.errors import format_value, reraise_as_value_error
+from ..utils.errors import reraise_as_value_error
 
 logger = logging.getLogger(__name__)
 
@@ -19,6 +19,8 @@ LONGEST = 128  # tokens of a sentence, without `max_source_tokens`: few sentence
 # Where a long sentence is split: after the punctuation of a clause, otherwise between words, otherwise anywhere.
 CLAUSE, WORD, ANYWHERE = (re.compile(place) for place in (r"[,;:–—](?=\s)|[，；：、]", r"\s(?=\S)", r"(?s:.)"))
 SPECIAL = 4  # tokens of a source beyond one per byte: its end, tags of languages, a space before it
+# The markers of list items, headings and quotes at the beginning of a line
+MARKER = re.compile(r"\s*+(?:(?:[-*+•‣◦▪·–—>]|\#{1,6}|\(?(?:\d{1,3}|[a-zA-Z])\)|\d{1,3}\.|\[[ xX]\])\s++)*+")
 LETTER = re.compile(r"[^\W\d_]")
 
 
@@ -29,7 +31,8 @@ class SplitText:
     Attributes:
         sentences: what is translated, without white space at both ends.
         gaps: what precedes each sentence, and what follows the last one: white space, line breaks, and sentences
-            without letters, such as numbers and lines of dashes, which need no translation.
+            without letters, such as numbers and lines of dashes, which need no translation, and markers of lists,
+            headings and quotes.
     """
 
     sentences: list[str]
@@ -93,7 +96,9 @@ class SentenceSplitter:
         """Split a text."""
         sentences, gaps = [], [""]
         for line in text.splitlines(keepends=True):
-            for found in self.segment(self.language, line):
+            marker = line[: MARKER.match(line).end()]  # type: ignore[union-attr]
+            gaps[-1] += marker
+            for found in self.segment(self.language, line.removeprefix(marker)):
                 for part in self.shorten(found):
                     stripped = part.strip()
                     if not LETTER.search(stripped):
@@ -120,7 +125,10 @@ class SentenceSplitter:
             if ends:
                 break
         if place is not CLAUSE and not cut:
-            logger.warning("A clause of more than %d tokens was cut: %s", self.limit, format_value(sentence.strip()))
+            # The text is not in the message: it may be that of a user of a server.
+            logger.warning(
+                "A clause of %d characters was cut: it has more than %d tokens.", len(sentence.strip()), self.limit
+            )
         end = min(ends, key=lambda end: abs(end - len(sentence) / 2))
         for part in (sentence[:end], sentence[end:]):
             yield from self.shorten(part, cut or place is not CLAUSE)

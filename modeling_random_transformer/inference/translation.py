@@ -23,7 +23,9 @@ from ..inputs_random_transformer import (
 from ..pipeline_random_transformer import Seq2SeqPipeline, current_device
 from ..utils import process_stream
 from .glossary import LISTED, Glossary, place_terms
+from .markup import Block
 from .mbr import SAMPLING, most_similar
+from .placement import UnitAligner, protect, restore
 from .sentences import SentenceSplitter
 
 # Beam search begins all beams but the first with a score of -1e9. They keep it if other options, such as
@@ -239,14 +241,35 @@ def translate_sentences(
         update((done + count) * len(texts) // total - done * len(texts) // total)
         done += count
 
+    protected = [protect(sentence) for sentence, _ in rows]
+    rows = [row if block is None else (block.text, row[1]) for row, block in zip(rows, protected, strict=True)]
     with renumber_errors(owners):
-        found = iter(translate_chunk(pipe, replace(options, split_sentences=False), rows, first, update_texts))
+        results = translate_chunk(pipe, replace(options, split_sentences=False), rows, first, update_texts)
+    found = iter(with_placeholders(pipe, options, protected, [best for [best] in results]))
     candidates = []
     for document in documents:
-        parts = [next(found)[0] for _ in document.sentences]
+        parts = [next(found) for _ in document.sentences]
         tokens = [token for part in parts for token in part.tokens]
         candidates.append([Candidate(document.join([part.translation for part in parts]), tokens=tokens)])
     return candidates
+
+
+def with_placeholders(
+    pipe: Seq2SeqPipeline, options: TranslationOptions, protected: Sequence[Block | None], found: Sequence[Candidate]
+) -> list[Candidate]:
+    """The translations of sentences, with the placeholders of those that are protected."""
+    numbers = [number for number, block in enumerate(protected) if block is not None]
+    if not numbers:
+        return list(found)
+    aligner = None
+    if not (hasattr(pipe.model, "members") or getattr(pipe.model.config, "prefix", None)):
+        aligner = UnitAligner(pipe.model, pipe.tokenizer, truncation=True, **options.languages(pipe.tokenizer))
+    blocks = [block for block in protected if block is not None]
+    texts = restore(blocks, [found[number].translation.strip() for number in numbers], aligner)
+    restored = list(found)
+    for number, text in zip(numbers, texts, strict=True):
+        restored[number] = replace(found[number], translation=text)
+    return restored
 
 
 def best_first(answers: Sequence[dict[str, Any]]) -> list[Candidate]:

@@ -2,19 +2,24 @@
 
 import asyncio
 import hashlib
+import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Literal, TypeVar
+from urllib.parse import unquote_to_bytes
 
 from fastapi import FastAPI, Request
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import generate_latest
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
+from pydantic_core import from_json
 from starlette.exceptions import HTTPException
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
+from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
 from .. import __version__
@@ -23,13 +28,16 @@ from ..utils.errors import format_names
 from ..utils.languages import language_name
 from .batches import Batcher, QueueFullError
 from .directions import Direction
-from .metrics import CountRequests, Metrics
+from .metrics import AnswerHead, CountRequests, Metrics
+
+logger = logging.getLogger(__name__)
 
 BODY_SECONDS = 30  # within which the body of a request must arrive
 # Bytes of a body: a character has up to 12 in JSON ("\\ud83d\\ude00") and in forms; and the other fields.
 BYTES_PER_CHARACTER, OTHER_BYTES = 12, 2**14
 
-FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
+URLENCODED, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
+LONGEST_CODE = 35  # characters of a code of a language, by BCP 47
 
 T = TypeVar("T")
 
@@ -62,11 +70,19 @@ class TranslateRequest(BaseModel):
     format: Literal["text", "html"] = Field("text", description="`html`: tags are kept, inline ones on their words")
     api_key: str = ""
 
+    @field_validator("format", "api_key", mode="before")
+    @classmethod
+    def default_if_empty(cls, value: Any, info: ValidationInfo) -> Any:
+        """The default of an optional field for `null` and `""`, which clients send for a missing one."""
+        return cls.model_fields[str(info.field_name)].default if value in (None, "") else value
+
 
 class TranslateResponse(BaseModel):
     """The translation, or the list of translations."""
 
     translatedText: str | list[str]  # noqa: N815, LibreTranslate's name
+    # Present if `source` is `auto`
+    detectedLanguage: dict[str, Any] | list[dict[str, Any]] | None = None  # noqa: N815
 
 
 def create_app(directions: Sequence[Direction], settings: Settings | None = None) -> FastAPI:
@@ -95,6 +111,7 @@ def create_app(directions: Sequence[Direction], settings: Settings | None = None
     max_bytes = settings.max_characters * BYTES_PER_CHARACTER + OTHER_BYTES
     app.add_middleware(RequestBodyLimitMiddleware, max_body_size=max_bytes)
     app.add_middleware(CountRequests, metrics=metrics)
+    app.add_middleware(AnswerHead)
     add_error_handlers(app)
 
     @app.post("/translate", response_model=TranslateResponse, openapi_extra={"requestBody": request_body()})
@@ -108,8 +125,12 @@ def create_app(directions: Sequence[Direction], settings: Settings | None = None
         direction = find_direction(by_codes, given.source, given.target)
         translate = direction.translate_html if given.format == "html" else direction.translate
         translations = await unless_disconnected(request, batcher.submit(translate, texts))
-        metrics.characters.inc(sum(map(len, texts)))
-        return JSONResponse({"translatedText": translations[0] if isinstance(given.q, str) else translations})
+        metrics.characters.labels(direction.source, direction.target).inc(sum(map(len, texts)))
+        answer: dict[str, Any] = {"translatedText": translations[0] if isinstance(given.q, str) else translations}
+        if normalize_code(given.source) == "auto":
+            language = {"language": direction.source, "confidence": 100.0}
+            answer["detectedLanguage"] = language if isinstance(given.q, str) else [language] * len(texts)
+        return JSONResponse(answer)
 
     # FastAPI's own route describes the API; what it adds takes as long as the rest of a request.
     app.router.routes.insert(0, Route("/translate", translate_texts, methods=["POST"]))
@@ -142,17 +163,31 @@ def describe_languages(directions: Sequence[Direction]) -> list[dict[str, Any]]:
 
 def directions_by_codes(directions: Sequence[Direction]) -> dict[tuple[str, str], Direction]:
     """The directions by source and target; the source may be `auto` if it is the only one of its target."""
-    found = {(each.source, each.target): each for each in directions}
+    found = {(normalize_code(each.source), normalize_code(each.target)): each for each in directions}
     sources = Counter(target for _, target in found)
-    return found | {("auto", each.target): each for each in directions if sources[each.target] == 1}
+    return found | {("auto", target): each for (_, target), each in found.items() if sources[target] == 1}
+
+
+def normalize_code(code: str) -> str:
+    """A code of a language in lower case, with hyphens."""
+    return code.replace("_", "-").lower()
+
+
+def code_and_parents(code: str) -> list[str]:
+    """A code, and the same one without its region, script and so on: `zh-hans-cn`, `zh-hans`, `zh`."""
+    parts = normalize_code(code[:LONGEST_CODE]).split("-")
+    return ["-".join(parts[:count]) for count in range(len(parts), 0, -1)]
 
 
 def find_direction(by_codes: dict[tuple[str, str], Direction], source: str, target: str) -> Direction:
-    """The direction of these codes; see `directions_by_codes`."""
-    if (direction := by_codes.get((source, target))) is None:
-        allowed = format_names(f"{one} → {other}" for one, other in by_codes)
-        raise ValueError(f"source and target must be one of {allowed}, got {source!r:.60} → {target!r:.60}.")
-    return direction
+    """The direction of these codes in any case, or of the languages without region; see `directions_by_codes`."""
+    for pair in product(code_and_parents(source), code_and_parents(target)):
+        if direction := by_codes.get(pair):
+            return direction
+    allowed = format_names(
+        f"{'auto' if code == 'auto' else one.source} → {one.target}" for (code, _), one in by_codes.items()
+    )
+    raise ValueError(f"source and target must be one of {allowed}, got {source!r:.60} → {target!r:.60}.")
 
 
 def digest(key: str) -> bytes:
@@ -169,19 +204,50 @@ def check_size(texts: Sequence[str], settings: Settings) -> None:
 
 
 async def read_request(request: Request, max_bytes: int) -> TranslateRequest:
-    """Read JSON or a form, as clients of LibreTranslate send."""
+    """Read JSON or a form, as clients of LibreTranslate send; fields that it lacks may be in the query."""
+    query = read_form(request.scope["query_string"])
+    kind = request.headers.get("content-type", "").lower()
     async with asyncio.timeout(BODY_SECONDS):
-        if not request.headers.get("content-type", "").lower().startswith(FORMS):
-            return TranslateRequest.model_validate_json(await request.body())
-        async with request.form(max_fields=max_bytes, max_part_size=max_bytes) as form:  # the body has this limit
-            given = {name: form.getlist(name) for name in form}
-    return TranslateRequest.model_validate({name: each if each[1:] else each[0] for name, each in given.items()})
+        if kind.startswith(MULTIPART):
+            async with request.form(max_fields=max_bytes, max_part_size=max_bytes) as form:  # the body has this limit
+                return TranslateRequest.model_validate(query | one_or_list(form.multi_items()))
+        body = await request.body()
+    if kind.startswith(URLENCODED):
+        return TranslateRequest.model_validate(query | read_form(body))
+    if not query:
+        return TranslateRequest.model_validate_json(body)
+    fields = from_json(body) if body.strip() else {}
+    return TranslateRequest.model_validate(query | fields if isinstance(fields, dict) else fields)
+
+
+def read_form(body: bytes) -> dict[str, Any]:
+    """The known fields of a form or a query in UTF-8, whether its characters are encoded or not."""
+    pairs = []
+    for part in body.split(b"&"):
+        name, _, value = (unquote_to_bytes(side) for side in part.replace(b"+", b" ").partition(b"="))
+        try:
+            pairs.append((name.decode(), value.decode()))
+        except UnicodeDecodeError as error:
+            raise ValueError("the body must be UTF-8.") from error
+    return one_or_list(pairs)
+
+
+def one_or_list(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """The value of each known field, or the list of its values."""
+    values: dict[str, list[Any]] = {}
+    for name, value in pairs:
+        if name in TranslateRequest.model_fields:
+            values.setdefault(name, []).append(value)
+    return {name: several if several[1:] else several[0] for name, several in values.items()}
 
 
 def request_body() -> dict[str, Any]:
     """The description of `read_request` for OpenAPI."""
     schema = TranslateRequest.model_json_schema()
-    return {"required": True, "content": {kind: {"schema": schema} for kind in ("application/json", *FORMS)}}
+    return {
+        "required": True,
+        "content": {kind: {"schema": schema} for kind in ("application/json", URLENCODED, MULTIPART)},
+    }
 
 
 async def unless_disconnected(request: Request, work: "asyncio.Future[T]") -> T:
@@ -205,7 +271,7 @@ def add_error_handlers(app: FastAPI) -> None:
         headers = {"Retry-After": str(error.seconds)} if isinstance(error, QueueFullError) else None
         return JSONResponse({"error": message}, status, headers)
 
-    for kind in (Exception, RuntimeError, ValueError, HTTPException, QueueFullError, TimeoutError):
+    for kind in (Exception, RuntimeError, ValueError, HTTPException, QueueFullError, TimeoutError, ClientDisconnect):
         app.add_exception_handler(kind, answer)
 
 
@@ -214,6 +280,9 @@ def status_and_message(error: Exception) -> tuple[int, str]:
     match error:
         case HTTPException():
             return error.status_code, str(error.detail)
+        case ClientDisconnect():
+            logger.warning("A client disconnected before its request was complete.")
+            return 499, "The client has disconnected."
         case QueueFullError():
             return 429, f"Too many texts are waiting. Try again in {error.seconds} s."
         case TimeoutError():

@@ -4,7 +4,6 @@ from time import monotonic
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from starlette.requests import ClientDisconnect
 
 SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
 TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -14,12 +13,15 @@ class Metrics:
     """Counters of an application. They contain no texts and no keys."""
 
     def __init__(self) -> None:
-        self.registry = registry = CollectorRegistry()
-        self.requests = Counter("requests", "Answered requests", ("path", "status"), registry=registry)
-        self.seconds = Histogram("request_seconds", "Time of requests", ("path",), buckets=SECONDS, registry=registry)
-        self.characters = Counter("translated_characters", "Characters of translated texts", registry=registry)
-        self.batches = Histogram("batch_texts", "Texts of a batch", buckets=TEXTS, registry=registry)
-        self.waiting = Gauge("waiting_texts", "Texts that are in no batch yet", registry=registry)
+        self.registry = CollectorRegistry()
+        common: dict[str, Any] = {"namespace": "random_transformer", "registry": self.registry}
+        self.requests = Counter("requests", "Answered requests", ("path", "status"), **common)
+        self.seconds = Histogram("request_seconds", "Time of requests", ("path",), buckets=SECONDS, **common)
+        self.characters = Counter(
+            "translated_characters", "Characters of translated texts", ("source", "target"), **common
+        )
+        self.batches = Histogram("batch_texts", "Texts of a batch", buckets=TEXTS, **common)
+        self.waiting = Gauge("waiting_texts", "Texts that are in no batch yet", **common)
 
 
 class CountRequests:
@@ -41,10 +43,19 @@ class CountRequests:
 
         try:
             await self.app(scope, receive, watch)
-        except ClientDisconnect:
-            status = "disconnected"
-            raise
         finally:
             path = scope["path"] if "endpoint" in scope else "other"
             self.metrics.requests.labels(path, status).inc()
             self.metrics.seconds.labels(path).observe(monotonic() - start)
+
+
+class AnswerHead:
+    """An ASGI middleware that answers HEAD as GET; the server sends no body."""
+
+    def __init__(self, app: Any):
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}
+        await self.app(scope, receive, send)

@@ -258,3 +258,11 @@ class TestFiles:
         for term in (("boy",), "ab", ("boy", ""), ("boy", 2)):
             with pytest.raises(ValueError, match="a term must be source phrase, tab and target phrase, got"):
                 Glossary([term])
+
+
+@pytest.mark.parametrize("content", ["", "\n"])
+def test_empty_file(content, tmp_path):
+    path = tmp_path / "terms.tsv"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=r"A glossary must have at least one term|a term must be"):
+        Glossary.read(path)

@@ -126,6 +126,83 @@ def test_a_paragraph_that_is_copied_ends_before_the_next_one(document):
     assert identity(document) == document
 
 
+STANDARD = {
+    "<script>write('<script src=x>'); say('I see.');</script>I see her.": ["I see her."],
+    "<script src=x />I see.</script>her": ["her"],
+    "<script><!-- <script> </script> no --></script>yes": ["yes"],
+    "<script><!--> <script> </script>yes": ["yes"],
+    '<script>no</script x=">">yes': ["yes"],
+    "<style><b></style/>yes": ["yes"],
+    "<textarea><b>no</textarea >yes": ["yes"],
+    "<iframe><p></iframe>yes": ["yes"],
+    "<title>tom <b> jerry</title>yes": ["tom <b> jerry", "yes"],
+    "<!-->yes<p>": ["yes"],
+    "<!--->yes<p>": ["yes"],
+    "<!-- no --!>yes": ["yes"],
+    "<!-- no -- > no -->yes": ["yes"],
+    "</3 no>yes": ["yes"],
+    '<p title="\'>">yes': ["yes"],
+    "<p title=a'b>yes<p title='>": ["yes"],
+    "<p title = '>' />yes": ["yes"],
+    "3 < 4 yes": ["3 < 4 yes"],
+    '<p translate = "no">no</p>yes': ["yes"],
+    "<p TRANSLATE='NO'>no</p>yes": ["yes"],
+    '<p class="a notranslate">no</p>yes': ["yes"],
+    '<p data-x=" translate=no">yes': ["yes"],
+    '<p title=" class=notranslate">yes': ["yes"],
+    "<p class=notranslated>yes": ["yes"],
+    "<p translate=yes translate=no>yes": ["yes"],
+    "<div translate=no>no<!-- </div> -->no</div>yes": ["yes"],
+    '<div translate=no><p title="</div>">no</div>yes': ["yes"],
+    "<div translate=no><script>'</div>'</script>no</div>yes": ["yes"],
+    "<ul><li translate=no>no<li>yes</ul>yes": ["yes", "yes"],
+    "<ul><li translate=no>no</ul><p>yes": ["yes"],
+    "<ul><li translate=no>no<ul><li>no</ul><li>yes</ul>": ["yes"],
+    "<tr><td translate=no>no<td>yes": ["yes"],
+}
+
+
+@pytest.mark.parametrize("document", STANDARD)
+def test_markup_follows_the_standard(document):
+    assert [part.text for part in parse(document) if isinstance(part, Block)] == STANDARD[document]
+    assert "".join(raw for *_, raw in tokens(document)) == document
+
+
+@pytest.mark.parametrize("part", ["a <img>, ", "a <b>c </b>, ", "a <i>b <img></i> ", "<p translate=no>", "<x =", "</p"])
+def test_time_is_linear(part):
+    """A quadratic algorithm would take minutes."""
+    parse(part * 20_000 + "x")
+
+
+PLACEHOLDERS = (
+    *("{name}", "{0}", "{{ name }}", "${name}", "{n, plural, one {x}}", "%s", "%1$s", "%(x)s", "%(x)d", "%.2f", "%@"),
+    *("https://example.org/a?b=1&c=(2)d", "www.example.org/x", "a.b+c@example.co.uk"),
+)
+
+
+@pytest.mark.parametrize("placeholder", PLACEHOLDERS)
+def test_placeholders_are_kept(placeholder, translator, tokenizer):
+    text = f"the boy sees {placeholder}, the girl sees {placeholder}."
+    [block] = [part for part in parse(text) if isinstance(part, Block)]
+    assert block.text == "the boy sees, the girl sees."
+    for translate_any in (translate_html, translate):
+        options = {} if translate_any is translate_html else {"split_sentences": True}
+        assert translate_any([text], translator, tokenizer, **options)[0].count(placeholder) == 2
+
+
+@pytest.mark.parametrize(
+    "text", ["50% sure", "50 % of", "at 5 p.m. @ home", "a {b", "http:// is", "100%safe", "a 3} {"]
+)
+def test_texts_without_placeholders(text):
+    assert [part.text for part in parse(text) if isinstance(part, Block)] == [text]
+
+
+def test_a_moved_placeholder_keeps_its_space():
+    [block] = [part for part in parse("see %s, now") if isinstance(part, Block)]
+    units = [Unit(0, 5, [((5, 8), 1.0)]), Unit(6, 8, [((3, 4), 1.0)])]
+    assert render(block, "ahora ve", units) == "ahora %s ve"
+
+
 def test_attention_of_units(model, tokenizer):
     """Units of a punctuation mark and of a word in one token's word have different weights."""
     pairs = [("the boy, the girl.", "el niño"), ("two", "dos: tres")]

@@ -21,7 +21,7 @@ def splitter(translator, tokenizer):
 @pytest.mark.parametrize(
     ("language", "text", "sentences"),
     [
-        ("en", PARAGRAPHS, ["One boy.", "Two girls!", "Dr. Smith reads  (p. 5).", "He sees it.", "- the end"]),
+        ("en", PARAGRAPHS, ["One boy.", "Two girls!", "Dr. Smith reads  (p. 5).", "He sees it.", "the end"]),
         (None, "no end", ["no end"]),
         ("de_DE", "Das ist z.B. Dr. Müller. Er geht.", ["Das ist z.B. Dr. Müller.", "Er geht."]),
         ("de-DE", "Siehe bzw. Abb. 3. Er geht.", ["Siehe bzw. Abb. 3.", "Er geht."]),
@@ -35,6 +35,21 @@ def test_all_but_the_sentences_is_unchanged(splitter, language, text, sentences)
     split = splitter(None, language)(text)
     assert split.sentences == sentences
     assert splitter()(text).join([f" {each.upper()} " for each in splitter()(text).sentences]) == text.upper()
+
+
+MARKERS = ("- ", "* ", "+ ", "# ", "### ", "> ", "> > ", "• ", "10) ", "(a) ", "3. ", " - [ ] ", "– ", "\t* ")
+
+
+@pytest.mark.parametrize("marker", MARKERS)
+def test_markers_are_kept(marker, splitter):
+    split = splitter()(f"{marker}the boy. the girl.\n{marker}two")
+    assert split.sentences == ["the boy.", "the girl.", "two"]
+    assert split.join(["A.", "B.", "c"]) == f"{marker}A. B.\n{marker}c"
+
+
+@pytest.mark.parametrize("text", ["-the", "#tag here", "a dog", "2020 was", "I see", "*bold* text", "A. Smith"])
+def test_words_are_not_markers(text, splitter):
+    assert splitter()(text).sentences[0].startswith(text[:2])
 
 
 @pytest.mark.parametrize("texts", [["12"], [""], [" \n", "3."]])
@@ -71,7 +86,9 @@ def test_long_sentences_are_split_at_clauses_before_they_are_cut(splitter, caplo
     split = splitter(limit)
     with caplog.at_level(logging.WARNING):
         assert split(text).sentences == parts
-    assert [f"A clause of more than {limit} tokens was cut: {text!r}"] * reported == caplog.messages
+    assert [
+        f"A clause of {len(text)} characters was cut: it has more than {limit} tokens."
+    ] * reported == caplog.messages
     assert not any(map(split.is_long, parts))
 
 

@@ -26,7 +26,12 @@ def test_text_list_and_forms(direction, translator, tokenizer):
     expected = translate(SENTENCES, translator, tokenizer)
     with client([direction]) as api:
         assert ask(api).json() == {"translatedText": expected[0]}
-        assert ask(api, SENTENCES, source="auto").json() == {"translatedText": expected}
+        language = {"language": "en", "confidence": 100.0}
+        assert ask(api, SENTENCES[0], source="auto").json() == {
+            "translatedText": expected[0],
+            "detectedLanguage": language,
+        }
+        assert ask(api, SENTENCES[:2], source="auto").json()["detectedLanguage"] == [language] * 2
         assert ask(api, []).json() == {"translatedText": []}
         assert ask(api, ["", " "]).json() == {"translatedText": ["", ""]}
         form = {"q": SENTENCES[3], "source": "en", "target": "es"}
@@ -47,6 +52,61 @@ def test_html(direction, translator, tokenizer):
         assert ask(api, documents[0], format="text").json()["translatedText"] != expected[0]
         answer = ask(api, "<p>" * 34, format="html")
         assert answer.json() == {"error": "q must have at most 100 characters, got 102."}
+
+
+class Echo:
+    """A direction that returns the texts."""
+
+    def __new__(cls):
+        direction = Direction("en", "pt-BR", None, None)
+        object.__setattr__(direction, "translate", list)
+        return direction
+
+
+@pytest.mark.parametrize("kind", ["", "; charset=UTF-8", "; charset=latin-1"])
+@pytest.mark.parametrize("text", ["María 100% 日本", "a+b", ""])
+def test_forms_are_utf_8(kind, text):
+    body = f"q={text}&source=en&target=pt-br&x=1".replace("+", "%2B").encode()
+    with client([Echo()]) as api:
+        headers = {"Content-Type": f"application/x-www-form-urlencoded{kind}"}
+        assert api.post("/translate", content=body, headers=headers).json() == {"translatedText": text}
+        answer = api.post("/translate", content=b"q=\xff", headers=headers)
+        assert (answer.status_code, answer.json()) == (400, {"error": "the body must be UTF-8."})
+
+
+def test_form_of_many_names():
+    body = "&".join(f"n{number}=" for number in range(10_000))
+    with client([Echo()], api_keys=["key"]) as api:
+        headers = {"Content-Type": "application/x-www-form-urlencoded"}
+        assert api.post("/translate", content=body + "&q=a&source=en", headers=headers).status_code == 400
+        assert api.post("/translate", content=body + "&q=a&source=en&target=pt-BR", headers=headers).status_code == 403
+
+
+@pytest.mark.parametrize("options", [{}, {"content": b"{}"}, {"json": {"q": "María"}}, {"data": {"q": "María"}}])
+def test_query_parameters(options):
+    with client([Echo()]) as api:
+        fields = {"q": "María", "source": "en", "target": "pt-BR"}
+        assert api.post("/translate", params=fields, **options).json() == {"translatedText": "María"}
+
+
+@pytest.mark.parametrize("empty", [None, ""])
+def test_empty_optional_fields(empty):
+    with client([Echo()]) as api:
+        assert ask(api, "a", target="pt-BR", format=empty, api_key=empty).json() == {"translatedText": "a"}
+
+
+@pytest.mark.parametrize(("source", "target"), [("EN", "pt-br"), ("en-US", "PT_BR"), ("en_Latn_GB", "pt-BR-x-a")])
+def test_codes_match_without_case_and_with_a_region(source, target):
+    with client([Echo()]) as api:
+        assert ask(api, "a", source=source, target=target).json() == {"translatedText": "a"}
+        assert ask(api, "a", source=source, target="pt-PT").status_code == 400
+        assert ask(api, "a", source="-" * 5000, target="a-" * 2500).status_code == 400
+
+
+@pytest.mark.parametrize("path", ["/health", "/languages", "/metrics", "/docs"])
+def test_head(path):
+    with client([Echo()]) as api:
+        assert api.head(path).status_code == 200
 
 
 def test_languages_of_several_models(direction):
@@ -148,7 +208,7 @@ def test_error_of_the_model(error, direction, monkeypatch, caplog):
         answer = api.post("/translate", json=fields, headers={"Origin": origin})
         assert (answer.status_code, answer.json()) == (500, {"error": "The text was not translated."})
         assert answer.headers["access-control-allow-origin"] == origin
-        assert 'requests_total{path="/translate",status="500"} 1.0' in api.get("/metrics").text
+        assert 'random_transformer_requests_total{path="/translate",status="500"} 1.0' in api.get("/metrics").text
     assert "internal" in caplog.text
 
 
@@ -195,13 +255,14 @@ def test_health_metrics_and_openapi(direction):
         answer = api.get("/metrics")
         assert answer.headers["content-type"].startswith("text/plain")
         lines = answer.text.splitlines()
+        labels = '{source="en",target="es"}'
         for line in (
-            'requests_total{path="/translate",status="200"} 1.0',
-            'requests_total{path="/translate",status="400"} 1.0',
-            'requests_total{path="other",status="404"} 1.0',
-            f"translated_characters_total {sum(map(len, SENTENCES[:3]))}.0",
-            "batch_texts_sum 3.0",
-            "waiting_texts 0.0",
+            'random_transformer_requests_total{path="/translate",status="200"} 1.0',
+            'random_transformer_requests_total{path="/translate",status="400"} 1.0',
+            'random_transformer_requests_total{path="other",status="404"} 1.0',
+            f"random_transformer_translated_characters_total{labels} {sum(map(len, SENTENCES[:3]))}.0",
+            "random_transformer_batch_texts_sum 3.0",
+            "random_transformer_waiting_texts 0.0",
         ):
             assert line in lines
         body = api.get("/openapi.json").json()["paths"]["/translate"]["post"]["requestBody"]["content"]

@@ -77,7 +77,7 @@ def waiting_requests(blocked, port, texts):
         for text in texts[1:]:
             futures.append(pool.submit(ask, port, text))
             waiting += 1 if isinstance(text, str) else len(text)
-            wait_until(lambda expected=waiting: metric(port, "waiting_texts") == expected)
+            wait_until(lambda expected=waiting: metric(port, "random_transformer_waiting_texts") == expected)
         yield futures
 
 
@@ -102,7 +102,7 @@ def test_each_of_many_clients_gets_its_own_answers(translator, tokenizer):
 
     with running([Direction("en", "es", translator, tokenizer)]) as (_, port), ThreadPoolExecutor(8) as pool:
         list(pool.map(client, range(8)))
-        assert metric(port, "batch_texts_count") < len(texts) / 2
+        assert metric(port, "random_transformer_batch_texts_count") < len(texts) / 2
 
 
 def test_client_of_libretranslate(translator, tokenizer):
@@ -121,12 +121,21 @@ def test_disconnected_client_leaves_the_queue():
     with running([blocked.direction]) as (_, port), waiting_requests(blocked, port, ["first", "second"]) as futures:
         connection = http.client.HTTPConnection("127.0.0.1", port)
         connection.request("POST", "/translate", "q=left&source=en&target=es", {"Content-Type": FORM})
-        wait_until(lambda: metric(port, "waiting_texts") == 2)
+        wait_until(lambda: metric(port, "random_transformer_waiting_texts") == 2)
         connection.close()
-        wait_until(lambda: metric(port, "waiting_texts") == 1)
+        wait_until(lambda: metric(port, "random_transformer_waiting_texts") == 1)
         blocked.go.set()
         assert [future.result()[1]["translatedText"] for future in futures] == ["FIRST", "SECOND"]
     assert blocked.batches == [["first"], ["second"]]
+
+
+def test_disconnect_within_a_body_is_one_line_of_the_log(caplog):
+    with running([Blocked().direction]) as (_, port):
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.sendall(b"POST /translate HTTP/1.1\r\nHost: a\r\nContent-Length: 99\r\n\r\nq=")
+        wait_until(lambda: caplog.messages)
+    assert caplog.messages == ["A client disconnected before its request was complete."]
+    assert all(record.exc_info is None for record in caplog.records)
 
 
 FORM = "application/x-www-form-urlencoded"
@@ -139,7 +148,7 @@ def test_html_and_texts_form_separate_batches():
     with running([blocked.direction]) as (_, port), waiting_requests(blocked, port, ["first", "second"]) as futures:
         with ThreadPoolExecutor(1) as pool:
             futures.append(pool.submit(ask, port, ["<b>", "<i>"], format="html"))
-            wait_until(lambda: metric(port, "waiting_texts") == 3)
+            wait_until(lambda: metric(port, "random_transformer_waiting_texts") == 3)
             blocked.go.set()
         assert [future.result()[1]["translatedText"] for future in futures] == ["FIRST", "SECOND", ["<B>", "<I>"]]
     assert (blocked.batches, of_html.batches) == ([["first"], ["second"]], [["<b>", "<i>"]])

@@ -5,12 +5,18 @@ const TITLE = /(^|[^\p{L}])(\p{Lu}|Mrs?|Ms|Dr|Dra|Prof|St|Sra?|Hr|Fr|Mme)\. *$/u
 const LETTER = /\p{L}/u;
 // Languages whose sentences end with a character of this width have no space between sentences.
 const WIDE = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\u3000-\u303f\uff01-\uff60][”’]*$/u;
+// Markers of list items, headings and quotes at the beginning of a line.
+const MARKER = /^\s*(?:(?:[-*+•‣◦▪·–—>]|#{1,6}|\(?(?:\d{1,3}|[a-zA-Z])\)|\d{1,3}\.|\[[ xX]\])\s+)+/;
 
 // Returns the sentences without white space at both ends, and the gaps before each sentence and after the last one: white
-// space, line breaks, and parts without letters. A text that consists of such parts is one sentence.
+// space, line breaks, markers, and parts without letters. A text that consists of such parts is one sentence.
 export function splitText(text, language) {
   const sentences = [], gaps = [""];
-  for (const part of parts(text, language)) {
+  for (const segment of parts(text, language)) {
+    const startsLine = sentences.length === 0 || gaps.at(-1).includes("\n");
+    const marker = (startsLine && MARKER.exec(segment)?.[0]) || "";
+    const part = segment.slice(marker.length);
+    gaps[gaps.length - 1] += marker;
     const sentence = part.trim();
     const start = part.indexOf(sentence);
     if (!LETTER.test(sentence)) {
