@@ -4,10 +4,12 @@ Byte-pair encoding over bytes (the paper, section 5.1, uses byte-pair encoding w
 has no unknown characters, because every byte is in the vocabulary.
 """
 
+import codecs
 import copy
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from os import PathLike
 from typing import Any
 
@@ -444,18 +446,53 @@ def lines_of_files(paths: Iterable[str | PathLike]) -> Iterator[str]:
 def read_lines(file: Iterable[bytes], name: str = "the file") -> Iterator[str]:
     """Decode the lines of a UTF-8 file, without their line feeds, carriage returns and byte order mark.
 
-    Only a line feed ends a line, so a file has the lines that `wc -l` counts. `str.splitlines()` also splits at U+2028,
-    at form feeds and at other characters that occur within a text.
+    Only a line feed ends a line, so a file has the lines that `wc -l` counts; in a file without line feeds, carriage
+    returns do. `str.splitlines()` also splits at U+2028, at form feeds and at other characters within a text.
 
     Args:
         file: a file opened in binary mode, or any other iterable of lines.
         name: name of the file in error messages.
 
     Raises:
-        ValueError: a line is not UTF-8; the message gives its number.
+        ValueError: a line is not UTF-8 or has a NUL character; the message gives its number.
     """
-    for number, line in enumerate(file, start=1):
+    for number, line in enumerate(text_lines(file, name), start=1):
         try:
             yield line.rstrip(b"\r\n").decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
-            raise ValueError(f"{name} must be UTF-8 text, but line {number} is not: {error}.") from error
+            hint = " It can be read as Windows-1252." if is_windows_1252(line) else ""
+            raise ValueError(f"{name} must be UTF-8 text, but line {number} is not: {error}.{hint}") from error
+
+
+def text_lines(file: Iterable[bytes], name: str) -> Iterator[bytes]:
+    """The lines of a text file in an encoding that extends ASCII.
+
+    Args:
+        file: a file opened in binary mode, or any other iterable of lines.
+        name: name of the file in error messages.
+
+    Raises:
+        ValueError: the file is UTF-16 or UTF-32, or a line has a NUL character; the message gives its number.
+    """
+    lines = iter(file)
+    first = next(lines, b"")
+    if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise ValueError(f"{name} must be UTF-8 text, got UTF-16 (by its byte order mark).")
+    if b"\n" not in first and b"\r" in first.rstrip(b"\r"):  # the line ends of old Macintosh computers
+        first_lines = [line + b"\n" for line in first.rstrip(b"\r").split(b"\r")]
+    else:
+        first_lines = [first] if first else []
+    for number, line in enumerate(chain(first_lines, lines), start=1):
+        if b"\0" in line:
+            if max(line[::2].count(0), line[1::2].count(0)) > len(line) // 4:
+                raise ValueError(f"{name} must be UTF-8 text, got UTF-16 or UTF-32 (NUL bytes in line {number}).")
+            raise ValueError(f"{name} must be text without NUL characters, got one in line {number}.")
+        yield line
+
+
+def is_windows_1252(line: bytes) -> bool:
+    """Whether the bytes beyond ASCII are letters or punctuation in Windows-1252, which extends Latin-1."""
+    try:
+        return all(char.isprintable() for char in line.rstrip(b"\r\n").decode("cp1252") if not char.isascii())
+    except UnicodeDecodeError:
+        return False

@@ -6,7 +6,7 @@
 The model translates from the target to the source language. Line n of --output_source is the synthetic source of line n
 of --output_target. Each synthetic source begins with the tag: train with --special_tokens "<bt>" to make it one token,
 and with --special_tokens "<bt>" "<blank>" for noised sources.
-Files may be compressed (.gz, .zst). The same command resumes after an interruption, and `accelerate launch` distributes
+Files may be compressed. The same command resumes after an interruption, and `accelerate launch` distributes
 the work over processes.
 """
 

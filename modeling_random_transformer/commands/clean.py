@@ -6,7 +6,7 @@
     zcat *.tsv.gz | random-transformer clean --train_file - --output clean.tsv.zst --source_lang en --target_lang de
 
 A table on stderr counts the dropped pairs by reason, each with an example. Input and output may be compressed (.gz,
-.zst). Each output is replaced when the complete corpus has been read; one of them may be -, standard output.
+.zst, .bz2, .xz). Each output is replaced when the complete corpus has been read; one of them may be -, standard output.
 """
 
 import sys

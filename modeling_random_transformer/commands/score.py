@@ -53,7 +53,7 @@ class Arguments(InferenceArguments):
         target_file: targets, line by line
         source_key: column of the source in a file with both sides: a name, or a number from 1
         target_key: column of the target in a file with both sides: a name, or a number from 1
-        output: file to write, compressed if its name ends with .gz or .zst; - is standard output (the default)
+        output: file to write, compressed if its name ends so (.gz, .zst, .bz2, .xz); - is standard output (the default)
         output_format: text: log-probability and number of tokens, separated by a tab
         token_scores: write the log-probability of each token too
         alignments: write word alignments from cross-attention instead of scores, such as '0-0 1-2' (source-target)

@@ -45,8 +45,8 @@ class Arguments(EngineArguments, InferenceArguments):
 
     Args:
         sentences: texts to translate, instead of a file
-        input: UTF-8 file, one text per line, which may be compressed (.gz, .zst); - is standard input
-        output: file to write, compressed if its name ends with .gz or .zst; - is standard output (the default)
+        input: UTF-8 file, one text per line, which may be compressed (.gz, .zst, .bz2, .xz); - is standard input
+        output: file to write, compressed if its name ends so (.gz, .zst, .bz2, .xz); - is standard output (the default)
         output_format: text: one translation per line; with --n_best, 'index ||| translation ||| score'
         prefix_file: what each translation must begin with, line by line; an empty line allows anything
         num_beams: beam size (default: 4, or 1 with --sample)

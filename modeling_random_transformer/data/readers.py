@@ -19,7 +19,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from ..tokenization_random_transformer import read_lines
+from ..tokenization_random_transformer import read_lines, text_lines
 from ..utils.compressed_files import file_format, open_binary, stream_name
 from ..utils.errors import format_names, reraise_as_value_error
 
@@ -85,11 +85,11 @@ def read_texts(path: str | PathLike, key: str = TEXT_KEY) -> Iterator[str]:
     """Read monolingual text: the lines of a file, or a column of a TSV, CSV, JSONL or Parquet file.
 
     Args:
-        path: the file; `.gz` and `.zst` are decompressed, `-` is standard input with one text per line.
+        path: the file; `.gz`, `.zst`, `.bz2` and `.xz` are decompressed, `-` is standard input with one text per line.
         key: the key of the column; by default `"text"`, or the only column of a TSV or CSV file without a header.
 
     Raises:
-        ValueError: a line is not UTF-8 or has no such column; the message gives its number.
+        ValueError: a line is not UTF-8, has a NUL character or has no such column; the message gives its number.
     """
     path = Path(path)
     if file_format(path) == "text":
@@ -101,12 +101,14 @@ def read_texts(path: str | PathLike, key: str = TEXT_KEY) -> Iterator[str]:
             raise ValueError(f"{path} must have a text for the key {key!r} on each line, but line {number} has none.")
         if not is_utf8(texts[0]):
             raise ValueError(f"{path} must be UTF-8 text, but line {number} is not.")
+        if "\0" in texts[0]:
+            raise ValueError(f"{path} must be text without NUL characters, got one in line {number}.")
         yield texts[0].rstrip("\r\n")
 
 
-def decoded(lines: Iterable[bytes]) -> Iterator[str]:
-    """Lines of a file without its byte order mark."""
-    for number, line in enumerate(lines):
+def decoded(lines: Iterable[bytes], name: str | PathLike) -> Iterator[str]:
+    """Lines of a file without its byte order mark; see `text_lines` for errors."""
+    for number, line in enumerate(text_lines(lines, stream_name(name))):
         yield line.decode("utf-8" if number else "utf-8-sig", "surrogateescape")
 
 
@@ -143,7 +145,7 @@ def texts_of(name: str | Path, rows: Iterable[tuple[int, Any, str | None]], colu
 
 def _read_json(path: Path) -> Iterator[tuple[int, Any, str]]:
     with open_binary(path) as lines:
-        for number, line in enumerate(decoded(lines), start=1):
+        for number, line in enumerate(decoded(lines, path), start=1):
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError):  # not JSON, or nested too deeply for the parser
@@ -165,7 +167,7 @@ def _read_table(path: Path, columns: Columns) -> Iterator[Row]:
     positions = [int(key) - 1 for key in columns.keys] if are_numbers else []
     width = len(columns.keys) if columns.are_default else None  # the number of cells of each row, if it is known
     with open_binary(path) as file:
-        lines = decoded(file)
+        lines = decoded(file, path)
         rows = _csv_rows(lines) if file_format(path) == "csv" else _tsv_rows(lines, lambda: width)
         for number, cells, line in rows:
             if not positions:

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 EMPTY = "with an empty source or target"
 NOT_A_PAIR = "without exactly one source and one target"
 NOT_UTF8 = "not UTF-8"
+NUL = "with a NUL character"
 
 EXAMPLE_CHARACTERS = 200  # of each text of an invalid line
 NO_LANGUAGES = LanguageTags()
@@ -120,7 +121,7 @@ class Corpus(ABC):
 class ParallelText(Corpus):
     """Parallel text in two aligned files, or in one file with both sides.
 
-    Text, `.tsv`, `.csv` and `.jsonl` files may be compressed (`.gz`, `.zst`). `-` is standard input, which is read
+    Text, `.tsv`, `.csv` and `.jsonl` files may be compressed. `-` is standard input, which is read
     once, as are other pipes.
 
     Args:
@@ -246,10 +247,15 @@ def load_split(name: str, config_name: str | None, **options: Any) -> "tuple[Dat
 
 def _read_aligned(source_path: Path, target_path: Path) -> Iterator[Row]:
     with open_binary(source_path) as sources, open_binary(target_path) as targets:
-        for number, pair in enumerate(zip_longest(decoded(sources), decoded(targets)), start=1):
+        source_lines, target_lines = decoded(sources, source_path), decoded(targets, target_path)
+        for number, pair in enumerate(zip_longest(source_lines, target_lines), start=1):
             if None in pair:
-                allowed, found = "the same number of lines", f"one that ends before line {number}"
-                raise ValueError(f"{source_path} and {target_path} must have {allowed}, got {found}.")
+                rest = sum(1 for _ in chain(source_lines, target_lines))
+                shorter, longer = (source_path, target_path) if pair[0] is None else (target_path, source_path)
+                raise ValueError(
+                    f"{source_path} and {target_path} must have the same number of lines, "
+                    f"got {number - 1} in {shorter} and {number + rest} in {longer}."
+                )
             yield number, [*pair]
 
 
@@ -258,6 +264,8 @@ def parse_pair(number: int, source: str, target: str, languages: LanguageTags = 
     source, target = source.rstrip("\r\n"), target.rstrip("\r\n")
     if not (is_utf8(source) and is_utf8(target)):
         return _invalid(number, NOT_UTF8, source, target)
+    if "\0" in source or "\0" in target:  # in JSON and Parquet; elsewhere it is an error of the file
+        return _invalid(number, NUL, source, target)
     if source.strip() and target.strip():
         return ParallelLine(number, source, target, languages)
     return _invalid(number, EMPTY, source, target)

@@ -69,7 +69,7 @@ def translate_file(
     `max_batch_tokens` may differ.
 
     Args:
-        input_file: the file to translate, which may be compressed (`.gz`, `.zst`); only a line feed ends a line.
+        input_file: the file to translate, which may be compressed; only a line feed ends a line.
         output_file: the file to write or to replace; line breaks within a translation become spaces.
         model: any model of `AutoModelForSeq2SeqLM`, the same in every process.
         tokenizer: its tokenizer.

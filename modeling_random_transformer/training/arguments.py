@@ -28,7 +28,7 @@ class DataArguments:
 
     The training, validation and test sets are each given as two aligned text files, as one .tsv, .csv, .jsonl or
     .parquet file, or as a split of a dataset for `datasets.load_dataset`. Text, .tsv, .csv and .jsonl files may be
-    compressed (.gz, .zst). Several files are several corpora of the set: first those of two aligned files, then those
+    compressed. Several files are several corpora of the set: first those of two aligned files, then those
     of one file. In Python, a single file may also be given as a string.
     """
 

@@ -1,11 +1,13 @@
-"""Files that may be compressed: gzip (`.gz`) or Zstandard (`.zst`), chosen by suffix; `-` is a standard stream."""
+"""Files that may be compressed, chosen by suffix; `-` is a standard stream."""
 
+import bz2
 import gzip
 import io
+import lzma
 import os
 import sys
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from os import PathLike
 from pathlib import Path
@@ -15,7 +17,8 @@ from .atomic_files import new_files
 from .errors import first_line, reraise_as_value_error
 
 STANDARD_STREAM = "-"
-FORMATS = {".gz": "gzip", ".zst": "Zstandard"}
+FORMATS = {".gz": "gzip", ".zst": "Zstandard", ".bz2": "bzip2", ".xz": "xz"}
+ARCHIVES = (".zip", ".7z", ".rar", ".tar", ".tgz")
 # With columns.
 TEXT_FORMATS = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
 GZIP_LEVEL = 6  # the default of the program gzip; Python's 9 takes twice as long for 1% less
@@ -68,9 +71,15 @@ def check_output(name: str, path: str | PathLike, **inputs: Path | None) -> None
 
 
 def file_format(path: str | PathLike) -> str:
-    """`"tsv"`, `"csv"`, `"jsonl"`, `"parquet"` or `"text"`, by the suffix before `.gz` or `.zst`."""
+    """`"tsv"`, `"csv"`, `"jsonl"`, `"parquet"` or `"text"`, by the suffix before that of a compression, in any case."""
     path = Path(path)
-    return TEXT_FORMATS.get((path.with_suffix("") if path.suffix in FORMATS else path).suffix, "text")
+    uncompressed = path.with_suffix("") if compression(path) in FORMATS else path
+    return TEXT_FORMATS.get(uncompressed.suffix.lower(), "text")
+
+
+def compression(path: str | PathLike) -> str:
+    """The suffix in lower case, such as `".gz"`."""
+    return Path(path).suffix.lower()
 
 
 def check_plain_text(name: str, path: str | PathLike | None) -> None:
@@ -87,11 +96,13 @@ def open_binary(path: str | PathLike) -> Iterator[BinaryIO]:
     The file that the context manager returns can be iterated by line.
 
     Raises:
-        ValueError: while reading, if a compressed file is damaged or incomplete; or pyarrow, which decompresses
-            Zstandard, is not installed.
+        ValueError: the file is an archive; or, while reading, a compressed file is damaged or incomplete; or pyarrow,
+            which decompresses Zstandard, is not installed.
         OSError: the file cannot be read.
     """
-    suffix = Path(path).suffix
+    suffix = compression(path)
+    if suffix in ARCHIVES:
+        raise ValueError(f"{path} must be a text file, which may be compressed, not an archive: extract it first.")
     if is_standard_stream(path):
         yield sys.stdin.buffer
     elif suffix not in FORMATS:
@@ -101,9 +112,9 @@ def open_binary(path: str | PathLike) -> Iterator[BinaryIO]:
         try:
             if Path(path).is_file() and not Path(path).stat().st_size:  # both libraries read it as an empty text
                 raise EOFError("the file has 0 bytes")
-            with gzip.open(path, "rb") if suffix == ".gz" else _open_zstandard(path) as file:
-                yield file  # type: ignore[misc]
-        except (EOFError, OSError, zlib.error) as error:
+            with OPENERS[suffix](path) as file:
+                yield file
+        except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
             if getattr(error, "errno", None) is not None:
                 raise
             message = f"{path} must be a complete {FORMATS[suffix]} file, got an error: {first_line(error)}."
@@ -132,7 +143,7 @@ def create_binaries(paths: Sequence[str | PathLike], temporary_folder: Path | No
 @contextmanager
 def _compressed(path: str | PathLike, file: BinaryIO) -> Iterator[IO[bytes]]:
     """A file to write, compressed if the name says so."""
-    suffix = Path(path).suffix
+    suffix = compression(path)
     if suffix == ".gz":
         # Without a name and a time, equal contents give equal files.
         with gzip.GzipFile("", "wb", GZIP_LEVEL, file, mtime=0) as compressed:
@@ -140,6 +151,9 @@ def _compressed(path: str | PathLike, file: BinaryIO) -> Iterator[IO[bytes]]:
     elif suffix == ".zst":
         # By name, since pyarrow would close a file object.
         with _pyarrow(path).output_stream(file.name, compression="zstd") as compressed:
+            yield compressed
+    elif suffix in FORMATS:
+        with bz2.open(file, "wb") if suffix == ".bz2" else lzma.open(file, "wb") as compressed:
             yield compressed
     else:
         yield file
@@ -156,6 +170,14 @@ def _open_zstandard(path: str | PathLike) -> io.BufferedReader:
     """A Zstandard file of one or several frames."""
     stream = _pyarrow(path).input_stream(os.fspath(path), compression="zstd")
     return io.BufferedReader(stream, buffer_size=2**18)
+
+
+OPENERS: dict[str, Callable[[str | PathLike], Any]] = {
+    ".gz": gzip.open,
+    ".zst": _open_zstandard,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+}
 
 
 def _pyarrow(path: str | PathLike) -> Any:

@@ -132,7 +132,7 @@ def test_aligned_files_of_different_lengths(tmp_path):
     corpus = write_invalid_lines(tmp_path)
     with corpus.target.open("a") as lines:
         lines.write("one more\n")
-    message = r"a\.en and .*a\.es must have the same number of lines, got one that ends before line 7\."
+    message = r"a\.en and .*a\.es must have the same number of lines, got 6 in .*a\.en and 7 in .*a\.es\."
     with pytest.raises(ValueError, match=message):
         validate(corpus)
 

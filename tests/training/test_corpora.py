@@ -89,7 +89,7 @@ def test_temperature_sets_the_weights_by_size(streaming, tmp_path):
     ("source", "target", "message"),
     [
         ("ab\nabc\n", "ba\n\n", r"small\.a and .*small\.b: 1 of 2 lines are invalid: .* \(line 2\)"),
-        ("ab\nabc\n", "ba\n", r"small\.a and .*small\.b .*got one that ends before line 2"),
+        ("ab\nabc\n", "ba\n", r"small\.a and .*small\.b .*got 1 in .*small\.b and 2 in .*small\.a"),
         ("", "", r"there must be at least one valid pair of texts, got .*small\.a and"),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 
 from modeling_random_transformer.utils.compressed_files import create_binaries, file_format, open_binary
 
-SUFFIXES = ["", ".gz", ".zst"]
+SUFFIXES = ["", ".gz", ".zst", ".bz2", ".xz", ".GZ"]
 LINES = [f"line {number} \u2028 of the file\n".encode() for number in range(3000)]
 
 
@@ -27,7 +27,7 @@ def test_lines_are_those_that_were_written(tmp_path, suffix, lines):
     assert [other.name for other in tmp_path.iterdir()] == [path.name]
 
 
-@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+@pytest.mark.parametrize("suffix", SUFFIXES[1:])
 def test_concatenated_files_are_read_to_the_end(tmp_path, suffix):
     path = write(tmp_path / f"a{suffix}", b"".join(LINES))
     path.write_bytes(path.read_bytes() * 2)
@@ -35,7 +35,7 @@ def test_concatenated_files_are_read_to_the_end(tmp_path, suffix):
         assert list(file) == LINES * 2
 
 
-@pytest.mark.parametrize(("suffix", "name"), [(".gz", "gzip"), (".zst", "Zstandard")])
+@pytest.mark.parametrize(("suffix", "name"), [(".gz", "gzip"), (".zst", "Zstandard"), (".bz2", "bzip2"), (".xz", "xz")])
 @pytest.mark.parametrize("damage", ["truncated", "not compressed", "0 bytes"])
 def test_damaged_file_raises_value_error(tmp_path, suffix, name, damage):
     path = write(tmp_path / f"a{suffix}", b"".join(LINES))

@@ -1,0 +1,93 @@
+"""Text files in other encodings, with NUL characters or other line ends: read right, or an error that names it."""
+
+import json
+
+import pytest
+
+from modeling_random_transformer.data.readers import read_texts
+from modeling_random_transformer.data.sources import ParallelText
+from modeling_random_transformer.tokenization_random_transformer import lines_of_files
+from modeling_random_transformer.utils.compressed_files import file_format, open_binary
+
+LINES = ["the cat sees\ta dog", "\u4f60\u597d\u4e16\u754c\tA\u00f1o nuevo", "", "one \u2028 line\ttwo"]
+TEXT = "\n".join(LINES) + "\n"
+NUL_BYTES = r"text without NUL characters, got one in line 2"
+CONTENTS = {
+    "UTF-16 with a byte order mark": (TEXT.encode("utf-16"), "got UTF-16"),
+    "big-endian": (b"\xfe\xff" + TEXT.encode("utf-16-be"), "got UTF-16"),
+    "UTF-16 without": (TEXT.encode("utf-16-le"), "got UTF-16 or UTF-32"),
+    "big-endian without": (TEXT.encode("utf-16-be"), "got UTF-16 or UTF-32"),
+    "line ends of Windows": (TEXT.replace("\n", "\r\n").encode("utf-16"), "got UTF-16"),
+    "UTF-32": (TEXT.encode("utf-32-le"), "got UTF-16 or UTF-32"),
+    "a NUL": (b"first line\ta\nsecond\0 line\tb\n", NUL_BYTES),
+}
+READERS = {
+    "texts": lambda path: list(read_texts(path)),
+    "lines": lambda path: list(lines_of_files([path])),
+    "two files": lambda path: list(ParallelText(path, path).lines()),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("name", CONTENTS)
+def test_other_encodings_are_errors(name, reader, tmp_path):
+    content, message = CONTENTS[name]
+    path = tmp_path / "texts.txt"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"texts\.txt must be .*{message}"):
+        READERS[reader](path)
+
+
+@pytest.mark.parametrize("name", CONTENTS)
+@pytest.mark.parametrize("suffix", [".tsv", ".csv"])
+def test_other_encodings_of_tables_are_errors(name, suffix, tmp_path):
+    content, message = CONTENTS[name]
+    path = tmp_path / f"texts{suffix}"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        list(read_texts(path, "1"))
+
+
+def test_escaped_nul_is_an_error(tmp_path):
+    path = tmp_path / "texts.jsonl"
+    path.write_text(json.dumps({"text": "one"}) + "\n" + json.dumps({"text": "t\0wo"}) + "\n")
+    with pytest.raises(ValueError, match=NUL_BYTES):
+        list(read_texts(path))
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252"])
+def test_windows_1252_is_named(encoding, tmp_path):
+    path = tmp_path / "texts.txt"
+    path.write_bytes("plain\nel ni\u00f1o".encode(encoding))
+    with pytest.raises(ValueError, match=r"line 2 is not: .* It can be read as Windows-1252"):
+        list(read_texts(path))
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_line_ends(end, tmp_path):
+    path = tmp_path / "texts.txt"
+    path.write_bytes("".join(line + end for line in LINES).encode())
+    assert list(read_texts(path)) == LINES
+    path.write_bytes(end.join(LINES[:2]).encode())
+    assert list(read_texts(path)) == LINES[:2]
+
+
+def test_carriage_return_within_a_line_of_other_line_ends(tmp_path):
+    path = tmp_path / "texts.txt"
+    path.write_bytes(b"one\rtwo\nthree\n")
+    assert list(read_texts(path)) == ["one\rtwo", "three"]
+
+
+@pytest.mark.parametrize("suffix", [".zip", ".ZIP", ".7z", ".rar", ".tar"])
+def test_archives_are_errors(suffix, tmp_path):
+    path = tmp_path / f"texts{suffix}"
+    path.write_bytes(b"PK\3\4")
+    with pytest.raises(ValueError, match="extract it first"), open_binary(path):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("a.TSV", "tsv"), ("a.Tsv.GZ", "tsv"), ("a.csv.xz", "csv"), ("a.bz2", "text")]
+)
+def test_suffixes_in_any_case(name, expected):
+    assert file_format(name) == expected
