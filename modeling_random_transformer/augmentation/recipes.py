@@ -34,6 +34,7 @@ from ..training.arguments import DROPOUTS, FILES, PREFIXES, DataArguments, Model
 from ..training.estimation import GIB, dry_run, translation_seconds
 from ..training.manifest import MANIFEST, RunResult, determining, fingerprint, folder_digest
 from ..training.model_card import CARD, set_section
+from ..training.model_init import load_parent_tokenizer
 from ..training.recipe import TranslationTrainingArguments
 from ..training.run import train_translation
 from ..utils import DTYPES, file_digest
@@ -79,6 +80,7 @@ class RecipeArguments:
         if self.parent is not None:
             with reraise_as_value_error(f"parent must be a saved model, got {self.parent!r}"):
                 AutoConfig.from_pretrained(self.parent)
+            load_parent_tokenizer("parent", self.parent)
 
 
 @dataclass(frozen=True)

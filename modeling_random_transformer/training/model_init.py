@@ -62,7 +62,9 @@ def check_arguments(data: DataArguments, model_args: ModelArguments, args: Trans
             tokenizer = load_tokenizer(saved, model_args.special_tokens or ())
     if config is None:
         config = model_args.config((model_args.vocab_size or VOCAB_SIZE) if tokenizer is None else len(tokenizer))
-    elif tokenizer is not None and not model_args.has_new_vocabulary:
+    elif model_args.has_new_vocabulary:
+        load_parent_tokenizer("model_name_or_path", str(model_args.model_name_or_path))
+    elif tokenizer is not None:
         check_tokenizer(tokenizer, config)
     for name in ("num_heads", "d_ff"):  # with shards of different sizes, dropout would differ between the processes
         if (size := getattr(config, name)) % args.tp_size:
@@ -92,6 +94,12 @@ def load_tokenizer(name: str, special_tokens: Sequence[str] = ()) -> PreTrainedT
     if new:
         tokenizer.add_special_tokens({"extra_special_tokens": new}, replace_extra_special_tokens=False)
     return tokenizer
+
+
+def load_parent_tokenizer(argument: str, parent: str) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model that starts another vocabulary; a `ValueError` names the argument if there is none."""
+    with reraise_as_value_error(f"{argument} must be a saved model with its tokenizer, got {parent!r}"):
+        return load_tokenizer(parent)
 
 
 def _check_folders(model_args: ModelArguments, output: Path, start: str | bool | None) -> None:
@@ -282,23 +290,33 @@ def pieces_of_tokens(
 ) -> list[Sequence[int]]:
     """For each token, the parent's ids of its pieces, or none if the parent's tokenizer has no known piece of it.
 
-    Special tokens correspond by their role, such as the end of a text, or by their name, such as language tags.
+    A token of both vocabularies is its only piece, even if the parent's tokenizer would split its text. It has the same
+    text, or, if it is not text, the same name. Special tokens correspond by their role, such as the end of a text, or
+    by their name, such as language tags.
     """
-    known, tokens = parent_tokenizer.get_vocab(), tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
-    texts = [text_of_token(tokenizer, index, token) for index, token in enumerate(tokens)]
+    known = {token: index for index, token in enumerate(texts_of_tokens(parent_tokenizer))}
+    tokens = texts_of_tokens(tokenizer)
+    texts = [text for text, _ in tokens]
     special = {parent_tokenizer.unk_token_id, *parent_tokenizer.all_special_ids}
     with LanguageTags(next(iter(tokenizer_languages(parent_tokenizer)), None)).set(parent_tokenizer):
         split = parent_tokenizer(texts, add_special_tokens=False)["input_ids"]
     pieces: list[Sequence[int]] = []
-    for token, text, ids in zip(tokens, texts, split, strict=True):
-        if not text:  # a special token, or a part of a character
-            pieces.append([known[token]] if token in known else [])
+    for token, ids in zip(tokens, split, strict=True):
+        if token in known:
+            pieces.append([known[token]])
         else:
             pieces.append([piece for piece in ids if piece not in special])
     for role in ROLES:
         if None not in (own := getattr(tokenizer, role), getattr(parent_tokenizer, role)):
             pieces[own] = [getattr(parent_tokenizer, role)]
     return pieces
+
+
+def texts_of_tokens(tokenizer: PreTrainedTokenizerBase) -> list[tuple[str, str]]:
+    """For each token its text, see `text_of_token`, and its name if it is not text."""
+    named = enumerate(tokenizer.convert_ids_to_tokens(range(len(tokenizer))))
+    texts = [(text_of_token(tokenizer, index, name), name) for index, name in named]
+    return [(text, "" if text else name) for text, name in texts]
 
 
 def text_of_token(tokenizer: PreTrainedTokenizerBase, index: int, token: str) -> str:
