@@ -22,7 +22,7 @@ from ..utils.distributed import call_on_main_process
 from ..utils.errors import reraise_as_value_error
 from ..utils.vocabulary import check_tokenizer
 from .arguments import DROPOUTS, VOCAB_SIZE, DataArguments, ModelArguments, parse_overrides
-from .checkpoints import MARKER, STATE, is_complete
+from .checkpoints import MARKER, STATE, has_optimizer, is_complete
 from .manifest import check_folder
 from .recipe import TranslationTrainingArguments
 
@@ -110,9 +110,8 @@ def _check_folders(model_args: ModelArguments, output: Path, start: str | bool |
     check_folder(output)
     if isinstance(start, str):
         checkpoint, files = Path(start), {path.name for path in Path(start).glob("*")}
-        has_optimizer = not files.isdisjoint({"optimizer.pt", "optimizer.bin", "latest"})  # of FSDP2, DeepSpeed
         is_partial = STATE not in files or (MARKER in files and not is_complete(checkpoint))
-        if is_partial or not has_optimizer or checkpoint.resolve().parent == output.resolve():
+        if is_partial or not has_optimizer(checkpoint) or checkpoint.resolve().parent == output.resolve():
             raise ValueError(f"resume_from_checkpoint must be a complete checkpoint of another run, got {start!r}.")
 
 
@@ -129,12 +128,22 @@ def _saved_config(model_args: ModelArguments) -> RandomTransformerConfig:
     return RandomTransformerConfig.from_dict({**config.to_dict(), **parse_overrides(model_args.config_overrides)})
 
 
-def check_checkpoint(checkpoint: Path, model: Any) -> None:
-    """Check that a checkpoint has the architecture of the model.
+def check_checkpoint(checkpoint: Path, model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Check that training can continue from a checkpoint: its optimizer, its tokenizer and its architecture.
 
     Raises:
-        ValueError: it has another one; the message lists the differences.
+        ValueError: it has no optimizer, another tokenizer or another architecture; the message lists the differences.
     """
+    if not has_optimizer(checkpoint):
+        advice = f"use another output_dir with model_name_or_path={checkpoint} to train its model further"
+        found = f"{checkpoint} without the state of the optimizer (save_only_model)"
+        raise ValueError(f"output_dir must contain complete checkpoints to continue from, got {found}: {advice}.")
+    if (checkpoint / "tokenizer_config.json").is_file():
+        saved_vocabulary, vocabulary = load_tokenizer(str(checkpoint)).get_vocab(), tokenizer.get_vocab()
+        different = [token for token, index in vocabulary.items() if saved_vocabulary.get(token) != index]
+        if different or len(saved_vocabulary) != len(vocabulary):
+            found = f"{checkpoint} with {len(saved_vocabulary)} tokens, of which {len(different)} of the run's differ"
+            raise ValueError(f"resume_from_checkpoint must be of the same tokenizer, got {found}.")
     if not (checkpoint / "config.json").is_file():
         return  # an adapter, or weights that are partitioned over processes
     saved, fields = AutoConfig.from_pretrained(checkpoint), vars(RandomTransformerConfig)["__annotations__"]
