@@ -140,9 +140,9 @@ def check_checkpoint(checkpoint: Path, model: Any, tokenizer: PreTrainedTokenize
         raise ValueError(f"output_dir must contain complete checkpoints to continue from, got {found}: {advice}.")
     if (checkpoint / "tokenizer_config.json").is_file():
         saved_vocabulary, vocabulary = load_tokenizer(str(checkpoint)).get_vocab(), tokenizer.get_vocab()
-        different = [token for token, index in vocabulary.items() if saved_vocabulary.get(token) != index]
-        if different or len(saved_vocabulary) != len(vocabulary):
-            found = f"{checkpoint} with {len(saved_vocabulary)} tokens, of which {len(different)} of the run's differ"
+        other = [token for token, index in vocabulary.items() if saved_vocabulary.get(token) != index]
+        if other or len(saved_vocabulary) != len(vocabulary):
+            found = f"{checkpoint} with {len(saved_vocabulary)} tokens, where {len(other)} of the run's differ"
             raise ValueError(f"resume_from_checkpoint must be of the same tokenizer, got {found}.")
     if not (checkpoint / "config.json").is_file():
         return  # an adapter, or weights that are partitioned over processes
