@@ -33,7 +33,7 @@ from ..jobs import Job
 from ..training.arguments import DROPOUTS, FILES, PREFIXES, DataArguments, ModelArguments, parse_overrides
 from ..training.estimation import GIB, dry_run, translation_seconds
 from ..training.manifest import MANIFEST, RunResult, determining, fingerprint, folder_digest
-from ..training.model_card import CARD, set_section
+from ..training.model_card import CARD, set_origin, set_section
 from ..training.model_init import load_parent_tokenizer
 from ..training.recipe import TranslationTrainingArguments
 from ..training.run import train_translation
@@ -173,12 +173,14 @@ class Recipe:
         stages: the mappings of the recipe.
         parse: the arguments of a stage.
         arguments: the arguments of the recipe.
+        command: the arguments of the command line, for the model card.
 
     Raises:
         ValueError: a stage or an argument is invalid.
     """
 
-    def __init__(self, stages: Sequence[Any], parse: Parse, arguments: RecipeArguments):
+    def __init__(self, stages: Sequence[Any], parse: Parse, arguments: RecipeArguments, command: Sequence[str] = ()):
+        self.command = command
         self.arguments, self.parse = arguments, parse
         self.is_complete = False  # see `has_result`
         self.stages = stages_of(stages, arguments)
@@ -338,7 +340,7 @@ class Recipe:
 
     def data_of(self, stage: StageArguments, data: DataArguments) -> dict[str, Any]:
         """The arguments of the data of a stage: its sets, with the synthetic pairs of other stages."""
-        values = {entry.name: getattr(data, entry.name) for entry in fields(DataArguments)} | dict.fromkeys(FILES)
+        values: dict[str, Any] = dict.fromkeys((*FILES, "dataset_name"))
         synthetic = [self.files_of(each.name) for each in self.stages if each.name in stage.synthetic]
         synthetic = [files for files in synthetic if files[0].stat().st_size]  # all translations may be empty
         written = Job(self.folder / RECORD).stages[DATA].facts
@@ -352,8 +354,8 @@ class Recipe:
         if stage.reverse:
             for prefix in PREFIXES.values():
                 source, target = f"{prefix}source_lang", f"{prefix}target_lang"
-                values[source], values[target] = values[target], values[source]
-        return values | {"dataset_name": None, "dataset_config_name": None}
+                values[source], values[target] = getattr(data, target), getattr(data, source)
+        return data.with_sets(**values)
 
     # The work of stages
 
@@ -426,6 +428,7 @@ class Recipe:
                 shutil.copyfile(path, self.folder / path.name)
         if (best / INT8).is_dir():
             shutil.copytree(best / INT8, self.folder / INT8, dirs_exist_ok=True)
+        set_origin(self.folder / CARD, name, self.command)
         set_section(self.folder / CARD, "## Stages\n", self.description(name, rows))
 
     def remove_stages(self) -> None:

@@ -117,6 +117,13 @@ def test_the_result_is_the_small_model(finished):
     assert tokenizer.get_vocab() == AutoTokenizer.from_pretrained(finished / "stages" / "first").get_vocab()
     card = (finished / "README.md").read_text()
     assert "The validation and test sets were taken from the corpus." in card
+    assert "\n# out\n" in card
+    assert "translate --model out " in card
+    command = card.partition("## Training\n\n```sh\n")[2].partition("\n```")[0]
+    first, second, *others = command.replace(" \\", "").splitlines()
+    assert (first, second) == ("random-transformer train", "    recipe.yaml")
+    assert {"    --source_file train.a", "    --monolingual_target mono", "    --output_dir out"} <= {*others}
+    assert str(finished.parent) not in card
     assert all(f"| {name} |" in card for name in NAMES)
 
 
