@@ -124,7 +124,7 @@ class StudentDataArguments(DataArguments):
         """The same sets, with two aligned files as the training set."""
         train = {"source_file": [str(source)], "target_file": [str(target)], "train_file": None}
         codes = {"source_lang": languages.codes[:1] or None, "target_lang": languages.codes[1:] or None}
-        return DataArguments(**{**asdict(self), **train, **codes})
+        return DataArguments(**self.with_sets(**train, **codes))
 
 
 @dataclass

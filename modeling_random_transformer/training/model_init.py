@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator, PartialState
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, set_seed
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, get_scheduler, set_seed
 from transformers.distributed import DistributedConfig
 from transformers.trainer_utils import IntervalStrategy
 from transformers.utils import is_peft_available
@@ -49,6 +49,10 @@ def check_arguments(data: DataArguments, model_args: ModelArguments, args: Trans
     metrics = ("loss", "bleu", "chrf", "generated_length") if translates else ("loss",)
     if (best := args.metric_for_best_model) is not None and not best.endswith(metrics):  # also of one of several sets
         raise ValueError(f"metric_for_best_model must be one of {', '.join(metrics)}, got {best!r}.")
+    if args.lr_scheduler_kwargs:
+        with reraise_as_value_error(f"lr_scheduler_kwargs must suit lr_scheduler_type, got {args.lr_scheduler_kwargs}"):
+            optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))])
+            get_scheduler(args.lr_scheduler_type, optimizer, 1, 2, dict(args.lr_scheduler_kwargs))
     if (rank := model_args.lora_rank) is not None:
         if args.tp_size * args.fsdp_size > 1:
             raise ValueError(f"lora_rank must be unset with tp_size or fsdp_size above 1 (not with FSDP2), got {rank}.")
