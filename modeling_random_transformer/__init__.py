@@ -1,6 +1,22 @@
 """The original encoder-decoder Transformer as a Hugging Face model. Importing it registers the Auto classes."""
 
 import logging
+import os
+import signal
+import sys
+
+
+def _exit_when_interrupted(*_: object) -> None:
+    """Handle Ctrl-C during the imports of a command, which take seconds, without a traceback."""
+    os.write(2, b"random-transformer: error: interrupted.\n")
+    os._exit(128 + signal.SIGINT)
+
+
+# The command line restores the handler. Programs that import the package keep theirs.
+_is_module = sys.argv[:1] == ["-m"] and __name__ in sys.orig_argv
+_is_command = _is_module or os.path.basename(sys.argv[0] if sys.argv else "") == "random-transformer"
+if _is_command and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, _exit_when_interrupted)
 
 import transformers
 from transformers import AutoConfig, AutoTokenizer

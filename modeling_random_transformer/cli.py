@@ -1,9 +1,11 @@
 """The command `random-transformer VERB …`: imports the module of the verb and calls its `run`."""
 
 import importlib
+import signal
 import sys
 from collections.abc import Sequence
 
+from . import _exit_when_interrupted
 from .commands.command_line import INTERRUPTED, print_error, raise_on_sigterm, run_command
 
 PROGRAM = "random-transformer"
@@ -33,6 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     if argv is None:
         raise_on_sigterm()
+        if signal.getsignal(signal.SIGINT) is _exit_when_interrupted:  # it was for the imports
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         argv = sys.argv[1:]
     verb, *arguments = [*argv] or ["--help"]
     if verb in ("-h", "--help"):

@@ -47,6 +47,7 @@ class Job:
         *,
         restart: bool = False,
         may_change: Callable[[str, Any, Any], bool] = lambda *_: False,
+        is_used: bool = True,
     ) -> "Stage":
         """Begin a stage, or continue that of an earlier call.
 
@@ -56,6 +57,7 @@ class Job:
             restart: forget the stage of an earlier call.
             may_change: whether the stage may continue with a changed input, from its name, its earlier and its current
                 value.
+            is_used: whether the files of a finished stage are needed; otherwise, they may be missing.
 
         Raises:
             ValueError: inputs have changed; the message lists them.
@@ -70,7 +72,7 @@ class Job:
             raise ValueError(f"{self.path.parent} must contain {allowed}, got {found}: {self.advice}.")
         if stage is None:
             stage = self.stages[name] = Stage(self)
-        elif not differences and not (stage.is_finished and stage.changed_files()):
+        elif not differences and not (stage.is_finished and is_used and stage.changed_files()):
             return stage
         stage.inputs, stage.is_finished = current, False
         self.write()

@@ -1,6 +1,7 @@
 """`random-transformer`: the verbs, their modules, and the wheel that installs the command."""
 
 import importlib.util
+import os
 import subprocess
 import sys
 import zipfile
@@ -151,3 +152,15 @@ for verb in ([], ["translate"], ["explore"]):
     except SystemExit as end:
         assert not end.code, end.code
 """
+
+
+@pytest.mark.parametrize(("module", "status"), [("transformers", 130), ("unused", 0)])
+def test_an_interruption_of_the_imports_is_one_line(module, status, tmp_path):
+    """The module sends the signal when it is imported."""
+    (tmp_path / f"{module}.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    root = Path(__file__).parents[1]
+    path = os.pathsep.join((str(tmp_path), str(root)))
+    command = [sys.executable, "-m", "modeling_random_transformer", "--version"]
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False)
+    assert done.returncode == status
+    assert done.stderr == ("random-transformer: error: interrupted.\n" if status else "")

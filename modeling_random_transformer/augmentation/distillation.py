@@ -25,6 +25,7 @@ from ..inference.evaluation import score
 from ..inference.loading import load_models, load_translator, silence_transformers
 from ..inputs_random_transformer import LanguageTags
 from ..training.arguments import DataArguments, ModelArguments
+from ..training.checkpoints import WEIGHTS
 from ..training.manifest import MANIFEST, RunResult, fingerprint
 from ..training.model_card import CARD, set_section
 from ..training.model_init import check_arguments
@@ -123,7 +124,7 @@ class StudentDataArguments(DataArguments):
         """The same sets, with two aligned files as the training set."""
         train = {"source_file": [str(source)], "target_file": [str(target)], "train_file": None}
         codes = {"source_lang": languages.codes[:1] or None, "target_lang": languages.codes[1:] or None}
-        return DataArguments(**{**asdict(self), **train, **codes})
+        return DataArguments(**self.with_sets(**train, **codes))
 
 
 @dataclass
@@ -175,7 +176,7 @@ def distill(
     del translator
     run = train_translation(data.with_training_set(*training_set.files, test.languages), model, args)
     record, weights = folder / WORK / RECORD, digests([folder])
-    work, files = (lambda: export_int8(folder)), [folder / INT8 / "config.json"]
+    work, files = (lambda: export_int8(folder)), [folder / INT8 / name for name in ("config.json", WEIGHTS)]
     run_stage(record, "int8", {"weights": weights}, work, files, may_change=True)
     inputs = {"weights": [*digests(teacher), *weights], "test set": fingerprint([test]), **args.generation_kwargs}
     student: list[Model] = [("student", "float32", [folder]), ("student", "int8", [folder / INT8])]

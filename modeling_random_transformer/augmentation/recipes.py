@@ -12,7 +12,7 @@ or of one that it started from, if that has a higher chrF++ on the validation se
 
 import logging
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Any
 from transformers import AutoConfig, GenerationConfig
 from transformers.hf_argparser import HfArg
 
-from ..data.cleaning import clean_files
+from ..data.cleaning import clean_files, clean_pairs
 from ..data.filters import SIDES
 from ..data.readers import TEXT_KEY, read_texts
 from ..data.sources import Corpus, pairs_of
@@ -33,7 +33,8 @@ from ..jobs import Job
 from ..training.arguments import DROPOUTS, FILES, PREFIXES, DataArguments, ModelArguments, parse_overrides
 from ..training.estimation import GIB, dry_run, translation_seconds
 from ..training.manifest import MANIFEST, RunResult, determining, fingerprint, folder_digest
-from ..training.model_card import CARD, set_section
+from ..training.model_card import CARD, set_origin, set_section
+from ..training.model_init import load_parent_tokenizer
 from ..training.recipe import TranslationTrainingArguments
 from ..training.run import train_translation
 from ..utils import DTYPES, file_digest
@@ -52,10 +53,14 @@ logger = logging.getLogger(__name__)
 RECORD, LOCK, FOLDER, DATA, RESULT = "recipe.json", ".recipe.lock", "stages", "data", "result"
 KINDS, CONDITIONS = ("train", "back_translate", "distill"), ("monolingual_target", "student")
 TEXTS = {"monolingual_source": "distill", "monolingual_target": "back_translate"}  # by the kind of stage that uses them
-OF_RECIPE = {*FILES, *CONDITIONS, *TEXTS, "dataset_name", "output_dir", "source_text", "teacher"}
+OF_RUN = ("resume_from_checkpoint", "push_to_hub")  # would apply to every stage
+OF_RECIPE = {*FILES, *CONDITIONS, *TEXTS, *OF_RUN, "dataset_name", "output_dir", "source_text", "teacher"}
 TEACHER = [entry.name for entry in fields(DistillationArguments)]  # only for distillation
 SETS = {"train": "data", "validation": "data.validation", "test": "data.test"}  # the beginnings of the files' names
 HELD_OUT, SHARE = 1000, 20  # pairs of a validation or test set, at most one in 20 of the corpus
+# Files whose digests are recorded: those of pairs; and those of a model, without its card, which may be edited
+PAIRS = ("data.*source", "data.*target")
+SAVED = ("*.safetensors", "config.json", "tokenizer*", f"{INT8}/*.safetensors", f"{INT8}/config.json")
 FILES_OF_RESULT = ("*.safetensors", "*.json", "*.py", CARD)  # of the folder of a stage
 
 # The arguments of the recipe with those of a stage, and below those of the command line.
@@ -79,6 +84,7 @@ class RecipeArguments:
         if self.parent is not None:
             with reraise_as_value_error(f"parent must be a saved model, got {self.parent!r}"):
                 AutoConfig.from_pretrained(self.parent)
+            load_parent_tokenizer("parent", self.parent)
 
 
 @dataclass(frozen=True)
@@ -167,17 +173,22 @@ class Recipe:
         stages: the mappings of the recipe.
         parse: the arguments of a stage.
         arguments: the arguments of the recipe.
+        command: the arguments of the command line, for the model card.
 
     Raises:
         ValueError: a stage or an argument is invalid.
     """
 
-    def __init__(self, stages: Sequence[Any], parse: Parse, arguments: RecipeArguments):
+    def __init__(self, stages: Sequence[Any], parse: Parse, arguments: RecipeArguments, command: Sequence[str] = ()):
+        self.command = command
         self.arguments, self.parse = arguments, parse
+        self.is_complete = False  # see `has_result`
         self.stages = stages_of(stages, arguments)
         self.data, self.model, self.args = parse({})
-        for name in ("train_weights", "train_temperature", "streaming"):
-            if value := getattr(self.data, name):
+        unset = {name: getattr(self.data, name) for name in ("train_weights", "train_temperature", "streaming")}
+        unset |= {name: getattr(self.args, name) for name in OF_RUN}
+        for name, value in unset.items():
+            if value:
                 raise ValueError(f"{name} must be unset for a recipe with stages, got {value}.")
         for name in (f"{prefix}{side}_lang" for prefix in PREFIXES.values() for side in SIDES):  # corpora become one
             if len({*(codes := getattr(self.data, name) or [])}) > 1:
@@ -213,12 +224,15 @@ class Recipe:
             inputs = {"on_invalid": self.data.on_invalid, "stages": [stage.name for stage in self.stages], **sets}
             saved = drop_none(parent=self.arguments.parent, tokenizer=self.model.tokenizer)
             inputs |= {name: folder_digest(path) for name, path in saved.items()}
-            self.run_stage(DATA, inputs, lambda: call_on_main_process(self.write_data))
+            self.is_complete = call_on_main_process(self.has_result)
+            write = partial(call_on_main_process, self.write_data)
+            self.run_stage(DATA, inputs, write, files_in(self.path(DATA), PAIRS))
             rows: list[dict[str, Any]] = []
             for number in range(len(self.stages)):
                 rows.append(self.run_one(number, rows))
             best = self.best(self.stages[-1].name)
-            self.run_stage(RESULT, {"stage": best}, lambda: call_on_main_process(partial(self.save_result, best, rows)))
+            save = partial(call_on_main_process, partial(self.save_result, best, rows))
+            self.run_stage(RESULT, {"stage": best}, save, files_in(self.folder, SAVED))
             if self.arguments.remove_stages:
                 call_on_main_process(self.remove_stages)
         return rows
@@ -229,15 +243,35 @@ class Recipe:
         if others and not (self.folder / RECORD).is_file():
             raise ValueError(f"output_dir must be new or that of this recipe, got {self.folder} with {others[0]}.")
 
-    def run_stage(self, name: str, inputs: dict[str, Any], work: Callable[[], Any]) -> Any:
-        """`run_stage` with the record of the recipe. A finished stage does not need its folder.
+    def has_result(self) -> bool:
+        """Whether the result is complete, so that the files of the stages are not needed."""
+        result = Job(self.folder / RECORD).stages.get(RESULT)
+        return result is not None and result.is_finished and bool(result.files) and not result.changed_files()
 
-        The inputs of one that is not finished may change, such as a text that had an error. The record of its work
+    def run_stage(self, name: str, inputs: dict[str, Any], work: Callable[[], Any], files: Iterable[Path]) -> Any:
+        """`run_stage` with the record of the recipe. Files of a finished stage that are missing are made again.
+
+        The inputs of a stage that is not finished may change, such as a text that had an error. The record of its work
         protects what it has done.
+
+        Raises:
+            ValueError: a file of a finished stage has changed, or is still missing after the work.
         """
-        stage, advice = Job(self.folder / RECORD).stages.get(name), "use another output_dir"
+        earlier, advice = call_on_main_process(lambda: self.finished(name)), "use another output_dir"
+        if changed := [path for path in earlier if path.exists()]:
+            raise ValueError(f"{changed[0]} must be as the stage {name} has left it, but it has changed: {advice}.")
+        stage = Job(self.folder / RECORD).stages.get(name)
         options: dict[str, Any] = {"may_change": stage is None or not stage.is_finished, "advice": advice}
-        return run_stage(self.folder / RECORD, name, inputs, work, everywhere=True, **options)
+        options |= {"everywhere": True, "is_used": not self.is_complete}
+        facts = run_stage(self.folder / RECORD, name, inputs, work, files, **options)
+        if missing := [path for path in earlier if not path.exists()]:
+            raise ValueError(f"{missing[0]} must be a file of the stage {name}, but it is missing: {advice}.")
+        return facts
+
+    def finished(self, name: str) -> list[Path]:
+        """The files of a finished stage that are missing or have changed; none if they are not needed."""
+        stage = Job(self.folder / RECORD).stages.get(name)
+        return [] if self.is_complete or stage is None or not stage.is_finished else stage.changed_files()
 
     def run_one(self, number: int, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Run a stage, or skip a finished one; returns its facts. `rows` are those of the stages before."""
@@ -254,7 +288,8 @@ class Recipe:
         lengths = {"max_steps": args.max_steps, "num_train_epochs": args.num_train_epochs}
         inputs = {**asdict(stage), **lengths, **determining(args, data, model)}
         inputs |= {name: file_digest(Path(path)) for name, path in self.texts(stage).items()}
-        return {"name": stage.name, "kind": stage.kind, **self.run_stage(stage.name, inputs, begin)}
+        files = files_in(self.path(stage.name), PAIRS if stage.kind == "back_translate" else SAVED)
+        return {"name": stage.name, "kind": stage.kind, **self.run_stage(stage.name, inputs, begin, files)}
 
     def time_left(self, number: int, rows: Sequence[Mapping[str, Any]]) -> str:
         """The training time of this and the next stages, from the time of a step in those before."""
@@ -305,10 +340,11 @@ class Recipe:
 
     def data_of(self, stage: StageArguments, data: DataArguments) -> dict[str, Any]:
         """The arguments of the data of a stage: its sets, with the synthetic pairs of other stages."""
-        values = {entry.name: getattr(data, entry.name) for entry in fields(DataArguments)} | dict.fromkeys(FILES)
+        values: dict[str, Any] = dict.fromkeys((*FILES, "dataset_name"))
         synthetic = [self.files_of(each.name) for each in self.stages if each.name in stage.synthetic]
         synthetic = [files for files in synthetic if files[0].stat().st_size]  # all translations may be empty
-        sets = {split: [self.files_of(DATA, split)] for split in SETS if self.files_of(DATA, split)[0].exists()}
+        written = Job(self.folder / RECORD).stages[DATA].facts
+        sets = {split: [self.files_of(DATA, split)] for split in SETS if split in written}
         sets["train"] = [self.files_of(DATA), *synthetic]
         for split, pairs in sets.items():
             for index, side in enumerate(SIDES):
@@ -318,8 +354,8 @@ class Recipe:
         if stage.reverse:
             for prefix in PREFIXES.values():
                 source, target = f"{prefix}source_lang", f"{prefix}target_lang"
-                values[source], values[target] = values[target], values[source]
-        return values | {"dataset_name": None, "dataset_config_name": None}
+                values[source], values[target] = getattr(data, target), getattr(data, source)
+        return data.with_sets(**values)
 
     # The work of stages
 
@@ -329,22 +365,27 @@ class Recipe:
 
     def write_data(self) -> dict[str, Any]:
         """Write the valid pairs of each set as aligned text; without a validation set, clean and split the corpus."""
+        for path in (path for split in SETS for path in self.files_of(DATA, split)):
+            path.unlink(missing_ok=True)  # of an attempt with other arguments, which may have had more sets
         sets = self.sets().items()
         reports = [validate(corpus, self.data.on_invalid) for _, corpora in sets for corpus in corpora]
         if self.data.has("validation"):
             facts = {split: write_pairs(pairs_of(corpora), self.files_of(DATA, split)) for split, corpora in sets}
         else:
-            facts = self.split(reports[0].valid)
+            facts = self.split()
         return facts | {"skipped": [str(report) for report in reports if report.invalid]}
 
-    def split(self, pairs: int) -> dict[str, Any]:
-        """Make the sets of one corpus with this number of valid pairs."""
+    def split(self) -> dict[str, Any]:
+        """Clean one corpus, and divide the pairs that remain into the sets."""
         corpora = self.data.corpora("train")
         if len(corpora) != 1 or self.data.has("test"):
             raise ValueError("validation_source_file must be given with several corpora or a test set, got None.")
-        size = max(1, min(HELD_OUT, pairs // SHARE))
+        size = max(1, min(HELD_OUT, sum(1 for _ in clean_pairs(corpora[0])) // SHARE))
         self.path(DATA).mkdir(parents=True, exist_ok=True)
-        report = clean_files(corpora[0], *self.files_of(DATA), split=(size, size))
+        with reraise_as_value_error(f"validation_source_file must be given if {corpora[0]} cannot be divided"):
+            report = clean_files(corpora[0], *self.files_of(DATA), split=(size, size))
+            if (remaining := report.sets["train"]) < size:
+                raise ValueError(f"the training set must have at least {size} pairs like the others, got {remaining}.")
         return {**report.sets, "report": str(report)}
 
     def train(self, stage: StageArguments) -> dict[str, Any]:
@@ -387,6 +428,7 @@ class Recipe:
                 shutil.copyfile(path, self.folder / path.name)
         if (best / INT8).is_dir():
             shutil.copytree(best / INT8, self.folder / INT8, dirs_exist_ok=True)
+        set_origin(self.folder / CARD, name, self.command)
         set_section(self.folder / CARD, "## Stages\n", self.description(name, rows))
 
     def remove_stages(self) -> None:
@@ -435,6 +477,12 @@ class Recipe:
         if stage.kind != "train":
             hours += lines * translation_seconds(data, model, args, num_beams=beams) / 3600
         return stage.name, hours, memory
+
+
+def files_in(folder: Path, patterns: Sequence[str]) -> Iterator[Path]:
+    """The files of a stage, which are looked up when the iterator is read."""
+    for pattern in patterns:
+        yield from sorted(folder.glob(pattern))
 
 
 def facts_of(result: RunResult) -> dict[str, Any]:

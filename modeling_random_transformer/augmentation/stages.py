@@ -27,9 +27,10 @@ def run_stage(
     name: str,
     inputs: dict[str, Any],
     work: Callable[[], dict[str, Any] | None],
-    files: Sequence[Path] = (),
+    files: Iterable[Path] = (),
     *,
     everywhere: bool = False,
+    is_used: bool = True,
     restart: bool = False,
     may_change: bool = False,
     advice: str = RESTART,
@@ -41,8 +42,9 @@ def run_stage(
         name: the name of the stage.
         inputs: what determines its files.
         work: makes the files, and returns facts for the record.
-        files: the files.
+        files: the files; an iterator is read after the work.
         everywhere: every process does the work, not only the first one.
+        is_used: see `Job.begin`.
         restart: forget the stage of an earlier call.
         may_change: make the files anew if the inputs have changed, which is an error by default.
         advice: see `Job`.
@@ -53,7 +55,7 @@ def run_stage(
     Raises:
         ValueError: the inputs have changed.
     """
-    options: dict[str, Any] = {"restart": restart, "may_change": lambda *_: may_change}
+    options: dict[str, Any] = {"restart": restart, "may_change": lambda *_: may_change, "is_used": is_used}
     stage: Stage = call_on_main_process(lambda: Job(record, advice).begin(name, inputs, **options))
     if not stage.is_finished:
         facts = (work() if everywhere else call_on_main_process(work)) or {}

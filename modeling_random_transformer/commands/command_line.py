@@ -6,7 +6,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
@@ -42,9 +42,11 @@ class Parser(HfArgumentParser):
         program: the name in usage and errors.
         description: the help of the command, with its line breaks.
         options: dataclasses, such as `DataArguments`, for `parse_args_into_dataclasses`.
+        hidden: names of arguments that are not in the help.
     """
 
-    def __init__(self, program: str, description: str | None = None, options: Any = ()):
+    def __init__(self, program: str, description: str | None = None, options: Any = (), hidden: Collection[str] = ()):
+        self.hidden = hidden  # before arguments are added
         settings = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
         super().__init__(options, prog=program, description=description, **settings)
 
@@ -52,6 +54,8 @@ class Parser(HfArgumentParser):
         text, is_shown = settings.get("help"), settings.get("default") not in (None, False, "", [], argparse.SUPPRESS)
         if text and is_shown and not re.search(r"\((the )?default", text):
             settings["help"] = f"{text} (default: %(default)s)"
+        if names[0].lstrip("-").removeprefix("no_") in self.hidden:
+            settings["help"] = argparse.SUPPRESS
         settings |= {"action": Several} if settings.get("nargs") == "+" and "action" not in settings else {}
         return super().add_argument(*names, **settings)
 

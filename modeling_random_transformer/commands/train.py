@@ -19,7 +19,7 @@ from transformers.hf_argparser import HfArg
 from ..augmentation.recipes import Recipe, RecipeArguments, table
 from ..training.arguments import DataArguments, ModelArguments, to_flags
 from ..training.estimation import dry_run
-from ..training.recipe import TranslationTrainingArguments
+from ..training.recipe import UNSUPPORTED, TranslationTrainingArguments
 from ..training.run import train_translation
 from ..utils.errors import reraise_as_value_error
 from .command_line import Parser
@@ -31,7 +31,7 @@ def run(program: str, argv: Sequence[str]) -> None:
     """Parse the arguments, train and print the scores; or measure a few steps and print the estimate."""
     recipe, flags = read_arguments(argv)
     if (stages := recipe.pop("stages", None)) is not None:
-        run_stages(program, stages, recipe, flags)
+        run_stages(program, stages, recipe, flags, argv)
         return
     data_args, model_args, args, command = parse_flags(recipe, flags, ARGUMENTS, program, __doc__)
     if command.dry_run:
@@ -47,7 +47,7 @@ def run(program: str, argv: Sequence[str]) -> None:
         print(f"Saved the model to {result.folder}.")
 
 
-def run_stages(program: str, stages: Any, arguments: dict[str, Any], flags: Sequence[str]) -> None:
+def run_stages(program: str, stages: Any, arguments: dict[str, Any], flags: Sequence[str], argv: Sequence[str]) -> None:
     """Run the stages of a recipe and print their table, or print an estimate of each."""
 
     def parse(options: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -56,7 +56,7 @@ def run_stages(program: str, stages: Any, arguments: dict[str, Any], flags: Sequ
     if not isinstance(stages, list):
         raise ValueError(f"stages must be a list of mappings, got {type(stages).__name__}.")
     _, _, args, command, options = parse({})
-    recipe = Recipe(stages, lambda own: parse(own)[:3], options)
+    recipe = Recipe(stages, lambda own: parse(own)[:3], options, argv)
     text = recipe.estimate() if command.dry_run else table(recipe.run())
     if args.process_index == 0:
         print(text)
@@ -75,6 +75,8 @@ class CommandArguments:
 BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16")
 REASONS = {True: "the device has bfloat16 instructions.", False: "the device has no bfloat16 instructions."}
 ARGUMENTS = (DataArguments, ModelArguments, TranslationTrainingArguments, CommandArguments)
+HIDDEN = (*UNSUPPORTED, "do_train", "do_eval")  # arguments without effect, which are not in the help
+ALTERNATIVES = {"__tokenizer": "__vocab_size", "__vocab_size": "__tokenizer"}  # a flag replaces both of a recipe
 RECIPE = (*ARGUMENTS, RecipeArguments)
 
 
@@ -97,8 +99,9 @@ def parse_flags(
         ValueError: an argument or its value is invalid.
     """
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
-    parser = Parser(program, description, classes)
+    parser = Parser(program, description, classes, hidden=HIDDEN)
     names = {flag.partition("=")[0].replace("-", "_") for flag in flags if flag.startswith("--")}
+    names |= {ALTERNATIVES[name] for name in names & ALTERNATIVES.keys()}
     given = [*chain.from_iterable(own for own in to_flags(recipe) if own[0].replace("-", "_") not in names), *flags]
     *parsed, unknown = parser.parse_args_into_dataclasses(given, return_remaining_strings=True)
     if unknown:

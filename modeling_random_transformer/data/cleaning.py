@@ -102,8 +102,17 @@ def clean_pairs(
         ValueError: with the first pair, if an option is invalid, or py3langid is required but not installed; or a file
             cannot be read, see `ParallelText.lines`.
     """
-    settings = CleaningOptions(**options)
     report = CleaningReport("pairs") if report is None else report
+    yield from _cleaned(pairs, CleaningOptions(**options), report, on_rejected)
+
+
+def _cleaned(
+    pairs: Corpus | Iterable[tuple[str, str]],
+    settings: CleaningOptions,
+    report: CleaningReport,
+    on_rejected: Callable[[Line, str], Any] = lambda *_: None,
+) -> Iterator[ParallelLine]:
+    """See `clean_pairs`. Passes with the same options object read the excluded files once."""
     lines, sample = _lines_of(pairs), list[Line]()
     if settings.normalization != "off":
         lines = (report.normalize(line) if isinstance(line, ParallelLine) else line for line in lines)
@@ -188,7 +197,7 @@ def clean_files(
         report_file: a JSON file for the report.
         split: numbers of pairs of a validation set and, optionally, of a test set, see `Split`. They are written beside
             the outputs, such as `clean.validation.tsv` and `clean.test.tsv` beside `clean.tsv`. Other pairs with one of
-            their sources or targets are dropped. The corpus is read twice, so it must not be standard input.
+            their sources or targets are dropped. The corpus is read several times, so it must not be standard input.
         **options: the fields of `CleaningOptions`.
 
     Raises:
@@ -201,20 +210,21 @@ def clean_files(
     paths = drop_none(rejected_file=rejected_file, report_file=report_file)
     for files_of_set in outputs.values():
         paths |= files_of_set
-    _check_outputs(corpus, paths, options.get("exclude") or ())
-    chosen = _choose(corpus, split, options) if split else None
+    settings = CleaningOptions(**options)
+    _check_outputs(corpus, paths, settings.exclude or ())
+    chosen = _choose(corpus, split, settings) if split else None
     report = CleaningReport(str(corpus), sets=dict.fromkeys(outputs if split else (), 0))
     with create_binaries([*paths.values()]) as opened, progress_bar(unit="pair") as bar:
         files = dict(zip(paths, opened, strict=True))
         reject = partial(_write_rejected, files.get("rejected_file"))
-        pairs = clean_pairs(corpus, report=report, on_rejected=reject, **options)
+        pairs = _cleaned(corpus, settings, report, reject)
         for name, pair in _with_sets(pairs, chosen, report, reject):
             bar.update()
             for key, row in zip(outputs[name], _rows(pair, output, output_target), strict=True):
                 files[key].write(f"{row}\n".encode())
         _check_kept(report)  # before the outputs replace earlier files
         if report_file is not None:
-            content = asdict(report) | {"kept": report.valid, "options": asdict(CleaningOptions(**options))}
+            content = asdict(report) | {"kept": report.valid, "options": asdict(settings)}
             files["report_file"].write(json.dumps(content, indent=2, ensure_ascii=False).encode() + b"\n")
     return report
 
@@ -269,12 +279,12 @@ def _with_sets(
         yield name, pair
 
 
-def _choose(corpus: Corpus, split: Sequence[int], options: dict[str, Any]) -> Split:
+def _choose(corpus: Corpus, split: Sequence[int], settings: CleaningOptions) -> Split:
     """The validation and test sets, in a pass over the corpus."""
     if len(split) > len(SETS) or min(split) < 1:
         raise ValueError(f"split must be one or two positive numbers, got {', '.join(map(str, split))}.")
     corpus.require_files()
-    return Split(clean_pairs(corpus, **options), split)
+    return Split(lambda: _cleaned(corpus, settings, CleaningReport(str(corpus))), split)
 
 
 def _normalized(text: str) -> str:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from hashlib import blake2b
 from itertools import chain
 from math import inf
@@ -122,6 +122,11 @@ class CleaningOptions:
             with reraise_as_value_error(f"{name} must be a list of Unicode scripts, such as Latin, got {scripts!r}"):
                 regex.compile("|".join(rf"\p{{Script={script}}}" for script in [*scripts] or [""]))
 
+    @cached_property
+    def excluded_keys(self) -> frozenset[bytes]:
+        """The keys of the texts in the files of `exclude`, which are read once for all passes over a corpus."""
+        return frozenset(text_key(text) for path in self.exclude or () for text in excluded_texts(path))
+
 
 def filters_of(options: CleaningOptions, scripts: Mapping[str, Sequence[str]]) -> Iterator[Filter]:
     """The filters in their order, each a function of source and target that returns the reason to drop a pair.
@@ -146,9 +151,8 @@ def filters_of(options: CleaningOptions, scripts: Mapping[str, Sequence[str]]) -
             accepts = language_filter(language, options.min_language_probability, argument=f"{side}_lang")
             yield _one_side(side, accepts, LANGUAGE)
     if options.exclude:
-        keys = {text_key(text) for path in options.exclude for text in excluded_texts(path)}
         for side in EXCLUDED_SIDES[options.exclude_side]:
-            yield _one_side(side, lambda text: text_key(text) not in keys, EXCLUDED)
+            yield _one_side(side, lambda text: text_key(text) not in options.excluded_keys, EXCLUDED)
     if options.duplicates != "off":
         yield _duplicate_filter(options.duplicates)
 
@@ -174,7 +178,8 @@ def text_key(text: str) -> bytes:
 
     A text without words, such as an emoji, is compared completely.
     """
-    text = normalize("NFKC", text.casefold()).translate(INVISIBLE)
+    # Compatibility characters, such as ℃, become letters, whose case is folded next.
+    text = normalize("NFKC", normalize("NFKC", text).casefold()).translate(INVISIBLE)
     words = " ".join(WORD.findall(text)) or text
     return blake2b(words.encode("utf-8", "surrogatepass"), digest_size=8).digest()
 

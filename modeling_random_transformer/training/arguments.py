@@ -19,6 +19,7 @@ from ..utils.errors import reraise_as_value_error
 VOCAB_SIZE, PRESET = 8000, "tiny"
 PREFIXES = {"train": "", "validation": "validation_", "test": "test_"}  # of the arguments of each split
 CONSTANTS = ("true", "false", "none")  # in any case
+OF_TOKENIZER = {"vocab_size", "pad_token_id", "bos_token_id", "eos_token_id"}  # fields of the configuration
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
 
 
@@ -80,7 +81,22 @@ class DataArguments:
             raise ValueError(f"train_weights must be {count} positive numbers, one per training corpus, got {weights}.")
         if temperature is not None and (weights is not None or not 0 < temperature < float("inf")):
             raise ValueError(f"train_temperature must be a positive number without train_weights, got {temperature}.")
+        if temperature is not None and count == 1 and self.requires_train:
+            raise ValueError(f"train_temperature must be unset for one training corpus, got {temperature}.")
         self._languages("train", count)
+        for name, reason in unused_arguments(vars(self)).items():
+            if (value := getattr(self, name)) != getattr(type(self), name):
+                raise ValueError(f"{name} must be unset {reason}, got {value!r}.")
+        check_positive(buffer_pairs=self.buffer_pairs, max_source_length=self.max_source_length)
+        check_positive(max_target_length=self.max_target_length)
+        check_positive(or_none=True, preprocessing_num_workers=self.preprocessing_num_workers)
+
+    def with_sets(self, **changes: Any) -> dict[str, Any]:
+        """The arguments with other sets. Those that lose their effect have their defaults."""
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)} | changes
+        for _ in range(2):  # without a dataset, further arguments have no effect
+            values |= {name: getattr(type(self), name) for name in unused_arguments(values)}
+        return values
 
     def has(self, split: str) -> bool:
         """Whether the split `"train"`, `"validation"` or `"test"` is given."""
@@ -159,6 +175,23 @@ FILES, LANGUAGES = (
 )
 
 
+def unused_arguments(values: Mapping[str, Any]) -> dict[str, str]:
+    """The arguments of `DataArguments` that have no effect beside the others, and the reasons."""
+    with_files = [split for split in PREFIXES if values[f"{split}_file"] or values[f"{PREFIXES[split]}source_file"]]
+    from_dataset = [split for split in PREFIXES if split not in with_files and values[f"{split}_split"]]
+    unused = {f"{split}_split": "for a set that is given as files" for split in with_files}
+    if not from_dataset:
+        unused["dataset_name"] = "if all sets are given as files"
+    if values["dataset_name"] is None:
+        names = ["dataset_config_name", "dataset_revision", *(f"{split}_split" for split in PREFIXES)]
+        unused |= dict.fromkeys(names, "without dataset_name")
+    if values["dataset_name"] is None and not any(values[f"{split}_file"] for split in PREFIXES):
+        unused |= dict.fromkeys(("source_key", "target_key"), "without a file or dataset with columns")
+    if not values["streaming"]:
+        unused["buffer_pairs"] = "without streaming"
+    return unused
+
+
 @dataclass
 class ModelArguments:
     """The tokenizer and the architecture for training from scratch, or the model to fine-tune."""
@@ -177,6 +210,10 @@ class ModelArguments:
     lora_target_modules: str = HfArg(default="", help='Modules to adapt, such as "q_proj,fc1"; default: those of peft.')
 
     def __post_init__(self) -> None:
+        if self.tokenizer is not None:
+            self._check_unset("with tokenizer, which has a vocabulary", "vocab_size")
+        if reserved := sorted(parse_overrides(self.config_overrides).keys() & OF_TOKENIZER):
+            raise ValueError(f"config_overrides must not have fields of the tokenizer, got {', '.join(reserved)}.")
         if self.model_name_or_path is not None:
             fixed_names = ("preset",) if self.has_new_vocabulary else ("preset", "special_tokens")
             self._check_unset("with model_name_or_path (the saved one is used)", *fixed_names)

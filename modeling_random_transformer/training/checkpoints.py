@@ -63,6 +63,12 @@ def _marker(checkpoint: Path, name: str = MARKER) -> dict[str, Any]:
         return {}
 
 
+def has_optimizer(checkpoint: Path) -> bool:
+    """Whether a checkpoint has the state of the optimizer, as `save_only_model` leaves it out."""
+    names = ("optimizer.pt", "optimizer.bin", "latest", "optimizer_*")  # also of FSDP2 and DeepSpeed
+    return any(True for name in names for _ in checkpoint.glob(name))
+
+
 def check_checkpoints(folder: str | os.PathLike, run_id: str) -> None:
     """Check that a run may replace and remove the checkpoints in a folder.
 

@@ -1,5 +1,6 @@
 """Estimates of a training run from a few steps on its first pairs: time, memory and floating-point operations."""
 
+import copy
 import math
 import sys
 import tempfile
@@ -173,10 +174,12 @@ def _trainer(
         corpora.append(DatasetText(Dataset.from_list(rows), str(corpus), **options))
     check_languages({"train": corpora}, model_args)
     job = Job(Path(args.output_dir) / MANIFEST)
-    data = prepare_data(Run(replace(data_args, streaming=False), model_args, args, {"train": corpora}, job), ["train"])
+    data_args = DataArguments(**data_args.with_sets(streaming=False))
+    data = prepare_data(Run(data_args, model_args, args, {"train": corpora}, job), ["train"])
     if model_args.model_name_or_path is None and model_args.tokenizer is None:  # this tokenizer is smaller
         size = f"vocab_size={model_args.vocab_size or VOCAB_SIZE}"
-        model_args = replace(model_args, config_overrides=f"{size},{model_args.config_overrides}")
+        model_args = copy.copy(model_args)  # not replaced: as an argument, this override is an error
+        model_args.config_overrides = f"{size},{model_args.config_overrides}"
     return MeasuredTrainer(
         build_model(model_args, args, data.tokenizer),
         args,

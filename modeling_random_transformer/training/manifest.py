@@ -104,7 +104,7 @@ class RunResult:
 
     Args:
         folder: the output folder.
-        seconds: training time in the process that finished the run.
+        seconds: training time of all processes of the run, each up to its last checkpoint.
         steps: optimizer steps.
         parameters: number of parameters of the model.
         trained: number of trainable parameters.

@@ -2,6 +2,7 @@
 
 import platform
 import shlex
+from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from itertools import chain, starmap
 from pathlib import Path
@@ -14,7 +15,7 @@ from .. import __version__
 from ..data.splitting import describe_overlap
 from ..utils.atomic_files import write_atomically
 from .arguments import PRESET, to_flags
-from .manifest import Run, RunResult, changed_arguments
+from .manifest import FREE, Run, RunResult, changed_arguments
 from .recipe import TranslationTrainingArguments
 
 CARD = "README.md"
@@ -61,17 +62,56 @@ def write_model_card(path: Path, result: RunResult, run: Run) -> None:
         environment=", ".join(f"{name} {version(name)}" for name in PACKAGES),
         languages=languages,
         reports=[*result.reports, *starmap(describe_overlap, result.overlap.items())],
-        command=" \\\n    ".join(["random-transformer train", *map(shlex.join, flags)]),
+        command=command_of(flags),
         hardware=result.hardware or hardware(args),
         hyperparameters={name: getattr(value, "value", value) for name, value in values.items() if name not in unused},
         history=run.trained.facts["history"],
     )
-    content = str(card)
-    for text in sorted(chain.from_iterable(flags), key=len, reverse=True):  # files before their folder
-        if (file := Path(text)).is_absolute():  # relative to the working directory, or its name if it is outside of it
+    write_atomically(path, [with_portable_paths(str(card), chain.from_iterable(flags)).encode()])
+
+
+def command_of(flags: Iterable[Sequence[str]]) -> str:
+    """The command of a run, with a line for each flag and its values."""
+    return " \\\n    ".join(["random-transformer train", *map(shlex.join, flags)])
+
+
+def is_private(flag: str) -> bool:
+    """Whether a flag is left out of the card: it has no effect on the result, and may be secret, as `--hub_token`."""
+    name = flag.removeprefix("--").replace("-", "_")
+    return flag.startswith("--") and name.startswith(FREE) and not name.startswith("output_dir")
+
+
+def with_portable_paths(content: str, paths: Iterable[str]) -> str:
+    """A text in which absolute paths are relative to the working directory, or names if they are outside of it."""
+    for text in sorted(paths, key=len, reverse=True):  # files before their folder
+        if (file := Path(text)).is_absolute():
             portable = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file.name
             content = content.replace(text, str(portable))
-    write_atomically(path, [content.encode()])
+    return content
+
+
+def set_origin(path: Path, stage: str, arguments: Sequence[str]) -> None:
+    """Change the card of a stage of a recipe to that of the result: its name, and the command of the recipe.
+
+    Args:
+        path: the card in the folder of the result.
+        stage: the name of the stage.
+        arguments: those of `train`; none if the recipe was not run by the command.
+    """
+    content = path.read_text(encoding="utf-8")
+    content = content.replace(f"\n# {stage}\n", f"\n# {path.parent.name}\n", 1)
+    content = content.replace(f"translate --model {stage}", f"translate --model {path.parent.name}", 1)
+    flags: list[list[str]] = []
+    for argument in arguments:
+        if argument.startswith("--") or not flags:
+            flags.append([])
+        flags[-1].append(argument)
+    flags = [flag for flag in flags if not is_private(flag[0])]
+    values = chain.from_iterable(argument.split("=", 1) for argument in arguments)
+    command = with_portable_paths(command_of(flags), values)
+    before, heading, after = content.partition("## Training\n\n```sh\n")
+    _, end, rest = after.partition("\n```\n")
+    write_atomically(path, [f"{before}{heading}{command}{end}{rest}".encode()])
 
 
 def set_section(path: Path, heading: str, text: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator, PartialState
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, set_seed
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, get_scheduler, set_seed
 from transformers.distributed import DistributedConfig
 from transformers.trainer_utils import IntervalStrategy
 from transformers.utils import is_peft_available
@@ -22,7 +22,7 @@ from ..utils.distributed import call_on_main_process
 from ..utils.errors import reraise_as_value_error
 from ..utils.vocabulary import check_tokenizer
 from .arguments import DROPOUTS, VOCAB_SIZE, DataArguments, ModelArguments, parse_overrides
-from .checkpoints import MARKER, STATE, is_complete
+from .checkpoints import MARKER, STATE, has_optimizer, is_complete
 from .manifest import check_folder
 from .recipe import TranslationTrainingArguments
 
@@ -49,6 +49,10 @@ def check_arguments(data: DataArguments, model_args: ModelArguments, args: Trans
     metrics = ("loss", "bleu", "chrf", "generated_length") if translates else ("loss",)
     if (best := args.metric_for_best_model) is not None and not best.endswith(metrics):  # also of one of several sets
         raise ValueError(f"metric_for_best_model must be one of {', '.join(metrics)}, got {best!r}.")
+    if args.lr_scheduler_kwargs:
+        with reraise_as_value_error(f"lr_scheduler_kwargs must suit lr_scheduler_type, got {args.lr_scheduler_kwargs}"):
+            optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))])
+            get_scheduler(args.lr_scheduler_type, optimizer, 1, 2, dict(args.lr_scheduler_kwargs))
     if (rank := model_args.lora_rank) is not None:
         if args.tp_size * args.fsdp_size > 1:
             raise ValueError(f"lora_rank must be unset with tp_size or fsdp_size above 1 (not with FSDP2), got {rank}.")
@@ -62,7 +66,9 @@ def check_arguments(data: DataArguments, model_args: ModelArguments, args: Trans
             tokenizer = load_tokenizer(saved, model_args.special_tokens or ())
     if config is None:
         config = model_args.config((model_args.vocab_size or VOCAB_SIZE) if tokenizer is None else len(tokenizer))
-    elif tokenizer is not None and not model_args.has_new_vocabulary:
+    elif model_args.has_new_vocabulary:
+        load_parent_tokenizer("model_name_or_path", str(model_args.model_name_or_path))
+    elif tokenizer is not None:
         check_tokenizer(tokenizer, config)
     for name in ("num_heads", "d_ff"):  # with shards of different sizes, dropout would differ between the processes
         if (size := getattr(config, name)) % args.tp_size:
@@ -94,6 +100,12 @@ def load_tokenizer(name: str, special_tokens: Sequence[str] = ()) -> PreTrainedT
     return tokenizer
 
 
+def load_parent_tokenizer(argument: str, parent: str) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model that starts another vocabulary; a `ValueError` names the argument if there is none."""
+    with reraise_as_value_error(f"{argument} must be a saved model with its tokenizer, got {parent!r}"):
+        return load_tokenizer(parent)
+
+
 def _check_folders(model_args: ModelArguments, output: Path, start: str | bool | None) -> None:
     """Check that the output does not overwrite the initial model, and a checkpoint to start from."""
     initial = model_args.model_name_or_path
@@ -102,9 +114,8 @@ def _check_folders(model_args: ModelArguments, output: Path, start: str | bool |
     check_folder(output)
     if isinstance(start, str):
         checkpoint, files = Path(start), {path.name for path in Path(start).glob("*")}
-        has_optimizer = not files.isdisjoint({"optimizer.pt", "optimizer.bin", "latest"})  # of FSDP2, DeepSpeed
         is_partial = STATE not in files or (MARKER in files and not is_complete(checkpoint))
-        if is_partial or not has_optimizer or checkpoint.resolve().parent == output.resolve():
+        if is_partial or not has_optimizer(checkpoint) or checkpoint.resolve().parent == output.resolve():
             raise ValueError(f"resume_from_checkpoint must be a complete checkpoint of another run, got {start!r}.")
 
 
@@ -121,12 +132,22 @@ def _saved_config(model_args: ModelArguments) -> RandomTransformerConfig:
     return RandomTransformerConfig.from_dict({**config.to_dict(), **parse_overrides(model_args.config_overrides)})
 
 
-def check_checkpoint(checkpoint: Path, model: Any) -> None:
-    """Check that a checkpoint has the architecture of the model.
+def check_checkpoint(checkpoint: Path, model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Check that training can continue from a checkpoint: its optimizer, its tokenizer and its architecture.
 
     Raises:
-        ValueError: it has another one; the message lists the differences.
+        ValueError: it has no optimizer, another tokenizer or another architecture; the message lists the differences.
     """
+    if not has_optimizer(checkpoint):
+        advice = f"use another output_dir with model_name_or_path={checkpoint} to train its model further"
+        found = f"{checkpoint} without the state of the optimizer (save_only_model)"
+        raise ValueError(f"output_dir must contain complete checkpoints to continue from, got {found}: {advice}.")
+    if (checkpoint / "tokenizer_config.json").is_file():
+        saved_vocabulary, vocabulary = load_tokenizer(str(checkpoint)).get_vocab(), tokenizer.get_vocab()
+        other = [token for token, index in vocabulary.items() if saved_vocabulary.get(token) != index]
+        if other or len(saved_vocabulary) != len(vocabulary):
+            found = f"{checkpoint} with {len(saved_vocabulary)} tokens, where {len(other)} of the run's differ"
+            raise ValueError(f"resume_from_checkpoint must be of the same tokenizer, got {found}.")
     if not (checkpoint / "config.json").is_file():
         return  # an adapter, or weights that are partitioned over processes
     saved, fields = AutoConfig.from_pretrained(checkpoint), vars(RandomTransformerConfig)["__annotations__"]
@@ -282,23 +303,33 @@ def pieces_of_tokens(
 ) -> list[Sequence[int]]:
     """For each token, the parent's ids of its pieces, or none if the parent's tokenizer has no known piece of it.
 
-    Special tokens correspond by their role, such as the end of a text, or by their name, such as language tags.
+    A token of both vocabularies is its only piece, even if the parent's tokenizer would split its text. It has the same
+    text, or, if it is not text, the same name. Special tokens correspond by their role, such as the end of a text, or
+    by their name, such as language tags.
     """
-    known, tokens = parent_tokenizer.get_vocab(), tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
-    texts = [text_of_token(tokenizer, index, token) for index, token in enumerate(tokens)]
+    known = {token: index for index, token in enumerate(texts_of_tokens(parent_tokenizer))}
+    tokens = texts_of_tokens(tokenizer)
+    texts = [text for text, _ in tokens]
     special = {parent_tokenizer.unk_token_id, *parent_tokenizer.all_special_ids}
     with LanguageTags(next(iter(tokenizer_languages(parent_tokenizer)), None)).set(parent_tokenizer):
         split = parent_tokenizer(texts, add_special_tokens=False)["input_ids"]
     pieces: list[Sequence[int]] = []
-    for token, text, ids in zip(tokens, texts, split, strict=True):
-        if not text:  # a special token, or a part of a character
-            pieces.append([known[token]] if token in known else [])
+    for token, ids in zip(tokens, split, strict=True):
+        if token in known:
+            pieces.append([known[token]])
         else:
             pieces.append([piece for piece in ids if piece not in special])
     for role in ROLES:
         if None not in (own := getattr(tokenizer, role), getattr(parent_tokenizer, role)):
             pieces[own] = [getattr(parent_tokenizer, role)]
     return pieces
+
+
+def texts_of_tokens(tokenizer: PreTrainedTokenizerBase) -> list[tuple[str, str]]:
+    """For each token its text, see `text_of_token`, and its name if it is not text."""
+    named = enumerate(tokenizer.convert_ids_to_tokens(range(len(tokenizer))))
+    texts = [(text_of_token(tokenizer, index, name), name) for index, name in named]
+    return [(text, "" if text else name) for text, name in texts]
 
 
 def text_of_token(tokenizer: PreTrainedTokenizerBase, index: int, token: str) -> str:

@@ -33,6 +33,10 @@ UNSUPPORTED = {
     "eval_do_concat_batches": "metrics get all rows in the order of the data set",
     "generation_num_beams": "num_beams sets the number of beams",
     "generation_config": "num_beams and length_penalty configure beam search",
+    "save_on_each_node": "all nodes share output_dir",
+    "do_predict": "test sets are always scored",
+    "use_liger_kernel": "Liger has no kernels for this model",
+    "neftune_noise_alpha": "embeddings get no noise",
 }
 
 
@@ -64,6 +68,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     save_strategy: str = HfArg(default="steps", help="When to save a checkpoint: 'no', 'steps', 'epoch' or 'best'.")
     save_steps: float = HfArg(default=1000, help="Steps between checkpoints.")
     save_total_limit: int | None = HfArg(default=None, help="Number of checkpoints to keep; default: average_last.")
+    do_train: bool = HfArg(default=True, help="A finished run is scored without training.")
     tp_size: int = HfArg(default=1, help="Tensor-parallel degree; see fsdp_size.")
     fsdp_size: int = HfArg(default=1, help="FSDP2 shards; tp_size x fsdp_size must be 1 or the number of processes.")
     ddp_find_unused_parameters: bool | None = HfArg(default=False, help="Whether DDP searches for unused parameters.")
@@ -75,6 +80,9 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         return min(super().n_gpu, 1)
 
     def __post_init__(self) -> None:
+        for name in ("gradient_accumulation_steps", "logging_steps", "save_steps"):  # transformers divides by them
+            if getattr(self, name) == 0:
+                raise ValueError(f"{name} must be positive, got 0.")
         super().__post_init__()
         # The samplers distribute complete batches evenly. Accelerate would also repeat pairs to equalize batch sizes.
         self.accelerator_config.even_batches = False
@@ -122,11 +130,20 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     def _checks(self) -> Iterable[tuple[str, Any, str]]:
         """The checked arguments, whether they are valid, and what is allowed."""
         default = partial(getattr, type(self))  # the default of an argument
-        least = {"max_tokens_per_batch": 2, "r_drop_alpha": 0}
-        least |= dict.fromkeys(("average_last", "num_beams", "tp_size", "fsdp_size"), 1)
+        least = {"max_tokens_per_batch": 2}
+        least |= dict.fromkeys(("r_drop_alpha", "weight_decay", "max_grad_norm", "adam_epsilon"), 0)
+        least |= dict.fromkeys(("average_last", "num_beams", "tp_size", "fsdp_size", "gradient_accumulation_steps"), 1)
+        least |= dict.fromkeys(("per_device_eval_batch_size", "eval_accumulation_steps", "early_stopping_patience"), 1)
         for name, value in least.items():
-            yield name, getattr(self, name) >= value, f"at least {value}"
-        for name in ("bpe_dropout", "word_dropout"):
+            argument = getattr(self, name)
+            yield name, argument is None or argument >= value, f"at least {value}"
+        for name in ("save", "logging", "eval"):
+            steps = getattr(self, f"{name}_steps")
+            in_steps = getattr(self, f"{name}_strategy") == "steps"
+            yield f"{name}_steps", not in_steps or steps is None or steps > 0, "positive"
+        yield "do_train", self.do_train, "True"
+        yield "do_eval", not self.do_eval or self.eval_strategy != "no", "unset without eval_strategy"
+        for name in ("bpe_dropout", "word_dropout", "label_smoothing_factor", "adam_beta1", "adam_beta2"):
             yield name, 0 <= getattr(self, name) < 1, "at least 0 and below 1"
         yield "learning_rate", self.learning_rate is None or self.learning_rate > 0, "positive or unset"
         yield "ema_decay", self.ema_decay is None or 0 < self.ema_decay < 1, "above 0 and below 1"
@@ -149,7 +166,6 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         yield "metric_for_best_model", not stops or self.metric_for_best_model, "set with early_stopping_patience"
         yield "engine", self.engine in (None, *ENGINES), f"one of {', '.join(ENGINES)}"
         yield "engine", self.engine is None or self.device.type == "cpu", f"unset on the device {self.device}"
-        yield "save_on_each_node", not self.save_on_each_node, "False, since all nodes share output_dir"
         yield "fp16", not (self.fp16 and self.device.type == "cpu"), "False on a CPU, which supports bf16"
         yield from self._checks_of_shards()
 

@@ -10,7 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerState, set_seed
+from transformers import TrainerCallback, TrainerState, set_seed
+from transformers.trainer_callback import ExportableState
 
 from ..data.validation import ValidationReport
 from ..inference.evaluation import score, translation_metrics
@@ -115,18 +116,41 @@ def _train(run: Run, trainer: TranslationTrainer) -> tuple[int, float]:
     """Train from the newest checkpoint to the last step.
 
     Returns:
-        The number of optimizer steps, and the time in this process in seconds.
+        The number of optimizer steps, and the training time in seconds, with that of earlier processes up to their last
+        checkpoint.
     """
     newest = call_on_main_process(lambda: newest_complete(run.folder))
     named = run.args.resume_from_checkpoint
     start = newest or (named if isinstance(named, str) else None)
-    if start is not None:
-        check_checkpoint(Path(start), trainer.model)
+    before = (
+        0.0
+        if newest is None
+        else state_of(newest).stateful_callbacks.get("TimeCallback", {}).get("attributes", {}).get("seconds", 0.0)
+    )
     if newest is not None and (steps := _final_step(state_of(newest), run.args)):
-        return steps, 0.0  # an earlier process was stopped before it had saved the model
-    begin = time.perf_counter()
+        return steps, before  # an earlier process was stopped before it had saved the model
+    if start is not None:
+        check_checkpoint(Path(start), trainer.model, trainer.processing_class)
+    timer = TimeCallback(before)
+    trainer.add_callback(timer)
     trainer.train(resume_from_checkpoint=named if start != newest else True)
-    return trainer.state.global_step, time.perf_counter() - begin
+    return trainer.state.global_step, timer.total
+
+
+class TimeCallback(TrainerCallback, ExportableState):
+    """Saves the training time in checkpoints, so that it is that of all processes of a run."""
+
+    def __init__(self, seconds: float = 0.0):
+        self.begin = time.perf_counter()
+        self.seconds = seconds  # of earlier processes
+
+    @property
+    def total(self) -> float:
+        """The training time until now, in seconds."""
+        return self.seconds + time.perf_counter() - self.begin
+
+    def state(self) -> dict[str, Any]:
+        return {"args": {}, "attributes": {"seconds": self.total}}
 
 
 def _final_step(state: TrainerState, args: TranslationTrainingArguments) -> int | None:

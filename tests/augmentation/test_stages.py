@@ -14,6 +14,7 @@ from modeling_random_transformer import cli
 from modeling_random_transformer.augmentation import distillation, recipes
 from modeling_random_transformer.augmentation.recipes import Recipe
 from modeling_random_transformer.commands import train as command
+from modeling_random_transformer.data import ParallelText, clean_pairs
 from modeling_random_transformer.inference import translate
 from modeling_random_transformer.jobs import Job
 from modeling_random_transformer.training import estimation
@@ -81,6 +82,11 @@ def finished(folder):
     return folder / "out"
 
 
+def remaining_pairs(*files):
+    """The number of pairs that cleaning keeps."""
+    return sum(1 for _ in clean_pairs(ParallelText(*files)))
+
+
 def pairs_of_stage(output, name):
     return read_pairs(*(output / "stages" / name / f"data.{side}" for side in ("source", "target")))
 
@@ -88,7 +94,8 @@ def pairs_of_stage(output, name):
 def test_the_corpus_is_split_and_every_stage_gets_its_pairs(finished):
     data, synthetic = pairs_of_stage(finished, "data"), pairs_of_stage(finished, "synthetic")
     sets = [finished / "stages" / "data" / f"data.{name}.source" for name in ("validation", "test")]
-    assert [path.read_text().count("\n") for path in sets] == [6, 6]  # one in 20 of the corpus
+    size = remaining_pairs(finished.parent / "train.a", finished.parent / "train.b") // 20
+    assert [path.read_text().count("\n") for path in sets] == [size, size]
     assert all(source == target[::-1] for source, target in data)
     assert all(source.startswith("<bt> ") for source, _ in synthetic)
     facts = {name: stage.facts for name, stage in Job(finished / "recipe.json").stages.items()}
@@ -110,6 +117,13 @@ def test_the_result_is_the_small_model(finished):
     assert tokenizer.get_vocab() == AutoTokenizer.from_pretrained(finished / "stages" / "first").get_vocab()
     card = (finished / "README.md").read_text()
     assert "The validation and test sets were taken from the corpus." in card
+    assert "\n# out\n" in card
+    assert "translate --model out " in card
+    command = card.partition("## Training\n\n```sh\n")[2].partition("\n```")[0]
+    first, second, *others = command.replace(" \\", "").splitlines()
+    assert (first, second) == ("random-transformer train", "    recipe.yaml")
+    assert {"    --source_file train.a", "    --monolingual_target mono", "    --output_dir out"} <= {*others}
+    assert str(finished.parent) not in card
     assert all(f"| {name} |" in card for name in NAMES)
 
 
@@ -260,14 +274,102 @@ def test_languages_and_an_interruption_while_stages_are_removed(folder, monkeypa
     assert len(translate(["abc"], model, tokenizer, progress=False)) == 1
 
 
-def test_data_that_was_deleted_is_an_error(folder, monkeypatch, capsys):
-    with monkeypatch.context() as patch:
-        patch.setattr(recipes, "train_translation", stop)
+def pair_files(output):
+    return {path.name: path.read_text() for path in (output / "stages" / "data").iterdir()}
+
+
+def test_pairs_that_are_missing_are_made_again_and_changed_ones_are_an_error(folder, monkeypatch, capsys):
+    monkeypatch.setattr(recipes, "train_translation", stop)
+    output = folder / "deleted"
+    with pytest.raises(StoppedError):
+        run_command(folder, "deleted")
+    pairs = pair_files(output)
+    for path in (output / "stages" / "data" / "data.test.source", output / "stages" / "data"):
+        path.unlink() if path.is_file() else shutil.rmtree(path)
         with pytest.raises(StoppedError):
             run_command(folder, "deleted")
-    shutil.rmtree(folder / "deleted" / "stages" / "data")
+        assert pair_files(output) == pairs
+    shortened = output / "stages" / "data" / "data.target"
+    shortened.write_text(shortened.read_text()[:-4])
     assert run_command(folder, "deleted") == 2
-    assert "source must be a file, got" in capsys.readouterr().err
+    assert f"{shortened} must be as the stage data has left it, but it has changed:" in capsys.readouterr().err
+
+
+def test_files_of_an_abandoned_attempt_are_not_read(folder, monkeypatch):
+    options = validation(folder) | {"monolingual_target": None, "student": None}
+    abandoned = folder / "abandoned" / "stages" / "data" / "data.test.source"
+
+    def interrupted(*_, **__):
+        abandoned.write_text("a\n")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(recipes, "clean_files", interrupted)  # which divides the corpus
+        assert run_command(folder, "abandoned", **options | dict.fromkeys(validation(folder))) == 130
+    assert abandoned.exists()
+    monkeypatch.setattr(recipes, "train_translation", stop)
+    with pytest.raises(StoppedError):
+        run_command(folder, "abandoned", **options)
+    assert not abandoned.exists()
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json", "int8/model.safetensors"])
+def test_stages_are_not_removed_without_a_complete_result(name, finished, folder):
+    output = shutil.copytree(finished, folder / f"incomplete-{Path(name).parent}-{Path(name).stem}")
+    content = (output / name).read_bytes()
+    (output / name).unlink()
+    assert run_command(folder, output.name, remove_stages=True) == 0
+    assert (output / name).read_bytes() == content
+    assert not (output / "stages").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "status"), [("first/model.safetensors", 0), ("second/config.json", 2), ("synthetic/data.source", 0)]
+)
+def test_files_of_stages_are_checked_when_they_are_used(name, status, finished, folder, capsys):
+    output = shutil.copytree(finished, folder / f"shortened-{Path(name).parent}")
+    path = output / "stages" / name
+    content = path.read_bytes()
+    path.write_bytes(content[:-1])
+    assert run_command(folder, output.name) == 0  # the result is complete
+    (output / "model.safetensors").unlink()
+    assert run_command(folder, output.name) == 2
+    assert f"{path} must be as the stage {path.parent.name} has left it, but it has changed" in capsys.readouterr().err
+    path.unlink()
+    assert run_command(folder, output.name) == status
+    if status == 0:
+        assert path.read_bytes() == content
+        assert_equal_weights(output, finished)
+
+
+@pytest.mark.parametrize("option", [{"resume_from_checkpoint": "checkpoint-4"}, {"push_to_hub": True}])
+def test_arguments_of_one_run_are_an_error(option, folder, capsys):
+    assert run_command(folder, "of_run", **option) == 2
+    [(name, value)] = option.items()
+    assert f"{name} must be unset for a recipe with stages, got {value}." in capsys.readouterr().err
+    assert not (folder / "of_run").exists()
+
+
+@pytest.mark.parametrize(("copies", "message"), [(200, ""), (0, ""), (-1, "validation_source_file must be given if")])
+def test_held_out_sets_are_a_share_of_what_remains(copies, message, folder, tmp_path, monkeypatch, capsys):
+    sources, targets = ((folder / f"train.{side}").read_text().splitlines() for side in "ab")
+    if copies < 0:  # every other pair shares a text with the one that is held out
+        sources, targets = ["ab"] * 50, [f"c{one}{two}" for one in LETTERS for two in LETTERS][:50]
+    files = {}
+    for side, lines in (("source", sources), ("target", targets)):
+        files[f"{side}_file"] = str(tmp_path / side)
+        (tmp_path / side).write_text("".join(f"{line}\n" for line in lines + lines[:1] * max(copies, 0)))
+    monkeypatch.setattr(recipes, "train_translation", lambda *_: stop())
+    output = tmp_path / "out"
+    if message:
+        assert run_command(folder, output, **files) == 2
+        assert message in capsys.readouterr().err
+        return
+    with pytest.raises(StoppedError):
+        run_command(folder, output, **files)
+    facts = Job(output / "recipe.json").stages["data"].facts
+    size = remaining_pairs(folder / "train.a", folder / "train.b") // 20
+    assert (facts["validation"], facts["test"]) == (size, size)
 
 
 def test_new_models_start_from_a_parent(folder, capsys):

@@ -1,5 +1,7 @@
 """Arguments for the data and the model, alone and together."""
 
+import re
+
 import pytest
 
 from modeling_random_transformer.training import ModelArguments, preparation, train_translation
@@ -41,6 +43,42 @@ def test_invalid_data_arguments_raise(options, message, tmp_path):
         DataArguments(**write_corpora(tmp_path) | options)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dataset_name": "x"}, "dataset_name must be unset if all sets are given as files, got 'x'"),
+        ({"dataset_name": "x", "test_split": "a", "train_split": "b"}, "train_split must be unset for a set that is"),
+        ({"dataset_config_name": "x"}, "dataset_config_name must be unset without dataset_name, got 'x'"),
+        ({"dataset_revision": "x"}, "dataset_revision must be unset without dataset_name"),
+        ({"validation_split": "x"}, "validation_split must be unset without dataset_name"),
+        ({"test_split": "x"}, "test_split must be unset without dataset_name"),
+        ({"source_key": "x"}, "source_key must be unset without a file or dataset with columns"),
+        ({"target_key": "2"}, "target_key must be unset without a file or dataset with columns"),
+        ({"buffer_pairs": 5}, "buffer_pairs must be unset without streaming, got 5"),
+        ({"buffer_pairs": -5, "streaming": True}, "buffer_pairs must be a positive integer, got -5"),
+        ({"max_source_length": 0}, "max_source_length must be a positive integer, got 0"),
+        ({"max_target_length": -1}, "max_target_length must be a positive integer, got -1"),
+        ({"preprocessing_num_workers": 0}, "preprocessing_num_workers must be None or a positive integer, got 0"),
+        ({"train_temperature": 5.0}, "train_temperature must be unset for one training corpus, got 5.0"),
+    ],
+)
+def test_arguments_of_the_data_without_effect_raise(options, message, corpus):
+    source, target = (str(corpus / name) for name in ("train.a", "train.b"))
+    with pytest.raises(ValueError, match=re.escape(message)):
+        DataArguments(source_file=source, target_file=target, **options)
+
+
+def test_arguments_of_the_data_with_an_effect(corpus):
+    (corpus / "c.tsv").write_text("x\ty\n")
+    source, target, table = (str(corpus / name) for name in ("train.a", "train.b", "c.tsv"))
+    files = {"source_file": source, "target_file": target}
+    DataArguments(**files, dataset_name="x", dataset_revision="y", test_split="test")
+    DataArguments(**files, test_file=table, source_key="en")
+    data = DataArguments(train_file=table, source_key="en", dataset_name="x", test_split="test")
+    values = data.with_sets(train_file=None, dataset_name=None, **files)
+    assert DataArguments(**values) == DataArguments(**files)
+
+
 def test_config_overrides():
     text = " d_model=64, dropout=0.2,norm_order=pre,share_embeddings=False,d_k=none, position_embedding=none"
     assert parse_overrides(text) == {
@@ -61,6 +99,12 @@ def test_config_overrides():
         ({"config_overrides": "d_model", "model_name_or_path": "m"}, "config_overrides must be like .*, got 'd_model'"),
         ({"config_overrides": "d_modle=4", "model_name_or_path": "m"}, "config_overrides must be like"),
         ({"config_overrides": "d_model=8", "model_name_or_path": "m"}, "config_overrides must be of .*, got d_model"),
+        ({"tokenizer": "t", "vocab_size": 300}, "vocab_size must be unset with tokenizer, .*, got 300"),
+        (
+            {"config_overrides": "vocab_size=300"},
+            "config_overrides must not have fields of the tokenizer, got vocab_size",
+        ),
+        ({"config_overrides": "d_ff=8,eos_token_id=7"}, "config_overrides must not .*, got eos_token_id"),
         ({"lora_rank": 4}, r"lora_rank requires model_name_or_path \(the base model\), got 4"),
         ({"lora_target_modules": "fc1"}, "lora_target_modules must be unset without lora_rank, got 'fc1'"),
         (
@@ -98,6 +142,7 @@ LORA = {"model_name_or_path": "m", "lora_rank": 2, "vocab_size": None, "config_o
         (LORA, 2, r"lora_rank must be unset with tp_size .*, got 2\."),
         ({"r_drop_alpha": 5.0, "config_overrides": "dropout=0.0"}, 1, r"r_drop_alpha must be 0 for .*, got 5\.0\."),
         ({"eval_strategy": "steps"}, 1, "eval_strategy must be 'no' without a validation set, got 'steps'"),
+        ({"lr_scheduler_kwargs": {"zz": 1}}, 1, "lr_scheduler_kwargs must suit lr_scheduler_type, got {'zz': 1}"),
         ({"streaming": True, "save_strategy": "epoch"}, 1, "save_strategy and eval_strategy must be 'steps' with stre"),
         ({"metric_for_best_model": "bleuu"}, 1, "metric_for_best_model must be one of loss, bleu, chrf, .*'bleuu'"),
         (

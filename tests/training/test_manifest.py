@@ -20,7 +20,7 @@ from modeling_random_transformer.training.checkpoints import all_checkpoints
 from modeling_random_transformer.training.manifest import FREE, LOCK, MANIFEST, OTHER_FORM, RECORDED
 from modeling_random_transformer.training.trainer import TranslationTrainer
 from modeling_random_transformer.utils.distributed import exclusive
-from tests.helpers.interruption import stop
+from tests.helpers.interruption import StoppedError, stop
 from tests.helpers.training import SIZES, STEPS, UNSCORED, assert_equal_weights, run, stop_run, validation
 
 SAVE_MODEL = TranslationTrainer.save_model
@@ -172,6 +172,45 @@ def test_resume_from_checkpoint_of_another_run(finished, copied):
     assert_equal_weights(copied / "new", finished / "out" / "checkpoint-12")
     with pytest.raises(ValueError, match=r"must be of the same architecture, got .* with dropout: was .*, now 0\.5"):
         run(copied, "other", resume_from_checkpoint=start, config_overrides=f"{SIZES},dropout=0.5")
+
+
+def test_a_checkpoint_of_another_tokenizer_is_an_error(finished, copied):
+    """Its vocabulary has the same size, but is that of other texts."""
+    for side in "ab":
+        path = copied / f"train.{side}"
+        path.write_text(path.read_text().translate(str.maketrans("abcdefgh", "ijklmnop")))
+    start = str(finished / "out" / "checkpoint-10")
+    with pytest.raises(ValueError, match=r"resume_from_checkpoint must be of the same tokenizer, got .*checkpoint-10"):
+        run(copied, "new", resume_from_checkpoint=start)
+
+
+def test_checkpoints_without_an_optimizer_are_not_resumed(corpus):
+    options = {**UNSCORED, "save_only_model": True}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_module, "_average_checkpoints", stop)
+        with pytest.raises(StoppedError):
+            run(corpus, "out", **options)
+    assert run(corpus, "out", **options).steps == STEPS  # only the model was missing
+    message = r"got .*checkpoint-12 without the state of the optimizer \(save_only_model\): .*model_name_or_path"
+    with pytest.raises(ValueError, match=message):
+        run(corpus, "out", **options, max_steps=16)
+
+
+def test_the_training_time_is_that_of_all_processes(copied):
+    record = json.loads((copied / "out" / MANIFEST).read_text())
+    last = copied / "out" / "checkpoint-12"
+    state = json.loads((last / "trainer_state.json").read_text())
+    saved = state["stateful_callbacks"]["TimeCallback"]["attributes"]["seconds"]
+    assert 0 < saved <= record["train"]["facts"]["seconds"]
+    shutil.rmtree(last)
+    tenth = copied / "out" / "checkpoint-10" / "trainer_state.json"
+    text = tenth.read_text()
+    before = json.loads(text)["stateful_callbacks"]["TimeCallback"]["attributes"]["seconds"]
+    assert 0 < before < saved
+    longer = f"9{str(before)[1:]}"  # the size of the file is checked
+    tenth.write_text(text.replace(str(before), longer))
+    (copied / "out" / "model.safetensors").unlink()
+    assert run(copied, "out", **UNSCORED).seconds > float(longer)
 
 
 @pytest.mark.parametrize("checkpoint", ["nowhere", "out/runs", "out/checkpoint-10"])

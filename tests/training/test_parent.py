@@ -2,9 +2,11 @@
 
 import pytest
 import torch
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from tokenizers import Regex, Tokenizer, pre_tokenizers, trainers
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from modeling_random_transformer import RandomTransformerTokenizer
+from modeling_random_transformer.augmentation.recipes import RecipeArguments
 from modeling_random_transformer.conversion.sentencepiece import from_sentencepiece
 from modeling_random_transformer.training.model_init import pieces_of_tokens, with_vocabulary
 from tests.helpers.marian import train_sentencepiece
@@ -74,6 +76,43 @@ def test_words_of_a_sentencepiece_model_are_shared(tmp_path):
     assert found["Ã"] == []  # a part of a character
     back = dict(zip(parent.convert_ids_to_tokens(range(len(parent))), pieces_of_tokens(new, parent), strict=True))
     assert new.convert_ids_to_tokens(back["▁red"]) == ["Ġred"]
+
+
+JOINED = ["don't can't l'eau", "क्‍ष می‌خواهم 👩‍🚀", "3,5 a_b x²"]
+
+
+def with_other_pattern(pattern):
+    """A tokenizer whose tokens the pattern of the package would split."""
+    backend = Tokenizer.from_str(RandomTransformerTokenizer.train(["a"], vocab_size=300).backend_tokenizer.to_str())
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(pattern), behavior="isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
+    )
+    names = ["<pad>", "<s>", "</s>", "<unk>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=names, initial_alphabet=alphabet, show_progress=False)
+    backend.train_from_iterator(JOINED * 9, trainer)
+    roles = dict(zip(("pad_token", "bos_token", "eos_token", "unk_token"), names, strict=True))
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **roles)
+
+
+@pytest.mark.parametrize("parent", [with_other_pattern(r" ?\S+"), with_other_pattern(r" ?[^']+|'")])
+@pytest.mark.parametrize("child", [with_other_pattern(r" ?\S+"), RandomTransformerTokenizer.train(JOINED * 9, 400)])
+def test_every_token_of_both_vocabularies_is_its_only_piece(parent, child):
+    known = parent.get_vocab()
+    pieces = pieces_of_tokens(parent, child)
+    shared = {token: index for token, index in child.get_vocab().items() if token in known}
+    assert len(shared) > 270
+    assert all(pieces[index] == [known[token]] for token, index in shared.items())
+
+
+def test_a_parent_without_a_tokenizer_fails_early_with_its_name(finished, tmp_path):
+    tiny_model().save_pretrained(tmp_path / "parent")
+    options = {"config_overrides": "", "model_name_or_path": str(tmp_path / "parent"), "vocab_size": 270}
+    with pytest.raises(ValueError, match=r"model_name_or_path must be a saved model with its tokenizer, got .*parent"):
+        run(finished, tmp_path / "out", **options, **UNSCORED)
+    with pytest.raises(ValueError, match=r"parent must be a saved model with its tokenizer, got .*parent"):
+        RecipeArguments(parent=str(tmp_path / "parent"))
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("vocab_size", [270, None])

@@ -4,6 +4,7 @@ import pytest
 import transformers
 
 from modeling_random_transformer import cli
+from modeling_random_transformer.commands.train import HIDDEN
 from modeling_random_transformer.training.trainer import describe_evaluation
 from tests.helpers.training import flags, parse_command, validation
 
@@ -53,6 +54,21 @@ def test_several_values_of_a_recipe_are_overridden(given, corpus):
     recipe.write_text("report_to: [tensorboard, wandb]\n")
     *_, args, _ = parse_command([str(recipe), *flags(corpus, report_to=None), *given])
     assert args.report_to == []
+
+
+def test_a_tokenizer_replaces_the_vocabulary_size_of_a_recipe(corpus):
+    recipe = corpus / "recipe.yaml"
+    recipe.write_text("vocab_size: 300\n")
+    _, model, *_ = parse_command([str(recipe), *flags(corpus, vocab_size=None), "--tokenizer", "saved"])
+    assert (model.tokenizer, model.vocab_size) == ("saved", None)
+
+
+def test_the_help_has_no_arguments_without_effect(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["train", "--help"])
+    text = capsys.readouterr().out
+    assert "--max_tokens_per_batch" in text
+    assert not [name for name in HIDDEN if f"--{name} " in text or f"--no_{name}" in text]
 
 
 def test_a_repeated_flag_of_several_values_is_an_error(corpus, capsys):
