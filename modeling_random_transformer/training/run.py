@@ -208,7 +208,7 @@ def _score(run: Run, trainer: TranslationTrainer, name: str, data: PreparedData)
     """Record BLEU and chrF++ of the generated translations against the untokenized references."""
     # Also if evaluation in training computes the loss only.
     trainer.args.predict_with_generate, trainer.args.prediction_loss_only = True, False
-    output = trainer.predict(data.sets[name], **trainer.args.generation_kwargs)
+    output = trainer.predict(data.sets[name])
     ids = [[token for token in row if token >= 0] for row in output.predictions.tolist()]
     translations = trainer.processing_class.batch_decode(ids, skip_special_tokens=True)
     [pairs] = data.texts[name]

@@ -28,7 +28,8 @@ from ..data.batches import EvaluationSampler, TokenBudgetSampler, padding_multip
 from ..data.tokenization import lengths_of
 from ..export.dispatch import attach_engine
 from ..export.engines import engine_module
-from ..inputs_random_transformer import longest_target, source_positions, target_positions
+from ..inputs_random_transformer import drop_none, longest_target, source_positions, target_positions
+from ..pipeline_random_transformer import OUTPUT_OPTIONS, search_options
 from ..utils.distributed import call_on_main_process
 from ..versions_random_transformer import UNTESTED_ADVICE
 from .checkpoints import is_complete, keep_newest, last_resumable, write_checkpoint
@@ -296,7 +297,9 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.evaluated_batches += 1
         options = self._generation_options(inputs)
         model = self._without_output_conversion(model)
+        saved = dict(vars(self.model.generation_config))
         loss, predictions, labels = super().prediction_step(model, inputs, *args, **kwargs, **options)
+        vars(self.model.generation_config).update(saved)  # `Seq2SeqTrainer` sets unset options to general defaults
         if loss is not None:
             tokens = inputs["labels"].ne(-100).sum()
             self._batch_losses.append(torch.stack((loss.float() * tokens, tokens.float())))
@@ -325,15 +328,23 @@ class TranslationTrainer(Seq2SeqTrainer):
         return self.accelerator.gather(tensor[None].contiguous())[:: self.get_tp_size()]
 
     def _generation_options(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """The generation options of `evaluate` and `predict`, with a default limit on the output length.
+        """The generation options of `evaluate` and `predict`, with the search and the limit of translation by default.
 
         Raises:
-            ValueError: the labels, `[batch, target_len]`, start with different language tags.
+            ValueError: an option changes the number or the type of outputs; or the labels, `[batch, target_len]`, start
+                with different language tags.
         """
         options = dict(getattr(self, "_gen_kwargs", {}))
+        for name, value in OUTPUT_OPTIONS.items():
+            if options.setdefault(name, value) != value:
+                raise ValueError(f"{name} must be {value} in evaluate and predict, got {options[name]}.")
+        if options.get("generation_config") is None:
+            options = search_options(self.args.num_beams, self.args.length_penalty) | drop_none(**options)
         if options.get("max_length") is None and options.get("max_new_tokens") is None:
-            limit = longest_target(int(inputs["attention_mask"].sum(dim=1).max()), self.model.config)
-            options |= {"max_length": 1 + limit, "max_new_tokens": None}  # 1 for the start token
+            longest_source = int(inputs["attention_mask"].sum(dim=1).max())
+            options["max_new_tokens"] = longest_target(longest_source, self.model.config)
+        if self.model.generation_config.stop_strings is not None:
+            options.setdefault("tokenizer", self.processing_class)
         labels = inputs.get("labels")
         if labels is not None and getattr(self.processing_class, "languages", None):
             tags = labels[:, 0].unique().tolist()  # the language tags that the labels start with

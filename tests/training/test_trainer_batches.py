@@ -10,7 +10,8 @@ from datasets import Dataset
 
 from modeling_random_transformer.data import DatasetText, TokenBudgetStream
 from modeling_random_transformer.export.dispatch import CTranslate2Engine
-from modeling_random_transformer.inference import longest_target
+from modeling_random_transformer.inference import longest_target, translate
+from modeling_random_transformer.pipeline_random_transformer import Seq2SeqPipeline
 from modeling_random_transformer.training import TranslationTrainer
 from tests.helpers.trainer import new_trainer, pairs
 
@@ -138,3 +139,42 @@ def test_bpe_dropout_with_data_that_was_prepared_without_it_raises(streamed, mes
         trainer.train_dataset = TokenBudgetStream(corpus, trainer.processing_class, max_tokens=90)
     with pytest.raises(ValueError, match=message):
         trainer.train()
+
+
+# Options of a saved generation config
+
+SAVED_OPTIONS = [
+    {"num_beams": 4, "num_return_sequences": 2},
+    {"return_dict_in_generate": True, "output_scores": True},
+    {"do_sample": True, "temperature": 5.0},
+    {"max_new_tokens": 2},
+]
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+@pytest.mark.parametrize("saved", SAVED_OPTIONS, ids=str)
+def test_saved_options_of_outputs_have_no_effect(saved, num_beams, tmp_path):
+    """Evaluation and translation compute the same search, with one translation per source."""
+    rows = pairs(5)
+    trainer = new_trainer(tmp_path, eval_dataset=rows, num_beams=num_beams)
+    expected = trainer.predict(rows).predictions.tolist()
+    texts = ["a b", "c", "d d a"]
+    search = {"num_beams": num_beams, "length_penalty": 0.6}
+    translations = translate(texts, trainer.model, trainer.processing_class, **search)
+    trainer.model.generation_config.update(**saved)
+    before = trainer.model.generation_config.to_dict()
+    trainer.evaluate()
+    strip = [[[token for token in row if token > 0] for row in table] for table in (expected, trainer.seen.predictions)]
+    assert strip[0] == strip[1]
+    assert trainer.model.generation_config.to_dict() == before
+    assert translate(texts, trainer.model, trainer.processing_class, **search) == translations
+    pipe = Seq2SeqPipeline(trainer.model, trainer.processing_class, do_sample=False, max_batch_tokens=90, **search)
+    assert [answer["generated_text"] for answer in pipe(texts)] == translations
+
+
+@pytest.mark.parametrize("option", [{"num_return_sequences": 2}, {"return_dict_in_generate": True}], ids=str)
+def test_options_that_change_the_outputs_of_an_evaluation_raise(option, tmp_path):
+    trainer = new_trainer(tmp_path, eval_dataset=pairs(3))
+    [name] = option
+    with pytest.raises(ValueError, match=f"{name} must be .* in evaluate and predict, got {option[name]}"):
+        trainer.predict(trainer.eval_dataset, **option)
