@@ -24,7 +24,6 @@ from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
 
 from .inputs_random_transformer import (
     CHUNK_SIZE,
-    LENGTH_STEP,
     TOKENIZER_LOCK,
     LanguageTags,
     TextError,
@@ -284,8 +283,7 @@ class Seq2SeqPipeline(Pipeline):
 
     def longest_target(self, options: dict[str, Any], source_len: int, prefix_len: int) -> int:
         """The limit on new tokens for a source and a prefix, unless `options` have one; see `longest_target`."""
-        step = getattr(self.model, "length_step", None) or LENGTH_STEP
-        return longest_target(source_len, self.model.config, options.get("max_new_tokens"), prefix_len, step)
+        return longest_target(source_len, self.model.config, options.get("max_new_tokens"), prefix_len)
 
     def pad(self, sources: Sequence[Sequence[int]]) -> dict[str, Tensor]:
         """Pad token ids on the right, regardless of the tokenizer's setting, since positions count from the left.
