@@ -56,7 +56,8 @@ class TranslationTrainer(Seq2SeqTrainer):
     `train(resume_from_checkpoint=True)` resumes from the newest complete checkpoint, or starts at step 0.
 
     Args:
-        model: the model; the paper's learning rate depends on `d_model` in its configuration.
+        model: the model; the paper's learning rate depends on `d_model` in its configuration. `None` with `model_init`,
+            the function of `Seq2SeqTrainer` that makes the model of every `train()`, as for `hyperparameter_search`.
         args: the training arguments; the trainer uses a copy.
         train_dataset: rows of `input_ids` and `labels`, with their lengths in `source_length` and `target_length`; or a
             `TokenBudgetStream`.
@@ -77,26 +78,29 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     def __init__(
         self,
-        model: PreTrainedModel,
-        args: TranslationTrainingArguments,
+        model: PreTrainedModel | None = None,
+        args: TranslationTrainingArguments | None = None,
         train_weights: np.ndarray | None = None,
         run_id: str = "",
         **kwargs: Any,
     ):
+        if args is None:
+            raise ValueError("args must be TranslationTrainingArguments, got None.")
         if args.engine is not None:
             engine_module(args.engine, ENGINE_DTYPE)  # raises an error if it is not installed
         self.run_id = run_id
         self.train_weights = train_weights
         self.checkpoint_limit = args.save_total_limit
-        args = _trainer_arguments(args, model)
+        self.model_init = kwargs.get("model_init")
+        first_model = self.call_model_init() if model is None else model
+        args = _trainer_arguments(args, first_model)
         loss_function = SmoothedCrossEntropy(args.label_smoothing_factor, overwrite=True)
         if args.r_drop_alpha:
             loss_function = RDropLoss(args.label_smoothing_factor, args.r_drop_alpha)
         self.padding_multiple = padding_multiple(args.device)
-        collator_options: Any = {"model": model, "pad_to_multiple_of": self.padding_multiple}
+        collator_options: Any = {"model": first_model, "pad_to_multiple_of": self.padding_multiple}
         kwargs["data_collator"] = DataCollatorForSeq2Seq(kwargs.get("processing_class"), **collator_options)
-        # A checkpoint contains a tied weight once. Otherwise transformers warns, and FSDP2 of Accelerate saves copies.
-        model._keys_to_ignore_on_save = list(getattr(model, "all_tied_weights_keys", ()))
+        _save_tied_weights_once(first_model)
         super().__init__(model=model, args=args, compute_loss_func=loss_function, **kwargs)
         if rank := self._data_parallel_rank():  # otherwise, all ranks would have the dropout masks of the first one
             set_seed(args.seed + rank)
@@ -116,6 +120,14 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.remove_callback(PrinterCallback if args.disable_tqdm else ProgressCallback)
         if not args.disable_tqdm:
             self.add_callback(ThroughputProgressCallback(self))
+
+    def call_model_init(self, trial: Any = None) -> Any:
+        """A new model of `model_init`, for a trial of a hyperparameter search."""
+        if self.model_init is None:
+            raise ValueError("one of model and model_init must be given, got neither.")
+        model = super().call_model_init(trial)
+        _save_tied_weights_once(model)
+        return model
 
     # Batches
 
@@ -295,6 +307,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         The output length has the same limit as in translation (paper 6.1).
         """
         self.evaluated_batches += 1
+        inputs = drop_none(**inputs)  # without references, the labels are `None`
         options = self._generation_options(inputs)
         model = self._without_output_conversion(model)
         saved = dict(vars(self.model.generation_config))
@@ -449,6 +462,8 @@ class TranslationTrainer(Seq2SeqTrainer):
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         self._check_losses()
         self._check_weights()
+        if trial is not None:
+            raise ValueError(f"save_strategy must be 'no' in a hyperparameter search, got {self.args.save_strategy!r}.")
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
         with write_checkpoint(folder, self.run_id, self.args.should_save, self.accelerator.wait_for_everyone):
             super()._save_checkpoint(model, trial)
@@ -477,6 +492,11 @@ class TranslationTrainer(Seq2SeqTrainer):
                 raise FloatingPointError(
                     f"the weights are not finite after step {self.state.global_step}, first {name}. {ADVICE}"
                 )
+
+
+def _save_tied_weights_once(model: Any) -> None:
+    """Let a checkpoint contain a tied weight once; else transformers warns, and Accelerate's FSDP2 saves copies."""
+    model._keys_to_ignore_on_save = list(getattr(model, "all_tied_weights_keys", ()))
 
 
 def _trainer_arguments(args: TranslationTrainingArguments, model: PreTrainedModel) -> TranslationTrainingArguments:
