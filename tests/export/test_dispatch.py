@@ -74,7 +74,7 @@ def test_the_limit_on_new_tokens_belongs_to_the_sentence(models, reasons):
     texts = [TEXTS[0], " ".join([TEXTS[0]] * 5), " ".join([TEXTS[0]] * 9)]
     limits = [longest_target(len(row), model.config) for row in tokenizer(texts)["input_ids"]]
     assert len(set(limits)) == len(texts)
-    options = {"num_beams": 1, "suppress_tokens": [tokenizer.eos_token_id], "n_best": 1}
+    options = {"num_beams": 1, "suppress_tokens": [tokenizer.eos_token_id], "n_best": None}
     together, alone, by_engine = (
         [candidate.tokens for [candidate] in found]
         for found in (
