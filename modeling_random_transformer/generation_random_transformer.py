@@ -711,11 +711,6 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
 
     engine: Any = None  # of `load_translator`, with a method `generate` that returns `None` for unsupported calls
 
-    @property
-    def length_step(self) -> int | None:
-        """The multiple to which a pipeline rounds its limit on new tokens; `None` for its own."""
-        return None if self.engine is None else self.engine.length_step
-
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """`GenerationMixin.generate`. It calls the encoder directly, so FSDP2 must gather the root's weights."""
         if torch.distributed.is_available() and torch.distributed.is_initialized() and "generate" not in vars(self):
@@ -730,9 +725,27 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         if kwargs.get("max_new_tokens") is not None:
             kwargs.setdefault("max_length", None)  # replaces the one of the saved generation config without a warning
         outputs = super().generate(*args, **kwargs)
+        self._pad_after_end(getattr(outputs, "sequences", outputs), **kwargs)
         if isinstance(outputs, ModelOutput) and isinstance(cache := cache_of(outputs), EncoderDecoderCache):
             outputs[CACHE_NAME] = standard_cache(cache)
         return outputs
+
+    def _pad_after_end(self, sequences: Tensor, generation_config: Any = None, **kwargs: Any) -> None:
+        """Replace repeated end tokens at the end of `sequences`, `[rows, length]`, by padding.
+
+        Beam search of transformers fills with the end token if the padding token is 0.
+        """
+        configs = (generation_config, self.generation_config)
+        ids = {name: [kwargs.get(name)] for name in ("pad_token_id", "eos_token_id")}
+        for name, values in ids.items():
+            values.extend(getattr(config, name, None) for config in configs)
+        padding, end = (next((value for value in values if value is not None), None) for values in ids.values())
+        if padding is None or end is None:
+            return
+        generated = sequences[:, 1:]
+        ends = torch.isin(generated, torch.as_tensor(end, device=sequences.device))
+        trailing = ends.flip(1).long().cumprod(dim=1).flip(1).bool()
+        generated[:, 1:].masked_fill_(trailing[:, 1:] & trailing[:, :-1], padding)
 
     def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any) -> None:
         """Create a `FastDecodingCache` where it is supported, otherwise transformers' cache."""

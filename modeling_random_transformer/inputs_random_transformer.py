@@ -209,19 +209,17 @@ def longest_target(
     config: PretrainedConfig,
     max_new_tokens: int | None = None,
     prefix_len: int = 0,
-    step: int = LENGTH_STEP,
 ) -> int:
     """The limit on the tokens that `generate()` adds to the start token, in translation and in evaluation.
 
     Args:
         source_len: tokens of the source; for a batch, those of its longest source without padding.
         config: the model's configuration; its learned positions limit the target too.
-        max_new_tokens: an explicit limit; `None` for `source_len`, rounded up to a multiple of `step`, plus 50 (paper
-            6.1, without the rounding), plus `prefix_len`, rounded up too.
+        max_new_tokens: an explicit limit; `None` for `source_len`, rounded up to a multiple of 16, plus 50 (paper 6.1,
+            without the rounding), plus `prefix_len`, rounded up too. All sources of a batch have the same limit.
         prefix_len: tokens of a forced prefix.
-        step: see `max_new_tokens`.
     """
-    computed = step * sum(math.ceil(length / step) for length in (source_len, prefix_len))
+    computed = LENGTH_STEP * sum(math.ceil(length / LENGTH_STEP) for length in (source_len, prefix_len))
     limit, positions = max_new_tokens or computed + LONGER_THAN_SOURCE, target_positions(config)
     return limit if positions is None else min(limit, positions)
 

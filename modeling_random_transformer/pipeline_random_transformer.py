@@ -24,7 +24,6 @@ from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
 
 from .inputs_random_transformer import (
     CHUNK_SIZE,
-    LENGTH_STEP,
     TOKENIZER_LOCK,
     LanguageTags,
     TextError,
@@ -53,6 +52,16 @@ OPTIONS = (
     ("return_scores", "max_batch_tokens"),
     ("return_key", "return_tokens", "clean_up_tokenization_spaces"),
 )
+# Options that change the number or the type of outputs, with the values of one sequence of ids per text. Those of a
+# saved generation config are ignored.
+OUTPUT_OPTIONS: dict[str, Any] = {
+    "num_return_sequences": 1,
+    "return_dict_in_generate": False,
+    "output_scores": False,
+    "output_logits": False,
+    "output_attentions": False,
+    "output_hidden_states": False,
+}
 WINDOW = 16  # batches of a stream that are sorted by length together
 
 
@@ -104,7 +113,9 @@ class Seq2SeqPipeline(Pipeline):
             `max_new_tokens`, `generation_config` or `logits_processor`. A `generation_config` of a call replaces all
             options of `pipeline()`. `streamer` requires a single text.
 
-    With `num_return_sequences` above 1, an answer is a list of dictionaries, sorted by score for beam search.
+    Options that change the number or the type of outputs (`OUTPUT_OPTIONS`) have effect in a call only, not in the
+    model's generation config. With `num_return_sequences` above 1, an answer is a list of dictionaries, sorted by score
+    for beam search.
 
     Raises:
         ValueError: an argument is invalid; a text is blank, not a string or too long (the message gives its index,
@@ -272,8 +283,7 @@ class Seq2SeqPipeline(Pipeline):
 
     def longest_target(self, options: dict[str, Any], source_len: int, prefix_len: int) -> int:
         """The limit on new tokens for a source and a prefix, unless `options` have one; see `longest_target`."""
-        step = getattr(self.model, "length_step", None) or LENGTH_STEP
-        return longest_target(source_len, self.model.config, options.get("max_new_tokens"), prefix_len, step)
+        return longest_target(source_len, self.model.config, options.get("max_new_tokens"), prefix_len)
 
     def pad(self, sources: Sequence[Sequence[int]]) -> dict[str, Tensor]:
         """Pad token ids on the right, regardless of the tokenizer's setting, since positions count from the left.
@@ -395,7 +405,7 @@ class Seq2SeqPipeline(Pipeline):
         batch_size, source_len = model_inputs["input_ids"].shape
         prefix_ids = model_inputs.pop("prefix_ids", None)
         prefix_len = 0 if prefix_ids is None else prefix_ids.shape[1]
-        options = with_scores(generate_options) if return_scores else dict(generate_options)
+        options = with_output_options(generate_options, return_scores)
         if max_batch_tokens is not None and options.get("max_length") is None:
             limit = self.longest_target(options, source_len, prefix_len)
             options |= {"max_new_tokens": limit, "max_length": None}
@@ -564,13 +574,28 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
                     module.training = True
 
 
-def with_scores(options: dict[str, Any]) -> dict[str, Any]:
-    """Add scores to the options of `generate()`, in `generation_config` if there is one."""
-    scores = {"return_dict_in_generate": True, "output_scores": True}
-    if options.get("generation_config") is None:
-        return {**options, **scores}
-    config = copy.deepcopy(options["generation_config"])
-    config.update(**scores)
+def search_options(num_beams: int, length_penalty: float | None = None, **options: Any) -> dict[str, Any]:
+    """The options of `generate()` for translation: those of evaluation in training, commands and engines.
+
+    Args:
+        num_beams: hypotheses of beam search; 1 for greedy search.
+        length_penalty: see `TranslationOptions`; `None` for the model's. Unused with one beam.
+        **options: other options of `generate()`, such as `do_sample`, which a saved generation config does not enable.
+    """
+    search = {"do_sample": False, **options, "num_beams": num_beams}
+    if num_beams > 1 and length_penalty is not None:
+        search["length_penalty"] = length_penalty
+    return search
+
+
+def with_output_options(options: dict[str, Any], return_scores: bool) -> dict[str, Any]:
+    """The options of `generate()` with all of `OUTPUT_OPTIONS`, in `generation_config` if there is one."""
+    scores = {"return_dict_in_generate": True, "output_scores": True} if return_scores else {}
+    config = copy.deepcopy(options.get("generation_config"))
+    if config is None:
+        return {**OUTPUT_OPTIONS, **options, **scores}
+    unset = {name: value for name, value in OUTPUT_OPTIONS.items() if getattr(config, name, None) is None}
+    config.update(**{**unset, **scores})
     return {**options, "generation_config": config}
 
 

@@ -177,3 +177,20 @@ def test_batching_does_not_change_a_row(seed, mode):
         alone = generate(model, batch={"input_ids": BATCH["input_ids"][row : row + 1, :length]}, **MODES[mode])[0]
         assert torch.equal(together[row, : len(alone)], alone)
         assert torch.all(together[row, len(alone) :] == PAD)
+
+
+@pytest.mark.parametrize("outputs", [{}, {"return_dict_in_generate": True}], ids=["ids", "dictionary"])
+@pytest.mark.parametrize("end", [EOS, [EOS, 9]], ids=["one end", "two ends"])
+def test_beam_search_fills_with_padding_after_the_end(end, outputs, model):
+    """transformers fills with the end token if the padding token is 0."""
+    assert model.generation_config.pad_token_id == 0
+    options = {"num_beams": 4, "num_return_sequences": 4, "length_penalty": -2.0, "eos_token_id": end, **outputs}
+    found = generate(model, **options)
+    rows = getattr(found, "sequences", found).tolist()
+    ends = {EOS, *([end] if isinstance(end, int) else end)}
+    lengths = set()
+    for row in rows:
+        length = next((i + 1 for i, token in enumerate(row) if token in ends), len(row))
+        assert not any(row[length:])
+        lengths.add(length)
+    assert len(lengths) > 1

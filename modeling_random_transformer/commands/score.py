@@ -34,7 +34,7 @@ from ..inference.evaluation import VARIANTS, compare_systems, score_variant
 from ..inference.scoring import score_pairs
 from ..inference.scoring_files import score_file, score_line, valid_pairs
 from ..inference.translation_files import FORMATS
-from ..inputs_random_transformer import name_lines_in_errors
+from ..inputs_random_transformer import drop_none, name_lines_in_errors
 from ..utils.atomic_files import write_atomically
 from ..utils.compressed_files import check_output, stream_name
 from ..utils.text import encode_lines
@@ -50,7 +50,7 @@ class Arguments(InferenceArguments):
     Args:
         source_file: sources, one per line; or both sides in a .tsv, .jsonl or .parquet file; - is
             standard input: TSV, or sources with --target_file
-        target_file: targets, line by line
+        target_file: targets, line by line; for --compare and --variant one or more files of references
         source_key: column of the source in a file with both sides: a name, or a number from 1
         target_key: column of the target in a file with both sides: a name, or a number from 1
         output: file to write, compressed if its name ends so (.gz, .zst, .bz2, .xz); - is standard output (the default)
@@ -62,6 +62,7 @@ class Arguments(InferenceArguments):
         variant: print BLEU of --input against --target_file instead, cased or lowercased, both of plain texts,
             moses-lowercased (with --target_lang), or of texts that are tokens already
         input: translations, for --variant
+        tokenize: sacreBLEU's tokenizer, for --compare and --variant (default: that of --target_lang, or 13a)
         report: HTML file to write instead
         train_source_file: training sources, or both sides in one file, for --report
         train_target_file: training targets
@@ -71,7 +72,7 @@ class Arguments(InferenceArguments):
     """
 
     source_file: Path = field(default=STANDARD, metadata={"type": existing_file})
-    target_file: Path | None = field(default=None, metadata={"type": existing_file})
+    target_file: list[Path] | None = field(default=None, metadata={"nargs": "+", "type": existing_file})
     source_key: str = "source"
     target_key: str = "target"
     output: Path = STANDARD
@@ -83,6 +84,7 @@ class Arguments(InferenceArguments):
     compare: list[Path] | None = field(default=None, metadata={"nargs": 2, "type": existing_file, "metavar": "FILE"})
     variant: str | None = field(default=None, metadata={"choices": tuple(VARIANTS)})
     input: Path | None = field(default=None, metadata={"type": existing_file})
+    tokenize: str | None = None
     report: Path | None = None
     train_source_file: Path | None = field(default=None, metadata={"type": existing_file})
     train_target_file: Path | None = field(default=None, metadata={"type": existing_file})
@@ -103,14 +105,22 @@ class Arguments(InferenceArguments):
             raise ValueError("--truncation and options of the output must be unset without --model, or with --report.")
         if (self.train_source_file or self.train_target_file) and not (self.report and self.train_source_file):
             raise ValueError("--train_source_file and --train_target_file must be given with --report.")
-        inputs = {name: getattr(self, name) for name in FILES}
+        if self.model is not None and (self.tokenize is not None or len(self.target_file or ()) > 1):
+            raise ValueError("--tokenize and several files of --target_file must be given without --model.")
+        inputs = {name: self.file(name) for name in FILES}
         check_output("--output", self.output, **inputs)
         check_output("--report", self.report or STANDARD, **inputs)
 
+    def file(self, name: str) -> Any:
+        """The file of an argument, of several the first."""
+        value = getattr(self, name)
+        return value[0] if isinstance(value, list) else value
+
     def corpus(self, source: str, target: str) -> ParallelText:
         """The pairs in the files of two arguments."""
-        files = getattr(self, source), getattr(self, target)
-        return ParallelText(*files, source_key=self.source_key, target_key=self.target_key)
+        return ParallelText(
+            self.file(source), self.file(target), source_key=self.source_key, target_key=self.target_key
+        )
 
     @property
     def options(self) -> dict[str, Any]:
@@ -143,12 +153,18 @@ def run(program: str, argv: Sequence[str]) -> None:
 
 def scores_of_files(arguments: Arguments) -> str:
     """The comparison of two files of translations; with --variant, BLEU of one and its signature."""
-    references = list(read_texts(str(arguments.target_file)))
+    files = [list(read_texts(str(file))) for file in arguments.target_file or ()]
+    if len(set(map(len, files))) > 1:
+        counts = ", ".join(str(len(lines)) for lines in files)
+        raise ValueError(f"--target_file must be files with the same number of lines, got {counts}.")
+    references = list(zip(*files, strict=True))
     if arguments.compare is not None:
         first, second = map(str, arguments.compare)
-        return str(compare_systems(list(read_texts(first)), list(read_texts(second)), references, (first, second)))
+        options = drop_none(language=arguments.target_lang, tokenize=arguments.tokenize)
+        systems = list(read_texts(first)), list(read_texts(second))
+        return str(compare_systems(*systems, references, (first, second), **options))
     translations = list(read_texts(str(arguments.input)))
-    result = score_variant(translations, references, str(arguments.variant), arguments.target_lang)
+    result = score_variant(translations, references, str(arguments.variant), arguments.target_lang, arguments.tokenize)
     return f"bleu {result['score']:.2f} {result['signature']}"
 
 

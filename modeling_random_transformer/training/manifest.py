@@ -35,9 +35,9 @@ INITIAL_FILES = ("*.safetensors*", "pytorch_model*", "config.json", "generation_
 # Arguments that may only increase, to extend the run.
 LENGTHS = ("max_steps", "num_train_epochs")
 # Arguments of evaluation, which determine the best checkpoint and early stopping; free if neither is used.
-SELECTION = ("bf16_full_eval", "engine", "eval_delay", "eval_on_start", "eval_steps", "eval_strategy",
-    "fp16_full_eval", "generation_max_length", "greater_is_better", "length_penalty", "metric_for_best_model",
-    "num_beams", "predict_with_generate", "prediction_loss_only")  # fmt: skip
+SELECTION = ("bf16_full_eval", "bleu_tokenize", "engine", "eval_delay", "eval_on_start", "eval_steps",
+    "eval_strategy", "fp16_full_eval", "generation_max_length", "greater_is_better", "length_penalty",
+    "metric_for_best_model", "num_beams", "predict_with_generate", "prediction_loss_only")  # fmt: skip
 # Free arguments whose changes the record contains.
 RECORDED = (*SELECTION, "gradient_accumulation_steps", "logging_steps", "save_total_limit")
 # Arguments that `recorded` replaces with the contents of their files, or that concern evaluation only.

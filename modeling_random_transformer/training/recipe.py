@@ -62,6 +62,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     early_stopping_patience: int | None = HfArg(default=None, help="Evaluations without improvement before stopping.")
     num_beams: int = HfArg(default=4, help="Beam size in evaluation (paper 6.1).")
     length_penalty: float = HfArg(default=0.6, help="Length penalty in evaluation (paper 6.1).")
+    bleu_tokenize: str | None = HfArg(default=None, help="sacreBLEU's tokenizer; default: of the target language.")
     engine: str | None = HfArg(default=None, help="Engine that translates in evaluation, on a CPU: ctranslate2.")
     per_device_eval_batch_size: int = HfArg(default=32, help="Maximum number of pairs in an evaluation batch.")
     predict_with_generate: bool = HfArg(default=True, help="Generate translations in evaluation, to compute BLEU.")

@@ -14,9 +14,9 @@ from transformers import TrainerCallback, TrainerState, set_seed
 from transformers.trainer_callback import ExportableState
 
 from ..data.validation import ValidationReport
-from ..inference.evaluation import score, translation_metrics
+from ..inference.evaluation import score, target_language, translation_metrics
 from ..inference.loading import limit_sources
-from ..inputs_random_transformer import language_id
+from ..inputs_random_transformer import drop_none, language_id
 from ..jobs import Job, Stage
 from ..utils.distributed import call_on_main_process, exclusive
 from .arguments import DataArguments, ModelArguments
@@ -108,7 +108,9 @@ def _build_trainer(run: Run, data: PreparedData, evaluation_only: bool) -> Trans
         run_id=run.trained.facts["run_id"],
         eval_dataset=data.validation,
         processing_class=data.tokenizer,
-        compute_metrics=translation_metrics(data.tokenizer) if translates else None,
+        compute_metrics=translation_metrics(data.tokenizer, **drop_none(tokenize=args.bleu_tokenize))
+        if translates
+        else None,
     )
 
 
@@ -232,11 +234,13 @@ def _score(run: Run, trainer: TranslationTrainer, name: str, data: PreparedData)
     """Record BLEU and chrF++ of the generated translations against the untokenized references."""
     # Also if evaluation in training computes the loss only.
     trainer.args.predict_with_generate, trainer.args.prediction_loss_only = True, False
-    output = trainer.predict(data.sets[name], **trainer.args.generation_kwargs)
+    output = trainer.predict(data.sets[name])
     ids = [[token for token in row if token >= 0] for row in output.predictions.tolist()]
     translations = trainer.processing_class.batch_decode(ids, skip_special_tokens=True)
     [pairs] = data.texts[name]
-    run.record(lambda _: _scores_of(run, name).finish(metrics=score(translations, pairs["target"][:])))
+    language = target_language(trainer.processing_class, data.sets[name][0]["labels"])
+    options = drop_none(language=language, tokenize=run.args.bleu_tokenize)
+    run.record(lambda _: _scores_of(run, name).finish(metrics=score(translations, pairs["target"][:], **options)))
 
 
 def _result(run: Run, new_reports: Sequence[ValidationReport]) -> RunResult:

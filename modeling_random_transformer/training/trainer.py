@@ -28,7 +28,8 @@ from ..data.batches import EvaluationSampler, TokenBudgetSampler, padding_multip
 from ..data.tokenization import lengths_of
 from ..export.dispatch import attach_engine
 from ..export.engines import engine_module
-from ..inputs_random_transformer import longest_target, source_positions, target_positions
+from ..inputs_random_transformer import drop_none, longest_target, source_positions, target_positions
+from ..pipeline_random_transformer import OUTPUT_OPTIONS, search_options
 from ..utils.distributed import call_on_main_process
 from ..versions_random_transformer import UNTESTED_ADVICE
 from .checkpoints import is_complete, keep_newest, last_resumable, write_checkpoint
@@ -55,7 +56,8 @@ class TranslationTrainer(Seq2SeqTrainer):
     `train(resume_from_checkpoint=True)` resumes from the newest complete checkpoint, or starts at step 0.
 
     Args:
-        model: the model; the paper's learning rate depends on `d_model` in its configuration.
+        model: the model; the paper's learning rate depends on `d_model` in its configuration. `None` with `model_init`,
+            the function of `Seq2SeqTrainer` that makes the model of every `train()`, as for `hyperparameter_search`.
         args: the training arguments; the trainer uses a copy.
         train_dataset: rows of `input_ids` and `labels`, with their lengths in `source_length` and `target_length`; or a
             `TokenBudgetStream`.
@@ -76,26 +78,29 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     def __init__(
         self,
-        model: PreTrainedModel,
-        args: TranslationTrainingArguments,
+        model: PreTrainedModel | None = None,
+        args: TranslationTrainingArguments | None = None,
         train_weights: np.ndarray | None = None,
         run_id: str = "",
         **kwargs: Any,
     ):
+        if args is None:
+            raise ValueError("args must be TranslationTrainingArguments, got None.")
         if args.engine is not None:
             engine_module(args.engine, ENGINE_DTYPE)  # raises an error if it is not installed
         self.run_id = run_id
         self.train_weights = train_weights
         self.checkpoint_limit = args.save_total_limit
-        args = _trainer_arguments(args, model)
+        self.model_init = kwargs.get("model_init")
+        first_model = self.call_model_init() if model is None else model
+        args = _trainer_arguments(args, first_model)
         loss_function = SmoothedCrossEntropy(args.label_smoothing_factor, overwrite=True)
         if args.r_drop_alpha:
             loss_function = RDropLoss(args.label_smoothing_factor, args.r_drop_alpha)
         self.padding_multiple = padding_multiple(args.device)
-        collator_options: Any = {"model": model, "pad_to_multiple_of": self.padding_multiple}
+        collator_options: Any = {"model": first_model, "pad_to_multiple_of": self.padding_multiple}
         kwargs["data_collator"] = DataCollatorForSeq2Seq(kwargs.get("processing_class"), **collator_options)
-        # A checkpoint contains a tied weight once. Otherwise transformers warns, and FSDP2 of Accelerate saves copies.
-        model._keys_to_ignore_on_save = list(getattr(model, "all_tied_weights_keys", ()))
+        _save_tied_weights_once(first_model)
         super().__init__(model=model, args=args, compute_loss_func=loss_function, **kwargs)
         if rank := self._data_parallel_rank():  # otherwise, all ranks would have the dropout masks of the first one
             set_seed(args.seed + rank)
@@ -115,6 +120,14 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.remove_callback(PrinterCallback if args.disable_tqdm else ProgressCallback)
         if not args.disable_tqdm:
             self.add_callback(ThroughputProgressCallback(self))
+
+    def call_model_init(self, trial: Any = None) -> Any:
+        """A new model of `model_init`, for a trial of a hyperparameter search."""
+        if self.model_init is None:
+            raise ValueError("one of model and model_init must be given, got neither.")
+        model = super().call_model_init(trial)
+        _save_tied_weights_once(model)
+        return model
 
     # Batches
 
@@ -294,9 +307,12 @@ class TranslationTrainer(Seq2SeqTrainer):
         The output length has the same limit as in translation (paper 6.1).
         """
         self.evaluated_batches += 1
+        inputs = drop_none(**inputs)  # without references, the labels are `None`
         options = self._generation_options(inputs)
         model = self._without_output_conversion(model)
+        saved = dict(vars(self.model.generation_config))
         loss, predictions, labels = super().prediction_step(model, inputs, *args, **kwargs, **options)
+        vars(self.model.generation_config).update(saved)  # `Seq2SeqTrainer` sets unset options to general defaults
         if loss is not None:
             tokens = inputs["labels"].ne(-100).sum()
             self._batch_losses.append(torch.stack((loss.float() * tokens, tokens.float())))
@@ -325,15 +341,23 @@ class TranslationTrainer(Seq2SeqTrainer):
         return self.accelerator.gather(tensor[None].contiguous())[:: self.get_tp_size()]
 
     def _generation_options(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """The generation options of `evaluate` and `predict`, with a default limit on the output length.
+        """The generation options of `evaluate` and `predict`, with the search and the limit of translation by default.
 
         Raises:
-            ValueError: the labels, `[batch, target_len]`, start with different language tags.
+            ValueError: an option changes the number or the type of outputs; or the labels, `[batch, target_len]`, start
+                with different language tags.
         """
         options = dict(getattr(self, "_gen_kwargs", {}))
+        for name, value in OUTPUT_OPTIONS.items():
+            if options.setdefault(name, value) != value:
+                raise ValueError(f"{name} must be {value} in evaluate and predict, got {options[name]}.")
+        if options.get("generation_config") is None:
+            options = search_options(self.args.num_beams, self.args.length_penalty) | drop_none(**options)
         if options.get("max_length") is None and options.get("max_new_tokens") is None:
-            limit = longest_target(int(inputs["attention_mask"].sum(dim=1).max()), self.model.config)
-            options |= {"max_length": 1 + limit, "max_new_tokens": None}  # 1 for the start token
+            longest_source = int(inputs["attention_mask"].sum(dim=1).max())
+            options["max_new_tokens"] = longest_target(longest_source, self.model.config)
+        if self.model.generation_config.stop_strings is not None:
+            options.setdefault("tokenizer", self.processing_class)
         labels = inputs.get("labels")
         if labels is not None and getattr(self.processing_class, "languages", None):
             tags = labels[:, 0].unique().tolist()  # the language tags that the labels start with
@@ -438,6 +462,8 @@ class TranslationTrainer(Seq2SeqTrainer):
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         self._check_losses()
         self._check_weights()
+        if trial is not None:
+            raise ValueError(f"save_strategy must be 'no' in a hyperparameter search, got {self.args.save_strategy!r}.")
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
         with write_checkpoint(folder, self.run_id, self.args.should_save, self.accelerator.wait_for_everyone):
             super()._save_checkpoint(model, trial)
@@ -466,6 +492,11 @@ class TranslationTrainer(Seq2SeqTrainer):
                 raise FloatingPointError(
                     f"the weights are not finite after step {self.state.global_step}, first {name}. {ADVICE}"
                 )
+
+
+def _save_tied_weights_once(model: Any) -> None:
+    """Let a checkpoint contain a tied weight once; else transformers warns, and Accelerate's FSDP2 saves copies."""
+    model._keys_to_ignore_on_save = list(getattr(model, "all_tied_weights_keys", ()))
 
 
 def _trainer_arguments(args: TranslationTrainingArguments, model: PreTrainedModel) -> TranslationTrainingArguments:

@@ -209,7 +209,7 @@ class TestEngine:
 
     @pytest.mark.parametrize("given", [None, "new/exports"])
     def test_export_is_cached(self, run, folder, tmp_path, translator, tokenizer, warnings, monkeypatch, given):
-        limit = longest_target(1, translator.config, None, 0, dispatch.ENGINE_LENGTH_STEP)
+        limit = longest_target(1, translator.config)
         expected = lines_of(translate(TEXTS, translator, tokenizer, num_beams=1, max_new_tokens=limit))
         cache = folder / "engines" if given is None else tmp_path / given
         options = ["--engine", "ctranslate2", "--engine_dtype", "float32", "--num_beams", 1]

@@ -12,12 +12,12 @@ import torch
 
 from modeling_random_transformer.export import cache, dispatch
 from modeling_random_transformer.export.cache import is_complete
-from modeling_random_transformer.export.dispatch import ENGINE_LENGTH_STEP, attach_engine
+from modeling_random_transformer.export.dispatch import attach_engine
 from modeling_random_transformer.export.engines import token_names
 from modeling_random_transformer.export.shortlist import vmap
 from modeling_random_transformer.inference import load_translator, translate, translate_n_best
 from modeling_random_transformer.inference.loading import load_models
-from modeling_random_transformer.inputs_random_transformer import LENGTH_STEP
+from modeling_random_transformer.inputs_random_transformer import longest_target
 from modeling_random_transformer.modeling_random_transformer import RandomTransformerEncoderLayer
 from tests.helpers.edits import EDITS
 from tests.helpers.engines import TEXTS, exportable, needs
@@ -68,15 +68,24 @@ COMPUTED = {
 }
 
 
-def test_texts_of_different_lengths_are_one_call(models, monkeypatch):
-    _, engine, tokenizer = models
-    calls, search = [], engine.engine.search
-    monkeypatch.setattr(engine.engine, "search", lambda *args: calls.append(len(args[2])) or search(*args))
-    texts = [TEXTS[0], " ".join([TEXTS[0]] * 5)]
-    lengths = [len(row) for row in tokenizer(texts)["input_ids"]]
-    assert lengths[0] < LENGTH_STEP < lengths[1] < ENGINE_LENGTH_STEP
-    translate(texts, engine, tokenizer, num_beams=1)
-    assert calls == [2]
+def test_the_limit_on_new_tokens_belongs_to_the_sentence(models, reasons):
+    """Alone, in a batch with longer sentences, and with the engine."""
+    model, engine, tokenizer = models
+    texts = [TEXTS[0], " ".join([TEXTS[0]] * 5), " ".join([TEXTS[0]] * 9)]
+    limits = [longest_target(len(row), model.config) for row in tokenizer(texts)["input_ids"]]
+    assert len(set(limits)) == len(texts)
+    options = {"num_beams": 1, "suppress_tokens": [tokenizer.eos_token_id], "n_best": None}
+    together, alone, by_engine = (
+        [candidate.tokens for [candidate] in found]
+        for found in (
+            translate_n_best(texts, model, tokenizer, **options),
+            (candidates for text in texts for candidates in translate_n_best([text], model, tokenizer, **options)),
+            translate_n_best(texts, engine, tokenizer, **options),
+        )
+    )
+    assert together == alone == by_engine
+    assert [len(tokens) - 1 for tokens in together] == limits
+    assert not reasons
 
 
 @pytest.mark.parametrize(("early_stopping", "patience"), [(True, 1), (False, 2)])

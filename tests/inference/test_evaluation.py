@@ -3,6 +3,7 @@
 import json
 import pickle
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -87,9 +88,12 @@ def test_variants_of_bleu(variant, language, options, texts, case_and_tokens, tm
 
 
 def test_invalid_variants(tmp_path, capsys):
-    for variant, language in (("moses-lowercased", None), ("cased", "de")):
-        with pytest.raises(ValueError, match=f"language must be given with .* only, got {language!r}"):
-            score_variant(TEXTS, OTHERS, variant, language)
+    with pytest.raises(ValueError, match="language must be given with variant 'moses-lowercased', got None"):
+        score_variant(TEXTS, OTHERS, "moses-lowercased")
+    for variant, options in (("tokenized", {"language": "de"}), ("moses-lowercased", {"tokenize": "zh"})):
+        [(name, value)] = options.items()
+        with pytest.raises(ValueError, match=f"{name} must be None with variant {variant!r}, got {value!r}"):
+            score_variant(TEXTS, OTHERS, variant, **{"language": "de", **options})
     with pytest.raises(ValueError, match=r"variant must be one of cased, .*, got 'multi-bleu'"):
         score_variant(TEXTS, OTHERS, "multi-bleu")
     (tmp_path / "a").write_text("x\ny\n")
@@ -100,6 +104,90 @@ def test_invalid_variants(tmp_path, capsys):
     for missing in (["--variant=cased", *files[:2]], ["--variant=cased", *files[2:]], files):
         assert cli.main(["score", *missing]) == 2
         assert "must be given" in capsys.readouterr().err
+
+
+# Target languages without spaces between words
+
+CHINESE = ["男孩看见一个女孩。", "她吃了一个红色的苹果。"]
+OTHER_CHINESE = ["男孩看到一个女孩。", "她吃了一个红苹果。"]
+
+
+@pytest.mark.parametrize(
+    ("language", "tokenizers"),
+    [
+        ("zh", ["zh"]),
+        ("zh-TW", ["zh"]),
+        ("zho_Hans", ["zh"]),
+        ("yue", ["zh"]),
+        ("th", ["char"]),
+        ("km_KH", ["char"]),
+        ("ja", ["ja-mecab", "char"]),
+        ("jpn_Jpan", ["ja-mecab", "char"]),
+        ("ko", ["ko-mecab", "char"]),
+        ("de", ["13a"]),
+        ("kok", ["13a"]),
+    ],
+)
+def test_bleu_uses_the_tokenizer_of_the_language(language, tokenizers):
+    scores = score(OTHER_CHINESE, CHINESE, language=language, metrics="bleu")
+    assert any(f"tok:{tokenizer}" in scores["bleu"]["signature"] for tokenizer in tokenizers)
+    assert score(OTHER_CHINESE, CHINESE, language=language, tokenize="intl")["bleu"]["signature"].count("tok:intl")
+
+
+@pytest.mark.parametrize(
+    ("texts", "options", "warns"),
+    [
+        (CHINESE, {}, True),
+        (["ฉันเห็นเด็กผู้หญิง"], {}, True),
+        (["私は少女を見る。"], {}, True),
+        (CHINESE, {"language": "zh"}, False),
+        (CHINESE, {"tokenize": "char"}, False),
+        (["나는 소녀를 본다."], {}, False),
+        (["The word 苹果 is Chinese."], {}, False),
+    ],
+)
+def test_a_warning_names_texts_without_spaces(texts, options, warns):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        score(texts, texts, **options)
+    assert ["without spaces between words" in str(warning.message) for warning in caught] == [True] * warns
+
+
+@pytest.mark.parametrize("tagged", [True, False])
+def test_metrics_in_training_use_the_language_of_the_labels(tagged):
+    languages = {"languages": ["zh", "en"]} if tagged else {}
+    tokenizer = RandomTransformerTokenizer.train(CHINESE, vocab_size=300, **languages)
+    if tagged:
+        tokenizer.src_lang, tokenizer.tgt_lang = "zh", "zh"
+    options = {} if tagged else {"tokenize": "zh"}
+    labels = tokenizer(text_target=CHINESE)["input_ids"]
+    generated = tokenizer(text_target=OTHER_CHINESE)["input_ids"]
+    if tagged:
+        tokenizer.tgt_lang = "en"
+    result = translation_metrics(tokenizer, **options)(EvalPrediction(generated, labels))
+    assert result["bleu"] == sacrebleu.BLEU(tokenize="zh").corpus_score(OTHER_CHINESE, [CHINESE]).score > 20
+
+
+def test_several_reference_files_and_a_tokenizer_in_the_command(tmp_path, capsys):
+    for name, lines in {
+        "input": OTHER_CHINESE,
+        "first": CHINESE,
+        "second": OTHER_CHINESE,
+        "short": CHINESE[:1],
+    }.items():
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+    files = {name: str(tmp_path / name) for name in ("input", "first", "second", "short")}
+    variant = ["score", "--variant=cased", "--input", files["input"], "--target_file", files["first"]]
+    for option in ("--target_lang=zh", "--tokenize=zh"):
+        assert cli.main([*variant, files["second"], option]) == 0
+        assert capsys.readouterr().out.startswith("bleu 100.00 nrefs:2|case:mixed|eff:no|tok:zh")
+    assert cli.main([*variant, files["short"]]) == 2
+    assert "--target_file must be files with the same number of lines, got 2, 1." in capsys.readouterr().err
+    compare = ["score", "--compare", files["first"], files["input"], "--target_file", files["first"], files["second"]]
+    assert cli.main([*compare, "--target_lang=zh"]) == 0
+    out = capsys.readouterr().out
+    assert "nrefs:2" in out
+    assert "tok:zh" in out
 
 
 # The interface of evaluate

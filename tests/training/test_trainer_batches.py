@@ -10,9 +10,11 @@ from datasets import Dataset
 
 from modeling_random_transformer.data import DatasetText, TokenBudgetStream
 from modeling_random_transformer.export.dispatch import CTranslate2Engine
-from modeling_random_transformer.inference import longest_target
-from modeling_random_transformer.training import TranslationTrainer
-from tests.helpers.trainer import new_trainer, pairs
+from modeling_random_transformer.inference import longest_target, translate
+from modeling_random_transformer.pipeline_random_transformer import Seq2SeqPipeline
+from modeling_random_transformer.training import TranslationTrainer, TranslationTrainingArguments
+from tests.helpers.models import tiny_model
+from tests.helpers.trainer import VOCAB_SIZE, new_trainer, pairs
 
 
 def test_predictions_are_in_the_order_of_the_data_set(tmp_path):
@@ -138,3 +140,72 @@ def test_bpe_dropout_with_data_that_was_prepared_without_it_raises(streamed, mes
         trainer.train_dataset = TokenBudgetStream(corpus, trainer.processing_class, max_tokens=90)
     with pytest.raises(ValueError, match=message):
         trainer.train()
+
+
+def test_predictions_need_no_references(tmp_path):
+    rows = pairs(5)
+    trainer = new_trainer(tmp_path, eval_dataset=rows)
+    expected = trainer.predict(rows)
+    output = trainer.predict(rows.select_columns(["input_ids"]))
+    assert output.predictions.tolist() == expected.predictions.tolist()
+    assert output.label_ids is None
+    assert "test_loss" not in output.metrics
+    trainer.predict(rows.select_columns(["input_ids"]).to_list(), num_beams=1)
+
+
+def test_model_init_makes_the_model_of_every_training(tmp_path):
+    made = []
+
+    def model_init():
+        made.append(tiny_model(vocab_size=VOCAB_SIZE))
+        return made[-1]
+
+    options = {"max_steps": 2, "save_steps": 2, "warmup_steps": 1, "report_to": "none", "use_cpu": True}
+    args = TranslationTrainingArguments(str(tmp_path), disable_tqdm=True, **options)
+    shared = {"args": args, "train_dataset": pairs(8), "processing_class": new_trainer(tmp_path).processing_class}
+    trainer = TranslationTrainer(model_init=model_init, **shared)
+    for count in (3, 4):  # one for the learning rate, one for the trainer
+        trainer.train()
+        assert len(made) == count
+        assert trainer.model is made[-1]
+    with pytest.raises(ValueError, match="one of model and model_init must be given, got neither"):
+        TranslationTrainer(**shared)
+
+
+# Options of a saved generation config
+
+SAVED_OPTIONS = [
+    {"num_beams": 4, "num_return_sequences": 2},
+    {"return_dict_in_generate": True, "output_scores": True},
+    {"do_sample": True, "temperature": 5.0},
+    {"max_new_tokens": 2},
+]
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+@pytest.mark.parametrize("saved", SAVED_OPTIONS, ids=str)
+def test_saved_options_of_outputs_have_no_effect(saved, num_beams, tmp_path):
+    """Evaluation and translation compute the same search, with one translation per source."""
+    rows = pairs(5)
+    trainer = new_trainer(tmp_path, eval_dataset=rows, num_beams=num_beams)
+    expected = trainer.predict(rows).predictions.tolist()
+    texts = ["a b", "c", "d d a"]
+    search = {"num_beams": num_beams, "length_penalty": 0.6}
+    translations = translate(texts, trainer.model, trainer.processing_class, **search)
+    trainer.model.generation_config.update(**saved)
+    before = trainer.model.generation_config.to_dict()
+    trainer.evaluate()
+    strip = [[[token for token in row if token > 0] for row in table] for table in (expected, trainer.seen.predictions)]
+    assert strip[0] == strip[1]
+    assert trainer.model.generation_config.to_dict() == before
+    assert translate(texts, trainer.model, trainer.processing_class, **search) == translations
+    pipe = Seq2SeqPipeline(trainer.model, trainer.processing_class, do_sample=False, max_batch_tokens=90, **search)
+    assert [answer["generated_text"] for answer in pipe(texts)] == translations
+
+
+@pytest.mark.parametrize("option", [{"num_return_sequences": 2}, {"return_dict_in_generate": True}], ids=str)
+def test_options_that_change_the_outputs_of_an_evaluation_raise(option, tmp_path):
+    trainer = new_trainer(tmp_path, eval_dataset=pairs(3))
+    [name] = option
+    with pytest.raises(ValueError, match=f"{name} must be .* in evaluate and predict, got {option[name]}"):
+        trainer.predict(trainer.eval_dataset, **option)
