@@ -725,7 +725,9 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         if kwargs.get("max_new_tokens") is not None:
             kwargs.setdefault("max_length", None)  # replaces the one of the saved generation config without a warning
         outputs = super().generate(*args, **kwargs)
-        self._pad_after_end(getattr(outputs, "sequences", outputs), **kwargs)
+        sequences = getattr(outputs, "sequences", outputs)
+        if isinstance(sequences, Tensor):  # a decoding loop of the caller may return anything
+            self._pad_after_end(sequences, **kwargs)
         if isinstance(outputs, ModelOutput) and isinstance(cache := cache_of(outputs), EncoderDecoderCache):
             outputs[CACHE_NAME] = standard_cache(cache)
         return outputs

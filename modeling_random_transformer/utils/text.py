@@ -4,12 +4,12 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-LINE_BREAK = re.compile(r"\r\n|\r|\n")
+NOT_IN_LINES = re.compile(r"\r\n|[\r\n\0]")
 
 
 def one_line(text: str) -> str:
-    """Replace each line break (`\\n`, `\\r` or `\\r\\n`) by a space."""
-    return LINE_BREAK.sub(" ", text) if "\n" in text or "\r" in text else text
+    """Replace each line break (`\\n`, `\\r` or `\\r\\n`) and each NUL character by a space."""
+    return NOT_IN_LINES.sub(" ", text)
 
 
 def encode_lines(texts: Iterable[str]) -> Iterator[bytes]:

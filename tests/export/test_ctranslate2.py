@@ -171,12 +171,15 @@ def test_language_of_the_target(tmp_path):
 def test_code_of_the_guide_for_several_languages(tmp_path, monkeypatch):
     """The exported options are passed to `translate_batch`, of which the tag of the target language is one."""
     model, tokenizer = multilingual_translator(src_lang="en")
-    model.generation_config.update(forced_bos_token_id=tokenizer.get_lang_id("fr"), min_new_tokens=4)
+    model.generation_config.update(
+        forced_bos_token_id=tokenizer.get_lang_id("fr"), min_new_tokens=4, length_penalty=0.6
+    )
     export_model(model, tokenizer, tmp_path / "served")
     (code,) = re.findall(r"^```python\n(import json\n.+?)^```$", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
     namespace = {"sentences": TEXTS}
     monkeypatch.chdir(tmp_path)
-    exec(code, namespace)
+    assert "patience=2, " in code  # with which the random model has other translations
+    exec(code.replace("patience=2, ", ""), namespace)
     assert namespace["translations"] == own_translations(model, tokenizer, 4, limit=128)
 
 
