@@ -19,7 +19,7 @@ from typing import Any
 from ..augmentation.back_translation import BackTranslationOptions, back_translate
 from ..inputs_random_transformer import drop_none
 from ..utils.distributed import call_on_main_process
-from .command_line import InferenceArguments, Parser, existing_file
+from .command_line import InferenceArguments, Parser, check_new_outputs, existing_file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +32,10 @@ class Arguments(BackTranslationOptions, InferenceArguments):
         output_target: file of their targets to write
         num_beams: beam size (default: 4)
         temperature: temperature of --method sampling (default: 1)
+        overwrite: replace outputs that exist
+
+    Raises:
+        ValueError: an output exists.
     """
 
     input: Path = field(metadata={"type": existing_file})
@@ -39,6 +43,11 @@ class Arguments(BackTranslationOptions, InferenceArguments):
     output_target: Path
     num_beams: int | None = None
     temperature: float | None = None
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_new_outputs(self.overwrite, output_source=self.output_source, output_target=self.output_target)
 
 
 def run(program: str, argv: Sequence[str]) -> None:

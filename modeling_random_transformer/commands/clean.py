@@ -18,7 +18,7 @@ from typing import Any
 from ..data.cleaning import clean_files
 from ..data.filters import CleaningOptions
 from ..data.sources import ParallelText
-from .command_line import Parser, existing_file, positive_integer
+from .command_line import Parser, check_new_outputs, existing_file, positive_integer
 
 
 def numbers(text: str) -> tuple[int, ...]:
@@ -43,6 +43,7 @@ class Arguments(CleaningOptions):
         report: JSON file of the report
         split: pairs of a validation and a test set, such as 1000,1000, which are written beside the outputs, such as
             clean.validation.tsv, and share no text with the other pairs
+        overwrite: replace outputs that exist
 
     Raises:
         ValueError: arguments contradict each other.
@@ -59,6 +60,7 @@ class Arguments(CleaningOptions):
     rejected: Path | None = None
     report: Path | None = None
     split: Sequence[int] = field(default=(), metadata={"type": numbers, "nargs": None, "metavar": "N,N"})
+    overwrite: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -66,6 +68,8 @@ class Arguments(CleaningOptions):
             given = [name for name in (one, *pair) if getattr(self, name)]
             if given not in ([one], pair):
                 raise ValueError(f"--{one}, or --{pair[0]} and --{pair[1]}, must be given, got {given or 'none'}.")
+        outputs = ("output", "output_source", "output_target", "rejected", "report")
+        check_new_outputs(self.overwrite, **{name: getattr(self, name) for name in outputs})
 
 
 def run(program: str, argv: Sequence[str]) -> None:

@@ -178,6 +178,24 @@ def format_error(error: Exception) -> str:
 # Output
 
 
+def check_new_outputs(overwrite: bool, **outputs: Path | None) -> None:
+    """Check that a command does not replace a file that it did not write, such as the references of a test set.
+
+    Args:
+        overwrite: whether outputs may be replaced.
+        **outputs: files by the names of their arguments.
+
+    Raises:
+        ValueError: an output exists and is not empty, and no interrupted job resumes.
+    """
+    for name, path in outputs.items():
+        if overwrite or path is None or path == STANDARD or not path.is_file() or not path.stat().st_size:
+            continue
+        job_folders = [path.with_name(f"{path.name}{suffix}") for suffix in (".parts", ".work")]
+        if not any(folder.is_dir() for folder in job_folders):
+            raise ValueError(f"--{name} must be a new file without --overwrite, got {str(path)!r}, which exists.")
+
+
 def write_output(path: Path, lines: Iterable[bytes]) -> None:
     """Write lines to the value of --output: to a file, atomically, or each at once to standard output."""
     if not is_standard_stream(path):

@@ -38,7 +38,7 @@ from ..inputs_random_transformer import drop_none, name_lines_in_errors
 from ..utils.atomic_files import write_atomically
 from ..utils.compressed_files import check_output, stream_name
 from ..utils.text import encode_lines
-from .command_line import MODEL, STANDARD, InferenceArguments, Parser, existing_file, write_output
+from .command_line import MODEL, STANDARD, InferenceArguments, Parser, check_new_outputs, existing_file, write_output
 
 FILES = ("source_file", "target_file", "train_source_file", "train_target_file")
 
@@ -64,6 +64,7 @@ class Arguments(InferenceArguments):
         input: translations, for --variant
         tokenize: sacreBLEU's tokenizer, for --compare and --variant (default: that of --target_lang, or 13a)
         report: HTML file to write instead
+        overwrite: replace an output that exists
         train_source_file: training sources, or both sides in one file, for --report
         train_target_file: training targets
 
@@ -86,6 +87,7 @@ class Arguments(InferenceArguments):
     input: Path | None = field(default=None, metadata={"type": existing_file})
     tokenize: str | None = None
     report: Path | None = None
+    overwrite: bool = False
     train_source_file: Path | None = field(default=None, metadata={"type": existing_file})
     train_target_file: Path | None = field(default=None, metadata={"type": existing_file})
 
@@ -110,6 +112,7 @@ class Arguments(InferenceArguments):
         inputs = {name: self.file(name) for name in FILES}
         check_output("--output", self.output, **inputs)
         check_output("--report", self.report or STANDARD, **inputs)
+        check_new_outputs(self.overwrite, output=self.output, report=self.report)
 
     def file(self, name: str) -> Any:
         """The file of an argument, of several the first."""

@@ -36,7 +36,15 @@ from ..inputs_random_transformer import name_lines_in_errors
 from ..utils.compressed_files import check_output, check_plain_text, open_binary, stream_name
 from ..utils.errors import reraise_as_value_error
 from ..utils.text import encode_lines
-from .command_line import STANDARD, EngineArguments, InferenceArguments, Parser, existing_file, write_output
+from .command_line import (
+    STANDARD,
+    EngineArguments,
+    InferenceArguments,
+    Parser,
+    check_new_outputs,
+    existing_file,
+    write_output,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +72,7 @@ class Arguments(EngineArguments, InferenceArguments):
         split_sentences: translate each line sentence by sentence, for a model that is trained on sentences;
             --source_lang determines the abbreviations, by default English ones
         glossary: TSV file of source phrases and the target phrases that translations must contain
+        overwrite: replace an output that exists
 
     Raises:
         ValueError: arguments contradict each other, or a line of the glossary is malformed.
@@ -85,6 +94,7 @@ class Arguments(EngineArguments, InferenceArguments):
     format: str = field(default="text", metadata={"choices": ("text", "html")})
     split_sentences: bool = False
     glossary: Path | None = field(default=None, metadata={"type": existing_file})
+    overwrite: bool = False
 
     def __post_init__(self) -> None:
         if self.sentences and self.input != STANDARD:
@@ -99,6 +109,7 @@ class Arguments(EngineArguments, InferenceArguments):
         check_plain_text("--input", self.input)
         check_plain_text("--prefix_file", self.prefix_file)
         check_output("--output", self.output, input=self.input, prefix_file=self.prefix_file, glossary=self.glossary)
+        check_new_outputs(self.overwrite, output=self.output)
         TranslationOptions.from_kwargs(**self.options)
 
     @cached_property

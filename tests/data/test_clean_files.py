@@ -197,12 +197,12 @@ def test_command_with_standard_streams(monkeypatch, capsysbinary):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--train_file train.tsv --output train.tsv", "output must differ from source, got"),
+        ("--overwrite --train_file train.tsv --output train.tsv", "output must differ from source, got"),
         ("--train_file train.tsv --output - --rejected -", "outputs must differ from each other, got -, -."),
         ("--train_file train.tsv --output no/b.tsv", "output must be a file, new or not, in a folder that exists, got"),
         ("--train_file train.tsv --output b.parquet", "output must be a .tsv or .jsonl file, or output and"),
         ("--train_file train.tsv --output b.tsv --source_key de", "keys must be columns of train.tsv, a dog, ein Hund"),
-        ("--train_file train.tsv --output old.tsv --source_key 1 --target_key 5",
+        ("--train_file train.tsv --overwrite --output old.tsv --source_key 1 --target_key 5",
          "train.tsv must have a pair to keep, got 8 pairs: 8 without exactly one source and one target."),
         ("--train_file a.tsv --output b.tsv", "argument --train_file: must be a file that exists, got 'a.tsv'."),
         ("--output b.tsv", "--train_file, or --source_file and --target_file, must be given, got none."),
@@ -218,7 +218,10 @@ def test_command_with_standard_streams(monkeypatch, capsysbinary):
         ("--train_file train.tsv --output o.tsv --exclude -", "exclude must be a file, got '-'"),
         ("--train_file train.tsv --output o.tsv --exclude train.tsv",
          "train.tsv must have a source and a target on each line, but line 5 has not."),
-        ("--train_file train.tsv --output old.tsv --exclude old.tsv", "output must differ from exclude 1, got"),
+        (
+            "--train_file train.tsv --overwrite --output old.tsv --exclude old.tsv",
+            "output must differ from exclude 1, got",
+        ),
         ("--train_file train.tsv --output o.tsv --exclude_side a", "exclude_side must be one of source, target,"),
     ],
 )  # fmt: skip
