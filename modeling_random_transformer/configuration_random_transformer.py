@@ -7,11 +7,12 @@
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import fields
+from difflib import get_close_matches
 from os import PathLike
 from typing import Any, TypeGuard
 
 import torch
-from transformers import PretrainedConfig
+from transformers import GenerationConfig, PretrainedConfig
 from transformers.activations import ACT2FN
 from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
 
@@ -74,9 +75,12 @@ class RandomTransformerConfig(PretrainedConfig):
 
     The aliases in `attribute_map`, such as `hidden_size` for `d_model`, may be used instead of a field's name.
 
+    Unknown fields of saved configurations become attributes. Unknown arguments are errors, since they are probably
+    misspelled; `attributes={"name": value}` sets other attributes.
+
     Raises:
         ValueError: a value is not allowed, or a field and its alias have different values; the message names the field,
-            the value and what is allowed.
+            the value and what is allowed. Or an argument is not a field; the message has the name of a similar one.
     """
 
     model_type = "random_transformer"
@@ -154,10 +158,17 @@ class RandomTransformerConfig(PretrainedConfig):
         cls._without_aliases(values)
         return super().__new__(cls)
 
-    def __post_init__(self, custom_pipelines: dict[str, Any] | None = None, **kwargs: Any) -> None:
+    def __post_init__(
+        self, custom_pipelines: dict[str, Any] | None = None, attributes: dict[str, Any] | None = None, **kwargs: Any
+    ) -> None:
         for alias, name in self.attribute_map.items():
             if alias in kwargs:  # before validation and before other fields are derived from it
                 setattr(self, name, kwargs.pop(alias))
+        for name in kwargs:
+            if name not in NAMES_OF_TRANSFORMERS and not name.startswith("_"):
+                similar = did_you_mean(name, [*self.attribute_map, *vars(type(self))["__annotations__"]])
+                raise ValueError(f"arguments must be fields of the configuration, got {name!r}.{similar}")
+        kwargs |= attributes or {}
         _check({"custom_pipelines": custom_pipelines, **kwargs})
         if not __name__.startswith(TRANSFORMERS_DYNAMIC_MODULE_NAME):
             # The package registers these pipelines, so a folder's code is not needed for them.
@@ -178,6 +189,10 @@ class RandomTransformerConfig(PretrainedConfig):
         Overrides may use aliases. They are validated together with the other values. A field with its derived value
         is derived again.
         """
+        known = {*(entry.name for entry in fields(cls)), *cls.attribute_map, *NAMES_OF_TRANSFORMERS}
+        attributes = {name: value for name, value in config_dict.items() if name not in known}
+        config_dict = {name: value for name, value in config_dict.items() if name in known}
+        config_dict["attributes"] = attributes
         model_fields = {entry.name for entry in fields(cls)} - {entry.name for entry in fields(PretrainedConfig)}
         kwargs = cls._without_aliases(kwargs)
         overrides = {name: kwargs.pop(name) for name in model_fields & kwargs.keys()}
@@ -224,7 +239,7 @@ class RandomTransformerConfig(PretrainedConfig):
             **overrides: fields that differ from the preset.
 
         Raises:
-            ValueError: the preset does not exist.
+            ValueError: the preset or a field does not exist.
         """
         if name not in PRESETS:
             raise ValueError(f"preset must be one of {_format_names(PRESETS)}, got {name!r}.")
@@ -250,6 +265,11 @@ class RandomTransformerConfig(PretrainedConfig):
             for token_id in value if several else [value]:
                 if token_id is not None and not (is_int(token_id) and 0 <= token_id < self.vocab_size):
                     raise ValueError(f"{field} must be None or an id, 0 to {self.vocab_size - 1}, got {value!r}.")
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """A question after an error about an unknown name, if one of these names is similar; otherwise `""`."""
+    return "".join(f" Did you mean {similar}?" for similar in get_close_matches(name, names, n=1))
 
 
 def _width_of_heads(config: RandomTransformerConfig) -> int:
@@ -347,6 +367,16 @@ RULES: dict[str, Rule] = {
     "layer_types": _optional(
         ("a list of 'full_attention'", lambda value: _are_strings(value) and set(value) <= {"full_attention"})
     ),
+}
+
+
+# Arguments of all configurations of transformers, and settings of generation, which old saved configurations contain.
+NAMES_OF_TRANSFORMERS = {
+    *RULES,
+    *(entry.name for entry in fields(PretrainedConfig)),
+    *(name for name, value in vars(PretrainedConfig).items() if isinstance(value, property)),
+    *vars(GenerationConfig()),
+    *("auto_map", "experts_implementation", "model_type", "per_layer_config", "quantization_config"),
 }
 
 

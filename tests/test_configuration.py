@@ -2,6 +2,8 @@
 
 import copy
 import json
+import re
+from functools import partial
 
 import pytest
 import torch
@@ -84,6 +86,36 @@ def test_preset_with_overrides():
     assert RandomTransformerConfig.from_preset("tiny", hidden_size=64).d_k == 16
     with pytest.raises(ValueError, match=r"preset must be one of 'base'.* got 'huge'"):
         RandomTransformerConfig.from_preset("huge")
+
+
+@pytest.mark.parametrize(
+    ("name", "similar"),
+    [("dmodel", "d_model"), ("n_layers", "encoder_layers"), ("hiden_size", "hidden_size"), ("n_heads", "num_heads")],
+)
+@pytest.mark.parametrize("create", [RandomTransformerConfig, partial(RandomTransformerConfig.from_preset, "tiny")])
+def test_unknown_fields_raise(create, name, similar):
+    message = f"arguments must be fields of the configuration, got {name!r}. Did you mean {similar}?"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        create(**{name: 2})
+    with pytest.raises(ValueError, match=r"fields of the configuration, got 'xyz'\.$"):
+        create(xyz=2)
+
+
+def test_unknown_fields_of_saved_configurations_are_attributes(tmp_path):
+    RandomTransformerConfig(attributes={"comment": "small", "n_heads": 3}).save_pretrained(tmp_path)
+    config = AutoConfig.from_pretrained(tmp_path, comment="large", d_model=64)
+    assert (config.comment, config.n_heads, config.num_heads, config.d_model) == ("large", 3, 8, 64)
+    assert RandomTransformerConfig.from_dict(config.to_dict()) == config
+    assert copy.deepcopy(config) == config
+    assert not hasattr(config, "attributes")
+
+
+def test_arguments_of_transformers_are_known(tmp_path):
+    config = RandomTransformerConfig(num_labels=3, torch_dtype="float16", attn_implementation="eager")
+    assert (config.num_labels, config.dtype) == (3, torch.float16)
+    config.save_pretrained(tmp_path)
+    saved = json.loads((tmp_path / "config.json").read_bytes())
+    assert RandomTransformerConfig(**saved).to_dict() == RandomTransformerConfig.from_pretrained(tmp_path).to_dict()
 
 
 SIZES = ("encoder_layers", "decoder_layers", "d_model", "d_ff", "num_heads", "d_k", "d_v", "dropout", "norm_order")

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from transformers.hf_argparser import HfArg
 
-from ..configuration_random_transformer import RandomTransformerConfig
+from ..configuration_random_transformer import RandomTransformerConfig, did_you_mean
 from ..data.sources import Corpus, DatasetText, ParallelText, load_split
 from ..inputs_random_transformer import LanguageTags, check_positive
 from ..tokenization_random_transformer import LANGUAGE_CODE
@@ -277,7 +277,7 @@ def parse_overrides(text: str) -> dict[str, Any]:
     """Parse `"d_model=256,norm_order=pre"` into `{"d_model": 256, "norm_order": "pre"}`.
 
     Raises:
-        ValueError: a part has no `=` or does not name a field of the configuration.
+        ValueError: a part has no `=` or does not name a field of the configuration; the message has a similar name.
     """
     types = {entry.name: entry.type for entry in fields(RandomTransformerConfig)}
     overrides = {}
@@ -285,7 +285,8 @@ def parse_overrides(text: str) -> dict[str, Any]:
         name, equals, value = part.partition("=")
         name, value = name.strip(), value.strip()
         if not equals or name not in types:
-            raise ValueError(f"config_overrides must be like 'd_model=256,dropout=0.2', got {part!r}.")
+            similar = did_you_mean(name, types)
+            raise ValueError(f"config_overrides must be like 'd_model=256,dropout=0.2', got {part!r}.{similar}")
         overrides[name] = value
         if types[name] is not str:  # position_embedding may be "none"
             with suppress(ValueError, SyntaxError):
