@@ -164,3 +164,30 @@ def test_an_interruption_of_the_imports_is_one_line(module, status, tmp_path):
     done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False)
     assert done.returncode == status
     assert done.stderr == ("random-transformer: error: interrupted.\n" if status else "")
+
+
+@pytest.mark.parametrize(
+    ("command", "similar"),
+    [
+        ("train --sorce_file a --target_file b --output_dir c", "--sorce_file. Did you mean --source_file?"),
+        ("train --source-fil=a", "--source-fil. Did you mean --source-file?"),
+        ("distill --teachr a", "--teachr. Did you mean --teacher?"),
+        ("translate --modle a text", "--modle. Did you mean --model?"),
+        ("clean --ouput a.tsv", "--ouput. Did you mean --output?"),
+        ("score --xyz", "--xyz."),
+        ("export folder --enginee onnx", "--enginee. Did you mean --engine?"),
+        ("convert torch model.pt --num_head 4", "--num_head. Did you mean --num_heads?"),
+    ],
+)
+def test_a_misspelled_flag_is_the_first_error(command, similar, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(command.split())
+    assert exit_.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(f"error: arguments must be among those of --help, got {similar}")
+
+
+def test_texts_that_begin_with_dashes_are_arguments_after_two_dashes():
+    parser = Parser("program")
+    parser.add_argument("texts", nargs="*")
+    assert parser.parse_args(["--", "--hello"]).texts == ["--hello"]

@@ -9,13 +9,14 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, field, fields
+from itertools import takewhile
 from pathlib import Path
 from types import NoneType
 from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
 
 from transformers import HfArgumentParser
 
-from ..configuration_random_transformer import RandomTransformerConfig
+from ..configuration_random_transformer import RandomTransformerConfig, did_you_mean
 from ..inputs_random_transformer import CHUNK_SIZE, drop_none
 from ..utils import DTYPES, ENGINES, read_json
 from ..utils.compressed_files import STANDARD_STREAM, is_readable, is_standard_stream, write_binary
@@ -46,11 +47,12 @@ class Parser(HfArgumentParser):
     """
 
     def __init__(self, program: str, description: str | None = None, options: Any = (), hidden: Collection[str] = ()):
-        self.hidden = hidden  # before arguments are added
+        self.hidden, self.flags = hidden, set[str]()  # before arguments are added
         settings = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
         super().__init__(options, prog=program, description=description, **settings)
 
     def add_argument(self, *names: str, **settings: Any) -> argparse.Action:
+        self.flags.update(names)
         text, is_shown = settings.get("help"), settings.get("default") not in (None, False, "", [], argparse.SUPPRESS)
         if text and is_shown and not re.search(r"\((the )?default", text):
             settings["help"] = f"{text} (default: %(default)s)"
@@ -94,6 +96,15 @@ class Parser(HfArgumentParser):
         """
         self.add_options(options)
         return options(**vars(self.parse_intermixed_args(argv)))
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Parse the arguments of all ways to call the parser; a flag that does not exist is the first error."""
+        args = sys.argv[1:] if args is None else [*args]
+        for argument in takewhile(lambda argument: argument != "--", args):
+            name = argument.partition("=")[0]
+            if name.startswith("--") and " " not in name and name not in self.flags:
+                self.error(f"arguments must be among those of --help, got {name}.{did_you_mean(name, self.flags)}")
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         print_error(self.prog, message)

@@ -426,7 +426,10 @@ def test_a_dry_run_estimates_every_stage_and_writes_nothing(folder, monkeypatch,
         ),
         ({"name": "a", "reverse": True}, "stages must end with one that trains a model from source to target."),
         ({"name": "a", "max_steps": "many"}, "invalid int value: 'many'"),
-        ({"name": "a", "max_stepps": 2}, "arguments must be among those of --help, got --max_stepps 2."),
+        (
+            {"name": "a", "max_stepps": 2},
+            "arguments must be among those of --help, got --max_stepps. Did you mean --max_steps?",
+        ),
         ({"name": "a", "kind": "back_translate", "uses": "first", "method": "magic"}, "method must be one of"),
         ({"name": "a", "kind": "back_translate", "uses": "first", "dtype": "int9"}, "dtype must be one of"),
         (

@@ -252,7 +252,7 @@ class TestErrors:
             ("--output missing/out", "--output must be a file, new or not, in a folder that exists, got 'missing/out'"),
             ("--model missing a", "--model must contain a model and its tokenizer, got missing:"),
             ("--dtype float8", "argument --dtype: invalid choice: 'float8' (choose from"),
-            ("--beams=2", "unrecognized arguments: --beams=2"),
+            ("--beams=2", "arguments must be among those of --help, got --beams."),
             ("--device nonsense a", "device must be an available device, got nonsense:"),
             (f"boy {os.fsdecode(bytes([255]))}", "index 1: texts must be Unicode, got"),
         ],

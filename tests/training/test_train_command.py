@@ -17,7 +17,7 @@ from tests.helpers.training import flags, parse_command, validation
         ("max_steps: many", "invalid int value: 'many'"),
         ("bf16: perhaps", "argument --bf16"),
         ("num_train_epochs: 2", "num_train_epochs must be unset unless max_steps is -1"),
-        ("max_stepps: 4", "arguments must be among those of --help, got --max_stepps 4"),
+        ("max_stepps: 4", "arguments must be among those of --help, got --max_stepps. Did you mean --max_steps?"),
     ],
 )
 def test_an_invalid_recipe_is_reported_in_one_line(text, message, corpus, capsys):
