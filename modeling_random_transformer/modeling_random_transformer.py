@@ -96,7 +96,7 @@ class RandomTransformerPreTrainedModel(PreTrainedModel):
         elif isinstance(module, nn.LayerNorm):
             init.ones_(module.weight)
         elif isinstance(module, SinusoidalPositions):
-            module.fill()
+            module.reset_parameters()
         if getattr(module, "bias", None) is not None:
             init.zeros_(module.bias)
 
@@ -121,6 +121,20 @@ class RandomTransformerPreTrainedModel(PreTrainedModel):
         if isinstance(self.get_output_embeddings(), Int8Linear):
             keys.pop("lm_head.weight", None)
         return keys
+
+    def _apply(self, *args: Any, **kwargs: Any) -> "RandomTransformerPreTrainedModel":  # of .to(), .to_empty() …
+        was_meta = self.device.type == "meta"
+        super()._apply(*args, **kwargs)
+        if was_meta:  # to_empty() has replaced a tied parameter at each place by another one
+            self.tie_weights()
+        return self
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """Load weights. `assign=True` replaces tied parameters one by one, so equal ones are tied again."""
+        result = super().load_state_dict(state_dict, strict=strict, assign=assign)
+        if assign:
+            self.tie_weights(missing_keys=set(result.missing_keys))
+        return result
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
         """Source and target have one vocabulary, so a decoder with its own embedding is resized too."""
@@ -189,7 +203,7 @@ class SinusoidalPositions(nn.Module):
         self.config = config
         table = torch.empty(config.max_position_embeddings, config.d_model, dtype=torch.float32)
         self.register_buffer("table", table, persistent=False)
-        self.fill()
+        self.reset_parameters()
 
     def forward(self, positions: Tensor, longest: int | None) -> Tensor:
         """Encodings of these indices of a sequence, `[…, length]` → `[…, length, d_model]`.
@@ -197,7 +211,7 @@ class SinusoidalPositions(nn.Module):
         `longest` is a sequence length that includes all of them, `None` if it is only known on the device.
         """
         # The comparison would specialize a graph.
-        if longest is not None and not is_transformed() and longest <= len(self.table):
+        if longest is not None and not is_transformed() and longest <= len(self.table) and not self.table.is_meta:
             return nn.functional.embedding(positions, self.table)
         return self.encode(positions)
 
@@ -205,15 +219,19 @@ class SinusoidalPositions(nn.Module):
         """Encodings of the tokens at these indices of a sequence: `[length]` → `[length, d_model]`."""
         return sinusoids(indices + self.config.position_offset, self.config.d_model, self.config.sinusoid_layout)
 
-    def fill(self) -> None:
-        """Compute the table."""
+    def reset_parameters(self) -> None:
+        """Compute the table. PyTorch's loaders of models on the meta device call a method of this name."""
         init.copy_(self.table, self.encode(torch.arange(len(self.table), device=self.table.device)))
 
-    def _apply(self, *args: Any, **kwargs: Any) -> "SinusoidalPositions":  # of .to(), .half(), .float() …
-        dtype = self.table.dtype
+    def _apply(self, *args: Any, **kwargs: Any) -> "SinusoidalPositions":  # of .to(), .half(), .to_empty() …
+        table = self.table
         super()._apply(*args, **kwargs)
-        if self.table.dtype != dtype and not self.table.is_meta:  # from a table that may be rounded
-            self.fill()
+        if self.table.is_meta:
+            return self
+        rounded = self.table.dtype != table.dtype
+        # to_empty() returns uninitialized memory. An edited table that moves to another device keeps its values.
+        if rounded or table.is_meta or not torch.equal(table.to(self.table), self.table):
+            self.reset_parameters()
         return self
 
 

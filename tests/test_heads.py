@@ -1,8 +1,14 @@
 """Task heads: loading encoder-decoder checkpoints, losses, generation, positions and errors."""
 
+from collections import Counter
+
+import accelerate
 import pytest
 import torch
+import torch.distributed.checkpoint as distributed_checkpoint
 import transformers
+from safetensors.torch import load_file
+from torch.distributed.checkpoint.state_dict import set_model_state_dict
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss, pad
 
 import modeling_random_transformer as package
@@ -63,6 +69,76 @@ def test_encoder_decoder_checkpoint_loads_into_a_head(head, config, tmp_path):
     assert type(loaded) is head
     assert torch.equal(first_output(loaded), first_output(model))
     assert not loaded.config.is_encoder_decoder
+
+
+@pytest.fixture(params=MODEL_CLASSES.values())
+def saved(request, tmp_path):
+    """A model of each class, and its folder."""
+    model = getattr(package, request.param)(tiny_config(num_labels=3)).eval()
+    model.save_pretrained(tmp_path)
+    return model, tmp_path
+
+
+def assert_same_model(actual, expected):
+    """The same outputs, and the same ties."""
+    decoder = {"decoder_input_ids": BATCH["input_ids"]} if expected.config.is_encoder_decoder else {}
+    assert torch.equal(*(first_output(model, {**BATCH, **decoder}) for model in (actual, expected)))
+    counts = [
+        Counter(map(id, dict(model.named_parameters(remove_duplicate=False)).values())) for model in (actual, expected)
+    ]
+    assert sorted(counts[0].values()) == sorted(counts[1].values())
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+@pytest.mark.parametrize("assign", [False, True])
+@pytest.mark.parametrize("from_file", [False, True])
+def test_loading_into_an_empty_model(saved, from_file, assign, device):
+    """Sinusoids are not in the weights. Tied parameters, which a file has once, remain one parameter."""
+    model, folder = saved
+    weights = load_file(folder / "model.safetensors") if from_file else model.state_dict()
+    with torch.device(device):
+        loaded = type(model)(model.config).eval()
+    if not assign:
+        loaded.to_empty(device="cpu")
+    loaded.load_state_dict(weights, strict=not from_file, assign=assign)
+    assert_same_model(loaded, model)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_loading_a_distributed_checkpoint(saved):
+    model, folder = saved
+    distributed_checkpoint.save(model.state_dict(), checkpoint_id=folder / "distributed")
+    with torch.device("meta"):
+        loaded = type(model)(model.config).eval()
+    weights = loaded.to_empty(device="cpu").state_dict()
+    distributed_checkpoint.load(weights, checkpoint_id=folder / "distributed")
+    set_model_state_dict(loaded, weights)
+    assert_same_model(loaded, model)
+
+
+def test_loading_with_accelerate(saved):
+    model, folder = saved
+    with accelerate.init_empty_weights():
+        loaded = type(model)(model.config).eval()
+    loaded.tie_weights()  # as accelerate asks for
+    accelerate.load_checkpoint_and_dispatch(loaded, str(folder / "model.safetensors"), device_map={"": "cpu"})
+    assert_same_model(loaded, model)
+
+
+def test_edited_sinusoids_move_with_the_model():
+    table = tiny_model().model.encoder.embed_positions
+    table.table.zero_()
+    assert not table.to("cpu").share_memory().table.any()
+
+
+def test_assigned_weights_that_differ_are_not_tied():
+    """As after a deliberate change of the output layer."""
+    model = tiny_model()
+    weights = model.state_dict()
+    weights["lm_head.weight"] = weights["lm_head.weight"] + 1
+    model.load_state_dict(weights, assign=True)
+    assert torch.equal(model.lm_head.weight, weights["lm_head.weight"])
+    assert model.model.encoder.embed_tokens.weight is model.model.shared.weight
 
 
 def test_configuration_of_a_head_builds_the_full_model():
