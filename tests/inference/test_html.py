@@ -66,10 +66,10 @@ def test_cases_with_perfect_alignments(translator, tokenizer, monkeypatch):
 
 
 def test_cases_with_a_trained_model(quickstart_folder):
-    """Errors of the model count too."""
+    """Errors of the model count too. How many it has depends on the rounding of the CPU that trained it."""
     found = translate_html([source for source, _ in CASES], *load_translator(quickstart_folder))
     wrong = [(source, text) for (source, expected), text in zip(CASES, found, strict=True) if text != expected]
-    assert len(wrong) <= 5, wrong
+    assert len(wrong) <= len(CASES) // 5, wrong
 
 
 def test_sentences_without_elements_are_those_of_translate(translator, tokenizer):
