@@ -47,12 +47,11 @@ class Parser(HfArgumentParser):
     """
 
     def __init__(self, program: str, description: str | None = None, options: Any = (), hidden: Collection[str] = ()):
-        self.hidden, self.flags = hidden, set[str]()  # before arguments are added
+        self.hidden = hidden  # before arguments are added
         settings = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
         super().__init__(options, prog=program, description=description, **settings)
 
     def add_argument(self, *names: str, **settings: Any) -> argparse.Action:
-        self.flags.update(names)
         text, is_shown = settings.get("help"), settings.get("default") not in (None, False, "", [], argparse.SUPPRESS)
         if text and is_shown and not re.search(r"\((the )?default", text):
             settings["help"] = f"{text} (default: %(default)s)"
@@ -100,10 +99,11 @@ class Parser(HfArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Parse the arguments of all ways to call the parser; a flag that does not exist is the first error."""
         args = sys.argv[1:] if args is None else [*args]
+        flags = {flag for action in self._actions for flag in action.option_strings}  # also those of groups
         for argument in takewhile(lambda argument: argument != "--", args):
             name = argument.partition("=")[0]
-            if name.startswith("--") and " " not in name and name not in self.flags:
-                self.error(f"arguments must be among those of --help, got {name}.{did_you_mean(name, self.flags)}")
+            if name.startswith("--") and " " not in name and name not in flags:
+                self.error(f"arguments must be among those of --help, got {name}.{did_you_mean(name, flags)}")
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:

@@ -232,7 +232,7 @@ def test_the_command_writes_n_best_lists_with_prefixes(translator_folder, tmp_pa
     os.close(write)
     pipe = f"/dev/fd/{read}"
     for prefixes, output in (("prefixes.txt", "-"), ("prefixes.txt", out), ("prefixes.gz", "-"), (pipe, out)):
-        options = [*arguments, "--prefix_file", tmp_path / prefixes, "--output", output]
+        options = [*arguments, "--prefix_file", tmp_path / prefixes, "--output", output, "--overwrite"]
         assert cli.main(["translate", *map(str, options)]) == 0
         outputs.append(capsysbinary.readouterr().out if output == "-" else output.read_bytes())
     lines = outputs[0].decode().splitlines()
