@@ -730,6 +730,7 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
             self._pad_after_end(sequences, **kwargs)
         if isinstance(outputs, ModelOutput) and isinstance(cache := cache_of(outputs), EncoderDecoderCache):
             outputs[CACHE_NAME] = standard_cache(cache)
+            outputs[CACHE_NAME].is_of_beams = hasattr(outputs, "beam_indices")
         return outputs
 
     def _pad_after_end(self, sequences: Tensor, generation_config: Any = None, **kwargs: Any) -> None:
@@ -827,7 +828,17 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
     def _expand_inputs_for_generation(
         self, expand_size: int = 1, is_encoder_decoder: bool = False, input_ids: Tensor | None = None, **kwargs: Any
     ) -> tuple[Tensor | None, dict[str, Any]]:
-        """Repeat the target rows `expand_size` times. The source is not copied: its target rows share it."""
+        """Repeat the target rows `expand_size` times. The source is not copied: its target rows share it.
+
+        Raises:
+            ValueError: a cache of the caller has tokens, and the target cannot continue them.
+        """
+        cache = cache_of(kwargs)
+        if input_ids is not None and cache is not None and cache.get_seq_length() > 0:
+            mask = kwargs.get("decoder_attention_mask")
+            check_continued_target(input_ids, cache, mask, expand_size)
+            # With a mask of the same length, transformers removes the tokens that are in the cache.
+            kwargs["decoder_attention_mask"] = torch.ones_like(input_ids) if mask is None else mask
         sources: dict[str, Any] = {name: kwargs.pop(name, None) for name in ("encoder_outputs", "attention_mask")}
         input_ids, kwargs = super()._expand_inputs_for_generation(expand_size, False, input_ids, **kwargs)
         return input_ids, {**kwargs, **sources}
@@ -837,6 +848,20 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         reordered = cache if isinstance(cache, FastDecodingCache) else cache.self_attention_cache
         reordered.reorder_cache(beam_idx)
         return cache
+
+
+def check_continued_target(ids: Tensor, cache: Cache, mask: Tensor | None, copies: int) -> None:
+    """Raise a `ValueError` if `generate()` cannot continue the tokens in a cache with a target `[batch, length]`."""
+    if copies > 1 or getattr(cache, "is_of_beams", False):
+        reason = "the rows of beams are not those of the returned sequences"
+        raise ValueError(f"{CACHE_NAME} must be of and for one sequence per source, got tokens of beams: {reason}.")
+    seen = int(cache.get_seq_length())
+    if ids.shape[1] <= seen:
+        allowed = f"all tokens in {CACHE_NAME}, {seen}, and at least one more"
+        raise ValueError(f"decoder_input_ids must contain {allowed}, got {ids.shape[1]} tokens.")
+    if mask is not None and mask.shape != ids.shape:
+        allowed = f"the shape of decoder_input_ids, {list(ids.shape)}"
+        raise ValueError(f"decoder_attention_mask must have {allowed}, got {list(mask.shape)}.")
 
 
 def standard_cache(cache: EncoderDecoderCache) -> EncoderDecoderCache:

@@ -24,7 +24,6 @@ from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
-from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
     BaseModelOutput,
     CausalLMOutputWithPast,
@@ -54,7 +53,14 @@ from .ops_random_transformer import (
 )
 from .quantization_random_transformer import Int8Linear  # its file registers the quantization method
 from .verification_random_transformer import VerifiedGenerationMixin
-from .versions_random_transformer import CACHE_NAME, UNTESTED_ADVICE, accepts_cache, cache_of, named_cache
+from .versions_random_transformer import (
+    CACHE_NAME,
+    UNTESTED_ADVICE,
+    CheckpointedLayer,
+    accepts_cache,
+    cache_of,
+    named_cache,
+)
 
 # Base classes
 
@@ -354,7 +360,7 @@ class RandomTransformerAttention(nn.Module):
         return projected.unflatten(2, (-1, width)).transpose(1, 2)
 
 
-class RandomTransformerLayer(GradientCheckpointingLayer):
+class RandomTransformerLayer(CheckpointedLayer):
     """Base of encoder and decoder layers: self-attention, the feed-forward network, and "Add & Norm" of Figure 1."""
 
     def __init__(self, config: RandomTransformerConfig, layer_idx: int, is_causal: bool):
@@ -541,6 +547,9 @@ class RandomTransformerDecoder(RandomTransformerStack):
         `RandomTransformerModel.forward`.
         """
         tokens = check_tokens(self, input_ids, inputs_embeds)
+        if cache is not None and self.gradient_checkpointing and self.training and torch.is_grad_enabled():
+            message = "in training with gradient checkpointing, which computes each layer twice"
+            raise ValueError(f"{CACHE_NAME} must be None {message}, got {type(cache).__name__}.")
         full_cache = encoder_decoder_cache(cache, create=bool(use_cache) and not self.training)
         positions, longest = target_positions(self, tokens, attention_mask, full_cache, position_ids)
         hidden_states = self.embed(tokens, positions, longest)

@@ -9,8 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any
 
+import torch
 import transformers
+from torch import nn
 from transformers import logging
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import Seq2SeqLMOutput
 from transformers.utils.deprecation import deprecate_kwarg
 
@@ -57,6 +60,18 @@ def accepts_cache(function: Callable[..., Any]) -> Callable[..., Any]:
     ]
     accepting.__signature__ = signature.replace(parameters=parameters)
     return accepting
+
+
+class CheckpointedLayer(GradientCheckpointingLayer):
+    """A layer with gradient checkpointing in training. Without gradients, as in `generate()`, it keeps its cache."""
+
+    # transformers 5.17 removes the cache in every call in training mode. Version 5.24 asks for gradients in `forward`.
+    if "__call__" in vars(GradientCheckpointingLayer):
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            if torch.is_grad_enabled():
+                return super().__call__(*args, **kwargs)
+            return nn.Module.__call__(self, *args, **kwargs)
 
 
 def is_untested_version() -> bool:

@@ -8,9 +8,19 @@ from transformers import GenerationMixin, StaticCache
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.generation import utils
 
-from modeling_random_transformer import RandomTransformerForConditionalGeneration
+from modeling_random_transformer import RandomTransformerForCausalLM, RandomTransformerForConditionalGeneration
 from modeling_random_transformer import generation_random_transformer as generation
-from tests.helpers.models import EOS, PAD, exact_model, padded_batch
+from modeling_random_transformer.versions_random_transformer import cache_of, named_cache
+from tests.helpers.models import (
+    EOS,
+    PAD,
+    enable_checkpointing,
+    exact_model,
+    padded_batch,
+    random_ids,
+    tiny_config,
+    tiny_model,
+)
 
 BATCH = padded_batch([8, 5, 3])
 LENGTH = {"max_new_tokens": 12}
@@ -161,6 +171,71 @@ def test_cache_from_the_caller(model, kind, num_beams):
     }[kind]()
     expected = generate(model, num_beams=num_beams)
     assert torch.equal(generate(model, num_beams=num_beams, past_key_values=cache), expected)
+
+
+def first_call(model, **options):
+    """The sequences and the cache of four tokens, to be continued."""
+    return generate(model, max_new_tokens=4, eos_token_id=-1, return_dict_in_generate=True, **options)
+
+
+@pytest.mark.parametrize("with_mask", [False, True])
+@pytest.mark.parametrize("new_tokens", [0, 2])
+@pytest.mark.parametrize("mode", ["greedy", "sampling", "no repeats"])
+def test_cache_of_an_earlier_call(model, mode, new_tokens, with_mask):
+    """The target is all tokens, with or without a mask. Those in the cache are not computed again."""
+    first = first_call(model, **MODES[mode])
+    target = {"decoder_input_ids": torch.cat([first.sequences, random_ids(3, new_tokens)], dim=1)}
+    if with_mask:
+        target["decoder_attention_mask"] = torch.ones_like(target["decoder_input_ids"])
+    expected = generate(model, **target)
+    assert torch.equal(generate(model, **target, **named_cache(cache_of(first))), expected)
+
+
+@pytest.mark.parametrize(
+    ("before", "target", "after", "message"),
+    [
+        ({}, lambda ids: ids[:, :4], {}, "must contain all tokens in .*, 4, and at least one more, got 4 tokens"),
+        ({}, lambda _: random_ids(3, 2), {}, "must contain all tokens in .*, 4, and at least one more, got 3 tokens"),
+        ({}, lambda ids: ids, {"decoder_attention_mask": torch.ones(3, 7)}, r"the shape .*, \[3, 5\], got \[3, 7\]"),
+        ({}, lambda ids: ids, {"num_beams": 3}, "must be of and for one sequence per source"),
+        ({"num_beams": 3}, lambda ids: ids, {}, "must be of and for one sequence per source"),
+    ],
+)
+def test_cache_that_cannot_be_continued(model, before, target, after, message):
+    first = first_call(model, **before)
+    with pytest.raises(ValueError, match=message):
+        generate(model, decoder_input_ids=target(first.sequences), **named_cache(cache_of(first)), **after)
+
+
+def test_cache_of_all_beams_of_one_source(model):
+    """It has as many rows as sequences were returned, but those of the beams that were still searched."""
+    batch = {"input_ids": random_ids(1, 5)}
+    first = first_call(model, batch=batch, **MODES["beam, all returned"])
+    with pytest.raises(ValueError, match="must be of and for one sequence per source"):
+        generate(model, batch, decoder_input_ids=first.sequences, **named_cache(cache_of(first)))
+
+
+@pytest.mark.parametrize("kind", [RandomTransformerForConditionalGeneration, RandomTransformerForCausalLM])
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_training_mode_with_gradient_checkpointing(kind, num_beams):
+    """Without gradients, layers are not checkpointed, and their cache remains."""
+    model = kind(tiny_config()).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3)
+    batch = {"input_ids": random_ids(3, 5)}
+    expected = generate(model, batch, num_beams=num_beams)
+    enable_checkpointing(model.train(), use_reentrant=False)
+    assert torch.equal(generate(model, batch, num_beams=num_beams), expected)
+
+
+def test_no_cache_in_training_with_gradient_checkpointing():
+    model = tiny_model()
+    target = {"input_ids": random_ids(2, 3), "decoder_input_ids": random_ids(2, 3)}
+    cache = cache_of(model(**target, use_cache=True))
+    enable_checkpointing(model.train(), use_reentrant=False)
+    with pytest.raises(ValueError, match=r"must be None in training with gradient checkpointing, .* EncoderDecoder"):
+        model(**target, **named_cache(cache))
 
 
 def test_static_cache_beyond_the_precomputed_positions():

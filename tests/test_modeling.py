@@ -12,7 +12,17 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling, Seq2SeqMod
 from modeling_random_transformer import RandomTransformerForConditionalGeneration
 from modeling_random_transformer import modeling_random_transformer as modeling
 from modeling_random_transformer.modeling_random_transformer import sinusoids
-from tests.helpers.models import BOS, PAD, VOCAB_SIZE, assert_near, padded_batch, random_ids, tiny_config, tiny_model
+from tests.helpers.models import (
+    BOS,
+    PAD,
+    VOCAB_SIZE,
+    assert_near,
+    enable_checkpointing,
+    padded_batch,
+    random_ids,
+    tiny_config,
+    tiny_model,
+)
 
 SOURCE, TARGET = random_ids(2, 7), random_ids(2, 5, seed=1)
 
@@ -196,9 +206,8 @@ def test_gradient_checkpointing_does_not_change_gradients(reentrant):
     gradients = []
     for checkpointing in (False, True):
         model = tiny_model().train()
-        if checkpointing:  # transformers 5.23 renamed the method and deprecated the old name
-            enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
-            enable({"use_reentrant": reentrant})
+        if checkpointing:
+            enable_checkpointing(model, use_reentrant=reentrant)
         model(input_ids=SOURCE, labels=TARGET).loss.backward()
         gradients.append({name: parameter.grad for name, parameter in model.named_parameters()})
     torch.testing.assert_close(*gradients)

@@ -46,6 +46,12 @@ def exact_model(seed: int = 0, spread: float = 1.0, **overrides: Any) -> RandomT
     return tiny_model(seed, spread, **overrides).double()
 
 
+def enable_checkpointing(model: Any, **options: Any) -> None:
+    """Gradient checkpointing, whose method transformers 5.23 renamed; the old name is deprecated."""
+    enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
+    enable(options)
+
+
 def assert_near(actual: Tensor, expected: Tensor, tolerance: float) -> None:
     """Equal within `tolerance` times the largest absolute value of `expected`."""
     torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance * expected.abs().max().item())
