@@ -39,7 +39,7 @@ def moved(model):
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "lora_B" in name:
+            if "lora_B" in name or "lora_embedding_A" in name:
                 parameter.normal_(std=0.5, generator=generator)
     return model.eval()
 
@@ -72,6 +72,22 @@ def test_merged_models_with_two_embeddings_keep_their_output_layer(tied, targets
     inputs = {**BATCH, "decoder_input_ids": LABELS}
     torch.testing.assert_close(loaded(**inputs).logits, merged(**inputs).logits)
     assert (loaded.lm_head.weight is loaded.model.decoder.embed_tokens.weight) == tied
+
+
+@pytest.mark.filterwarnings("ignore:Model (has|with) `tie_word_embeddings=True`")
+@pytest.mark.parametrize(
+    ("tied", "target"),
+    [
+        *((True, target) for target in ("lm_head", "embed_tokens", "shared")),
+        *((False, target) for target in ("lm_head", "embed_tokens")),
+    ],
+)
+def test_only_adapters_of_modules_with_their_own_weights_can_be_merged(tied, target):
+    """The limit that the guide states and the command line enforces."""
+    adapted = moved(lora(tiny_model(share_embeddings=tied, tie_word_embeddings=tied).double(), target_modules=[target]))
+    inputs = {**BATCH, "decoder_input_ids": LABELS}
+    before = adapted(**inputs).logits
+    assert torch.allclose(adapted.merge_and_unload()(**inputs).logits, before) != tied
 
 
 def test_saved_loaded_and_merged_adapters_generate_the_same(tmp_path):

@@ -239,6 +239,11 @@ class ModelArguments:
         """The tokenizer to load; `None` to train one."""
         return self.tokenizer if self.has_new_vocabulary else self.model_name_or_path
 
+    @property
+    def lora_targets(self) -> list[str]:
+        """The names in `lora_target_modules`; an empty list for the default."""
+        return [name.strip() for name in self.lora_target_modules.split(",") if name.strip()]
+
     def _check_unset(self, reason: str, *names: str) -> None:
         for name in names:
             value = getattr(self, name)

@@ -1,6 +1,7 @@
 """The initial model of a run: new, saved, or saved and frozen with a LoRA adapter; and its shards."""
 
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -36,9 +37,9 @@ def check_arguments(data: DataArguments, model_args: ModelArguments, args: Trans
 
     Raises:
         ValueError: the arguments exclude each other, an evaluation during training has no validation set or not the
-            metric for the best model, peft is not installed, tensor parallelism cannot divide the model, or the folder
-            has no model, a model of another architecture or a tokenizer that does not match the model or the
-            regularization.
+            metric for the best model, peft is not installed, an adapted module does not exist or is tied, tensor
+            parallelism cannot divide the model, or the folder has no model, a model of another architecture or a
+            tokenizer that does not match the model or the regularization.
     """
     if args.eval_strategy != "no" and not data.has("validation"):
         strategy = IntervalStrategy(args.eval_strategy).value
@@ -60,6 +61,8 @@ def check_arguments(data: DataArguments, model_args: ModelArguments, args: Trans
             raise ValueError(f"lora_rank={rank} requires peft: pip install 'random-transformer[adapters]'.")
     call_on_main_process(lambda: _check_folders(model_args, Path(args.output_dir), args.resume_from_checkpoint))
     config = None if model_args.model_name_or_path is None else _saved_config(model_args)
+    if config is not None:
+        check_adapted_modules(config, model_args.lora_targets)
     tokenizer, saved = None, model_args.saved_tokenizer
     if saved is not None:
         with reraise_as_value_error(f"tokenizer must be a saved tokenizer, got {saved!r}"):
@@ -76,6 +79,24 @@ def check_arguments(data: DataArguments, model_args: ModelArguments, args: Trans
     has_dropout = args.word_dropout or rank is not None or any(getattr(config, name) for name in DROPOUTS)
     if args.r_drop_alpha and not has_dropout:
         raise ValueError(f"r_drop_alpha must be 0 for a model without dropout, got {args.r_drop_alpha}.")
+
+
+def check_adapted_modules(config: RandomTransformerConfig, targets: Sequence[str]) -> None:
+    """Check the names, or ends of names, of the modules that get an adapter.
+
+    Raises:
+        ValueError: there is no such module, or its weight is tied: an adapter changes the output of one module, and
+            merging it would change all modules with this weight.
+    """
+    with torch.device("meta"):
+        model = RandomTransformerForConditionalGeneration(config)
+    uses = Counter(id(weight) for _, weight in model.named_parameters(remove_duplicate=False))
+    for target in targets:
+        adapted = [module for name, module in model.named_modules() if f".{name}".endswith(f".{target}")]
+        if not adapted:
+            raise ValueError(f"lora_target_modules must be modules of the model, got {target!r}.")
+        if any(uses[id(weight)] > 1 for module in adapted for weight in module.parameters(recurse=False)):
+            raise ValueError(f"lora_target_modules must be modules with their own weights, got {target!r}, a tied one.")
 
 
 def load_tokenizer(name: str, special_tokens: Sequence[str] = ()) -> PreTrainedTokenizerBase:
@@ -202,7 +223,7 @@ def _with_adapter(model: RandomTransformerForConditionalGeneration, model_args: 
         r=rank,
         lora_alpha=model_args.lora_alpha or 2 * rank,
         lora_dropout=model_args.lora_dropout,
-        target_modules=[name.strip() for name in model_args.lora_target_modules.split(",") if name.strip()] or None,
+        target_modules=model_args.lora_targets or None,
     )
     if Path(model.name_or_path).is_dir():  # the saved adapter refers to its base model from any working directory
         model.name_or_path = str(Path(model.name_or_path).resolve())
