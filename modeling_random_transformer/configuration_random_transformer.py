@@ -2,6 +2,15 @@
 
 "The paper" is Vaswani et al. 2017, "Attention Is All You Need" (arXiv:1706.03762). "The blog post" is Omar Sanseviero's
 "The Random Transformer", which computes the same network by hand in four dimensions.
+
+`save_pretrained` copies this file and the files that it imports, which it finds by searching the text for import lines.
+`from_pretrained` with remote code finds them in the same way, and names the copy by their digest. After the first
+folder, transformers selects a model's code by the class of its configuration. So these lines name all other files: for
+copying without importing them, and so that folders of one name with different code have different classes:
+
+    from .modeling_random_transformer import RandomTransformerModel
+    from .pipeline_random_transformer import Seq2SeqPipeline
+    from .tokenization_random_transformer import RandomTransformerTokenizer
 """
 
 from collections.abc import Callable, Iterable, Mapping

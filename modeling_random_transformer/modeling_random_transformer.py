@@ -5,11 +5,6 @@ and decoder layers, encoder, decoder, complete model with output layer. Checks o
 caches, attention kernels and search are those of transformers. Device-specific code is in `ops_random_transformer`.
 
 Shapes: `batch` counts sequences, `source_len` and `target_len` tokens, `heads` attention heads.
-
-`save_pretrained` copies this file and the files that it imports, which it finds by searching the text for import lines.
-A model does not use the pipeline, so this line names it for copying without importing it:
-
-    from .pipeline_random_transformer import Seq2SeqPipeline
 """
 
 import math

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
+from transformers.dynamic_module_utils import get_relative_import_files
 
 import modeling_random_transformer as package
 from modeling_random_transformer.configuration_random_transformer import MODEL_CLASSES
@@ -19,6 +21,7 @@ FILES = (
     *("quantization", "tokenization", "verification", "versions"),
 )
 SAVED_CODE = {f"{name}_random_transformer.py" for name in FILES}
+CONFIGURATION = Path(package.__file__).parent / "configuration_random_transformer.py"
 TEXT = "¿Dónde  está\tmi 🐈?"
 
 
@@ -50,7 +53,7 @@ def test_tied_weights_are_stored_once(share, tie, tmp_path):
     assert (loaded.lm_head.weight is loaded.model.decoder.embed_tokens.weight) == tie
 
 
-WITHOUT_THE_PACKAGE = """
+BLOCK_PACKAGE = """
 import json, sys
 import transformers
 
@@ -61,7 +64,8 @@ class BlockPackage:
 
 sys.meta_path.insert(0, BlockPackage())
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
-
+"""
+WITHOUT_THE_PACKAGE = """
 text, *folders, last = sys.argv[1:]
 HEADS = [name for name in AutoConfig.from_pretrained(folders[0], trust_remote_code=True).auto_map if "For" in name]
 options = {"trust_remote_code": True}
@@ -87,17 +91,26 @@ for folder, copy in zip(folders, [*folders[1:], last]):
     pipe.save_pretrained(copy)
 print(json.dumps(results))
 """
+# The changed files among those that the objects of each folder use.
+TWO_FOLDERS = """
+options = {"trust_remote_code": True}
+results = []
+for folder in sys.argv[1:]:
+    pipe = pipeline("seq2seq", folder, device="cpu", **options)
+    config = AutoConfig.from_pretrained(folder, **options)
+    objects = (pipe, pipe.model, pipe.tokenizer, config)
+    packages = {type(used).__module__.rpartition(".")[0] + "." for used in objects}
+    modules = [module for name, module in sys.modules.items() if name.startswith(tuple(packages))]
+    results.append(sorted({module.CHANGED for module in modules if hasattr(module, "CHANGED")}))
+print(json.dumps(results))
+"""
 
 
-@pytest.mark.slow
-def test_remote_code_without_the_package(translator_folder, tmp_path):
-    """A model and a pipeline loaded by remote code can be saved, and loaded again both ways."""
-    pipe = pipeline("seq2seq", str(translator_folder), device="cpu")
-    folder, cache, copy = tmp_path / "saved", tmp_path / "modules", tmp_path / "copy"
-    pipe.save_pretrained(folder)
+def run_without_the_package(code, cache, *args):
+    """Run the code in another process, in which the package cannot be imported; returns what it prints."""
     cache.mkdir()
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_THE_PACKAGE, TEXT, str(folder), str(copy), str(tmp_path / "copy of copy")],
+        [sys.executable, "-c", BLOCK_PACKAGE + code, *map(str, args)],
         cwd=cache,
         env={"HF_MODULES_CACHE": str(cache), "HF_HUB_OFFLINE": "1", "PATH": "/usr/bin:/bin"},
         capture_output=True,
@@ -105,7 +118,17 @@ def test_remote_code_without_the_package(translator_folder, tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    result, again = json.loads(done.stdout.splitlines()[-1])
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.slow
+def test_remote_code_without_the_package(translator_folder, tmp_path):
+    """A model and a pipeline loaded by remote code can be saved, and loaded again both ways."""
+    pipe = pipeline("seq2seq", str(translator_folder), device="cpu")
+    folder, copy = tmp_path / "saved", tmp_path / "copy"
+    pipe.save_pretrained(folder)
+    args = (TEXT, folder, copy, tmp_path / "copy of copy")
+    result, again = run_without_the_package(WITHOUT_THE_PACKAGE, tmp_path / "modules", *args)
     assert again == result
     assert result["classes"] == [
         "RandomTransformerConfig",
@@ -125,6 +148,25 @@ def test_remote_code_without_the_package(translator_folder, tmp_path):
     assert result["loss"] == pytest.approx(model(**inputs, labels=inputs.input_ids).loss.item(), rel=1e-6)
     assert result["beams"] == model.generate(**inputs, num_beams=3, max_new_tokens=8)[0].tolist()
     assert type(AutoModel.from_pretrained(copy)) is package.RandomTransformerModel
+
+
+@pytest.mark.slow
+def test_folders_of_one_name_run_their_own_code(translator_folder, tmp_path):
+    """transformers selects a model's code by the class of its configuration, whose copy is named by a digest."""
+    folders = [tmp_path / "original" / "model", *(tmp_path / name / "model" for name in sorted(SAVED_CODE))]
+    pipeline("seq2seq", str(translator_folder), device="cpu").save_pretrained(folders[0])
+    for folder in folders[1:]:
+        shutil.copytree(folders[0], folder)
+        with (folder / folder.parent.name).open("a") as file:
+            file.write(f"\nCHANGED = {folder.parent.name!r}\n")
+    changed = run_without_the_package(TWO_FOLDERS, tmp_path / "modules", *folders)
+    assert changed == [[], *([name] for name in sorted(SAVED_CODE))]
+
+
+def test_the_configuration_names_all_saved_code():
+    """transformers searches its text: for the files to copy, and for the digest that names the copy."""
+    names = {Path(path).name for path in get_relative_import_files(CONFIGURATION)}
+    assert names | {CONFIGURATION.name} == SAVED_CODE
 
 
 @pytest.mark.parametrize("name", sorted(SAVED_CODE))
