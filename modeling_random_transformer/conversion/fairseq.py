@@ -16,6 +16,7 @@ from .weights import STACKS, ConversionReport, Converted, NameTable, StateDictMa
 
 FIRST_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 PAD, EOS, UNK = 1, 2, 3
+OVERWRITES = " #fairseq:overwrite"  # the end of a dictionary's line
 FIRST_POSITION = PAD + 1
 DEFAULT_POSITIONS = 1024  # fairseq's default of max_source_positions and max_target_positions
 NAMES: NameTable = {
@@ -311,6 +312,9 @@ def fairseq_tokenizer(
 def read_dictionary(path: Path, as_pieces: bool) -> dict[str, int]:
     """Read a dictionary's tokens and ids: the special tokens, then one token and its count per line.
 
+    A token with `#fairseq:overwrite` replaces an earlier one, whose id and embedding remain without a use. A special
+    token remains itself.
+
     Args:
         path: the dictionary.
         as_pieces: convert the tokens to BPE pieces.
@@ -320,8 +324,12 @@ def read_dictionary(path: Path, as_pieces: bool) -> dict[str, int]:
     """
     tokens = [*FIRST_TOKENS]
     for number, line in numbered_lines(path):
-        token, _, count = line.rpartition(" ")
+        token, _, count = line.removesuffix(OVERWRITES).rpartition(" ")
         if not token or not count.lstrip("-").isdecimal():
             raise ValueError(f"line {number} of {path} must be a token and its count, got {format_value(line)}.")
         tokens.append(token)
+        if line.endswith(OVERWRITES) and token in tokens[:-1]:
+            earlier = tokens.index(token)
+            unused = len(tokens) - 1 if earlier < len(FIRST_TOKENS) else earlier
+            tokens[unused] = f"{token} {unused}"  # no piece of a text has a space
     return name_tokens(str(path), tokens, {}, as_pieces)

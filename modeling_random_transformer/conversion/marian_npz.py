@@ -114,9 +114,9 @@ def convert_marian_npz(
     Args:
         model: the file, or a folder with one such file.
         output: a new or empty folder.
-        vocabs: one vocabulary, or that of the source and that of the target: `.yml` files of tokens and ids, or
-            SentencePiece models (`.spm`).
-        spm: the SentencePiece models of source and target, or one for both, for vocabularies in `.yml` files.
+        vocabs: one vocabulary, or that of the source and that of the target: `.yml` or `.json` files of tokens and ids,
+            `.vocab` or `.txt` files of one token per line, or SentencePiece models (`.spm`).
+        spm: the SentencePiece models of source and target, or one for both, for vocabularies of another format.
 
     Raises:
         ValueError: see `from_marian_npz`; or a vocabulary is missing, damaged or does not match the embedding. In this

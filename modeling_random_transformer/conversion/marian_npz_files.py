@@ -1,11 +1,13 @@
 """Files next to a model of Marian: vocabularies, SentencePiece models and the options of the search.
 
-Vocabularies are `.yml` files of tokens and ids, or SentencePiece models. They are written for `MarianTokenizer`.
+Vocabularies are `.yml` or `.json` files of tokens and ids, text files of one token per line, or SentencePiece models.
+They are written for `MarianTokenizer`.
 """
 
+import json
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PureWindowsPath
 from typing import Any
@@ -14,13 +16,17 @@ import yaml
 
 from ..tokenization_random_transformer import lines_of_files
 from ..utils import write_json
-from ..utils.errors import format_names, format_value
+from ..utils.errors import format_names, format_value, reraise_as_value_error
 from .sentencepiece import UNKNOWN, read_model
 from .untrusted import is_hidden, read_yaml
 from .weights import Converted
 
-VOCABULARY_SUFFIXES = (".yml", ".yaml", ".spm")
-FILES = re.compile(r".*\.(yml|yaml|spm)")  # all that `convert_marian_npz` reads besides the model
+YAML_SUFFIXES = (".yml", ".yaml")
+# A file of another name that contains "vocab" may be a list of SentencePiece, with scores.
+NAMED_SUFFIXES = (*YAML_SUFFIXES, ".spm")
+VOCABULARY_SUFFIXES = (*NAMED_SUFFIXES, ".json", ".vocab", ".txt")
+# All that `convert_marian_npz` reads besides the model, in an archive.
+FILES = re.compile(r".*\.(yml|yaml|json|spm|vocab)|.*vocab.*\.txt", re.IGNORECASE)
 OPTIMIZER = ".optimizer.npz"  # the end of the name of Marian's training state
 NOT_PACKED = " (.bin files, which are packed or have integers, are not supported)"
 IS_VOCABULARY = re.compile(r"vocab", re.IGNORECASE)
@@ -28,7 +34,11 @@ IS_VOCABULARY = re.compile(r"vocab", re.IGNORECASE)
 SIDES = (re.compile(r"(?<![a-z])(src|source)", re.I), re.compile(r"(?<![a-z])(trg|tgt|target)", re.I))
 
 EOS, UNK, PAD = "</s>", "<unk>", "<pad>"
-ENTRY = re.compile(r'("(?:[^"\\]|\\.)*"|\'(?:[^\']|\'\')*\'|[^"\'].*?): *(\d+) *')
+QUOTED = r'"(?:[^"\\]|\\.)*"|\'(?:[^\']|\'\')*\''
+ENTRY = re.compile(rf"({QUOTED}|[^\"'].*?): *(\d+) *")
+# As PyYAML writes a key that is empty, has a line break or at least 128 characters: over two or more lines.
+LONG_ENTRY = re.compile(rf"\? *({QUOTED}|(?:[^\"'\n][^\n]*?)?)\n: *(\d+) *", re.DOTALL)
+SCORED = re.compile(r".*\t-?\d+(\.\d+)?(e-?\d+)?")  # a line of the `.vocab` file that SentencePiece writes
 
 Pair = tuple[Path, Path]  # of the source and of the target, which may be equal
 
@@ -78,7 +88,8 @@ def find_files(model: Path, vocabs: Sequence[Path] = (), spm: Sequence[Path] = (
     if chosen is None:
         return NpzFiles(decoder=decoder)
     if not all(path.suffix in VOCABULARY_SUFFIXES for path in chosen) or len({p.suffix == ".spm" for p in chosen}) > 1:
-        raise ValueError(f"vocabs must be .yml files or .spm files, got {chosen[0].name} and {chosen[1].name}.")
+        allowed = f"of one kind, {', '.join(VOCABULARY_SUFFIXES)}, and not one .spm file"
+        raise ValueError(f"vocabs must be files {allowed}, got {chosen[0].name} and {chosen[1].name}.")
     if chosen[0].suffix == ".spm":
         if spm:
             raise ValueError(f"spm must not be given with vocabs in .spm files, got {spm[0]} and {chosen[0].name}.")
@@ -116,7 +127,7 @@ def find_vocabularies(folder: Path, decoder: dict[str, Any]) -> Pair | None:
         if all(path.is_file() for path in paths):
             return as_pair("vocabs", paths)
     files = [path for path in sorted(folder.iterdir()) if path.is_file() and not is_hidden(path)]
-    found = [path for path in files if path.suffix in VOCABULARY_SUFFIXES and IS_VOCABULARY.search(path.name)]
+    found = [path for path in files if path.suffix in NAMED_SUFFIXES and IS_VOCABULARY.search(path.name)]
     if len(found) == 1:
         return found[0], found[0]
     if not found:
@@ -151,7 +162,7 @@ def read_vocabulary(path: Path) -> dict[str, int]:
     Raises:
         ValueError: the file is damaged, an id or a token is repeated, or `</s>` or `<unk>` is missing.
     """
-    entries = list(read_pieces(path) if path.suffix == ".spm" else read_entries(path))
+    entries = list(reader_of(path)(path))
     ids = dict(entries)
     if len(ids) < len(entries) or len(set(ids.values())) < len(ids):
         raise ValueError(f"{path} must have each token and each id once, but one is repeated.")
@@ -161,8 +172,17 @@ def read_vocabulary(path: Path) -> dict[str, int]:
     return ids
 
 
+def reader_of(path: Path) -> Callable[[Path], Iterable[tuple[str, int]]]:
+    """The function that reads the tokens and ids of a vocabulary, by the suffix of its name, as in Marian."""
+    if path.suffix == ".spm":
+        return read_pieces
+    if path.suffix == ".json":
+        return read_json_entries
+    return read_entries if path.suffix in YAML_SUFFIXES else read_tokens
+
+
 def read_entries(path: Path) -> Iterator[tuple[str, int]]:
-    """The tokens and ids in a `.yml` file, one per line.
+    """The tokens and ids in a `.yml` file, one per line, or a token after "? " and its id on another line.
 
     The lines are not parsed as YAML, which takes seconds for a real vocabulary, treats U+0085 and U+2028 in a token as
     line breaks, and reads the tokens `no` and `1` as a boolean and a number.
@@ -170,28 +190,72 @@ def read_entries(path: Path) -> Iterator[tuple[str, int]]:
     Raises:
         ValueError: a line has another format.
     """
-    for number, line in enumerate(lines_of_files([path]), start=1):
+    lines = enumerate(lines_of_files([path]), start=1)
+    for number, line in lines:
         if not line.strip() or line in ("---", "...") or line.startswith("#"):
             continue
-        match = ENTRY.fullmatch(line)
-        token = unquote(match[1]) if match else None
+        if line.startswith("? "):
+            line = "\n".join([line, *through_value(lines)])
+        is_long = "\n" in line
+        match = LONG_ENTRY.fullmatch(line) if is_long else ENTRY.fullmatch(line)
+        token = unquote(match[1], is_long) if match else None
         if match is None or token is None:
             raise ValueError(f"line {number} of {path} must be a token and its id, got {format_value(line)}.")
         yield token, int(match[2])
 
 
-def unquote(token: str) -> str | None:
-    """The value of a YAML scalar: plain, or in single or double quotes. `None` if it is invalid."""
-    if token[0] == "'":
-        return token[1:-1].replace("''", "'")
-    if token[0] != '"':
+def through_value(lines: Iterable[tuple[int, str]]) -> Iterator[str]:
+    """The numbered lines through the first that starts with a colon."""
+    for _, line in lines:
+        yield line
+        if line.startswith(":"):
+            return
+
+
+def unquote(token: str, folded: bool) -> str | None:
+    """The value of a YAML scalar: plain, or in single or double quotes. `None` if it is invalid.
+
+    Args:
+        token: the scalar.
+        folded: whether a quoted scalar may have several lines, between which there are spaces that do not count.
+    """
+    if token[:1] not in ("'", '"'):
         return token
-    if "\\" not in token:
+    if token[0] == "'" and not folded:
+        return token[1:-1].replace("''", "'")
+    if "\\" not in token and not folded:
         return token[1:-1]
     try:
         return str(yaml.safe_load(token))
     except (yaml.YAMLError, ValueError):
         return None
+
+
+def read_json_entries(path: Path) -> Iterable[tuple[str, int]]:
+    """The tokens and ids in a `.json` file.
+
+    Raises:
+        ValueError: this is not an object of tokens and integers.
+    """
+    with reraise_as_value_error(f"{path} must be an object of tokens and ids in JSON, got an error"):
+        entries = json.loads(path.read_bytes(), object_pairs_hook=list)
+    if not isinstance(entries, list) or not all(
+        isinstance(entry, tuple) and type(entry[1]) is int for entry in entries
+    ):
+        raise ValueError(f"{path} must be an object of tokens and ids in JSON, got {format_value(entries)}.")
+    return entries
+
+
+def read_tokens(path: Path) -> Iterator[tuple[str, int]]:
+    """The tokens in a text file, one per line; the first has the id 0.
+
+    Raises:
+        ValueError: a line is empty, or has a token and a score.
+    """
+    for i, token in enumerate(lines_of_files([path])):
+        if not token or SCORED.fullmatch(token):
+            raise ValueError(f"line {i + 1} of {path} must be a token without a score, got {format_value(token)}.")
+        yield token, i
 
 
 def read_pieces(path: Path) -> Iterator[tuple[str, int]]:

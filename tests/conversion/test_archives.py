@@ -1,5 +1,6 @@
 """Archives with the layouts of OPUS-MT and fairseq: they are converted as their folders are, in one command."""
 
+import json
 import shutil
 import tarfile
 import zipfile
@@ -10,6 +11,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_random_transformer.conversion import convert_archive, convert_fairseq, convert_marian_npz
+from modeling_random_transformer.conversion.marian_npz_files import read_vocabulary
 from tests.helpers.conversion import check_refused
 from tests.helpers.fairseq import SOURCE_TOKENS, TARGET_TOKENS, checkpoint, words, write_dictionary
 from tests.helpers.marian_npz import opus_folder
@@ -64,6 +66,24 @@ def test_zip_of_opus_mt(tmp_path):
     assert "decoder.yml" in report.notes[0]
     assert not any(name in report.notes[0] for name in ("README", "._", "optimizer"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["expected", "opus", "opus.zip", "out"]
+
+
+@pytest.mark.parametrize("suffix", [".vocab", ".json", ".vocab.txt"])
+def test_zip_with_a_vocabulary_that_the_options_name(suffix, tmp_path):
+    folder, vocabulary = tmp_path / "opus", f"opus{suffix}"
+    opus_folder(folder)
+    path = folder / "opus.spm32k-spm32k.vocab.yml"
+    convert_marian_npz(folder, tmp_path / "expected")
+    ids = read_vocabulary(path)
+    path.unlink()
+    text = json.dumps(ids) if suffix == ".json" else "".join(f"{token}\n" for token in ids)
+    (folder / vocabulary).write_text(text, encoding="utf-8")
+    (folder / "decoder.yml").write_text((folder / "decoder.yml").read_text().replace(path.name, vocabulary))
+    with zipfile.ZipFile(tmp_path / "opus.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in sorted(folder.iterdir()):
+            archive.write(file, f"opus/{file.name}")
+    convert_archive(tmp_path / "opus.zip", tmp_path / "out")
+    assert same_folders(tmp_path / "out", tmp_path / "expected")
 
 
 @pytest.mark.parametrize(

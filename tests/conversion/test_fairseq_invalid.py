@@ -99,6 +99,7 @@ def test_weight_is_named(name, change, found, content):
         (lambda f: write_dictionary(f / "dict.en.txt", words(99, "t")), r"decoder\.embed_tokens\.weight of .* rows as"),
         (lambda f: (f / "dict.de.txt").write_text("word\n"), "a token and its count"),
         (lambda f: (f / "dict.de.txt").write_text("a 1\na 1\n"), "each token once, got 'a' again as token 5"),
+        (lambda f: (f / "dict.de.txt").write_text("a 1\na 1 #fairseq:other\n"), "line 2 of .* a token and its count"),
         (lambda f: (f / "dict.de.txt").write_bytes(b"\xff\xfe 1\n"), "UTF-8"),
         (lambda f: torch.save([1], f / "checkpoint.pt"), "fairseq checkpoint"),
         (lambda f: torch.save({"model": {"w": torch.ones(1)}}, f / "checkpoint.pt"), "options"),

@@ -1,6 +1,7 @@
 """Vocabularies of Marian: files of tokens and ids, SentencePiece models, and how they are found next to a model."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -67,6 +68,69 @@ def test_tokens(quote, tokens, tmp_path):
     assert read_vocabulary(tmp_path / "vocab.yml") == ids
 
 
+LONG = [
+    "",
+    "▁\u0085",
+    "\u2028",
+    "x" * 128,
+    "─" * 500,
+    "it's " * 30,
+    '"' * 200,
+    "\\" * 300,
+    "a\nb",
+    "? a",
+    "▁" + " " * 130,
+]
+
+
+@pytest.mark.parametrize("style", [None, "'", '"'])
+@pytest.mark.parametrize("unicode", [False, True])
+def test_keys_of_several_lines(unicode, style, tmp_path):
+    """As PyYAML writes them, which OPUS-MT uses: `? "\\u2581\\N"` and `: 2`."""
+    tokens = ["</s>", *LONG, "<unk>", *TOKENS]
+    if unicode:  # PyYAML would not read its own output
+        tokens = [token for token in tokens if "\u0085" not in token]
+    ids = {token: i for i, token in enumerate(tokens)}
+    dump = yaml.dump(ids, allow_unicode=unicode, default_style=style, sort_keys=False)
+    text = dump if style is None else re.sub(r'!!int [\'"](\d+)[\'"]', r"\1", dump)
+    (tmp_path / "vocab.yml").write_bytes(text.encode())
+    assert "? " in text
+    assert read_vocabulary(tmp_path / "vocab.yml") == yaml.safe_load(text) == ids
+
+
+def test_formats_of_a_vocabulary(tmp_path):
+    """Marian reads a file that is neither YAML, JSON nor SentencePiece as one token per line."""
+    ids = {token: i for i, token in enumerate(["</s>", "<unk>", *(token for token in TOKENS if token)])}
+    (tmp_path / "a.json").write_text(json.dumps(ids), encoding="utf-8")
+    for name in ("a.vocab", "a.txt"):
+        (tmp_path / name).write_bytes("".join(f"{token}\n" for token in ids).encode())
+    assert all(read_vocabulary(tmp_path / name) == ids for name in ("a.json", "a.vocab", "a.txt"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.vocab", "</s>\n<unk>\n\na\n", "line 3 of .* must be a token without a score, got ''"),
+        ("a.vocab", "<unk>\t0\n</s>\t0\n▁\t-2.5\n", "line 1 of .* must be a token without a score, got '<unk>.*0'"),
+        ("a.txt", "</s>\n<unk>\na\na\n", "must have each token and each id once, but one is repeated"),
+        ("a.txt", "a\n", "must contain the tokens </s> and <unk>, but lacks </s>, <unk>"),
+        ("a.json", "[1", "must be an object of tokens and ids in JSON, got an error: "),
+        ("a.json", '[["</s>", 1]]', "must be an object of tokens and ids in JSON, got "),
+        ("a.json", '{"</s>": 0, "<unk>": "1"}', "must be an object of tokens and ids in JSON, got "),
+        ("a.json", '{"</s>": 0, "<unk>": 1, "a": 2, "a": 3}', "must have each token and each id once"),
+        ("a.yml", f'{SPECIAL}? "a', "line 3 of .* must be a token and its id, got "),
+        ("a.yml", f"{SPECIAL}? a\n: b\n", "line 3 of .* must be a token and its id, got "),
+        ("a.yml", f'{SPECIAL}? "\\q\n  b"\n: 2\n', "line 3 of .* must be a token and its id, got "),
+        ("a.yml", f"{SPECIAL}? [\n  [\n: 2\n", "line 3 of .* must be a token and its id, got "),
+    ],
+)
+def test_invalid_vocabulary(name, text, message, tmp_path):
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=message) as caught:
+        read_vocabulary(tmp_path / name)
+    assert "\n" not in str(caught.value)
+
+
 def test_raw_characters(tmp_path):
     """U+0085 and U+2028 are line breaks in YAML 1.1, but not in Marian's files."""
     (tmp_path / "vocab.yml").write_text(
@@ -85,7 +149,6 @@ def test_raw_characters(tmp_path):
         (SPECIAL + '"\\q": 2\n', "line 3 of .* must be a token and its id, got "),
         (SPECIAL + "a: 2\na: 3\n", "must have each token and each id once, but one is repeated"),
         (SPECIAL + "a: 2\nb: 2\n", "must have each token and each id once, but one is repeated"),
-        (SPECIAL + "? a\n: 2\n", "line 3 of .* must be a token and its id, got '\\? a'"),
         (b"</s>: 0\n\xff: 1\n", "must be UTF-8 text, but line 2 is not"),
     ],
 )
@@ -142,9 +205,9 @@ def test_given_files(opus, tmp_path):
     [
         ({"vocabs": ["a.yml"]}, "^vocabs must be existing files, got 'a.yml'"),
         ({"spm": ["a.spm"]}, "^spm must be existing files, got 'a.spm'"),
-        ({"vocabs": ["{}/LICENSE"]}, "^vocabs must be .yml files or .spm files, got LICENSE"),
+        ({"vocabs": ["{}/LICENSE"]}, "^vocabs must be files of one kind, .*, got LICENSE"),
         ({"vocabs": ["{}/decoder.yml"] * 3}, "^vocabs must be one file, or one for each language, got 3 files"),
-        ({"vocabs": ["{}/decoder.yml", "{}/source.spm"]}, "^vocabs must be .yml files or .spm files, got decoder.yml"),
+        ({"vocabs": ["{}/decoder.yml", "{}/source.spm"]}, "^vocabs must be files of one kind, .*, got decoder.yml"),
         ({"vocabs": ["{}/source.spm"], "spm": ["{}/source.spm"]}, "^spm must not be given with vocabs in .spm files"),
     ],
 )
@@ -166,6 +229,8 @@ AMBIGUOUS = r"^vocabs must be given if a folder contains several vocabularies, g
         (("a.trg.vocab.yml", "a.src.vocab.yml"), None, ("a.src.vocab.yml", "a.trg.vocab.yml")),
         (("srcvocab.ende.spm", "trgvocab.ende.spm"), None, ("srcvocab.ende.spm", "trgvocab.ende.spm")),
         (ENDE, PATHS, ("vocab.en.yml", "vocab.de.yml")),
+        (("en.vocab", "de.txt", "vocab.yml"), ["en.vocab", "de.txt"], ("en.vocab", "de.txt")),
+        (("source.vocab", "vocab.yml"), None, ("vocab.yml", "vocab.yml")),
         *((("vocab.en.yml",), vocabs, ("vocab.en.yml", "vocab.en.yml")) for vocabs in (PATHS, [3], "a", [])),
         (ENDE, None, AMBIGUOUS),
         (("src.vocab.yml", "source.vocab.yml"), None, AMBIGUOUS),
