@@ -1,7 +1,8 @@
-"""The tokenizer of the Random Transformer: lossless byte-level BPE, trained in one call, or a list of words.
+"""The tokenizer of the Random Transformer: byte-level BPE, trained in one call, or a list of words.
 
 Byte-pair encoding over bytes (the paper, section 5.1, uses byte-pair encoding with one vocabulary for both languages)
-has no unknown characters, because every byte is in the vocabulary.
+has no unknown characters, because every byte is in the vocabulary. It is lossless up to the normalization:
+`decode(encode(text))` is `normalize(text)`.
 """
 
 import codecs
@@ -9,12 +10,14 @@ import copy
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain
+from functools import cached_property
+from itertools import chain, groupby
 from os import PathLike
 from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import BatchEncoding, TokenizersBackend
+from transformers.utils import to_py_obj
 
 from .versions_random_transformer import UNTESTED_ADVICE
 
@@ -33,6 +36,54 @@ PATTERN = (
     r"|\s+(?!\S)|\s+"
 )
 MIN_VOCAB_SIZE = len(SPECIAL_TOKENS) + len(pre_tokenizers.ByteLevel.alphabet())
+
+# Normalization: texts that look equal become equal. docs/explanation/decisions.md has the reasons. The patterns have
+# literal characters, because Oniguruma and JavaScript (on the web page) do not have the same names of scripts.
+CONTROL_SPACES = "[\x0b\x0c\x1c-\x1f\x85]"
+CONTROLS = "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]"
+# No-break, typographic and Braille spaces, and separators of lines. A narrow one connects suffixes in Mongolian.
+SPACES = (
+    "[\u00a0\u2000-\u200a\u2028\u2029\u205f\u2800]"
+    "|\u202f(?<![\u1820-\u18af]\u202f)(?<![\u1820-\u18af][\u180b-\u180f]\u202f)"
+)
+# Soft hyphen, zero-width space, word joiner, byte order mark, marks of the direction of texts, fillers and the like.
+INVISIBLE = (
+    "\u00ad\u034f\u061c\u17b4\u17b5\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e001f\U000e0080-\U000e00ff\U000e01f0-\U000e0fff"
+)
+# Scripts in which joiners change the forms of letters, from Arabic to those of India and Mongolia.
+JOINED = (
+    "\u0620-\u0dff\u0f00-\u109f\u1700-\u180a\u1810-\u18af\u1900-\u1cff\ua800-\uaaff\uabc0-\uabff\ufb50-\ufdff"
+    "\ufe70-\ufefe\U00010a00-\U00011fff\U0001e900-\U0001e95f"
+)
+PICTOGRAPHS = "\u2190-\u21ff\u23e9-\u23fa\u25a0-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff"
+# Characters that may have a variation selector: digits (of keycaps), symbols, Chinese and Mongolian letters.
+VARIABLE = (
+    "#*0-9\u00a9\u00ae\u1000-\u115e\u1161-\u180a\u1810-\u1dff\u2030-\u205e\u2070-\u20ff\u2122\u2139\u2150-\u2adb"
+    "\u2add-\u2fff\u3001-\ufdff\ufe10-\ufefe\uff00-\U000dffff"
+)
+AFTER_LETTER = rf"(?<=[{JOINED}])(?<=[\p{{L}}\p{{M}}])"
+BETWEEN_PICTOGRAPHS = f"(?:(?<=[{PICTOGRAPHS}])|(?<=[{PICTOGRAPHS}]\ufe0f))\u200d+[{PICTOGRAPHS}]"
+# Characters that are content only beside some others
+CONTEXTUAL = re.compile("[\u115f\u1160\u180b-\u180f\u200c\u200d\ufe00-\ufe0f\U000e0020-\U000e01ef]")
+OUT_OF_CONTEXT = "(?={})(?:{})".format(
+    CONTEXTUAL.pattern,  # makes the search fast
+    "|".join(
+        (
+            f"(?!{AFTER_LETTER})(?!{BETWEEN_PICTOGRAPHS})[\u200c\u200d]",
+            rf"\u200c(?![\u200c\u200d]*(?=[{JOINED}])[\p{{L}}\p{{M}}])",  # a non-joiner at the end of a word
+            f"(?<![{VARIABLE}])[\u180b-\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef]",  # a variation selector
+            "(?<![\U0001f3f4\U000e0020-\U000e007f])[\U000e0020-\U000e007f]+",  # letters of the flag of a region
+            "(?<![\u1100-\u115e])[\u115f\u1160]+(?![\u1161-\u11ff])",  # fillers of Korean syllables
+        )
+    ),
+)
+# Patterns and what replaces them, for each kind of change. The Unicode form is the last step.
+REPLACEMENTS: dict[str, list[tuple[str, str]]] = {
+    "control characters": [(CONTROL_SPACES, " "), (CONTROLS, "")],
+    "spaces": [(SPACES, " ")],
+    "zero-width characters": [(f"[{INVISIBLE}]", ""), (OUT_OF_CONTEXT, "")],
+}
 
 
 class RandomTransformerTokenizer(TokenizersBackend):
@@ -62,7 +113,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
         vocab_size: int = 37000,
         *,
         min_frequency: int = 2,
-        normalization: str | None = None,
+        normalization: str | None = "NFC",
         pattern: str = PATTERN,
         languages: Sequence[str] = (),
         special_tokens: Sequence[str] = (),
@@ -75,7 +126,8 @@ class RandomTransformerTokenizer(TokenizersBackend):
             texts: the corpus, source and target together. It is read once and may be a generator.
             vocab_size: maximum size, including the special tokens and 256 bytes. A small corpus yields fewer entries.
             min_frequency: minimum count of a pair to be merged.
-            normalization: a Unicode normalization form to apply first; `None` keeps the tokenizer lossless.
+            normalization: the Unicode form of the normalization, which is applied first: see `text_normalizer`. `None`
+                for no normalization.
             pattern: a regular expression of the parts of a text between which BPE never merges.
             languages: codes such as `"en"` and `"de"`, for a model of several languages. Each has a tag, `__en__`.
             special_tokens: other special tokens, such as `<bt>`. The spaces after one of them in a text belong to it.
@@ -134,7 +186,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
         For example the ten words of the blog post, with `bos_token="SOS", eos_token="EOS"`.
 
         Args:
-            words: the vocabulary, including the special tokens.
+            words: the vocabulary, including the special tokens. Words are normalized, as texts are.
             bos_token: the first word of a target.
             eos_token: the word appended to a text.
             pad_token: the padding word; `eos_token` when `None`.
@@ -144,7 +196,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
         Raises:
             ValueError: a word is given twice, or a special token is not among the words.
         """
-        words = list(words)
+        words = [normalize(word) for word in words]
         repeated = sorted({word for word in words if words.count(word) > 1})
         if repeated:
             raise ValueError(f"words must be unique, got {', '.join(map(repr, repeated))} more than once.")
@@ -157,6 +209,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
 
         vocabulary = {word: index for index, word in enumerate(words)}
         backend = Tokenizer(models.WordLevel(vocabulary, unk_token=special.get("unk_token", "")))
+        backend.normalizer = text_normalizer()
         backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
         return cls._from_backend(backend, **{**options, **special})
 
@@ -222,6 +275,61 @@ class RandomTransformerTokenizer(TokenizersBackend):
         """The tokens of a text."""
         with self._clear_errors(text, args, options):
             return super().tokenize(text, *args, **options)
+
+    def add_tokens(
+        self, new_tokens: str | AddedToken | Sequence[str | AddedToken], special_tokens: bool = False
+    ) -> int:
+        """Add words to the vocabulary.
+
+        Returns:
+            The number of new tokens. A word with the name of another text's token is not added, since its id would have
+            two texts: `"é"` is the name of one byte in byte-level BPE.
+
+        Raises:
+            ValueError: such a word is a special token.
+        """
+        tokens = [new_tokens] if isinstance(new_tokens, str | AddedToken) else list(new_tokens)
+        taken = [token for token in tokens if is_name_of_other_text(self.backend_tokenizer, str(token))]
+        if taken and special_tokens:
+            raise ValueError(f"special tokens must not be names of tokens of another text, got {str(taken[0])!r}.")
+        self.__dict__.pop("texts_of_added_tokens", None)
+        return super().add_tokens([token for token in tokens if token not in taken], special_tokens=special_tokens)
+
+    @cached_property
+    def texts_of_added_tokens(self) -> dict[str, str]:
+        """The texts of added tokens, such as `"Straße"`, that the byte-level decoder would take for names of bytes."""
+        decoder, normalizer = self.backend_tokenizer.decoder, self.backend_tokenizer.normalizer
+        texts: dict[str, str] = {}
+        if not isinstance(decoder, decoders.ByteLevel):
+            return texts
+        for token in self.added_tokens_decoder.values():
+            is_normalized = token.normalized and normalizer is not None
+            text = normalizer.normalize_str(token.content) if is_normalized else token.content
+            for name in (token.content, text):  # the backend uses both
+                if decoder.decode([name]) != text:
+                    texts[name] = text
+        return texts
+
+    def decode(self, token_ids: Any, skip_special_tokens: bool = False, **options: Any) -> Any:
+        """The text of token ids, or of each row of ids; see `PreTrainedTokenizerBase.decode`."""
+        if not self.texts_of_added_tokens:
+            return super().decode(token_ids, skip_special_tokens=skip_special_tokens, **options)
+        ids = to_py_obj(token_ids)
+        if isinstance(ids, int):
+            ids = [ids]
+        if len(ids) > 0 and isinstance(ids[0], list | tuple):
+            return [self.decode(row, skip_special_tokens, **options) for row in ids]
+        tokens = self.convert_ids_to_tokens(ids, skip_special_tokens=skip_special_tokens)
+        return self.convert_tokens_to_string([token for token in tokens if token is not None])
+
+    def convert_tokens_to_string(self, tokens: list[str]) -> str:
+        """The text of tokens. The decoder joins the bytes of characters between added tokens."""
+        texts, decode = self.texts_of_added_tokens, super().convert_tokens_to_string
+        parts: list[str] = []
+        for is_added, group in groupby(tokens, key=texts.__contains__):
+            run = list(group)
+            parts += [texts[token] for token in run] if is_added else [decode(run)]
+        return "".join(parts)
 
     def encode_texts(self, *args: Any, **options: Any) -> BatchEncoding:
         """Tokenize texts that are data: the same as `tokenizer(...)`, but `control_tokens` in a text are plain text.
@@ -378,10 +486,45 @@ def added_tokens(languages: Sequence[str], special_tokens: Sequence[str]) -> lis
     for token in special_tokens:
         if not isinstance(token, str) or not token.strip() or token != token.strip():
             raise ValueError(f"special_tokens must be strings without spaces at their ends, got {token!r}.")
+        if not token.isascii() and token in pre_tokenizers.ByteLevel.alphabet():
+            raise ValueError(f"special_tokens must not be the name of a byte, got {token!r}.")
     repeated = [token for token in tokens if tokens.count(token) > 1 or token in SPECIAL_TOKENS.values()]
     if repeated:
         raise ValueError(f"languages and special_tokens must be unique, got {repeated[0]!r} more than once.")
     return [AddedToken(token, special=True, normalized=False, rstrip=token in special_tokens) for token in tokens]
+
+
+def replacing(steps: Iterable[tuple[str, str]]) -> normalizers.Sequence:
+    """A normalizer that replaces patterns, one after the other."""
+    return normalizers.Sequence([normalizers.Replace(Regex(pattern), content) for pattern, content in steps])
+
+
+def text_normalizer(form: str = "NFC") -> normalizers.Sequence:
+    """The normalizer of new tokenizers, which makes texts equal that look equal.
+
+    Control characters and invisible characters are removed, except where they change other characters. No-break and
+    typographic spaces become spaces. Then the Unicode form is applied.
+
+    Args:
+        form: `"NFC"`, `"NFD"`, `"NFKC"` or `"NFKD"`.
+    """
+    return normalizers.Sequence([*map(replacing, REPLACEMENTS.values()), getattr(normalizers, form)()])
+
+
+_NORMALIZER = text_normalizer()
+VISIBLE = re.compile(r"[^\W\u115f\u1160\u3164\uffa0]")  # fillers are letters
+
+
+def normalize(text: str) -> str:
+    """A text as new tokenizers normalize it; lone surrogates become question marks."""
+    if text.isascii() and text.isprintable():
+        return text
+    return _NORMALIZER.normalize_str(text.encode(errors="replace").decode())
+
+
+def is_blank(text: str) -> bool:
+    """Whether nothing of a text is visible."""
+    return VISIBLE.search(text) is None and not normalize(text).strip()
 
 
 def _untrained_bpe(normalization: str | None, pattern: str) -> Tokenizer:
@@ -390,7 +533,7 @@ def _untrained_bpe(normalization: str | None, pattern: str) -> Tokenizer:
         raise ValueError(f"normalization must be None or one of {', '.join(NORMALIZATIONS)}, got {normalization!r}.")
     backend = Tokenizer(models.BPE())
     if normalization is not None:
-        backend.normalizer = getattr(normalizers, normalization)()
+        backend.normalizer = text_normalizer(normalization)
     try:
         split = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
     except Exception as error:  # the backend has no more specific class
@@ -409,6 +552,12 @@ def _template(backend: Tokenizer, eos_token: str, tag: str | None = None) -> pro
         pair=[*start, "$A", eos_token, "$B", eos_token],
         special_tokens=[(token, backend.token_to_id(token)) for token in special],
     )
+
+
+def is_name_of_other_text(backend: Tokenizer, word: str) -> bool:
+    """Whether byte-level BPE has a token of this name, whose text is not the word."""
+    is_byte_level = isinstance(backend.decoder, decoders.ByteLevel)
+    return is_byte_level and backend.model.token_to_id(word) is not None and backend.decoder.decode([word]) != word
 
 
 def _check_integer(name: str, value: Any, minimum: int, reason: str) -> None:

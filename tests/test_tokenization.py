@@ -2,17 +2,18 @@
 
 import copy
 import json
+import unicodedata
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import pre_tokenizers
+from tokenizers import AddedToken, pre_tokenizers
 from transformers import AutoTokenizer
 
 from modeling_random_transformer import RandomTransformerConfig, RandomTransformerTokenizer
 from modeling_random_transformer.data import BPEDropout
-from modeling_random_transformer.tokenization_random_transformer import MIN_VOCAB_SIZE
+from modeling_random_transformer.tokenization_random_transformer import MIN_VOCAB_SIZE, is_blank, normalize
 from tests.helpers.scripts import sentences_by_language
 
 CORPUS = [
@@ -69,7 +70,7 @@ def test_texts_round_trip_before_and_after_saving(tokenizer, loaded, kind):
     ids = tokenizer(TEXTS[kind]).input_ids
     assert ids[-1] == tokenizer.eos_token_id
     assert tokenizer.unk_token_id not in ids
-    assert tokenizer.decode(ids, skip_special_tokens=True) == TEXTS[kind]
+    assert tokenizer.decode(ids, skip_special_tokens=True) == normalize(TEXTS[kind])
     assert type(loaded) is RandomTransformerTokenizer
     assert loaded(TEXTS[kind]).input_ids == ids
     assert (loaded.padding_side, loaded.special_tokens_map) == ("right", tokenizer.special_tokens_map)
@@ -78,17 +79,27 @@ def test_texts_round_trip_before_and_after_saving(tokenizer, loaded, kind):
 CONTROL = ["<pad>", "<s>", "</s>", "<unk>", "__en__", "__zh-Hans__"]
 
 
-@given(st.lists(st.one_of(st.text(), st.sampled_from(CONTROL))).map("".join))
-def test_any_text_round_trips(text):
-    tokenizer = RandomTransformerTokenizer.train(
-        CORPUS[:4], vocab_size=300, languages=["en", "zh-Hans"], special_tokens=["<bt>"], src_lang="en", tgt_lang="en"
-    )
+# Invisible characters, and characters beside which they are content
+CONTEXTS = (
+    "a é\u0301\u00ad\u034f\u200b\u200c\u200d\u200f\u202e\u2060\u3164\ufeff\ufe0f\u202f\u00a0\u2028\u2800"
+    "\t\n\r\x00\x07\x85कىر،가❤👩🏴"
+)
+PARTS = st.one_of(st.text(), st.text(CONTEXTS), st.sampled_from([*CONTROL, "Straße", "čaj", "é"]))
+
+
+@pytest.mark.parametrize("normalization", ["NFC", None])
+@given(st.lists(PARTS).map("".join))
+def test_any_text_round_trips(normalization, text):
+    options = {"languages": ["en", "zh-Hans"], "special_tokens": ["<bt>"], "src_lang": "en", "tgt_lang": "en"}
+    tokenizer = RandomTransformerTokenizer.train(CORPUS[:4], vocab_size=300, normalization=normalization, **options)
+    tokenizer.add_tokens(["Straße", "čaj", "é"])
     for encoded in (tokenizer.encode_texts(text)["input_ids"], tokenizer.encode_texts(text_target=text)["input_ids"]):
         tag, *ids, end = encoded
         assert [tag, end] == [tokenizer.get_lang_id("en"), tokenizer.eos_token_id]
         assert not {*ids} & {*tokenizer.convert_tokens_to_ids(CONTROL)}
         if "<bt>" not in text:
-            assert tokenizer.decode(encoded, skip_special_tokens=True) == text
+            expected = text if normalization is None else normalize(text)
+            assert tokenizer.decode(encoded, skip_special_tokens=True) == expected
 
 
 def test_split_special_tokens(tokenizer):
@@ -136,9 +147,100 @@ def test_training_from_files_equals_training_from_texts(tmp_path, newline, encod
     assert RandomTransformerTokenizer.train_from_files(str(paths[0]), vocab_size=300)("The").input_ids
 
 
-def test_normalization():
-    tokenizer = RandomTransformerTokenizer.train(CORPUS, vocab_size=300, normalization="NFC")
-    assert tokenizer.decode(tokenizer("e\u0301").input_ids, skip_special_tokens=True) == "é"
+EQUAL = {
+    "soft hyphen": ("gi\u00adrl", "girl"),
+    "zero-width space": ("the\u200b girl", "the girl"),
+    "word joiner": ("\u2060the girl", "the girl"),
+    "byte order mark": ("\ufeffthe girl", "the girl"),
+    "marks of the direction": ("\u2067the\u200e girl\u2069\u200f", "the girl"),
+    "joiners in Latin": ("g\u200ci\u200drl", "girl"),
+    "letters of flags": ("girl\U000e0041\U000e0042", "girl"),
+    "variation selector": ("girl\ufe0f", "girl"),
+    "filler": ("girl\u3164", "girl"),
+    "no-break spaces": ("the\u00a0girl\u202f!", "the girl !"),
+    "typographic spaces": ("the\u2009girl\u2003!", "the girl !"),
+    "line separator": ("the\u2028girl", "the girl"),
+    "Unicode form": ("nin\u0303a \u212b", "niña Å"),
+    "a mark after an invisible character": ("nin\u200b\u0303a", "niña"),
+    "control characters": ("the\x0cgi\x07rl", "the girl"),
+    "non-joiner at the end of a word": ("می\u200c رود", "می رود"),
+    "two non-joiners": ("می\u200c\u00ad\u200cرود", "می\u200cرود"),
+    "Thai": ("บ้าน\u200bของ", "บ้านของ"),
+}
+CONTENT = {
+    "Persian": "می\u200cرود کتاب\u200cها",
+    "Sinhala": "ශ්\u200dරී",
+    "Devanagari": "क्\u200dष क्\u200cष",
+    "Mongolian": "ᠮᠣᠩᠭᠣᠯ\u202fᠤᠨ",
+    "emoji": "👩\u200d🚀 ❤\ufe0f\u200d🔥 👋🏽 1\ufe0f\u20e3",
+    "flag of a region": "🏴\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f",
+    "variant of a Chinese character": "葛\U000e0100",
+    "spaces and lines": " a  b\n\tc\u3000d",
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), [*EQUAL.values(), *zip(CONTENT.values(), CONTENT.values(), strict=True)])
+def test_texts_that_look_equal_have_equal_tokens(tokenizer, words, text, expected):
+    assert normalize(text) == expected
+    assert tokenizer(text).input_ids == tokenizer(expected).input_ids
+    assert tokenizer(text_target=text).input_ids == tokenizer(text_target=expected).input_ids
+    assert tokenizer.decode(tokenizer(text).input_ids, skip_special_tokens=True) == expected
+    assert words("hello\u00a0wor\u00adld").input_ids == words("hello world").input_ids
+
+
+@pytest.mark.parametrize(
+    "text", ["", " \n", "\u00ad\u200b", "\ufeff", "\u200e\u2069", "\u3164\ufe0f", "\u200d \u2800\x07"]
+)
+def test_texts_without_visible_characters_are_blank(text):
+    assert is_blank(text)
+    assert not is_blank(f"{text}.")
+
+
+def test_saved_tokenizers_keep_their_normalization(tmp_path):
+    lossless = RandomTransformerTokenizer.train(CORPUS, vocab_size=300, normalization=None)
+    lossless.save_pretrained(tmp_path)
+    ids = lossless("gi\u00adrl").input_ids
+    assert AutoTokenizer.from_pretrained(tmp_path)("gi\u00adrl").input_ids == ids
+    assert lossless.decode(ids, skip_special_tokens=True) == "gi\u00adrl"
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD"])
+def test_unicode_forms(form):
+    tokenizer = RandomTransformerTokenizer.train(CORPUS, vocab_size=300, normalization=form)
+    text = tokenizer.decode(tokenizer("e\u0301 ﬁ\u00ad").input_ids, skip_special_tokens=True)
+    assert text == unicodedata.normalize(form, "é ﬁ")
+
+
+@pytest.mark.parametrize("token", ["Straße", "naïve café", "Größe", "čeština", "Ω", "北京", "e\u0301te"])
+@pytest.mark.parametrize("is_special", [False, True])
+def test_added_tokens_are_decoded_to_their_texts(token, is_special, tmp_path):
+    tokenizer = RandomTransformerTokenizer.train(CORPUS, vocab_size=300)
+    assert tokenizer.add_tokens([AddedToken(token, normalized=not is_special, special=is_special)]) == 1
+    tokenizer.save_pretrained(tmp_path)
+    text = f"é {token}{token}, 敏捷"
+    for one in (tokenizer, AutoTokenizer.from_pretrained(tmp_path)):
+        ids = one(text, add_special_tokens=False).input_ids
+        assert ids.count(len(tokenizer) - 1) == 2
+        expected = text if is_special else normalize(text)
+        assert (
+            one.decode(ids)
+            == one.batch_decode([ids])[0]
+            == one.convert_tokens_to_string(one.tokenize(text))
+            == expected
+        )
+        assert one.decode(len(tokenizer) - 1) == (token if is_special else normalize(token))
+
+
+@pytest.mark.parametrize("text", ["é", " ", "ñ", " el", "敏"])
+def test_names_of_tokens_are_not_added(tokenizer, text):
+    """Byte-level BPE has tokens of these names for other texts."""
+    tokenizer = copy.deepcopy(tokenizer)
+    name = tokenizer.tokenize(text)[0]
+    assert tokenizer.add_tokens([name]) == 0
+    text = f"é{name} 敏 é"
+    assert tokenizer.decode(tokenizer(text).input_ids, skip_special_tokens=True) == text
+    with pytest.raises(ValueError, match=f"special tokens must not be names of tokens of another text, got '{name}'"):
+        tokenizer.add_special_tokens({"extra_special_tokens": [name]})
 
 
 @pytest.mark.parametrize(
@@ -153,6 +255,7 @@ def test_normalization():
         ({"languages": ["en us"]}, "languages must be codes such as 'en', .* got 'en us'"),
         ({"languages": ["en", "en"]}, "languages and special_tokens must be unique, got '__en__' more than once"),
         ({"special_tokens": ["</s>"]}, "languages and special_tokens must be unique, got '</s>'"),
+        ({"special_tokens": ["é"]}, "special_tokens must not be the name of a byte, got 'é'"),
         ({"special_tokens": [" a"]}, "special_tokens must be strings without spaces at their ends, got ' a'"),
         ({"languages": ["en"], "vocab_size": 260}, "vocab_size must be an integer of at least 261"),
         ({"languages": ["en"], "src_lang": "fr"}, "src_lang must be one of en, got 'fr'"),

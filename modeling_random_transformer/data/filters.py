@@ -10,14 +10,14 @@ from math import inf
 from operator import eq
 from pathlib import Path
 from typing import Any
-from unicodedata import normalize
+from unicodedata import normalize as unicode_form
 
 import regex
 
 from ..inputs_random_transformer import check_choice
+from ..tokenization_random_transformer import is_blank, normalize
 from ..utils.compressed_files import check_readable, file_format
 from ..utils.errors import reraise_as_value_error
-from .normalization import ZERO_WIDTH
 from .readers import Columns, read_columns, read_texts
 
 # Reasons to drop a pair, in the order of the filters.
@@ -49,7 +49,7 @@ SAMPLE_SHARE = 0.1
 LETTER = r"[\p{L}--\p{Script=Common}--\p{Script=Inherited}]"
 _SCRIPT_OF = regex.compile("|".join(rf"(?P<{name}>\p{{Script={name}}})" for name in SCRIPTS))
 _LETTERS = regex.compile(LETTER, regex.V1)
-INVISIBLE = dict.fromkeys(map(ord, ZERO_WIDTH))  # for `str.translate`
+JOINERS = dict.fromkeys(map(ord, "\u200c\u200d"))  # for `str.translate`
 
 Filter = Callable[..., str | None]  # of a source and a target
 
@@ -59,8 +59,8 @@ class CleaningOptions:
     """Options of the filters. Each filter can be turned off.
 
     Args:
-        normalization: `"NFC"` makes canonically equivalent characters equal, and removes control characters, zero-width
-            characters where no letters or emoji need them, and the quotes of CSV cells.
+        normalization: `"NFC"` is that of new tokenizers (see `text_normalizer`), and removes the quotes of CSV cells;
+            `"off"` keeps the texts.
         copies: `"near"` drops a pair whose target has the same words as the source, regardless of case and
             punctuation; `"exact"` only if both texts are equal. Texts without letters, such as numbers, are kept.
         duplicates: `"pair"` drops a pair that occurred before; `"source"` or `"target"` one whose source or target
@@ -165,7 +165,7 @@ def _one_side(side: str, accepts: Callable[[str], bool], reason: str) -> Filter:
 def excluded_texts(path: str) -> Iterator[str]:
     """The texts of a file with one text per line, or of both sides of a file with pairs."""
     if file_format(path) == "text":
-        yield from (text for text in read_texts(path) if text.strip())
+        yield from (text for text in read_texts(path) if not is_blank(text))
     else:
         for number, texts in read_columns(Path(path), Columns(SIDES)):
             if isinstance(texts, str):
@@ -179,14 +179,14 @@ def text_key(text: str) -> bytes:
     A text without words, such as an emoji, is compared completely.
     """
     # Compatibility characters, such as ℃, become letters, whose case is folded next.
-    text = normalize("NFKC", normalize("NFKC", text).casefold()).translate(INVISIBLE)
+    text = unicode_form("NFKC", unicode_form("NFKC", normalize(text)).casefold()).translate(JOINERS)
     words = " ".join(WORD.findall(text)) or text
     return blake2b(words.encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
 
 def _same_words(source: str, target: str) -> bool:
     """Whether texts have the same words, regardless of case and punctuation."""
-    source, target = normalize("NFC", source.casefold()), normalize("NFC", target.casefold())
+    source, target = unicode_form("NFC", source.casefold()), unicode_form("NFC", target.casefold())
     first, second = WORD.search(source), WORD.search(target)
     # The first words of most pairs differ, so that the complete comparison is rare.
     if first is None or second is None or first[0] != second[0]:

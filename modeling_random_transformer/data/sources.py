@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..inputs_random_transformer import LanguageTags, drop_none
+from ..tokenization_random_transformer import is_blank
 from ..utils import file_digest
 from ..utils.compressed_files import check_readable, file_format, is_standard_stream, open_binary
 from .readers import TRANSLATION, Columns, Row, decoded, is_utf8, read_columns, texts_of
@@ -266,7 +267,7 @@ def parse_pair(number: int, source: str, target: str, languages: LanguageTags = 
         return _invalid(number, NOT_UTF8, source, target)
     if "\0" in source or "\0" in target:  # in JSON and Parquet; elsewhere it is an error of the file
         return _invalid(number, NUL, source, target)
-    if source.strip() and target.strip():
+    if not (is_blank(source) or is_blank(target)):
         return ParallelLine(number, source, target, languages)
     return _invalid(number, EMPTY, source, target)
 

@@ -7,15 +7,20 @@ a length penalty of 0.2, and no options of the model.
 import json
 import re
 import shutil
+import sys
+import unicodedata
 import zipfile
 from base64 import b64decode
 from collections.abc import Sequence
+from functools import cache
+from io import BytesIO
+from itertools import permutations
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from sentencepiece import SentencePieceProcessor
+from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[attr-defined]
 from transformers import PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
@@ -23,7 +28,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 from ..conversion.sentencepiece import BPE, BYTE, CONTROL, NORMAL, SPACE, UNIGRAM, UNKNOWN
 from ..inputs_random_transformer import tokenizer_languages
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
-from ..tokenization_random_transformer import LANGUAGE_CODE
+from ..tokenization_random_transformer import CONTEXTUAL, LANGUAGE_CODE, normalize, text_normalizer
 from ..utils import read_json, write_json
 from ..utils.languages import language_name
 from .ctranslate2 import PENALTY, PREFIX, SEARCH, ParallelTranslator, build_spec, check_scores, write
@@ -35,6 +40,7 @@ SUFFIX = ".argosmodel"
 TAG = " "
 UNKNOWN_PIECE = "<unk>"
 BYTES = {character: byte for byte, character in bytes_to_unicode().items()}
+EUROPEAN = 0x590  # the first code point after those of European scripts
 PART_OF_CHARACTER = re.compile(r"(<0x[0-9A-F]{2}>)+")  # the name of such a token
 
 
@@ -52,7 +58,8 @@ def save(
 
     Args:
         model: on any device, in any dtype.
-        tokenizer: its tokenizer: byte-level BPE without normalization, or imported from SentencePiece, or of Marian.
+        tokenizer: its tokenizer: byte-level BPE with the default normalization or none, or imported from SentencePiece,
+            or of Marian.
         folder: an empty folder.
         dtype: dtype of the weights, `"float32"`, `"bfloat16"` or `"int8"`.
         source_lang: code of the source language; `None` for that of the tokenizer.
@@ -145,7 +152,7 @@ def sentencepiece_model(tokenizer: PreTrainedTokenizerBase) -> tuple[bytes, dict
     merged through them, are split differently.
 
     Raises:
-        ValueError: the tokenizer is of another kind, or normalizes texts.
+        ValueError: the tokenizer is of another kind, or normalizes texts in another way.
     """
     tokens = {index: token for token, index in tokenizer.get_vocab().items()}
     if files := getattr(tokenizer, "spm_files", None):  # Marian
@@ -154,8 +161,9 @@ def sentencepiece_model(tokenizer: PreTrainedTokenizerBase) -> tuple[bytes, dict
     special = {token["content"] for token in data["added_tokens"]}
     kind, names = data["model"]["type"], tokens
     if kind == "BPE" and (data["decoder"] or {}).get("type") == "ByteLevel":
-        if data["normalizer"] is not None:
-            raise ValueError(f"normalization must be None for argos, got {data['normalizer']['type']}.")
+        normalization = data["normalizer"]
+        if normalization not in (None, json.loads(text_normalizer().__getstate__())):
+            raise ValueError(f"normalization must be 'NFC' or None for argos, got {json.dumps(normalization)}.")
         names = byte_level_names(tokens, special)
     elif kind not in ("BPE", "Unigram") or not any(token.startswith(SPACE) for token in tokens.values()):
         raise ValueError(f"tokenizer must be byte-level BPE or of SentencePiece for argos, got {kind}.")
@@ -163,6 +171,11 @@ def sentencepiece_model(tokenizer: PreTrainedTokenizerBase) -> tuple[bytes, dict
     model.trainer_spec.model_type = UNIGRAM if kind == "Unigram" else BPE
     model.trainer_spec.byte_fallback = names is not tokens or data["model"]["byte_fallback"]
     set_normalizer(model.normalizer_spec, data)
+    if names is not tokens and data["normalizer"] is not None:
+        model.normalizer_spec.name, model.normalizer_spec.precompiled_charsmap = (
+            "user_defined",
+            rules_of_normalization(),
+        )
     ranks = scores(data["model"])
     add_pieces(model, {names[i]: ranks.get(token, 0.0) for i, token in tokens.items()}, special)
     return model.SerializeToString(), names
@@ -201,6 +214,37 @@ def set_normalizer(spec: Any, data: dict[str, Any]) -> None:
     prefix_space = (data["pre_tokenizer"] or {}).get("add_prefix_space", False)
     spec.add_dummy_prefix = prefix_space or any(step["type"] == "Prepend" for step in steps)
     spec.remove_extra_whitespaces = any(step.get("pattern") == {"Regex": " +"} for step in steps)
+
+
+@cache
+def rules_of_normalization() -> bytes:
+    """The normalization of new tokenizers as rules of SentencePiece, which replace the longest sequence in their list.
+
+    Characters that are content beside some others, such as joiners, are removed after letters of European scripts only.
+    Marks are composed with their letter, but not sorted.
+    """
+    singles = (chr(code) for code in range(1, sys.maxunicode + 1))
+    singles = (single for single in singles if unicodedata.category(single) not in ("Cn", "Co", "Cs"))
+    texts = {single for single in singles if not CONTEXTUAL.fullmatch(single)}
+    for single in list(texts):
+        decomposed = unicodedata.normalize("NFD", single)
+        if decomposed != single:
+            texts |= {decomposed[0] + "".join(marks) for marks in permutations(decomposed[1:])}
+            texts |= {unicodedata.normalize("NFC", decomposed[:-1]) + decomposed[-1]}
+    texts |= {chr(code) + mark for code in range(0x20, EUROPEAN) for mark in "\u200c\u200d\ufe0e\ufe0f"}
+    rules = {text: normalize(text) for text in texts}
+    with TemporaryDirectory() as folder, BytesIO() as file:
+        table = Path(folder, "rules.tsv")
+        lines = (f"{code_points(text)}\t{code_points(form)}\n" for text, form in sorted(rules.items()) if text != form)
+        table.write_text("".join(lines))
+        options: dict[str, Any] = {"model_type": "char", "normalization_rule_tsv": str(table), "minloglevel": 2}
+        SentencePieceTrainer.train(sentence_iterator=iter(["a"]), model_writer=file, vocab_size=5, **options)
+        return ModelProto.FromString(file.getvalue()).normalizer_spec.precompiled_charsmap
+
+
+def code_points(text: str) -> str:
+    """The characters of a text, as SentencePiece writes them in a list of rules."""
+    return " ".join(f"{ord(character):X}" for character in text)
 
 
 def add_pieces(model: Any, pieces: dict[str, float], special: set[str]) -> None:

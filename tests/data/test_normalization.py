@@ -20,8 +20,9 @@ from tests.helpers.scripts import sentences_by_language
         ("\u200dshelf\u200cful", "shelfful", "zero-width characters"),
         ("می\u200cروم", "می\u200cروم", None),
         ("ශ්\u200dරී क्\u200d", "ශ්\u200dරී क्\u200d", None),
-        ("บ้าน\u200bของ", "บ้าน\u200bของ", None),
-        ("👩\u200d🚀 ❤️\u200d🔥", "👩\u200d🚀 ❤️\u200d🔥", None),
+        ("บ้าน\u200bของ ខ្ញុំ\u200bទៅ", "บ้านของ ខ្ញុំទៅ", "zero-width characters"),
+        ("10\u00a0000\u2009km\u202f!", "10 000 km !", "spaces"),
+        ("👩\u200d🚀 ❤️\u200d🔥 1\ufe0f\u20e3", "👩\u200d🚀 ❤️\u200d🔥 1\ufe0f\u20e3", None),
         ("e\u0301 \u212b", "é Å", "Unicode form NFC"),
         ("کِ\u200cه", "کِ\u200cه", None),
     ],
@@ -45,10 +46,11 @@ def test_a_normalized_text_stays_the_same(text):
 
 def test_report():
     report = CleaningReport("pairs")
-    pairs = [("e\u0301te", "summer"), ("\u200b", "blank"), ("été", "summer"), ("a", "e\u0301")]
+    pairs = [("e\u0301te", "summer"), ("\u200b", "blank"), ("\u200bété", "summer"), ("a", "e\u0301")]
     kept = [(pair.source, pair.target) for pair in clean_pairs(pairs, report=report, min_script_share=None)]
     assert kept == [("éte", "summer"), ("été", "summer"), ("a", "é")]
     assert report.normalized == {"normalized: Unicode form NFC": 2, "normalized: zero-width characters": 1}
+    assert report.counts == {"with an empty source or target": 1}
     assert report.examples["normalized: Unicode form NFC"][0] == {"line": 1, "source": "e\u0301te", "target": "summer"}
     assert "normalized: zero-width characters" in str(report)
     off = clean_pairs(pairs[:1], normalization="off", min_script_share=None)

@@ -11,6 +11,7 @@ from modeling_random_transformer import RandomTransformerTokenizer
 from modeling_random_transformer.conversion import from_sentencepiece
 from modeling_random_transformer.export import export_model, load_engine
 from modeling_random_transformer.export.argos import PART_OF_CHARACTER, SPACE, sentencepiece_model
+from modeling_random_transformer.tokenization_random_transformer import normalize
 from tests.helpers.engines import BEAMS, LIMIT, TEXTS, exportable, needs, own_translations
 from tests.helpers.marian import opus_folder
 from tests.helpers.models import EOS
@@ -39,6 +40,21 @@ def test_byte_level_tokens(text, tokenizer):
     """A token of which a merge crosses the bytes of a character, such as "niñ" here, has no path in SentencePiece."""
     actual, expected = pieces(tokenizer, text)
     assert actual == expected
+
+
+INVISIBLE = [
+    "\ufeffgi\u00adrl\u200b",
+    "a\u00a0b\u202fc\u2028d\x07",
+    "nin\u0303a a\u0323\u0302",
+    "g\u200di\ufe0f",
+    "می\u200cروم",
+]
+
+
+@pytest.mark.parametrize("text", INVISIBLE)
+def test_normalization(text, tokenizer):
+    content, _ = sentencepiece_model(tokenizer)
+    assert SentencePieceProcessor(model_proto=content).normalize(text).replace(SPACE, " ") == normalize(text)
 
 
 def test_part_of_a_character_is_split_into_bytes():
@@ -111,8 +127,8 @@ def test_what_argos_translate_does_not_support(tmp_path):
     model.generation_config.no_repeat_ngram_size = 3
     with pytest.raises(ValueError, match="no_repeat_ngram_size must not be set for Argos Translate, got 3"):
         export_model(model, tokenizer, tmp_path / "out", **options)
-    normalizing = RandomTransformerTokenizer.train(SENTENCES * 3, vocab_size=320, normalization="NFC")
-    with pytest.raises(ValueError, match="normalization must be None for argos, got NFC"):
+    normalizing = RandomTransformerTokenizer.train(SENTENCES * 3, vocab_size=320, normalization="NFKC")
+    with pytest.raises(ValueError, match=r"normalization must be 'NFC' or None for argos, got .*NFKC"):
         sentencepiece_model(normalizing)
     words = RandomTransformerTokenizer.from_words(["a", "S", "E"], bos_token="S", eos_token="E")
     with pytest.raises(ValueError, match="tokenizer must be byte-level BPE or of SentencePiece"):

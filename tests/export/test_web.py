@@ -28,7 +28,7 @@ from tests.helpers.translation import SENTENCES
 
 pytestmark = needs("onnx")
 MARKUP = "the <img src=x onerror=alert(1)> boy </s> & <b>girl</b>"
-CHARACTERS = "ab é ñ ' s l 1 9 . , ? \t\n\u00a0\u2009\u0301日😀Ω</s>_"
+CHARACTERS = "ab é ñ ' s l 1 9 . , ? \t\n\u00a0\u2009\u0301\u00ad\u200b\u200c\u200d\ufeff\ufe0fمक日😀❤Ω</s>_"
 
 
 # Export
