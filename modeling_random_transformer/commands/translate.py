@@ -2,12 +2,12 @@
 
     random-transformer translate --model outputs/quickstart "the boy sees the girl" "we read two books"
     random-transformer translate --model outputs/quickstart                       # interactive, line by line
-    random-transformer translate --model outputs/quickstart < test.en > test.translated
-    random-transformer translate --model outputs/quickstart --input test.en --output test.translated
-    random-transformer translate --model outputs/quickstart --engine ctranslate2 --input test.en --output test.translated
+    random-transformer translate --model outputs/quickstart < test.en > test.es
+    random-transformer translate --model outputs/quickstart --input test.en --output test.es
+    random-transformer translate --model outputs/quickstart --engine ctranslate2 --input test.en --output test.es
     random-transformer translate --model outputs/quickstart --format html --input page.html --output page.es.html
-    random-transformer translate --model outputs/quickstart --glossary terms.tsv --input test.en --output test.translated
-    random-transformer translate --model outputs/first --model outputs/second --input test.en --output test.translated
+    random-transformer translate --model outputs/quickstart --glossary terms.tsv --input test.en --output test.es
+    random-transformer translate --model outputs/first --model outputs/second --input test.en --output test.es
     accelerate launch --multi_gpu --num_processes 8 -m modeling_random_transformer translate \\
         --model outputs/quickstart --input big.en --output big.es
     random-transformer translate --model outputs/four --source_lang en --target_lang de "a dog sees a cat"
@@ -33,7 +33,7 @@ from ..inference.html_translation import translate_html
 from ..inference.translation import TranslationOptions, translate_n_best
 from ..inference.translation_files import FORMATS, candidate_lines, translate_file
 from ..inputs_random_transformer import name_lines_in_errors
-from ..utils.compressed_files import check_output, check_plain_text, open_binary, stream_name
+from ..utils.compressed_files import check_output, check_plain_text, is_stream, open_binary, stream_name
 from ..utils.errors import reraise_as_value_error
 from ..utils.text import encode_lines
 from .command_line import (
@@ -141,7 +141,7 @@ def run(program: str, argv: Sequence[str]) -> None:
     arguments = Parser(program, __doc__).parse(Arguments, argv)
     files = [path for path in (arguments.input, arguments.prefix_file) if path is not None]
     is_html = arguments.format == "html"
-    from_file_to_file = not is_html and arguments.output != STANDARD and all(path.is_file() for path in files)
+    from_file_to_file = not is_html and not is_stream(arguments.output) and all(path.is_file() for path in files)
     with arguments.load(from_file_to_file, **arguments.engine_options) as (model, tokenizer):
         if is_html:
             translate_document(arguments, model, tokenizer)

@@ -5,6 +5,7 @@ import gzip
 import io
 import lzma
 import os
+import re
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,6 +23,14 @@ ARCHIVES = (".zip", ".7z", ".rar", ".tar", ".tgz")
 # With columns.
 TEXT_FORMATS = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
 GZIP_LEVEL = 6  # the default of the program gzip; Python's 9 takes twice as long for 1% less
+
+
+def is_stream(path: str | PathLike) -> bool:
+    """Whether a path is `-`, a pipe, a device or an open file, such as `/dev/stdout`, which cannot be replaced."""
+    # An open file may be a regular one, as after a redirection.
+    is_open = re.fullmatch(r"/dev/(stdout|stderr|fd/\d+)|/proc/(self|\d+)/fd/\d+", os.fspath(path))
+    path = Path(path)
+    return is_standard_stream(path) or bool(is_open) or (path.exists() and not path.is_file() and not path.is_dir())
 
 
 def is_standard_stream(path: str | PathLike) -> bool:
@@ -54,16 +63,16 @@ def check_output(name: str, path: str | PathLike, **inputs: Path | None) -> None
 
     Args:
         name: name of the argument, for errors.
-        path: a file, new or not, or `-`.
+        path: a file or a stream, see `is_stream`.
         **inputs: files that the output would replace, by the names of their arguments.
 
     Raises:
-        ValueError: the path is a folder or another special file, its folder does not exist, or it is one of the inputs.
+        ValueError: the path is a folder, its folder does not exist, or it is one of the inputs.
     """
-    if is_standard_stream(path):
+    if is_stream(path):
         return
     real = Path(os.path.realpath(path))
-    if not real.parent.is_dir() or (real.exists() and not real.is_file()):
+    if not real.parent.is_dir() or real.is_dir():
         raise ValueError(f"{name} must be a file, new or not, in a folder that exists, got {str(path)!r}.")
     for other, given in inputs.items():
         if given is not None and given.exists() and real.exists() and given.samefile(real):
@@ -123,7 +132,7 @@ def open_binary(path: str | PathLike) -> Iterator[BinaryIO]:
 
 @contextmanager
 def create_binaries(paths: Sequence[str | PathLike], temporary_folder: Path | None = None) -> Iterator[list[IO[bytes]]]:
-    """Write files, which replace earlier ones when all are complete; one may be standard output.
+    """Write files, which replace earlier ones when all are complete; those that are streams are written at once.
 
     Args:
         paths: the files, which are compressed if their names say so.
@@ -133,11 +142,19 @@ def create_binaries(paths: Sequence[str | PathLike], temporary_folder: Path | No
         ValueError: pyarrow, which compresses with Zstandard, is not installed.
         OSError: a file cannot be written.
     """
-    on_disk = [path for path in paths if not is_standard_stream(path)]
+    on_disk = [path for path in paths if not is_stream(path)]
     with new_files(on_disk, temporary_folder) as new, ExitStack() as stack:
-        files = iter(new)
-        raw = ((path, sys.stdout.buffer if is_standard_stream(path) else next(files)) for path in paths)
-        yield [stack.enter_context(_compressed(*file)) for file in raw]
+        files: list[IO[bytes]] = []
+        new_by_path = dict(zip(on_disk, new, strict=True))
+        for path in paths:
+            if is_standard_stream(path):
+                file: BinaryIO = sys.stdout.buffer
+            elif path in new_by_path:
+                file = new_by_path[path]
+            else:
+                file = stack.enter_context(open(path, "ab"))  # an open file keeps what it contains
+            files.append(stack.enter_context(_compressed(path, file)))
+        yield files
 
 
 @contextmanager
