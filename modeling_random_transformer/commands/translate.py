@@ -31,7 +31,7 @@ from ..data.readers import read_texts
 from ..inference.glossary import Glossary
 from ..inference.html_translation import translate_html
 from ..inference.translation import TranslationOptions, translate_n_best
-from ..inference.translation_files import FORMATS, candidate_lines, translate_file
+from ..inference.translation_files import FORMATS, candidate_lines, read_plain_texts, translate_file
 from ..inputs_random_transformer import name_lines_in_errors
 from ..utils.compressed_files import check_output, check_plain_text, is_stream, open_binary, stream_name
 from ..utils.errors import reraise_as_value_error
@@ -106,7 +106,7 @@ class Arguments(EngineArguments, InferenceArguments):
         super().__post_init__()
         if self.format == "html" and (self.n_best or self.prefix_file or self.output_format != "text"):
             raise ValueError("--format must be text with --n_best, --prefix_file or --output_format, got html.")
-        check_plain_text("--input", self.input)
+        check_plain_text("--input", self.input, html=self.format == "html")
         check_plain_text("--prefix_file", self.prefix_file)
         check_output("--output", self.output, input=self.input, prefix_file=self.prefix_file, glossary=self.glossary)
         check_new_outputs(self.overwrite, output=self.output)
@@ -164,7 +164,7 @@ def translate_lines(arguments: Arguments, model: PreTrainedModel, tokenizer: Pre
     in_file = nullcontext() if arguments.sentences else name_lines_in_errors(stream_name(arguments.input))
     prefixes = None if arguments.prefix_file is None else read_texts(arguments.prefix_file)
     job: dict[str, Any] = {"prefixes": prefixes, "chunk_size": chunk_size, "progress": progress}
-    texts = arguments.sentences or read_texts(arguments.input)
+    texts = arguments.sentences or read_plain_texts(arguments.input)
     with in_file:
         candidates = translate_n_best(texts, model, tokenizer, **job, **arguments.options)
         lines_to_write = candidate_lines(candidates, arguments.output_format, arguments.n_best)

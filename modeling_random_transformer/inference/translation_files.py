@@ -34,7 +34,7 @@ from ..jobs import Job
 from ..pipeline_random_transformer import Seq2SeqPipeline
 from ..utils import progress_bar
 from ..utils.atomic_files import remove_if_empty, remove_written, write_atomically
-from ..utils.compressed_files import check_output, check_plain_text, write_binary
+from ..utils.compressed_files import check_output, check_plain_text, stream_name, write_binary
 from ..utils.digests import model_digest
 from ..utils.distributed import call_on_main_process, exclusive
 from ..utils.errors import reraise_as_value_error
@@ -42,6 +42,8 @@ from ..utils.text import encode_lines
 from .translation import Candidate, TranslationOptions, open_pipeline, translate_chunk, with_prefixes
 
 FORMATS = ("text", "jsonl")
+# The first line of a document in HTML, XML (such as TMX and XLIFF), SGML or WebVTT.
+DOCUMENT = re.compile(r"\s*<(\?xml|!doctype|html|tmx|xliff|srcset|refset)\b|WEBVTT\b", re.IGNORECASE)
 POLLING_INTERVAL = 0.1  # seconds
 
 
@@ -91,7 +93,7 @@ def translate_file(
     source, prefix = Path(input_file), None if prefix_file is None else Path(prefix_file)
 
     def read() -> Iterator[tuple[str, str]]:
-        return with_prefixes(read_texts(source), None if prefix is None else read_texts(prefix), "prefix_file")
+        return with_prefixes(read_plain_texts(source), None if prefix is None else read_texts(prefix), "prefix_file")
 
     def describe() -> dict[str, Any]:
         check_plain_text("input_file", source)
@@ -105,6 +107,15 @@ def translate_file(
 
     job: dict[str, Any] = {"chunk_size": chunk_size, "restart": restart, "progress": progress}
     write_in_parts(output_file, read, describe, translated, str(source), model.device, **job)
+
+
+def read_plain_texts(path: Path) -> Iterator[str]:
+    """The lines of a text file; raises a `ValueError` if the first line is the beginning of a document."""
+    for number, text in enumerate(read_texts(path)):
+        if not number and DOCUMENT.match(text):
+            allowed = "one text per line, or HTML with --format html"
+            raise ValueError(f"{stream_name(path)} must be {allowed}, got a document that begins with {text[:30]!r}.")
+        yield text
 
 
 def candidate_lines(

@@ -19,9 +19,31 @@ from .errors import first_line, reraise_as_value_error
 
 STANDARD_STREAM = "-"
 FORMATS = {".gz": "gzip", ".zst": "Zstandard", ".bz2": "bzip2", ".xz": "xz"}
-ARCHIVES = (".zip", ".7z", ".rar", ".tar", ".tgz")
+ARCHIVES = (".zip", ".7z", ".rar", ".tar", ".tgz", ".tbz2", ".txz", ".lzma", ".lz4", ".br", ".z")
 # With columns.
 TEXT_FORMATS = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
+# Documents, in which texts are between mark-up.
+HTML = (".html", ".htm", ".xhtml")
+DOCUMENTS = {
+    *HTML,
+    *(".tmx", ".xliff", ".xlf", ".sdlxliff", ".mqxliff", ".tbx", ".po", ".pot", ".resx", ".xml", ".sgm", ".sgml"),
+    *(
+        ".srt",
+        ".vtt",
+        ".docx",
+        ".doc",
+        ".odt",
+        ".rtf",
+        ".pdf",
+        ".epub",
+        ".pptx",
+        ".xlsx",
+        ".ods",
+        ".md",
+        ".rst",
+        ".tex",
+    ),
+}
 GZIP_LEVEL = 6  # the default of the program gzip; Python's 9 takes twice as long for 1% less
 
 
@@ -81,9 +103,14 @@ def check_output(name: str, path: str | PathLike, **inputs: Path | None) -> None
 
 def file_format(path: str | PathLike) -> str:
     """`"tsv"`, `"csv"`, `"jsonl"`, `"parquet"` or `"text"`, by the suffix before that of a compression, in any case."""
+    return TEXT_FORMATS.get(text_suffix(path), "text")
+
+
+def text_suffix(path: str | PathLike) -> str:
+    """The suffix before that of a compression, in lower case."""
     path = Path(path)
     uncompressed = path.with_suffix("") if compression(path) in FORMATS else path
-    return TEXT_FORMATS.get(uncompressed.suffix.lower(), "text")
+    return uncompressed.suffix.lower()
 
 
 def compression(path: str | PathLike) -> str:
@@ -91,11 +118,25 @@ def compression(path: str | PathLike) -> str:
     return Path(path).suffix.lower()
 
 
-def check_plain_text(name: str, path: str | PathLike | None) -> None:
-    """Raise a `ValueError` that begins with `name` for a file with columns, whose lines are not texts."""
-    if path is not None and file_format(path) != "text":
+def check_plain_text(name: str, path: str | PathLike | None, html: bool = False) -> None:
+    """Check that the lines of a file are texts, by its name.
+
+    Args:
+        name: name of the argument, for errors.
+        path: the file, if there is one.
+        html: whether it may be HTML.
+
+    Raises:
+        ValueError: it is a file with columns or a document.
+    """
+    if path is None or (html and text_suffix(path) in HTML):
+        return
+    if file_format(path) != "text":
         formats = ", ".join(TEXT_FORMATS)
         raise ValueError(f"{name} must be a file with one text per line, not {formats}, got {str(Path(path))!r}.")
+    if text_suffix(path) in DOCUMENTS:
+        allowed = "a file with one text per line, or HTML with --format html"
+        raise ValueError(f"{name} must be {allowed}, got {str(Path(path))!r}: extract the texts of other documents.")
 
 
 @contextmanager
@@ -110,8 +151,9 @@ def open_binary(path: str | PathLike) -> Iterator[BinaryIO]:
         OSError: the file cannot be read.
     """
     suffix = compression(path)
-    if suffix in ARCHIVES:
-        raise ValueError(f"{path} must be a text file, which may be compressed, not an archive: extract it first.")
+    if {suffix, text_suffix(path)} & {*ARCHIVES}:
+        allowed = f"a text file, which may be compressed ({', '.join(FORMATS)})"
+        raise ValueError(f"{path} must be {allowed}, not an archive or another compression: extract it first.")
     if is_standard_stream(path):
         yield sys.stdin.buffer
     elif suffix not in FORMATS:
