@@ -1,9 +1,11 @@
 """Outputs of all commands: existing files are replaced with --overwrite only; pipes and open files are written."""
 
 import gzip
+import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -130,3 +132,35 @@ def test_dev_stdout(translator_folder, tmp_path):
         subprocess.run([sys.executable, "-c", code, *flags], check=True, stdout=file)
     assert (tmp_path / "out").read_bytes().startswith(b"header\n")
     assert len((tmp_path / "out").read_bytes().splitlines()) == 2
+
+
+@pytest.mark.parametrize("name", ["file", "score", "back-translate"])
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_an_error_before_the_first_chunk_does_not_block_other_inputs(run, name, error, monkeypatch):
+    command, outputs = COMMANDS[name]
+    with monkeypatch.context() as patch:
+        patch.setattr(translation_files, "encode_lines", partial(fail, error))
+        try:
+            status, _ = run(command)
+        except SystemExit as exit_:
+            status = exit_.code
+        assert status != 0
+    assert not [path.name for path in Path().iterdir() if path.name.endswith(".parts")]
+    for input_file in ("in.en", "in.es", "in.tsv"):
+        Path(input_file).write_text(Path(input_file).read_text().replace("the boy", "the man"))
+    assert run(command)[0] == 0
+    assert all(Path(output).exists() for output in outputs)
+
+
+def fail(error, *_):
+    raise error("a text is invalid")
+
+
+def test_a_record_of_a_killed_process_without_chunks_does_not_block_other_inputs(run):
+    folder = Path("out.txt.parts")
+    folder.mkdir()
+    record = {"inputs": {"input": "another"}, "files": {}, "facts": {}, "is_finished": False}
+    (folder / "job.json").write_text(json.dumps({"lines": record}))
+    (folder / "job.lock").touch()
+    assert run(COMMANDS["file"][0])[0] == 0
+    assert not folder.exists()

@@ -65,11 +65,11 @@ def folder(translator_folder, tmp_path):
 
 @pytest.fixture
 def interrupted(run, tmp_path, monkeypatch):
-    """The arguments of a translation of a file that was interrupted."""
+    """The arguments of a translation of a file that was interrupted after the first chunk."""
     (tmp_path / "in.txt").write_text("the boy\n" * 3 + "the girl\n")
-    files = ["--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt"]
+    files = ["--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt", "--chunk_size", 3]
     with monkeypatch.context() as patch:
-        interrupt_at(1, translation_files, "translate_chunk", patch)
+        interrupt_at(2, translation_files, "translate_chunk", patch)
         assert run(*files)[0] == 130
     return files
 
