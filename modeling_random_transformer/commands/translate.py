@@ -2,12 +2,12 @@
 
     random-transformer translate --model outputs/quickstart "the boy sees the girl" "we read two books"
     random-transformer translate --model outputs/quickstart                       # interactive, line by line
-    random-transformer translate --model outputs/quickstart < test.en > test.es
-    random-transformer translate --model outputs/quickstart --input test.en --output test.es
-    random-transformer translate --model outputs/quickstart --engine ctranslate2 --input test.en --output test.es
+    random-transformer translate --model outputs/quickstart < test.en > translated.es
+    random-transformer translate --model outputs/quickstart --input test.en --output translated.es
+    random-transformer translate --model outputs/quickstart --engine ctranslate2 --input test.en --output translated.es
     random-transformer translate --model outputs/quickstart --format html --input page.html --output page.es.html
-    random-transformer translate --model outputs/quickstart --glossary terms.tsv --input test.en --output test.es
-    random-transformer translate --model outputs/first --model outputs/second --input test.en --output test.es
+    random-transformer translate --model outputs/quickstart --glossary terms.tsv --input test.en --output translated.es
+    random-transformer translate --model outputs/first --model outputs/second --input test.en --output translated.es
     accelerate launch --multi_gpu --num_processes 8 -m modeling_random_transformer translate \\
         --model outputs/quickstart --input big.en --output big.es
     random-transformer translate --model outputs/four --source_lang en --target_lang de "a dog sees a cat"
