@@ -211,6 +211,19 @@ def module_and_arguments(program: str, arguments: list[str]) -> tuple[str, list[
     raise AssertionError(f"no module or script in {program} {arguments}")
 
 
+def test_no_documented_command_overwrites_references() -> None:
+    """Pages follow each other: what one reads as references must not be an output of a command on another one."""
+    modules = [ROOT / "modeling_random_transformer", ROOT / "examples"]
+    pages = [*TEXTS, *(path for folder in modules for path in folder.rglob("*.py"))]
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
+    references = set(re.findall(r"--(?:\w+_)?(?:source|target)_file[ =]([\w./-]*(?:test|valid)[\w./-]*)", text))
+    outputs = set(re.findall(r"(?:--output(?:_source|_target)?[ =]|\d?> ?)([\w./-]+)", text))
+    outputs |= set(re.findall(r'translate_file\("[^"]+", "([^"]+)"', text))
+    assert "test.de" in references
+    assert "translated.de" in outputs
+    assert not {Path(path).name for path in references} & {Path(path).name for path in outputs}
+
+
 def test_flags_in_the_text_exist() -> None:
     commands = [("benchmarks.__main__", benchmark) for benchmark in ("generate", "memory", "gpu")]
     formats = ("marian", "marian-npz", "torch", "fairseq", "joeynmt", "opennmt", "eole")

@@ -20,7 +20,7 @@ from ..data.sources import ParallelText, pairs_of
 from ..data.validation import ValidationReport
 from ..inputs_random_transformer import check_choice, check_positive
 from ..utils.atomic_files import remove_if_empty, remove_written
-from ..utils.compressed_files import STANDARD_STREAM, check_output, check_readable, write_binary
+from ..utils.compressed_files import check_output, check_readable, is_stream, write_binary
 from ..utils.distributed import call_on_main_process, exclusive
 from ..utils.text import encode_lines
 from .stages import RECORD, translate_lines
@@ -138,6 +138,9 @@ def back_translate(
         OSError: a file cannot be read or written.
     """
     settings, options = BackTranslationOptions.split(options)
+    for name, path in (("output_source", output_source), ("output_target", output_target)):
+        if is_stream(path):
+            raise ValueError(f"{name} must be a file, got {os.fspath(path)!r}.")
     monolingual, source, target = Path(input_file), *(Path(os.path.realpath(x)) for x in (output_source, output_target))
     folder = source.with_name(f"{source.name}.work")
     job: dict[str, Any] = {"restart": restart, "chunk_size": chunk_size, "progress": progress}
@@ -158,8 +161,6 @@ def check_files(monolingual: Path, source: Path, target: Path, folder: Path) -> 
             folder is not that of an earlier call.
     """
     check_readable("input_file", monolingual)
-    if STANDARD_STREAM in (source.name, target.name):
-        raise ValueError("output_source and output_target must be files, got -.")
     check_output("output_source", source)
     check_output("output_target", target)
     if len(files := {monolingual.resolve(), source, target}) < 3:

@@ -9,7 +9,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.validation import ValidationReport
 from ..inference.translation import open_pipeline
-from ..inference.translation_files import plain_options, translate_file
+from ..inference.translation_files import Parts, plain_options, translate_file
 from ..inputs_random_transformer import CHUNK_SIZE, LanguageTags, chunks, encode_texts, source_limit
 from ..jobs import RESTART, Job, Stage
 from ..pipeline_random_transformer import Seq2SeqPipeline
@@ -117,7 +117,14 @@ def translate_lines(
     inputs |= plain_options(pipe, settings)
     work = partial(translate_file, selected, output, model, tokenizer, **job, **options)
     record = selected.with_name(RECORD)
-    run_stage(record, "translation", inputs, work, [output], everywhere=True, restart=job["restart"])
+    earlier = call_on_main_process(lambda: Job(record).stages.get("translation"))
+    is_finished = earlier is not None and earlier.is_finished
+    # An error before the first chunk has no result to protect.
+    restarts: dict[str, Any] = {
+        "restart": job["restart"],
+        "may_change": not is_finished and not Parts(output).has_work(),
+    }
+    run_stage(record, "translation", inputs, work, [output], everywhere=True, **restarts)
     return report
 
 

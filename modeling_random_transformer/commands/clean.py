@@ -18,6 +18,8 @@ from typing import Any
 from ..data.cleaning import clean_files
 from ..data.filters import CleaningOptions
 from ..data.sources import ParallelText
+from ..data.splitting import SETS, name_of_set
+from ..inputs_random_transformer import drop_none
 from .command_line import Parser, check_new_outputs, existing_file, positive_integer
 
 
@@ -68,8 +70,10 @@ class Arguments(CleaningOptions):
             given = [name for name in (one, *pair) if getattr(self, name)]
             if given not in ([one], pair):
                 raise ValueError(f"--{one}, or --{pair[0]} and --{pair[1]}, must be given, got {given or 'none'}.")
-        outputs = ("output", "output_source", "output_target", "rejected", "report")
-        check_new_outputs(self.overwrite, **{name: getattr(self, name) for name in outputs})
+        texts = drop_none(**{name: getattr(self, name) for name in ("output", "output_source", "output_target")})
+        check_new_outputs(self.overwrite, rejected=self.rejected, report=self.report, **texts)
+        for set_name in SETS[: len(self.split)]:
+            check_new_outputs(self.overwrite, **{name: name_of_set(path, set_name) for name, path in texts.items()})
 
 
 def run(program: str, argv: Sequence[str]) -> None:

@@ -19,7 +19,7 @@ from transformers import HfArgumentParser
 from ..configuration_random_transformer import RandomTransformerConfig, did_you_mean
 from ..inputs_random_transformer import CHUNK_SIZE, drop_none
 from ..utils import DTYPES, ENGINES, read_json
-from ..utils.compressed_files import STANDARD_STREAM, is_readable, is_standard_stream, write_binary
+from ..utils.compressed_files import STANDARD_STREAM, is_readable, is_standard_stream, is_stream, write_binary
 from ..utils.distributed import start_processes
 from ..utils.errors import printable
 
@@ -199,11 +199,12 @@ def check_new_outputs(overwrite: bool, **outputs: Path | None) -> None:
     Raises:
         ValueError: an output exists and is not empty, and no interrupted job resumes.
     """
-    for name, path in outputs.items():
-        if overwrite or path is None or path == STANDARD or not path.is_file() or not path.stat().st_size:
-            continue
-        job_folders = [path.with_name(f"{path.name}{suffix}") for suffix in (".parts", ".work")]
-        if not any(folder.is_dir() for folder in job_folders):
+    files = {name: path for name, path in outputs.items() if path is not None and not is_stream(path)}
+    job_folders = [Path(f"{path}{suffix}") for path in files.values() for suffix in (".parts", ".work")]
+    if overwrite or any(folder.is_dir() for folder in job_folders):
+        return
+    for name, path in files.items():
+        if path.is_file() and path.stat().st_size:
             raise ValueError(f"--{name} must be a new file without --overwrite, got {str(path)!r}, which exists.")
 
 

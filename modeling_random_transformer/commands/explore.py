@@ -20,12 +20,13 @@ import transformers
 
 from ..inference.loading import load_models
 from ..inspection.explorer import explore
-from ..utils.atomic_files import write_atomically
+from ..utils.compressed_files import is_stream
 from ..utils.errors import reraise_as_value_error
-from .command_line import Parser, model_folder
+from .command_line import Parser, check_new_outputs, model_folder, write_output
 
 PACKAGE = Path(__file__).parents[1]
 TEMPLATE, SEARCH_TREE = PACKAGE / "inspection" / "explorer.html", PACKAGE / "export" / "page" / "search_tree.js"
+OUTPUT = Path("outputs", "explorer.html")
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Arguments:
         output: file to write
         num_beams: beam size
         max_new_tokens: most output tokens
+        overwrite: replace a file other than outputs/explorer.html
 
     Raises:
         ValueError: the sentence is blank, or the output is a folder.
@@ -45,15 +47,17 @@ class Arguments:
 
     model: Path = field(metadata={"positional": True, "type": model_folder, "metavar": "FOLDER"})
     sentence: str = field(metadata={"positional": True, "metavar": "sentence"})
-    output: Path = Path("outputs", "explorer.html")
+    output: Path = OUTPUT
     num_beams: int = 4
     max_new_tokens: int = 128
+    overwrite: bool = False
 
     def __post_init__(self) -> None:
         if not self.sentence.strip():
             raise ValueError(f"sentence must be a text that is not blank, got {self.sentence!r}.")
         if self.output.is_dir():
             raise ValueError(f"--output must be a file, got {self.output}.")
+        check_new_outputs(self.overwrite or self.output == OUTPUT, output=self.output)
 
 
 def run(program: str, argv: Sequence[str]) -> None:
@@ -64,8 +68,9 @@ def run(program: str, argv: Sequence[str]) -> None:
     search = {"num_beams": arguments.num_beams, "max_new_tokens": arguments.max_new_tokens}
     content = render(explore(model, tokenizer, arguments.sentence, **search)).encode()
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(arguments.output, [content])
-    print(f"Wrote {arguments.output} ({len(content) / 1e3:,.0f} kB). Open it in a browser.")
+    write_output(arguments.output, [content])
+    if not is_stream(arguments.output):
+        print(f"Wrote {arguments.output} ({len(content) / 1e3:,.0f} kB). Open it in a browser.")
 
 
 def render(data: dict[str, Any], plotly: str | None = None) -> str:

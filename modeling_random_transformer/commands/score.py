@@ -35,8 +35,7 @@ from ..inference.scoring import score_pairs
 from ..inference.scoring_files import score_file, score_line, valid_pairs
 from ..inference.translation_files import FORMATS
 from ..inputs_random_transformer import drop_none, name_lines_in_errors
-from ..utils.atomic_files import write_atomically
-from ..utils.compressed_files import check_output, stream_name
+from ..utils.compressed_files import check_output, is_stream, stream_name
 from ..utils.text import encode_lines
 from .command_line import MODEL, STANDARD, InferenceArguments, Parser, check_new_outputs, existing_file, write_output
 
@@ -142,7 +141,7 @@ def run(program: str, argv: Sequence[str]) -> None:
         write_report(arguments, arguments.model[0], arguments.report)
         return
     corpus = arguments.corpus("source_file", "target_file")
-    from_file_to_file = STANDARD not in (arguments.source_file, arguments.output)
+    from_file_to_file = arguments.source_file != STANDARD and not is_stream(arguments.output)
     if from_file_to_file:
         corpus.require_files()
     with arguments.load(from_file_to_file) as (model, tokenizer):
@@ -185,7 +184,7 @@ def write_report(arguments: Arguments, folder: Path, path: Path) -> None:
     about["history"] = state_of(checkpoint).log_history if (checkpoint / STATE).is_file() else ()
     with arguments.load(from_file_to_file=False) as (model, tokenizer):
         made = make_report(model, tokenizer, test, training, **about, **arguments.text_options)
-    write_atomically(path, [made.html().encode()])
+    write_output(path, [made.html().encode()])
 
 
 def lines_of_pairs(

@@ -2,12 +2,12 @@
 
     random-transformer translate --model outputs/quickstart "the boy sees the girl" "we read two books"
     random-transformer translate --model outputs/quickstart                       # interactive, line by line
-    random-transformer translate --model outputs/quickstart < test.en > test.es
-    random-transformer translate --model outputs/quickstart --input test.en --output test.es
-    random-transformer translate --model outputs/quickstart --engine ctranslate2 --input test.en --output test.es
+    random-transformer translate --model outputs/quickstart < test.en > translated.es
+    random-transformer translate --model outputs/quickstart --input test.en --output translated.es
+    random-transformer translate --model outputs/quickstart --engine ctranslate2 --input test.en --output translated.es
     random-transformer translate --model outputs/quickstart --format html --input page.html --output page.es.html
-    random-transformer translate --model outputs/quickstart --glossary terms.tsv --input test.en --output test.es
-    random-transformer translate --model outputs/first --model outputs/second --input test.en --output test.es
+    random-transformer translate --model outputs/quickstart --glossary terms.tsv --input test.en --output translated.es
+    random-transformer translate --model outputs/first --model outputs/second --input test.en --output translated.es
     accelerate launch --multi_gpu --num_processes 8 -m modeling_random_transformer translate \\
         --model outputs/quickstart --input big.en --output big.es
     random-transformer translate --model outputs/four --source_lang en --target_lang de "a dog sees a cat"
@@ -31,9 +31,9 @@ from ..data.readers import read_texts
 from ..inference.glossary import Glossary
 from ..inference.html_translation import translate_html
 from ..inference.translation import TranslationOptions, translate_n_best
-from ..inference.translation_files import FORMATS, candidate_lines, translate_file
+from ..inference.translation_files import FORMATS, candidate_lines, read_plain_texts, translate_file
 from ..inputs_random_transformer import name_lines_in_errors
-from ..utils.compressed_files import check_output, check_plain_text, open_binary, stream_name
+from ..utils.compressed_files import check_output, check_plain_text, is_stream, open_binary, stream_name
 from ..utils.errors import reraise_as_value_error
 from ..utils.text import encode_lines
 from .command_line import (
@@ -106,7 +106,7 @@ class Arguments(EngineArguments, InferenceArguments):
         super().__post_init__()
         if self.format == "html" and (self.n_best or self.prefix_file or self.output_format != "text"):
             raise ValueError("--format must be text with --n_best, --prefix_file or --output_format, got html.")
-        check_plain_text("--input", self.input)
+        check_plain_text("--input", self.input, html=self.format == "html")
         check_plain_text("--prefix_file", self.prefix_file)
         check_output("--output", self.output, input=self.input, prefix_file=self.prefix_file, glossary=self.glossary)
         check_new_outputs(self.overwrite, output=self.output)
@@ -141,7 +141,7 @@ def run(program: str, argv: Sequence[str]) -> None:
     arguments = Parser(program, __doc__).parse(Arguments, argv)
     files = [path for path in (arguments.input, arguments.prefix_file) if path is not None]
     is_html = arguments.format == "html"
-    from_file_to_file = not is_html and arguments.output != STANDARD and all(path.is_file() for path in files)
+    from_file_to_file = not is_html and not is_stream(arguments.output) and all(path.is_file() for path in files)
     with arguments.load(from_file_to_file, **arguments.engine_options) as (model, tokenizer):
         if is_html:
             translate_document(arguments, model, tokenizer)
@@ -164,7 +164,7 @@ def translate_lines(arguments: Arguments, model: PreTrainedModel, tokenizer: Pre
     in_file = nullcontext() if arguments.sentences else name_lines_in_errors(stream_name(arguments.input))
     prefixes = None if arguments.prefix_file is None else read_texts(arguments.prefix_file)
     job: dict[str, Any] = {"prefixes": prefixes, "chunk_size": chunk_size, "progress": progress}
-    texts = arguments.sentences or read_texts(arguments.input)
+    texts = arguments.sentences or read_plain_texts(arguments.input)
     with in_file:
         candidates = translate_n_best(texts, model, tokenizer, **job, **arguments.options)
         lines_to_write = candidate_lines(candidates, arguments.output_format, arguments.n_best)

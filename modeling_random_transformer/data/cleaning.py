@@ -11,7 +11,7 @@ from typing import IO, Any
 
 from ..inputs_random_transformer import drop_none
 from ..utils import progress_bar
-from ..utils.compressed_files import STANDARD_STREAM, check_output, create_binaries, file_format, is_standard_stream
+from ..utils.compressed_files import STANDARD_STREAM, check_output, create_binaries, file_format, is_stream
 from ..utils.errors import printable
 from ..utils.text import one_line
 from .filters import CleaningOptions, filters_of, scripts_of
@@ -235,7 +235,7 @@ def _outputs(texts: dict[str, str | PathLike], sets: Iterable[str]) -> dict[str,
     Raises:
         ValueError: the names do not have the suffix of a format, or there are no files beside standard output.
     """
-    is_stdout = "output_target" not in texts and is_standard_stream(texts["output"])
+    is_stdout = "output_target" not in texts and is_stream(texts["output"])
     allowed = {"text"} if "output_target" in texts else {"tsv", "jsonl"}
     if not is_stdout and not {*map(file_format, texts.values())} <= allowed:
         expected = "a .tsv or .jsonl file, or output and output_target text files"

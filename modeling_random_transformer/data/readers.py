@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ..tokenization_random_transformer import read_lines, text_lines
-from ..utils.compressed_files import file_format, open_binary, stream_name
+from ..utils.compressed_files import check_plain_text, file_format, open_binary, stream_name
 from ..utils.errors import format_names, reraise_as_value_error
 
 TEXT_KEY = "text"
@@ -93,6 +93,7 @@ def read_texts(path: str | PathLike, key: str = TEXT_KEY) -> Iterator[str]:
     """
     path = Path(path)
     if file_format(path) == "text":
+        check_plain_text("a text file", path)
         with open_binary(path) as lines:
             yield from read_lines(lines, stream_name(path))
         return

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..inputs_random_transformer import LanguageTags, drop_none
 from ..tokenization_random_transformer import is_blank
 from ..utils import file_digest
-from ..utils.compressed_files import check_readable, file_format, is_standard_stream, open_binary
+from ..utils.compressed_files import check_plain_text, check_readable, file_format, is_standard_stream, open_binary
 from .readers import TRANSLATION, Columns, Row, decoded, is_utf8, read_columns, texts_of
 
 if TYPE_CHECKING:
@@ -247,6 +247,8 @@ def load_split(name: str, config_name: str | None, **options: Any) -> "tuple[Dat
 
 
 def _read_aligned(source_path: Path, target_path: Path) -> Iterator[Row]:
+    check_plain_text("source_file", source_path)
+    check_plain_text("target_file", target_path)
     with open_binary(source_path) as sources, open_binary(target_path) as targets:
         source_lines, target_lines = decoded(sources, source_path), decoded(targets, target_path)
         for number, pair in enumerate(zip_longest(source_lines, target_lines), start=1):

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from filelock import FileLock
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 from ..inputs_random_transformer import LanguageTags, encode_texts
+from ..utils.distributed import in_turn
 from .sources import NO_LANGUAGES, Corpus, ParallelLine
 from .validation import ValidationReport
 
@@ -87,7 +87,7 @@ def tokenize_pairs(
     tokenizer.init_kwargs.pop("name_or_path", None)
     # One process at a time tokenizes a dataset that is stored in files.
     files = pairs.cache_files
-    with FileLock(Path(files[0]["filename"]).parent / "tokenize.lock") if files else nullcontext():
+    with in_turn(Path(files[0]["filename"]).parent / "tokenize.lock") if files else nullcontext():
         tokens = pairs.map(
             tokenize_batch,
             batched=True,

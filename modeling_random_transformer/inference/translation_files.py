@@ -11,6 +11,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from os import PathLike
 from pathlib import Path
@@ -34,7 +35,7 @@ from ..jobs import Job
 from ..pipeline_random_transformer import Seq2SeqPipeline
 from ..utils import progress_bar
 from ..utils.atomic_files import remove_if_empty, remove_written, write_atomically
-from ..utils.compressed_files import check_output, check_plain_text, write_binary
+from ..utils.compressed_files import check_output, check_plain_text, is_stream, stream_name, write_binary
 from ..utils.digests import model_digest
 from ..utils.distributed import call_on_main_process, exclusive
 from ..utils.errors import reraise_as_value_error
@@ -42,6 +43,9 @@ from ..utils.text import encode_lines
 from .translation import Candidate, TranslationOptions, open_pipeline, translate_chunk, with_prefixes
 
 FORMATS = ("text", "jsonl")
+# The first line of a document in HTML, XML (such as TMX and XLIFF), SGML or WebVTT.
+DOCUMENT = re.compile(r"\s*<(\?xml|!doctype|html|tmx|xliff|srcset|refset)\b|WEBVTT\b", re.IGNORECASE)
+PART = r"\d{8,}\.[0-9a-f]{8}\.txt"  # the name of a finished chunk
 POLLING_INTERVAL = 0.1  # seconds
 
 
@@ -91,7 +95,7 @@ def translate_file(
     source, prefix = Path(input_file), None if prefix_file is None else Path(prefix_file)
 
     def read() -> Iterator[tuple[str, str]]:
-        return with_prefixes(read_texts(source), None if prefix is None else read_texts(prefix), "prefix_file")
+        return with_prefixes(read_plain_texts(source), None if prefix is None else read_texts(prefix), "prefix_file")
 
     def describe() -> dict[str, Any]:
         check_plain_text("input_file", source)
@@ -105,6 +109,15 @@ def translate_file(
 
     job: dict[str, Any] = {"chunk_size": chunk_size, "restart": restart, "progress": progress}
     write_in_parts(output_file, read, describe, translated, str(source), model.device, **job)
+
+
+def read_plain_texts(path: Path) -> Iterator[str]:
+    """The lines of a text file; raises a `ValueError` if the first line is the beginning of a document."""
+    for number, text in enumerate(read_texts(path)):
+        if not number and DOCUMENT.match(text):
+            allowed = "one text per line, or HTML with --format html"
+            raise ValueError(f"{stream_name(path)} must be {allowed}, got a document that begins with {text[:30]!r}.")
+        yield text
 
 
 def candidate_lines(
@@ -196,6 +209,8 @@ def write_in_parts(
     parts = Parts(Path(output))
 
     def check() -> tuple[dict[str, Any], list[str]]:
+        if is_stream(output):
+            raise ValueError(f"output_file must be a file, new or not, in a folder that exists, got {str(output)!r}.")
         parts.check()
         described, (counted, digests) = describe(), digests_of(read(), chunk_size)
         return {**described, **counted}, digests
@@ -207,7 +222,10 @@ def write_in_parts(
         mine = set(missing[state.process_index :: state.num_processes])
         share = sum(min(chunk_size, inputs["lines"] - number * chunk_size) for number in mine)
         items = read()
-        with progress_bar(share, progress if state.is_main_process else False, unit) as bar:
+        with (
+            parts.removed_without_work(is_alone=state.num_processes == 1),
+            progress_bar(share, progress if state.is_main_process else False, unit) as bar,
+        ):
             for number in range(max(mine, default=-1) + 1):  # the input is read in a single pass
                 chunk = list(islice(items, chunk_size))
                 if number not in mine:
@@ -252,6 +270,7 @@ class Parts:
             ValueError: the parts belong to another job, or the record is damaged.
         """
         job = Job(self.record)  # a damaged record is an error before anything is removed
+        restart = restart or not self.has_work()  # a killed process may have left a record without a chunk
         if restart:
             self.remove()
         job.begin("lines", inputs, restart=restart)
@@ -263,13 +282,31 @@ class Parts:
         while not all(path.exists() for path in paths):  # a killed process also ends the others: see its launcher
             time.sleep(POLLING_INTERVAL)
         write_binary(self.output, (path.read_bytes() for path in paths), self.folder)
+        self.remove_folder()
+
+    def has_work(self) -> bool:
+        """Whether a chunk of any job is finished."""
+        return any(re.fullmatch(PART, path.name) for path in self.folder.glob("*.txt"))
+
+    @contextmanager
+    def removed_without_work(self, is_alone: bool) -> Iterator[None]:
+        """Remove the folder if the block fails before a chunk is finished, and no other process may finish one."""
+        try:
+            yield
+        except BaseException:
+            if is_alone and not self.has_work():
+                self.remove_folder()
+            raise
+
+    def remove_folder(self) -> None:
+        """Delete what the job has written, and the folder unless it contains other files."""
         self.remove()
-        self.lock.unlink()
+        self.lock.unlink(missing_ok=True)
         remove_if_empty(self.folder)
 
     def remove(self) -> None:
         """Delete what the job has written, the record last, except for the lock."""
-        remove_written(self.folder, r"\d{8,}\.[0-9a-f]{8}\.txt", re.escape(self.output.name), r"job\.json")
+        remove_written(self.folder, PART, re.escape(self.output.name), r"job\.json")
 
 
 def digests_of(items: Iterable[Any], chunk_size: int) -> tuple[dict[str, Any], list[str]]:

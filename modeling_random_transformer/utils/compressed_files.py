@@ -5,6 +5,7 @@ import gzip
 import io
 import lzma
 import os
+import re
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,10 +19,40 @@ from .errors import first_line, reraise_as_value_error
 
 STANDARD_STREAM = "-"
 FORMATS = {".gz": "gzip", ".zst": "Zstandard", ".bz2": "bzip2", ".xz": "xz"}
-ARCHIVES = (".zip", ".7z", ".rar", ".tar", ".tgz")
+ARCHIVES = (".zip", ".7z", ".rar", ".tar", ".tgz", ".tbz2", ".txz", ".lzma", ".lz4", ".br", ".z")
 # With columns.
 TEXT_FORMATS = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
+# Documents, in which texts are between mark-up.
+HTML = (".html", ".htm", ".xhtml")
+DOCUMENTS = {
+    *HTML,
+    *(".tmx", ".xliff", ".xlf", ".sdlxliff", ".mqxliff", ".tbx", ".po", ".pot", ".resx", ".xml", ".sgm", ".sgml"),
+    *(
+        ".srt",
+        ".vtt",
+        ".docx",
+        ".doc",
+        ".odt",
+        ".rtf",
+        ".pdf",
+        ".epub",
+        ".pptx",
+        ".xlsx",
+        ".ods",
+        ".md",
+        ".rst",
+        ".tex",
+    ),
+}
 GZIP_LEVEL = 6  # the default of the program gzip; Python's 9 takes twice as long for 1% less
+
+
+def is_stream(path: str | PathLike) -> bool:
+    """Whether a path is `-`, a pipe, a device or an open file, such as `/dev/stdout`, which cannot be replaced."""
+    # An open file may be a regular one, as after a redirection.
+    is_open = re.fullmatch(r"/dev/(stdout|stderr|fd/\d+)|/proc/(self|\d+)/fd/\d+", os.fspath(path))
+    path = Path(path)
+    return is_standard_stream(path) or bool(is_open) or (path.exists() and not path.is_file() and not path.is_dir())
 
 
 def is_standard_stream(path: str | PathLike) -> bool:
@@ -54,16 +85,16 @@ def check_output(name: str, path: str | PathLike, **inputs: Path | None) -> None
 
     Args:
         name: name of the argument, for errors.
-        path: a file, new or not, or `-`.
+        path: a file or a stream, see `is_stream`.
         **inputs: files that the output would replace, by the names of their arguments.
 
     Raises:
-        ValueError: the path is a folder or another special file, its folder does not exist, or it is one of the inputs.
+        ValueError: the path is a folder, its folder does not exist, or it is one of the inputs.
     """
-    if is_standard_stream(path):
+    if is_stream(path):
         return
     real = Path(os.path.realpath(path))
-    if not real.parent.is_dir() or (real.exists() and not real.is_file()):
+    if not real.parent.is_dir() or real.is_dir():
         raise ValueError(f"{name} must be a file, new or not, in a folder that exists, got {str(path)!r}.")
     for other, given in inputs.items():
         if given is not None and given.exists() and real.exists() and given.samefile(real):
@@ -72,9 +103,14 @@ def check_output(name: str, path: str | PathLike, **inputs: Path | None) -> None
 
 def file_format(path: str | PathLike) -> str:
     """`"tsv"`, `"csv"`, `"jsonl"`, `"parquet"` or `"text"`, by the suffix before that of a compression, in any case."""
+    return TEXT_FORMATS.get(text_suffix(path), "text")
+
+
+def text_suffix(path: str | PathLike) -> str:
+    """The suffix before that of a compression, in lower case."""
     path = Path(path)
     uncompressed = path.with_suffix("") if compression(path) in FORMATS else path
-    return TEXT_FORMATS.get(uncompressed.suffix.lower(), "text")
+    return uncompressed.suffix.lower()
 
 
 def compression(path: str | PathLike) -> str:
@@ -82,11 +118,25 @@ def compression(path: str | PathLike) -> str:
     return Path(path).suffix.lower()
 
 
-def check_plain_text(name: str, path: str | PathLike | None) -> None:
-    """Raise a `ValueError` that begins with `name` for a file with columns, whose lines are not texts."""
-    if path is not None and file_format(path) != "text":
+def check_plain_text(name: str, path: str | PathLike | None, html: bool = False) -> None:
+    """Check that the lines of a file are texts, by its name.
+
+    Args:
+        name: name of the argument, for errors.
+        path: the file, if there is one.
+        html: whether it may be HTML.
+
+    Raises:
+        ValueError: it is a file with columns or a document.
+    """
+    if path is None or (html and text_suffix(path) in HTML):
+        return
+    if file_format(path) != "text":
         formats = ", ".join(TEXT_FORMATS)
         raise ValueError(f"{name} must be a file with one text per line, not {formats}, got {str(Path(path))!r}.")
+    if text_suffix(path) in DOCUMENTS:
+        allowed = "a file with one text per line, or HTML with --format html"
+        raise ValueError(f"{name} must be {allowed}, got {str(Path(path))!r}: extract the texts of other documents.")
 
 
 @contextmanager
@@ -101,8 +151,9 @@ def open_binary(path: str | PathLike) -> Iterator[BinaryIO]:
         OSError: the file cannot be read.
     """
     suffix = compression(path)
-    if suffix in ARCHIVES:
-        raise ValueError(f"{path} must be a text file, which may be compressed, not an archive: extract it first.")
+    if {suffix, text_suffix(path)} & {*ARCHIVES}:
+        allowed = f"a text file, which may be compressed ({', '.join(FORMATS)})"
+        raise ValueError(f"{path} must be {allowed}, not an archive or another compression: extract it first.")
     if is_standard_stream(path):
         yield sys.stdin.buffer
     elif suffix not in FORMATS:
@@ -123,7 +174,7 @@ def open_binary(path: str | PathLike) -> Iterator[BinaryIO]:
 
 @contextmanager
 def create_binaries(paths: Sequence[str | PathLike], temporary_folder: Path | None = None) -> Iterator[list[IO[bytes]]]:
-    """Write files, which replace earlier ones when all are complete; one may be standard output.
+    """Write files, which replace earlier ones when all are complete; those that are streams are written at once.
 
     Args:
         paths: the files, which are compressed if their names say so.
@@ -133,11 +184,19 @@ def create_binaries(paths: Sequence[str | PathLike], temporary_folder: Path | No
         ValueError: pyarrow, which compresses with Zstandard, is not installed.
         OSError: a file cannot be written.
     """
-    on_disk = [path for path in paths if not is_standard_stream(path)]
+    on_disk = [path for path in paths if not is_stream(path)]
     with new_files(on_disk, temporary_folder) as new, ExitStack() as stack:
-        files = iter(new)
-        raw = ((path, sys.stdout.buffer if is_standard_stream(path) else next(files)) for path in paths)
-        yield [stack.enter_context(_compressed(*file)) for file in raw]
+        files: list[IO[bytes]] = []
+        new_by_path = dict(zip(on_disk, new, strict=True))
+        for path in paths:
+            if is_standard_stream(path):
+                file: BinaryIO = sys.stdout.buffer
+            elif path in new_by_path:
+                file = new_by_path[path]
+            else:
+                file = stack.enter_context(open(path, "ab"))  # an open file keeps what it contains
+            files.append(stack.enter_context(_compressed(path, file)))
+        yield files
 
 
 @contextmanager

@@ -1,5 +1,7 @@
 """Helpers for distributed processes, started by `accelerate launch` or `torchrun`."""
 
+import errno
+import logging
 import os
 import pickle
 import threading
@@ -19,6 +21,8 @@ from filelock import FileLock, Timeout
 
 # Longer than any function of the first process. The default of NCCL is 10 minutes.
 TIMEOUT = timedelta(days=365)
+WITHOUT_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
+logger = logging.getLogger(__name__)
 
 
 def start_processes(device: str | None, polling_interval: float = 0.2) -> Any:
@@ -67,6 +71,8 @@ def call_on_main_process(function: Callable[[], Any]) -> Any:
 def exclusive(path: Path, message: str) -> Iterator[None]:
     """Lock a file in the first process; the lock is released when the process ends for any reason.
 
+    On a file system without locks, a warning names the folder, and nothing is locked.
+
     Raises:
         ValueError: with this message, if another process holds the lock.
     """
@@ -75,17 +81,41 @@ def exclusive(path: Path, message: str) -> Iterator[None]:
     def acquire() -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            lock.acquire(timeout=0)
+            acquire_if_possible(lock, timeout=0)
         except Timeout:
             raise ValueError(message) from None
-        except NotImplementedError:  # the file system has no locks
-            pass
 
     call_on_main_process(acquire)
     try:
         yield
     finally:
         lock.release()
+
+
+@contextmanager
+def in_turn(path: Path) -> Iterator[None]:
+    """Lock a file, and wait for other processes that have locked it; see `exclusive`."""
+    lock = FileLock(path)
+    acquire_if_possible(lock, timeout=-1)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def acquire_if_possible(lock: Any, timeout: float) -> None:
+    """Acquire a lock, or warn that the file system has no locks.
+
+    Raises:
+        Timeout: another process holds the lock.
+        OSError: the file cannot be created.
+    """
+    try:
+        lock.acquire(timeout=timeout)
+    except (NotImplementedError, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in WITHOUT_LOCKS:
+            raise
+        logger.warning("%s is on a file system without locks: start one call at a time.", Path(lock.lock_file).parent)
 
 
 def _broadcast(objects: list[Any]) -> None:

@@ -181,7 +181,7 @@ def test_invalid_files(paths, translator, limited, tmp_path):
     for arguments, message in (
         ((tmp_path / "missing", source, target), "input_file must be a file"),
         ((mono, mono, target), "must be different files"),
-        ((mono, "-", target), "output_source and output_target must be files, got -."),
+        ((mono, "-", target), "output_source must be a file, got '-'."),
         ((mono, tmp_path / "missing" / "a", target), "output_source must be a file, new or not"),
         ((mono, source, tmp_path), "output_target must be a file, new or not"),
     ):

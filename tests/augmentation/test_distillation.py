@@ -169,7 +169,7 @@ def test_stages_are_not_repeated_after_interruptions(folder, tmp_path, monkeypat
             with pytest.raises(KeyboardInterrupt):
                 distilled(folder, **options | more)
 
-    interrupted("translate_chunk", files)
+    interrupted("finish", files.Parts)
     with pytest.raises(ValueError, match=r"num_beams was 1, now 2.* or discard the earlier work with restart"):
         distilled(folder, **options, teacher_num_beams=2)
     interrupted("translate_chunk", files, teacher_num_beams=2, restart=True)

@@ -65,11 +65,11 @@ def folder(translator_folder, tmp_path):
 
 @pytest.fixture
 def interrupted(run, tmp_path, monkeypatch):
-    """The arguments of a translation of a file that was interrupted."""
+    """The arguments of a translation of a file that was interrupted after the first chunk."""
     (tmp_path / "in.txt").write_text("the boy\n" * 3 + "the girl\n")
-    files = ["--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt"]
+    files = ["--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt", "--chunk_size", 3]
     with monkeypatch.context() as patch:
-        interrupt_at(1, translation_files, "translate_chunk", patch)
+        interrupt_at(2, translation_files, "translate_chunk", patch)
         assert run(*files)[0] == 130
     return files
 
@@ -267,6 +267,30 @@ class TestErrors:
         status, output, errors = run(*arguments.split(" "))
         assert (status, output, len(errors)) == (2, [], 1)
         assert errors[0].startswith(f"random-transformer translate: error: {message}")
+
+    @pytest.mark.parametrize("name", ["a.tmx", "a.xliff", "a.po", "a.SRT", "a.docx", "a.html", "a.html.gz"])
+    @pytest.mark.parametrize("flags", [["--input"], ["--output", "out", "--input"], ["--prefix_file"]], ids=str)
+    def test_documents_are_no_texts(self, run, tmp_path, monkeypatch, name, flags):
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / name).write_text("<p>the boy</p>\n")
+        status, output, errors = run(*flags, name)
+        assert (status, output, len(errors)) == (2, [], 1)
+        message = f"must be a file with one text per line, or HTML with --format html, got {name!r}: extract the"
+        assert f"{flags[-1]} {message}" in errors[0]
+        if "html" not in name:
+            assert run("--format", "html", "--input", name)[0] == 2
+
+    @pytest.mark.parametrize("start", ["<?xml version='1.0'?>", "<!DOCTYPE html>", " <HTML lang='en'>", "WEBVTT"])
+    @pytest.mark.parametrize("flags", [[], ["--input", "in.txt"], ["--input", "in.txt", "--output", "out.txt"]])
+    def test_documents_of_another_name_are_no_texts(self, run, tmp_path, monkeypatch, start, flags):
+        monkeypatch.chdir(tmp_path)
+        content = f"{start}\nthe boy\n"
+        (tmp_path / "in.txt").write_text(content)
+        monkeypatch.setattr(sys, "stdin", stdin(content.encode()))
+        status, output, errors = run(*flags)
+        assert (status, output, len(errors)) == (2, [], 1)
+        assert "must be one text per line, or HTML with --format html, got a document that begins with" in errors[0]
+        assert {path.name for path in tmp_path.iterdir()} == {"in.txt"}
 
     def test_invalid_utf8(self, run, monkeypatch):
         monkeypatch.setattr(sys, "stdin", stdin(b"the boy\n" * 3 + b"the \xff boy\n"))

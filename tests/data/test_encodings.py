@@ -78,7 +78,7 @@ def test_carriage_return_within_a_line_of_other_line_ends(tmp_path):
     assert list(read_texts(path)) == ["one\rtwo", "three"]
 
 
-@pytest.mark.parametrize("suffix", [".zip", ".ZIP", ".7z", ".rar", ".tar"])
+@pytest.mark.parametrize("suffix", [".zip", ".ZIP", ".7z", ".rar", ".tar", ".tar.gz", ".TGZ", ".txz", ".lz4"])
 def test_archives_are_errors(suffix, tmp_path):
     path = tmp_path / f"texts{suffix}"
     path.write_bytes(b"PK\3\4")
@@ -91,3 +91,18 @@ def test_archives_are_errors(suffix, tmp_path):
 )
 def test_suffixes_in_any_case(name, expected):
     assert file_format(name) == expected
+
+
+@pytest.mark.parametrize(
+    "suffix", [".tmx", ".xliff", ".XLF", ".po", ".srt", ".docx", ".html", ".htm.gz", ".pdf", ".md"]
+)
+def test_documents_are_no_texts(suffix, tmp_path):
+    path = tmp_path / f"document{suffix}"
+    path.write_text("<p>text</p>")
+    texts = tmp_path / "texts"
+    texts.write_text("text\n")
+    message = r"must be a file with one text per line, or HTML with --format html, got .*: extract the texts"
+    with pytest.raises(ValueError, match=f"a text file {message}"):
+        list(read_texts(path))
+    with pytest.raises(ValueError, match=f"target_file {message}"):
+        list(ParallelText(texts, path).lines())

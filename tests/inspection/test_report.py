@@ -119,7 +119,7 @@ def test_the_command_writes_the_report_of_a_trained_model(tmp_path):
     (checkpoint / "trainer_state.json").rename(tmp_path / "out" / "trainer_state.json")
     for folder in (tmp_path / "out").glob("checkpoint-*"):
         shutil.rmtree(folder)
-    assert cli.main(line) == 0
+    assert cli.main([*line, "--overwrite"]) == 0
     assert "<h2>Training loss by step</h2>" in (tmp_path / "r.html").read_text()
 
 
