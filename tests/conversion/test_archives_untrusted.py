@@ -82,18 +82,25 @@ def test_number_of_members(name, tmp_path, monkeypatch):
     check_error(write(tmp_path / name, *((folder, b"") for folder in folders)), "at most 2 members, got more", tmp_path)
 
 
-def pax_header(size: int) -> bytes:
-    """A valid extended header of about this size. Python 3.13 rejects one with an incomplete record."""
-    record = b"30 comment=" + b"x" * 18 + b"\n"
-    content = record * (size // len(record))
-    info = tar_info("header", tarfile.XHDTYPE, size=len(content))
+def pax_header(records: int, kind: bytes = tarfile.XHDTYPE) -> bytes:
+    """Complete records: Python 3.13, and the last releases of 3.11 and 3.12, reject others before the limit counts."""
+    content = (b"30 comment=" + b"x" * 18 + b"\n") * records
+    info = tar_info("header", kind, size=len(content))
     return info.tobuf(tarfile.USTAR_FORMAT) + content + bytes(-len(content) % tarfile.BLOCKSIZE)
+
+
+def long_name(size: int) -> bytes:
+    return tar_info("x", tarfile.GNUTYPE_LONGNAME, size=size).tobuf(tarfile.GNU_FORMAT) + b"n" * size
 
 
 def sparse_file() -> bytes:
     info = tar_info("model.npz")
     info.pax_headers = {"GNU.sparse.size": str(2**31), "GNU.sparse.map": f"0,0,{2**31},0"}
     return info.tobuf(tarfile.PAX_FORMAT)
+
+
+LARGE_HEADERS = [pax_header(2**14), pax_header(2**14, tarfile.XGLTYPE), long_name(2**19)]
+SMALL_HEADERS = [pax_header(1), pax_header(1, tarfile.XGLTYPE), long_name(512)]  # tarfile reads them by recursion
 
 
 @pytest.mark.parametrize(
@@ -103,9 +110,14 @@ def sparse_file() -> bytes:
         (sparse_file(), "compressed at most 20 times"),
         (tar_info("x", tarfile.XHDTYPE, size=2**33).tobuf(tarfile.GNU_FORMAT), "must have headers of at most"),
         (tar_info("x", tarfile.GNUTYPE_LONGNAME, size=2**33).tobuf(tarfile.GNU_FORMAT), "must have headers of at most"),
-        (pax_header(2**19) * 40, "must have headers of at most 16777216 bytes, got more"),
+        *((chain * 40, "must have headers of at most 16777216 bytes, got more") for chain in LARGE_HEADERS),
+        *((chain * 2000, "must be a complete zip or tar archive") for chain in SMALL_HEADERS),
     ],
-    ids=["size", "sparse", "pax header", "long name", "chained headers"],
+    ids=[
+        *("size", "sparse", "pax header", "long name"),
+        *("chained headers", "chained global headers", "chained long names"),
+        *("many headers", "many global headers", "many long names"),
+    ],
 )
 def test_headers_of_tar(header, message, tmp_path):
     """Sizes are checked before tarfile reads what they describe, which need not exist."""
