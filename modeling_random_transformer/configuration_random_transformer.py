@@ -39,6 +39,7 @@ MODEL_CLASSES = {
     "AutoModelForCausalLM": "RandomTransformerForCausalLM",
 }
 
+IMPLEMENTATIONS = ("attn_implementation", "experts_implementation")  # fields of transformers
 # The custom_pipelines of saved folders.
 PIPELINES = {
     "seq2seq": {"impl": "pipeline_random_transformer.Seq2SeqPipeline", "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
@@ -196,8 +197,10 @@ class RandomTransformerConfig(PretrainedConfig):
         """Create a configuration from a dictionary; keyword arguments override it. `from_pretrained` calls this method.
 
         Overrides may use aliases. They are validated together with the other values. A field with its derived value
-        is derived again.
+        is derived again. Only a keyword argument selects the attention implementation: its name may be that of code on
+        the Hub, which a file must not choose.
         """
+        config_dict = {name: value for name, value in config_dict.items() if name.lstrip("_") not in IMPLEMENTATIONS}
         known = {*(entry.name for entry in fields(cls)), *cls.attribute_map, *NAMES_OF_TRANSFORMERS}
         attributes = {name: value for name, value in config_dict.items() if name not in known}
         config_dict = {name: value for name, value in config_dict.items() if name in known}

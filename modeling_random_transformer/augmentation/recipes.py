@@ -83,7 +83,7 @@ class RecipeArguments:
             check_readable(f"monolingual_{name}", path, repeatedly=True)
         if self.parent is not None:
             with reraise_as_value_error(f"parent must be a saved model, got {self.parent!r}"):
-                AutoConfig.from_pretrained(self.parent)
+                AutoConfig.from_pretrained(self.parent, trust_remote_code=False)
             load_parent_tokenizer("parent", self.parent)
 
 

@@ -168,6 +168,7 @@ def load_marian(folder: Path) -> PreTrainedModel:
         read_options(config.to_dict(), OPTIONS, SAME)  # before a model of any size is built
         dtype = reduce(torch.promote_types, {weight.dtype for weight in weights.values()})
         given = {"config": config, "state_dict": weights, "dtype": dtype, "ignore_mismatched_sizes": True}
+        given["attn_implementation"] = None  # not that of the file, which may be the name of code
         model, loading = native.model.from_pretrained(None, output_loading_info=True, **given)
         model.generation_config = GenerationConfig.from_pretrained(folder, search)
     for kind in ("mismatched_keys", "unexpected_keys", "missing_keys"):

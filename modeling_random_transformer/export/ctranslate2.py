@@ -115,7 +115,7 @@ def load(folder: str | PathLike) -> Translate:
     Raises:
         ValueError: the folder was exported by an earlier version, without the options of the search.
     """
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     source, target = vocabularies(tokenizer)
     token_of = {i: token for token, i in source.items()}
     config = read_json(Path(folder) / "config.json")

@@ -85,7 +85,7 @@ def check_logits(model: RandomTransformerForConditionalGeneration, folder: Path)
 
 def load(folder: str | PathLike) -> Translate:
     """Load an exported model as a function that translates sentences, with as many CPU threads as torch uses."""
-    return translate_fn(OnnxModel.load(folder), AutoTokenizer.from_pretrained(folder))
+    return translate_fn(OnnxModel.load(folder), AutoTokenizer.from_pretrained(folder, trust_remote_code=False))
 
 
 def export_graphs(model: RandomTransformerForConditionalGeneration, folder: Path) -> None:

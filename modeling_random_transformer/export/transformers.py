@@ -54,8 +54,8 @@ def save(
 
 def load(folder: str | PathLike) -> Translate:
     """Load an exported model as a function that translates sentences."""
-    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder)
-    return translate_fn(model, AutoTokenizer.from_pretrained(folder))
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=False)
+    return translate_fn(model, AutoTokenizer.from_pretrained(folder, trust_remote_code=False))
 
 
 @torch.no_grad()

@@ -126,6 +126,8 @@ def load_model(folder: Path, dtype: str) -> PreTrainedModel:
     with reraise_as_value_error(file):
         # Mismatched shapes are collected instead of raised, because transformers' error is a multi-line table.
         options = dtype_options(config, dtype) | {"ignore_mismatched_sizes": True, "output_loading_info": True}
+        if config is not None and file != ADAPTER:  # not the attention implementation of the file, which may be code
+            options |= {"config": config, "attn_implementation": None}
         model, found = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=False, **options)
     for name, stored, expected in sorted(found["mismatched_keys"]):
         raise ValueError(f"{file}: {name} must have the shape {list(expected)} of {CONFIG}, got {list(stored)}.")

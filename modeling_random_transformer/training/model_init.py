@@ -114,7 +114,7 @@ def load_tokenizer(name: str, special_tokens: Sequence[str] = ()) -> PreTrainedT
 
         tokenizer = from_sentencepiece(name)
     else:
-        tokenizer = AutoTokenizer.from_pretrained(name)
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     new = [token for token in added_tokens((), special_tokens) if str(token) not in tokenizer.all_special_tokens]
     if new:
         tokenizer.add_special_tokens({"extra_special_tokens": new}, replace_extra_special_tokens=False)
@@ -144,7 +144,7 @@ def _saved_config(model_args: ModelArguments) -> RandomTransformerConfig:
     """The configuration of a model to fine-tune, with the overrides."""
     folder = str(model_args.model_name_or_path)
     with reraise_as_value_error(f"model_name_or_path must contain a full model without an adapter, got {folder!r}"):
-        config = AutoConfig.from_pretrained(folder)
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     if not isinstance(config, RandomTransformerConfig):
         allowed, found = f"a model of type {RandomTransformerConfig.model_type!r}", config.model_type
         raise ValueError(f"model_name_or_path must contain {allowed}, got {folder!r} of type {found!r}.")
@@ -171,7 +171,8 @@ def check_checkpoint(checkpoint: Path, model: Any, tokenizer: PreTrainedTokenize
             raise ValueError(f"resume_from_checkpoint must be of the same tokenizer, got {found}.")
     if not (checkpoint / "config.json").is_file():
         return  # an adapter, or weights that are partitioned over processes
-    saved, fields = AutoConfig.from_pretrained(checkpoint), vars(RandomTransformerConfig)["__annotations__"]
+    saved = AutoConfig.from_pretrained(checkpoint, trust_remote_code=False)
+    fields = vars(RandomTransformerConfig)["__annotations__"]
     different = changes(*({name: getattr(config, name, None) for name in fields} for config in (saved, model.config)))
     if different:
         listed = "; ".join(f"{name}: was {was}, now {now}" for name, (was, now) in different.items())

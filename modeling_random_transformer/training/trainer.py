@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from pickle import UnpicklingError
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -452,7 +453,11 @@ class TranslationTrainer(Seq2SeqTrainer):
         self._unchecked.clear()
         if self.ema is not None:
             self.ema.resumed_from = Path(str(resume_from_checkpoint)) if resume_from_checkpoint else None
-        output = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+        try:
+            output = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+        except UnpicklingError as error:
+            found = f"{resume_from_checkpoint} with other objects or a damaged file"
+            raise ValueError(f"resume_from_checkpoint must have tensors and plain values, got {found}.") from error
         self._check_losses()
         self._check_weights()
         if self.ema is not None:

@@ -1,0 +1,49 @@
+"""Tokenizers, models and checkpoints of strangers in training: none of their files runs code."""
+
+import pickle
+import shutil
+from contextlib import nullcontext
+
+import pytest
+import torch
+
+from modeling_random_transformer.training.checkpoints import all_checkpoints
+from tests.helpers.hostile import EVIL_MAP, TRACE, Evil, hostile
+from tests.helpers.training import STEPS, UNSCORED, run
+
+
+@pytest.mark.parametrize(
+    ("argument", "file", "changes"),
+    [
+        ("tokenizer", "tokenizer_config.json", {"tokenizer_class": "EvilTokenizer"}),
+        ("model_name_or_path", "config.json", {"model_type": "evil"}),
+    ],
+)
+def test_folders(argument, file, changes, finished, tmp_path, monkeypatch):
+    """Without a class of transformers, the Auto classes would ask, and read the answer from stdin."""
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    folder = hostile(finished / "out", tmp_path / "folder", file, {"auto_map": EVIL_MAP, **changes})
+    options = {argument: str(folder), "vocab_size": None, "max_steps": 1}
+    if argument == "tokenizer":
+        (folder / "config.json").unlink()
+    else:
+        options["config_overrides"] = ""
+    with pytest.raises(ValueError, match=f"{argument} must .* custom code"):
+        run(finished, tmp_path / "out", **options)
+    assert not (folder / TRACE).exists()
+
+
+@pytest.mark.parametrize("file", ["rng_state.pth", "optimizer.pt", "scheduler.pt", "training_args.bin"])
+@pytest.mark.parametrize("write", [torch.save, lambda value, path: path.write_bytes(pickle.dumps(value))])
+def test_checkpoint_of_a_stranger(file, write, finished, tmp_path):
+    """transformers reads training_args.bin in no case."""
+    checkpoint = shutil.copytree(all_checkpoints(finished / "out")[-1], tmp_path / "checkpoint-4")
+    (checkpoint / "complete.json").unlink()  # with the sizes of the files
+    write({"state": Evil(tmp_path / TRACE)}, checkpoint / file)
+    options = {"resume_from_checkpoint": str(checkpoint), "max_steps": STEPS + 1, **UNSCORED}
+    expected = (
+        nullcontext() if file == "training_args.bin" else pytest.raises(ValueError, match="resume_from_checkpoint")
+    )
+    with expected:
+        run(finished, tmp_path / "out", **options)
+    assert not (tmp_path / TRACE).exists()
