@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from transformers import BatchEncoding, PretrainedConfig
 
+from .tokenization_random_transformer import is_blank
+
 CHUNK_SIZE = 1000  # texts that are sorted by length together
 # The paper limits an output to the length of its input plus 50 (section 6.1). All texts of a batch share one limit,
 # because beam search depends on it. Rounding lengths up to a multiple of 16 allows larger batches.
@@ -69,15 +71,15 @@ def name_lines_in_errors(name: str, first: int = 0) -> Iterator[None]:
 
 
 def check_text(text: Any, index: int) -> None:
-    """Raise a `TextError` unless a text is a string of Unicode characters that is not blank."""
+    """Raise a `TextError` unless a text is a string of Unicode characters, some of them visible."""
     if not isinstance(text, str):
         raise TextError(index, f"texts must be strings, got {reprlib.repr(text)}.")
-    if not text.strip():
-        raise TextError(index, f"texts must not be blank, got {reprlib.repr(text)}.")
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise TextError(index, f"texts must be Unicode, got {reprlib.repr(text)}: {error}.") from error
+    if is_blank(text):
+        raise TextError(index, f"texts must not be blank, got {reprlib.repr(text)}.")
 
 
 def check_type(name: str, value: Any, expected: Any, allowed: str) -> None:
@@ -199,6 +201,11 @@ def encode_texts(tokenizer: Any, *args: Any, **options: Any) -> BatchEncoding:
     recognize their special tokens, such as `>>fra<<` and `<extra_id_0>`, which their users write into texts.
     """
     return getattr(tokenizer, "encode_texts", tokenizer)(*args, **options)
+
+
+def without_outer_spaces(tokenizer: Any, text: str) -> str:
+    """A text without the white space at its ends; unchanged for the tokenizers of other models."""
+    return getattr(tokenizer, "without_outer_spaces", str)(text)
 
 
 # Limits on lengths

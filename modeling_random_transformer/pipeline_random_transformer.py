@@ -42,13 +42,15 @@ from .inputs_random_transformer import (
     source_limit,
     source_positions,
     tokenizer_languages,
+    without_outer_spaces,
 )
+from .tokenization_random_transformer import has_letters
 
 LENGTHS = ("max_length", "max_new_tokens")  # generate() accepts one of them
 GENERATE_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  # of invalid options
 # The arguments of `preprocess`, `_forward` and `postprocess`; all others are those of `generate()`.
 OPTIONS = (
-    ("prefix", "truncation", "max_source_tokens", "target_prefix"),
+    ("prefix", "truncation", "max_source_tokens", "target_prefix", "keep_without_letters"),
     ("return_scores", "max_batch_tokens"),
     ("return_key", "return_tokens", "clean_up_tokenization_spaces"),
 )
@@ -101,6 +103,9 @@ class Seq2SeqPipeline(Pipeline):
             search include the prefix. The limit on new tokens must exceed the prefix.
         max_batch_tokens: limit batches by texts × beams × tokens of the longest source instead of by `batch_size`. New
             tokens are then limited by `longest_target`, unless `max_length` is given.
+        keep_without_letters: return texts without letters, such as numbers, unchanged, unless `target_prefix` is given.
+            The default is the tokenizer's `keep_without_letters`, otherwise True. A model of other tasks than
+            translation, such as arithmetic, needs False.
         return_key: key of the generated text, by default `"generated_text"`. transformers v4 used `"translation_text"`
             and `"summary_text"`.
         return_scores: add a `"score"` to each answer. For beam search it is the score of the hypothesis: the sum of
@@ -180,7 +185,7 @@ class Seq2SeqPipeline(Pipeline):
         """The arguments of `preprocess`, `_forward` and `postprocess`."""
         check_type("prefix", options.get("prefix"), str, "a string")
         check_type("target_prefix", options.get("target_prefix"), str | list | tuple, "a string or a list of strings")
-        for name in ("truncation", "return_scores"):
+        for name in ("truncation", "return_scores", "keep_without_letters"):
             check_type(name, options.get(name), bool, "True or False")
         for name in ("max_source_tokens", "max_batch_tokens"):
             check_positive(or_none=True, **{name: options.get(name)})
@@ -229,10 +234,40 @@ class Seq2SeqPipeline(Pipeline):
             params: the arguments of `preprocess`, `forward` and `postprocess`.
         """
         preprocess_params, forward_params, postprocess_params = params
-        for indices, inputs in self.batches(texts, batch_size, preprocess_params, forward_params):
-            with renumber_errors(indices):
-                outputs = self.forward(inputs, **forward_params)
-            yield dict(zip(indices, self.postprocess(outputs, **postprocess_params), strict=True))
+        options = dict(preprocess_params)
+        prefixes = self.prefixes(options.pop("target_prefix", None), len(texts))
+        keeps = options.pop("keep_without_letters", getattr(self.tokenizer, "keep_without_letters", True))
+        for index, text in enumerate(texts):
+            check_text(text, index)
+        kept = [i for i, text in enumerate(texts) if keeps and not (prefixes[i] or has_letters(text))]
+        if kept:
+            yield {i: self.unchanged(texts[i], forward_params, **postprocess_params) for i in kept}
+        generated = sorted({*range(len(texts))} - {*kept})
+        options["target_prefix"] = [prefixes[i] for i in generated]
+        with renumber_errors(generated):
+            for batch, inputs in self.batches([texts[i] for i in generated], batch_size, options, forward_params):
+                indices = [generated[i] for i in batch]
+                with renumber_errors(batch):
+                    outputs = self.forward(inputs, **forward_params)
+                yield dict(zip(indices, self.postprocess(outputs, **postprocess_params), strict=True))
+
+    def unchanged(
+        self,
+        text: str,
+        forward_params: dict[str, Any],
+        return_key: str = "generated_text",
+        return_tokens: bool = False,
+        **_options: Any,
+    ) -> Any:
+        """The answer to a text that is returned unchanged, in the form of the other answers."""
+        answer: dict[str, Any] = {return_key: text}
+        if return_tokens:
+            answer["tokens"] = []
+        if forward_params.get("return_scores"):
+            answer["score"] = 0.0
+        options = with_output_options(forward_params["generate_options"], return_scores=False)
+        count = self.option(options, "num_return_sequences")
+        return answer if count == 1 else [dict(answer) for _ in range(count)]
 
     def batches(
         self, texts: Sequence[str], batch_size: int, preprocess_params: dict[str, Any], forward_params: dict[str, Any]
@@ -251,10 +286,13 @@ class Seq2SeqPipeline(Pipeline):
         Raises:
             TextError: a text is invalid. All are checked before the first batch.
         """
-        options = dict(preprocess_params)
+        options = {**preprocess_params}
+        options.pop("keep_without_letters", None)
         forced = self.option(forward_params["generate_options"], "forced_bos_token_id")
         prefixes = self.tokenize_prefixes(options.pop("target_prefix", None), len(texts), options["languages"], forced)
-        sources = self.tokenize(texts, **options)
+        for index, text in enumerate(texts):
+            check_text(text, index)
+        sources = self.tokenize([without_outer_spaces(self.tokenizer, text) for text in texts], **options)
         for batch in self.group(list(map(len, sources)), batch_size, forward_params, list(map(len, prefixes))):
             yield batch, self.pad([sources[i] for i in batch]) | pad_prefixes([prefixes[i] for i in batch])
 
@@ -301,6 +339,16 @@ class Seq2SeqPipeline(Pipeline):
         [(_, inputs)] = self.batches([input_], 1, options, self.params_of_call()[1])
         return inputs
 
+    @staticmethod
+    def prefixes(target_prefix: str | Sequence[str] | None, count: int) -> list[str]:
+        """The text that the translation of each text must begin with; `""` for none."""
+        prefixes = [target_prefix or ""] * count if isinstance(target_prefix, str | None) else list(target_prefix)
+        if len(prefixes) != count or not all(isinstance(prefix, str) for prefix in prefixes):
+            raise ValueError(
+                f"target_prefix must be a string or one string per text, {count}, got {reprlib.repr(target_prefix)}."
+            )
+        return prefixes
+
     def tokenize_prefixes(
         self, target_prefix: str | Sequence[str] | None, count: int, languages: LanguageTags, forced: int | None = None
     ) -> list[list[int]]:
@@ -312,11 +360,7 @@ class Seq2SeqPipeline(Pipeline):
             languages: the languages, whose tag is the first token.
             forced: the token that `generate()` is forced to begin with; it is inserted before a prefix without it.
         """
-        prefixes = [target_prefix or ""] * count if isinstance(target_prefix, str | None) else list(target_prefix)
-        if len(prefixes) != count or not all(isinstance(prefix, str) for prefix in prefixes):
-            raise ValueError(
-                f"target_prefix must be a string or one string per text, {count}, got {reprlib.repr(target_prefix)}."
-            )
+        prefixes = self.prefixes(target_prefix, count)
         given = [prefix for prefix in prefixes if prefix]
         if not given:
             return [[] for _ in prefixes]

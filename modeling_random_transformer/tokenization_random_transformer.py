@@ -132,7 +132,8 @@ class RandomTransformerTokenizer(TokenizersBackend):
             languages: codes such as `"en"` and `"de"`, for a model of several languages. Each has a tag, `__en__`.
             special_tokens: other special tokens, such as `<bt>`. The spaces after one of them in a text belong to it.
             show_progress: show the trainer's progress bar.
-            **options: arguments of the tokenizer itself, such as `model_max_length`, `src_lang` and `tgt_lang`.
+            **options: arguments of the tokenizer itself, such as `model_max_length`, `src_lang`, `tgt_lang` and
+                `keep_without_letters`.
 
         Raises:
             ValueError: an argument is invalid.
@@ -239,6 +240,15 @@ class RandomTransformerTokenizer(TokenizersBackend):
     @tgt_lang.setter
     def tgt_lang(self, code: str | None) -> None:
         self.init_kwargs["tgt_lang"] = None if code is None else self._check_language("tgt_lang", code)
+
+    @property
+    def keep_without_letters(self) -> bool:
+        """Whether the pipeline returns texts without letters, such as numbers, unchanged. It is saved."""
+        return self.__dict__.get("init_kwargs", {}).get("keep_without_letters", True)
+
+    @keep_without_letters.setter
+    def keep_without_letters(self, value: bool) -> None:
+        self.init_kwargs["keep_without_letters"] = value
 
     def get_lang_token(self, lang: str) -> str:
         """The tag of a language, such as `"__de__"`; raises a `ValueError` for an unknown language."""
@@ -349,6 +359,14 @@ class RandomTransformerTokenizer(TokenizersBackend):
         tokenizer = copy.copy(self)
         tokenizer._tokenizer = self._text_backend()
         return tokenizer(*args, **options, split_special_tokens=True)
+
+    def without_outer_spaces(self, text: str) -> str:
+        """A text without the white space at its ends, which is invisible, if the tokenizer has its own normalization.
+
+        Tokenizers that were saved without one keep the tokens of such texts.
+        """
+        is_byte_level = isinstance(self.backend_tokenizer.decoder, decoders.ByteLevel)
+        return normalize(text).strip() if is_byte_level and self.backend_tokenizer.normalizer is not None else text
 
     def _text_backend(self) -> Tokenizer:
         """A backend with the same model, which recognizes declared tokens even if special tokens are split."""
@@ -512,7 +530,7 @@ def text_normalizer(form: str = "NFC") -> normalizers.Sequence:
 
 
 _NORMALIZER = text_normalizer()
-VISIBLE = re.compile(r"[^\W\u115f\u1160\u3164\uffa0]")  # fillers are letters
+FILLERS = "\u115f\u1160\u3164\uffa0"  # invisible letters
 
 
 def normalize(text: str) -> str:
@@ -522,9 +540,14 @@ def normalize(text: str) -> str:
     return _NORMALIZER.normalize_str(text.encode(errors="replace").decode())
 
 
+def has_letters(text: str) -> bool:
+    """Whether a text has letters. Without them, as in numbers and punctuation, there is nothing to translate."""
+    return any(character.isalpha() and character not in FILLERS for character in text)
+
+
 def is_blank(text: str) -> bool:
     """Whether nothing of a text is visible."""
-    return VISIBLE.search(text) is None and not normalize(text).strip()
+    return not has_letters(text) and not normalize(text).strip()
 
 
 def _untrained_bpe(normalization: str | None, pattern: str) -> Tokenizer:

@@ -25,12 +25,12 @@ from transformers.pipelines import PIPELINE_REGISTRY
 from transformers.pipelines.pt_utils import KeyDataset
 from transformers.testing_utils import CaptureLogger
 
-from modeling_random_transformer import RandomTransformerModel
+from modeling_random_transformer import RandomTransformerModel, RandomTransformerTokenizer
 from modeling_random_transformer import pipeline_random_transformer as module
 from modeling_random_transformer.pipeline_random_transformer import Seq2SeqPipeline
 from tests.helpers.foreign import POSITIONS, foreign_model
 from tests.helpers.models import EOS, assert_near, tiny_config
-from tests.helpers.translation import random_translator, some_texts
+from tests.helpers.translation import SENTENCES, random_translator, some_texts
 
 TEXTS = some_texts(9)
 SHORT = {"max_new_tokens": 6}
@@ -262,7 +262,7 @@ class TestStreams:
 
 
 class TestLongTexts:
-    LONG = "the boy reads " * 30
+    LONG = " ".join(["the boy reads"] * 30)
     MIXED = [TEXTS[0], LONG, TEXTS[1], LONG]
 
     @pytest.mark.parametrize("kind", ["Marian", "BART", "learned"])
@@ -326,6 +326,56 @@ class TestLongTexts:
             assert "generated_text" in pipe(self.LONG, truncation=True, **SHORT)
 
 
+class TestWithoutLetters:
+    """There is nothing to translate in numbers and punctuation."""
+
+    TEXTS = ("42", " 3,5 % …", "٤٢", "😀 👍🏽", "½ ²", "1\u3164")
+
+    @pytest.mark.parametrize("text", TEXTS)
+    def test_unchanged(self, own_pipe, text, monkeypatch):
+        expected = own_pipe(TEXTS[:2], **SHORT)
+        assert own_pipe([TEXTS[0], text, TEXTS[1]], batch_size=3, **SHORT) == [
+            expected[0],
+            {"generated_text": text},
+            expected[1],
+        ]
+        monkeypatch.setattr(own_pipe.model, "generate", None)
+        assert own_pipe(text) == {"generated_text": text}
+        options = {"return_scores": True, "return_tokens": True, "return_key": "text"}
+        answer = {"text": text, "score": 0.0, "tokens": []}
+        assert own_pipe(text, **options) == answer
+        assert own_pipe(text, num_beams=2, num_return_sequences=2, **options) == [answer, answer]
+
+    def test_passed_to_the_model_where_they_are_to_be(self, own_pipe, tokenizer, tmp_path):
+        (expected,) = reference(own_pipe.model, tokenizer, "42", **SHORT)
+        assert own_pipe("42", keep_without_letters=False, **SHORT)["generated_text"] == expected != "42"
+        assert own_pipe("42", target_prefix="the", **SHORT)["generated_text"].startswith("the")
+        own_pipe.tokenizer = copy.deepcopy(tokenizer)
+        own_pipe.tokenizer.keep_without_letters = False
+        own_pipe.save_pretrained(tmp_path)
+        saved = pipeline("seq2seq", model=str(tmp_path), device="cpu")
+        assert saved("42", **SHORT)["generated_text"] == expected
+
+    def test_errors_have_the_index_of_the_text(self, own_pipe):
+        with pytest.raises(ValueError, match=r"^index 2: texts must have at most 3 tokens"):
+            own_pipe(["42", "the", "the boy reads", "7"], max_source_tokens=3, truncation=False, **SHORT)
+
+
+@pytest.mark.parametrize("change", [" {}", "{} ", "{}\n", "{}\r\n", "\ufeff{}", "{}\u200b ", "{}\u00a0", "\u2028{}"])
+def test_invisible_characters_at_the_ends(own_pipe, change):
+    texts = TEXTS[:3]
+    found = own_pipe([change.format(text) for text in texts], batch_size=2, **SHORT)
+    assert found == own_pipe(texts, batch_size=2, **SHORT)
+
+
+def test_saved_tokenizers_without_a_normalization_keep_the_tokens():
+    tokenizer = RandomTransformerTokenizer.train(SENTENCES * 3, vocab_size=320, normalization=None)
+    pipe = seq2seq(random_translator(), tokenizer)
+    text = " the gi\u00adrl\u00a0"
+    [(_, inputs)] = pipe.batches([text], 1, *pipe.params_of_call()[:2])
+    assert inputs["input_ids"].tolist() == [tokenizer(text).input_ids]
+
+
 class TestErrors:
     @pytest.mark.parametrize(
         ("inputs", "message"),
@@ -334,11 +384,12 @@ class TestErrors:
             (b"text", "inputs must be a string or an iterable of strings, got b'text'"),
             ({"text": "text"}, r"inputs must be a string or an iterable of strings, got \{"),
             ("", r"^texts must not be blank, got ''"),
+            ("\u200b\ufeff", r"^texts must not be blank, got '"),
             (["a", "\ud800"], "index 1: texts must be Unicode"),
             (Dataset.from_dict({"text": TEXTS}), r"^index 0: texts must be strings, got \{'text'"),
             ((text for text in [*TEXTS, None]), "index 9: texts must be strings, got None"),
         ],
-        ids=["None", "bytes", "dict", "blank", "half a character", "dataset", "stream"],
+        ids=["None", "bytes", "dict", "blank", "invisible", "half a character", "dataset", "stream"],
     )
     def test_inputs_must_be_texts(self, own_pipe, inputs, message):
         with pytest.raises(ValueError, match=message):

@@ -39,6 +39,7 @@ from modeling_random_transformer.inspection.explorer import (
     distribution,
     explore,
 )
+from modeling_random_transformer.tokenization_random_transformer import is_blank
 from modeling_random_transformer.utils.errors import first_line, format_value
 
 MAX_CHARACTERS, MAX_TOKENS = 1000, 128  # of a text
@@ -144,7 +145,7 @@ class Translator:
             codes: list[str | None] = [*self.languages] or [None]
             if (code := getattr(options, name)) not in codes:
                 raise ValueError(f"{name} must be one of {', '.join(map(str, codes))}, got {code!r:.60}.")
-        if not isinstance(text, str) or not text.strip():
+        if not isinstance(text, str) or is_blank(text):
             raise ValueError("the text must not be blank.")
         if len(text) > MAX_CHARACTERS:
             raise ValueError(f"the text must have at most {MAX_CHARACTERS} characters, got {len(text)}.")

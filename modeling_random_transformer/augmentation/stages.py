@@ -13,6 +13,7 @@ from ..inference.translation_files import Parts, plain_options, translate_file
 from ..inputs_random_transformer import CHUNK_SIZE, LanguageTags, chunks, encode_texts, source_limit
 from ..jobs import RESTART, Job, Stage
 from ..pipeline_random_transformer import Seq2SeqPipeline
+from ..tokenization_random_transformer import is_blank
 from ..utils import file_digest
 from ..utils.atomic_files import new_files
 from ..utils.digests import model_digest
@@ -141,7 +142,7 @@ def select_lines(
             encoded = encode_texts(pipe.tokenizer, chunk, verbose=False)
             for text, ids in zip(chunk, encoded["input_ids"], strict=True):
                 report.lines += 1
-                if not text.strip():
+                if is_blank(text):
                     report.add("blank", report.lines)
                 elif len(ids) > limit:
                     report.add(f"of more than {limit:,} tokens", report.lines)

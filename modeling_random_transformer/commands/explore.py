@@ -20,6 +20,7 @@ import transformers
 
 from ..inference.loading import load_models
 from ..inspection.explorer import explore
+from ..tokenization_random_transformer import is_blank
 from ..utils.compressed_files import is_stream
 from ..utils.errors import reraise_as_value_error
 from .command_line import Parser, check_new_outputs, model_folder, write_output
@@ -53,7 +54,7 @@ class Arguments:
     overwrite: bool = False
 
     def __post_init__(self) -> None:
-        if not self.sentence.strip():
+        if is_blank(self.sentence):
             raise ValueError(f"sentence must be a text that is not blank, got {self.sentence!r}.")
         if self.output.is_dir():
             raise ValueError(f"--output must be a file, got {self.output}.")

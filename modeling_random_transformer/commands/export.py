@@ -29,6 +29,7 @@ from ..export.shortlist import lexical_shortlist, vmap
 from ..export.web import export_web_page
 from ..inference.loading import load_translator
 from ..inputs_random_transformer import LanguageTags, drop_none, source_limit, source_positions, tokenizer_languages
+from ..tokenization_random_transformer import is_blank
 from .command_line import Parser, existing_file, model_folder, print_error
 
 MAX_SENTENCES = 200
@@ -158,7 +159,7 @@ def read_sentences(path: Path) -> list[str]:
     Raises:
         ValueError: there are none, or the file is not UTF-8.
     """
-    sentences = [line for line in islice(read_texts(path), MAX_SENTENCES) if line.strip()]
+    sentences = [line for line in islice(read_texts(path), MAX_SENTENCES) if not is_blank(line)]
     if not sentences:
         raise ValueError(f"--check must name a file with text in its first {MAX_SENTENCES} lines, got {path}.")
     return sentences

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..inputs_random_transformer import longest_target
+from ..tokenization_random_transformer import is_blank
 from ..verification_random_transformer import difference
 from .engines import Translate, translate_fn
 
@@ -77,7 +78,7 @@ def compare(
     Raises:
         ValueError: all sentences are blank.
     """
-    texts = [sentence for sentence in sentences if sentence.strip()]
+    texts = [sentence for sentence in sentences if not is_blank(sentence)]
     if not texts:
         raise ValueError(f"sentences must include a text that is not blank, got {len(sentences)} blank ones.")
     limit = longest_target(0, model.config, max_new_tokens)

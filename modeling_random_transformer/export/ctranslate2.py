@@ -22,8 +22,9 @@ from ctranslate2.specs.model_spec import visit_spec
 from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from ..inputs_random_transformer import check_choice, encode_texts
+from ..inputs_random_transformer import check_choice, encode_texts, without_outer_spaces
 from ..modeling_random_transformer import LearnedPositions, RandomTransformerForConditionalGeneration
+from ..tokenization_random_transformer import has_letters, is_blank
 from ..utils import read_json
 from .compare import check_equal, compared_ids
 from .engines import (
@@ -110,7 +111,7 @@ def load(folder: str | PathLike) -> Translate:
     """Load an exported model as a function that translates sentences; see `ParallelTranslator`.
 
     With language tags, it translates from the tokenizer's `src_lang` to the language that was selected at the export.
-    The translation of a blank text is `""`.
+    The translation of a blank text is `""`. Other texts without letters are returned unchanged, as by the pipeline.
 
     Raises:
         ValueError: the folder was exported by an earlier version, without the options of the search.
@@ -126,8 +127,10 @@ def load(folder: str | PathLike) -> Translate:
     engine = ParallelTranslator(folder)
 
     def translate(texts: Sequence[str], num_beams: int, max_new_tokens: int) -> list[str]:
-        kept = [index for index, text in enumerate(texts) if text.strip()]
-        ids = encode_texts(tokenizer, [config[PREFIX] + texts[index] for index in kept])["input_ids"] if kept else []
+        keeps = getattr(tokenizer, "keep_without_letters", True)
+        kept = [i for i, text in enumerate(texts) if has_letters(text) or not (keeps or is_blank(text))]
+        sources = [config[PREFIX] + without_outer_spaces(tokenizer, texts[index]) for index in kept]
+        ids = encode_texts(tokenizer, sources)["input_ids"] if kept else []
         results = engine(
             [[token_of[i] for i in row] for row in ids],
             [first] * len(ids),
@@ -138,7 +141,7 @@ def load(folder: str | PathLike) -> Translate:
         )
         # Ids outside the tokenizer's vocabulary have placeholder names.
         rows = [[target[token] for token in result.hypotheses[0] if token in target] for result in results]
-        translations = [""] * len(texts)
+        translations = ["" if is_blank(text) else text for text in texts]
         for index, row in zip(kept, rows, strict=True):
             translations[index] = tokenizer.decode(row, skip_special_tokens=True)
         return translations

@@ -5,7 +5,6 @@ the translation: the model scores these beginnings, `generate()` continues the b
 the results.
 """
 
-import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Any
 from ..data.readers import Columns, is_utf8, read_columns
 from ..inputs_random_transformer import TextError, longest_target, name_lines_in_errors, renumber_errors
 from ..pipeline_random_transformer import Seq2SeqPipeline
+from ..tokenization_random_transformer import normalize
 from ..utils.errors import format_names, format_value
 from .markup import is_mark, unit_spans
 from .scoring import Scorer
@@ -118,8 +118,8 @@ def check_term(row: Any, index: int) -> tuple[str, str]:
 
 
 def words(text: str) -> list[str]:
-    """The words of a text and its other characters, in Unicode form NFC."""
-    text = unicodedata.normalize("NFC", text)
+    """The words of a text and its other characters, normalized."""
+    text = normalize(text)
     return [text[start:end] for start, end in unit_spans(text)]
 
 
@@ -142,7 +142,7 @@ def beginnings(translation: str, phrase: str, prefix: str) -> list[str]:
         phrase: the phrase; its first letter becomes that of a sentence if the translation begins with one.
         prefix: what the beginnings must begin with.
     """
-    text = unicodedata.normalize("NFC", translation)
+    text = normalize(translation)
     places = [start for start, _ in unit_spans(text)]
     if not text or in_word(text[-1]):  # nothing follows a full stop
         places.append(len(text))

@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..inputs_random_transformer import CHUNK_SIZE, check_text
+from ..tokenization_random_transformer import is_blank
 from ..utils import process_stream
 from .markup import Block, Unit, needs_alignment, parse, render, unit_spans
 from .placement import Pair, UnitAligner, sentence_units
@@ -49,7 +50,7 @@ def translate_html(
     splitter = SentenceSplitter(pipe, settings.max_source_tokens, options.get("src_lang"), argument)
     parsed = []
     for index, document in enumerate(documents):
-        if not isinstance(document, str) or document.strip():
+        if not isinstance(document, str) or not is_blank(document):
             check_text(document, index)
         parsed.append(parse(document))
     blocks = [(part, split_block(part, splitter)) for parts in parsed for part in parts if isinstance(part, Block)]

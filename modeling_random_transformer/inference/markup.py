@@ -13,7 +13,8 @@ from collections import Counter, defaultdict
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from .sentences import LETTER, is_wide
+from ..tokenization_random_transformer import has_letters
+from .sentences import is_wide
 
 # Comments and tags by the HTML standard. Linear in the length of any text: all repetitions are possessive, and markup
 # that is not closed ends with the text.
@@ -282,7 +283,7 @@ def end_of_raw(document: str, first: Tag) -> int:
 
 def blocks(inline: list[tuple[str, str, str]]) -> Iterator[str | Block]:
     """A block between the markup and white space that surround it; only what is copied if it has no letters."""
-    if not any(kind == "text" and LETTER.search(html.unescape(raw)) for kind, _, raw in inline):
+    if not any(kind == "text" and has_letters(html.unescape(raw)) for kind, _, raw in inline):
         yield "".join(raw for *_, raw in inline)
         return
     inline, before, after = list(inline), "", ""

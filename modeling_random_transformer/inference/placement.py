@@ -8,7 +8,6 @@ from torch import Tensor
 
 from .alignments import Aligner, word_spans
 from .markup import PLACEHOLDER, Block, Unit, build_block, needs_alignment, render, text_tokens, unit_spans
-from .sentences import LETTER
 
 Pair = tuple[str, str]
 
@@ -25,12 +24,10 @@ def restore(blocks: Sequence[Block], translations: Sequence[str], aligner: "Unit
 
     Args:
         blocks: the protected sentences.
-        translations: the translations of their texts. A text without letters takes the place of its translation.
+        translations: the translations of their texts.
         aligner: `None` for a model without alignments: words are assumed to be in the same order.
     """
-    pairs = []
-    for block, translation in zip(blocks, translations, strict=True):
-        pairs.append((block.text, translation if LETTER.search(block.text) else block.text))
+    pairs = [(block.text, translation) for block, translation in zip(blocks, translations, strict=True)]
     aligned = [
         needs_alignment(block) and bool(target.strip()) for block, (_, target) in zip(blocks, pairs, strict=True)
     ]

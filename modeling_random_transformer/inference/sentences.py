@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ..inputs_random_transformer import LanguageTags, encode_texts, source_limit, tokenizer_languages
 from ..pipeline_random_transformer import Seq2SeqPipeline
+from ..tokenization_random_transformer import has_letters
 from ..utils.errors import reraise_as_value_error
 
 logger = logging.getLogger(__name__)
@@ -21,7 +22,6 @@ CLAUSE, WORD, ANYWHERE = (re.compile(place) for place in (r"[,;:–—](?=\s)|[�
 SPECIAL = 4  # tokens of a source beyond one per byte: its end, tags of languages, a space before it
 # The markers of list items, headings and quotes at the beginning of a line
 MARKER = re.compile(r"\s*+(?:(?:[-*+•‣◦▪·–—>]|\#{1,6}|\(?(?:\d{1,3}|[a-zA-Z])\)|\d{1,3}\.|\[[ xX]\])\s++)*+")
-LETTER = re.compile(r"[^\W\d_]")
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class SentenceSplitter:
             for found in self.segment(self.language, line.removeprefix(marker)):
                 for part in self.shorten(found):
                     stripped = part.strip()
-                    if not LETTER.search(stripped):
+                    if not has_letters(stripped):
                         gaps[-1] += part
                         continue
                     before, _, after = part.partition(stripped)

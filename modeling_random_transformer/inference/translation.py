@@ -21,6 +21,7 @@ from ..inputs_random_transformer import (
     tokenizer_languages,
 )
 from ..pipeline_random_transformer import OUTPUT_OPTIONS, Seq2SeqPipeline, current_device, search_options
+from ..tokenization_random_transformer import is_blank
 from ..utils import process_stream
 from .glossary import LISTED, Glossary, place_terms
 from .markup import Block
@@ -190,7 +191,7 @@ def translate_chunk(
     if options.split_sentences:
         return translate_sentences(pipe, options, texts, first, update)
     candidates = [[Candidate("")] * (options.n_best or 1) for _ in texts]
-    given = [i for i, (text, _) in enumerate(texts) if not isinstance(text, str) or text.strip()]
+    given = [i for i, (text, _) in enumerate(texts) if not isinstance(text, str) or not is_blank(text)]
     update(len(texts) - len(given))
     if options.seed is not None:
         torch.manual_seed(options.seed + first + 1)
@@ -227,7 +228,7 @@ def translate_sentences(
     splitter = SentenceSplitter(pipe, options.max_source_tokens, options.generate_options.get("src_lang"))
     owners, rows, documents = [], [], []
     for index, (text, prefix) in enumerate(texts):
-        if not isinstance(text, str) or text.strip():
+        if not isinstance(text, str) or not is_blank(text):
             check_text(text, index)
         documents.append(splitter(text))
         owners += [index] * len(documents[-1].sentences)

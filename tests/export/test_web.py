@@ -336,6 +336,26 @@ def test_paragraph(page, exported):
     assert not page.find_element(By.ID, "sentences").is_displayed()
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("text", ["42", "3,5 % …", "٤٢"])
+def test_texts_without_letters_are_unchanged(page, text):
+    translate_on_page(page, text, beams="4")
+    assert page.execute_script("return document.getElementById('translation').textContent") == text
+    assert not page.find_element(By.ID, "attention").is_displayed()
+    translate_on_page(page, TEXTS[0], beams="4")
+    assert page.find_element(By.ID, "attention").is_displayed()
+
+
+@pytest.mark.long
+def test_invisible_characters(page):
+    text = TEXTS[0]
+    changed = [f" {text}\u200b\n", "\ufeff" + text, text.replace(" ", "\u00a0"), text[:2] + "\u00ad" + text[2:]]
+    found = run_on_page(page, TRANSLATE, [text, *changed], {"maxNewTokens": LIMIT}, {})
+    assert set(found) == {found[0]}
+    body = "return given[0].map((text) => { try { translator.encode(text); } catch (error) { return error.message; } })"
+    assert run_on_page(page, body, [" ", "\u200b\u00ad", "\u3164\ufe0f\n"]) == ["Enter a sentence."] * 3
+
+
 SPLIT = """const { splitText, joinText } = await import(new URL("page/sentences.js", location.href));
   const [texts, language, segmenter, end] = given;
   if (!segmenter) Intl.Segmenter = undefined;
@@ -351,7 +371,7 @@ def test_sentences_on_the_page(page, language):
     texts = {
         "One.  Two?\tThree": ["One.", "Two?", "Three"],
         "\n  Mr. Low sees Dr. J. Ray. They go.\n\n* * *\n\n\tEnd\n": ["Mr. Low sees Dr. J. Ray.", "They go.", "End"],
-        "3 1 2": ["3 1 2"],
+        "3 1 2": [],
     }
     found = run_on_page(page, SPLIT, list(texts), language, True, "")
     assert found == [[sentences, text] for text, sentences in texts.items()]

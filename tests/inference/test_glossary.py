@@ -61,6 +61,7 @@ class TestOccurrences:
             ("red car", "a red  car", True),
             ("red car", "a red, car", False),
             ("cafe\u0301", "un café", True),  # two forms of Unicode
+            ("café", "un ca\u00adfé", True),  # an invisible character
             ("क", "की", False),  # the mark belongs to the letter
             ("犬", "白い犬です", True),
         ],

@@ -76,13 +76,13 @@ function show(found) {
   setStatus(`Translated in ${((performance.now() - started) / 1000).toFixed(2)} seconds.`);
 }
 
-// Show what the model computed for the selected sentence.
+// Show what the model computed for the selected sentence; nothing for a text without letters.
 function inspect() {
   const result = results[byId("sentence").value];
-  byId("attention").hidden = false;
-  showAttention(result);
-  byId("search").hidden = !result.search;
-  if (result.search) drawSearch(byId("candidates"), result.search, result.source);
+  byId("attention").hidden = !result;
+  byId("search").hidden = !result?.search;
+  if (result) showAttention(result);
+  if (result?.search) drawSearch(byId("candidates"), result.search, result.source);
 }
 
 function fail(message) {

@@ -2,14 +2,15 @@
 
 // The segmenter of browsers ends a sentence after a title and after an initial.
 const TITLE = /(^|[^\p{L}])(\p{Lu}|Mrs?|Ms|Dr|Dra|Prof|St|Sra?|Hr|Fr|Mme)\. *$/u;
-const LETTER = /\p{L}/u;
+const LETTER = /(?![\u115f\u1160\u3164\uffa0])\p{L}/u; // fillers are invisible
+const VISIBLE = /[^\s\p{C}\p{M}\u115f\u1160\u2800\u3164\uffa0]/u;
 // Languages whose sentences end with a character of this width have no space between sentences.
 const WIDE = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\u3000-\u303f\uff01-\uff60][”’]*$/u;
 // Markers of list items, headings and quotes at the beginning of a line.
 const MARKER = /^\s*(?:(?:[-*+•‣◦▪·–—>]|#{1,6}|\(?(?:\d{1,3}|[a-zA-Z])\)|\d{1,3}\.|\[[ xX]\])\s+)+/;
 
 // Returns the sentences without white space at both ends, and the gaps before each sentence and after the last one: white
-// space, line breaks, markers, and parts without letters. A text that consists of such parts is one sentence.
+// space, line breaks, markers, and parts without letters.
 export function splitText(text, language) {
   const sentences = [], gaps = [""];
   for (const segment of parts(text, language)) {
@@ -27,7 +28,12 @@ export function splitText(text, language) {
     sentences.push(sentence);
     gaps.push(part.slice(start + sentence.length));
   }
-  return sentences.length ? { sentences, gaps } : { sentences: [text], gaps: ["", ""] };
+  return { sentences, gaps };
+}
+
+// Whether nothing of a text is visible.
+export function isBlank(text) {
+  return !VISIBLE.test(text);
 }
 
 // The text with the translations of its sentences. Between two sentences of a line, the translation decides on the space.

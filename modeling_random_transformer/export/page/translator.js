@@ -2,7 +2,7 @@
 import * as ort from "./vendor/onnxruntime-web/ort.wasm.bundle.min.js";
 import { Tokenizer } from "./vendor/tokenizers/tokenizers.min.js";
 import { beamSearch, greedySearch } from "./search.js";
-import { joinText, splitText } from "./sentences.js";
+import { isBlank, joinText, splitText } from "./sentences.js";
 
 // One thread: several need the headers of cross-origin isolation, which static hosts do not send.
 ort.env.wasm.numThreads = 1;
@@ -32,9 +32,9 @@ export class Translator {
     Object.assign(this, { settings, encoding, decoding, encoder, decoder });
   }
 
-  // The token ids of a text. Throws an Error if there is no text or too much of it.
+  // The token ids of a text. Throws an Error if nothing of it is visible or if it is too long.
   encode(text) {
-    if (!text.trim()) throw new Error("Enter a sentence.");
+    if (isBlank(text)) throw new Error("Enter a sentence.");
     const { ids } = this.encoding.encode(this.settings.prefix + text);
     const limit = this.settings.max_source_tokens;
     if (limit !== null && ids.length > limit) {
@@ -56,9 +56,12 @@ export class Translator {
       .replaceAll(" ", "␣").replaceAll("\n", "⏎") || "∅");
   }
 
-  // Translate a text sentence by sentence. Returns the text, its sentences, and for each the result of `translate`.
+  // Translate a text sentence by sentence. Returns the text, its sentences, and for each the result of `translate`. A text
+  // without letters, such as a number, has no sentences.
   async translateText(text, options) {
-    const { sentences, gaps } = splitText(text, this.settings.source_language);
+    if (isBlank(text)) throw new Error("Enter a sentence.");
+    let { sentences, gaps } = splitText(text, this.settings.source_language);
+    if (!sentences.length && !this.settings.keep_without_letters) [sentences, gaps] = [[text], ["", ""]];
     sentences.forEach((sentence) => this.encode(sentence)); // errors before long work
     const results = [];
     for (const sentence of sentences) results.push(await this.translate(sentence, options));
@@ -69,7 +72,8 @@ export class Translator {
   // the length of the source.
   async translate(text, { numBeams = 1, maxNewTokens = null } = {}) {
     const { settings } = this;
-    const source = this.encode(text);
+    const { normalizer } = this.encoding;
+    const source = this.encode(normalizer ? normalizer(text).trim() : text); // white space at the ends is invisible
     const rounded = Math.ceil(source.length / settings.length_step) * settings.length_step;
     const encoded = await this.encodeSource(source);
     const state = new DecoderState(this, encoded);
