@@ -20,7 +20,7 @@ from modeling_random_transformer import modeling_random_transformer as modeling
 from modeling_random_transformer import versions_random_transformer as versions
 from modeling_random_transformer.inference.ensemble import EnsembleForSeq2SeqLM
 from modeling_random_transformer.training import TranslationTrainer
-from modeling_random_transformer.verification_random_transformer import VERIFIED
+from modeling_random_transformer.verification_random_transformer import INEXACT_ROUNDING, ROUNDING, VERIFIED, rounding
 from modeling_random_transformer.versions_random_transformer import CACHE_NAME, TESTED_VERSIONS, named_cache
 from tests.helpers.models import VOCAB_SIZE, exact_model, padded_batch, random_ids, tiny_config, tiny_model
 from tests.helpers.trainer import new_trainer, pairs
@@ -419,3 +419,16 @@ def test_trainer_whose_hooks_are_renamed(hook, tmp_path, monkeypatch):
     monkeypatch.delattr(TranslationTrainer, hook)
     with pytest.raises(RuntimeError, match=f"{hook}.* tested with {TESTED_VERSIONS}"):
         TRAINER_HOOKS[hook](trainer)
+
+
+def test_rounding_of_products_is_no_error(monkeypatch):
+    """TF32 and bfloat16 products, and exported graphs, whose weights may be quantized."""
+    logits = torch.zeros(1, 5)
+    model = tiny_model()
+    assert rounding(model, logits, logits) == ROUNDING[torch.float32]
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
+    assert rounding(model, logits, logits) == INEXACT_ROUNDING
+    monkeypatch.undo()
+    monkeypatch.setattr(model, "parameters", list)
+    assert rounding(model, logits, logits) == INEXACT_ROUNDING
+    assert rounding(tiny_model().to(torch.bfloat16), logits, logits) == INEXACT_ROUNDING
