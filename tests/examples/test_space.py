@@ -105,6 +105,13 @@ def test_beam_search_has_the_length_penalty_of_the_model(folder, tmp_path):
     assert Translator(folder).model.generation_config.length_penalty == 0.6
 
 
+@pytest.mark.parametrize("text", ["42", " 3,5 % …"])
+def test_texts_without_letters_are_unchanged(translator, text):
+    for options in (Options(), Options(method="greedy"), Options(method="sampling")):
+        ((answer,),) = [one["translations"] for one in translator.translate([text], [options])]
+        assert (answer["text"].strip(), answer["score"]) == (text.strip(), 0)
+
+
 # HTTP API
 
 
