@@ -25,8 +25,8 @@ GENERIC := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 FBGEMM_ENABLE_IN
 	CT2_FORCE_CPU_ISA=GENERIC
 # int8, bfloat16, attention, dropout, losses and exports. ONNX Runtime has no such setting.
 KERNEL_TESTS := tests/test_int8.py tests/test_ops.py tests/test_fast_decoder.py tests/test_torchao.py tests/test_rules.py \
-	tests/test_flash_attention.py tests/training/test_loss.py tests/training/test_trainer_batches.py \
-	tests/export/test_ctranslate2.py
+	tests/test_flash_attention.py tests/training/methods/test_loss.py tests/training/test_trainer_batches.py \
+	tests/extras/export/test_ctranslate2.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test pytest test-all test-fast test-device test-kernels test-mutants test-lowest test-newest test-next test-matrix coverage lint format notebooks lab classroom docs site clean
@@ -54,7 +54,7 @@ test-device: $(VENV)/.ready ## tests on a simulated GPU, compiled at the first c
 
 test-fast: WORKERS = 2
 test-fast: $(VENV)/.ready ## tests that are not slow, without export engines and transformers' common tests
-	$(VENV)/bin/python $(PYTEST) -m "not slow and not long" --ignore tests/export --ignore tests/conformance
+	$(VENV)/bin/python $(PYTEST) -m "not slow and not long" --ignore tests/extras/export --ignore tests/conformance
 
 test-kernels: $(VENV)/.ready ## tests of CPU kernels that are not slow, with the instructions of older CPUs
 	$(AVX2) $(VENV)/bin/python $(PYTEST) -m "not slow and not long" $(KERNEL_TESTS)

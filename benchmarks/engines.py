@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from modeling_random_transformer.export.ctranslate2 import build_spec, write
+from modeling_random_transformer.extras.export.ctranslate2 import build_spec, write
 
 from .models import END, PAD, START, VOCAB_SIZE
 

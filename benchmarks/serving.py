@@ -21,7 +21,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from modeling_random_transformer.export import export_model
+from modeling_random_transformer.extras.export import export_model
 from modeling_random_transformer.inference import load_translator, translate
 from modeling_random_transformer.tokenization_random_transformer import read_lines
 
@@ -74,7 +74,7 @@ def ours(folder: Path, num_beams: int, **options: Any) -> Callable[[Sequence[str
 
 def onnx(folder: Path, num_beams: int, output: Path, dtype: str) -> Callable[[Sequence[str]], Any]:
     """`translate` with the exported graphs."""
-    from modeling_random_transformer.export.onnx_model import OnnxModel
+    from modeling_random_transformer.extras.export.onnx_model import OnnxModel
 
     model, tokenizer = load_translator(folder)
     export_model(model, tokenizer, output, engine="onnx", dtype=dtype)

@@ -24,10 +24,10 @@ from mkdocs.exceptions import MkDocsException
 
 from modeling_random_transformer.commands.command_line import Parser, model_folder, run_command, run_script
 from modeling_random_transformer.commands.explore import render
-from modeling_random_transformer.export import export_web_page
-from modeling_random_transformer.export.web import read_greeting
+from modeling_random_transformer.extras.export import export_web_page
+from modeling_random_transformer.extras.export.web import read_greeting
+from modeling_random_transformer.extras.inspection.explorer import explore
 from modeling_random_transformer.inference.loading import load_translator
-from modeling_random_transformer.inspection.explorer import explore
 
 ROOT = Path(__file__).parents[1]
 PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"

@@ -14,8 +14,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from modeling_random_transformer.base.atomic_files import write_atomically
 from modeling_random_transformer.commands.command_line import Parser, model_folder, run_command
-from modeling_random_transformer.utils.atomic_files import write_atomically
 from tutorials.architecture import draw, model_without_weights
 
 

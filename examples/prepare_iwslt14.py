@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from modeling_random_transformer.base import progress_bar
 from modeling_random_transformer.commands.command_line import Parser, existing_file, run_command
 from modeling_random_transformer.inference import encode_lines, read_lines
 from modeling_random_transformer.inference.evaluation import moses_tokenizer
-from modeling_random_transformer.utils import progress_bar
 
 PROGRAM = "prepare_iwslt14.py"
 SOURCE, TARGET = LANGUAGES = ("de", "en")

@@ -5,7 +5,7 @@
     python examples/walkthrough.py --model FOLDER "a sentence"  # a saved model, from the tokens to the translation
 
 The blog post is "The Random Transformer" by Omar Sanseviero. All values are recorded by
-`modeling_random_transformer.inspection` from the modules that are used for training and inference.
+`modeling_random_transformer.extras.inspection` from the modules that are used for training and inference.
 
 Exit status: 0 on success; 1 if a number differs from the blog post; 2 if an argument is invalid.
 """

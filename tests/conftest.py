@@ -51,7 +51,7 @@ from tests.helpers.translation import random_tokenizer, random_translator
 # A shell starts background jobs with SIGINT ignored. The tests of Ctrl-C need Python's handler.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-EXPORT = Path(__file__).parent / "export"
+EXPORT = Path(__file__).parent / "extras" / "export"
 QUICKSTART = Path(__file__).parent / "examples" / "test_quickstart.py"
 # Tests with these fixtures are part of `make test-all` only: a model trained for a minute and a half, and a browser.
 LONG_FIXTURES = {"quickstart_folder", "browser"}

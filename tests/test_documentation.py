@@ -46,7 +46,8 @@ from tests.helpers.other_tools import (
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TEXTS = [*PAGES, *(ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "model_card.md", "examples/README.md"))]
-SUBPACKAGES = ("data", "training", "inference", "augmentation", "conversion", "export", "inspection", "serving")
+EXTRAS = ("conversion", "documents", "export", "inspection", "serving")
+SUBPACKAGES = ("data", "training", "inference", "stages", *(f"extras.{extra}" for extra in EXTRAS))
 SCRIPTS = {path.stem for path in (ROOT / "examples").glob("*.py")}
 OTHER_PROGRAMS = {"curl", "git", "pre-commit"}
 OTHER_FLAGS = {  # of other programs

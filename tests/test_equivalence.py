@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modeling_random_transformer.conversion import from_marian, from_torch_transformer
+from modeling_random_transformer.extras.conversion import from_marian, from_torch_transformer
 from tests.helpers.marian import tiny_marian
 from tests.helpers.models import VOCAB_SIZE, padded_batch, random_ids
 from tests.helpers.torch_transformer import Original

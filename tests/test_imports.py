@@ -22,16 +22,12 @@ LAYERS = (
     "inputs_random_transformer",
     "pipeline_random_transformer",
     "pipeline_aliases_random_transformer",
-    "utils",
-    "jobs",
-    "conversion",
+    "base",
     "data",
-    "export",
     "inference",
     "training",
-    "augmentation",
-    "inspection",
-    "serving",
+    "stages",
+    "extras",
     "commands",
     "cli",
 )
@@ -56,14 +52,25 @@ def imports(module: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
                 yield longer if is_module else tuple(filter(None, base))
 
 
+# Imports that are to be removed.
+EXCEPTIONS = {
+    "inference.loading imports extras.export.dispatch",
+    "inference.translation imports extras.export.engines",
+    "stages.distillation imports extras.export.compare",
+    "training.model_init imports extras.conversion.sentencepiece",
+    "training.trainer imports extras.export.dispatch",
+    "training.trainer imports extras.export.engines",
+}
+
+
 def test_subpackages_import_only_earlier_layers():
-    violations = [
+    violations = {
         f"{'.'.join(module)} imports {'.'.join(imported)}"
         for module in modules()
         for imported in imports(module)
         if imported and LAYERS.index(imported[0]) > LAYERS.index(module[0])
-    ]
-    assert not violations
+    }
+    assert violations == EXCEPTIONS
 
 
 def test_modules_have_no_import_cycles():

@@ -12,8 +12,8 @@ from tokenizers import AddedToken, pre_tokenizers
 from transformers import AutoTokenizer
 
 from modeling_random_transformer import RandomTransformerConfig, RandomTransformerTokenizer
-from modeling_random_transformer.data import BPEDropout
 from modeling_random_transformer.tokenization_random_transformer import MIN_VOCAB_SIZE, is_blank, normalize
+from modeling_random_transformer.training import BPEDropout
 from tests.helpers.scripts import sentences_by_language
 
 CORPUS = [

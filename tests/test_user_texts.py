@@ -6,11 +6,11 @@ from datasets import Dataset
 from transformers import pipeline
 
 from modeling_random_transformer.data.tokenization import tokenize_pairs
-from modeling_random_transformer.export import load_engine
-from modeling_random_transformer.export.engines import export_model
+from modeling_random_transformer.extras.export import load_engine
+from modeling_random_transformer.extras.export.engines import export_model
+from modeling_random_transformer.extras.inspection.explorer import explore
 from modeling_random_transformer.inference import alignments, score_pairs, translate
 from modeling_random_transformer.inputs_random_transformer import LanguageTags, encode_texts
-from modeling_random_transformer.inspection.explorer import explore
 from tests.helpers.translation import multilingual_translator, random_translator
 
 TEXTS = ["</s>", "the boy </s> __es__ reads", "<pad><unk><s>", "a<s>b"]

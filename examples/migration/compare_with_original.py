@@ -22,13 +22,13 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from modeling_random_transformer.conversion import convert_eole, convert_joeynmt, convert_opennmt
-from modeling_random_transformer.conversion.eole import make_tokenizer as eole_tokenizer
-from modeling_random_transformer.conversion.eole import read_config as eole_config
-from modeling_random_transformer.conversion.joeynmt import find_checkpoint
-from modeling_random_transformer.conversion.joeynmt import make_tokenizer as joeynmt_tokenizer
-from modeling_random_transformer.conversion.joeynmt import read_config as joeynmt_config
-from modeling_random_transformer.conversion.opennmt import read_stored
+from modeling_random_transformer.extras.conversion import convert_eole, convert_joeynmt, convert_opennmt
+from modeling_random_transformer.extras.conversion.eole import make_tokenizer as eole_tokenizer
+from modeling_random_transformer.extras.conversion.eole import read_config as eole_config
+from modeling_random_transformer.extras.conversion.joeynmt import find_checkpoint
+from modeling_random_transformer.extras.conversion.joeynmt import make_tokenizer as joeynmt_tokenizer
+from modeling_random_transformer.extras.conversion.joeynmt import read_config as joeynmt_config
+from modeling_random_transformer.extras.conversion.opennmt import read_stored
 from tests.helpers.references import Search
 
 BATCH, BEAMS, NEW_TOKENS = 20, 5, 40

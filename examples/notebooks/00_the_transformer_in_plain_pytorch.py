@@ -26,7 +26,7 @@ import torch
 from torch import nn
 
 from modeling_random_transformer import RandomTransformerConfig, RandomTransformerForConditionalGeneration
-from modeling_random_transformer.inspection import trace
+from modeling_random_transformer.extras.inspection import trace
 
 sys.path.append("..")  # the folder of `tutorials`
 

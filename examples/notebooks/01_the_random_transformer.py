@@ -25,7 +25,7 @@ import torch
 from IPython.display import SVG
 
 from modeling_random_transformer import RandomTransformerConfig, RandomTransformerForConditionalGeneration
-from modeling_random_transformer.inspection import trace
+from modeling_random_transformer.extras.inspection import trace
 from modeling_random_transformer.modeling_random_transformer import sinusoids
 
 sys.path.append("..")  # the folder of `tutorials`

@@ -23,7 +23,7 @@ from modeling_random_transformer import (
     RandomTransformerForConditionalGeneration,
     RandomTransformerTokenizer,
 )
-from modeling_random_transformer.inspection.explorer import cross_attention_labels, token_texts
+from modeling_random_transformer.extras.inspection.explorer import cross_attention_labels, token_texts
 
 sys.path.append("..")  # the folder of `tutorials`
 from tutorials.report import minimum_loss

@@ -18,9 +18,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 
+from modeling_random_transformer.extras.inspection import intervene, trace
+from modeling_random_transformer.extras.inspection.explorer import token_texts
 from modeling_random_transformer.inference.loading import load_translator
-from modeling_random_transformer.inspection import intervene, trace
-from modeling_random_transformer.inspection.explorer import token_texts
 
 sys.path.append("..")  # the folder of `tutorials`
 from tutorials.sample_data import held_out_sample

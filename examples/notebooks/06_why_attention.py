@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from modeling_random_transformer.inspection import trace
+from modeling_random_transformer.extras.inspection import trace
 
 sys.path.append("..")  # the folder of `tutorials`
 from tutorials.training_helpers import configure_libraries

@@ -20,7 +20,7 @@ from modeling_random_transformer import (
     RandomTransformerForConditionalGeneration,
     RandomTransformerTokenizer,
 )
-from modeling_random_transformer.inspection.explorer import token_texts
+from modeling_random_transformer.extras.inspection.explorer import token_texts
 
 sys.path.append("..")  # the folder of `tutorials`
 from tutorials.sample_data import held_out_sample

@@ -29,8 +29,8 @@ from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
 from PIL import Image
 
+from modeling_random_transformer.base.atomic_files import write_atomically
 from modeling_random_transformer.commands.command_line import Parser, print_error, run_script
-from modeling_random_transformer.utils.atomic_files import write_atomically
 
 SCRIPT = "execute.py"
 FOLDER = Path(__file__).parent

@@ -17,9 +17,18 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError
 from torch import Tensor
 
+from modeling_random_transformer.base.errors import first_line, format_value
 from modeling_random_transformer.commands.command_line import model_folder
 from modeling_random_transformer.commands.explore import render
-from modeling_random_transformer.export.engines import length_penalty_of
+from modeling_random_transformer.extras.export.engines import length_penalty_of
+from modeling_random_transformer.extras.inspection import intervene, trace
+from modeling_random_transformer.extras.inspection.beam_search import trim_padding
+from modeling_random_transformer.extras.inspection.explorer import (
+    attention_maps,
+    cross_attention_labels,
+    distribution,
+    explore,
+)
 from modeling_random_transformer.inference import load_translator
 from modeling_random_transformer.inference.sentences import SentenceSplitter, SplitText
 from modeling_random_transformer.inputs_random_transformer import (
@@ -31,16 +40,7 @@ from modeling_random_transformer.inputs_random_transformer import (
     source_limit,
     tokenizer_languages,
 )
-from modeling_random_transformer.inspection import intervene, trace
-from modeling_random_transformer.inspection.beam_search import trim_padding
-from modeling_random_transformer.inspection.explorer import (
-    attention_maps,
-    cross_attention_labels,
-    distribution,
-    explore,
-)
 from modeling_random_transformer.tokenization_random_transformer import is_blank
-from modeling_random_transformer.utils.errors import first_line, format_value
 
 MAX_CHARACTERS, MAX_TOKENS = 1000, 128  # of a text
 MAX_BEAMS = 10

@@ -12,8 +12,8 @@ import gradio as gr
 import pandas as pd
 from huggingface_hub import ModelCard
 
-from modeling_random_transformer.export.web import read_greeting
-from modeling_random_transformer.utils.errors import reraise_as_value_error
+from modeling_random_transformer.base.errors import reraise_as_value_error
+from modeling_random_transformer.extras.export.web import read_greeting
 
 LOSSES = {"loss": "training", "eval_loss": "validation"}
 PLOTS = ("training.png", "loss.png")  # of plot_training.py and quickstart.py

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from modeling_random_transformer.inspection.explorer import cross_attention_labels
+from modeling_random_transformer.extras.inspection.explorer import cross_attention_labels
 
 HOW_TO_LOAD = """
     import modeling_random_transformer  # registers the Auto classes

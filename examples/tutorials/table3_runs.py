@@ -10,9 +10,10 @@ from typing import Any
 
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
+from modeling_random_transformer.base.atomic_files import write_atomically
+from modeling_random_transformer.base.jobs import Job
 from modeling_random_transformer.data.sources import ParallelLine
 from modeling_random_transformer.inference import score_pairs
-from modeling_random_transformer.jobs import Job
 from modeling_random_transformer.training import (
     DataArguments,
     ModelArguments,
@@ -23,7 +24,6 @@ from modeling_random_transformer.training import (
 from modeling_random_transformer.training.arguments import VOCAB_SIZE
 from modeling_random_transformer.training.manifest import MANIFEST, Run, fingerprint
 from modeling_random_transformer.training.preparation import prepare_data
-from modeling_random_transformer.utils.atomic_files import write_atomically
 
 from .table3_rows import ROWS, Row, scaled_overrides
 

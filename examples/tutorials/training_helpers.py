@@ -26,13 +26,13 @@ from modeling_random_transformer import (
     RandomTransformerForConditionalGeneration,
     RandomTransformerTokenizer,
 )
+from modeling_random_transformer.base.errors import reraise_as_value_error
 from modeling_random_transformer.commands.command_line import (
     Parser,
     existing_file,
     model_folder,
     positive_integer,
 )
-from modeling_random_transformer.utils.errors import reraise_as_value_error
 
 from .report import console
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from transformers.masking_utils import create_causal_mask
 
 from modeling_random_transformer import RandomTransformerConfig, RandomTransformerForConditionalGeneration
-from modeling_random_transformer.inspection import Trace, trace
+from modeling_random_transformer.extras.inspection import Trace, trace
 from modeling_random_transformer.modeling_random_transformer import eager_attention_forward
 
 from .blog_model import BLOG, HEADS, blog_model, blog_tokenizer, tensor

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
+from modeling_random_transformer.extras.inspection import Trace, trace
+from modeling_random_transformer.extras.inspection.explorer import token_texts
 from modeling_random_transformer.inference.loading import load_translator
 from modeling_random_transformer.inputs_random_transformer import encode_texts
-from modeling_random_transformer.inspection import Trace, trace
-from modeling_random_transformer.inspection.explorer import token_texts
 
 from .walkthrough_display import Display
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from ..augmentation.back_translation import BackTranslationOptions, back_translate
+from ..base.distributed import call_on_main_process
 from ..inputs_random_transformer import drop_none
-from ..utils.distributed import call_on_main_process
+from ..stages.back_translation import BackTranslationOptions, back_translate
 from .command_line import InferenceArguments, Parser, check_new_outputs, existing_file
 
 

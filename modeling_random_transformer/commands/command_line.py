@@ -16,12 +16,12 @@ from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
 
 from transformers import HfArgumentParser
 
+from ..base import DTYPES, ENGINES, read_json
+from ..base.compressed_files import STANDARD_STREAM, is_readable, is_standard_stream, is_stream, write_binary
+from ..base.distributed import start_processes
+from ..base.errors import printable
 from ..configuration_random_transformer import RandomTransformerConfig, did_you_mean
 from ..inputs_random_transformer import CHUNK_SIZE, drop_none
-from ..utils import DTYPES, ENGINES, read_json
-from ..utils.compressed_files import STANDARD_STREAM, is_readable, is_standard_stream, is_stream, write_binary
-from ..utils.distributed import start_processes
-from ..utils.errors import printable
 
 T = TypeVar("T")
 ARGUMENT = re.compile(r"^    (\w+): (.*?)(?=^    [\w*]+: |^\S|\Z)", re.M | re.S)  # its entry in a docstring

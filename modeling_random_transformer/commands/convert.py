@@ -20,8 +20,8 @@ from typing import Any, get_args, get_origin
 
 import transformers
 
-from .. import conversion
-from ..conversion.pytorch import TOKEN_IDS
+from ..extras import conversion
+from ..extras.conversion.pytorch import TOKEN_IDS
 from ..inputs_random_transformer import drop_none
 from .command_line import Parser, help_texts
 

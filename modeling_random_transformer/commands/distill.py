@@ -8,9 +8,9 @@ All arguments of `random-transformer train` are those of the student.
 
 from collections.abc import Sequence
 
-from ..augmentation.distillation import INT8, WORK, StudentDataArguments, distill, table
-from ..augmentation.stages import RECORD
-from ..augmentation.training_set import DistillationArguments
+from ..stages.distillation import INT8, WORK, StudentDataArguments, distill, table
+from ..stages.stage import RECORD
+from ..stages.training_set import DistillationArguments
 from ..training.arguments import ModelArguments
 from ..training.recipe import TranslationTrainingArguments
 from .train import parse_flags, read_arguments

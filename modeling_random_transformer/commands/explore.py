@@ -18,15 +18,16 @@ from typing import Any
 
 import transformers
 
+from ..base.compressed_files import is_stream
+from ..base.errors import reraise_as_value_error
+from ..extras.inspection.explorer import explore
 from ..inference.loading import load_models
-from ..inspection.explorer import explore
 from ..tokenization_random_transformer import is_blank
-from ..utils.compressed_files import is_stream
-from ..utils.errors import reraise_as_value_error
 from .command_line import Parser, check_new_outputs, model_folder, write_output
 
-PACKAGE = Path(__file__).parents[1]
-TEMPLATE, SEARCH_TREE = PACKAGE / "inspection" / "explorer.html", PACKAGE / "export" / "page" / "search_tree.js"
+EXTRAS = Path(__file__).parents[1] / "extras"
+TEMPLATE = EXTRAS / "inspection" / "explorer.html"
+SEARCH_TREE = EXTRAS / "export" / "page" / "search_tree.js"
 OUTPUT = Path("outputs", "explorer.html")
 
 

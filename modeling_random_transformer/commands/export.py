@@ -23,10 +23,10 @@ from typing import Any
 
 from ..data.readers import read_texts
 from ..data.sources import ParallelText, pairs_of
-from ..export.compare import SENTENCES, compare, folder_size
-from ..export.engines import ENGINES, export_model, load_engine, table_positions, token_names
-from ..export.shortlist import lexical_shortlist, vmap
-from ..export.web import export_web_page
+from ..extras.export.compare import SENTENCES, compare, folder_size
+from ..extras.export.engines import ENGINES, export_model, load_engine, table_positions, token_names
+from ..extras.export.shortlist import lexical_shortlist, vmap
+from ..extras.export.web import export_web_page
 from ..inference.loading import load_translator
 from ..inputs_random_transformer import LanguageTags, drop_none, source_limit, source_positions, tokenizer_languages
 from ..tokenization_random_transformer import is_blank

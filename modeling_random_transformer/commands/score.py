@@ -27,6 +27,8 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..base.compressed_files import check_output, is_stream, stream_name
+from ..base.text import encode_lines
 from ..data.readers import read_texts
 from ..data.sources import ParallelText
 from ..inference.alignments import alignments, pharaoh_line
@@ -35,8 +37,6 @@ from ..inference.scoring import score_pairs
 from ..inference.scoring_files import score_file, score_line, valid_pairs
 from ..inference.translation_files import FORMATS
 from ..inputs_random_transformer import drop_none, name_lines_in_errors
-from ..utils.compressed_files import check_output, is_stream, stream_name
-from ..utils.text import encode_lines
 from .command_line import MODEL, STANDARD, InferenceArguments, Parser, check_new_outputs, existing_file, write_output
 
 FILES = ("source_file", "target_file", "train_source_file", "train_target_file")
@@ -172,7 +172,7 @@ def scores_of_files(arguments: Arguments) -> str:
 
 def write_report(arguments: Arguments, folder: Path, path: Path) -> None:
     """Write the report on a saved model."""
-    from ..inspection.report import make_report
+    from ..extras.inspection.report import make_report
     from ..training.checkpoints import STATE, newest_complete, state_of
 
     test, training = arguments.corpus(*FILES[:2]), None

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import torch
 
+from ..base import DTYPES
 from ..data.readers import read_texts
-from ..serving import Settings, create_app, load_directions, serve
-from ..utils import DTYPES
+from ..extras.serving import Settings, create_app, load_directions, serve
 from .command_line import EngineArguments, Parser, existing_file
 
 

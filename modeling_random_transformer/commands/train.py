@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from transformers.hf_argparser import HfArg
 
-from ..augmentation.recipes import Recipe, RecipeArguments, table
+from ..base.errors import reraise_as_value_error
+from ..stages.recipes import Recipe, RecipeArguments, table
 from ..training.arguments import DataArguments, ModelArguments, to_flags
 from ..training.estimation import dry_run
 from ..training.recipe import UNSUPPORTED, TranslationTrainingArguments
 from ..training.run import train_translation
-from ..utils.errors import reraise_as_value_error
 from .command_line import Parser
 
 logger = logging.getLogger(__name__)

@@ -27,15 +27,15 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..base.compressed_files import check_output, check_plain_text, is_stream, open_binary, stream_name
+from ..base.errors import reraise_as_value_error
+from ..base.text import encode_lines
 from ..data.readers import read_texts
+from ..extras.documents.html_translation import translate_html
 from ..inference.glossary import Glossary
-from ..inference.html_translation import translate_html
 from ..inference.translation import TranslationOptions, translate_n_best
 from ..inference.translation_files import FORMATS, candidate_lines, read_plain_texts, translate_file
 from ..inputs_random_transformer import name_lines_in_errors
-from ..utils.compressed_files import check_output, check_plain_text, is_stream, open_binary, stream_name
-from ..utils.errors import reraise_as_value_error
-from ..utils.text import encode_lines
 from .command_line import (
     STANDARD,
     EngineArguments,

@@ -12,7 +12,6 @@ pairs = list(clean_pairs([("a dog", "ein Hund"), ("a dog", "a dog")]))  # stream
 """
 
 from .batches import EvaluationSampler, TokenBudgetSampler
-from .bpe_dropout import BPEDropout
 from .cleaning import CleaningReport, clean_files, clean_pairs
 from .filters import CleaningOptions
 from .readers import read_texts
@@ -22,7 +21,6 @@ from .tokenization import LengthLimits, lengths_of, tokenize_pairs, vocabulary_s
 from .validation import ValidationReport, load_pairs, validate
 
 __all__ = [
-    "BPEDropout",
     "CleaningOptions",
     "CleaningReport",
     "Corpus",

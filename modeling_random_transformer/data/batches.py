@@ -2,14 +2,21 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch.utils.data import Sampler
 
-if TYPE_CHECKING:
-    from .bpe_dropout import BPEDropoutPairs
+
+class SegmentedPairs(Protocol):
+    """Pairs whose segmentation changes with the epoch, as `BPEDropoutPairs`."""
+
+    ids: list[list[np.ndarray]]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Segment all pairs for this epoch."""
+        ...
 
 
 def padding_multiple(device: torch.device) -> int:
@@ -54,7 +61,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         pad_to_multiple_of: int = 1,
         weights: np.ndarray | None = None,
         gradient_accumulation_steps: int = 1,
-        bpe_dropout: "BPEDropoutPairs | None" = None,
+        bpe_dropout: SegmentedPairs | None = None,
     ):
         self.bpe_dropout = bpe_dropout
         self.lengths = _round_up(lengths, pad_to_multiple_of)

@@ -9,11 +9,11 @@ from os import PathLike
 from pathlib import Path
 from typing import IO, Any
 
+from ..base import progress_bar
+from ..base.compressed_files import STANDARD_STREAM, check_output, create_binaries, file_format, is_stream
+from ..base.errors import printable
+from ..base.text import one_line
 from ..inputs_random_transformer import drop_none
-from ..utils import progress_bar
-from ..utils.compressed_files import STANDARD_STREAM, check_output, create_binaries, file_format, is_stream
-from ..utils.errors import printable
-from ..utils.text import one_line
 from .filters import CleaningOptions, filters_of, scripts_of
 from .normalization import normalized
 from .readers import quoted

@@ -14,10 +14,10 @@ from unicodedata import normalize as unicode_form
 
 import regex
 
+from ..base.compressed_files import check_readable, file_format
+from ..base.errors import reraise_as_value_error
 from ..inputs_random_transformer import check_choice
 from ..tokenization_random_transformer import is_blank, normalize
-from ..utils.compressed_files import check_readable, file_format
-from ..utils.errors import reraise_as_value_error
 from .readers import Columns, read_columns, read_texts
 
 # Reasons to drop a pair, in the order of the filters.

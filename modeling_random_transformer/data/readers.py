@@ -19,9 +19,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from ..base.compressed_files import check_plain_text, file_format, open_binary, stream_name
+from ..base.errors import format_names, reraise_as_value_error
 from ..tokenization_random_transformer import read_lines, text_lines
-from ..utils.compressed_files import check_plain_text, file_format, open_binary, stream_name
-from ..utils.errors import format_names, reraise_as_value_error
 
 TEXT_KEY = "text"
 TRANSLATION = "translation"  # the column of `datasets` with texts by language

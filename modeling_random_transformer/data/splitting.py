@@ -7,7 +7,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..utils.compressed_files import FORMATS
+from ..base.compressed_files import FORMATS
 from .filters import SIDES, text_key
 from .sources import ParallelLine
 

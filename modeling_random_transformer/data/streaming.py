@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from itertools import count, islice
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -14,7 +14,6 @@ from transformers import PreTrainedTokenizerBase
 
 from ..inputs_random_transformer import check_choice, chunks
 from .batches import TokenBudgetSampler
-from .bpe_dropout import BPEDropout, segment_columns
 from .sources import Corpus, DatasetText, InvalidLine, Line, ParallelLine
 from .tokenization import LENGTHS, LengthLimits, lengths_of, tokenize_batch
 from .validation import ON_INVALID, ValidationReport
@@ -23,6 +22,16 @@ Row = dict[str, Any]  # token ids, lengths and number of a line
 Chunk = tuple[int, list[InvalidLine], list[Row]]  # the number of consecutive lines, the invalid ones, and the others
 LINES_PER_CHUNK = 1000
 GOLDEN_RATIO = 0.6180339887498949  # its multiples modulo 1 are spread evenly
+
+
+class Segmentation(Protocol):
+    """Segments tokenized pairs anew, as `BPEDropout` does."""
+
+    max_length: int | None
+
+    def segment_columns(self, rows: dict[str, list], seeds: Sequence[tuple[int, ...]]) -> dict[str, list[list[int]]]:
+        """New columns `input_ids`, `attention_mask` and `labels`."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -97,7 +106,7 @@ class TokenBudgetStream(IterableDataset):
     seed: int = 0
     pad_to_multiple_of: int = 1
     num_workers: int = 0
-    bpe_dropout: BPEDropout | None = None
+    bpe_dropout: Segmentation | None = None
 
     def __post_init__(self) -> None:
         check_choice(ON_INVALID, on_invalid=self.on_invalid)
@@ -201,7 +210,7 @@ class _Chunks(IterableDataset):
 
     corpus: Corpus | CorpusMixture
     tokenizer: PreTrainedTokenizerBase
-    bpe_dropout: BPEDropout | None
+    bpe_dropout: Segmentation | None
     seed: tuple[int, int]
 
     def __iter__(self) -> Iterator[Chunk]:
@@ -223,7 +232,7 @@ class _Chunks(IterableDataset):
             columns["line"] = [valid[i].number for i in positions]
             if self.bpe_dropout is not None:
                 seeds = [(*self.seed, number) for number in columns["line"]]
-                columns |= segment_columns(columns, self.bpe_dropout, seeds)
+                columns |= self.bpe_dropout.segment_columns(columns, seeds)
             for i, values in zip(positions, zip(*columns.values(), strict=True), strict=True):
                 rows[i] = dict(zip(columns, values, strict=True))
         return len(lines), invalid, rows

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
+from ..base.distributed import in_turn
 from ..inputs_random_transformer import LanguageTags, encode_texts
-from ..utils.distributed import in_turn
 from .sources import NO_LANGUAGES, Corpus, ParallelLine
 from .validation import ValidationReport
 

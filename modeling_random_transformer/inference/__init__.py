@@ -5,7 +5,6 @@
     for line in translate_stream(read_lines(file), model, tokenizer): ...
     translate([paragraphs], model, tokenizer, split_sentences=True)
     translate(texts, model, tokenizer, glossary=Glossary.read("terms.tsv"))        # with required target phrases
-    translate_html(["<p>hello <b>world</b></p>"], model, tokenizer)
     translate_file("big.en", "big.es", model, tokenizer)         # sharded over processes; the same call resumes
     for candidates in translate_n_best(texts, model, tokenizer, n_best=4): ...     # with scores, the best first
 
@@ -17,12 +16,11 @@
 All of them take any model of `AutoModelForSeq2SeqLM`. The metrics of `evaluation` require the extra `train`.
 """
 
+from ..base.text import encode_lines, one_line
 from ..inputs_random_transformer import longest_target
 from ..tokenization_random_transformer import read_lines
-from ..utils.text import encode_lines, one_line
 from .alignments import alignments
 from .glossary import Glossary
-from .html_translation import translate_html
 from .loading import load_translator
 from .scoring import PairScore, score_pairs
 from .scoring_files import score_file
@@ -44,7 +42,6 @@ __all__ = [
     "score_pairs",
     "translate",
     "translate_file",
-    "translate_html",
     "translate_n_best",
     "translate_stream",
 ]

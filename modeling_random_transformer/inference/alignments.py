@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..base import process_stream
 from ..inputs_random_transformer import CHUNK_SIZE, check_choice, encode_texts
 from ..pipeline_random_transformer import evaluation_mode
-from ..utils import process_stream
 from .scoring import Ids, Pair, PairModel
 
 Links = list[tuple[int, int]]

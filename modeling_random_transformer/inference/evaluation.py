@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from transformers import EvalPrediction, PreTrainedTokenizerBase
 
+from ..base.errors import reraise_as_value_error
+from ..base.text import markdown_table
 from ..inputs_random_transformer import check_choice, drop_none, language_id, tokenizer_languages
-from ..utils.errors import reraise_as_value_error
-from ..utils.text import markdown_table
 
 # The metrics, and the fields of sacrebleu's result that are reported with the score.
 METRICS = {

@@ -14,11 +14,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from ..base.errors import format_names, format_value
 from ..data.readers import Columns, is_utf8, read_columns
 from ..inputs_random_transformer import TextError, longest_target, name_lines_in_errors, renumber_errors
 from ..pipeline_random_transformer import Seq2SeqPipeline
 from ..tokenization_random_transformer import normalize
-from ..utils.errors import format_names, format_value
 from .markup import is_mark, unit_spans
 from .scoring import Scorer
 from .sentences import is_wide

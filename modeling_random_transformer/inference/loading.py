@@ -13,13 +13,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.tokenization_utils_base import LARGE_INTEGER
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME, logging
 
+from ..base import read_json
+from ..base.errors import format_names, format_value, reraise_as_value_error
+from ..base.vocabulary import check_tokenizer, vocabulary
 from ..configuration_random_transformer import RandomTransformerConfig
-from ..export.dispatch import attach_engine
+from ..extras.export.dispatch import attach_engine
 from ..inputs_random_transformer import check_positive, language_id
 from ..quantization_random_transformer import METHOD, DynamicInt8Config
-from ..utils import read_json
-from ..utils.errors import format_names, format_value, reraise_as_value_error
-from ..utils.vocabulary import check_tokenizer, vocabulary
 from .ensemble import EnsembleForSeq2SeqLM
 
 CONFIG, GENERATION, ADAPTER = "config.json", "generation_config.json", "adapter_config.json"

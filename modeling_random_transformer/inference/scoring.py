@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..base import process_stream
 from ..inputs_random_transformer import (
     CHUNK_SIZE,
     LanguageTags,
@@ -23,7 +24,6 @@ from ..inputs_random_transformer import (
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration, shift_right
 from ..ops_random_transformer import label_log_probabilities
 from ..pipeline_random_transformer import Seq2SeqPipeline, current_device, evaluation_mode
-from ..utils import process_stream
 
 IGNORED = -100  # the label of positions that are not scored
 LOGIT_ROWS = 512  # tokens whose logits are in memory together

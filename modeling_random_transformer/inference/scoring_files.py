@@ -9,10 +9,10 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..base.compressed_files import check_output, stream_name
+from ..base.digests import model_digest
 from ..data.sources import EMPTY, Corpus, ParallelLine
 from ..inputs_random_transformer import CHUNK_SIZE, check_choice, drop_none
-from ..utils.compressed_files import check_output, stream_name
-from ..utils.digests import model_digest
 from .alignments import Aligner, pharaoh_line
 from .scoring import Pair, PairModel, PairScore, Scorer
 from .translation_files import FORMATS, write_in_parts

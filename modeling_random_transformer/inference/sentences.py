@@ -9,10 +9,10 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ..base.errors import reraise_as_value_error
 from ..inputs_random_transformer import LanguageTags, encode_texts, source_limit, tokenizer_languages
 from ..pipeline_random_transformer import Seq2SeqPipeline
 from ..tokenization_random_transformer import has_letters
-from ..utils.errors import reraise_as_value_error
 
 logger = logging.getLogger(__name__)
 

@@ -21,6 +21,14 @@ import torch
 from accelerate import PartialState
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..base import progress_bar
+from ..base.atomic_files import remove_if_empty, remove_written, write_atomically
+from ..base.compressed_files import check_output, check_plain_text, is_stream, stream_name, write_binary
+from ..base.digests import model_digest
+from ..base.distributed import call_on_main_process, exclusive
+from ..base.errors import reraise_as_value_error
+from ..base.jobs import Job
+from ..base.text import encode_lines
 from ..data.readers import read_texts
 from ..inputs_random_transformer import (
     CHUNK_SIZE,
@@ -31,15 +39,7 @@ from ..inputs_random_transformer import (
     name_lines_in_errors,
     source_limit,
 )
-from ..jobs import Job
 from ..pipeline_random_transformer import Seq2SeqPipeline
-from ..utils import progress_bar
-from ..utils.atomic_files import remove_if_empty, remove_written, write_atomically
-from ..utils.compressed_files import check_output, check_plain_text, is_stream, stream_name, write_binary
-from ..utils.digests import model_digest
-from ..utils.distributed import call_on_main_process, exclusive
-from ..utils.errors import reraise_as_value_error
-from ..utils.text import encode_lines
 from .translation import Candidate, TranslationOptions, open_pipeline, translate_chunk, with_prefixes
 
 FORMATS = ("text", "jsonl")

@@ -3,13 +3,15 @@
 from .arguments import DataArguments, ModelArguments
 from .checkpoints import average_weights, load_average, newest_complete
 from .estimation import DryRun, dry_run
-from .loss import SmoothedCrossEntropy
 from .manifest import RunResult
+from .methods.bpe_dropout import BPEDropout
+from .methods.loss import SmoothedCrossEntropy
 from .recipe import TranslationTrainingArguments, paper_peak_rate
 from .run import train_translation
 from .trainer import TranslationTrainer
 
 __all__ = [
+    "BPEDropout",
     "DataArguments",
     "DryRun",
     "ModelArguments",

@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 
 from transformers.hf_argparser import HfArg
 
+from ..base.errors import reraise_as_value_error
 from ..configuration_random_transformer import RandomTransformerConfig, did_you_mean
 from ..data.sources import Corpus, DatasetText, ParallelText, load_split
 from ..inputs_random_transformer import LanguageTags, check_positive
 from ..tokenization_random_transformer import LANGUAGE_CODE
-from ..utils.errors import reraise_as_value_error
 
 VOCAB_SIZE, PRESET = 8000, "tiny"
 PREFIXES = {"train": "", "validation": "validation_", "test": "test_"}  # of the arguments of each split

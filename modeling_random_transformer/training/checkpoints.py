@@ -22,9 +22,9 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel, TrainerState
 
-from ..utils import read_json
-from ..utils.atomic_files import write_atomically
-from ..utils.errors import first_line
+from ..base import read_json
+from ..base.atomic_files import write_atomically
+from ..base.errors import first_line
 
 logger = logging.getLogger(__name__)
 

@@ -17,10 +17,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import set_seed
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
+from ..base.distributed import call_on_main_process
+from ..base.jobs import Job
 from ..data.sources import Corpus, DatasetText
 from ..data.tokenization import lengths_of
-from ..jobs import Job
-from ..utils.distributed import call_on_main_process
 from .arguments import VOCAB_SIZE, DataArguments, ModelArguments
 from .manifest import MANIFEST, Run
 from .model_init import build_model, check_arguments

@@ -13,12 +13,12 @@ from typing import Any
 from uuid import uuid4
 
 from .. import __version__
+from ..base import file_digest
+from ..base.distributed import call_on_main_process
+from ..base.jobs import Job, Stage, changes
 from ..data.sources import Corpus
 from ..data.splitting import Counts
 from ..data.validation import ValidationReport
-from ..jobs import Job, Stage, changes
-from ..utils import file_digest
-from ..utils.distributed import call_on_main_process
 from .arguments import FILES, LANGUAGES, DataArguments, ModelArguments
 from .checkpoints import all_checkpoints, check_checkpoints, newest_complete, step_of
 from .recipe import TranslationTrainingArguments

@@ -12,8 +12,8 @@ import torch
 from huggingface_hub import ModelCard, ModelCardData
 
 from .. import __version__
+from ..base.atomic_files import write_atomically
 from ..data.splitting import describe_overlap
-from ..utils.atomic_files import write_atomically
 from .arguments import PRESET, to_flags
 from .manifest import FREE, Run, RunResult, changed_arguments
 from .recipe import TranslationTrainingArguments

@@ -14,14 +14,14 @@ from transformers.distributed import DistributedConfig
 from transformers.trainer_utils import IntervalStrategy
 from transformers.utils import is_peft_available
 
+from ..base.distributed import call_on_main_process
+from ..base.errors import reraise_as_value_error
+from ..base.jobs import changes
+from ..base.vocabulary import check_tokenizer
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..inputs_random_transformer import LanguageTags, tokenizer_languages
-from ..jobs import changes
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ..tokenization_random_transformer import added_tokens
-from ..utils.distributed import call_on_main_process
-from ..utils.errors import reraise_as_value_error
-from ..utils.vocabulary import check_tokenizer
 from .arguments import DROPOUTS, VOCAB_SIZE, DataArguments, ModelArguments, parse_overrides
 from .checkpoints import MARKER, STATE, has_optimizer, is_complete
 from .manifest import check_folder
@@ -110,7 +110,7 @@ def load_tokenizer(name: str, special_tokens: Sequence[str] = ()) -> PreTrainedT
         ValueError: the SentencePiece model cannot be imported, or a special token is invalid.
     """
     if Path(name).suffix in (".model", ".spm"):
-        from ..conversion.sentencepiece import from_sentencepiece
+        from ..extras.conversion.sentencepiece import from_sentencepiece
 
         tokenizer = from_sentencepiece(name)
     else:

@@ -10,15 +10,15 @@ import numpy as np
 from datasets import Dataset, concatenate_datasets
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
+from ..base.distributed import call_on_main_process
+from ..base.jobs import Job
 from ..data.batches import padding_multiple
 from ..data.sources import Corpus
 from ..data.splitting import Counts, describe_overlap, shared_texts
 from ..data.tokenization import LengthLimits, lengths_of, tokenize_pairs, vocabulary_sample
 from ..data.validation import ValidationReport, load_pairs, validate
 from ..inputs_random_transformer import tokenizer_languages
-from ..jobs import Job
 from ..tokenization_random_transformer import RandomTransformerTokenizer
-from ..utils.distributed import call_on_main_process
 from .arguments import VOCAB_SIZE, ModelArguments
 from .checkpoints import save_atomically
 from .manifest import Run, fingerprint
@@ -153,8 +153,8 @@ def _tokenize(
 def _stream(
     run: Run, corpora: list[Corpus], lines: list[int], tokenizer: PreTrainedTokenizerBase, limits: LengthLimits
 ) -> Any:
-    from ..data.bpe_dropout import BPEDropout
     from ..data.streaming import CorpusMixture, TokenBudgetStream
+    from .methods.bpe_dropout import BPEDropout
 
     mixture = CorpusMixture(corpora, [max(1, count) for count in lines])
     return TokenBudgetStream(

@@ -14,7 +14,7 @@ from transformers import Seq2SeqTrainingArguments
 from transformers.hf_argparser import HfArg
 from transformers.trainer_utils import IntervalStrategy
 
-from ..utils import ENGINES
+from ..base import ENGINES
 
 
 def paper_peak_rate(d_model: int, warmup_steps: int) -> float:

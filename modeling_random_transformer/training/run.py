@@ -13,16 +13,16 @@ from typing import Any
 from transformers import TrainerCallback, TrainerState, set_seed
 from transformers.trainer_callback import ExportableState
 
+from ..base.distributed import call_on_main_process, exclusive
+from ..base.jobs import Job, Stage
 from ..data.validation import ValidationReport
 from ..inference.evaluation import score, target_language, translation_metrics
 from ..inference.loading import limit_sources
 from ..inputs_random_transformer import drop_none, language_id
-from ..jobs import Job, Stage
-from ..utils.distributed import call_on_main_process, exclusive
 from .arguments import DataArguments, ModelArguments
 from .checkpoints import complete_checkpoints, load_average, newest_complete, save_atomically, state_of
-from .ema import read_averages
 from .manifest import LOCK, MANIFEST, TRAIN, Run, RunResult, fingerprint, open_job
+from .methods.ema import read_averages
 from .model_card import CARD, hardware, write_model_card
 from .model_init import build_model, check_arguments, check_checkpoint
 from .preparation import PreparedData, check_languages, check_lengths, prepare_data

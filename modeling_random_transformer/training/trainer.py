@@ -25,21 +25,21 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback, Tra
 from transformers.trainer_utils import EvalLoopOutput, EvalPrediction, RemoveColumnsCollator, denumpify_detensorize
 from transformers.utils import is_numpy_array
 
+from ..base.distributed import call_on_main_process
 from ..data.batches import EvaluationSampler, TokenBudgetSampler, padding_multiple
 from ..data.tokenization import lengths_of
-from ..export.dispatch import attach_engine
-from ..export.engines import engine_module
+from ..extras.export.dispatch import attach_engine
+from ..extras.export.engines import engine_module
 from ..inputs_random_transformer import drop_none, longest_target, source_positions, target_positions
 from ..pipeline_random_transformer import OUTPUT_OPTIONS, search_options
-from ..utils.distributed import call_on_main_process
 from ..versions_random_transformer import UNTESTED_ADVICE
 from .checkpoints import is_complete, keep_newest, last_resumable, write_checkpoint
-from .ema import EMACallback, read_averages
-from .loss import RDropLoss, SmoothedCrossEntropy
+from .methods.ema import EMACallback, read_averages
+from .methods.loss import RDropLoss, SmoothedCrossEntropy
+from .methods.muon import muon_optimizer
+from .methods.word_dropout import WordDropout
 from .model_init import shard_layers
-from .muon import muon_optimizer
 from .recipe import TranslationTrainingArguments
-from .word_dropout import WordDropout
 
 logger = logging.getLogger(__name__)
 
@@ -139,7 +139,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         dataset: Any = self.train_dataset
         pairs = None
         if self.args.bpe_dropout:  # the pairs are segmented anew in every epoch
-            from ..data.bpe_dropout import BPEDropout, BPEDropoutPairs
+            from .methods.bpe_dropout import BPEDropout, BPEDropoutPairs
 
             bpe_dropout = BPEDropout(self.processing_class, self.args.bpe_dropout, self._positions())
             dataset = pairs = BPEDropoutPairs(self.train_dataset, bpe_dropout, self.args.order_seed)

@@ -17,8 +17,9 @@ from transformers import AutoModelForSeq2SeqLM
 from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerTokenizer, cli
 from modeling_random_transformer.commands import command_line
 from modeling_random_transformer.commands import translate as command
-from modeling_random_transformer.export import dispatch
-from modeling_random_transformer.inference import encode_lines, translate, translate_html, translation_files
+from modeling_random_transformer.extras.documents import translate_html
+from modeling_random_transformer.extras.export import dispatch
+from modeling_random_transformer.inference import encode_lines, translate, translation_files
 from modeling_random_transformer.inference.loading import load_translator
 from tests.helpers.engines import needs
 from tests.helpers.interruption import interrupt_at
@@ -215,7 +216,7 @@ class TestEngine:
         assert run("--model", folder, *options, *TEXTS) == (0, expected, [])
         (export,) = cache.iterdir()
         assert export.name.startswith("ctranslate2-float32-")
-        monkeypatch.setattr("modeling_random_transformer.export.cache.export_model", None)  # not called again
+        monkeypatch.setattr("modeling_random_transformer.extras.export.cache.export_model", None)  # not called again
         assert run("--model", folder, *options, *TEXTS) == (0, expected, [])
         assert (folder / "engines").exists() == (given is None)
         assert not warnings

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from modeling_random_transformer.base.compressed_files import file_format, open_binary
 from modeling_random_transformer.data.readers import read_texts
 from modeling_random_transformer.data.sources import ParallelText
 from modeling_random_transformer.tokenization_random_transformer import lines_of_files
-from modeling_random_transformer.utils.compressed_files import file_format, open_binary
 
 LINES = ["the cat sees\ta dog", "\u4f60\u597d\u4e16\u754c\tA\u00f1o nuevo", "", "one \u2028 line\ttwo"]
 TEXT = "\n".join(LINES) + "\n"

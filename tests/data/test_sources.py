@@ -11,11 +11,11 @@ from datasets import Dataset
 from hypothesis import given
 from hypothesis import strategies as st
 
+from modeling_random_transformer.base.compressed_files import create_binaries
 from modeling_random_transformer.data import DatasetText, InvalidLine, ParallelLine, ParallelText, read_texts, validate
 from modeling_random_transformer.data.readers import quoted, unquoted
 from modeling_random_transformer.data.sources import EMPTY, NOT_A_PAIR
 from modeling_random_transformer.inputs_random_transformer import LanguageTags
-from modeling_random_transformer.utils.compressed_files import create_binaries
 from tests.helpers.corpora import PAIRS, read_pairs, write_invalid_lines, write_pairs
 
 

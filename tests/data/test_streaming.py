@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from modeling_random_transformer import RandomTransformerTokenizer
-from modeling_random_transformer.data import BPEDropout, DatasetText, LengthLimits, TokenBudgetStream, streaming
+from modeling_random_transformer.data import DatasetText, LengthLimits, TokenBudgetStream, streaming
 from modeling_random_transformer.data.sources import EMPTY
 from modeling_random_transformer.data.tokenization import TOO_LONG
+from modeling_random_transformer.training import BPEDropout
 from tests.helpers.corpora import PAIRS
 
 TOKENIZER = RandomTransformerTokenizer.train([text for pair in PAIRS for text in pair], vocab_size=270)

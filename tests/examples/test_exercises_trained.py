@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from modeling_random_transformer.inspection import intervene
+from modeling_random_transformer.extras.inspection import intervene
 from tutorials.exercises import (
     ablations,
     complexity,

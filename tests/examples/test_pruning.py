@@ -6,7 +6,7 @@ import prune_heads
 import pytest
 import torch
 
-from modeling_random_transformer.inspection import intervene
+from modeling_random_transformer.extras.inspection import intervene
 from tests.helpers.translation import SENTENCES, random_translator
 from tutorials import pruning
 from tutorials.exercises.head_roles import path_of

@@ -28,9 +28,9 @@ from selenium.webdriver.support.ui import WebDriverWait
 from transformers import pipeline
 
 from benchmarks.space import server
+from modeling_random_transformer.extras.inspection import intervene
+from modeling_random_transformer.extras.inspection.explorer import token_texts
 from modeling_random_transformer.inputs_random_transformer import longest_target
-from modeling_random_transformer.inspection import intervene
-from modeling_random_transformer.inspection.explorer import token_texts
 from tests.helpers.browser import errors, requests
 from tests.helpers.models import EOS, save_translator
 from tests.helpers.processes import WAIT_LIMIT, free_port

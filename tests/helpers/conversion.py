@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from modeling_random_transformer.conversion import ConversionReport
+from modeling_random_transformer.extras.conversion import ConversionReport
 from tests.helpers.references import Logits, relative_difference, same_search
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from modeling_random_transformer.export import export_model, load_engine
-from modeling_random_transformer.export.engines import translate_fn
+from modeling_random_transformer.extras.export import export_model, load_engine
+from modeling_random_transformer.extras.export.engines import translate_fn
 from tests.helpers.models import EOS, tiny_model
 from tests.helpers.translation import random_tokenizer, some_texts
 

@@ -6,13 +6,13 @@ import re
 import pytest
 
 from modeling_random_transformer import cli
+from modeling_random_transformer.extras.documents import translate_html
 from modeling_random_transformer.inference import (
     Glossary,
     TranslationOptions,
     score_pairs,
     translate,
     translate_file,
-    translate_html,
     translate_n_best,
 )
 from modeling_random_transformer.inference import (

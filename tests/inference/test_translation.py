@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modeling_random_transformer import inputs_random_transformer as inputs_module
+from modeling_random_transformer.base.compressed_files import create_binaries, open_binary
 from modeling_random_transformer.inference import (
     TranslationOptions,
     encode_lines,
@@ -20,7 +21,6 @@ from modeling_random_transformer.inference import (
     translate_file,
     translate_stream,
 )
-from modeling_random_transformer.utils.compressed_files import create_binaries, open_binary
 from tests.helpers.interruption import killed_after
 from tests.helpers.models import EOS
 from tests.helpers.translation import random_translator, some_texts

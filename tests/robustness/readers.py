@@ -25,7 +25,7 @@ import numpy as np
 import torch
 import yaml
 
-from modeling_random_transformer.conversion import (
+from modeling_random_transformer.extras.conversion import (
     convert_archive,
     convert_eole,
     convert_fairseq,
@@ -34,9 +34,9 @@ from modeling_random_transformer.conversion import (
     convert_marian_npz,
     convert_opennmt,
 )
-from modeling_random_transformer.conversion.joeynmt import OPTIONS as JOEYNMT_OPTIONS
-from modeling_random_transformer.conversion.opennmt import OPTIONS as OPENNMT_OPTIONS
-from modeling_random_transformer.export import export_model
+from modeling_random_transformer.extras.conversion.joeynmt import OPTIONS as JOEYNMT_OPTIONS
+from modeling_random_transformer.extras.conversion.opennmt import OPTIONS as OPENNMT_OPTIONS
+from modeling_random_transformer.extras.export import export_model
 from tests.helpers.conversion import Call
 from tests.helpers.engines import exportable
 from tests.helpers.fairseq import checkpoint

@@ -9,7 +9,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, pipel
 
 import modeling_random_transformer as package
 from modeling_random_transformer import cli
-from modeling_random_transformer.conversion import convert_marian
+from modeling_random_transformer.extras.conversion import convert_marian
 from modeling_random_transformer.inference.loading import load_model, load_translator
 from tests.helpers.hostile import EVIL_MAP, TRACE, hostile
 from tests.helpers.marian import opus_folder

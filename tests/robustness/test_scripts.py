@@ -12,7 +12,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from modeling_random_transformer import cli
 from modeling_random_transformer.commands import explore
 from modeling_random_transformer.commands.command_line import run_script
-from modeling_random_transformer.conversion.weights import StateDictMapper
+from modeling_random_transformer.extras.conversion.weights import StateDictMapper
 from modeling_random_transformer.pipeline_random_transformer import Seq2SeqPipeline
 from tests.helpers.fairseq import checkpoint
 from tests.helpers.models import save_translator

@@ -6,8 +6,8 @@ import pytest
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, Trainer, pipeline
 
 from modeling_random_transformer import cli
+from modeling_random_transformer.base.jobs import Job
 from modeling_random_transformer.data import CorpusMixture, TokenBudgetStream
-from modeling_random_transformer.jobs import Job
 from modeling_random_transformer.training import DataArguments, TranslationTrainer
 from modeling_random_transformer.training.manifest import MANIFEST, Run
 from modeling_random_transformer.training.model_init import load_tokenizer

@@ -13,13 +13,13 @@ from transformers import AutoTokenizer, Trainer
 from transformers.trainer_pt_utils import AcceleratorConfig
 
 from modeling_random_transformer import cli
-from modeling_random_transformer.jobs import Stage
+from modeling_random_transformer.base.distributed import exclusive
+from modeling_random_transformer.base.jobs import Stage
 from modeling_random_transformer.training import DataArguments, ModelArguments, TranslationTrainingArguments
 from modeling_random_transformer.training import run as run_module
 from modeling_random_transformer.training.checkpoints import all_checkpoints
 from modeling_random_transformer.training.manifest import FREE, LOCK, MANIFEST, OTHER_FORM, RECORDED
 from modeling_random_transformer.training.trainer import TranslationTrainer
-from modeling_random_transformer.utils.distributed import exclusive
 from tests.helpers.interruption import StoppedError, stop
 from tests.helpers.training import SIZES, STEPS, UNSCORED, assert_equal_weights, run, stop_run, validation
 

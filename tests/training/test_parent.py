@@ -6,8 +6,8 @@ from tokenizers import Regex, Tokenizer, pre_tokenizers, trainers
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from modeling_random_transformer import RandomTransformerTokenizer
-from modeling_random_transformer.augmentation.recipes import RecipeArguments
-from modeling_random_transformer.conversion.sentencepiece import from_sentencepiece
+from modeling_random_transformer.extras.conversion.sentencepiece import from_sentencepiece
+from modeling_random_transformer.stages.recipes import RecipeArguments
 from modeling_random_transformer.training.model_init import pieces_of_tokens, with_vocabulary
 from tests.helpers.marian import train_sentencepiece
 from tests.helpers.models import tiny_model

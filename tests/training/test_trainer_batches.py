@@ -9,7 +9,7 @@ import torch
 from datasets import Dataset
 
 from modeling_random_transformer.data import DatasetText, TokenBudgetStream
-from modeling_random_transformer.export.dispatch import CTranslate2Engine
+from modeling_random_transformer.extras.export.dispatch import CTranslate2Engine
 from modeling_random_transformer.inference import longest_target, translate
 from modeling_random_transformer.pipeline_random_transformer import Seq2SeqPipeline
 from modeling_random_transformer.training import TranslationTrainer, TranslationTrainingArguments

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from modeling_random_transformer import RandomTransformerConfig
-from modeling_random_transformer.inspection import intervene
+from modeling_random_transformer.extras.inspection import intervene
 
 from ..report import BLUE, ORANGE, save_plot, show_table
 from ..training_helpers import Pairs, translate

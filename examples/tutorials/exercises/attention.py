@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from modeling_random_transformer import RandomTransformerForConditionalGeneration
-from modeling_random_transformer.inspection import Step, Trace, trace
+from modeling_random_transformer.extras.inspection import Step, Trace, trace
 
 from ..report import show_table
 from .tasks import tiny_model

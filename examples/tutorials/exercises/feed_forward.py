@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from modeling_random_transformer import RandomTransformerConfig, RandomTransformerForConditionalGeneration
-from modeling_random_transformer.inspection import Trace, trace
+from modeling_random_transformer.extras.inspection import Trace, trace
 
 from ..report import console, show_table
 from .tasks import tiny_model

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from modeling_random_transformer import RandomTransformerConfig, RandomTransformerForTokenClassification
-from modeling_random_transformer.inspection import intervene
+from modeling_random_transformer.extras.inspection import intervene
 
 from .. import sample_data as data
 from ..pruning import KINDS, Head

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from modeling_random_transformer import RandomTransformerForConditionalGeneration
-from modeling_random_transformer.inspection import intervene
+from modeling_random_transformer.extras.inspection import intervene
 
 from ..report import BLUE, GRAY, ORANGE, console, format_axes, save_plot, show_table
 from .trained import Translator, load_trained

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import TemperatureLogitsWarper
 
-from modeling_random_transformer.inspection import trace
+from modeling_random_transformer.extras.inspection import trace
 
 from ..blog_model import BLOG, blog_model, blog_tokenizer
 from ..report import console, show_table

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from modeling_random_transformer import RandomTransformerConfig, RandomTransformerForConditionalGeneration
-from modeling_random_transformer.inspection import trace
+from modeling_random_transformer.extras.inspection import trace
 
 from ..report import BLUE, GRAY, ORANGE, RED, format_axes, save_plot, show_table
 

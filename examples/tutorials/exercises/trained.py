@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from modeling_random_transformer.extras.inspection import Trace, trace
 from modeling_random_transformer.inference.loading import load_translator
-from modeling_random_transformer.inspection import Trace, trace
 
 from ..training_helpers import Pairs, translate
 

@@ -1,0 +1,229 @@
+"""Converts MarianMT models, such as those of OPUS-MT: the model, and a folder with the tokenizer's files.
+
+Pegasus and Blenderbot are the same architecture with pre-norm. `export/transformers.py` uses these tables for the
+opposite direction.
+"""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from functools import partial, reduce
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import transformers
+from transformers import GenerationConfig, PreTrainedModel
+from transformers.activations import ACT2FN
+
+from ...base import read_json, write_json
+from ...base.errors import format_names, format_value, reraise_as_value_error
+from ...base.vocabulary import check_tokenizer
+from ...tokenization_random_transformer import RandomTransformerTokenizer
+from .embeddings import SOURCE, TARGET, check_ids, map_embeddings, map_position_tables
+from .options import DEPTH, OFF, SIZE, TRAINING, Kind, Option, read_options
+from .untrusted import read_checkpoint, state_dict_in
+from .weights import STACKS, ConversionReport, Converted, NameTable, StateDictMapper, save_conversion
+
+
+class NativeClass(NamedTuple):
+    """A class of transformers that computes this architecture with one order of norms and one kind of positions."""
+
+    model: type[PreTrainedModel]
+    norm_order: str
+    position_embedding: str
+
+
+# By model_type. All have biases in attention, a bias on the logits, and the epsilon of nn.LayerNorm.
+CLASSES = {
+    "marian": NativeClass(transformers.MarianMTModel, "post", "sinusoidal"),
+    "pegasus": NativeClass(transformers.PegasusForConditionalGeneration, "pre", "sinusoidal"),
+    "blenderbot": NativeClass(transformers.BlenderbotForConditionalGeneration, "pre", "learned"),
+}
+LAYER_NORM_EPS = 1e-5
+NAMES: NameTable = {
+    "model.{stack}.layers.{i}.{module}.{p}": "model.{stack}.layers.{i}.{module}.{p}",
+    "model.{stack}.layer_norm.{p}": "model.{stack}.layer_norm.{p}",
+}
+ON, ACTIVATION = Kind("on", bool), Kind("a name in ACT2FN", lambda name: name in ACT2FN)
+# Of related models. These classes do not compute them, but a config.json may contain them.
+NORMS = {
+    order: (
+        *(Option(name, kind, None) for name in ("normalize_before", "add_final_layer_norm")),
+        Option("normalize_embedding", OFF, None),
+    )
+    for order, kind in (("post", OFF), ("pre", ON))
+}
+OPTIONS = (
+    Option("activation_function", ACTIVATION, fields=("activation_function",)),
+    *(Option(f"{stack}_layers", DEPTH, fields=(f"{stack}_layers",)) for stack in STACKS),
+    Option("encoder_attention_heads", SIZE, fields=("num_heads",)),
+    Option("encoder_ffn_dim", SIZE, fields=("d_ff",)),
+    *(Option(f"{stack}_layerdrop", TRAINING, 0.0) for stack in STACKS),
+)
+SAME = (
+    ("decoder_attention_heads", "encoder_attention_heads"),
+    ("decoder_ffn_dim", "encoder_ffn_dim"),
+    ("decoder_vocab_size", "vocab_size"),
+)
+# Fields with the same name in both configs.
+COMMON_FIELDS = (
+    *("d_model", "scale_embedding"),
+    *("dropout", "attention_dropout", "activation_dropout"),
+    *("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"),
+)
+FAST_TOKENIZER = "tokenizer.json"  # of any other tokenizer
+# MarianTokenizer's files, including one that transformers 4 wrote.
+TOKENIZER_FILES = ("source.spm", "target.spm", "vocab.json", "target_vocab.json", "added_tokens.json")
+# The files of its settings, and the settings that are copied. Others, such as auto_map, may name code or files.
+SETTINGS_FILES = ("special_tokens_map.json", "tokenizer_config.json")
+SETTINGS = (
+    *("bos_token", "eos_token", "unk_token", "pad_token", "additional_special_tokens", "extra_special_tokens"),
+    *("source_lang", "target_lang", "separate_vocabs", "model_max_length", "added_tokens_decoder"),
+    *("padding_side", "truncation_side", "clean_up_tokenization_spaces", "split_special_tokens"),
+    *("languages", "src_lang", "tgt_lang", "target_merges"),  # of RandomTransformerTokenizer
+)
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+
+
+def from_marian(marian: str | Path | PreTrainedModel) -> Converted:
+    """Convert the weights of a Marian model, or of a Pegasus or Blenderbot model.
+
+    Args:
+        marian: the model, or the folder that it was saved to. Names on the Hub are not supported.
+
+    Returns:
+        The model, in evaluation mode, with the generation config of the original; and the report. If that config does
+        not limit the length of outputs, the limit is `max_position_embeddings`.
+
+    Raises:
+        ValueError: the folder does not contain a complete model of these classes, or an option or a weight has no
+            counterpart in this model. The message names it.
+    """
+    if isinstance(marian, str | Path):
+        marian = load_marian(Path(marian))
+    native = next((native for native in CLASSES.values() if isinstance(marian, native.model)), None)
+    if native is None:
+        names = ", ".join(each.model.__name__ for each in CLASSES.values())
+        raise ValueError(f"marian must be a folder or one of {names}, got {type(marian).__name__}.")
+    config = marian.config
+    options = read_options(config.to_dict(), (*NORMS[native.norm_order], *OPTIONS), SAME)
+    mapper = StateDictMapper(f"the {config.model_type.capitalize()} model", marian.state_dict())
+    mapper.derive_options(OPTIONS, options)
+    for name in COMMON_FIELDS:
+        mapper.derive_config(name, **{name: getattr(config, name)})
+    mapper.derive_config(type(marian).__name__, norm_order=native.norm_order, layer_norm_eps=LAYER_NORM_EPS)
+    map_embeddings(mapper, SOURCE, TARGET, "lm_head.weight", "final_logits_bias")
+    mapper.ignore(["model.shared.weight"], "not used by the stacks, which refer to it or have separate embeddings")
+    map_position_tables(mapper, "model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
+    mapper.rename(NAMES)
+    model = mapper.finish()
+    saved = marian.generation_config.to_dict()  # a file may contain entries with any name
+    search = GenerationConfig.from_dict({name: saved[name] for name in GenerationConfig().to_dict() if name in saved})
+    if search.max_length is None and search.max_new_tokens is None:
+        search.max_length = model.generation_config.max_length
+    model.generation_config = search
+    mapper.report.notes.append("The generation config was copied, including suppressed tokens and num_beams.")
+    return model, mapper.report
+
+
+def convert_marian(folder: str | Path, output: str | Path) -> ConversionReport:
+    """Convert a folder with a model that `from_marian` converts, and its tokenizer's files.
+
+    `AutoTokenizer` loads a `MarianTokenizer` from the new folder, which requires the package sentencepiece, or a
+    `RandomTransformerTokenizer` if there is a tokenizer.json.
+
+    Args:
+        folder: config.json, weights, and the tokenizer's files if there are any.
+        output: a new or empty folder.
+
+    Raises:
+        ValueError: see `from_marian`; or the vocabulary does not match the model, or `output` is not empty. In this
+            case, nothing is written.
+    """
+    return save_conversion(output, lambda: from_marian(folder), partial(copy_tokenizer, Path(folder)))
+
+
+def load_marian(folder: Path) -> PreTrainedModel:
+    """Load the model in a folder, in evaluation mode. Only its own files are read: others may refer to any file.
+
+    Raises:
+        ValueError: the folder contains a different model, or weights are missing, additional or have wrong shapes.
+    """
+    if folder.suffix == ".npz" or (not (folder / "config.json").exists() and any(folder.glob("*.npz"))):
+        raise ValueError(f"folder must contain a MarianMT model, got a .npz file for convert_marian_npz in {folder}.")
+    stored = read_json(folder / "config.json")
+    model_type = stored.get("model_type")
+    if not isinstance(model_type, str) or model_type not in CLASSES:
+        types, found = ", ".join(CLASSES), format_value(model_type)
+        raise ValueError(f"folder must contain a Marian model (model_type {types}), got {found} in {folder}.")
+    native = CLASSES[model_type]
+    files = [folder / name for name in WEIGHTS if (folder / name).is_file()]
+    if not files:
+        raise ValueError(f"{folder} must contain the weights as {' or '.join(WEIGHTS)}, got neither.")
+    weights = state_dict_in(read_checkpoint(files[0]), str(files[0]))
+    # Old folders have the options of the search in config.json.
+    search = "generation_config.json" if (folder / "generation_config.json").is_file() else "config.json"
+    with reraise_as_value_error(f"folder must contain a complete Marian model, got {folder}"):
+        config = native.model.config_class.from_dict(stored)
+        read_options(config.to_dict(), OPTIONS, SAME)  # before a model of any size is built
+        dtype = reduce(torch.promote_types, {weight.dtype for weight in weights.values()})
+        given = {"config": config, "state_dict": weights, "dtype": dtype, "ignore_mismatched_sizes": True}
+        given["attn_implementation"] = None  # not that of the file, which may be the name of code
+        model, loading = native.model.from_pretrained(None, output_loading_info=True, **given)
+        model.generation_config = GenerationConfig.from_pretrained(folder, search)
+    for kind in ("mismatched_keys", "unexpected_keys", "missing_keys"):
+        if names := sorted(str(key[0] if isinstance(key, tuple) else key) for key in loading[kind]):
+            allowed = "those of a Marian model with its config.json"
+            raise ValueError(f"the weights in {folder} must be {allowed}, got {kind}: {format_names(names)}.")
+    return model.eval()
+
+
+def copy_tokenizer(folder: Path, output: Path, converted: Converted) -> None:
+    """Copy the tokenizer's files and set its class, which AutoTokenizer cannot derive from this model's config.
+
+    Only known settings are copied, since others may refer to code, which would run for users who trust this package.
+
+    Raises:
+        ValueError: a file is missing or damaged, or the vocabulary does not match the model's embedding.
+    """
+    config, report = converted[0].config, converted[1]
+    present = [name for name in TOKENIZER_FILES if (folder / name).is_file()]
+    fast = not present and (folder / FAST_TOKENIZER).is_file()
+    if not fast and "vocab.json" not in present:
+        report.notes.append(f"The folder has no vocab.json or {FAST_TOKENIZER}, so no tokenizer was copied.")
+        return
+    stored: dict[str, Any] = {}
+    for name in SETTINGS_FILES:
+        stored |= read_json(folder / name) if (folder / name).is_file() else {}
+    settings = {name: value for name, value in stored.items() if name in SETTINGS}
+    tokenizer_class = RandomTransformerTokenizer.__name__ if fast else "MarianTokenizer"
+    if fast:
+        present = [FAST_TOKENIZER]
+    else:
+        check_marian_tokenizer(folder, present, settings, config)
+    for name in present:
+        shutil.copyfile(folder / name, output / name)
+    write_json(output / "tokenizer_config.json", {**settings, "tokenizer_class": tokenizer_class})
+    if fast:
+        with reraise_as_value_error(f"folder must contain a tokenizer of the tokenizers library, got {folder}"):
+            tokenizer = RandomTransformerTokenizer.from_pretrained(output)
+        check_tokenizer(tokenizer, config)
+        tokenizer.save_pretrained(output)  # with its code
+    if dropped := stored.keys() - settings.keys() - {"tokenizer_class"}:
+        report.notes.append(f"Not copied, as {tokenizer_class} does not require it: {format_names(sorted(dropped))}.")
+    requirement = "" if fast else ", which requires sentencepiece"
+    report.notes.append(f"Copied for {tokenizer_class}{requirement}: {', '.join(present)}.")
+
+
+def check_marian_tokenizer(folder: Path, present: Sequence[str], settings: Mapping[str, Any], config: Any) -> None:
+    vocabularies = ["vocab.json", *(["target_vocab.json"] if settings.get("separate_vocabs") else [])]
+    missing = [name for name in (*vocabularies, "source.spm", "target.spm") if name not in present]
+    if missing:
+        raise ValueError(f"{folder} must contain all files of its tokenizer, but lacks {format_names(missing)}.")
+    for path in (folder / name for name in vocabularies):
+        vocabulary = read_json(path)
+        check_ids(path, vocabulary.values(), config.vocab_size)
+        for token, name in (("<pad>", "pad_token_id"), ("</s>", "eos_token_id")):
+            if vocabulary.get(token) != (expected := getattr(config, name)):
+                found = vocabulary.get(token)
+                raise ValueError(f"{path} must map {token} to {name} of config.json, {expected}, got {found}.")

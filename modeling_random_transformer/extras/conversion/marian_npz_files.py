@@ -1,0 +1,289 @@
+"""Files next to a model of Marian: vocabularies, SentencePiece models and the options of the search.
+
+Vocabularies are `.yml` or `.json` files of tokens and ids, text files of one token per line, or SentencePiece models.
+They are written for `MarianTokenizer`.
+"""
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PureWindowsPath
+from typing import Any
+
+import yaml
+
+from ...base import write_json
+from ...base.errors import format_names, format_value, reraise_as_value_error
+from ...tokenization_random_transformer import lines_of_files
+from .sentencepiece import UNKNOWN, read_model
+from .untrusted import is_hidden, read_yaml
+from .weights import Converted
+
+YAML_SUFFIXES = (".yml", ".yaml")
+# A file of another name that contains "vocab" may be a list of SentencePiece, with scores.
+NAMED_SUFFIXES = (*YAML_SUFFIXES, ".spm")
+VOCABULARY_SUFFIXES = (*NAMED_SUFFIXES, ".json", ".vocab", ".txt")
+# All that `convert_marian_npz` reads besides the model, in an archive.
+FILES = re.compile(r".*\.(yml|yaml|json|spm|vocab)|.*vocab.*\.txt", re.IGNORECASE)
+OPTIMIZER = ".optimizer.npz"  # the end of the name of Marian's training state
+NOT_PACKED = " (.bin files, which are packed or have integers, are not supported)"
+IS_VOCABULARY = re.compile(r"vocab", re.IGNORECASE)
+# As in `opus.src.vocab.yml`, `vocab.trg.spm` and `srcvocab.ende.spm`.
+SIDES = (re.compile(r"(?<![a-z])(src|source)", re.I), re.compile(r"(?<![a-z])(trg|tgt|target)", re.I))
+
+EOS, UNK, PAD = "</s>", "<unk>", "<pad>"
+QUOTED = r'"(?:[^"\\]|\\.)*"|\'(?:[^\']|\'\')*\''
+ENTRY = re.compile(rf"({QUOTED}|[^\"'].*?): *(\d+) *")
+# As PyYAML writes a key that is empty, has a line break or at least 128 characters: over two or more lines.
+LONG_ENTRY = re.compile(rf"\? *({QUOTED}|(?:[^\"'\n][^\n]*?)?)\n: *(\d+) *", re.DOTALL)
+SCORED = re.compile(r".*\t-?\d+(\.\d+)?(e-?\d+)?")  # a line of the `.vocab` file that SentencePiece writes
+
+Pair = tuple[Path, Path]  # of the source and of the target, which may be equal
+
+
+@dataclass(frozen=True)
+class NpzFiles:
+    """The files next to a model.
+
+    Attributes:
+        vocabs: the vocabularies.
+        spm: the SentencePiece models that split texts.
+        decoder: the options of the search, by their names in Marian.
+    """
+
+    vocabs: Pair | None = None
+    spm: Pair | None = None
+    decoder: dict[str, Any] = field(default_factory=dict)
+
+
+def find_model(path: Path) -> Path:
+    """The model file at a path, or in a folder.
+
+    Raises:
+        ValueError: the folder does not contain exactly one model, or the file is of another format.
+    """
+    if not path.is_dir():
+        if path.suffix != ".npz" or not path.is_file():
+            raise ValueError(f"the model must be an existing .npz file of Marian{NOT_PACKED}, got {path.name!r}.")
+        return path
+    models = [file for file in sorted(path.glob("*.npz")) if not (file.name.endswith(OPTIMIZER) or is_hidden(file))]
+    if len(models) != 1:
+        found = format_names(file.name for file in models) or "none"
+        raise ValueError(f"{path} must contain one .npz file of Marian{NOT_PACKED}, got {found}.")
+    return models[0]
+
+
+def find_files(model: Path, vocabs: Sequence[Path] = (), spm: Sequence[Path] = ()) -> NpzFiles:
+    """Find the files next to a model that are not given as `vocabs` and `spm`.
+
+    Raises:
+        ValueError: a given file does not exist or has another format, or it is ambiguous which files to use.
+    """
+    # Marian writes the options of the search into the first file, OPUS-MT into the second one.
+    beside = (Path(f"{model}.decoder.yml"), model.parent / "decoder.yml")
+    decoder = next((read_yaml(path) for path in beside if path.is_file()), {})
+    chosen = as_pair("vocabs", vocabs) or find_vocabularies(model.parent, decoder)
+    if chosen is None:
+        return NpzFiles(decoder=decoder)
+    if not all(path.suffix in VOCABULARY_SUFFIXES for path in chosen) or len({p.suffix == ".spm" for p in chosen}) > 1:
+        allowed = f"of one kind, {', '.join(VOCABULARY_SUFFIXES)}, and not one .spm file"
+        raise ValueError(f"vocabs must be files {allowed}, got {chosen[0].name} and {chosen[1].name}.")
+    if chosen[0].suffix == ".spm":
+        if spm:
+            raise ValueError(f"spm must not be given with vocabs in .spm files, got {spm[0]} and {chosen[0].name}.")
+        return NpzFiles(chosen, chosen, decoder)
+    found = (model.parent / "source.spm", model.parent / "target.spm")
+    return NpzFiles(chosen, as_pair("spm", spm) or (found if all(path.is_file() for path in found) else None), decoder)
+
+
+def as_pair(name: str, paths: Sequence[Path]) -> Pair | None:
+    """One path for both languages, or two.
+
+    Raises:
+        ValueError: a file does not exist, or there are more than two.
+    """
+    if not paths:
+        return None
+    if len(paths) > 2:
+        raise ValueError(f"{name} must be one file, or one for each language, got {len(paths)} files.")
+    for path in paths:
+        if not path.is_file():
+            raise ValueError(f"{name} must be existing files, got {str(path)!r}.")
+    return paths[0], paths[-1]
+
+
+def find_vocabularies(folder: Path, decoder: dict[str, Any]) -> Pair | None:
+    """The vocabularies that the options name, if they exist in the folder; otherwise the files with such names.
+
+    Raises:
+        ValueError: there are several, and the names do not say which is the source's.
+    """
+    named = decoder.get("vocabs")
+    if isinstance(named, list) and named and all(isinstance(name, str) for name in named):
+        # Only the last part of a path, which is often that of the machine that trained the model.
+        paths = [folder / PureWindowsPath(name).name for name in named]
+        if all(path.is_file() for path in paths):
+            return as_pair("vocabs", paths)
+    files = [path for path in sorted(folder.iterdir()) if path.is_file() and not is_hidden(path)]
+    found = [path for path in files if path.suffix in NAMED_SUFFIXES and IS_VOCABULARY.search(path.name)]
+    if len(found) == 1:
+        return found[0], found[0]
+    if not found:
+        return None
+    source, target = ([path for path in found if side.search(path.name)] for side in SIDES)
+    if len(found) == 2 and len(source) == len(target) == 1 and source != target:
+        return source[0], target[0]
+    names = format_names(path.name for path in found)
+    hint = "To convert an archive, extract it and run `random-transformer convert marian-npz --vocabs`."
+    raise ValueError(f"vocabs must be given if a folder contains several vocabularies, got {names}. {hint}")
+
+
+def read_vocabularies(files: NpzFiles) -> tuple[dict[str, int], dict[str, int]] | None:
+    """The ids of the source's and of the target's tokens; `None` if there are no vocabularies.
+
+    Raises:
+        ValueError: a file is damaged or lacks a special token, or the package sentencepiece or protobuf is not
+            installed.
+    """
+    if files.vocabs is None:
+        return None
+    for path in files.spm or ():
+        read_model(path)
+    first, second = files.vocabs
+    source = read_vocabulary(first)
+    return source, source if second == first else read_vocabulary(second)
+
+
+def read_vocabulary(path: Path) -> dict[str, int]:
+    """The ids of a vocabulary's tokens.
+
+    Raises:
+        ValueError: the file is damaged, an id or a token is repeated, or `</s>` or `<unk>` is missing.
+    """
+    entries = list(reader_of(path)(path))
+    ids = dict(entries)
+    if len(ids) < len(entries) or len(set(ids.values())) < len(ids):
+        raise ValueError(f"{path} must have each token and each id once, but one is repeated.")
+    missing = [token for token in (EOS, UNK) if token not in ids]
+    if missing:
+        raise ValueError(f"{path} must contain the tokens {EOS} and {UNK}, but lacks {format_names(missing)}.")
+    return ids
+
+
+def reader_of(path: Path) -> Callable[[Path], Iterable[tuple[str, int]]]:
+    """The function that reads the tokens and ids of a vocabulary, by the suffix of its name, as in Marian."""
+    if path.suffix == ".spm":
+        return read_pieces
+    if path.suffix == ".json":
+        return read_json_entries
+    return read_entries if path.suffix in YAML_SUFFIXES else read_tokens
+
+
+def read_entries(path: Path) -> Iterator[tuple[str, int]]:
+    """The tokens and ids in a `.yml` file, one per line, or a token after "? " and its id on another line.
+
+    The lines are not parsed as YAML, which takes seconds for a real vocabulary, treats U+0085 and U+2028 in a token as
+    line breaks, and reads the tokens `no` and `1` as a boolean and a number.
+
+    Raises:
+        ValueError: a line has another format.
+    """
+    lines = enumerate(lines_of_files([path]), start=1)
+    for number, line in lines:
+        if not line.strip() or line in ("---", "...") or line.startswith("#"):
+            continue
+        if line.startswith("? "):
+            line = "\n".join([line, *through_value(lines)])
+        is_long = "\n" in line
+        match = LONG_ENTRY.fullmatch(line) if is_long else ENTRY.fullmatch(line)
+        token = unquote(match[1], is_long) if match else None
+        if match is None or token is None:
+            raise ValueError(f"line {number} of {path} must be a token and its id, got {format_value(line)}.")
+        yield token, int(match[2])
+
+
+def through_value(lines: Iterable[tuple[int, str]]) -> Iterator[str]:
+    """The numbered lines through the first that starts with a colon."""
+    for _, line in lines:
+        yield line
+        if line.startswith(":"):
+            return
+
+
+def unquote(token: str, folded: bool) -> str | None:
+    """The value of a YAML scalar: plain, or in single or double quotes. `None` if it is invalid.
+
+    Args:
+        token: the scalar.
+        folded: whether a quoted scalar may have several lines, between which there are spaces that do not count.
+    """
+    if token[:1] not in ("'", '"'):
+        return token
+    if token[0] == "'" and not folded:
+        return token[1:-1].replace("''", "'")
+    if "\\" not in token and not folded:
+        return token[1:-1]
+    try:
+        return str(yaml.safe_load(token))
+    except (yaml.YAMLError, ValueError):
+        return None
+
+
+def read_json_entries(path: Path) -> Iterable[tuple[str, int]]:
+    """The tokens and ids in a `.json` file.
+
+    Raises:
+        ValueError: this is not an object of tokens and integers.
+    """
+    with reraise_as_value_error(f"{path} must be an object of tokens and ids in JSON, got an error"):
+        entries = json.loads(path.read_bytes(), object_pairs_hook=list)
+    if not isinstance(entries, list) or not all(
+        isinstance(entry, tuple) and type(entry[1]) is int for entry in entries
+    ):
+        raise ValueError(f"{path} must be an object of tokens and ids in JSON, got {format_value(entries)}.")
+    return entries
+
+
+def read_tokens(path: Path) -> Iterator[tuple[str, int]]:
+    """The tokens in a text file, one per line; the first has the id 0.
+
+    Raises:
+        ValueError: a line is empty, or has a token and a score.
+    """
+    for i, token in enumerate(lines_of_files([path])):
+        if not token or SCORED.fullmatch(token):
+            raise ValueError(f"line {i + 1} of {path} must be a token without a score, got {format_value(token)}.")
+        yield token, i
+
+
+def read_pieces(path: Path) -> Iterator[tuple[str, int]]:
+    """The pieces and ids of a SentencePiece model, with Marian's names of the special tokens.
+
+    Raises:
+        ValueError: this is not a SentencePiece model.
+    """
+    model = read_model(path)
+    for i, piece in enumerate(model.pieces):
+        name = EOS if piece.piece == model.trainer_spec.eos_piece else piece.piece
+        yield UNK if piece.type == UNKNOWN else name, i
+
+
+def save_tokenizer(
+    vocabularies: tuple[dict[str, int], dict[str, int]] | None, spm: Pair | None, folder: Path, converted: Converted
+) -> None:
+    """Write the files of a `MarianTokenizer`, with `<pad>` as the last token."""
+    config, report = converted[0].config, converted[1]
+    if vocabularies is None or spm is None:
+        missing = "vocabulary" if vocabularies is None else "SentencePiece models, such as source.spm and target.spm"
+        report.notes.append(f"The folder has no tokenizer, as there is no {missing} next to the model.")
+        return
+    for name, path in zip(("source.spm", "target.spm"), spm, strict=True):
+        shutil.copyfile(path, folder / name)
+    separate = vocabularies[0] != vocabularies[1]
+    for name, ids in zip(("vocab.json", *(["target_vocab.json"] if separate else [])), vocabularies, strict=False):
+        write_json(folder / name, {**ids, PAD: config.pad_token_id})
+    settings = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate}
+    write_json(folder / "tokenizer_config.json", {**settings, "model_max_length": config.max_position_embeddings})
+    report.notes.append("The tokenizer is a MarianTokenizer, which requires sentencepiece.")

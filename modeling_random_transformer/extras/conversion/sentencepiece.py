@@ -1,0 +1,192 @@
+"""Imports SentencePiece models (unigram and BPE) as tokenizers of this package.
+
+The tokenizer runs in the `tokenizers` library, without sentencepiece. Its token ids correspond one to one to those of
+sentencepiece: only the special tokens have other ids.
+"""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from transformers.convert_slow_tokenizer import generate_merges
+
+from ...base.errors import format_names, reraise_as_value_error
+from ...tokenization_random_transformer import SPECIAL_TOKENS, RandomTransformerTokenizer
+
+SPACE = "▁"  # U+2581, which stands for a space in pieces
+NORMALIZATIONS = ("identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf")
+SEPARATOR = "\ufdd0"  # a noncharacter, reserved by Unicode for internal use
+
+# Types of pieces and models in sentencepiece_model.proto.
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
+UNIGRAM, BPE = 1, 2
+
+
+def from_sentencepiece(
+    path: str | Path, *, control_symbols: Iterable[str] = (), **options: Any
+) -> RandomTransformerTokenizer:
+    """Import a SentencePiece model as a tokenizer.
+
+    The special tokens `<pad>`, `<s>`, `</s>` and `<unk>` have the ids 0 to 3. All other pieces follow in the order of
+    the model. Other control symbols become special tokens; user-defined symbols stay normal tokens. Unlike
+    sentencepiece, the tokenizer recognizes special tokens in texts, except with `split_special_tokens=True`; its
+    `encode_texts` recognizes the other control symbols only.
+
+    Tokens equal those of sentencepiece. The exceptions are rare: combining marks that are not in canonical order or
+    follow a compatibility character such as a ligature, if the model normalizes to NFKC; the name of a special token
+    in a text; and two segmentations of equal score by a unigram model, such as "l ll" and "ll l".
+
+    Args:
+        path: the file, `.model` or `.spm`, of a unigram or BPE model.
+        control_symbols: additional control symbols, unless they are pieces of the model.
+        **options: arguments of the tokenizer itself, such as `model_max_length`.
+
+    Raises:
+        ValueError: the package sentencepiece or protobuf is not installed, or the file is not a SentencePiece model
+            or has an option that is not supported; the message names it.
+    """
+    model = read_model(Path(path))
+    pieces = {piece.piece for piece in model.pieces}
+    for symbol in control_symbols:
+        if symbol not in pieces:
+            model.pieces.add(piece=symbol, type=CONTROL)
+    with reraise_as_value_error(f"{path} must be a SentencePiece model, got an error"):
+        backend = _backend(model)
+    _check(model, backend, path)
+    return RandomTransformerTokenizer._from_backend(backend, **{**SPECIAL_TOKENS, **options})
+
+
+def _backend(model: Any) -> Tokenizer:
+    backend = Tokenizer(_unigram(model) if model.trainer_spec.model_type == UNIGRAM else _bpe(model))
+    backend.normalizer = _normalizer(model.normalizer_spec)
+    backend.pre_tokenizer = _pre_tokenizer(model)
+    backend.decoder = _decoder(model)
+    backend.add_special_tokens([piece.piece for piece in _other_pieces(model) if piece.type == CONTROL])
+    return backend
+
+
+def read_model(path: Path) -> Any:
+    """The `ModelProto` of a file.
+
+    Raises:
+        ValueError: the package sentencepiece or protobuf is not installed, or this is not a SentencePiece model.
+    """
+    install = "pip install 'random-transformer[sentencepiece]'"
+    with reraise_as_value_error(f"{path} requires sentencepiece and protobuf: {install}"):
+        from sentencepiece import sentencepiece_model_pb2
+    model: Any = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
+    content = path.read_bytes()
+    with reraise_as_value_error(f"{path} must be a SentencePiece model, got an error"):
+        model.ParseFromString(content)
+    if not model.pieces:
+        raise ValueError(f"{path} must be a SentencePiece model, got a file without pieces.")
+    return model
+
+
+def _check(model: Any, backend: Tokenizer, path: str | Path) -> None:
+    """Raise a `ValueError` that names the first unsupported option."""
+    trainer, normalizer = model.trainer_spec, model.normalizer_spec
+    types = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
+    known = normalizer.name in NORMALIZATIONS or not normalizer.precompiled_charsmap
+    unused = [piece.piece for piece in model.pieces if piece.type == UNUSED]
+    symbols = [piece.piece for piece in model.pieces if piece.type == USER_DEFINED]
+    normalized = map(backend.normalizer.normalize_str, symbols)
+    changed = [symbol for symbol, text in zip(symbols, normalized, strict=True) if text.lstrip(SPACE) != symbol]
+    for name, found, allowed, valid in (
+        ("model_type", types.get(trainer.model_type), "unigram or bpe", trainer.model_type in (UNIGRAM, BPE)),
+        ("normalization_rule_name", normalizer.name, f"one of {', '.join(NORMALIZATIONS)}", known),
+        ("denormalizer_spec", "rules", "empty", not model.denormalizer_spec.precompiled_charsmap),
+        ("escape_whitespaces", False, "True", normalizer.escape_whitespaces),
+        ("treat_whitespace_as_suffix", True, "False", not trainer.treat_whitespace_as_suffix),
+        ("unused pieces", format_names(unused), "none", not unused),
+        ("user_defined_symbols", format_names(changed), "unchanged by the normalization", not changed),
+    ):
+        if not valid:
+            raise ValueError(f"{name} of {path} must be {allowed}, got {found}.")
+
+
+def _other_pieces(model: Any) -> list[Any]:
+    """The pieces except the special tokens, in the order of the model."""
+    special = {model.trainer_spec.bos_piece, model.trainer_spec.eos_piece, model.trainer_spec.pad_piece}
+    special |= set(SPECIAL_TOKENS.values())
+    return [piece for piece in model.pieces if piece.type != UNKNOWN and piece.piece not in special]
+
+
+def _unigram(model: Any) -> models.Unigram:
+    """The unigram model. Control symbols are kept out of segmentations by `_pre_tokenizer`."""
+    pieces = _other_pieces(model)
+    normal = [piece.score for piece in pieces if piece.type == NORMAL]
+    lowest, highest = min(normal), max(normal)
+    scores = {
+        # Bonus of user-defined symbols in sentencepiece's Viterbi search.
+        piece.piece: len(piece.piece) * highest - 0.1 if piece.type == USER_DEFINED else piece.score
+        for piece in pieces
+    }
+    scores |= {piece.piece: lowest for piece in pieces if piece.type in (CONTROL, BYTE)}
+    vocabulary = [(token, lowest) for token in SPECIAL_TOKENS.values()] + list(scores.items())
+    unk_id = list(SPECIAL_TOKENS).index("unk_token")
+    return models.Unigram(vocabulary, unk_id=unk_id, byte_fallback=model.trainer_spec.byte_fallback)
+
+
+def _bpe(model: Any) -> models.BPE:
+    """The BPE model. A merge has the score of the piece that it forms."""
+    pieces = _other_pieces(model)
+    tokens = [*SPECIAL_TOKENS.values(), *(piece.piece for piece in pieces)]
+    normal = {piece.piece: piece.score for piece in pieces if piece.type == NORMAL}
+    order = {token: i for i, token in enumerate(normal)}
+    return models.BPE(
+        {token: i for i, token in enumerate(tokens)},
+        generate_merges(order, list(normal.items())),
+        unk_token=SPECIAL_TOKENS["unk_token"],
+        fuse_unk=True,
+        byte_fallback=model.trainer_spec.byte_fallback,
+        # User-defined symbols, which the pre-tokenizer isolates, have no merges.
+        ignore_merges=any(piece.type == USER_DEFINED for piece in pieces),
+    )
+
+
+def _normalizer(spec: Any) -> normalizers.Normalizer:
+    steps: list[normalizers.Normalizer] = []
+    if spec.precompiled_charsmap:
+        # `Precompiled` maps characters; composed ones first. Within a grapheme cluster it drops what follows a mapped
+        # prefix, so that characters are separated.
+        steps.append(normalizers.NFC())
+        steps.append(normalizers.Replace(Regex(r"(?<=[^\x00-\x7f])(?=[^\x00-\x7f])"), SEPARATOR))
+        steps.append(normalizers.Precompiled(spec.precompiled_charsmap))
+        steps.append(normalizers.Replace(SEPARATOR, ""))
+        steps.append(normalizers.NFC())  # half-width letters and their marks, which the separator has kept apart
+    if spec.remove_extra_whitespaces:
+        steps.append(normalizers.Replace(Regex(" +"), " "))
+        steps.append(normalizers.Replace(Regex(rf"\A |[ {SPACE}]+\z"), ""))
+    steps.append(normalizers.Replace(" ", SPACE))
+    if spec.add_dummy_prefix:
+        steps.append(normalizers.Prepend(SPACE))
+    return normalizers.Sequence(steps)
+
+
+def _pre_tokenizer(model: Any) -> pre_tokenizers.PreTokenizer | None:
+    """Splits that no segmentation crosses."""
+    pieces = _other_pieces(model)
+    symbols = sorted((piece.piece for piece in pieces if piece.type == USER_DEFINED), key=len, reverse=True)
+    is_bpe = model.trainer_spec.model_type == BPE
+    steps: list[pre_tokenizers.PreTokenizer] = []
+    if symbols and is_bpe:
+        steps.append(pre_tokenizers.Split(Regex("|".join(map(re.escape, symbols))), "isolated"))
+    if symbols or not is_bpe:
+        # The names of control symbols and bytes are in the vocabulary, but must not be found in texts.
+        names = [*SPECIAL_TOKENS.values(), *(piece.piece for piece in pieces if piece.type in (CONTROL, BYTE))]
+        first = "|".join(f"{re.escape(name[0])}(?={re.escape(name[1:])})" for name in names)
+        steps.append(pre_tokenizers.Split(Regex(first), "isolated"))
+    texts = [piece.piece for piece in pieces if piece.type in (NORMAL, USER_DEFINED)]
+    if SPACE in texts and not any(SPACE in text[1:] for text in texts):
+        steps.append(pre_tokenizers.Split(SPACE, "merged_with_next"))
+    return pre_tokenizers.Sequence(steps) if steps else None
+
+
+def _decoder(model: Any) -> decoders.Decoder:
+    steps: list[decoders.Decoder] = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    if model.normalizer_spec.add_dummy_prefix:
+        steps.append(decoders.Strip(" ", 1, 0))
+    return decoders.Sequence(steps)

@@ -1,0 +1,225 @@
+"""Reads files of other tools, which may be damaged or malicious: `.pt`, `.safetensors`, `.npz` and YAML.
+
+No code in a file is executed. There are limits, because a few bytes can describe values that take any time or memory.
+"""
+
+import argparse
+import io
+import pickle
+import pickletools
+import re
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path, PurePath
+from typing import IO, Any
+
+import numpy as np
+import torch
+import yaml
+from safetensors.torch import load_file
+from torch import Tensor
+
+from ...base.errors import format_names, reraise_as_value_error
+
+MAX_YAML_BYTES = 2**18  # PyYAML parses some 100 kB per second
+MAX_DIGITS = 50  # of a number; its value may be 10 to this power
+NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+MAX_RATIO, SMALL = 20, 2**24  # of the sizes of a file, expanded and compressed; small files may be compressed further
+LEGACY_PICKLES = 5  # before the weights in the format of PyTorch before 1.6
+
+
+class PlainObject:
+    """Takes the place of an object in a checkpoint, whose class is not loaded: its attributes as plain data."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> "PlainObject":  # noqa: ARG004  (arguments of the replaced object)
+        return super().__new__(cls)
+
+    def __setstate__(self, state: Any) -> None:
+        """Keep the attributes. Other states are discarded."""
+        if isinstance(state, dict):
+            self.__dict__.update(state)
+
+
+# Old fairseq checkpoints store options in a Namespace, and statistics and numpy scalars next to the weights.
+METERS = ("AverageMeter", "TimeMeter", "StopwatchMeter", "MetersDict", "SumMeter")
+# OpenNMT-py 2 stores the vocabularies in fields of torchtext.
+FIELDS = ("inputter.AlignField", "text_dataset.TextMultiField", "text_dataset._feature_tokenize")
+PLAIN_CLASSES = [
+    *(f"{module}.{meter}" for module in ("fairseq.meters", "fairseq.logging.meters") for meter in METERS),
+    *(f"onmt.inputters.{name}" for name in FIELDS),
+    *("torchtext.data.field.Field", "torchtext.data.utils._split_tokenizer", "torchtext.vocab.Vocab"),
+    "functools.partial",
+    *(f"numpy.{core}.multiarray.{name}" for core in ("core", "_core") for name in ("scalar", "_reconstruct")),
+    "numpy.dtype",
+    "numpy.ndarray",
+]
+ALLOWED = [argparse.Namespace, *((PlainObject, name) for name in PLAIN_CLASSES)]
+
+
+def is_hidden(path: PurePath) -> bool:
+    """Whether a file is hidden, such as the AppleDouble files `._<name>` that macOS adds to archives."""
+    return path.name.startswith(".")
+
+
+def state_dict_in(content: Any, origin: str, key: str | None = None) -> Mapping[str, Tensor]:
+    """The state dict at a key of a checkpoint, or the checkpoint itself without a key.
+
+    Raises:
+        ValueError: this is not a mapping of names to tensors, or it is empty.
+    """
+    found: Any = content.get(key) if key and isinstance(content, Mapping) else content
+    tensors = isinstance(found, Mapping) and all(isinstance(weight, Tensor) for weight in found.values())
+    if not tensors or not found or not all(isinstance(name, str) for name in found):
+        keys = f"the keys {format_names(map(str, content))}" if isinstance(content, Mapping) else type(content).__name__
+        raise ValueError(f"{key or 'content'!r} of {origin} must be a state dict of named tensors, got {keys}.")
+    return found
+
+
+def read_checkpoint(path: str | Path) -> Any:
+    """Read a `.pt` or `.safetensors` file. From a pickle, only tensors, plain containers and options are loaded.
+
+    Raises:
+        ValueError: the file is damaged, contains other objects, or its tensors have more values than it can contain.
+        OSError: the file is missing.
+    """
+    path = Path(path)
+    name, kind = f"checkpoint {path}", "file of weights"
+    check_zip(path, name, kind)
+    with errors_of_reading(name, kind):
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        check_calls(path)
+        with torch.serialization.safe_globals(ALLOWED):  # type: ignore[arg-type]  # pairs are allowed
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    check_expansion(path, sum(storages_in(content).values()))
+    return content
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Read the arrays of a `.npz` file.
+
+    Raises:
+        ValueError: the file is damaged or compressed too far.
+    """
+    check_zip(path, str(path), ".npz file")
+    with errors_of_reading(str(path), ".npz file"), zipfile.ZipFile(path) as archive:
+        # `np.load` returns the bytes of files that are not arrays.
+        read = partial(np.lib.format.read_array, allow_pickle=False)
+        return {name.removesuffix(".npy"): read(archive.open(name)) for name in archive.namelist()}
+
+
+@contextmanager
+def errors_of_reading(name: str, kind: str) -> Iterator[None]:
+    """Convert the errors of reading a damaged file, whose types depend on where it is damaged."""
+    try:
+        yield
+    except pickle.UnpicklingError as error:
+        raise ValueError(f"{name} was not read: {pickle_error(str(error))}") from error
+    except Exception as error:
+        raise ValueError(f"{name} must be a complete {kind}, but it cannot be read.") from error
+
+
+def pickle_error(message: str) -> str:
+    """The reason in PyTorch's message, in one sentence."""
+    match = re.search(r"GLOBAL (.+?) (?:was not|whose)|(?:class|function|type) `?([\w.]+\.[\w.]+)", message)
+    if match is None:
+        return "it is damaged, or not a file of weights."
+    name = match[1] or match[2]
+    name = name if "." in name else f"builtins.{name}"  # PyTorch omits the module
+    allowed = "only tensors, plain containers and options are loaded, and no code is executed"
+    return f"it contains {ascii(name)[1:-1][:100]}, which is not allowed: {allowed}."
+
+
+def check_expansion(path: Path, size: int) -> None:
+    """Raise a `ValueError` if a file is compressed far more than weights can be, to `size` bytes of content."""
+    limit = max(SMALL, MAX_RATIO * path.stat().st_size)
+    if size > limit:
+        raise ValueError(f"{path} must be compressed at most {MAX_RATIO} times, to {limit} bytes, got {size} bytes.")
+
+
+class OptionsLoader(yaml.SafeLoader):
+    """Reads plain values. References to other values (`*name`) and long numbers could describe values of any size."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise ValueError("references to other values are not supported")
+        node = super().compose_node(parent, index)
+        if node.tag in NUMBERS and len(node.value) > MAX_DIGITS:
+            raise ValueError(f"numbers must have at most {MAX_DIGITS} characters")
+        return node
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read the options in a YAML file. Errors are those of `parse_yaml`."""
+    with path.open("rb") as file:
+        return parse_yaml(file.read(MAX_YAML_BYTES + 1), str(path))
+
+
+def parse_yaml(content: bytes, origin: str) -> dict[str, Any]:
+    """Parse options in YAML: names and plain values.
+
+    Raises:
+        ValueError: this is not YAML, is too large, or is not a mapping of names to values.
+    """
+    if len(content) > MAX_YAML_BYTES:
+        raise ValueError(f"{origin} must have at most {MAX_YAML_BYTES} bytes of options, got more.")
+    with reraise_as_value_error(f"{origin} must contain options in YAML, got an error"):
+        options = yaml.load(content.decode("utf-8"), OptionsLoader)
+    if not isinstance(options, dict) or not all(isinstance(name, str) for name in options):
+        raise ValueError(f"{origin} must contain options by their names, got {type(options).__name__}.")
+    return options
+
+
+def storages_in(root: Any) -> dict[int, int]:
+    """The sizes in bytes of the memory of all tensors in nested containers, by address."""
+    storages: dict[int, int] = {}
+    pending, seen = [root], set()
+    while pending:
+        value = pending.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, Tensor):
+            if value.layout == torch.strided and not (value.is_meta or value.is_nested or value.is_quantized):
+                storages[value.untyped_storage().data_ptr()] = value.untyped_storage().nbytes()
+        elif isinstance(value, Mapping):
+            pending += value.values()
+        elif isinstance(value, list | tuple | set | frozenset):
+            pending += value
+        elif isinstance(value, argparse.Namespace | PlainObject):
+            pending.append(vars(value))
+    return storages
+
+
+def check_zip(path: Path, name: str, kind: str) -> None:
+    """Raise a `ValueError` if a zip file is damaged, or is compressed far more than weights can be."""
+    with errors_of_reading(name, kind):
+        size = 0
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                size = sum(member.file_size for member in archive.infolist())
+    check_expansion(path, size)
+
+
+def check_calls(path: Path) -> None:
+    """Check the calls in the pickles of a file of PyTorch before it is loaded.
+
+    Raises:
+        UnpicklingError: there is a call of `bytearray`, which PyTorch allows, with any size.
+    """
+    for file in pickles_in(path):
+        for opcode, argument, _ in pickletools.genops(file):
+            if opcode.name == "GLOBAL" and argument in ("builtins bytearray", "__builtin__ bytearray"):
+                raise pickle.UnpicklingError("GLOBAL builtins.bytearray was not allowed")
+
+
+def pickles_in(path: Path) -> Iterator[IO[bytes]]:
+    """The pickles of a file. A zip file contains them as files; in the older format, they precede the weights."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            yield from (io.BytesIO(archive.read(name)) for name in archive.namelist() if name.endswith(".pkl"))
+    else:
+        with path.open("rb") as file:
+            yield from [file] * LEGACY_PICKLES

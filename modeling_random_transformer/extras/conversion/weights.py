@@ -1,0 +1,338 @@
+"""Maps a state dict of another implementation to this model, and reports the use of each weight.
+
+Every source weight is mapped or explicitly ignored.
+
+transformers' `WeightRenaming` and `WeightConverter` are not used: they run inside `from_pretrained`, which does not
+record the use of each weight and does not name the source weight in errors.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, reduce
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...base.atomic_files import new_folder
+from ...base.errors import MAX_NAME, format_names, format_value, printable
+from ...configuration_random_transformer import RandomTransformerConfig
+from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
+from .options import TRAINING, Option
+
+STACKS = ("encoder", "decoder")
+# Placeholders of name patterns: `i` is the index of a layer, `p` a parameter of a module, `qkv` a projection,
+# and `module` a module of a layer by the name that this model, MarianMT and fairseq share.
+PLACEHOLDERS = {
+    "stack": "encoder|decoder",
+    "i": r"\d+",
+    "module": r"(?:self_attn|encoder_attn)\.(?:[qkv]_proj|out_proj)|fc[12]|"
+    r"(?:self_attn|encoder_attn|final)_layer_norm",
+    "attention": "self_attn|encoder_attn",
+    "qkv": "[qkv]",
+    "p": "weight|bias",
+}
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+# Patterns of source names and the parameters that they map to. If only the parameter has the placeholder `qkv`, the
+# source weight has the rows of queries, keys and values.
+NameTable = Mapping[str, str]
+
+
+class MappedWeight(NamedTuple):
+    """A source weight and the parameter that it was mapped to. A split source weight has several entries."""
+
+    source: str
+    target: str
+    shape: tuple[int, ...]
+    how: str
+
+
+class DerivedField(NamedTuple):
+    """A field of `RandomTransformerConfig` and what it was derived from."""
+
+    value: Any
+    source: str
+
+
+@dataclass
+class ConversionReport:
+    """The result of a conversion, weight by weight and field by field.
+
+    Attributes:
+        origin: the converted model.
+        mapped: converted weights, in the order of the source's state dict.
+        defaults: parameters without a source weight, and how their values were chosen.
+        unused: source weights that were dropped, and why the outputs do not depend on them.
+        config: the derived config fields.
+        notes: additional remarks.
+    """
+
+    origin: str
+    mapped: list[MappedWeight] = field(default_factory=list)
+    defaults: dict[str, str] = field(default_factory=dict)
+    unused: dict[str, str] = field(default_factory=dict)
+    config: dict[str, DerivedField] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        """One line for each weight, field and note."""
+        lines = [f"{self.origin}: {len(self.mapped)} weights"]
+        lines += [f"  {m.source} -> {m.target} {list(m.shape)} ({m.how})" for m in self.mapped]
+        lines += [f"  default -> {name} ({reason})" for name, reason in self.defaults.items()]
+        lines += [f"  {name} -> unused ({reason})" for name, reason in self.unused.items()]
+        lines += [f"  config.{name} = {derived.value!r} ({derived.source})" for name, derived in self.config.items()]
+        return "\n".join(lines + [f"  note: {note}" for note in self.notes])
+
+
+Converted = tuple[RandomTransformerForConditionalGeneration, ConversionReport]
+
+
+def save_conversion(
+    output: str | Path, convert: Callable[[], Converted], save_tokenizer: Callable[[Path, Converted], Any] | None
+) -> ConversionReport:
+    """Save a converted model in a new folder, and its tokenizer, if there is one, by a function of this folder.
+
+    Raises:
+        ValueError: `output` is not a new or an empty folder, or the errors of both functions; nothing is written.
+    """
+    with new_folder(output) as folder:
+        converted = model, report = convert()
+        model.save_pretrained(folder)
+        if save_tokenizer is None:
+            report.notes.append("There is no vocabulary, so the folder has no tokenizer.")
+        else:
+            save_tokenizer(folder, converted)
+    return report
+
+
+class StateDictMapper:
+    """Builds this model's state dict and config from those of another implementation.
+
+    Args:
+        origin: how error messages and the report refer to the source.
+        weights: the source's weights by their names.
+
+    Attributes:
+        remaining: source weights that are not yet mapped.
+        state_dict: the weights of this model that were already mapped.
+        config_fields: the fields of `RandomTransformerConfig` that were already derived.
+        report: the conversion's report.
+    """
+
+    def __init__(self, origin: str, weights: Mapping[str, Tensor]):
+        self.origin = origin
+        self.remaining = dict(weights)
+        for name in weights:  # they occur in messages and reports
+            if printable(name, MAX_NAME) != name:
+                raise ValueError(f"weights of {origin} must have printable names, got {format_value(name)}.")
+        self.state_dict: dict[str, Tensor] = {}
+        self.config_fields: dict[str, Any] = {}
+        self.report = ConversionReport(origin)
+        self.names: NameTable = {}
+
+    def peek(self, name: str, dims: int | None = None) -> Tensor:
+        """Return a source weight without removing it from `remaining`.
+
+        Raises:
+            ValueError: the weight is missing, is not a dense floating-point tensor, or does not have `dims` dimensions.
+        """
+        if name not in self.remaining:
+            raise self.missing_weight(name)
+        weight = self.remaining[name].detach()
+        check_dense(f"{name} of {self.origin}", weight)
+        if dims is not None and weight.dim() != dims:
+            raise ValueError(f"{name} of {self.origin} must have {dims} dimensions, got {list(weight.shape)}.")
+        return weight
+
+    def pop(self, name: str, dims: int | None = None) -> Tensor:
+        """Return a source weight and remove it from `remaining`. Errors are those of `peek`."""
+        weight = self.peek(name, dims)
+        del self.remaining[name]
+        return weight
+
+    def set(self, target: str, weight: Tensor, source: str, how: str = "copied") -> None:
+        """Set the parameter `target` to a weight made from the source weight `source`."""
+        # Cloned, so that training the converted model does not change the original.
+        self.state_dict[target] = weight.clone(memory_format=torch.contiguous_format)
+        self.report.mapped.append(MappedWeight(source, target, tuple(weight.shape), how))
+
+    def default(self, target: str, weight: Tensor, reason: str) -> None:
+        """Set the parameter `target` to a value that the source implies but does not store."""
+        self.state_dict[target] = weight
+        self.report.defaults[target] = reason
+
+    def ignore(self, names: Iterable[str], reason: str) -> None:
+        """Drop these source weights if they exist."""
+        for name in list(names):
+            if self.remaining.pop(name, None) is not None:
+                self.report.unused[name] = reason
+
+    def derive_config(self, source: str, **fields: Any) -> None:
+        """Set config fields that follow from `source`."""
+        self.config_fields.update(fields)
+        self.report.config.update({name: DerivedField(value, source) for name, value in fields.items()})
+
+    def derive_options(self, table: Iterable[Option], options: Mapping[str, Any]) -> None:
+        """Set the config fields of the options in a table. Those without a value are skipped."""
+        for option in table:
+            value = options[option.name]
+            if value is not None:
+                self.derive_config(option.name, **dict.fromkeys(option.fields, value))
+            if option.kind is TRAINING and value:
+                self.report.notes.append(f"{option.name}={value} affects training only and was dropped.")
+
+    def derive_sizes(self, linear: str, norm: str, layers: Sequence[str] = ("layers", "layers")) -> None:
+        """Set the numbers of layers, the widths, and whether there are final norms.
+
+        Args:
+            linear: the name of a layer's first linear module.
+            norm: the name of the final norm in each stack.
+            layers: the names of the lists of layers in the encoder and the decoder.
+
+        Raises:
+            ValueError: there are no layers, or only one stack has a final norm.
+        """
+        for stack, name in zip(STACKS, layers, strict=True):
+            prefix = f"{stack}.{name}."
+            self.derive_config(f"the layers under {prefix}", **{f"{stack}_layers": self.count_layers(prefix)})
+        name = f"encoder.{layers[0]}.0.{linear}.weight"
+        d_ff, d_model = self.peek(name, dims=2).shape
+        self.derive_config(f"the shape of {name}", d_ff=d_ff, d_model=d_model)
+        norms = " and ".join(f"{stack}.{norm}" for stack in STACKS)
+        present = {f"{stack}.{norm}.weight" in self.remaining for stack in STACKS}
+        if len(present) > 1:
+            raise ValueError(f"{norms} of {self.origin} must be both present or both absent, got one of them.")
+        self.derive_config(norms, final_layer_norm=present.pop())
+
+    def rename(self, names: NameTable) -> None:
+        """Map all remaining weights that match a pattern of the table. The first matching pattern applies.
+
+        Raises:
+            ValueError: see `peek`; or the rows of a weight cannot be split evenly.
+        """
+        self.names = names
+        for source in list(self.remaining):
+            for pattern, target in names.items():
+                if match := compile_pattern(pattern).fullmatch(source):
+                    weight, found = self.pop(source), match.groupdict()
+                    if "{qkv}" not in target or "qkv" in found:
+                        self.set(target.format(**found), weight, source)
+                        break
+                    if not weight.dim() or len(weight) % 3:
+                        allowed = "a multiple of 3 rows"
+                        raise ValueError(f"{source} of {self.origin} must have {allowed}, got {list(weight.shape)}.")
+                    for qkv, third in zip("qkv", weight.chunk(3), strict=True):
+                        self.set(target.format(**found, qkv=qkv), third, source, "split")
+                    break
+
+    def complete_biases(self) -> None:
+        """Set biases of layers that the source does not have to zero: this model's other layers always have them.
+
+        The projections of attention have biases if one of them has.
+        """
+        attention = any(name.endswith("_proj.bias") for name in self.state_dict)
+        self.derive_config("the biases of attention", attention_bias=attention)
+        for name, weight in list(self.state_dict.items()):
+            bias = f"{name.removesuffix('.weight')}.bias"
+            if name.endswith(".weight") and bias not in self.state_dict and (attention or "_attn." not in name):
+                self.default(bias, weight.new_zeros(len(weight)), "zeros, as there is none")
+
+    def finish(self) -> RandomTransformerForConditionalGeneration:
+        """Build the model, in evaluation mode. Its dtype is the widest of all weights, so that none is rounded.
+
+        `generate()` returns at most `max_position_embeddings` tokens by default.
+
+        Raises:
+            ValueError: a source weight has no counterpart in this model, a parameter has no source weight, or the
+                shapes differ.
+        """
+        if self.remaining:
+            raise self.unknown_weights(self.remaining)
+        config = RandomTransformerConfig(**self.config_fields)
+        self.check_parameters(config)
+        dtypes = dict.fromkeys(weight.dtype for weight in self.state_dict.values())
+        dtype = reduce(torch.promote_types, dtypes)
+        if len(dtypes) > 1:
+            self.report.notes.append(f"Weights of {format_names(map(str, dtypes))} became {dtype}, without rounding.")
+        state_dict = {name: weight.to(dtype) for name, weight in self.state_dict.items()}
+        given = {"config": config, "state_dict": state_dict, "dtype": dtype}
+        model = RandomTransformerForConditionalGeneration.from_pretrained(None, **given)
+        # As in training. By default, generate() stops after 20 tokens.
+        model.generation_config.max_length = config.max_position_embeddings
+        return model
+
+    def check_parameters(self, config: RandomTransformerConfig) -> None:
+        layers = config.encoder_layers + config.decoder_layers
+        if layers > len(self.state_dict):  # an index or an option may be any number
+            raise ValueError(f"{self.origin} must contain {layers} layers, got only {len(self.state_dict)} weights.")
+        with torch.device("meta"):
+            parameters = dict(RandomTransformerForConditionalGeneration(config).named_parameters())
+        sources = {mapped.target: mapped.source for mapped in self.report.mapped}
+        unknown = [sources.get(name, name) for name in self.state_dict if name not in parameters]
+        if unknown:
+            raise self.unknown_weights(unknown)
+        missing = [name for name in parameters if name not in self.state_dict]
+        if missing:
+            raise self.missing_weight(self.source_name(missing[0]))
+        for name, weight in self.state_dict.items():
+            if weight.shape != parameters[name].shape:
+                source, allowed = sources.get(name, name), f"the shape of {name}, {list(parameters[name].shape)}"
+                raise ValueError(f"{source} of {self.origin} must have {allowed}, got {list(weight.shape)}.")
+
+    def unknown_weights(self, names: Iterable[str]) -> ValueError:
+        allowed = "no weights without a counterpart in this model"
+        return ValueError(f"{self.origin} must contain {allowed}, got {format_names(names)}.")
+
+    def missing_weight(self, name: str) -> ValueError:
+        return ValueError(f"{self.origin} must contain the weight {name!r}, which is missing.")
+
+    def source_name(self, parameter: str) -> str:
+        """The source's name of a parameter according to the name table, or the parameter's name if it is not listed."""
+        for pattern, target in self.names.items():
+            if match := compile_pattern(target).fullmatch(parameter):
+                return pattern.format(**match.groupdict())
+        return parameter
+
+    def count_layers(self, prefix: str) -> int:
+        """The number of layers whose weights have names with this prefix and their index.
+
+        Raises:
+            ValueError: there are none.
+        """
+        indices = [name.removeprefix(prefix).split(".")[0] for name in self.remaining if name.startswith(prefix)]
+        count = max((int(index) + 1 for index in indices if index.isdecimal()), default=0)
+        if not count:
+            raise ValueError(f"{self.origin} must contain weights under {prefix!r}, got none.")
+        return count
+
+
+@cache
+def compile_pattern(pattern: str) -> re.Pattern[str]:
+    """A regular expression for a name with `PLACEHOLDERS`, such as `{stack}.layers.{i}.fc1.{p}`."""
+    parts = re.split(r"\{(\w+)\}", pattern)
+    groups = [f"(?P<{part}>{PLACEHOLDERS[part]})" if i % 2 else re.escape(part) for i, part in enumerate(parts)]
+    return re.compile("".join(groups))
+
+
+def check_dense(name: str, weight: Tensor) -> None:
+    """Raise a `ValueError` unless a tensor is dense, floating-point, stored in full and finite.
+
+    An expanded tensor has a few bytes in a file, but can have any size in memory.
+    """
+    found = None
+    if weight.is_nested or weight.layout != torch.strided:
+        found = "a nested tensor" if weight.is_nested else f"one of layout {weight.layout}"
+    elif weight.dtype not in DTYPES:  # for example of quantized weights
+        found = f"one of {weight.dtype}"
+    elif weight.is_meta:
+        found = "one on the meta device, without values"
+    elif weight.untyped_storage().nbytes() < weight.numel() * weight.element_size():
+        found = f"one expanded to {list(weight.shape)}"
+    elif not weight.isfinite().all():
+        found = "one with values that are infinite or not a number"
+    if found is not None:
+        allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+        raise ValueError(f"{name} must be a dense tensor of finite {allowed}, got {found}.")

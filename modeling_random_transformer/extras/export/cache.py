@@ -1,0 +1,133 @@
+"""Exports of models that are kept beside their files, and are made again if they are incomplete."""
+
+import copy
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from ...base import file_digest, read_json, write_json
+from ...base.digests import model_digest
+from ...inputs_random_transformer import tokenizer_languages
+from .compare import check_equal
+from .ctranslate2 import model_scores
+from .engines import ENGINES, export_model
+
+RECORD = "export.json"  # the digests of the files of an export, and the scores of the model that was exported
+PACKAGE = Path(__file__).parents[2]
+# The code on which an export depends.
+CODE = [PACKAGE / f"{name}_random_transformer.py" for name in ("configuration", "modeling", "ops")]
+CODE += [Path(__file__).with_name(f"{name}.py") for name in ("compare", "ctranslate2", "engines")]
+
+
+def cached_export(
+    model: Any, tokenizer: PreTrainedTokenizerBase, folder: Path, *, engine: str, dtype: str, shortlist: bytes | None
+) -> Path:
+    """The folder of an exported model, which is created unless the same model was exported before.
+
+    Its name contains a digest of weights, configuration, vocabulary, shortlist and the code of model and export.
+
+    Raises:
+        ValueError: the engine does not support the model, or the model does not compute what was exported.
+        OSError: the folder cannot be written.
+    """
+    digest = hashlib.sha256(model_digest(model, tokenizer).encode())
+    digest.update(b"" if shortlist is None else hashlib.sha256(shortlist).digest())
+    digest.update(metadata.version(engine).encode())
+    for file in CODE:
+        digest.update(file.read_bytes())
+    path = folder / f"{engine}-{dtype}-{digest.hexdigest()[:16]}"
+    if not is_complete(path):
+        os.makedirs(folder, exist_ok=True)
+        with locked(folder) as is_locked:
+            if is_locked:  # otherwise another process may be writing them
+                remove_abandoned(folder)
+            if not is_complete(path):
+                export(model, tokenizer, path, engine=engine, dtype=dtype, shortlist=shortlist)
+    expected = torch.tensor(read_json(path / RECORD)["scores"])
+    # A class may have been edited in memory since the export.
+    check_equal("its export", model_scores(model), expected)
+    return path
+
+
+def export(model: Any, tokenizer: PreTrainedTokenizerBase, path: Path, **options: Any) -> None:
+    """Export a model to a folder that replaces an incomplete one, with a record of its files and its scores."""
+    exported = copy.deepcopy(tokenizer)
+    if (languages := tokenizer_languages(tokenizer)) and tokenizer.tgt_lang is None:
+        exported.tgt_lang = languages[0]  # any of them: the target language is given to `generate()`
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        export_model(model, exported, scratch, **options)
+        write_record(scratch, model_scores(model))
+        if path.exists():
+            shutil.rmtree(path)
+        os.replace(scratch, path)
+        synchronize(path.parent)
+    except OSError:
+        if not is_complete(path):  # without locks, another process may have exported the same model
+            raise
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def write_record(folder: Path, scores: Tensor) -> None:
+    """Write the record of an export, and wait until all of its files are on the disk."""
+    files = {path.name: file_digest(path) for path in sorted(folder.iterdir())}
+    write_json(folder / RECORD, {"files": files, "scores": scores.tolist()})
+    for path in (*folder.iterdir(), folder):
+        synchronize(path)
+
+
+def synchronize(path: Path) -> None:
+    """Wait until a file or a folder is on the disk, where the system supports it."""
+    with suppress(OSError):  # Windows opens no folders
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether a folder contains the files of an export, as they were written."""
+    try:
+        files = json.loads((folder / RECORD).read_bytes())["files"]
+        return all(file_digest(folder / name) == digest for name, digest in files.items())
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return False
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Remove temporary exports of processes that were killed. The folder must be locked."""
+    for path in folder.glob(".*"):
+        if path.is_dir() and path.name.lstrip(".").partition("-")[0] in ENGINES:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[bool]:
+    """Lock a folder for one process, which waits for others. Yields `False` where the file system has no locks."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield False
+        return
+    descriptor = os.open(folder, os.O_RDONLY)  # closing it releases the lock
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            is_locked = True
+        except OSError:
+            is_locked = False
+        yield is_locked
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,346 @@
+"""Exports a model to CTranslate2, an inference engine in C++.
+
+CTranslate2's loader of BART is subclassed to support all positions, heads with `d_k` other than `d_v`, both orders of
+norms, `attention_scale`, two vocabularies and suppressed tokens. Models with several end tokens, or with an activation
+or an option of `generate()` that the engine does not support, cannot be exported.
+"""
+
+import copy
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import ctranslate2
+import numpy as np
+import torch
+from ctranslate2.converters.transformers import BartLoader
+from ctranslate2.specs import TransformerDecoderSpec, TransformerEncoderSpec, TransformerSpec
+from ctranslate2.specs.common_spec import Activation
+from ctranslate2.specs.model_spec import visit_spec
+from torch import Tensor, nn
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from ...base import read_json
+from ...inputs_random_transformer import check_choice, encode_texts, without_outer_spaces
+from ...modeling_random_transformer import LearnedPositions, RandomTransformerForConditionalGeneration
+from ...tokenization_random_transformer import has_letters, is_blank
+from .compare import check_equal, compared_ids
+from .engines import (
+    LENGTH_PENALTY,
+    SearchOptions,
+    Translate,
+    read_search,
+    search_options,
+    table_positions,
+    token_names,
+    vocabularies,
+)
+
+# By their names in transformers: those of CTranslate2's own converter, and others.
+ACTIVATIONS = {
+    "relu": Activation.RELU,
+    "gelu": Activation.GELU,
+    "gelu_python": Activation.GELU,
+    "gelu_new": Activation.GELUTanh,
+    "gelu_fast": Activation.GELUTanh,
+    "gelu_pytorch_tanh": Activation.GELUTanh,
+    "quick_gelu": Activation.GELUSigmoid,
+    "silu": Activation.SWISH,
+    "swish": Activation.SWISH,
+    "gelu_python_tanh": Activation.GELUTanh,
+    "gelu_accurate": Activation.GELUTanh,
+    "tanh": Activation.Tanh,
+    "sigmoid": Activation.Sigmoid,
+}
+SEARCH, PREFIX, PENALTY = "search", "source_prefix", "length_penalty"  # additional fields of the engine's config.json
+BATCH_SIZE = 32  # sources of similar length that one thread translates together
+BATCH_TOKENS = 4096  # limit on their tokens, with padding
+SHORTLIST_BATCH = 8  # the same with a shortlist: a batch chooses among the tokens of all its sources
+SHORTLIST = "vmap.txt"
+SUPPRESSED = -1e9  # bias of tokens that generate() never chooses
+
+
+def save(
+    model: RandomTransformerForConditionalGeneration,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: Path,
+    dtype: str,
+    shortlist: bytes | None = None,
+) -> None:
+    """Save a model in CTranslate2's format, after a comparison of the scores in float32 with the model's.
+
+    Args:
+        model: on any device, in any dtype.
+        tokenizer: its tokenizer, whose vocabulary is exported too.
+        folder: an empty folder.
+        dtype: dtype of the weights, `"float32"`, `"bfloat16"` or `"int8"`.
+        shortlist: the contents of `vmap.txt`; see `export_model`.
+
+    Raises:
+        ValueError: CTranslate2 does not support an option of the model, which the message names.
+    """
+    check_scores(model, tokenizer)
+    write(build_spec(model, tokenizer), folder, dtype)
+    if shortlist is not None:
+        (folder / SHORTLIST).write_bytes(shortlist)
+    tokenizer.save_pretrained(folder)
+
+
+def write(spec: TransformerSpec, folder: str | PathLike, dtype: str) -> None:
+    """Write a specification, which changes it, with weights of this dtype."""
+    spec.validate()
+    spec.optimize(quantization=dtype)
+    visit_spec(spec, reduce_range)
+    spec.save(str(folder))
+
+
+def reduce_range(layer: Any, name: str, weight: Any) -> None:
+    """Round an int8 weight to 7 bits in place: CPUs without VNNI saturate sums of two products above 2**15.
+
+    An activation is at most 255, so that the sum is at most 2 · 255 · 64.
+    """
+    scale = getattr(layer, f"{name.rpartition('/')[2]}_scale", None)
+    if scale is not None and getattr(weight, "dtype", None) == "int8":  # others are names of equal weights
+        weight.array = np.rint(weight.array * (64 / 127)).astype(np.int8)
+        scale.array = scale.array * np.float32(64 / 127)
+
+
+def load(folder: str | PathLike) -> Translate:
+    """Load an exported model as a function that translates sentences; see `ParallelTranslator`.
+
+    With language tags, it translates from the tokenizer's `src_lang` to the language that was selected at the export.
+    The translation of a blank text is `""`. Other texts without letters are returned unchanged, as by the pipeline.
+
+    Raises:
+        ValueError: the folder was exported by an earlier version, without the options of the search.
+    """
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    source, target = vocabularies(tokenizer)
+    token_of = {i: token for token, i in source.items()}
+    config = read_json(Path(folder) / "config.json")
+    if SEARCH not in config:
+        raise ValueError(f"folder must contain a config.json with {SEARCH!r}, got {str(folder)!r}: export it again.")
+    options = dict(config[SEARCH])
+    first = options.pop("target_prefix")
+    engine = ParallelTranslator(folder)
+
+    def translate(texts: Sequence[str], num_beams: int, max_new_tokens: int) -> list[str]:
+        keeps = getattr(tokenizer, "keep_without_letters", True)
+        kept = [i for i, text in enumerate(texts) if has_letters(text) or not (keeps or is_blank(text))]
+        sources = [config[PREFIX] + without_outer_spaces(tokenizer, texts[index]) for index in kept]
+        ids = encode_texts(tokenizer, sources)["input_ids"] if kept else []
+        results = engine(
+            [[token_of[i] for i in row] for row in ids],
+            [first] * len(ids),
+            beam_size=num_beams,
+            length_penalty=config.get(PENALTY, LENGTH_PENALTY),
+            max_decoding_length=max_new_tokens,
+            **options,
+        )
+        # Ids outside the tokenizer's vocabulary have placeholder names.
+        rows = [[target[token] for token in result.hypotheses[0] if token in target] for result in results]
+        translations = ["" if is_blank(text) else text for text in texts]
+        for index, row in zip(kept, rows, strict=True):
+            translations[index] = tokenizer.decode(row, skip_special_tokens=True)
+        return translations
+
+    return translate
+
+
+class ParallelTranslator:
+    """An exported model that translates one batch per CPU thread of torch.
+
+    Several threads for one batch are slower, also for a single sentence (docs/results/engines.md).
+    """
+
+    def __init__(self, folder: str | PathLike):
+        self.folder, self.threads = Path(folder), torch.get_num_threads()
+        self.has_shortlist = (self.folder / SHORTLIST).is_file()
+        self.translator = ctranslate2.Translator(str(folder), "cpu", inter_threads=self.threads, intra_threads=1)
+
+    def __call__(
+        self, sources: Sequence[Sequence[str]], prefixes: Sequence[Sequence[str]], **options: Any
+    ) -> list[Any]:
+        """CTranslate2's results for the tokens of sources, and what the targets must begin with.
+
+        Args:
+            sources: the tokens of each source.
+            prefixes: the first tokens of each target.
+            **options: those of `translate_batch`.
+        """
+        sizes = [
+            SHORTLIST_BATCH if self.has_shortlist else BATCH_SIZE,
+            -(-len(sources) // self.threads),
+            BATCH_TOKENS // max(map(len, sources), default=1),
+        ]
+        return self.translator.translate_batch(
+            sources,
+            prefixes,
+            max_batch_size=max(min(sizes), 1),
+            use_vmap=self.has_shortlist,
+            max_input_length=0,  # unlimited; the default truncates sources silently
+            **options,
+        )
+
+
+def build_spec(
+    model: RandomTransformerForConditionalGeneration,
+    tokenizer: PreTrainedTokenizerBase,
+    tokens: Sequence[list[str]] | None = None,
+    suppressed: Sequence[int] = (),
+) -> TransformerSpec:
+    """CTranslate2's specification of a model, with its weights, its vocabularies and the options of its search.
+
+    Args:
+        model: the model.
+        tokenizer: its tokenizer.
+        tokens: the source and the target vocabulary; `None` for those of `token_names`.
+        suppressed: more tokens that no target has.
+
+    Raises:
+        ValueError: CTranslate2 does not support an option of the model, which the message names.
+    """
+    search = read_search(model, tokenizer, "CTranslate2")
+    if len(search.end_tokens) != 1:
+        given = model.generation_config.eos_token_id
+        raise ValueError(f"eos_token_id must be one token id for CTranslate2, got {given}.")
+    config = model.config
+    check_choice(ACTIVATIONS, activation_function=config.activation_function)
+    options = {
+        "activation": ACTIVATIONS[config.activation_function],
+        "head_dim": max(config.d_k, config.d_v),  # narrower heads are padded with zeros
+        # Only a pre-norm specification has a final norm; its order of norms is set below.
+        "pre_norm": True,
+        "no_final_norm": not config.final_layer_norm,
+    }
+    spec = TransformerSpec(
+        TransformerEncoderSpec(config.encoder_layers, config.num_heads, **options),
+        TransformerDecoderSpec(config.decoder_layers, config.num_heads, **options),
+    )
+    spec.encoder.pre_norm = spec.decoder.pre_norm = config.norm_order == "pre"
+    WeightLoader().set_weights(spec, model, [*search.suppressed_tokens, *suppressed])
+    source, target = tokens or token_names(tokenizer, config.vocab_size)
+    spec.register_source_vocabulary(source)
+    spec.register_target_vocabulary(target)
+    set_config(spec.config, config.layer_norm_eps, search, target, tokenizer.unk_token)
+    return spec
+
+
+class WeightLoader(BartLoader):
+    """Copies weights to a specification."""
+
+    def set_weights(self, spec: TransformerSpec, model: Any, suppressed: list[int]) -> None:
+        """Copy all weights, with a bias that excludes the suppressed tokens."""
+        model = copy.deepcopy(model).to("cpu", torch.float32)  # heads are padded and weights quantized in place
+        self.set_encoder(spec.encoder, model.model.encoder)
+        self.set_decoder(spec.decoder, model.model.decoder)
+        self.set_linear(spec.decoder.projection, model.lm_head)
+        if suppressed:
+            bias = torch.zeros(model.config.vocab_size) if model.lm_head.bias is None else model.lm_head.bias.detach()
+            spec.decoder.projection.bias = bias.index_fill(0, torch.tensor(suppressed), SUPPRESSED)
+
+    def set_common_layers(self, spec: Any, stack: Any) -> None:
+        """Set what `set_encoder` and `set_decoder` share: embeddings, positions and the final norm."""
+        [embeddings] = spec.embeddings if isinstance(spec.embeddings, list) else [spec.embeddings]
+        self.set_embeddings(embeddings, stack.embed_tokens)
+        spec.scale_embeddings = stack.config.scale_embedding
+        spec.position_encodings.encodings = position_table(stack)
+        if stack.config.final_layer_norm:
+            self.set_layer_norm(spec.layer_norm, stack.layer_norm)
+
+    def set_attention(self, spec: Any, attention: Any, self_attention: bool = False) -> None:
+        pad_heads(attention)
+        super().set_attention(spec, attention, self_attention)
+        spec.queries_scale = attention.scaling
+
+
+def set_config(config: Any, layer_norm_eps: float, search: SearchOptions, target: list[str], unk: str | None) -> None:
+    """Set the engine's config.json.
+
+    Args:
+        config: the configuration of a specification.
+        layer_norm_eps: that of the model.
+        search: the options of the search.
+        target: the tokens of the target vocabulary in the order of their ids.
+        unk: the unknown token, if there is one.
+    """
+    config.layer_norm_epsilon = layer_norm_eps
+    # add_source_bos and add_source_eos stay off, since the tokenizer appends the end token.
+    config.decoder_start_token = config.bos_token = target[search.start_token]
+    config.eos_token = target[search.end_tokens[0]]
+    # Required by the engine. A tokenizer without an unknown token raises an error for unknown words.
+    config.unk_token = unk or config.eos_token
+    arguments = {  # of translate_batch
+        "target_prefix": [] if search.first_token is None else [target[search.first_token]],
+        "min_decoding_length": search.min_new_tokens,
+        "no_repeat_ngram_size": search.no_repeat_ngram_size,
+        "suppress_sequences": [[target[i] for i in word] for word in search.suppressed_sequences if len(word) > 1],
+    }
+    config.add_attribute(SEARCH, arguments)
+    config.add_attribute(PREFIX, search.prefix)
+    config.add_attribute(PENALTY, search.length_penalty)
+
+
+def check_scores(model: RandomTransformerForConditionalGeneration, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raise a ValueError if the engine does not compute what the modules compute, whose code may have been edited."""
+    with TemporaryDirectory() as scratch:
+        write(build_spec(model, tokenizer), scratch, "float32")
+        engine = ctranslate2.Translator(scratch, intra_threads=torch.get_num_threads())
+    ids, labels = scored_ids(model, search_options(model.generation_config, model.config, "CTranslate2"))
+    source, target = token_names(tokenizer, model.config.vocab_size)
+    tokens = [[source[i] for i in ids]], [[target[i] for i in labels]]
+    [result] = engine.score_batch(*tokens, max_input_length=0)
+    check_equal("CTranslate2", torch.tensor(result.log_probs), model_scores(model))
+
+
+def scored_ids(model: RandomTransformerForConditionalGeneration, search: SearchOptions) -> Tensor:
+    """The source and the target whose scores are compared, `[2, length]`."""
+    return compared_ids(model.config, [search.start_token, *search.end_tokens, *search.suppressed_tokens])
+
+
+@torch.no_grad()
+def model_scores(model: RandomTransformerForConditionalGeneration) -> Tensor:
+    """The log-probability of each token of a random target and of its end, by the modules, `[length + 1]`.
+
+    Raises:
+        ValueError: CTranslate2 does not support an option of the search.
+    """
+    search = search_options(model.generation_config, model.config, "CTranslate2")
+    ids, labels = scored_ids(model, search)
+    model = copy.deepcopy(model).to("cpu", torch.float32).eval()
+    inputs = torch.cat([torch.tensor([search.start_token]), labels])
+    logits = model(input_ids=ids[None], decoder_input_ids=inputs[None], return_dict=True).logits[0]
+    suppressed = torch.tensor(search.suppressed_tokens, dtype=torch.long)
+    scores = logits.index_fill(1, suppressed, -torch.inf).log_softmax(1)
+    targets = torch.cat([labels, torch.tensor(search.end_tokens[:1])])
+    return scores[torch.arange(len(targets)), targets]
+
+
+def pad_heads(attention: Any) -> None:
+    """Pad the heads of all projections to the larger of `d_k` and `d_v` in place, which does not change the outputs."""
+    config = attention.config
+    for layer in (attention.q_proj, attention.k_proj, attention.v_proj):
+        layer.weight = nn.Parameter(widen_heads(layer.weight, config))
+        if layer.bias is not None:
+            layer.bias = nn.Parameter(widen_heads(layer.bias, config))
+    attention.out_proj.weight = nn.Parameter(widen_heads(attention.out_proj.weight.T, config).T)
+
+
+def widen_heads(weight: Tensor, config: Any) -> Tensor:
+    """Append rows of zeros to each head: `[heads · d_k or d_v, …]` → `[heads · width, …]`."""
+    heads = weight.detach().unflatten(0, (config.num_heads, -1))
+    zeros = heads.new_zeros(len(heads), max(config.d_k, config.d_v) - heads.shape[1], *heads.shape[2:])
+    return torch.cat([heads, zeros], dim=1).flatten(0, 1)
+
+
+def position_table(stack: Any) -> Tensor:
+    """The position embeddings, `[positions, d_model]`."""
+    config, positions = stack.config, stack.embed_positions
+    if isinstance(positions, LearnedPositions):
+        return positions.weight[config.position_offset :]
+    count = table_positions(config)
+    if positions is None:
+        return torch.zeros(count, config.d_model)  # without a table the engine would add sinusoids
+    return positions.encode(torch.arange(count))

@@ -1,0 +1,298 @@
+"""Exports a model to onnxruntime: `encoder.onnx` and `decoder.onnx`, with dynamic batch size, beams and lengths.
+
+`transformers.exporters` is not used: it exports one forward pass of a model, but here, the beams of a source share its
+keys and values, and its interface differs between transformers 5.17 and 5.23 (5.17 has no quantizers).
+"""
+
+import copy
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import onnx  # noqa: F401  torch.onnx and onnxruntime.quantization require it
+import onnxscript  # noqa: F401  torch.onnx requires it
+import torch
+from onnxruntime import InferenceSession
+from onnxruntime.quantization import QuantType, quantize_dynamic
+from onnxruntime.quantization.shape_inference import quant_pre_process
+from torch import Tensor, nn
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from ...generation_random_transformer import FastDecoder
+from ...modeling_random_transformer import RandomTransformerForConditionalGeneration, eager_attention_forward
+from .compare import check_equal, compared_ids
+from .engines import Translate, translate_fn
+from .onnx_model import DECODER, ENCODER, PROVIDERS, OnnxModel, tensor_names
+
+# Sizes of the example inputs. They are distinct and above 1, so that tracing does not specialize on them.
+SOURCES, SOURCE_LEN, BEAMS, PAST_LEN, NEW_LEN = 2, 3, 4, 5, 6
+QUANTIZED_OPS = ["MatMul", "Gemm"]
+
+
+def save(
+    model: RandomTransformerForConditionalGeneration,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: Path,
+    dtype: str,
+    *,
+    web: bool = False,
+) -> None:
+    """Save the graphs, the configuration and the generation config, which `OnnxModel.load` loads.
+
+    The float32 graphs are compared with the model, since its code may have been edited.
+
+    Args:
+        model: on any device, in any dtype.
+        tokenizer: its tokenizer.
+        folder: an empty folder.
+        dtype: `"float32"`, or `"int8"` for the weights of all matrix products, with dynamic quantization of the
+            activations.
+        web: the export of the web page: `"int8"` includes the embedding, and its weights are unsigned: no CPU saturates
+            their products, so that results are the same on the page and in Python. WebAssembly is as fast with them;
+            x86 CPUs are faster with signed weights.
+    """
+    model = copy.deepcopy(model).to("cpu", torch.float32).eval()
+    model.set_attn_implementation("eager")
+    if web and dtype == "int8":
+        stacks: tuple[Any, ...] = (model.model.encoder, model.model.decoder)
+        for stack in stacks:
+            stack.embed_tokens = Int8Embedding(stack.embed_tokens.weight.detach())
+    with TemporaryDirectory() as scratch:
+        graphs = folder if dtype == "float32" else Path(scratch)
+        export_graphs(model, graphs)
+        if dtype == "int8":
+            for name in (ENCODER, DECODER):
+                quantize(graphs / name, folder / name, QuantType.QUInt8 if web else QuantType.QInt8)
+        check_logits(model, graphs)
+    model.config.save_pretrained(folder)
+    model.generation_config.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+@torch.no_grad()
+def check_logits(model: RandomTransformerForConditionalGeneration, folder: Path) -> None:
+    """Raise a ValueError if the graphs do not compute what the modules compute, whose code may have been edited."""
+    sessions = [InferenceSession(folder / name, providers=PROVIDERS) for name in (ENCODER, DECODER)]
+    ids, target = compared_ids(model.config)[:, None]
+    mask = (torch.arange(ids.shape[1]) < max(1, ids.shape[1] - 2)).long()[None]
+    inputs = {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": target, "return_dict": True}
+    check_equal("ONNX Runtime", OnnxModel(model.config, *sessions)(**inputs).logits, model(**inputs).logits)
+
+
+def load(folder: str | PathLike) -> Translate:
+    """Load an exported model as a function that translates sentences, with as many CPU threads as torch uses."""
+    return translate_fn(OnnxModel.load(folder), AutoTokenizer.from_pretrained(folder, trust_remote_code=False))
+
+
+def export_graphs(model: RandomTransformerForConditionalGeneration, folder: Path) -> None:
+    """Export both graphs."""
+    heads, widths = model.config.num_heads, [model.config.d_k, model.config.d_v] * model.config.decoder_layers
+    source, past, present = (tensor_names(model.config, what) for what in ("source", "past", "present"))
+    ids = torch.zeros(SOURCES, SOURCE_LEN, dtype=torch.int64)
+    mask = torch.ones_like(ids)
+    names = ["input_ids", "attention_mask"]
+    export_graph(EncoderGraph(model), (ids, mask), (dynamic(0, 1),) * 2, names, source, folder / ENCODER)
+    inputs = (
+        torch.zeros(SOURCES, BEAMS, NEW_LEN, dtype=torch.int64),
+        mask,
+        [torch.zeros(SOURCES, heads, SOURCE_LEN, width) for width in widths],
+        [torch.zeros(SOURCES, BEAMS, heads, PAST_LEN, width) for width in widths],
+    )
+    shapes = dynamic(0, 1, 2), dynamic(0, 1), [dynamic(0, 2)] * len(widths), [dynamic(0, 1, 3)] * len(widths)
+    names = ["decoder_input_ids", "attention_mask", *source, *past]
+    outputs = ["logits", *present, "cross_attentions"]
+    export_graph(DecoderGraph(model), inputs, shapes, names, outputs, folder / DECODER)
+
+
+def dynamic(*dimensions: int) -> dict[int, Any]:
+    """Mark these dimensions of an input as dynamic."""
+    return dict.fromkeys(dimensions, torch.export.Dim.DYNAMIC)
+
+
+def export_graph(
+    graph: nn.Module,
+    inputs: tuple[Any, ...],
+    dynamic_shapes: tuple[Any, ...],
+    names: list[str],
+    outputs: list[str],
+    path: Path,
+) -> None:
+    """Trace a graph and save it. onnxruntime optimizes it when it is loaded; optimizing it here would take much longer.
+
+    Args:
+        graph: a module.
+        inputs: example inputs of its `forward`.
+        dynamic_shapes: dynamic dimensions of each input.
+        names: names of the inputs in the file.
+        outputs: names of the outputs.
+        path: the new file.
+    """
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # raised by torch's own code
+        program = torch.onnx.export(
+            graph.eval(),
+            inputs,
+            dynamic_shapes=dynamic_shapes,
+            input_names=names,
+            output_names=outputs,
+            dynamo=True,
+            optimize=False,
+            verbose=False,
+        )
+    assert program is not None
+    program.save(path)
+
+
+def quantize(path: Path, target: Path, weight_type: QuantType) -> None:
+    """Quantize the weights of a graph's matrix products to int8, with one scale per column.
+
+    Args:
+        path: a graph.
+        target: the new file.
+        weight_type: signed weights have 7 bits, because CPUs without VNNI saturate sums of two products above 2**15.
+    """
+    folded = path.with_suffix(".folded.onnx")  # transposed weights are folded into constants
+    quant_pre_process(path, folded, skip_symbolic_shape=True)
+    options = {"op_types_to_quantize": QUANTIZED_OPS, "per_channel": True, "weight_type": weight_type}
+    quantize_dynamic(folded, target, reduce_range=weight_type == QuantType.QInt8, **options)
+
+
+class Int8Embedding(nn.Module):
+    """An embedding whose weights are int8, with one scale per row. onnxruntime's own has one scale for all rows.
+
+    Args:
+        weight: the weights in float32, `[tokens, d_model]`.
+    """
+
+    def __init__(self, weight: Tensor):
+        super().__init__()
+        self.scale = weight.abs().amax(dim=1, keepdim=True).clamp(min=torch.finfo(weight.dtype).tiny) / 127
+        self.weight = (weight / self.scale).round().to(torch.int8)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Ids `[…]` → `[…, d_model]`."""
+        return nn.functional.embedding(ids, self.weight) * nn.functional.embedding(ids, self.scale)
+
+
+# The graphs. The encoder's layers are the model's modules; the decoder is the `FastDecoder` of `generate()`. Every size
+# is dynamic. Beams of one source share its keys and values, as in `generate()`.
+
+
+class EncoderGraph(nn.Module):
+    """Encodes the source and projects it to the keys and values of all decoder layers. Requires eager attention."""
+
+    def __init__(self, model: RandomTransformerForConditionalGeneration):
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
+        """Ids and mask `[sources, source_len]` → keys and values by layer, `[sources, heads, source_len, width]`."""
+        encoder, decoder = self.model.model.encoder, self.model.model.decoder
+        # `longest` is None: the graph must not depend on the length of the example.
+        states = encoder.embed(input_ids, torch.arange(input_ids.shape[1]), longest=None)
+        mask = attention_mask[:, None, None] != 0
+        for layer in encoder.layers:
+            states = layer(states, attention_mask=mask)
+        states = encoder.layer_norm(states)
+        outputs: list[Tensor] = []
+        for layer in decoder.layers:
+            attention: Any = layer.encoder_attn
+            outputs.append(attention.split_heads(attention.k_proj(states), attention.config.d_k))
+            outputs.append(attention.split_heads(attention.v_proj(states), attention.config.d_v))
+        return tuple(outputs)
+
+
+class DecoderGraph(nn.Module):
+    """Computes a decoder step over the first tokens of the target, or over one or more later ones."""
+
+    def __init__(self, model: RandomTransformerForConditionalGeneration):
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, decoder_input_ids: Tensor, attention_mask: Tensor, source: Sequence[Tensor], past: Sequence[Tensor]
+    ) -> tuple[Tensor, ...]:
+        """Compute the logits of the next token after each of the new ones.
+
+        Args:
+            decoder_input_ids: new tokens, `[sources, beams, new_len]`.
+            attention_mask: 1 for source tokens, 0 for padding, `[sources, source_len]`.
+            source: the outputs of `EncoderGraph`.
+            past: keys and values of the target by layer, `[sources, beams, heads, past_len, d_k or d_v]`; `past_len`
+                may be 0.
+
+        Returns:
+            Logits `[sources, beams, new_len, vocab_size]`, then `past` with the new tokens, then the weights of the
+            cross-attention, `[sources, beams, layers, heads, new_len, source_len]`.
+        """
+        sources, beams, new_len = decoder_input_ids.shape
+        past_len = past[0].shape[3]
+        new = torch.arange(past_len, past_len + new_len)
+        causal_mask = torch.arange(past_len + new_len) <= new[:, None]  # [new_len, past_len + new_len]
+        source_mask = attention_mask[:, None, None] != 0
+        decoder = self.model.model.decoder
+        rows = [part.flatten(0, 1) for part in past]
+        layers = zip(decoder.layers, rows[::2], rows[1::2], source[::2], source[1::2], strict=True)
+        attentions = [GraphAttention(*layer, causal_mask, source_mask) for layer in layers]
+        states = decoder.embed(decoder_input_ids.flatten(0, 1), new, longest=None)
+        logits = FastDecoder(decoder, self.model.lm_head)(states, attentions)
+        present = [part for attention in attentions for part in (attention.keys, attention.values)]
+        outputs = [rows.unflatten(0, (sources, beams)) for rows in (logits, *present)]
+        weights = torch.stack([attention.source_weights for attention in attentions], dim=1)
+        return *outputs, weights.unflatten(3, (beams, new_len)).movedim(3, 1)
+
+
+@dataclass
+class GraphAttention:
+    """Eager attention of one decoder layer, with a cache that grows by concatenation (see `StepAttention`).
+
+    Attributes:
+        layer: the decoder layer.
+        keys: the target's keys so far, `[batch, heads, past_len, d_k]`, where batch is sources · beams.
+        values: its values, `[batch, heads, past_len, d_v]`.
+        source_keys: the source's keys, `[sources, heads, source_len, d_k]`.
+        source_values: its values, `[sources, heads, source_len, d_v]`.
+        causal_mask: true where a new token may see a token, `[new_len, past_len + new_len]`.
+        source_mask: true for source tokens, `[sources, 1, 1, source_len]`.
+        source_weights: the weights of the cross-attention of the last step, `[sources, heads, beams · new_len,
+            source_len]`.
+    """
+
+    layer: Any
+    keys: Tensor
+    values: Tensor
+    source_keys: Tensor
+    source_values: Tensor
+    causal_mask: Tensor
+    source_mask: Tensor
+    source_weights: Tensor = field(init=False)
+
+    def attend_to_target(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """`[batch, new_len, heads · d_k]` and `[batch, new_len, heads · d_v]` → `[batch, new_len, heads · d_v]`."""
+        attention = self.layer.self_attn
+        self.keys = torch.cat([self.keys, attention.split_heads(key, attention.config.d_k)], dim=2)
+        self.values = torch.cat([self.values, attention.split_heads(value, attention.config.d_v)], dim=2)
+        return attend(attention, query, self.keys, self.values, self.causal_mask[None, None])[0]
+
+    def attend_to_source(self, query: Tensor) -> Tensor:
+        """`[batch, new_len, heads · d_k]` → `[batch, new_len, heads · d_v]`."""
+        batch, new_len, width = query.shape
+        grouped = query.reshape(self.source_keys.shape[0], -1, width)
+        source = self.source_keys, self.source_values, self.source_mask
+        outputs, self.source_weights = attend(self.layer.encoder_attn, grouped, *source)
+        return outputs.reshape(batch, new_len, -1)
+
+
+def attend(attention: Any, query: Tensor, keys: Tensor, values: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
+    """Eager attention of queries `[batch, query_len, heads · d_k]`.
+
+    Returns:
+        The outputs, `[batch, query_len, heads · d_v]`, and the weights, `[batch, heads, query_len, key_len]`.
+    """
+    heads = attention.split_heads(query, attention.config.d_k)
+    outputs, weights = eager_attention_forward(attention, heads, keys, values, visible, attention.scaling)
+    return outputs.flatten(2), weights

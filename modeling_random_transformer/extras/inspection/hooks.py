@@ -1,0 +1,303 @@
+"""Passes intermediate values to a recorder or an intervention, with hooks and instrumented eager attention."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from operator import is_
+from types import MethodType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.masking_utils import eager_mask
+
+from ...modeling_random_transformer import eager_attention_forward, ungroup_weights
+from ...ops_random_transformer import masked_softmax
+from .paths import find_stacks, layer_norms
+
+TRACED = "random_transformer_traced"  # name of the instrumented attention in transformers' registry
+HEAD_VALUES = ("query", "key", "value", "scores", "scaled_scores", "mask", "weights", "output")
+
+
+class AttentionHooks:
+    """Passes the values of one attention module, `[batch, query_len, …]`, although rows may share a source."""
+
+    active: "WeakKeyDictionary[nn.Module, AttentionHooks]" = WeakKeyDictionary()  # of the instrumented modules
+
+    def __init__(self, path: str, pass_value: Callable[[str, Tensor], Tensor]):
+        self.path, self.pass_value = path, pass_value
+        self.batch = self.query_len = 0
+
+    def save_query_shape(self, _: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+        """Save the shape of the queries before those that share a source are grouped."""
+        self.batch, self.query_len = (args[0] if args else kwargs["hidden_states"]).shape[:2]
+
+    def attend(
+        self, module: nn.Module, *projected: Tensor, mask: Tensor | None, scaling: float, dropout: float
+    ) -> tuple[Tensor, Tensor]:
+        """Every step of `eager_attention_forward` (paper 3.2.1), bitwise equal. Rows are grouped by source."""
+        query, key, value = map(self.pass_heads, ("query", "key", "value"), projected)
+        scores = self.pass_heads("scores", torch.matmul(query, key.transpose(-1, -2)))
+        scaled = self.pass_heads("scaled_scores", scores * scaling)
+        mask = self.pass_heads("mask", (scaled.new_zeros(()) if mask is None else mask).expand(scaled.shape))
+        weights = self.pass_heads("weights", masked_softmax(scaled, mask).to(query.dtype))
+        outputs = nn.functional.dropout(weights, p=dropout, training=module.training) @ value
+        return self.pass_heads("output", outputs).transpose(1, 2), weights
+
+    def pass_heads(self, name: str, states: Tensor) -> Tensor:
+        """Pass a value of the heads, `[sources, heads, …]`, head by head.
+
+        All but keys and values are `[sources, heads, batch / sources · query_len, …]`, and are passed by row.
+        """
+        by_query = name not in ("key", "value")
+        heads = (ungroup_weights(states, self.batch, self.query_len) if by_query else states).unbind(1)
+        new = [self.pass_value(f"{self.path}.head.{i}.{name}", head) for i, head in enumerate(heads)]
+        if all(map(is_, new, heads)):
+            return states
+        stacked = torch.stack(new, dim=1)
+        return stacked.unflatten(0, (len(states), -1)).transpose(1, 2).flatten(2, 3) if by_query else stacked
+
+    def pass_states(self, name: str, states: Tensor) -> Tensor:
+        """Pass a value of all heads: the concatenation of their outputs, or its projection."""
+        ungrouped = states.reshape(self.batch, self.query_len, -1)
+        new = self.pass_value(f"{self.path}.{name}", ungrouped)
+        return states if new is ungrouped else new.reshape(states.shape)
+
+
+def traced_attention(module: nn.Module, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    """`eager_attention_forward` that passes its values to the observers of its module."""
+    hooks = AttentionHooks.active.get(module)
+    if hooks is None:
+        return eager_attention_forward(module, *args, **kwargs)
+    *projected, mask = args
+    return hooks.attend(module, *projected, mask=mask, scaling=kwargs["scaling"], dropout=kwargs["dropout"])
+
+
+AttentionInterface.register(TRACED, traced_attention)
+AttentionMaskInterface.register(TRACED, eager_mask)
+
+
+class Observer:
+    """Base of what records or replaces values by their paths, and counts passes.
+
+    Attributes:
+        step: index of the current decoder pass, from 0. The encoder belongs to the decoder pass that follows it.
+    """
+
+    def __init__(self) -> None:
+        self.step = 0
+        self._started: set[str] = set()
+
+    def start(self, stack: str) -> None:
+        """Start a pass of a stack. A repeated pass, or an encoder pass after its decoder, starts a new step."""
+        if stack in self._started or "decoder" in self._started:
+            self.step += 1
+            self._started.clear()
+        self._started.add(stack)
+
+    def replace(self, path: str, value: Tensor) -> Tensor:  # noqa: ARG002
+        """The new value at a path, the same object if it is not replaced at this step."""
+        return value
+
+    def record(self, path: str, value: Tensor) -> None:
+        """Record the value at a path if it is selected at this step."""
+
+
+@contextmanager
+def instrument(model: PreTrainedModel, observer: Observer) -> Iterator[list[str]]:
+    """Pass the model's values to a recorder or an intervention within the `with` block.
+
+    Blocks can be nested. All share one set of hooks, and recorders receive the replaced values.
+
+    Yields:
+        The paths of all values of one pass.
+
+    Raises:
+        ValueError: the model is not a Random Transformer, is compiled, or is a part of a traced model.
+    """
+    with ExitStack() as on_exit:
+        hooks = HookManager.active.get(model) or install_hooks(model, on_exit)
+        hooks.observers.append(observer)
+        on_exit.callback(hooks.observers.remove, observer)
+        yield hooks.paths
+
+
+def install_hooks(model: PreTrainedModel, on_exit: ExitStack) -> "HookManager":
+    """Install the hooks of all values; `on_exit` removes them."""
+    stacks = find_stacks(model)
+    if model.config._attn_implementation == TRACED:
+        raise ValueError("model must not be part of a model that is traced already.")
+    if any(module._compiled_call_impl is not None for module in model.modules()):
+        raise ValueError("model must not be compiled, since hooks would not run.")
+    hooks = HookManager(on_exit)
+    HookManager.active[model] = hooks
+    on_exit.callback(HookManager.active.pop, model)
+    on_exit.callback(setattr, model.config, "_attn_implementation", model.config._attn_implementation)
+    model.config._attn_implementation = TRACED
+    for name, stack in stacks.items():
+        hooks.hook_stack(name, stack)
+    if isinstance(getattr(model, "lm_head", None), nn.Module):
+        hooks.add_forward_hook(model.lm_head, hooks.pass_output_layer)
+        hooks.paths += ["logits", "probabilities", "choice"]
+    return hooks
+
+
+class HookManager:
+    """Installs hooks and wrapped methods that pass values to observers; `on_exit` removes them."""
+
+    active: "WeakKeyDictionary[nn.Module, HookManager]" = WeakKeyDictionary()  # by model
+
+    def __init__(self, on_exit: ExitStack):
+        self.on_exit = on_exit
+        self.observers: list[Observer] = []
+        self.paths: list[str] = []  # of all values of one pass
+
+    def pass_value(self, path: str, value: Tensor) -> Tensor:
+        """The value after all interventions, which is recorded; the same object if there are none."""
+        for observer in self.observers:
+            value = observer.replace(path, value)
+        for observer in self.observers:
+            observer.record(path, value)
+        return value
+
+    def add_paths(self, prefix: str, *names: str) -> None:
+        self.paths += [f"{prefix}.{name}" for name in names]
+
+    def add_forward_hook(self, module: nn.Module, hook: Callable[[Any, Any], Any]) -> None:
+        """Replace the output of each call of the module, but not of its copies, by `hook(inputs, outputs)`."""
+        handle = module.register_forward_hook(
+            lambda called, inputs, outputs: hook(inputs, outputs) if called is module else outputs
+        )
+        self.on_exit.callback(handle.remove)
+
+    def add_forward_pre_hook(self, module: nn.Module, hook: Callable[[nn.Module, tuple, dict[str, Any]], Any]) -> None:
+        """Call `hook(module, args, kwargs)` before each call of the module, but not of its copies.
+
+        It may return new arguments.
+        """
+        handle = module.register_forward_pre_hook(
+            lambda called, *inputs: hook(called, *inputs) if called is module else None, with_kwargs=True
+        )
+        self.on_exit.callback(handle.remove)
+
+    def hook_output(self, module: nn.Module, path: str) -> None:
+        """Pass what the module returns."""
+        self.paths.append(path)
+        self.add_forward_hook(module, lambda _, outputs: self.pass_value(path, outputs))
+
+    def hook_stack(self, name: str, stack: Any) -> None:
+        """Pass the values of an encoder or a decoder."""
+        self.hook_embedding(name, stack)
+        for index, layer in enumerate(stack.layers):
+            self.hook_layer(f"{name}.layers.{index}", layer)
+        if isinstance(stack.layer_norm, nn.LayerNorm):
+            self.hook_norm(f"{name}.final", stack.layer_norm)
+        self.hook_output(stack.layer_norm, f"{name}.output")
+
+    def hook_embedding(self, name: str, stack: Any) -> None:
+        """Pass token ids and their embeddings up to the first layer's input (paper 3.4 and 3.5)."""
+
+        def embed(self_: Any, tokens: Tensor, *positions: Any, **options: Any) -> Tensor:
+            if self_ is not stack:  # a copy
+                return type(self_).embed(self_, tokens, *positions, **options)
+            for observer in self.observers:
+                observer.start(name)
+            if not tokens.is_floating_point():
+                tokens = self.pass_value(f"{name}.embedding.ids", tokens)
+            rows = self.pass_value(f"{name}.embedding.token", stack.look_up(tokens))
+            scaled = self.pass_value(f"{name}.embedding.scaled", rows * stack.embed_scale)
+            scale, stack.embed_scale = stack.embed_scale, 1.0  # the rows are scaled already
+            try:
+                summed = type(stack).embed(stack, scaled, *positions, **options)
+            finally:
+                stack.embed_scale = scale
+            return self.pass_value(f"{name}.embedding.sum", summed)
+
+        self.add_paths(f"{name}.embedding", "ids", "token", "scaled", "sum")
+        stack.embed = MethodType(embed, stack)  # deep copies of the stack bind the function to themselves
+        self.on_exit.callback(delattr, stack, "embed")
+        if stack.embed_positions is not None:
+            self.hook_output(stack.embed_positions, f"{name}.embedding.position")
+
+    def hook_layer(self, path: str, layer: Any) -> None:
+        """Pass the values of the sub-layers, and of "Add & Norm" around each (paper Figure 1)."""
+        norms = layer_norms(layer)
+        pre_norm, previous = layer.config.norm_order == "pre", None
+        for name, norm in norms.items():
+            # The input of a norm is the sum of a residual connection: this one's (post-norm) or the previous one's.
+            summed = previous if pre_norm else name
+            if summed:
+                self.hook_residual(f"{path}.{summed}.residual", norm)
+            self.hook_norm(f"{path}.{name}", norm)
+            if name != "ffn":
+                self.hook_attention(f"{path}.{name}", getattr(layer, name))
+            previous = name
+        if pre_norm:
+            self.hook_output(layer, f"{path}.ffn.residual")
+        self.hook_output(layer.fc1, f"{path}.ffn.inner")
+        self.hook_output(layer.activation_fn, f"{path}.ffn.activation")
+        self.hook_output(layer.fc2, f"{path}.ffn.output")
+
+    def hook_residual(self, path: str, norm: nn.LayerNorm) -> None:
+        """Pass the sum of a residual connection, which is the input of a layer norm."""
+
+        def hook(_module: nn.Module, args: tuple, _kwargs: dict[str, Any]) -> None:
+            (states,) = args
+            copied = states.clone()
+            new = self.pass_value(path, copied)
+            if new is not copied:
+                states.copy_(new)  # in place, since pre-norm uses the sum again in the next residual connection
+
+        self.paths.append(path)
+        self.add_forward_pre_hook(norm, hook)
+
+    def hook_norm(self, path: str, norm: nn.LayerNorm) -> None:
+        """Pass mean, variance and output of a layer norm."""
+
+        def hook(inputs: Any, outputs: Tensor) -> Tensor:
+            (states,) = inputs
+            states = states.to(torch.promote_types(states.dtype, torch.float32))
+            computed = states.mean(-1), states.var(-1, correction=0)
+            mean = self.pass_value(f"{path}.mean", computed[0])
+            variance = self.pass_value(f"{path}.variance", computed[1])
+            if mean is not computed[0] or variance is not computed[1]:
+                deviation = (states - mean[..., None]) / (variance[..., None] + norm.eps).sqrt()
+                outputs = (deviation * norm.weight + norm.bias).to(outputs.dtype)
+            return self.pass_value(f"{path}.layer_norm", outputs)
+
+        self.add_paths(path, "mean", "variance", "layer_norm")
+        self.add_forward_hook(norm, hook)
+
+    def hook_attention(self, path: str, attention: Any) -> None:
+        """Pass the values of each head, and the concatenation and projection of all heads (paper 3.2.2)."""
+        for head in range(attention.config.num_heads):
+            self.add_paths(f"{path}.head.{head}", *HEAD_VALUES)
+        self.add_paths(path, "concatenated", "output")
+        hooks = AttentionHooks(path, self.pass_value)
+        AttentionHooks.active[attention] = hooks
+        self.on_exit.callback(AttentionHooks.active.pop, attention)
+        self.add_forward_pre_hook(attention, hooks.save_query_shape)
+        self.add_forward_pre_hook(
+            attention.out_proj, lambda _, args, kwargs: ((hooks.pass_states("concatenated", args[0]),), kwargs)
+        )
+        self.add_forward_hook(attention.out_proj, lambda _, outputs: hooks.pass_states("output", outputs))
+
+    def pass_output_layer(self, _: Any, logits: Tensor) -> Tensor:
+        """Pass logits, probabilities and the most probable token (paper 3.4).
+
+        New probabilities change the logits to their logarithms, and a new token makes it the only possible one.
+        """
+        logits = self.pass_value("logits", logits)
+        computed = logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+        probabilities = self.pass_value("probabilities", computed)
+        if probabilities is not computed:
+            logits = probabilities.clamp(min=torch.finfo(probabilities.dtype).tiny).log().to(logits.dtype)
+        most_probable = probabilities.argmax(-1)
+        choice = self.pass_value("choice", most_probable)
+        if choice is not most_probable:
+            if not 0 <= choice.min() <= choice.max() < logits.shape[-1]:
+                raise ValueError(f"the value of 'choice' must be ids below {logits.shape[-1]}, got {choice.tolist()}.")
+            lowest = torch.full_like(logits, torch.finfo(logits.dtype).min)
+            logits = lowest.scatter(-1, choice[..., None], 0.0)
+        return logits

@@ -1,0 +1,175 @@
+"""Batches of texts from concurrent requests, which one thread translates."""
+
+import asyncio
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from time import monotonic
+
+from ...inputs_random_transformer import TextError
+
+logger = logging.getLogger(__name__)
+
+Translate = Callable[[Sequence[str]], list[str]]
+
+# Characters of the texts that are translated together. More would let new requests wait longer, for few percent more
+# throughput.
+BATCH_CHARACTERS = 8192
+
+
+class QueueFullError(Exception):
+    """Too many texts are waiting.
+
+    Args:
+        seconds: the time after which they will probably have been translated.
+    """
+
+    def __init__(self, seconds: int):
+        super().__init__(seconds)
+        self.seconds = seconds
+
+
+@dataclass(eq=False)
+class Job:
+    """The texts of a request.
+
+    Attributes:
+        translate: the function that translates them; texts with equal functions can share a batch.
+        texts: the texts.
+        done: the future of the translations.
+        results: the translations so far, or errors.
+        started: the number of texts that are in a batch or translated.
+    """
+
+    translate: Translate
+    texts: Sequence[str]
+    done: "asyncio.Future[list[str]]"
+    results: list[str | Exception] = field(default_factory=list)
+    started: int = 0
+
+    @property
+    def waiting(self) -> int:
+        """The number of texts that are in no batch yet."""
+        return len(self.texts) - self.started
+
+
+class Batcher:
+    """Translates the texts of concurrent requests in common batches.
+
+    A long request gets one batch, and then waits behind the others for its next one. A text that cannot be translated
+    does not affect other requests. A request that is cancelled leaves the queue.
+
+    Args:
+        max_waiting: limit on the texts that wait. A request that finds an empty queue is always accepted.
+        observe: called with the number of texts of each batch.
+    """
+
+    def __init__(self, max_waiting: int, observe: Callable[[int], None] = lambda _: None):
+        self.max_waiting, self.observe = max_waiting, observe
+        self.jobs: deque[Job] = deque()
+        self.filled = asyncio.Event()
+        self.seconds_per_text = 0.0  # of the last batch
+
+    @property
+    def waiting(self) -> int:
+        """The number of texts that are in no batch yet."""
+        return sum(job.waiting for job in self.jobs)
+
+    def submit(self, translate: Translate, texts: Sequence[str]) -> "asyncio.Future[list[str]]":
+        """The future of the translations of a request's texts.
+
+        Its exception is the `TextError` that `translate` raises for one of them, or a `RuntimeError`.
+
+        Args:
+            translate: called with texts of one or more requests, in a thread of its own; returns the translations.
+            texts: the texts.
+
+        Raises:
+            QueueFullError: too many texts are waiting.
+        """
+        done = asyncio.get_running_loop().create_future()
+        if not texts:
+            done.set_result([])
+            return done
+        waiting = self.waiting
+        if waiting and waiting + len(texts) > self.max_waiting:
+            raise QueueFullError(max(1, math.ceil(waiting * self.seconds_per_text)))
+        job = Job(translate, texts, done)
+        self.jobs.append(job)
+        self.filled.set()
+        done.add_done_callback(lambda _: self.jobs.remove(job) if job in self.jobs else None)  # if it is cancelled
+        return done
+
+    async def run(self) -> None:
+        """Translate what waits, until this task is cancelled."""
+        self.filled = asyncio.Event()  # of this event loop: an application can be started again
+        self.filled.set()
+        with ThreadPoolExecutor(1, "translate") as thread:
+            while True:
+                await self.filled.wait()
+                if not self.jobs:
+                    self.filled.clear()
+                    continue
+                await self.run_batch(thread)
+
+    async def run_batch(self, thread: ThreadPoolExecutor) -> None:
+        """Translate one batch, and answer the requests that it completes."""
+        translate, parts = self.jobs[0].translate, self.take()
+        texts = [text for _, part in parts for text in part]
+        start = monotonic()
+        call = partial(translate_each, translate, texts)
+        results = iter(await asyncio.get_running_loop().run_in_executor(thread, call))
+        self.seconds_per_text = (monotonic() - start) / len(texts)
+        self.observe(len(texts))
+        for job, part in parts:
+            job.results += [next(results) for _ in part]
+            self.answer(job)
+
+    def answer(self, job: Job) -> None:
+        """Complete a request that has all its translations or an error; a cancelled one has been completed."""
+        errors = [result for result in job.results if isinstance(result, Exception)]
+        if job.done.done() or not (errors or len(job.results) == len(job.texts)):
+            return
+        if not errors:
+            job.done.set_result(job.results)  # type: ignore[arg-type]
+            return
+        job.done.set_exception(errors[0])
+        if job in self.jobs:
+            self.jobs.remove(job)
+
+    def take(self) -> list[tuple[Job, Sequence[str]]]:
+        """Remove the texts of the next batch from the queue: those with the function of the first request."""
+        translate, size = self.jobs[0].translate, 0
+        parts = []
+        for job in [job for job in self.jobs if job.translate == translate]:
+            first = job.started
+            while job.waiting and size < BATCH_CHARACTERS:
+                size += len(job.texts[job.started])
+                job.started += 1
+            if job.started == first:
+                break
+            self.jobs.remove(job)
+            if job.waiting:
+                self.jobs.append(job)
+            parts.append((job, job.texts[first : job.started]))
+        return parts
+
+
+def translate_each(translate: Translate, texts: Sequence[str]) -> list[str | Exception]:
+    """The translations of texts. If some cannot be translated, the error takes the place of the translation.
+
+    Others than a `TextError` are logged, and replaced by one without details.
+    """
+    try:
+        return [*translate(texts)]
+    except Exception as error:
+        if len(texts) > 1:
+            return [result for text in texts for result in translate_each(translate, [text])]
+        if isinstance(error, TextError):
+            return [error]
+        logger.exception("A text was not translated.")
+        return [RuntimeError("The text was not translated.")]

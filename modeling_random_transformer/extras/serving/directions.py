@@ -1,0 +1,92 @@
+"""The pairs of languages that a server translates between, and the model for each."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import permutations
+from typing import Any
+
+from ...inference.loading import load_models
+from ...inference.translation import translate
+from ...inputs_random_transformer import LanguageTags, drop_none, tokenizer_languages
+from ...tokenization_random_transformer import LANGUAGE_CODE
+from ..documents.html_translation import translate_html
+
+# Codes of a model that does not know its languages.
+UNKNOWN = ("source", "target")
+MODEL = re.compile(rf"({LANGUAGE_CODE.pattern}):({LANGUAGE_CODE.pattern})=(.+)", re.DOTALL)
+
+
+@dataclass(frozen=True, eq=False)
+class Direction:
+    """A model that translates from one language to another.
+
+    Attributes:
+        source: code of the source language.
+        target: code of the target language.
+        model: any model of `AutoModelForSeq2SeqLM`.
+        tokenizer: its tokenizer.
+        options: arguments of `translate` for all texts.
+    """
+
+    source: str
+    target: str
+    model: Any
+    tokenizer: Any
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def translate(self, texts: Sequence[str], **options: Any) -> list[str]:
+        """Translate texts, with more arguments of `translate`."""
+        return translate(texts, self.model, self.tokenizer, progress=False, **self.options, **options)
+
+    def translate_html(self, documents: Sequence[str]) -> list[str]:
+        """Translate HTML documents or fragments."""
+        options = {"src_lang": self.source, **self.options}  # for its abbreviations: HTML is split into sentences
+        return translate_html(documents, self.model, self.tokenizer, progress=False, **options)
+
+
+def load_directions(
+    models: Iterable[str],
+    dtype: str = "auto",
+    device: str = "cpu",
+    options: dict[str, Any] | None = None,
+    **engine_options: Any,
+) -> list[Direction]:
+    """Load models and find their languages.
+
+    Args:
+        models: folders of saved models. `en:de=FOLDER` names the languages of a model; for a model with language tags,
+            it selects one of its directions. Without names, they are those of the tokenizer, otherwise `source` and
+            `target`.
+        dtype: see `load_translator`.
+        device: the device.
+        options: arguments of `translate`.
+        **engine_options: see `load_models`.
+
+    Raises:
+        ValueError: a folder cannot be loaded, a code is not one of the model, or two models have the same direction.
+    """
+    found: dict[tuple[str, str], Direction] = {}
+    for given in models:
+        source, target, folder = match.groups() if (match := MODEL.fullmatch(given)) else (None, None, given)
+        model, tokenizer = load_models([folder], dtype, device, "--model", **engine_options)
+        tagged = bool(tokenizer_languages(tokenizer))
+        for pair in [(source, target)] if source and target else language_pairs(tokenizer):
+            if pair in found:
+                raise ValueError(f"--model must have one model per direction, got two for {':'.join(pair)}.")
+            languages: dict[str, str] = {}
+            if tagged:
+                languages = {"src_lang": pair[0], "tgt_lang": pair[1]}
+                LanguageTags.of(tokenizer, **languages)
+            elif options and options.get("split_sentences"):
+                languages = {"src_lang": pair[0]}  # for its abbreviations
+            found[pair] = Direction(*pair, model, tokenizer, (options or {}) | languages)
+    return list(found.values())
+
+
+def language_pairs(tokenizer: Any) -> list[tuple[str, str]]:
+    """The directions of a model by its tokenizer: all pairs of language tags, or the languages of a Marian model."""
+    if languages := tokenizer_languages(tokenizer):
+        return list(permutations(languages, 2))
+    named = drop_none(source=getattr(tokenizer, "source_lang", None), target=getattr(tokenizer, "target_lang", None))
+    return [tuple(named.values())] if len(named) == 2 else [UNKNOWN]

@@ -1,0 +1,205 @@
+"""Back-translation (Sennrich et al. 2016): synthetic sources for monolingual text of the target language.
+
+The stages: select lines → translate them with a reverse model (resumable) → add noise and the tag → write the files.
+The files of the first two stages and their record are in the folder `<output_source>.work`, which exists until the
+outputs are complete.
+"""
+
+import os
+import random
+import re
+from dataclasses import dataclass, field, fields
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..base.atomic_files import remove_if_empty, remove_written
+from ..base.compressed_files import check_output, check_readable, is_stream, write_binary
+from ..base.distributed import call_on_main_process, exclusive
+from ..base.text import encode_lines
+from ..data.readers import TEXT_KEY, read_texts
+from ..data.sources import ParallelText, pairs_of
+from ..data.validation import ValidationReport
+from ..inputs_random_transformer import check_choice, check_positive
+from .stage import RECORD, translate_lines
+
+# Files of the working folder beside the record of the job: its lock, the lines to translate, and their translations.
+LOCK, SELECTED, TRANSLATED = "job.lock", "target.txt", "source.txt"
+# The options of `generate()` of each method (Edunov et al. 2018). top_k=0: the complete vocabulary.
+METHODS: dict[str, dict[str, Any]] = {
+    "beam": {"num_beams": 4},
+    "sampling": {"num_beams": 1, "do_sample": True, "top_k": 0, "temperature": 1.0},
+    "noised_beam": {"num_beams": 4},
+}
+# Noise: words are deleted, replaced by a filler and reordered (Lample et al. 2018), as often as in Edunov et al. 2018.
+DELETION, REPLACEMENT, DISTANCE = 0.1, 0.1, 3
+FILLER = "<blank>"  # one token, if it is declared with --special_tokens
+
+
+@dataclass(frozen=True)
+class BackTranslationOptions:
+    """What is translated, and how synthetic sources differ from translations.
+
+    Args:
+        text_key: column of the text in a file with columns: a name, or a number from 1; see `read_texts`.
+        method: `"beam"`; `"sampling"` from the complete distribution; or `"noised_beam"`, which deletes and replaces
+            words of the beam's translation with probability 0.1 each, and moves words by up to 3 positions (Edunov et
+            al. 2018).
+        tag: begins each synthetic source, separated by a space (Caswell et al. 2019); `None` for no tag. The tokenizer
+            of the model that is trained on the corpus should have it as a special token.
+        seed: random seed of sampling and noise.
+        max_tokens: skip lines with more tokens; by default, the limit of the tokenizer and the model.
+
+    Raises:
+        ValueError: an option is invalid; the message names it.
+    """
+
+    text_key: str = TEXT_KEY
+    method: str = "beam"
+    tag: str | None = "<bt>"
+    seed: int = field(default=0, metadata={"type": int})
+    max_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        check_choice(METHODS, method=self.method)
+        if self.tag is not None and self.tag.split() != [self.tag]:
+            raise ValueError(f"tag must be None or text without whitespace, got {self.tag!r}.")
+        check_positive(or_none=True, max_tokens=self.max_tokens)
+
+    @classmethod
+    def split(cls, options: dict[str, Any]) -> "tuple[BackTranslationOptions, dict[str, Any]]":
+        """The options of a call of `back_translate`: those of this class, and those of `translate`."""
+        names = [each.name for each in fields(cls) if each.name in options]
+        settings = cls(**{name: options[name] for name in names})
+        search = {name: options[name] for name in options.keys() - {*names}}
+        if "temperature" in search and not (settings.method == "sampling" and search["temperature"] > 0):
+            found = f"{search['temperature']} with method {settings.method!r}"
+            raise ValueError(f"temperature must be positive and given with method 'sampling', got {found}.")
+        seed = {"seed": settings.seed} if settings.method == "sampling" else {}
+        return settings, {**METHODS[settings.method], **search, **seed}
+
+
+@dataclass
+class BackTranslationReport:
+    """The result of `back_translate`.
+
+    Attributes:
+        selection: the lines of the monolingual text, and those that are skipped.
+        pairs: pairs of the synthetic corpus. Lines with an empty translation are skipped too.
+    """
+
+    selection: ValidationReport
+    pairs: int
+
+    def __str__(self) -> str:
+        empty = self.selection.valid - self.pairs
+        return f"{self.pairs:,} synthetic pairs. {self.selection}; {empty:,} with an empty translation."
+
+
+def back_translate(
+    input_file: str | PathLike,
+    output_source: str | PathLike,
+    output_target: str | PathLike,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    restart: bool = False,
+    chunk_size: int = 1000,
+    progress: bool | None = None,
+    **options: Any,
+) -> BackTranslationReport:
+    """Make a synthetic parallel corpus from monolingual text of the target language and a target-to-source model.
+
+    Line n of `output_source` is a translation of line n of `output_target`, which contains the lines of the input in
+    their order, without those that are blank, too long for the model or have an empty translation. Both files are
+    written when they are complete.
+
+    The same call resumes after an interruption, and `accelerate launch` distributes the translation over processes: see
+    `translate_file`, as for `restart`, `chunk_size` and `progress`. Tag and noise may then differ.
+
+    Args:
+        input_file: monolingual UTF-8 text of the target language, see `read_texts`; a call that resumes reads standard
+            input again.
+        output_source: the file of synthetic sources, to write or to replace.
+        output_target: the file of their targets, to write or to replace.
+        model: a model that translates the target language to the source language.
+        tokenizer: its tokenizer.
+        restart: discard the files of an interrupted call with the same outputs.
+        chunk_size: lines that are sorted by length together.
+        progress: show progress bars on stderr; `None` shows them after a delay.
+        **options: the fields of `BackTranslationOptions`, and the options of `translate`, such as `num_beams`,
+            `temperature`, `max_batch_tokens`, `src_lang` and `tgt_lang`.
+
+    Raises:
+        ValueError: an argument is invalid, a line is not UTF-8, no line can be translated, another call with the same
+            `output_source` is in progress, or the files of an earlier call belong to a different job.
+        OSError: a file cannot be read or written.
+    """
+    settings, options = BackTranslationOptions.split(options)
+    for name, path in (("output_source", output_source), ("output_target", output_target)):
+        if is_stream(path):
+            raise ValueError(f"{name} must be a file, got {os.fspath(path)!r}.")
+    monolingual, source, target = Path(input_file), *(Path(os.path.realpath(x)) for x in (output_source, output_target))
+    folder = source.with_name(f"{source.name}.work")
+    job: dict[str, Any] = {"restart": restart, "chunk_size": chunk_size, "progress": progress}
+    job |= {"name": "input_file", "max_tokens": settings.max_tokens}
+    call_on_main_process(lambda: check_files(monolingual, source, target, folder))
+    with exclusive(folder / LOCK, f"output_source must not be in use, got {str(source)!r} of another call."):
+        lines, files = read_texts(monolingual, settings.text_key), (folder / SELECTED, folder / TRANSLATED)
+        selection = translate_lines(lines, *files, model, tokenizer, options, **job)
+        count = call_on_main_process(lambda: write_outputs(folder, source, target, settings))
+    return BackTranslationReport(selection, count)
+
+
+def check_files(monolingual: Path, source: Path, target: Path, folder: Path) -> None:
+    """Check the paths of the input, of both outputs and of the working folder.
+
+    Raises:
+        ValueError: the input is not a file, an output cannot be written, two of them are the same file, or the working
+            folder is not that of an earlier call.
+    """
+    check_readable("input_file", monolingual)
+    check_output("output_source", source)
+    check_output("output_target", target)
+    if len(files := {monolingual.resolve(), source, target}) < 3:
+        raise ValueError(f"input_file, output_source and output_target must be different files, got {len(files)}.")
+    if folder.exists() and not (folder / LOCK).exists() and any(folder.iterdir()):
+        raise ValueError(f"{folder} must be new or the folder of an earlier call, got other files.")
+
+
+def write_outputs(folder: Path, source: Path, target: Path, settings: BackTranslationOptions) -> int:
+    """Write both outputs, remove the files of the working folder and return the number of pairs."""
+    translated = [ParallelText(folder / SELECTED, folder / TRANSLATED)]  # pairs without a translation are invalid
+    count = sum(1 for _ in pairs_of(translated))
+    # The temporary files are in this folder, with which those of a killed process are removed.
+    temporary_folder = folder if target.parent == source.parent else None
+    write_binary(target, encode_lines(text for text, _ in pairs_of(translated)), temporary_folder)
+    prefix, is_noised = "" if settings.tag is None else f"{settings.tag} ", settings.method == "noised_beam"
+    synthetic = (
+        prefix + (add_noise(text, f"{settings.seed} {number}") if is_noised else text)
+        for number, (_, text) in enumerate(pairs_of(translated), start=1)
+    )
+    write_binary(source, encode_lines(synthetic), folder)
+    remove_written(folder, *map(re.escape, (SELECTED, TRANSLATED, source.name, target.name, RECORD, LOCK)))
+    remove_if_empty(folder)
+    return count
+
+
+def add_noise(text: str, seed: int | str) -> str:
+    """Delete, replace and reorder words of a text; the same seed and text give the same result.
+
+    Words are separated by whitespace, which becomes one space. At least one word is kept. A word is deleted with
+    probability 0.1, a remaining one is replaced by `<blank>` with probability 0.1, and words move by up to 3 positions.
+    """
+    draw = random.Random(str(seed))
+    words = text.split()
+    if not words:
+        return ""
+    kept = [word for word in words if draw.random() >= DELETION] or [draw.choice(words)]
+    replaced = [FILLER if draw.random() < REPLACEMENT else word for word in kept]
+    # Sorting by these positions moves no word by more than `DISTANCE`. Equal positions keep their order.
+    positions = [index + draw.random() * (DISTANCE + 1) for index in range(len(replaced))]
+    order = sorted(range(len(replaced)), key=positions.__getitem__)
+    return " ".join(replaced[index] for index in order)

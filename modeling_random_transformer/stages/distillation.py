@@ -1,0 +1,258 @@
+"""Sequence-level knowledge distillation (Kim & Rush 2016): a student is trained on the translations of a teacher.
+
+The stages: the teacher translates → the training set is selected → the student is trained → it is exported to int8 →
+teacher and student are compared. `distillation/job.json` in the output folder records them, and the same call resumes.
+"""
+
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from ..base import file_digest
+from ..base.atomic_files import new_folder
+from ..base.distributed import call_on_main_process
+from ..base.text import markdown_table
+from ..data.sources import Corpus, pairs_of
+from ..data.validation import validate
+from ..extras.export.compare import folder_size, time_interleaved
+from ..inference import translate
+from ..inference.evaluation import score
+from ..inference.loading import load_models, load_translator, silence_transformers
+from ..inputs_random_transformer import LanguageTags
+from ..training.arguments import DataArguments, ModelArguments
+from ..training.checkpoints import WEIGHTS
+from ..training.manifest import MANIFEST, RunResult, fingerprint
+from ..training.model_card import CARD, set_section
+from ..training.model_init import check_arguments
+from ..training.preparation import check_languages
+from ..training.recipe import TranslationTrainingArguments
+from ..training.run import train_translation
+from .stage import RECORD, run_stage
+from .training_set import DistillationArguments, SyntheticReport, TrainingSet
+
+WORK, INT8 = "distillation", "int8"
+SECTION = "## Distillation\n"
+ROUNDS, LONG = 3, 60  # measurements of the speed; only one if the translations of all models take this many seconds
+HEADER = ("model", "dtype", "BLEU", "chrF++", "sentences/s", "MB")
+
+Model = tuple[str, str, Sequence[Path]]  # name, dtype and folders of a model or an ensemble
+
+
+@dataclass
+class Row:
+    """The result of a model in one dtype.
+
+    Attributes:
+        model: `"teacher"` or `"student"`.
+        dtype: dtype of the weights.
+        bleu: BLEU, 0 to 100.
+        chrf: chrF++, 0 to 100.
+        sentences_per_second: throughput on the test set.
+        megabytes: size of the saved weights (10⁶ bytes).
+        signature: sacrebleu's signature of BLEU.
+    """
+
+    model: str
+    dtype: str
+    bleu: float
+    chrf: float
+    sentences_per_second: float
+    megabytes: float
+    signature: str
+
+    def cells(self) -> tuple[str, ...]:
+        """The columns of a table."""
+        numbers = f"{self.bleu:.2f}", f"{self.chrf:.2f}", f"{self.sentences_per_second:.1f}", f"{self.megabytes:.1f}"
+        return self.model, self.dtype, *numbers
+
+
+def compare(
+    models: Sequence[Model],
+    pairs: Sequence[tuple[str, str]],
+    languages: LanguageTags,
+    device: torch.device,
+    options: dict[str, Any],
+) -> list[Row]:
+    """Translate a test set with saved models or ensembles, in turns, because the load of the machine may change.
+
+    As in the evaluation of the training, sentences of any length are translated; learned positions truncate them.
+
+    Args:
+        models: name, dtype and folders of each.
+        pairs: the test set.
+        languages: its languages, for models with language tags.
+        device: where the models run.
+        options: the options of `translate`.
+    """
+    sources, references = map(list, zip(*pairs, strict=True))
+    options, calls = {**options, "max_source_tokens": sys.maxsize}, []
+    for name, dtype, folders in models:
+        model, tokenizer = load_models(folders, dtype, device, argument=name)
+        calls.append(partial(translate, sources, model, tokenizer, **options | languages.options(tokenizer)))
+    start = time.perf_counter()
+    translations = [call() for call in calls]
+    times = time_interleaved(calls, ROUNDS if time.perf_counter() - start < LONG else 1)
+    rows = []
+    for (name, dtype, folders), texts, seconds in zip(models, translations, times, strict=True):
+        scores, speed = score(texts, references), len(sources) / statistics.median(seconds)
+        bleu, size = scores["bleu"], sum(folder_size(folder, "*.safetensors") for folder in folders)
+        rows.append(Row(name, dtype, bleu["score"], scores["chrf"]["score"], speed, size, bleu["signature"]))
+    return rows
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The rows as a Markdown table."""
+    return markdown_table(HEADER, [row.cells() for row in rows])
+
+
+@dataclass
+class StudentDataArguments(DataArguments):
+    """The validation and test sets of the student, and optionally original pairs that are added to the training set."""
+
+    requires_train: ClassVar[bool] = False
+
+    def with_training_set(self, source: Path, target: Path, languages: LanguageTags) -> DataArguments:
+        """The same sets, with two aligned files as the training set."""
+        train = {"source_file": [str(source)], "target_file": [str(target)], "train_file": None}
+        codes = {"source_lang": languages.codes[:1] or None, "target_lang": languages.codes[1:] or None}
+        return DataArguments(**self.with_sets(**train, **codes))
+
+
+@dataclass
+class DistillationResult:
+    """The result of a distillation.
+
+    Attributes:
+        run: the training of the student; `run.folder` contains the student, and its folder `int8` the int8 export.
+        corpus: counts of the training set.
+        rows: teacher and student in each dtype.
+    """
+
+    run: RunResult
+    corpus: SyntheticReport
+    rows: list[Row]
+
+
+def distill(
+    arguments: DistillationArguments,
+    data: StudentDataArguments,
+    model: ModelArguments,
+    args: TranslationTrainingArguments,
+) -> DistillationResult:
+    """Train a student on the translations of a teacher, and compare both; or resume an earlier call.
+
+    `args.output_dir` then contains the student as `train_translation` saves it, its int8 version in `int8`, the
+    student's training set in `distillation`, and the comparison in the model card and in `distillation/job.json`.
+
+    Args:
+        arguments: the teacher, the texts to translate and the selection of the translations.
+        data: the test set or the validation set, on which both are compared, or both sets, and optionally original
+            pairs to add to the training set.
+        model: the architecture of the student. It has the teacher's tokenizer, unless `tokenizer`, `vocab_size` or
+            `model_name_or_path` is given.
+        args: the training arguments of the student.
+
+    Raises:
+        ValueError: an argument, a text or a corpus is invalid, or the folder contains a different run.
+        FloatingPointError: the loss of the student is not finite.
+        OSError: a file cannot be read or written.
+    """
+    folder, teacher = Path(args.output_dir), [Path(name) for name in arguments.teacher]
+    if model.tokenizer is None and model.vocab_size is None and model.model_name_or_path is None:
+        model = replace(model, tokenizer=str(teacher[0]))
+    test = check(folder, arguments, data, model, args)
+    training_set = TrainingSet(folder / WORK, arguments, data.corpora("train"), (folder / MANIFEST).is_file())
+    translator, tokenizer = load_models(teacher, arguments.teacher_dtype, args.device, argument="teacher")
+    report = training_set.make(translator, tokenizer, data.max_source_length, test.languages)
+    del translator
+    run = train_translation(data.with_training_set(*training_set.files, test.languages), model, args)
+    record, weights = folder / WORK / RECORD, digests([folder])
+    work, files = (lambda: export_int8(folder)), [folder / INT8 / name for name in ("config.json", WEIGHTS)]
+    run_stage(record, "int8", {"weights": weights}, work, files, may_change=True)
+    inputs = {"weights": [*digests(teacher), *weights], "test set": fingerprint([test]), **args.generation_kwargs}
+    student: list[Model] = [("student", "float32", [folder]), ("student", "int8", [folder / INT8])]
+    models = [("teacher", "float32", teacher), *student]
+
+    def compare_models() -> dict[str, Any]:
+        rows = compare(models, [*pairs_of([test])], test.languages, args.device, args.generation_kwargs)
+        return {"rows": [asdict(row) for row in rows]}
+
+    facts = run_stage(record, "comparison", inputs, compare_models, may_change=True)
+    rows = [Row(**row) for row in facts["rows"]]
+    call_on_main_process(lambda: add_to_card(folder / CARD, arguments, report, rows))
+    return DistillationResult(run, report, rows)
+
+
+def check(
+    folder: Path,
+    arguments: DistillationArguments,
+    data: StudentDataArguments,
+    model: ModelArguments,
+    args: TranslationTrainingArguments,
+) -> Corpus:
+    """Check the arguments before the teacher translates, and return the set of the comparison.
+
+    Raises:
+        ValueError: an argument or a corpus is invalid.
+    """
+    unset = {"lora_rank": model.lora_rank, "train_weights": data.train_weights}
+    for argument, value in {**unset, "train_temperature": data.train_temperature}.items():
+        if value is not None:
+            raise ValueError(f"{argument} must be unset in a distillation, got {value}.")
+    for name in arguments.teacher:
+        if not (Path(name) / "config.json").is_file():
+            raise ValueError(f"teacher must be folders with a saved model and its tokenizer, got {name!r}.")
+    corpora = {split: data.corpora(split) for split in ("train", "validation", "test")}
+    if len(compared := corpora["test"] or corpora["validation"]) != 1:
+        count = len(corpora["test"])
+        raise ValueError(f"test_source_file and test_target_file, or test_file, must be one test set, got {count}.")
+    [test] = compared
+    if {corpus.languages for corpus in corpora["train"]} - {test.languages}:
+        found = f"{data.source_lang} and {data.target_lang}"
+        raise ValueError(f"source_lang and target_lang must be those of the test set in a distillation, got {found}.")
+    if arguments.interpolate and not corpora["train"]:
+        raise ValueError("source_file and target_file, or train_file, must be given with interpolate, got no pairs.")
+    if any((folder / name).is_file() for name in (MANIFEST, "config.json")) and not (folder / WORK).is_dir():
+        raise ValueError(f"output_dir must be new or contain an earlier distillation, got {folder} with another model.")
+    if arguments.restart and (folder / MANIFEST).is_file():
+        advice = "use another output_dir"
+        raise ValueError(f"restart must be False after the training of the student has begun, got True: {advice}.")
+    check_arguments(data, model, args)
+    check_languages(corpora, model)
+    for corpus in chain.from_iterable(corpora.values()):
+        corpus.require_files()
+        validate(corpus, data.on_invalid)
+    return test
+
+
+def export_int8(folder: Path) -> None:
+    """Save the student in int8, in a folder that replaces that of an earlier call."""
+    shutil.rmtree(folder / INT8, ignore_errors=True)
+    quantized, tokenizer = load_translator(folder, "int8")
+    with new_folder(folder / INT8) as temporary, silence_transformers():
+        quantized.save_pretrained(temporary)
+        tokenizer.save_pretrained(temporary)
+
+
+def digests(folders: Sequence[Path]) -> list[str]:
+    """The digests of the weights of saved models."""
+    return [file_digest(path) for folder in folders for path in sorted(folder.glob("*.safetensors"))]
+
+
+def add_to_card(path: Path, arguments: DistillationArguments, report: SyntheticReport, rows: Sequence[Row]) -> None:
+    """Add the section about the distillation to the student's model card, or replace it."""
+    teacher = ", ".join(f"`{Path(name).name}`" for name in arguments.teacher)
+    method = "interpolation" if arguments.interpolate else "knowledge distillation"
+    source = f"Trained on translations of {teacher} ({arguments.teacher_num_beams} beams)"
+    reference = "On the test or validation set, with the beams of the evaluation. The student in int8 is in `int8`."
+    first = f"{source}: sequence-level {method} (Kim & Rush 2016)."
+    set_section(path, SECTION, "\n\n".join([first, f"{report}.", table(rows), reference]))

@@ -1,0 +1,229 @@
+"""The training set of a student: the teacher's translations of texts, and optionally original pairs.
+
+The stages: select the texts → translate them (resumable) → with `interpolate`, choose the translations nearest to
+references → drop the translations with the lowest scores → add the original pairs. Their files are kept, so that a
+finished stage is not repeated.
+
+Sequence-level interpolation (Kim & Rush 2016, section 3.3) takes the translation that is most similar to the reference,
+of those that beam search finds. The similarity is chrF (Popović 2015); the paper has a smoothed sentence-level BLEU.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from itertools import chain, groupby
+from pathlib import Path
+from typing import Any
+
+from sacrebleu.metrics import CHRF
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.hf_argparser import HfArg
+
+from ..base import DTYPES, file_digest
+from ..base.atomic_files import write_atomically
+from ..base.compressed_files import check_readable
+from ..base.text import encode_lines, one_line
+from ..data.readers import TEXT_KEY, read_texts
+from ..data.sources import NO_LANGUAGES, Corpus, ParallelText, pairs_of
+from ..inference import score_file
+from ..inputs_random_transformer import LanguageTags, check_choice, check_positive
+from ..training.manifest import fingerprint
+from .stage import RECORD, run_stage, translate_lines, write_pairs
+
+
+@dataclass
+class DistillationArguments:
+    """The teacher, the texts that it translates, and the selection of its translations.
+
+    With `interpolate`, a text has the nearest by chrF of the `teacher_num_beams` best translations. The references are
+    the targets of the original pairs (`source_file` or `train_file`) with this source; a text without references has
+    its best translation. `restart` concerns an interrupted run with the same `output_dir`.
+    """
+
+    teacher: list[str] = HfArg(default_factory=list, help="Saved teacher with its tokenizer; several are an ensemble.")
+    source_text: list[str] = HfArg(default_factory=list, help="Files of the texts that the teacher translates, or -.")
+    text_key: str = HfArg(default=TEXT_KEY, help="Column of the text in files with columns: a name, or a number.")
+    teacher_dtype: str = HfArg(default="float32", help="Dtype of the teacher: float32, bfloat16 or int8.")
+    teacher_num_beams: int = HfArg(default=4, help="Beam size of the teacher.")
+    teacher_max_tokens_per_batch: int = HfArg(default=4096, help="Texts × beams × tokens of the longest text.")
+    interpolate: bool = HfArg(default=False, help="Of the best translations, use the one nearest to a reference.")
+    drop_worst: float = HfArg(default=0.0, help="Share of the translations to drop, of the lowest scores per token.")
+    restart: bool = HfArg(default=False, help="Discard the translations, before the student is trained.")
+
+    def __post_init__(self) -> None:
+        for name, kind in (("teacher", "folder"), ("source_text", "file")):
+            if not getattr(self, name):
+                raise ValueError(f"{name} must name at least one {kind}, got none.")
+        for path in self.source_text:
+            check_readable("source_text", path)
+        check_choice(DTYPES, teacher_dtype=self.teacher_dtype)
+        check_positive(teacher_num_beams=self.teacher_num_beams)
+        check_positive(teacher_max_tokens_per_batch=self.teacher_max_tokens_per_batch)
+        if self.interpolate and self.teacher_num_beams < 2:
+            raise ValueError(f"teacher_num_beams must be at least 2 with interpolate, got {self.teacher_num_beams}.")
+        if not 0 <= self.drop_worst < 1:
+            raise ValueError(f"drop_worst must be at least 0 and below 1, got {self.drop_worst}.")
+
+
+@dataclass
+class SyntheticReport:
+    """Counts of the pairs of a student's training set.
+
+    Attributes:
+        selected: texts that the teacher translated.
+        skipped: texts that are blank or too long.
+        empty: texts with an empty translation, which are dropped.
+        dropped: translations dropped for their scores.
+        original: original pairs.
+        interpolated: texts whose translation was chosen by a reference.
+    """
+
+    selected: int
+    skipped: int
+    empty: int
+    dropped: int
+    original: int
+    interpolated: int = 0
+
+    @property
+    def synthetic(self) -> int:
+        """The number of synthetic pairs."""
+        return self.selected - self.empty - self.dropped
+
+    def __str__(self) -> str:
+        share = self.synthetic / (self.synthetic + self.original)
+        return (
+            f"{self.synthetic:,} synthetic and {self.original:,} original pairs ({share:.0%} synthetic);"
+            f" skipped {self.skipped:,} blank or too long texts and {self.empty:,} with an empty translation,"
+            f" dropped {self.dropped:,} with the lowest scores;"
+            f" chose the translations of {self.interpolated:,} of {self.selected:,} texts by references"
+        )
+
+
+class TrainingSet:
+    """The files of a student's training set, and the stages that make them.
+
+    Args:
+        folder: their folder.
+        arguments: the texts and the options.
+        original: the original pairs; invalid lines are skipped.
+        is_in_use: the training of the student has begun, so that the training set must not change.
+    """
+
+    def __init__(self, folder: Path, arguments: DistillationArguments, original: Sequence[Corpus], is_in_use: bool):
+        self.folder, self.arguments, self.original = folder, arguments, original
+        # A stage is repeated with changed inputs, unless the student has been trained on its files.
+        self.stage = partial(run_stage, folder / RECORD, may_change=not is_in_use)
+        self.selected = folder / "selected.source"  # the texts to translate
+        self.candidates = folder / ("candidates.jsonl" if arguments.interpolate else "selected.target")
+        self.translated = folder / ("interpolated.target" if arguments.interpolate else "selected.target")
+        self.scores = folder / "synthetic.scores"  # of the translations
+        self.files = folder / "train.source", folder / "train.target"
+
+    def make(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        max_tokens: int,
+        languages: LanguageTags = NO_LANGUAGES,
+    ) -> SyntheticReport:
+        """Write the training set with a teacher, or continue an earlier call.
+
+        Args:
+            model: the teacher.
+            tokenizer: its tokenizer.
+            max_tokens: skip texts with more tokens.
+            languages: language codes of the texts and of their translations, for a teacher with language tags.
+
+        Raises:
+            ValueError: a text is not UTF-8, none can be translated, or the folder has the files of other inputs.
+            OSError: a file cannot be read or written.
+        """
+        arguments, codes = self.arguments, languages.options(tokenizer)
+        beams, size = arguments.teacher_num_beams, arguments.teacher_max_tokens_per_batch
+        options: dict[str, Any] = {"num_beams": beams, "max_batch_tokens": size, **codes}
+        job: dict[str, Any] = {"restart": arguments.restart, "name": "source_text", "max_tokens": max_tokens}
+        if arguments.interpolate:
+            options, job = {**options, "n_best": beams}, {**job, "output_format": "jsonl"}
+
+        def score() -> None:
+            # Training skips translations that are too long; they must not stop the scoring.
+            flags: dict[str, Any] = {"truncation": True, "restart": True, **codes}
+            score_file(ParallelText(self.selected, self.translated), self.scores, model, tokenizer, **flags)
+
+        texts = chain.from_iterable(read_texts(path, arguments.text_key) for path in arguments.source_text)
+        selection = translate_lines(texts, self.selected, self.candidates, model, tokenizer, options, **job)
+        counts = {"selected": selection.valid, "skipped": selection.invalid}
+        original = {"original": fingerprint([*self.original])}
+        if arguments.interpolate:
+            nearest = {"candidates": file_digest(self.candidates), **original}
+            counts |= self.stage("interpolation", nearest, self.interpolate, [self.translated])
+        digest = {"translations": file_digest(self.translated)}
+        if arguments.drop_worst:
+            self.stage("scores", digest, score, [self.scores], everywhere=True)
+        inputs = {**digest, **original, "drop_worst": arguments.drop_worst, "interpolate": arguments.interpolate}
+        return SyntheticReport(**self.stage("training set", inputs, lambda: self.assemble(counts), self.files))
+
+    def interpolate(self) -> dict[str, int]:
+        """Choose one of several translations; returns the number of texts with a reference."""
+        references = targets_by_source(pairs_of(self.original))
+        count = sum(key_of(text) in references for text in read_texts(self.selected))
+        if not count:
+            raise ValueError("source_text must contain sources of the original pairs with interpolate, got none.")
+        write_nearest(self.selected, self.candidates, self.translated, references)
+        return {"interpolated": count}
+
+    def assemble(self, counts: dict[str, int]) -> dict[str, Any]:
+        """Write the training set: the synthetic pairs without the worst ones, then the original pairs."""
+        worst = self.worst(self.arguments.drop_worst) if self.arguments.drop_worst else set()
+        synthetic = [ParallelText(self.selected, self.translated)]  # of which pairs without a translation are invalid
+        kept = (pair for number, pair in enumerate(pairs_of(synthetic)) if number not in worst)
+        write_pairs(chain(kept, pairs_of(self.original)), self.files)
+        count, original = (sum(1 for _ in pairs_of(corpora)) for corpora in (synthetic, self.original))
+        return {**counts, "empty": counts["selected"] - count, "dropped": len(worst), "original": original}
+
+    def worst(self, share: float) -> set[int]:
+        """The numbers of the pairs with this share of the lowest scores, among those with a score."""
+        with open(self.scores, encoding="utf-8") as file:
+            columns = (line.split("\t") for line in file if line.strip())
+            values = [float(total) / int(tokens) for total, tokens, *_ in columns]
+        return set(sorted(range(len(values)), key=values.__getitem__)[: int(share * len(values))])
+
+
+def targets_by_source(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """The distinct targets of each source, as one line without whitespace at its ends."""
+    targets: dict[str, dict[str, None]] = {}
+    for source, target in pairs:
+        targets.setdefault(key_of(source), {})[target] = None
+    return {source: list(distinct) for source, distinct in targets.items()}
+
+
+def key_of(text: str) -> str:
+    """The key of a text in `targets_by_source`."""
+    return one_line(text).strip()
+
+
+def write_nearest(texts: Path, candidates: Path, output: Path, references: Mapping[str, Sequence[str]]) -> None:
+    """Write the translation of each text that is nearest to its references.
+
+    Args:
+        texts: the file with one text per line.
+        candidates: their translations, the best first, as `translate_file` writes them with `n_best` and
+            `output_format="jsonl"`.
+        output: the file to write, with one translation per line.
+        references: see `targets_by_source`; a text without references has its best translation.
+    """
+    scorer = CHRF()
+
+    @lru_cache(2**16)  # frequent texts have many references
+    def choose(text: str, translations: tuple[str, ...]) -> str:
+        if text not in references:
+            return translations[0]
+        return max(translations, key=lambda translation: scorer.sentence_score(translation, references[text]).score)
+
+    with open(candidates, "rb") as records:
+        groups = groupby(map(json.loads, records), key=lambda record: record["index"])
+        rows = zip(read_texts(texts), groups, strict=True)
+        chosen = (choose(key_of(text), tuple(record["translation"] for record in group)) for text, (_, group) in rows)
+        write_atomically(output, encode_lines(chosen))

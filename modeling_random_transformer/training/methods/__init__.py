@@ -1,0 +1,1 @@
+"""Training methods: one file each, with a loss, a callback, an optimizer or a way to segment text."""

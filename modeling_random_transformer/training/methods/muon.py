@@ -1,0 +1,113 @@
+"""Muon: updates of equal size in all directions of a matrix, for small corpora."""
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ..recipe import TranslationTrainingArguments
+
+MOMENTUM = 0.95
+COEFFICIENTS = (3.4445, -4.775, 2.0315)  # of the polynomial x ↦ ax + bx³ + cx⁵, applied to the singular values
+ITERATIONS = 5
+ADAM_RMS = 0.2  # the root mean square of Adam's updates, so that one learning rate serves both optimizers
+
+
+class MuonWith(Optimizer):
+    """Muon for matrices, and another optimizer for all other weights.
+
+    Muon orthogonalizes the momentum of a matrix (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/). Its
+    updates have the root mean square of Adam's (Liu et al. 2025, https://arxiv.org/abs/2502.16982, section 2.2).
+    `torch.optim.Muon` always computes in bfloat16, which takes more than 20 times as long on a CPU without instructions
+    for it, and updates one matrix after the other.
+
+    Args:
+        matrices: the weights of Muon, each `[rows, columns]`.
+        lr: learning rate of Muon.
+        weight_decay: weight decay of Muon.
+        dtype: the type in which updates are orthogonalized.
+        other: the optimizer of the other weights. Both have one state and one list of parameter groups.
+    """
+
+    def __init__(self, matrices: list[Tensor], lr: float, weight_decay: float, dtype: torch.dtype, other: Optimizer):
+        self.dtype, self.other = dtype, other
+        muon = {"params": matrices, "lr": lr, "weight_decay": weight_decay}
+        super().__init__([muon, *other.param_groups], {"lr": lr})  # which schedules read
+        self._share_state()
+
+    def _share_state(self) -> None:
+        self.other.state, self.other.param_groups = self.state, self.param_groups[1:]
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load what `state_dict()` returned, for both optimizers."""
+        super().load_state_dict(state_dict)
+        self._share_state()
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Update all weights that have a gradient. Matrices of equal shape are orthogonalized together."""
+        loss = self.other.step(closure)  # computes the gradients, if a closure is given
+        group = self.param_groups[0]
+        by_shape = defaultdict(list)
+        for weight in group["params"]:
+            if weight.grad is not None:
+                by_shape[weight.shape].append(weight)
+        for weights in by_shape.values():
+            self._update(weights, group["lr"], group["weight_decay"])
+        return loss
+
+    def _update(self, weights: list[Tensor], lr: float, weight_decay: float) -> None:
+        directions = torch.stack([self._direction(weight, weight.grad) for weight in weights])
+        updates = orthogonalize(directions.to(self.dtype)).to(weights[0].dtype)
+        scale = ADAM_RMS * max(weights[0].shape) ** 0.5
+        for weight, update in zip(weights, updates, strict=True):
+            weight.mul_(1 - lr * weight_decay).sub_(update, alpha=lr * scale)
+
+    def _direction(self, weight: Tensor, gradient: Any) -> Tensor:
+        """Nesterov's momentum."""
+        state = self.state[weight]
+        if not state:
+            state["momentum"] = torch.zeros_like(weight)
+        average = state["momentum"].lerp_(gradient, 1 - MOMENTUM)
+        return gradient.lerp(average, MOMENTUM)
+
+
+def orthogonalize(matrices: Tensor) -> Tensor:
+    """Matrices with the same singular vectors and singular values of about 1 (0.7 to 1.2, unless they are very small).
+
+    Args:
+        matrices: `[matrices, rows, columns]`.
+    """
+    if matrices.shape[1] > matrices.shape[2]:  # products of the shorter side are smaller
+        return orthogonalize(matrices.mT).mT
+    a, b, c = COEFFICIENTS
+    x = matrices / matrices.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
+    for _ in range(ITERATIONS):
+        square = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=b, alpha=c), x, beta=a)
+    return x
+
+
+def muon_optimizer(
+    model: Any, args: TranslationTrainingArguments, lr: float, other: Callable[[list[dict[str, Any]]], Optimizer]
+) -> MuonWith:
+    """Muon for the trainable matrices of the layers.
+
+    Args:
+        model: the model to train.
+        args: the arguments; `weight_decay` is that of Muon, and with `bf16` updates are orthogonalized in bfloat16.
+        lr: learning rate of Muon.
+        other: makes the optimizer of embeddings, output layer, biases and norms, from parameter groups.
+    """
+    outer = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    outer += filter(None, [model.get_output_embeddings()])
+    outer_weights = {id(module.weight) for module in outer}
+    trainable = [weight for weight in model.parameters() if weight.requires_grad]
+    matrices = [weight for weight in trainable if weight.ndim == 2 and id(weight) not in outer_weights]
+    inner_weights = set(map(id, matrices))
+    others = [weight for weight in trainable if id(weight) not in inner_weights]
+    dtype = torch.bfloat16 if args.bf16 else torch.float32
+    return MuonWith(matrices, lr, args.weight_decay, dtype, other([{"params": others, "weight_decay": 0.0}]))

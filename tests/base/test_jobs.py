@@ -1,0 +1,91 @@
+"""The record of a job: stages that continue, are skipped or are an error."""
+
+import json
+
+import pytest
+
+from modeling_random_transformer.base.jobs import Job
+
+INPUTS = {"input": "3 bytes", "num_beams": 4, "options": {"seed": (1, 2)}}
+
+
+@pytest.fixture
+def output(tmp_path):
+    path = tmp_path / "out" / "lines.txt"
+    path.parent.mkdir()
+    path.write_text("a line")
+    return path
+
+
+def begin(output, inputs=INPUTS, **options):
+    return Job(output.parent / "job.json").begin("translate", inputs, **options)
+
+
+def test_finished_stage_is_skipped_and_keeps_its_facts(output):
+    stage = begin(output)
+    assert not stage.is_finished
+    stage.note(chunks=1)
+    assert not begin(output).is_finished
+    begin(output).finish([output], lines=1)
+    again = begin(output)
+    assert again.is_finished
+    assert again.facts == {"chunks": 1, "lines": 1}
+    [stage] = json.loads((output.parent / "job.json").read_text()).values()
+    assert list(stage) == ["inputs", "files", "facts", "is_finished"]
+
+
+@pytest.mark.parametrize("change", [lambda path: path.unlink(), lambda path: path.write_text("other")])
+def test_missing_or_changed_files_are_made_again(output, change):
+    begin(output).finish([output])
+    change(output)
+    assert not begin(output).is_finished
+
+
+def test_files_outside_of_the_folder(output, tmp_path):
+    other = tmp_path / "other.txt"
+    other.write_text("b")
+    begin(output).finish([output, other])
+    assert begin(output).is_finished
+    other.write_text("c")
+    assert begin(output).changed_files() == [output.parent / "../other.txt"]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (INPUTS | {"num_beams": 2}, "num_beams was 4, now 2"),
+        (INPUTS | {"do_sample": True}, "do_sample was None, now True"),
+        ({"input": "4 bytes", "num_beams": 4}, r"input was 3 bytes, now 4 bytes; options was \{.*\}, now None"),
+    ],
+)
+def test_other_inputs_are_an_error_unless_restarted(output, inputs, message):
+    begin(output).finish([output], lines=1)
+    before = (output.parent / "job.json").read_bytes()
+    with pytest.raises(ValueError, match=message):
+        begin(output, inputs)
+    assert (output.parent / "job.json").read_bytes() == before
+    assert not begin(output, inputs, restart=True).is_finished
+    assert not begin(output, inputs).facts
+
+
+def test_inputs_that_may_change_continue_the_stage(output):
+    begin(output, {"steps": 10}).finish([output], lines=1)
+
+    def longer(name, was, now):
+        return name == "steps" and was < now
+
+    stage = begin(output, {"steps": 20}, may_change=longer)
+    assert not stage.is_finished
+    assert stage.facts == {"lines": 1}
+    with pytest.raises(ValueError, match="steps was 20, now 10"):
+        begin(output, {"steps": 10}, may_change=longer)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "7", '{"a": 7}', '{"a": {"b": 1}}', '{"a": {"inputs": []}}', "[" * 100000]
+)
+def test_damaged_record_is_an_error(tmp_path, content):
+    path = tmp_path / "job.json"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=r"job\.json must be the record of a job, but it is damaged: delete it"):
+        Job(path)

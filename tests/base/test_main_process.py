@@ -1,0 +1,59 @@
+"""Functions of the first process: results, errors and the timeout of the others."""
+
+from datetime import timedelta
+
+import pytest
+import torch.distributed as dist
+
+from modeling_random_transformer.base.distributed import call_on_main_process
+from tests.helpers.processes import run_on_two_processes
+
+WORKER = """
+import sys, time
+from accelerate import PartialState
+from modeling_random_transformer.base.distributed import call_on_main_process
+
+class Unpicklable(Exception):
+    def __init__(self, first, second):
+        super().__init__(f"{first} {second}")
+
+def fail(error):
+    raise error
+
+state = PartialState(cpu=True)
+assert call_on_main_process(lambda: state.process_index) == 0
+for error, message in ((KeyError("key"), "'key'"), (Unpicklable("a", "b"), "a b")):
+    try:
+        call_on_main_process(lambda: fail(error))
+    except Exception as raised:
+        expected = type(error) if state.is_main_process or isinstance(error, KeyError) else RuntimeError
+        assert type(raised) is expected and message in str(raised), repr(raised)
+    else:
+        sys.exit("no error")
+assert call_on_main_process(lambda: "later") == "later"
+state.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_results_and_errors_reach_both_processes(tmp_path):
+    (tmp_path / "worker.py").write_text(WORKER)
+    done = run_on_two_processes(tmp_path / "worker.py")
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.usefixtures("_reset_accelerate")
+def test_other_processes_wait_without_the_timeout_of_the_process_group(tmp_path, monkeypatch):
+    timeouts = []
+    new_group = dist.new_group
+    monkeypatch.setattr(
+        dist, "new_group", lambda **options: timeouts.append(options["timeout"]) or new_group(**options)
+    )
+    store = dist.FileStore(str(tmp_path / "store"), 1)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        assert [call_on_main_process(lambda: 3), call_on_main_process(lambda: 4)] == [3, 4]
+    finally:
+        dist.destroy_process_group()
+    assert len(timeouts) == 1
+    assert timeouts[0] > timedelta(days=30)

@@ -1,0 +1,386 @@
+"""An engine computes `generate()` of a loaded model where it computes the same; otherwise the model does."""
+
+import copy
+import errno
+import logging
+import os
+import shutil
+from itertools import chain
+
+import pytest
+import torch
+
+from modeling_random_transformer.extras.export import cache, dispatch
+from modeling_random_transformer.extras.export.cache import is_complete
+from modeling_random_transformer.extras.export.dispatch import attach_engine
+from modeling_random_transformer.extras.export.engines import token_names
+from modeling_random_transformer.extras.export.shortlist import vmap
+from modeling_random_transformer.inference import load_translator, translate, translate_n_best
+from modeling_random_transformer.inference.loading import load_models
+from modeling_random_transformer.inputs_random_transformer import longest_target
+from modeling_random_transformer.modeling_random_transformer import RandomTransformerEncoderLayer
+from tests.helpers.edits import EDITS
+from tests.helpers.engines import TEXTS, exportable, needs
+from tests.helpers.translation import multilingual_translator
+
+pytestmark = needs("ctranslate2")
+SHORT = {"max_new_tokens": 24, "early_stopping": True}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A folder with a model, which is exported in float32."""
+    folder = tmp_path_factory.mktemp("saved")
+    for each in exportable():
+        each.save_pretrained(folder)
+    load_translator(folder, engine="ctranslate2", engine_dtype="float32")
+    return folder
+
+
+@pytest.fixture
+def models(saved):
+    """The model without and with the engine, and their tokenizer."""
+    model, tokenizer = load_translator(saved)
+    engine, _ = load_translator(saved, engine="ctranslate2", engine_dtype="float32")
+    return model, engine, tokenizer
+
+
+@pytest.fixture
+def reasons(monkeypatch):
+    """The reasons why the model runs, each time."""
+
+    found = []
+    monkeypatch.setattr(dispatch.logger, "warning_once", lambda message, *args: found.append(message % args))
+    return found
+
+
+# Options that the engine computes.
+COMPUTED = {
+    "greedy": {"num_beams": 1},
+    "beams": {"num_beams": 4},
+    "prefixes": {"num_beams": 1, "prefixes": ["the", ""] * (len(TEXTS) // 2)},
+    "suppress_tokens": {"num_beams": 1, "suppress_tokens": [20, 21, 22]},
+    "min_new_tokens": {"num_beams": 1, "min_new_tokens": 6},
+    "no_repeat_ngram_size": {"num_beams": 1, "no_repeat_ngram_size": 2},
+    "longest": {"num_beams": 1, "max_new_tokens": 3},
+    "longest, then the end": {"num_beams": 1, "max_new_tokens": 3, "forced_eos_token_id": 2},
+    "longest, then an end": {"num_beams": 1, "max_new_tokens": 3, "forced_eos_token_id": [9, 2]},
+}
+
+
+def test_the_limit_on_new_tokens_belongs_to_the_sentence(models, reasons):
+    """Alone, in a batch with longer sentences, and with the engine."""
+    model, engine, tokenizer = models
+    texts = [TEXTS[0], " ".join([TEXTS[0]] * 5), " ".join([TEXTS[0]] * 9)]
+    limits = [longest_target(len(row), model.config) for row in tokenizer(texts)["input_ids"]]
+    assert len(set(limits)) == len(texts)
+    options = {"num_beams": 1, "suppress_tokens": [tokenizer.eos_token_id], "n_best": None}
+    together, alone, by_engine = (
+        [candidate.tokens for [candidate] in found]
+        for found in (
+            translate_n_best(texts, model, tokenizer, **options),
+            (candidates for text in texts for candidates in translate_n_best([text], model, tokenizer, **options)),
+            translate_n_best(texts, engine, tokenizer, **options),
+        )
+    )
+    assert together == alone == by_engine
+    assert [len(tokens) - 1 for tokens in together] == limits
+    assert not reasons
+
+
+@pytest.mark.parametrize(("early_stopping", "patience"), [(True, 1), (False, 2)])
+def test_patience(early_stopping, patience, models, monkeypatch):
+    _, engine, tokenizer = models
+    search, used = engine.engine.translate, []
+    monkeypatch.setattr(
+        engine.engine,
+        "translate",
+        lambda *rows, **options: used.append(options["patience"]) or search(*rows, **options),
+    )
+    options = {**SHORT, "early_stopping": early_stopping, "num_beams": 4, "length_penalty": 0.6}
+    translate(TEXTS[:2], engine, tokenizer, **options)
+    assert used == [patience]
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_engine_returns_what_the_model_returns(name, models, reasons, monkeypatch):
+    model, engine, tokenizer = models
+    options = {"n_best": None, **SHORT, **COMPUTED[name]}
+    expected = list(translate_n_best(TEXTS, model, tokenizer, **options))
+    monkeypatch.setattr(engine.model.decoder, "forward", None)  # after which the model itself cannot generate
+    engine.engine.changed_model = lambda _: None
+    found = list(translate_n_best(TEXTS, engine, tokenizer, **options))
+    assert not reasons
+    for ours, own in zip(chain(*found), chain(*expected), strict=True):
+        assert ours.translation == own.translation
+        assert ours.tokens == own.tokens[: len(ours.tokens)]  # transformers may repeat the end token
+        assert set(own.tokens[len(ours.tokens) :]) <= {tokenizer.eos_token}
+        assert ours.score == pytest.approx(own.score, abs=1e-3)
+
+
+def test_languages(tmp_path, reasons):
+    model, tokenizer = multilingual_translator()
+    options = {**SHORT, "num_beams": 1}  # with beams, the engine misses empty translations after a forced token
+    expected = [translate(TEXTS, model, tokenizer, src_lang="en", tgt_lang=code, **options) for code in ("es", "fr")]
+    assert expected[0] != expected[1]
+    attach_engine(model, tokenizer, tmp_path, dtype="float32")
+    assert model.engine is not None
+    assert tokenizer.tgt_lang is None
+    assert expected == [
+        translate(TEXTS, model, tokenizer, src_lang="en", tgt_lang=code, **options) for code in ("es", "fr")
+    ]
+    assert not reasons
+
+
+# By reason: options of `translate` that only the model computes.
+REQUESTS = {
+    "the generation mode 'sample' was requested": {"num_beams": 1, "do_sample": True, "seed": 1},
+    "early_stopping=False with a length penalty above 0.8 was requested": {
+        "num_beams": 4,
+        "length_penalty": 1.0,
+        "early_stopping": False,
+    },
+    "early_stopping='never' was requested": {"early_stopping": "never"},
+    "repetition_penalty must be 1 for CTranslate2, got 1.5": {"repetition_penalty": 1.5},
+    "output_scores was requested": {"num_beams": 4, "n_best": 3},
+    "prefix_allowed_tokens_fn was requested": {"prefix_allowed_tokens_fn": lambda *_: [5, 6]},
+    "the start token or the end token is another one than at the export": {"eos_token_id": [2, 9]},
+    "1030 tokens exceed its 1024 positions": {"num_beams": 1, "max_new_tokens": 1030},
+}
+
+
+@pytest.mark.parametrize("reason", REQUESTS)
+def test_model_computes_other_requests(reason, models, reasons):
+    model, engine, tokenizer = models
+    options = {"n_best": None, **SHORT, **REQUESTS[reason]}
+    texts = TEXTS[:2] if "tokens exceed" in reason else TEXTS
+    found = list(translate_n_best(texts, engine, tokenizer, **options))
+    assert found == list(translate_n_best(texts, model, tokenizer, **options))
+    assert set(reasons) == {f"generate() runs the model, not CTranslate2: {reason}."}
+
+
+def test_left_padding(models, reasons):
+    model, engine, tokenizer = models
+    batch = tokenizer(TEXTS[:4], padding=True, return_tensors="pt")
+    flipped = {name: rows.flip(1) for name, rows in batch.items()}
+    assert torch.equal(engine.generate(**flipped, **SHORT), model.generate(**flipped, **SHORT))
+    assert reasons == ["generate() runs the model, not CTranslate2: a source has padding before its last token."]
+
+
+@pytest.mark.parametrize("token", [-1, 9999])
+def test_token_outside_of_the_vocabulary(token, models):
+    with pytest.raises(ValueError, match=f"input_ids must be in the vocabulary, 0 to .*, got ids from .*{token}"):
+        models[1].generate(torch.tensor([[5, token]]), attention_mask=torch.ones(1, 2), max_new_tokens=3)
+
+
+def replace_forward(model):
+    model.model.encoder.layers[0].fc1.forward = lambda states: torch.zeros(*states.shape[:-1], model.config.d_ff)
+
+
+CHANGES = {
+    "model.encoder.layers.0 has a hook": lambda model: model.model.encoder.layers[0].register_forward_hook(
+        lambda *_: None
+    ),
+    "layers.0.fc1 has a hook or a replaced": replace_forward,
+    "the code or the weights": lambda model: model.to(torch.bfloat16),
+}
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_edited_models_run_themselves(name, models, reasons):
+    edited = copy.deepcopy(models[1])
+    assert translate(TEXTS, edited, models[2], **SHORT)
+    assert not reasons  # the copy is equal to the export
+    EDITS[name](edited)
+    own = copy.deepcopy(edited)
+    own.engine = None
+    assert translate(TEXTS, edited, models[2], **SHORT) == translate(TEXTS, own, models[2], **SHORT)
+    assert set(reasons) == {
+        "generate() runs the model, not CTranslate2: the code or the weights have changed since the export."
+    }
+    reasons.clear()
+    assert translate(TEXTS[:2], models[1], models[2], **SHORT)  # the original is unchanged
+    assert not reasons
+
+
+def test_restored_weights_are_those_of_the_export(models, reasons):
+    model, engine, tokenizer = models
+    EDITS[".data ="](engine)
+    translate(TEXTS[:2], engine, tokenizer, **SHORT)
+    engine.load_state_dict(model.state_dict(), assign=True)
+    reasons.clear()
+    translate(TEXTS[:2], engine, tokenizer, **SHORT)
+    assert not reasons
+
+
+@pytest.mark.parametrize("reason", CHANGES)
+def test_changed_models_run_themselves(reason, models, reasons):
+    changed = copy.deepcopy(models[1])
+    CHANGES[reason](changed)
+    own = copy.deepcopy(changed)
+    own.engine = None
+    assert translate(TEXTS, changed, models[2], **SHORT) == translate(TEXTS, own, models[2], **SHORT)
+    assert reasons
+    assert all(reason in message for message in reasons)
+
+
+def test_edited_code_of_a_class(models, reasons, monkeypatch):
+    monkeypatch.setattr(RandomTransformerEncoderLayer, "forward", lambda _, states, *__, **___: states)
+    assert translate(TEXTS, models[1], models[2], **SHORT) == translate(TEXTS, models[0], models[2], **SHORT)
+    assert "the code or the weights have changed" in reasons[0]
+
+
+def test_cache_has_one_folder_per_model_and_dtype(saved, tmp_path):
+    model, tokenizer = exportable()
+    for dtype in ("float32", "float32", None):
+        attach_engine(model, tokenizer, tmp_path / "new" / "engines", dtype=dtype)
+    with torch.no_grad():
+        model.lm_head.bias[5] += 1
+    attach_engine(model, tokenizer, tmp_path / "new" / "engines", dtype="float32")
+    names = sorted(path.name.rpartition("-")[0] for path in (tmp_path / "new" / "engines").iterdir())
+    assert names == ["ctranslate2-float32", "ctranslate2-float32", "ctranslate2-int8"]
+    assert [path.name.rpartition("-")[0] for path in (saved / "engines").iterdir()] == ["ctranslate2-float32"]
+
+
+@pytest.fixture
+def cached(tmp_path):
+    """A model, its tokenizer, and the folder of its export."""
+    model, tokenizer = exportable()
+    attach_engine(model, tokenizer, tmp_path, dtype="float32")
+    [path] = tmp_path.iterdir()
+    return model, tokenizer, path
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[:-1000])
+
+
+DAMAGES = {
+    "truncated weights": lambda path: truncate(path / "model.bin"),
+    "no weights": lambda path: (path / "model.bin").unlink(),
+    "no record": lambda path: (path / "export.json").unlink(),
+    "truncated record": lambda path: truncate(path / "export.json"),
+    "another record": lambda path: (path / "export.json").write_text("[]"),
+    "an empty vocabulary": lambda path: (path / "shared_vocabulary.json").write_bytes(b""),
+    "an empty folder": lambda path: [file.unlink() for file in path.iterdir()],
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damaged_export_is_made_again(name, cached):
+    model, tokenizer, path = cached
+    expected = translate(TEXTS, model, tokenizer, **SHORT)
+    DAMAGES[name](path)
+    attach_engine(model, tokenizer, path.parent, dtype="float32")
+    assert is_complete(path)
+    assert translate(TEXTS, model, tokenizer, **SHORT) == expected
+    assert [*path.parent.iterdir()] == [path]
+
+
+def test_temporary_exports_of_killed_processes_are_removed(cached):
+    model, tokenizer, path = cached
+    for name in (f".{path.name}.1234", f"..{path.name}.1234.abcd", f".{path.name}.abcd"):
+        (path.parent / name / "folder").mkdir(parents=True)
+    (path.parent / ".git").mkdir()
+    (path / "export.json").unlink()
+    attach_engine(model, tokenizer, path.parent, dtype="float32")
+    assert {entry.name for entry in path.parent.iterdir()} == {path.name, ".git"}
+
+
+def test_without_locks_two_processes_export_at_once(tmp_path, monkeypatch):
+    fcntl = pytest.importorskip("fcntl")
+    monkeypatch.setattr(fcntl, "flock", raise_no_locks)
+    model, tokenizer = exportable()
+    write_record = cache.write_record
+
+    def slower(folder, scores):
+        write_record(folder, scores)
+        shutil.copytree(folder, tmp_path / folder.name.removeprefix(".").rpartition(".")[0])  # by another process
+
+    monkeypatch.setattr(cache, "write_record", slower)
+    monkeypatch.setattr(cache.shutil, "rmtree", lambda *_, **__: None)  # it ends between the check and the rename
+    attach_engine(model, tokenizer, tmp_path)
+    assert model.engine is not None
+
+
+def raise_no_locks(*_):
+    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+
+def test_class_patched_before_loading(saved, reasons, monkeypatch):
+    monkeypatch.setattr(RandomTransformerEncoderLayer, "forward", lambda _, states, *__, **___: states)
+    model, _ = load_translator(saved, engine="ctranslate2", engine_dtype="float32")
+    assert model.engine is None
+    assert "model must compute what its export computes" in reasons[0]
+
+
+@pytest.mark.parametrize("file", cache.CODE, ids=lambda file: file.name)
+def test_code_is_part_of_the_digest(file, cached, monkeypatch, tmp_path_factory):
+    model, tokenizer, path = cached
+    changed = tmp_path_factory.mktemp("changed") / "code.py"
+    changed.write_bytes(file.read_bytes() + b"# changed")
+    monkeypatch.setattr(cache, "CODE", [changed if name == file else name for name in cache.CODE])
+    attach_engine(model, tokenizer, path.parent, dtype="float32")
+    assert len([*path.parent.iterdir()]) == 2
+
+
+SHORTLISTS = {
+    "got ''": b"",
+    "got bytes that are not": b"\xff\xfe\x00\x01",
+    "source tokens, a tab and target tokens in each line, got 'a b'": b"a b\n",
+    "got 'a\\\\t'": b"a\t\n",
+    "tokens of the model, got 'Ausland' in line 1": b"\tAusland\n",
+    "tokens of the model, got 'Quelle' in line 1": b"Quelle\ta\n",
+}
+
+
+@pytest.mark.parametrize("message", SHORTLISTS)
+def test_invalid_shortlist(message, tmp_path):
+    model, tokenizer = exportable()
+    file = tmp_path / "vmap.txt"
+    file.write_bytes(SHORTLISTS[message])
+    with pytest.raises(ValueError, match=message):
+        attach_engine(model, tokenizer, tmp_path / "engines", shortlist=file)
+    assert not (tmp_path / "engines").exists()
+    attach_engine(model, tokenizer, tmp_path / "engines")
+    assert translate(TEXTS[:2], model, tokenizer, **SHORT)
+
+
+def test_shortlist_limits_the_target_tokens(tmp_path):
+    model, tokenizer = exportable()
+    plain, names = translate(TEXTS, model, tokenizer, num_beams=1, **SHORT), token_names(tokenizer, 320)
+    file, only = tmp_path / "vmap.txt", tokenizer("a")["input_ids"][0]
+    file.write_bytes(vmap({None: list(range(320))}, *names))
+    attach_engine(model, tokenizer, tmp_path, dtype="float32", shortlist=file)
+    assert translate(TEXTS, model, tokenizer, num_beams=1, **SHORT) == plain
+    file.write_bytes(vmap({None: [only]}, *names))
+    attach_engine(model, tokenizer, tmp_path, dtype="float32", shortlist=file)
+    found = list(translate_n_best(TEXTS, model, tokenizer, n_best=None, num_beams=1, **SHORT))
+    special = {*tokenizer.all_special_tokens, tokenizer.convert_ids_to_tokens(only)}
+    assert {token for [each] in found for token in each.tokens} <= special
+
+
+def test_models_that_cannot_be_exported(tmp_path, caplog):
+    model, tokenizer = exportable()
+    model.generation_config.repetition_penalty = 2.0
+    dispatch.logger.warning_once.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        dispatch.logger.addHandler(caplog.handler)
+        attach_engine(model, tokenizer, tmp_path)
+    assert model.engine is None
+    assert "runs the model, not ctranslate2: repetition_penalty must be 1 for CTranslate2, got 2.0." in caplog.text
+    assert not list(tmp_path.iterdir())
+
+
+def test_invalid_arguments(saved, tmp_path):
+    (tmp_path / "file").touch()
+    for options, message in {
+        ("engine", "onnx"): "engine must be one of ctranslate2, got 'onnx'.",
+        ("engine_dtype", "int4"): "dtype must be one of .*, got 'int4'",
+        ("engine_shortlist", "nowhere"): "engine_shortlist must be a file that can be read, got 'nowhere'",
+        ("engine_folder", tmp_path / "file" / "x"): "engine_folder must be a folder that can be written, got .*file/x",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            load_translator(saved, **({"engine": "ctranslate2"} | dict([options])))
+    with pytest.raises(ValueError, match="folders must be one model with an engine, got 2"):
+        load_models([saved, saved], engine="ctranslate2")

@@ -1,0 +1,159 @@
+"""The report on a model: groups, suspicious translations, the worst pairs, the highest losses, the page."""
+
+import html
+import re
+import shutil
+
+import pytest
+
+from modeling_random_transformer import cli
+from modeling_random_transformer.data.sources import ParallelText
+from modeling_random_transformer.extras.inspection.report import (
+    FREQUENCIES,
+    Example,
+    curves,
+    grouped,
+    make_report,
+    problems,
+)
+from modeling_random_transformer.inference.scoring import score_pairs
+from modeling_random_transformer.inference.translation import Candidate, translate
+from tests.helpers.corpora import write_pairs
+from tests.helpers.training import arguments, run, validation, write_corpus
+from tests.helpers.translation import SENTENCES, multilingual_translator, random_tokenizer, random_translator
+
+REPORT = ["--model", "m", "--source_file", "a.tsv", "--report", "r.html"]
+PAIRS = [(source, target) for source in SENTENCES[:3] for target in SENTENCES[3:]] + [("a <b>&", "x < y")]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return random_translator(), random_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def report(model, tmp_path_factory):
+    corpora = [write_pairs(tmp_path_factory.mktemp(name), "tsv", PAIRS) for name in ("test", "train")]
+    history = [{"step": 10, "loss": 4.0}, {"step": 20, "loss": 3.0}, {"step": 20, "eval_bleu": 2.0}]
+    return make_report(*model, *corpora, title="<model>", history=history, num_beams=2, progress=False)
+
+
+def test_the_worst_pairs_have_the_lowest_scores_and_the_models_attention(model, report):
+    translations = translate([source for source, _ in PAIRS], *model, num_beams=2, progress=False)
+    assert [each.chrf for each in report.worst] == sorted(each.chrf for each in report.worst)
+    for example in report.worst:
+        assert (example.source, example.reference) == PAIRS[example.number - 1]
+        assert example.candidate.translation == translations[example.number - 1]
+        rows, columns, weights = example.attention
+        assert [len(row) for row in weights] == [len(columns)] * len(rows)
+        assert [sum(row) for row in weights] == pytest.approx([1] * len(rows), abs=1e-4)
+
+
+def test_the_highest_losses_are_those_of_score(model, report):
+    losses = [-each.log_probability / each.tokens for each in score_pairs(*model, PAIRS, progress=False)]
+    assert [row[0] for row in report.losses] == pytest.approx(sorted(losses, reverse=True)[:10])
+    assert all(row[0] == pytest.approx(losses[row[1] - 1]) and row[2:] == PAIRS[row[1] - 1] for row in report.losses)
+
+
+def test_numbers_are_those_of_lines(model, tmp_path):
+    """So that a bad pair can be found in its file, which may have invalid lines."""
+    lines = ["a\tb", "\tb", *("\t".join(pair) for pair in PAIRS[:3])]
+    (tmp_path / "test.tsv").write_text("".join(f"{line}\n" for line in lines))
+    corpus = ParallelText(tmp_path / "test.tsv")
+    report = make_report(*model, corpus, corpus, num_beams=1, progress=False)
+    expected = [(number, *lines[number - 1].split("\t")) for number in (1, 3, 4, 5)]
+    assert sorted((each.number, each.source, each.reference) for each in report.worst) == expected
+    assert sorted(row[1:] for row in report.losses) == expected
+    assert {number for numbers in report.problems.values() for number in numbers} <= {1, 3, 4, 5}
+
+
+def test_the_report_of_a_model_of_several_languages(tmp_path):
+    model, tokenizer = multilingual_translator()
+    corpus, options = write_pairs(tmp_path, "tsv", PAIRS), {"num_beams": 1, "src_lang": "en", "tgt_lang": "es"}
+    report = make_report(model, tokenizer, corpus, progress=False, **options)
+    assert {each.attention[1][0] for each in report.worst} == {"__en__"}
+
+
+def test_a_test_set_without_pairs_is_an_error(model, tmp_path):
+    (tmp_path / "test.tsv").write_text("a\t\n")
+    with pytest.raises(ValueError, match="there must be at least one prediction"):
+        make_report(*model, ParallelText(tmp_path / "test.tsv"), num_beams=1, progress=False)
+
+
+def test_groups_contain_every_pair_once():
+    examples = [Example(i, "a", "b c", Candidate("b c" if i < 5 else "d"), 0.0) for i in range(200)]
+    groups = grouped(examples, lambda example: example.number, FREQUENCIES)
+    assert [(group.name, group.size) for group in groups] == [
+        ("0", 1), ("1 to 4", 4), ("5 to 19", 15), ("20 to 99", 80), ("over 99", 100)
+    ]  # fmt: skip
+    assert [group.scores["chrf"] for group in groups] == pytest.approx([100, 100, 0, 0, 0])
+
+
+def test_suspicious_translations(model):
+    _, tokenizer = model
+    end = [tokenizer.eos_token]
+    rows = [("a dog", " "), ("a dog", "der hund und der hund und der hund und "),
+            ("ha ha ha ha ha ha", "ha ha ha ha ha ha!"), ("A  Dog.", "a dog"), ("a dog", "ein Hund")]  # fmt: skip
+    candidates = [Candidate(text, tokens=end) for _, text in rows[:-1]] + [Candidate("ein Hund", tokens=["H"])]
+    pairs = enumerate(zip(rows, candidates, strict=True), start=1)
+    examples = [Example(i, source, "", candidate, 0.0) for i, ((source, _), candidate) in pairs]
+    found = problems(examples, tokenizer)
+    assert found == {"empty": [1], "repeats a part": [2], "copies the source": [3, 4], "without an end token": [5]}
+
+
+def test_the_page_shows_texts_as_they_are_and_needs_nothing_else(report):
+    page = report.html()
+    assert "<script" not in page
+    assert not re.search(r"(src|href|url)\s*[=(]", page)
+    assert "<title>&lt;model&gt;</title>" in page
+    assert html.escape("a <b>&") in page
+    assert page.count("<polyline") == 1  # one value is no curve
+    assert curves([{"step": 1, "train_runtime": 3}]) == {}
+
+
+def test_the_command_writes_the_report_of_a_trained_model(tmp_path):
+    write_corpus(tmp_path)
+    run(tmp_path, "out", **validation(tmp_path), eval_strategy="steps", eval_steps=6, num_beams=1)
+    files = [f"--{name}={path}" for name, path in arguments(tmp_path, "out").items() if name.startswith("test_")]
+    files = [each.replace("--test_", "--") for each in files]
+    line = ["score", "--model", str(tmp_path / "out"), *files, "--report", str(tmp_path / "r.html"), "--overwrite"]
+    assert cli.main(line) == 0
+    page = (tmp_path / "r.html").read_text()
+    assert "<h2>Training loss by step</h2>" in page
+    assert "chrF++ by step" in page
+    assert "highest loss" not in page  # without a training set
+    [checkpoint, *_] = (tmp_path / "out").glob("checkpoint-*")
+    (checkpoint / "trainer_state.json").rename(tmp_path / "out" / "trainer_state.json")
+    for folder in (tmp_path / "out").glob("checkpoint-*"):
+        shutil.rmtree(folder)
+    assert cli.main([*line, "--overwrite"]) == 0
+    assert "<h2>Training loss by step</h2>" in (tmp_path / "r.html").read_text()
+
+
+def test_a_training_set_must_be_in_files(tmp_path, capsys):
+    write_corpus(tmp_path)
+    run(tmp_path, "out", num_beams=1)
+    pairs = write_pairs(tmp_path, "tsv", PAIRS)
+    line = ["score", "--model", str(tmp_path / "out"), "--source_file", str(pairs.source), "--report", "r.html"]
+    assert cli.main([*line, "--train_source_file", "-"]) == 2
+    assert "the corpus must be in files, since it is read more than once" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], "one of --model, --compare and --variant must be given."),
+        (["--compare", "a.tsv", "a.tsv"], "--target_file must be given with --compare"),
+        (["--model", "m", "--report", "r.html"], "--report must be given with one --model and a --source_file."),
+        ([*REPORT, "--output", "o"], "--truncation and options of the output must be unset without --model, or with"),
+        ([*REPORT, "--truncation"], "--truncation and options of the output must be unset without --model, or with"),
+        ([*REPORT, "--train_target_file", "a.tsv"], "--train_source_file and --train_target_file must be given with"),
+        (["--model", "m", "--train_source_file", "a.tsv"], "--train_source_file and --train_target_file must be given"),
+        ([*REPORT[:-1], "a.tsv"], "--report must differ from source_file, got 'a.tsv' for both."),
+    ],
+)
+def test_arguments_that_contradict_each_other(flags, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert isinstance(write_pairs(tmp_path, "tsv", PAIRS), ParallelText)
+    assert cli.main(["score", *flags]) == 2
+    assert message in capsys.readouterr().err

@@ -1,0 +1,75 @@
+"""Which model translates which pair of languages."""
+
+import pytest
+
+from modeling_random_transformer.extras.serving import load_directions
+from modeling_random_transformer.extras.serving.directions import language_pairs
+from modeling_random_transformer.extras.documents import html_translation, translate
+from modeling_random_transformer.inference.translation import Candidate
+from tests.helpers.marian import opus_folder
+from tests.helpers.translation import SENTENCES, multilingual_translator
+
+
+@pytest.fixture(scope="module")
+def multilingual_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("several")
+    for each in multilingual_translator():
+        each.save_pretrained(folder)
+    return folder
+
+
+def codes(directions):
+    return {(each.source, each.target) for each in directions}
+
+
+def test_models_with_and_without_language_tags(translator_folder, multilingual_folder):
+    assert codes(load_directions([str(translator_folder)])) == {("source", "target")}
+    both = [f"de:fr={translator_folder}", str(multilingual_folder)]
+    directions = load_directions(both)
+    pairs = {("en", "es"), ("en", "fr"), ("es", "en"), ("es", "fr"), ("fr", "en"), ("fr", "es")}
+    assert codes(directions) == pairs | {("de", "fr")}
+    [chosen] = load_directions([f"fr:en={multilingual_folder}"])
+    options = {"src_lang": "fr", "tgt_lang": "en"}
+    expected = translate(SENTENCES, chosen.model, chosen.tokenizer, **options)
+    assert (codes([chosen]), chosen.translate(SENTENCES)) == ({("fr", "en")}, expected)
+
+
+def test_marian_model(tmp_path):
+    from transformers import AutoTokenizer
+
+    opus_folder(tmp_path / "opus")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "opus")
+    tokenizer.source_lang, tokenizer.target_lang = "en", "de"
+    assert language_pairs(tokenizer) == [("en", "de")]
+
+
+def test_sentences_are_split(translator_folder):
+    texts = [f"{SENTENCES[0]}. {SENTENCES[1]}.\n\n{SENTENCES[2]}"]
+    [direction] = load_directions([f"en:es={translator_folder}"], options={"split_sentences": True, "num_beams": 1})
+    expected = translate(texts, direction.model, direction.tokenizer, split_sentences=True, num_beams=1)
+    assert direction.translate(texts) == expected
+    assert "\n\n" in expected[0]
+
+
+def test_html_is_split_as_its_source_language(translator_folder, monkeypatch):
+    texts = []
+    monkeypatch.setattr(html_translation, "translate_chunk", lambda _pipe, _settings, rows, *_: [
+        (texts.append(text), [Candidate(text)])[1] for text, _ in rows
+    ])  # fmt: skip
+    [direction] = load_directions([f"de:es={translator_folder}"], options={"split_sentences": False})
+    direction.translate_html(["<p>Am 3. Mai kam er. Er blieb.</p>"])
+    assert texts == ["Am 3. Mai kam er.", "Er blieb."]
+
+
+@pytest.mark.parametrize(
+    ("models", "message"),
+    [
+        (["{0}", "{0}"], "--model must have one model per direction, got two for source:target."),
+        (["en:es={1}", "{1}"], "--model must have one model per direction, got two for en:es."),
+        (["en:xx={1}"], "tgt_lang must be one of en, es, fr, got 'xx'."),
+        (["en:xx"], "--model must contain a model and its tokenizer, got en:xx: "),
+    ],
+)
+def test_invalid_models(models, message, translator_folder, multilingual_folder):
+    with pytest.raises(ValueError, match=message):
+        load_directions([each.format(translator_folder, multilingual_folder) for each in models])

@@ -1,0 +1,309 @@
+"""Distillation on a tiny corpus: training set, student, comparison, resuming, invalid arguments, the command."""
+
+import io
+import json
+import re
+
+import pytest
+from accelerate import PartialState
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
+
+from modeling_random_transformer import cli
+from modeling_random_transformer.extras.conversion.marian import convert_marian
+from modeling_random_transformer.inference import one_line, translate, translate_n_best
+from modeling_random_transformer.inference import translation_files as files
+from modeling_random_transformer.inputs_random_transformer import LanguageTags
+from modeling_random_transformer.stages import (
+    DistillationArguments,
+    StudentDataArguments,
+    distill,
+    distillation,
+    training_set,
+)
+from modeling_random_transformer.stages.training_set import TrainingSet, targets_by_source, write_nearest
+from modeling_random_transformer.training import ModelArguments, TranslationTrainingArguments
+from tests.helpers.corpora import read_pairs, write_pairs
+from tests.helpers.marian import opus_folder
+from tests.helpers.training import arguments, run, write_corpus
+from tests.helpers.translation import SENTENCES, random_tokenizer, random_translator, some_texts
+
+KINDS = (DistillationArguments, StudentDataArguments, ModelArguments, TranslationTrainingArguments)
+ORIGINAL = {"source_file": "train.a", "target_file": "train.b"}
+TEST = {"source_file": "test.a", "target_file": "test.b"}  # as the training set
+STUDENT = "d_model=8,d_ff=16,encoder_layers=1,decoder_layers=1,num_heads=1,max_position_embeddings=16"
+NO_TEST = dict.fromkeys(("test_source_file", "test_target_file"))
+QUICK = {"max_steps": 1, "save_steps": 1, "average_last": 1}
+
+
+def interrupt(*_args, **_options):
+    raise KeyboardInterrupt
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The folder of a corpus and a teacher, which is the current one."""
+    folder = tmp_path_factory.mktemp("distillation")
+    write_corpus(folder)
+    run(folder, "teacher", **NO_TEST)
+    PartialState._reset_state()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        yield folder
+
+
+def student_arguments(folder, output="student", **options):
+    given = {name: value for name, value in arguments(folder, output).items() if name not in (*ORIGINAL, "vocab_size")}
+    return {
+        **given,
+        "teacher": [str(folder / "teacher")],
+        "source_text": [str(folder / "train.a")],
+        "teacher_num_beams": 1,
+        "num_beams": 1,
+        "max_steps": 4,
+        "max_tokens_per_batch": 4000,  # the teacher's translations are long
+        "config_overrides": STUDENT,
+        **options,
+    }
+
+
+def distilled(folder, output="student", **options):
+    given = student_arguments(folder, output, **options)
+    fields = [{name: given[name] for name in given if name in kind.__dataclass_fields__} for kind in KINDS]
+    return distill(*(kind(**values) for kind, values in zip(KINDS, fields, strict=True)))
+
+
+@pytest.fixture(scope="module")
+def result(folder):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(distillation, "ROUNDS", 1)
+        result = distilled(folder, **TEST)
+    PartialState._reset_state()
+    return result
+
+
+@pytest.fixture
+def _no_comparison(monkeypatch):
+    monkeypatch.setattr(distillation, "compare", lambda *_: [])
+
+
+def test_training_set_is_the_teachers_translations_then_the_original_pairs(folder, result):
+    work = result.run.folder / "distillation"
+    teacher = AutoModelForSeq2SeqLM.from_pretrained(folder / "teacher")
+    texts = (folder / "train.a").read_text().split("\n")[:-1]
+    tokenizer = AutoTokenizer.from_pretrained(folder / "teacher")
+    expected = translate(texts, teacher, tokenizer, num_beams=1, progress=False)
+    pairs = [pair for pair in zip(texts, expected, strict=True) if pair[1].strip()]
+    assert read_pairs(work / "train.source", work / "train.target") == pairs + read_pairs("test.a", "test.b")
+    assert (result.corpus.selected, result.corpus.original) == (120, 12)
+    assert result.corpus.synthetic == len(pairs)
+    assert result.run.pairs == len(pairs) + 12
+
+
+def test_student_and_its_comparison_with_the_teacher(folder, result):
+    student = AutoModelForSeq2SeqLM.from_pretrained(result.run.folder)
+    assert student.config.d_model == 8
+    tokenizers = [AutoTokenizer.from_pretrained(path) for path in (folder / "teacher", result.run.folder)]
+    assert tokenizers[0].get_vocab() == tokenizers[1].get_vocab()
+    assert AutoModelForSeq2SeqLM.from_pretrained(result.run.folder / "int8").is_quantized
+    rows = {(row.model, row.dtype): row for row in result.rows}
+    assert [*rows] == [("teacher", "float32"), ("student", "float32"), ("student", "int8")]
+    assert min(row.sentences_per_second for row in result.rows) > 0
+    saved = (result.run.folder / "model.safetensors").stat().st_size / 1e6
+    assert rows["student", "float32"].megabytes == pytest.approx(saved, rel=0.01)
+    assert rows["student", "int8"].megabytes < rows["student", "float32"].megabytes
+    scores = [result.run.scores["test"][name]["score"] for name in ("bleu", "chrf")]
+    assert [rows["student", "float32"].bleu, rows["student", "float32"].chrf] == pytest.approx(scores)
+
+
+def test_record_and_model_card_of_a_distillation_that_is_not_repeated(folder, result, monkeypatch):
+    for module, name in ((distillation, "compare"), (distillation, "new_folder"), (TrainingSet, "worst")):
+        monkeypatch.setattr(module, name, None)
+    monkeypatch.setattr(files, "translate_chunk", None)
+    again = distilled(folder, **TEST)
+    assert (again.rows, again.corpus) == (result.rows, result.corpus)
+    record = json.loads((result.run.folder / "distillation" / "job.json").read_text())
+    assert [*record] == ["translation", "training set", "int8", "comparison"]
+    assert all(stage["is_finished"] for stage in record.values())
+    assert record["training set"]["facts"]["original"] == 12
+    card = (result.run.folder / "README.md").read_text()
+    assert card.count("## Distillation") == 1
+    assert "`teacher` (1 beams)" in card
+    assert str(folder) not in card
+    assert "| student | int8 |" in card
+
+
+def test_comparison_translates_sentences_above_the_limit_of_the_tokenizer(tmp_path):
+    """Training evaluates complete test sets, so the comparison must not reject a sentence after it."""
+    model, tokenizer = random_translator(position_embedding="learned", max_position_embeddings=16), random_tokenizer()
+    texts = ["a book", "the boy reads a book in the garden " * 3]
+    references = translate(texts, model, tokenizer, num_beams=1, progress=False, max_source_tokens=16)
+    tokenizer.model_max_length = 16
+    for part in (model, tokenizer):
+        part.save_pretrained(tmp_path)
+    pairs, models = list(zip(texts, references, strict=True)), [("teacher", "float32", [tmp_path])]
+    [row] = distillation.compare(models, pairs, LanguageTags(), model.device, {"num_beams": 1})
+    assert row.chrf == pytest.approx(100)
+
+
+@pytest.mark.usefixtures("_reset_accelerate")
+def test_teacher_with_language_tags(tmp_path, monkeypatch):
+    write_corpus(tmp_path)
+    languages = {"source_lang": ["a"], "target_lang": ["b"]}
+    run(tmp_path, "teacher", **QUICK, **NO_TEST, **languages)
+    monkeypatch.setattr(distillation, "ROUNDS", 1)
+    result = distilled(tmp_path, drop_worst=0.1, **QUICK, **languages)
+    assert result.corpus.dropped > 0
+    assert len(result.rows) == 3
+    tokenizer = AutoTokenizer.from_pretrained(result.run.folder)
+    assert (tokenizer.src_lang, tokenizer.tgt_lang) == ("a", "b")
+
+
+def test_stages_are_not_repeated_after_interruptions(folder, tmp_path, monkeypatch):
+    """With other selections, the later ones are, until the student is trained."""
+    options = {"output_dir": str(tmp_path / "student"), **QUICK}
+    work = tmp_path / "student" / "distillation"
+
+    def interrupted(stage, module=distillation, **more):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, stage, interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                distilled(folder, **options | more)
+
+    interrupted("finish", files.Parts)
+    with pytest.raises(ValueError, match=r"num_beams was 1, now 2.* or discard the earlier work with restart"):
+        distilled(folder, **options, teacher_num_beams=2)
+    interrupted("translate_chunk", files, teacher_num_beams=2, restart=True)
+    interrupted("train_translation", restart=True)
+    monkeypatch.setattr(files, "translate_chunk", None)
+    interrupted("score_file", training_set, drop_worst=0.3)
+    interrupted("train_translation", drop_worst=0.3)
+    interrupted("train_translation", drop_worst=0.2)
+    facts = json.loads((work / "job.json").read_text())["training set"]["facts"]
+    assert facts["dropped"] == int(0.2 * (facts["selected"] - facts["empty"]))
+    monkeypatch.setattr(training_set, "score_file", None)
+    options["drop_worst"] = 0.2
+    interrupted("compare")
+    contents = [path.read_bytes() for path in sorted(work.iterdir()) if path.name != "selected.source"]
+    for other, message in (
+        ({"drop_worst": 0.3}, "drop_worst was 0.2, now 0.3.*: use another output"),
+        (TEST, "original was .*: use another output"),
+        ({"teacher_num_beams": 2}, "num_beams was 1, now 2.*: use another output"),
+        ({"restart": True}, "restart must be False after the training of the student has begun"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            distilled(folder, **options | other)
+    assert [path.read_bytes() for path in sorted(work.iterdir()) if path.name != "selected.source"] == contents
+    monkeypatch.setattr(TrainingSet, "worst", None)
+    monkeypatch.setattr(distillation, "new_folder", None)
+    monkeypatch.setattr(distillation, "compare", lambda *_: [])
+    assert distilled(folder, **options).corpus.dropped == facts["dropped"]
+
+
+@pytest.mark.usefixtures("_no_comparison")
+def test_student_of_a_converted_marian_model(tmp_path):
+    """Its tokenizer has no start token: the student's targets start with the padding token, like the teacher's."""
+    opus_folder(tmp_path / "opus")
+    convert_marian(tmp_path / "opus", tmp_path / "teacher")
+    for name, sentences in (("a", SENTENCES[:3]), ("b", SENTENCES[3:])):
+        for split in ("train", "test"):
+            (tmp_path / f"{split}.{name}").write_text("".join(f"{sentence}\n" for sentence in sentences))
+    result = distilled(tmp_path, max_steps=1, config_overrides=STUDENT.replace("=16", "=128"))
+    student, teacher = (AutoConfig.from_pretrained(path) for path in (result.run.folder, tmp_path / "teacher"))
+    assert student.decoder_start_token_id == teacher.decoder_start_token_id == teacher.pad_token_id
+    assert student.vocab_size == teacher.vocab_size
+
+
+def test_translations_with_the_lowest_scores_per_token_are_dropped(tmp_path):
+    corpus = TrainingSet(tmp_path, DistillationArguments(["x"], ["-"]), [], False)
+    corpus.scores.write_text("-9.0\t9\n\n-4.0\t2\n-1.0\t4\n-6.0\t2\n")  # a translation is blank
+    assert corpus.worst(0.25) == {3}
+    assert corpus.worst(0.5) == {1, 3}
+
+
+def test_interpolation_chooses_the_translations_nearest_to_the_references(translator, tokenizer, tmp_path, monkeypatch):
+    """Texts without a reference have the best translation. Other references do not repeat the translation."""
+    texts = some_texts(8)
+    (tmp_path / "mono.tsv").write_text("".join(f"7\t{text}\n" for text in texts[:3]))
+    n_best = [
+        [one_line(candidate.translation) for candidate in candidates]
+        for candidates in translate_n_best(texts, translator, tokenizer, n_best=3, num_beams=3, progress=False)
+    ]
+    sources = [str(tmp_path / "mono.tsv"), "-"]
+    options = DistillationArguments(["x"], sources, text_key="2", teacher_num_beams=3, interpolate=True)
+    for count in (5, 3):
+        references = [candidates[-1] for candidates in n_best[:count]]
+        original = write_pairs(tmp_path, "aligned", [*zip(texts, references, strict=False)])
+        corpus = TrainingSet(tmp_path / "work", options, [original], False)
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\n".join(texts[3:]).encode())))
+        report = corpus.make(translator, tokenizer, 256)
+        expected = [*references, *(candidates[0] for candidates in n_best[count:])]
+        assert corpus.translated.read_text().split("\n")[:-1] == expected
+        assert (report.interpolated, report.original) == (count, count)
+        assert len(read_pairs(*corpus.files)) == report.synthetic + count
+    record = json.loads((tmp_path / "work" / "job.json").read_text())
+    assert [*record] == ["translation", "interpolation", "training set"]
+
+
+def test_references_of_repeated_sources(tmp_path):
+    """All distinct targets of a source are references; line breaks do not matter."""
+    references = targets_by_source([("a\nb ", "x"), ("a b", "y"), ("a b", "x")])
+    assert references == {"a b": ["x", "y"]}
+    (tmp_path / "texts").write_text("a b\nc\na b\n")
+    records = [{"index": index, "translation": text} for index in range(3) for text in ("z", "y")]
+    (tmp_path / "candidates").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    write_nearest(tmp_path / "texts", tmp_path / "candidates", tmp_path / "output", references)
+    assert (tmp_path / "output").read_text() == "y\nz\ny\n"
+
+
+@pytest.mark.usefixtures("_no_comparison")
+def test_student_of_interpolated_translations(folder, tmp_path):
+    options = {**ORIGINAL, "interpolate": True, "teacher_num_beams": 2, **QUICK}
+    result = distilled(folder, "interpolated", **options)
+    assert result.corpus.interpolated == result.corpus.original == 120
+    assert "sequence-level interpolation" in (result.run.folder / "README.md").read_text()
+    with pytest.raises(ValueError, match=r"num_return_sequences was 2, now None.*: use another output"):
+        distilled(folder, "interpolated", **options | {"interpolate": False})
+    (tmp_path / "mono").write_text("other text\n")
+    with pytest.raises(ValueError, match="source_text must contain sources of the original pairs"):
+        distilled(folder, output_dir=str(tmp_path / "out"), **options | {"source_text": [str(tmp_path / "mono")]})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"teacher": []}, "teacher must name at least one folder, got none."),
+        ({"source_text": ["missing"]}, "source_text must be a file, got 'missing'."),
+        ({"interpolate": True}, "teacher_num_beams must be at least 2 with interpolate, got 1."),
+        ({"interpolate": True, "teacher_num_beams": 2}, "or train_file, must be given with interpolate, got no pairs."),
+        ({"drop_worst": 1.0}, "drop_worst must be at least 0 and below 1, got 1.0."),
+        ({"teacher_dtype": "int4"}, "teacher_dtype must be one of float32, bfloat16, int8, got 'int4'."),
+        ({"teacher": ["missing"]}, "teacher must be folders with a saved model and its tokenizer, got 'missing'."),
+        ({"output": "teacher"}, "output_dir must be new or contain an earlier distillation"),
+        (NO_TEST, "or test_file, must be one test set, got 0."),
+        (
+            NO_TEST | {f"validation_{side}_file": ["test.a", "test.b"] for side in ("source", "target")},
+            "or test_file, must be one test set, got 0.",
+        ),
+        ({**ORIGINAL, "source_lang": "a", "target_lang": "b", "test_source_lang": "b", "test_target_lang": "a"},
+         "source_lang and target_lang must be those of the test set in a distillation, got"),
+        ({"train_temperature": 5.0}, "train_temperature must be unset in a distillation, got 5.0."),
+        ({"model_name_or_path": "teacher", "lora_rank": 2, "config_overrides": ""}, "lora_rank must be unset in a"),
+    ],
+)  # fmt: skip
+def test_invalid_argument(folder, options, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        distilled(folder, **{"output": "invalid", **options})
+    assert not (folder / "invalid" / "distillation").exists()
+
+
+@pytest.mark.usefixtures("_reset_accelerate", "_no_comparison")
+def test_command(folder, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["random-transformer"])
+    given = student_arguments(folder, "command", **QUICK)
+    flags = [f"--{name}={value[0] if isinstance(value, list) else value}" for name, value in given.items()]
+    row = distillation.Row("student", "float32", 1.0, 2.0, 3.0, 4.0, "signature")
+    monkeypatch.setattr(distillation, "compare", lambda *_: [row])
+    assert cli.main(["distill", *flags]) == 0
+    output = capsys.readouterr().out
+    assert "| student | float32 | 1.00 | 2.00 | 3.0 | 4.0 |" in output
+    assert "Saved the student to " in output

@@ -1,0 +1,517 @@
+"""Recipes with stages: what each stage gets, the result, interruptions in every stage, invalid recipes."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from accelerate import PartialState
+from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
+
+from modeling_random_transformer import cli
+from modeling_random_transformer.base.jobs import Job
+from modeling_random_transformer.commands import train as command
+from modeling_random_transformer.data import ParallelText, clean_pairs
+from modeling_random_transformer.inference import translate
+from modeling_random_transformer.stages import distillation, recipes
+from modeling_random_transformer.stages.recipes import Recipe
+from modeling_random_transformer.training import estimation
+from tests.helpers.corpora import read_pairs
+from tests.helpers.interruption import StoppedError, killed_after, stop
+from tests.helpers.training import (
+    LETTERS,
+    SIZES,
+    UNSCORED,
+    arguments,
+    assert_equal_weights,
+    flags,
+    parse_command,
+    run,
+    validation,
+    write_corpus,
+)
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "recipes"
+STAGES = [
+    {"name": "reverse", "when": "monolingual_target", "reverse": True},
+    {"name": "synthetic", "when": "monolingual_target", "kind": "back_translate", "uses": "reverse", "num_beams": 1},
+    {"name": "first", "synthetic": ["synthetic"], "authentic_weight": 2, "bpe_dropout": 0.1},
+    {"name": "second", "starts_from": "first", "kind": "distill", "uses": "first", "interpolate": True},
+    {"name": "small", "when": "student", "kind": "distill", "uses": "second", "config_overrides": "d_model=8"},
+]
+NAMES = [stage["name"] for stage in STAGES]
+OPTIONS = {**UNSCORED, "max_steps": 4, "num_beams": 1, "special_tokens": ["<bt>"]}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_comparison():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(distillation, "ROUNDS", 1)
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The folder of a corpus, of monolingual text and of a recipe."""
+    folder = tmp_path_factory.mktemp("recipe")
+    write_corpus(folder)
+    (folder / "mono").write_text("".join(f"{one}{two}\n" for one in LETTERS for two in "ab"))
+    (folder / "recipe.yaml").write_text(yaml.safe_dump({"stages": STAGES}))
+    return folder
+
+
+def argv(folder, output="out", **options):
+    """The command line of the recipe."""
+    given = {"monolingual_target": str(folder / "mono"), "student": True, **OPTIONS, **options}
+    return ["train", str(folder / "recipe.yaml"), *flags(folder, output, **given)]
+
+
+def run_command(*args, **options):
+    PartialState._reset_state()
+    status = cli.main(argv(*args, **options))
+    PartialState._reset_state()
+    return status
+
+
+@pytest.fixture(scope="module")
+def finished(folder):
+    """The folder of a finished run, which no test may modify."""
+    assert run_command(folder) == 0
+    return folder / "out"
+
+
+def remaining_pairs(*files):
+    """The number of pairs that cleaning keeps."""
+    return sum(1 for _ in clean_pairs(ParallelText(*files)))
+
+
+def pairs_of_stage(output, name):
+    return read_pairs(*(output / "stages" / name / f"data.{side}" for side in ("source", "target")))
+
+
+def test_the_corpus_is_split_and_every_stage_gets_its_pairs(finished):
+    data, synthetic = pairs_of_stage(finished, "data"), pairs_of_stage(finished, "synthetic")
+    sets = [finished / "stages" / "data" / f"data.{name}.source" for name in ("validation", "test")]
+    size = remaining_pairs(finished.parent / "train.a", finished.parent / "train.b") // 20
+    assert [path.read_text().count("\n") for path in sets] == [size, size]
+    assert all(source == target[::-1] for source, target in data)
+    assert all(source.startswith("<bt> ") for source, _ in synthetic)
+    facts = {name: stage.facts for name, stage in Job(finished / "recipe.json").stages.items()}
+    assert [*facts] == ["data", *NAMES, "result"]
+    assert facts["reverse"]["pairs"] == len(data)
+    assert facts["first"]["pairs"] == len(data) + len(synthetic)
+    assert facts["second"]["pairs"] > len(data)  # original and synthetic ones
+    record = Job(finished / "stages" / "first" / "training_manifest.json").stages["train"]
+    assert [corpus["weight"] for corpus in record.facts["corpora"]] == [2, 1]
+    reverse = (finished / "stages" / "reverse" / "README.md").read_text()
+    assert "data.target" in reverse
+
+
+def test_the_result_is_the_small_model(finished):
+    assert_equal_weights(finished, finished / "stages" / "small")
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(finished), AutoTokenizer.from_pretrained(finished)
+    assert len(translate(["abc"], model, tokenizer, progress=False)) == 1
+    assert AutoModelForSeq2SeqLM.from_pretrained(finished / "int8").is_quantized
+    assert tokenizer.get_vocab() == AutoTokenizer.from_pretrained(finished / "stages" / "first").get_vocab()
+    card = (finished / "README.md").read_text()
+    assert "The validation and test sets were taken from the corpus." in card
+    assert "\n# out\n" in card
+    assert "translate --model out " in card
+    command = card.partition("## Training\n\n```sh\n")[2].partition("\n```")[0]
+    first, second, *others = command.replace(" \\", "").splitlines()
+    assert (first, second) == ("random-transformer train", "    recipe.yaml")
+    assert {"    --source_file train.a", "    --monolingual_target mono", "    --output_dir out"} <= {*others}
+    assert str(finished.parent) not in card
+    assert all(f"| {name} |" in card for name in NAMES)
+
+
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [({"first": 20, "second": 30}, "second"), ({"first": 30, "second": 20}, "first"), ({}, "second")],
+)
+def test_training_a_model_further_does_not_make_the_result_worse(scores, expected, folder, tmp_path):
+    record = Job(tmp_path / "recipe.json")
+    for name in ("reverse", "first", "second"):  # reverse has the best score, but is another model
+        chrf = scores.get(name, 90 if name == "reverse" else 0)
+        record.begin(name, {}).finish(scores={"validation": {"chrf": chrf}})
+    given = {"monolingual_target": str(folder / "mono"), **arguments(folder, tmp_path), **OPTIONS, "max_steps": None}
+    options, lines = command.read_arguments([str(folder / "recipe.yaml"), *flags(folder, tmp_path, **given)])
+
+    def parse(own):
+        return command.parse_flags(own, lines, command.RECIPE, "train", None)
+
+    made = Recipe(options["stages"], lambda own: parse(own)[:3], parse({})[-1])
+    assert made.best("second") == expected
+
+
+@pytest.mark.usefixtures("finished")
+def test_a_finished_recipe_is_not_repeated_and_other_arguments_are_an_error(folder, monkeypatch, capsys):
+    for name in ("train_translation", "back_translate", "distill", "clean_files"):
+        monkeypatch.setattr(recipes, name, None)
+    assert run_command(folder) == 0
+    assert run_command(folder, max_steps=5) == 2
+    assert "(max_steps was 4, now 5): use another output_dir." in capsys.readouterr().err
+    (folder / "mono2").write_text("ab\n")
+    assert run_command(folder, monolingual_target=str(folder / "mono2")) == 2
+    assert "monolingual_target was" in capsys.readouterr().err
+    assert run_command(folder, student=None) == 2  # other stages
+    assert "(stages was ['reverse', 'synthetic', 'first', 'second', 'small'], now" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_in_every_stage_has_the_same_weights(finished, folder):
+    killed = folder / "killed"
+    places = {"data": 3, "reverse": 40, "synthetic": 12, "first": 60, "second": 90, "small": 150}
+    for name, operations in places.items():
+        assert killed_after(operations, lambda: run_command(folder, "killed"), killed / "stages" / name), name
+    assert run_command(folder, "killed") == 0
+    for name in ("stages/reverse", "stages/first", "stages/second", "stages/small", "int8", "."):
+        assert_equal_weights(killed / name, finished / name)
+    assert pairs_of_stage(killed, "synthetic") == pairs_of_stage(finished, "synthetic")
+
+
+def test_an_error_in_the_monolingual_text_can_be_corrected(folder, monkeypatch, capsys):
+    text = folder / "mono3"
+    text.write_bytes(b"ab\n\xff\n")
+    options = {"monolingual_target": str(text), "student": None}
+    assert run_command(folder, "corrected", **options) == 2
+    assert f"{text} must be UTF-8 text, but line 2 is not" in capsys.readouterr().err
+    text.write_text("ab\nba\n")
+
+    monkeypatch.setattr(recipes, "train_translation", stop)  # the finished model is not trained again
+    with pytest.raises(StoppedError):
+        run_command(folder, "corrected", **options)
+    stages = Job(folder / "corrected" / "recipe.json").stages
+    assert {name: stage.is_finished for name, stage in stages.items()} == {
+        "data": True,
+        "reverse": True,
+        "synthetic": True,
+        "first": False,
+    }
+
+
+def test_given_sets_with_an_invalid_line_and_without_monolingual_text(folder, capsys):
+    options = {**validation(folder), "monolingual_target": None, "student": None}
+    options["max_tokens_per_batch"] = 400  # the teacher's translations are long
+    for side in "ab":
+        added = "x\n" if side == "a" else "\n"
+        (folder / f"invalid.{side}").write_text((folder / f"train.{side}").read_text() + added)
+    options |= {"source_file": str(folder / "invalid.a"), "target_file": str(folder / "invalid.b")}
+    assert run_command(folder, "short", **options) == 2
+    assert "1 with an empty source or target (line 121)" in capsys.readouterr().err
+    options["on_invalid"] = "skip"
+    assert run_command(folder, "short", **options) == 0
+    output = folder / "short"
+    assert sorted(Job(output / "recipe.json").stages) == ["data", "first", "result", "second"]
+    assert run_command(folder, "short", **options, remove_stages=True) == 0  # nothing else is done
+    assert not (output / "stages").exists()
+    assert load_file(output / "model.safetensors")
+    card = (output / "README.md").read_text()
+    assert "Pairs: train 120, validation 12." in card
+    assert "1 of 121 lines" in card
+    assert "| test" not in card
+    assert "The result is the model of stage `" in card
+    assert run_command(folder, "short", **options, remove_stages=True) == 0
+
+
+def test_back_translation_needs_monolingual_text(folder, tmp_path, capsys):
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({"stages": [each | {"when": None} for each in STAGES]}))
+    given = arguments(folder, tmp_path / "out") | OPTIONS
+    assert cli.main(["train", str(tmp_path / "recipe.yaml"), *flags(folder, tmp_path / "out", **given)]) == 2
+    assert "monolingual_target must be given for the stage synthetic, got None." in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("prefix", ["", "test_"])
+def test_several_languages_are_an_error(prefix, folder, capsys):
+    files = {
+        f"{prefix}{side}_file": [str(folder / f"train.{name}")] * 2 for side, name in (("source", "a"), ("target", "b"))
+    }
+    languages = {"source_lang": "en", "target_lang": "es"}
+    languages |= {f"{prefix}source_lang": "en", f"{prefix}target_lang": ["es", "fr"]}
+    assert run_command(folder, "several", **files, **languages) == 2
+    message = f"{prefix}target_lang must be one language for a recipe with stages, got es, fr."
+    assert message in capsys.readouterr().err
+    assert not (folder / "several" / "stages").exists()
+
+
+def test_monolingual_text_is_a_file(folder, capsys):
+    assert run_command(folder, "pipe", monolingual_target="-") == 2
+    assert "monolingual_target must be a file, got '-'." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("monolingual_source", "distill"), ("monolingual_target", "back_translate")]
+)
+def test_monolingual_text_needs_a_stage(name, kind, folder, tmp_path, capsys):
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({"stages": [{"name": "only"}]}))
+    given = arguments(folder, tmp_path / "out") | OPTIONS | {name: str(folder / "mono")}
+    assert cli.main(["train", str(tmp_path / "recipe.yaml"), *flags(folder, tmp_path / "out", **given)]) == 2
+    assert f"{name} must be unset without a stage of kind {kind}, got" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_languages_and_an_interruption_while_stages_are_removed(folder, monkeypatch):
+    options = {"source_lang": "en", "target_lang": "es", "student": None, "remove_stages": True}
+    remove = shutil.rmtree
+
+    def remove_and_stop(path, **given):
+        remove(path, **given)
+        if Path(path).name == "reverse":
+            stop()
+
+    monkeypatch.setattr(shutil, "rmtree", remove_and_stop)
+    with pytest.raises(StoppedError):
+        run_command(folder, "languages", **options)
+    monkeypatch.setattr(shutil, "rmtree", remove)
+    output = folder / "languages"
+    assert run_command(folder, "languages", **options) == 0
+    assert not (output / "stages").exists()
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(output), AutoTokenizer.from_pretrained(output)
+    assert (tokenizer.src_lang, tokenizer.tgt_lang) == ("en", "es")
+    assert len(translate(["abc"], model, tokenizer, progress=False)) == 1
+
+
+def pair_files(output):
+    return {path.name: path.read_text() for path in (output / "stages" / "data").iterdir()}
+
+
+def test_pairs_that_are_missing_are_made_again_and_changed_ones_are_an_error(folder, monkeypatch, capsys):
+    monkeypatch.setattr(recipes, "train_translation", stop)
+    output = folder / "deleted"
+    with pytest.raises(StoppedError):
+        run_command(folder, "deleted")
+    pairs = pair_files(output)
+    for path in (output / "stages" / "data" / "data.test.source", output / "stages" / "data"):
+        path.unlink() if path.is_file() else shutil.rmtree(path)
+        with pytest.raises(StoppedError):
+            run_command(folder, "deleted")
+        assert pair_files(output) == pairs
+    shortened = output / "stages" / "data" / "data.target"
+    shortened.write_text(shortened.read_text()[:-4])
+    assert run_command(folder, "deleted") == 2
+    assert f"{shortened} must be as the stage data has left it, but it has changed:" in capsys.readouterr().err
+
+
+def test_files_of_an_abandoned_attempt_are_not_read(folder, monkeypatch):
+    options = validation(folder) | {"monolingual_target": None, "student": None}
+    abandoned = folder / "abandoned" / "stages" / "data" / "data.test.source"
+
+    def interrupted(*_, **__):
+        abandoned.write_text("a\n")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(recipes, "clean_files", interrupted)  # which divides the corpus
+        assert run_command(folder, "abandoned", **options | dict.fromkeys(validation(folder))) == 130
+    assert abandoned.exists()
+    monkeypatch.setattr(recipes, "train_translation", stop)
+    with pytest.raises(StoppedError):
+        run_command(folder, "abandoned", **options)
+    assert not abandoned.exists()
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json", "int8/model.safetensors"])
+def test_stages_are_not_removed_without_a_complete_result(name, finished, folder):
+    output = shutil.copytree(finished, folder / f"incomplete-{Path(name).parent}-{Path(name).stem}")
+    content = (output / name).read_bytes()
+    (output / name).unlink()
+    assert run_command(folder, output.name, remove_stages=True) == 0
+    assert (output / name).read_bytes() == content
+    assert not (output / "stages").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "status"), [("first/model.safetensors", 0), ("second/config.json", 2), ("synthetic/data.source", 0)]
+)
+def test_files_of_stages_are_checked_when_they_are_used(name, status, finished, folder, capsys):
+    output = shutil.copytree(finished, folder / f"shortened-{Path(name).parent}")
+    path = output / "stages" / name
+    content = path.read_bytes()
+    path.write_bytes(content[:-1])
+    assert run_command(folder, output.name) == 0  # the result is complete
+    (output / "model.safetensors").unlink()
+    assert run_command(folder, output.name) == 2
+    assert f"{path} must be as the stage {path.parent.name} has left it, but it has changed" in capsys.readouterr().err
+    path.unlink()
+    assert run_command(folder, output.name) == status
+    if status == 0:
+        assert path.read_bytes() == content
+        assert_equal_weights(output, finished)
+
+
+@pytest.mark.parametrize("option", [{"resume_from_checkpoint": "checkpoint-4"}, {"push_to_hub": True}])
+def test_arguments_of_one_run_are_an_error(option, folder, capsys):
+    assert run_command(folder, "of_run", **option) == 2
+    [(name, value)] = option.items()
+    assert f"{name} must be unset for a recipe with stages, got {value}." in capsys.readouterr().err
+    assert not (folder / "of_run").exists()
+
+
+@pytest.mark.parametrize(("copies", "message"), [(200, ""), (0, ""), (-1, "validation_source_file must be given if")])
+def test_held_out_sets_are_a_share_of_what_remains(copies, message, folder, tmp_path, monkeypatch, capsys):
+    sources, targets = ((folder / f"train.{side}").read_text().splitlines() for side in "ab")
+    if copies < 0:  # every other pair shares a text with the one that is held out
+        sources, targets = ["ab"] * 50, [f"c{one}{two}" for one in LETTERS for two in LETTERS][:50]
+    files = {}
+    for side, lines in (("source", sources), ("target", targets)):
+        files[f"{side}_file"] = str(tmp_path / side)
+        (tmp_path / side).write_text("".join(f"{line}\n" for line in lines + lines[:1] * max(copies, 0)))
+    monkeypatch.setattr(recipes, "train_translation", lambda *_: stop())
+    output = tmp_path / "out"
+    if message:
+        assert run_command(folder, output, **files) == 2
+        assert message in capsys.readouterr().err
+        return
+    with pytest.raises(StoppedError):
+        run_command(folder, output, **files)
+    facts = Job(output / "recipe.json").stages["data"].facts
+    size = remaining_pairs(folder / "train.a", folder / "train.b") // 20
+    assert (facts["validation"], facts["test"]) == (size, size)
+
+
+def test_new_models_start_from_a_parent(folder, capsys):
+    run(folder, "parent", **UNSCORED, max_steps=2, config_overrides=SIZES.replace("d_ff=32", "d_ff=24"))
+    options = {"monolingual_target": None, "parent": str(folder / "parent"), "max_tokens_per_batch": 400}
+    assert run_command(folder, "child", **options) == 0
+    stages = [folder / "child" / "stages" / name for name in ("first", "second", "small")]
+    assert [AutoConfig.from_pretrained(path).d_ff for path in stages] == [24, 24, 32]
+    assert run_command(folder, "child", **options | {"parent": str(stages[1])}) == 2
+    assert "(parent was" in capsys.readouterr().err
+    assert run_command(folder, "other", **options | {"parent": str(folder / "none")}) == 2
+    assert f"parent must be a saved model, got '{folder / 'none'}'" in capsys.readouterr().err
+    assert not (folder / "other").exists()
+
+
+def test_a_dry_run_estimates_every_stage_and_writes_nothing(folder, monkeypatch, capsys):
+    monkeypatch.setattr(estimation, "STEPS", 1)
+    assert run_command(folder, "dry", dry_run=True, eval_strategy="steps", eval_steps=2) == 0
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| ")][2:]
+    assert [row[0].strip("| ") for row in rows] == NAMES
+    assert all(float(row[1]) > 0 for row in rows)
+    assert not (folder / "dry").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({}, "stages must be mappings with a name, got {}."),
+        ({"name": "a", "kind": "translate"}, "kind must be one of"),
+        ({"name": "a", "when": "monday"}, "when must be one of"),
+        ({"name": "a", "uses": "first"}, "uses must be given for back_translate and distill only"),
+        ({"name": "a", "kind": "distill"}, "uses must be given for"),
+        (
+            {"name": "a", "kind": "distill", "uses": "first", "reverse": True},
+            "reverse and authentic_weight must be unset for kind distill, got",
+        ),
+        ({"name": "a", "starts_from": "b"}, "starts_from must be one of"),
+        ({"name": "a", "synthetic": ["first"]}, "synthetic must be one of"),
+        ({"name": "../a"}, "name must be that of a new folder, got '../a'."),
+        ({"name": "first"}, "name must be that of a new folder, got 'first'."),
+        ({"name": ""}, "name must be that of a new folder, got ''."),
+        ({"name": ".."}, "name must be that of a new folder, got '..'."),
+        ({"name": "a", "starts_from": "texts"}, "starts_from must be one of first, got 'texts'."),
+        ({"name": "a", "kind": "distill", "uses": "texts"}, "uses must be one of first, got 'texts'."),
+        ({"name": "a", "synthetic": "texts"}, "synthetic must be a list of stages, got 'texts'."),
+        ({"name": "a", "synthetic": ["later"]}, "synthetic must be one of texts, got 'later'."),
+        ({"name": "a", "authentic_weight": 0}, "authentic_weight must be a positive number, got 0."),
+        ({"name": "a", "authentic_weight": "2"}, "authentic_weight must be a positive number, got '2'."),
+        ({"name": "a", "source_file": ["x"]}, "a must not have arguments that the recipe sets, got source_file."),
+        ({"name": "a", "output_dir": "x"}, "a must not have arguments that the recipe sets, got output_dir."),
+        (
+            {"name": "a", "kind": "distill", "uses": "first", "teacher": ["x"]},
+            "a must not have arguments that the recipe sets, got teacher.",
+        ),
+        ({"name": "a", "reverse": True}, "stages must end with one that trains a model from source to target."),
+        ({"name": "a", "max_steps": "many"}, "invalid int value: 'many'"),
+        (
+            {"name": "a", "max_stepps": 2},
+            "arguments must be among those of --help, got --max_stepps. Did you mean --max_steps?",
+        ),
+        ({"name": "a", "kind": "back_translate", "uses": "first", "method": "magic"}, "method must be one of"),
+        ({"name": "a", "kind": "back_translate", "uses": "first", "dtype": "int9"}, "dtype must be one of"),
+        (
+            {"name": "a", "kind": "back_translate", "uses": "first", "beams": 4},
+            "a must have options of back_translate, got beams.",
+        ),
+        ({"name": "a", "kind": "distill", "uses": "first", "drop_worst": 2}, "drop_worst must be at least 0"),
+    ],
+    ids=str,
+)
+def test_an_invalid_stage_is_reported_in_one_line(change, message, folder, tmp_path, capsys):
+    texts = {"kind": "back_translate", "uses": "first"}
+    after = [] if "reverse" in change else [{"name": "later", **texts}, {"name": "last"}]
+    stages = [STAGES[2] | {"synthetic": None}, {"name": "texts", **texts}, change, *after]
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({"stages": stages}))
+    given = {**arguments(folder, tmp_path / "out"), **OPTIONS, "max_steps": None}
+    given |= {"monolingual_target": str(folder / "mono")}
+    try:
+        status = cli.main(["train", str(tmp_path / "recipe.yaml"), *flags(folder, tmp_path / "out", **given)])
+    except SystemExit as end:
+        status = end.code
+    assert status == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert message in error
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "names"),
+    [("low_resource", ["reverse", "synthetic", "forward", "student"]),
+     ("multi30k_record", ["teacher", "student"])],
+)  # fmt: skip
+def test_the_recipes_of_the_repository(recipe, names, folder, tmp_path):
+    (tmp_path / "mono").write_text("ab\n")
+    given = {"source_file": str(folder / "train.a"), "target_file": str(folder / "train.b"), "use_cpu": True}
+    given |= {"validation_source_file": None, "validation_target_file": None} | UNSCORED
+    options, lines = command.read_arguments([str(EXAMPLES / f"{recipe}.yaml")])
+    stages = options.pop("stages")
+    options |= {name: value for name, value in given.items() if value or name in options}
+    options |= {"monolingual_target": str(tmp_path / "mono")} if "synthetic" in names else {}
+    options |= {"student": True, "bf16": False}
+
+    def parse(own):
+        return command.parse_flags({**options, **own}, lines, command.RECIPE, "train", None)
+
+    made = Recipe(stages, lambda own: parse(own)[:3], parse({})[-1])
+    assert [stage.name for stage in made.stages] == names
+    _, model, args = made.parsed(made.stages[-1])
+    assert args.warmup_steps == 600
+    assert model.model_name_or_path is None or model.model_name_or_path.endswith(names[-2])
+
+
+@pytest.mark.parametrize(
+    ("capability", "gpu", "flags", "expected"),
+    [
+        ("avx512_bf16", None, [], {"bf16": True, "use_cpu": True}),
+        ("bf16", None, [], {"bf16": True, "use_cpu": True}),
+        (None, None, [], {"bf16": False, "use_cpu": True}),
+        (None, True, [], {"bf16": True, "use_cpu": False}),
+        ("amx_bf16", False, [], {"bf16": False, "use_cpu": False}),
+        (None, True, ["--use_cpu"], {"bf16": False, "use_cpu": True}),
+    ],
+)
+def test_bfloat16_is_chosen_by_the_instructions_of_the_device(
+    capability, gpu, flags, expected, tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu is not None)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: gpu)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: gpu is not None)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, str(capability): True})
+    (tmp_path / "recipe.yaml").write_text("bf16: auto")
+    recipe, _ = command.read_arguments([str(tmp_path / "recipe.yaml"), *flags])
+    assert recipe == expected
+    has = "has" if expected["bf16"] else "has no"
+    assert caplog.messages == [f"bf16 is {expected['bf16']}: the device {has} bfloat16 instructions."]
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="only a machine without an accelerator requires use_cpu")
+def test_bfloat16_on_a_cpu_needs_no_other_argument(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
+    write_corpus(tmp_path)
+    (tmp_path / "recipe.yaml").write_text("bf16: auto")
+    _, _, args, _ = parse_command([str(tmp_path / "recipe.yaml"), *flags(tmp_path, "out", use_cpu=None)])
+    assert args.bf16
+    assert args.device.type == "cpu"
