@@ -21,7 +21,6 @@ from .validation import ON_INVALID, ValidationReport
 Row = dict[str, Any]  # token ids, lengths and number of a line
 Chunk = tuple[int, list[InvalidLine], list[Row]]  # the number of consecutive lines, the invalid ones, and the others
 LINES_PER_CHUNK = 1000
-GOLDEN_RATIO = 0.6180339887498949  # its multiples modulo 1 are spread evenly
 
 
 class Segmentation(Protocol):
@@ -41,30 +40,28 @@ class CorpusMixture:
     Args:
         corpora: the corpora with their weights.
         sizes: number of lines of each corpus.
-        epoch: the epoch, which determines the lines of corpora with a fractional weight.
     """
 
     corpora: Sequence[Corpus]
     sizes: Sequence[int]
-    epoch: int = 0
 
     def __str__(self) -> str:
         return f"the mixture of {'; '.join(map(str, self.corpora))}"
 
     def lines(self) -> Iterator[Line]:
-        """The lines of the epoch. Their numbers count the lines of all corpora, in the order of the corpora."""
-        positions = (self._positions(index) for index in range(len(self.corpora)))
-        return (line for _, _, line in heapq.merge(*positions))
+        """The lines of an epoch. Their numbers count the lines of all corpora, in the order of the corpora."""
+        corpora = [self._positions(index) for index in range(len(self.corpora))]
+        for _, _, line in heapq.merge(*corpora):
+            yield line
 
     def _positions(self, index: int) -> Iterator[tuple[float, int, Line]]:
         """The relative position of each line of a corpus in the epoch, the index of the corpus, and the line."""
-        corpus, first = self.corpora[index], sum(self.sizes[:index])
-        whole, rest = divmod(corpus.weight, 1)
+        corpus = self.corpora[index]
+        earlier_lines = sum(self.sizes[:index])
         for position, line in enumerate(corpus.lines()):
-            phase = position * GOLDEN_RATIO % 1
-            copies = int(whole) + int(rest * (self.epoch + 1) + phase) - int(rest * self.epoch + phase)
-            for _ in range(copies):
-                yield position / self.sizes[index], index, replace(line, number=line.number + first)
+            numbered = replace(line, number=line.number + earlier_lines)
+            for _ in range(corpus.weight):
+                yield position / self.sizes[index], index, numbered
 
 
 @dataclass(eq=False)
@@ -186,11 +183,10 @@ class TokenBudgetStream(IterableDataset):
                     self.report.add(reason, row["line"])
 
     def _chunks(self, epoch: int) -> Iterable[Chunk]:
-        corpus = replace(self.corpus, epoch=epoch) if isinstance(self.corpus, CorpusMixture) else self.corpus
         # Prefetch a complete buffer, so that it is ready when the current one is exhausted.
         ahead = max(2, -(-self.buffer_pairs // (LINES_PER_CHUNK * max(1, self.num_workers))))
         return DataLoader(
-            _Chunks(corpus, self.tokenizer, self.bpe_dropout, (self.seed, epoch)),
+            _Chunks(self.corpus, self.tokenizer, self.bpe_dropout, (self.seed, epoch)),
             batch_size=None,
             collate_fn=tuple,  # the chunk itself
             num_workers=self.num_workers,
