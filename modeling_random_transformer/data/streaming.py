@@ -14,8 +14,9 @@ from transformers import PreTrainedTokenizerBase
 
 from ..inputs_random_transformer import check_choice, chunks
 from .batches import TokenBudgetSampler
+from .lengths import NO_LIMITS, RATIO, TOO_LONG, LengthLimits
 from .sources import Corpus, DatasetText, InvalidLine, Line, ParallelLine
-from .tokenization import LENGTHS, LengthLimits, lengths_of, tokenize_batch
+from .tokenization import LENGTHS, lengths_of, skipped_pairs, tokenize_batch
 from .validation import ON_INVALID, ValidationReport
 
 Row = dict[str, Any]  # token ids, lengths and number of a line
@@ -98,7 +99,7 @@ class TokenBudgetStream(IterableDataset):
     max_tokens: int
     _: KW_ONLY
     buffer_pairs: int = 100_000
-    limits: LengthLimits = LengthLimits()  # noqa: RUF009 (immutable)
+    limits: LengthLimits = NO_LIMITS
     on_invalid: str = "error"
     seed: int = 0
     pad_to_multiple_of: int = 1
@@ -174,13 +175,12 @@ class TokenBudgetStream(IterableDataset):
                 self.report.add(line.reason, line.number)
                 if self.on_invalid == "error":
                     self.report.check("error")
-            exceeded = self.limits.exceeded(_lengths(rows))
-            for index, row in enumerate(rows):
-                reason = next((reason for reason, rows in exceeded.items() if rows[index]), None)
-                if reason is None:
+            skipped = skipped_pairs(self.limits, _lengths(rows))
+            for row, is_too_long, is_unequal in zip(rows, skipped[TOO_LONG], skipped[RATIO], strict=True):
+                if is_too_long or is_unequal:  # for any value of on_invalid
+                    self.report.add(TOO_LONG if is_too_long else RATIO, row["line"])
+                else:
                     yield row
-                else:  # skipped for any value of on_invalid
-                    self.report.add(reason, row["line"])
 
     def _chunks(self, epoch: int) -> Iterable[Chunk]:
         # Prefetch a complete buffer, so that it is ready when the current one is exhausted.

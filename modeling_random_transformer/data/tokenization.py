@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,53 +12,21 @@ from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 from ..base.distributed import in_turn
 from ..inputs_random_transformer import LanguageTags, encode_texts
+from .lengths import NO_LIMITS, RATIO, TOO_LONG, LengthLimits
 from .sources import NO_LANGUAGES, Corpus, ParallelLine
 from .validation import ValidationReport
 
 if TYPE_CHECKING:
     from datasets import Dataset  # slow to import
 
-TOO_LONG = "longer than the maximum length"
-RATIO = "with a length ratio above the maximum"
 WORDS, LENGTHS = ("source_words", "target_words"), ("source_length", "target_length")
 VOCABULARY_PAIRS = 1_000_000  # the most pairs to train a vocabulary on
-
-
-@dataclass(frozen=True)
-class LengthLimits:
-    """The maximum lengths of training pairs, in tokens.
-
-    Args:
-        source: the maximum length of a source, including the end token; `None` for no limit.
-        target: the same for targets.
-        ratio: the maximum ratio of the longer side of a pair to the shorter one, without the end token; `None` for no
-            limit.
-    """
-
-    source: int | None = None
-    target: int | None = None
-    ratio: float | None = None
-
-    def within(self, positions: int | None) -> "LengthLimits":
-        """The limits for a model with this number of learned positions; `None` for any number."""
-        if positions is None:
-            return self
-        source, target = (min(limit or positions, positions) for limit in (self.source, self.target))
-        return replace(self, source=source, target=target)
-
-    def exceeded(self, lengths: np.ndarray) -> dict[str, np.ndarray]:
-        """The pairs to skip by reason, `[pairs]`, from the lengths of source and target, `[pairs, 2]`."""
-        limits = [np.inf if limit is None else limit for limit in (self.source, self.target)]
-        too_long = (lengths > limits).any(axis=1)
-        tokens = np.maximum(lengths - 1, 1)
-        unequal = tokens.max(axis=1) > tokens.min(axis=1) * (self.ratio or np.inf)
-        return {TOO_LONG: too_long, RATIO: unequal & ~too_long}
 
 
 def tokenize_pairs(
     pairs: "Dataset",
     tokenizer: PreTrainedTokenizerBase,
-    limits: LengthLimits = LengthLimits(),
+    limits: LengthLimits = NO_LIMITS,
     *,
     languages: LanguageTags = NO_LANGUAGES,
     num_proc: int | None = None,
@@ -97,12 +64,24 @@ def tokenize_pairs(
             desc="tokenizing",
         )
     report = ValidationReport(name, lines=len(tokens))
-    exceeded = limits.exceeded(lengths_of(tokens))
-    for reason, rows in exceeded.items():
-        for number in _column(tokens, "line")[rows].tolist():
+    skipped = skipped_pairs(limits, lengths_of(tokens))
+    for reason, is_skipped in skipped.items():
+        for number in _column(tokens, "line")[is_skipped].tolist():
             report.add(reason, number)
     report.check("skip")
-    return (tokens.select(np.flatnonzero(~np.any([*exceeded.values()], axis=0))) if report.invalid else tokens), report
+    if report.invalid:
+        tokens = tokens.select(np.flatnonzero(~(skipped[TOO_LONG] | skipped[RATIO])))
+    return tokens, report
+
+
+def skipped_pairs(limits: LengthLimits, lengths: np.ndarray) -> dict[str, np.ndarray]:
+    """Whether pairs are skipped, `[pairs]`, by reason, from the lengths of source and target in tokens, `[pairs, 2]`.
+
+    The ratio is that of the lengths without the end token.
+    """
+    too_long = limits.are_exceeded(*lengths.T)
+    unequal = limits.is_unequal(*np.maximum(lengths - 1, 1).T)
+    return {TOO_LONG: too_long, RATIO: unequal & ~too_long}
 
 
 def tokenize_batch(
