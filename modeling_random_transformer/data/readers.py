@@ -155,7 +155,7 @@ def texts_of(name: str | Path, rows: Iterable[tuple[int, Any, str | None]], colu
             values = values | translation
         if not keys and values and translation is not None:
             keys = columns.named(name, values)
-        texts = [values.get(key) for key in keys]
+        texts: list[Any] = [values.get(key) for key in keys]
         if keys and all(isinstance(text, str) for text in texts):
             yield number, texts
         else:
