@@ -19,7 +19,8 @@ from .validation import ValidationReport
 if TYPE_CHECKING:
     from datasets import Dataset  # slow to import
 
-WORDS, LENGTHS = ("source_words", "target_words"), ("source_length", "target_length")
+WORDS = ("source_words", "target_words")
+LENGTHS = ("source_length", "target_length")
 VOCABULARY_PAIRS = 1_000_000  # the most pairs to train a vocabulary on
 
 
@@ -54,7 +55,8 @@ def tokenize_pairs(
     tokenizer.init_kwargs.pop("name_or_path", None)
     # One process at a time tokenizes a dataset that is stored in files.
     files = pairs.cache_files
-    with in_turn(Path(files[0]["filename"]).parent / "tokenize.lock") if files else nullcontext():
+    lock = in_turn(Path(files[0]["filename"]).parent / "tokenize.lock") if files else nullcontext()
+    with lock:
         tokens = pairs.map(
             tokenize_batch,
             batched=True,
@@ -91,17 +93,22 @@ def tokenize_batch(
     with languages.set(tokenizer):
         source = encode_texts(tokenizer, rows["source"])
         target = encode_texts(tokenizer, text_target=rows["target"])
-    encoded = {name: source[name] for name in ("input_ids", "attention_mask")} | {"labels": target["input_ids"]}
-    if words:
-        encoded |= zip(WORDS, map(_word_ids, (source, target)), strict=True)
-    lengths = ([*map(len, encoded[name])] for name in ("input_ids", "labels"))
-    return encoded | dict(zip(LENGTHS, lengths, strict=True))
+    columns = {
+        "input_ids": source["input_ids"],
+        "attention_mask": source["attention_mask"],
+        "labels": target["input_ids"],
+    }
+    for encoded, words_column, lengths_column in zip((source, target), WORDS, LENGTHS, strict=True):
+        if words:
+            columns[words_column] = _word_ids(encoded)
+        columns[lengths_column] = [len(ids) for ids in encoded["input_ids"]]
+    return columns
 
 
 def _word_ids(encoded: BatchEncoding) -> list[list[int]]:
     """The index of each token's word in each text; -1 for tokens that were added to the text."""
-    rows = (encoded.word_ids(row) for row in range(len(encoded["input_ids"])))
-    return [[-1 if word is None else word for word in row] for row in rows]
+    words_of_texts = (encoded.word_ids(i) for i in range(len(encoded["input_ids"])))
+    return [[-1 if word is None else word for word in words] for words in words_of_texts]
 
 
 def lengths_of(tokens: "Dataset | Sequence[dict[str, Any]]") -> np.ndarray:
@@ -112,9 +119,11 @@ def lengths_of(tokens: "Dataset | Sequence[dict[str, Any]]") -> np.ndarray:
     """
     if not hasattr(tokens, "__len__"):
         raise ValueError(f"the dataset must have a length, got {type(tokens).__name__}.")
-    if {*LENGTHS} <= {*(getattr(tokens, "column_names", None) or ())}:
+    columns = getattr(tokens, "column_names", None) or ()
+    if {*LENGTHS} <= {*columns}:
         return np.stack([_column(tokens, name) for name in LENGTHS], axis=1)
-    return np.array([(len(row["input_ids"]), len(row.get("labels", ()))) for row in tokens]).reshape(-1, 2)
+    lengths = [(len(row["input_ids"]), len(row.get("labels", ()))) for row in tokens]
+    return np.array(lengths).reshape(-1, 2)
 
 
 def vocabulary_sample(corpus: Corpus, lines: int | None) -> Iterator[str]:
@@ -128,7 +137,8 @@ def vocabulary_sample(corpus: Corpus, lines: int | None) -> Iterator[str]:
     step = 1 if lines is None else -(-lines // VOCABULARY_PAIRS)
     for line in islice(corpus.lines(), 0, VOCABULARY_PAIRS * step, step):
         if isinstance(line, ParallelLine):
-            yield from (line.source, line.target)
+            yield line.source
+            yield line.target
 
 
 def _column(rows: "Dataset", name: str) -> np.ndarray:
