@@ -316,7 +316,10 @@ def batches_by_count(lengths: Sequence[int], batch_size: int) -> list[list[int]]
 
 
 def batches_by_tokens(
-    lengths: Sequence[tuple[int, ...]], max_tokens: int, groups: Sequence[Any] | None = None
+    lengths: Sequence[tuple[int, ...]],
+    max_tokens: int,
+    groups: Sequence[Any] | None = None,
+    max_rows: float = math.inf,
 ) -> list[list[int]]:
     """Indices of texts or pairs in batches of at most `max_tokens`, the longest first.
 
@@ -324,6 +327,7 @@ def batches_by_tokens(
         lengths: tokens of the one or more sides of each row; the first side decides the order.
         max_tokens: limit on rows × the sum of the longest of each side. A longer row forms a separate batch.
         groups: the rows of a batch have the same group; those with the largest are first.
+        max_rows: limit on the rows of a batch.
     """
     groups = [0] * len(lengths) if groups is None else groups
     batches: list[list[int]] = []
@@ -331,7 +335,8 @@ def batches_by_tokens(
     for i in sorted(range(len(lengths)), key=lambda i: (groups[i], lengths[i]), reverse=True):
         if batches and groups[i] == groups[batches[-1][0]]:
             padded = tuple(map(max, longest, lengths[i]))
-            if (len(batches[-1]) + 1) * sum(padded) <= max_tokens:
+            rows = len(batches[-1]) + 1
+            if rows <= max_rows and rows * sum(padded) <= max_tokens:
                 batches[-1].append(i)
                 longest = padded
                 continue

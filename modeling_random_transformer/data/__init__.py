@@ -14,10 +14,11 @@ pairs = list(clean_pairs([("a dog", "ein Hund"), ("a dog", "a dog")]))  # stream
 from .batches import EvaluationSampler, TokenBudgetSampler
 from .cleaning import CleaningReport, clean_files, clean_pairs
 from .filters import CleaningOptions
+from .lengths import LengthLimits
 from .readers import read_texts
 from .sources import Corpus, DatasetText, InvalidLine, ParallelLine, ParallelText
 from .streaming import CorpusMixture, TokenBudgetStream
-from .tokenization import LengthLimits, lengths_of, tokenize_pairs, vocabulary_sample
+from .tokenization import lengths_of, tokenize_pairs, vocabulary_sample
 from .validation import ValidationReport, load_pairs, validate
 
 __all__ = [

@@ -1,6 +1,7 @@
 """Cleaning of parallel text: of a stream of pairs, and of files."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -10,11 +11,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..base import progress_bar
-from ..base.compressed_files import STANDARD_STREAM, check_output, create_binaries, file_format, is_stream
+from ..base.compressed_files import check_output, create_binaries, file_format, is_stream
 from ..base.errors import printable
 from ..base.text import one_line
-from ..inputs_random_transformer import drop_none
-from .filters import CleaningOptions, filters_of, scripts_of
+from .filters import SIDES, CleaningOptions, filters_of, scripts_of
 from .normalization import normalized
 from .readers import quoted
 from .sources import Corpus, InvalidLine, Line, ParallelLine, parse_pair
@@ -48,13 +48,15 @@ class CleaningReport(ValidationReport):
         self.add(reason, line.number)
         self.show(line, reason, self.counts)
 
-    def normalize(self, line: ParallelLine) -> Line:
+    def normalize(self, line: ParallelLine) -> ParallelLine:
         """A line with normalized texts; counts the kinds of changes."""
-        (source, first), (target, second) = normalized(line.source), normalized(line.target)
-        for kind in dict.fromkeys((*first, *second)):
+        source, source_changes = normalized(line.source)
+        target, target_changes = normalized(line.target)
+        changes = {*source_changes, *target_changes}
+        for kind in changes:
             self.normalized[kind] = self.normalized.get(kind, 0) + 1
             self.show(line, kind, self.normalized)
-        return parse_pair(line.number, source, target) if first or second else line
+        return ParallelLine(line.number, source, target) if changes else line
 
     def show(self, line: Line, kind: str, counts: dict[str, int]) -> None:
         """Keep a line as an example, if it is one of the first."""
@@ -64,14 +66,15 @@ class CleaningReport(ValidationReport):
 
     def __str__(self) -> str:
         """A table with a line for each reason."""
-        lines = max(1, self.lines)
-        rows = [f"{self.name}: kept {self.valid:,} of {self.lines:,} pairs ({self.valid / lines:.2%})"]
-        if self.sets:
+        total = max(1, self.lines)
+        rows = [f"{self.name}: kept {self.valid:,} of {self.lines:,} pairs ({self.valid / total:.2%})"]
+        if len(self.sets) > 1:
             rows.append("  " + ", ".join(f"{name} {size:,}" for name, size in self.sets.items()))
-        for reason, count in sorted((self.counts | self.normalized).items(), key=lambda item: -item[1]):
+        counts = Counter(self.counts | self.normalized)
+        for reason, count in counts.most_common():
             example = self.examples[reason][0]
-            texts = " ||| ".join(printable(text, SHOWN_CHARACTERS) for text in (example["source"], example["target"]))
-            rows.append(f"  {reason:46} {count:>11,}  {count / lines:>7.2%}  line {example['line']}: {texts}")
+            texts = " ||| ".join(printable(example[side], SHOWN_CHARACTERS) for side in SIDES)
+            rows.append(f"  {reason:46} {count:>11,}  {count / total:>7.2%}  line {example['line']}: {texts}")
         return "\n".join(rows)
 
 
@@ -108,18 +111,17 @@ def clean_pairs(
 
 def _cleaned(
     pairs: Corpus | Iterable[tuple[str, str]],
-    settings: CleaningOptions,
+    options: CleaningOptions,
     report: CleaningReport,
     on_rejected: Callable[[Line, str], Any] = lambda *_: None,
 ) -> Iterator[ParallelLine]:
     """See `clean_pairs`. Passes with the same options object read the excluded files once."""
-    lines, sample = _lines_of(pairs), list[Line]()
-    if settings.normalization != "off":
-        lines = (report.normalize(line) if isinstance(line, ParallelLine) else line for line in lines)
-    if settings.min_script_share is not None:
+    lines = (_as_written(line, options, report) for line in _lines_of(pairs))
+    sample: list[Line] = []
+    if options.min_script_share is not None:
         sample = [*islice(lines, SAMPLE_LINES)]
-        report.scripts = _scripts(settings, sample)
-    for line, reason in _filtered(chain(sample, lines), settings, report.scripts):
+        report.scripts = _scripts(options, sample)
+    for line, reason in _filtered(chain(sample, lines), options, report.scripts):
         report.lines += 1
         if reason is not None:
             report.drop(line, reason)
@@ -129,15 +131,17 @@ def _cleaned(
 
 
 def _lines_of(pairs: Corpus | Iterable[tuple[str, str]]) -> Iterator[Line]:
-    """The lines with texts as they are written."""
     if isinstance(pairs, Corpus):
-        lines = pairs.lines()
-    else:
-        lines = (parse_pair(number, *pair) for number, pair in enumerate(pairs, start=1))
-    for line in lines:
-        if isinstance(line, ParallelLine):
-            line = parse_pair(line.number, _normalized(line.source), _normalized(line.target))
-        yield line
+        return pairs.lines()
+    return (parse_pair(number, source, target) for number, (source, target) in enumerate(pairs, start=1))
+
+
+def _as_written(line: Line, options: CleaningOptions, report: CleaningReport) -> Line:
+    """A line with its texts as they are written."""
+    if isinstance(line, InvalidLine):
+        return line
+    line = ParallelLine(line.number, _as_cell(line.source), _as_cell(line.target))
+    return line if options.normalization == "off" else report.normalize(line)
 
 
 def _filtered(
@@ -148,8 +152,13 @@ def _filtered(
     for line in lines:
         if isinstance(line, InvalidLine):
             yield line, line.reason
-        else:
-            yield line, next(filter(None, (check(line.source, line.target) for check in filters)), None)
+            continue
+        reason = None
+        for check in filters:
+            reason = check(line.source, line.target)
+            if reason is not None:
+                break
+        yield line, reason
 
 
 def _scripts(options: CleaningOptions, lines: Sequence[Line]) -> dict[str, list[str]]:
@@ -158,16 +167,59 @@ def _scripts(options: CleaningOptions, lines: Sequence[Line]) -> dict[str, list[
     Which pairs remain depends on the scripts, of which those are removed that are rare in these pairs, until none is.
     Cleaning the remaining pairs again thus finds at least these scripts, and drops nothing.
     """
-    given = {"source": options.source_script, "target": options.target_script}
-    scripts, earlier = {side: list(names or ()) for side, names in given.items()}, None
-    while None in given.values() and scripts != earlier:
+    chosen = {"source": options.source_script, "target": options.target_script}
+    scripts = {side: [*(names or ())] for side, names in chosen.items()}
+    while True:
         remaining = (line for line, reason in _filtered(lines, options, scripts) if reason is None)
         sample = [*islice(remaining, SAMPLE_PAIRS)]
-        earlier, scripts = scripts, dict(scripts)
-        for side in (side for side, names in given.items() if names is None):
-            found = scripts_of(getattr(line, side) for line in sample)
-            scripts[side] = [name for name in scripts[side] if name in found] or scripts[side] or found
-    return scripts
+        earlier = dict(scripts)
+        for side in SIDES:
+            if chosen[side] is None:
+                frequent = scripts_of(getattr(line, side) for line in sample)
+                still_frequent = [name for name in scripts[side] if name in frequent]
+                scripts[side] = still_frequent or scripts[side] or frequent
+        if scripts == earlier:
+            return scripts
+
+
+class _PairFiles:
+    """The files of a set of pairs: one with both sides, or one for each side.
+
+    Raises:
+        ValueError: the files have other formats.
+    """
+
+    def __init__(self, *paths: str | PathLike):
+        self.paths = paths
+        self.formats = [file_format(path) for path in paths]
+        if len(paths) == 2:
+            is_allowed = self.formats == ["text", "text"]
+        else:
+            is_allowed = is_stream(paths[0]) or self.formats[0] in ("tsv", "jsonl")
+        if not is_allowed:
+            raise ValueError(
+                "output must be a .tsv or .jsonl file, or output and output_target text files, "
+                f"got {' and '.join(map(str, paths))}."
+            )
+
+    def of_set(self, name: str) -> "_PairFiles":
+        """The files of another set, beside these.
+
+        Raises:
+            ValueError: there are no files beside a stream.
+        """
+        for path in self.paths:
+            if is_stream(path):
+                raise ValueError(f"output must be a file with split, got {path}.")
+        return _PairFiles(*(name_of_set(Path(path), name) for path in self.paths))
+
+    def lines(self, pair: ParallelLine) -> list[str]:
+        """A pair as a line of each file."""
+        if len(self.paths) == 2:
+            return [pair.source, pair.target]
+        if self.formats == ["jsonl"]:
+            return [json.dumps({"source": pair.source, "target": pair.target}, ensure_ascii=False)]
+        return [_tsv_line(pair.source, pair.target)]
 
 
 def clean_files(
@@ -206,107 +258,68 @@ def clean_files(
             kept.
         OSError: a file cannot be read or written.
     """
-    outputs = _outputs(drop_none(output=output, output_target=output_target), SETS[: len(split)])
-    paths = drop_none(rejected_file=rejected_file, report_file=report_file)
-    for files_of_set in outputs.values():
-        paths |= files_of_set
     settings = CleaningOptions(**options)
+    train = _PairFiles(output) if output_target is None else _PairFiles(output, output_target)
+    outputs = {"train": train}
+    for name in SETS[: len(split)]:
+        outputs[name] = train.of_set(name)
+    paths = [path for files in outputs.values() for path in files.paths]
+    paths += [path for path in (rejected_file, report_file) if path is not None]
     _check_outputs(corpus, paths, settings.exclude or ())
-    chosen = _choose(corpus, split, settings) if split else None
-    report = CleaningReport(str(corpus), sets=dict.fromkeys(outputs if split else (), 0))
-    with create_binaries([*paths.values()]) as opened, progress_bar(unit="pair") as bar:
-        files = dict(zip(paths, opened, strict=True))
-        reject = partial(_write_rejected, files.get("rejected_file"))
-        pairs = _cleaned(corpus, settings, report, reject)
-        for name, pair in _with_sets(pairs, chosen, report, reject):
+    if split:
+        corpus.require_files()
+    held_out = Split(lambda: _cleaned(corpus, settings, CleaningReport(str(corpus))), split)
+    report = CleaningReport(str(corpus), sets=dict.fromkeys(outputs, 0))
+    with create_binaries(paths) as opened, progress_bar(unit="pair") as bar:
+        files: dict[Any, IO[bytes]] = dict(zip(paths, opened, strict=True))
+        reject = partial(_write_rejected, files.get(rejected_file))
+        for pair in _cleaned(corpus, settings, report, reject):
             bar.update()
-            for key, row in zip(outputs[name], _rows(pair, output, output_target), strict=True):
-                files[key].write(f"{row}\n".encode())
+            set_name = held_out.set_of(pair)
+            if set_name is None:
+                report.drop(pair, HELD_OUT)
+                reject(pair, HELD_OUT)
+                continue
+            report.sets[set_name] += 1
+            for path, line in zip(outputs[set_name].paths, outputs[set_name].lines(pair), strict=True):
+                _write_line(files[path], line)
         _check_kept(report)  # before the outputs replace earlier files
         if report_file is not None:
             content = asdict(report) | {"kept": report.valid, "options": asdict(settings)}
-            files["report_file"].write(json.dumps(content, indent=2, ensure_ascii=False).encode() + b"\n")
+            _write_line(files[report_file], json.dumps(content, indent=2, ensure_ascii=False))
     return report
 
 
-def _outputs(texts: dict[str, str | PathLike], sets: Iterable[str]) -> dict[str, dict[str, str | PathLike]]:
-    """The files of each set, by the names that errors have: those of the training set, and those beside them.
-
-    Raises:
-        ValueError: the names do not have the suffix of a format, or there are no files beside standard output.
-    """
-    is_stdout = "output_target" not in texts and is_stream(texts["output"])
-    allowed = {"text"} if "output_target" in texts else {"tsv", "jsonl"}
-    if not is_stdout and not {*map(file_format, texts.values())} <= allowed:
-        expected = "a .tsv or .jsonl file, or output and output_target text files"
-        raise ValueError(f"output must be {expected}, got {' and '.join(map(str, texts.values()))}.")
-    outputs = {"train": texts}
-    for name in sets:
-        if is_stdout:
-            raise ValueError(f"output must be a file with split, got {STANDARD_STREAM}.")
-        outputs[name] = {f"{key} of {name}": name_of_set(Path(path), name) for key, path in texts.items()}
-    return outputs
+def _check_outputs(corpus: Corpus, paths: Sequence[str | PathLike], excluded: Sequence[str]) -> None:
+    """Raise a `ValueError` for outputs that cannot be written, or that overwrite a file that is read or each other."""
+    inputs = corpus.files | {f"exclude {number}": Path(path) for number, path in enumerate(excluded, start=1)}
+    for path in paths:
+        check_output("output", path, **inputs)
+    if len({Path(path).resolve() for path in paths}) < len(paths):
+        raise ValueError(f"outputs must differ from each other, got {', '.join(map(str, paths))}.")
 
 
 def _check_kept(report: CleaningReport) -> None:
     """Raise a `ValueError` for a training set without pairs."""
-    if not report.sets.get("train", report.valid):
+    if not report.sets["train"]:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in report.counts.items())
         raise ValueError(f"{report.name} must have a pair to keep, got {report.lines:,} pairs: {reasons or 'none'}.")
-
-
-def _check_outputs(corpus: Corpus, paths: dict[str, str | PathLike], excluded: Sequence[str]) -> None:
-    """Raise a `ValueError` for outputs that cannot be written, or that overwrite a file that is read or each other."""
-    inputs = corpus.files | {f"exclude {number}": Path(path) for number, path in enumerate(excluded, start=1)}
-    for name, path in paths.items():
-        check_output(name, path, **inputs)
-    if len({Path(path).resolve() for path in paths.values()}) < len(paths):
-        raise ValueError(f"outputs must differ from each other, got {', '.join(map(str, paths.values()))}.")
-
-
-def _with_sets(
-    pairs: Iterable[ParallelLine], chosen: Split | None, report: CleaningReport, reject: Callable[[Line, str], None]
-) -> Iterator[tuple[str, ParallelLine]]:
-    """Each pair with the name of its set; pairs that share a text with a chosen one are dropped."""
-    for pair in pairs:
-        name = "train" if chosen is None else chosen.set_of(pair)
-        if name is None:
-            report.drop(pair, HELD_OUT)
-            reject(pair, HELD_OUT)
-            continue
-        if chosen is not None:
-            report.sets[name] += 1
-        yield name, pair
-
-
-def _choose(corpus: Corpus, split: Sequence[int], settings: CleaningOptions) -> Split:
-    """The validation and test sets, in a pass over the corpus."""
-    if len(split) > len(SETS) or min(split) < 1:
-        raise ValueError(f"split must be one or two positive numbers, got {', '.join(map(str, split))}.")
-    corpus.require_files()
-    return Split(lambda: _cleaned(corpus, settings, CleaningReport(str(corpus))), split)
-
-
-def _normalized(text: str) -> str:
-    """A text as one line and one cell of a TSV file, without byte order marks at the start, which readers remove."""
-    return one_line(text.lstrip("\ufeff").rstrip("\r\n")).replace("\t", " ")
-
-
-def _row(*texts: str) -> str:
-    """A line of a TSV file."""
-    return "\t".join(quoted(_normalized(text)) for text in texts)
 
 
 def _write_rejected(file: IO[bytes] | None, line: Line, reason: str) -> None:
     """Write a dropped line to the file for them, if there is one."""
     if file is not None:
-        file.write(f"{_row(reason, str(line.number), line.source, line.target)}\n".encode())
+        _write_line(file, _tsv_line(reason, str(line.number), line.source, line.target))
 
 
-def _rows(pair: ParallelLine, output: str | PathLike, output_target: str | PathLike | None) -> list[str]:
-    """A pair as lines of the output files."""
-    if output_target is not None:
-        return [pair.source, pair.target]
-    if file_format(output) == "jsonl":
-        return [json.dumps({"source": pair.source, "target": pair.target}, ensure_ascii=False)]
-    return [_row(pair.source, pair.target)]
+def _write_line(file: IO[bytes], line: str) -> None:
+    file.write(f"{line}\n".encode())
+
+
+def _tsv_line(*texts: str) -> str:
+    return "\t".join(quoted(_as_cell(text)) for text in texts)
+
+
+def _as_cell(text: str) -> str:
+    """A text as one line and one cell of a TSV file, without byte order marks at the start, which readers remove."""
+    return one_line(text.lstrip("\ufeff").rstrip("\r\n")).replace("\t", " ")

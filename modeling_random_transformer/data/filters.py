@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import blake2b
 from itertools import chain
-from math import inf
 from operator import eq
 from pathlib import Path
 from typing import Any
@@ -16,33 +15,76 @@ import regex
 
 from ..base.compressed_files import check_readable, file_format
 from ..base.errors import reraise_as_value_error
+from ..base.languages import without_region
 from ..inputs_random_transformer import check_choice
-from ..tokenization_random_transformer import is_blank, normalize
+from ..tokenization_random_transformer import has_letters, is_blank, normalize
+from .lengths import RATIO, TOO_LONG, LengthLimits
 from .readers import Columns, read_columns, read_texts
 
-# Reasons to drop a pair, in the order of the filters.
+# Reasons to drop a pair, in the order of the filters; those of lengths are in `lengths`.
 COPY = "the target is a copy of the source"
-TOO_LONG = "longer than max_length"
-RATIO = "length ratio above max_length_ratio"
 SCRIPT = "{side} in another script"
 LANGUAGE = "{side} in another language"
 EXCLUDED = "{side} in an excluded file"
 DUPLICATE = "a duplicate of an earlier pair"
 
 SIDES = ("source", "target")
-EXCLUDED_SIDES = {"source": SIDES[:1], "target": SIDES[1:], "either": SIDES}
 NORMALIZATIONS = ("NFC", "off")
-COPIES, DUPLICATES, UNITS = ("near", "exact", "off"), ("pair", "source", "target", "off"), ("characters", "words")
+COPIES = ("near", "exact", "off")
+DUPLICATES = ("pair", "source", "target", "off")
 # Combining marks, such as vowel signs in Devanagari, are part of a word, but do not begin one: an emoji may have one.
 WORD = regex.compile(r"[^\W\p{M}][\w\p{M}]*")
 
 # The scripts of living languages with much text, for the scripts of a corpus.
 SCRIPTS = (
-    *("Latin", "Cyrillic", "Greek", "Armenian", "Georgian", "Hebrew", "Arabic", "Syriac", "Thaana", "Nko"),
-    *("Ethiopic", "Tifinagh", "Devanagari", "Bengali", "Gurmukhi", "Gujarati", "Oriya", "Tamil", "Telugu", "Kannada"),
-    *("Malayalam", "Sinhala", "Thai", "Lao", "Tibetan", "Myanmar", "Khmer", "Mongolian", "Han", "Hiragana", "Katakana"),
-    *("Hangul", "Bopomofo", "Yi", "Cherokee", "Canadian_Aboriginal", "Javanese", "Balinese", "Sundanese", "Cham"),
-    *("Ol_Chiki", "Meetei_Mayek", "Tai_Le", "New_Tai_Lue", "Vai", "Adlam", "Lisu", "Osage"),
+    "Latin",
+    "Cyrillic",
+    "Greek",
+    "Armenian",
+    "Georgian",
+    "Hebrew",
+    "Arabic",
+    "Syriac",
+    "Thaana",
+    "Nko",
+    "Ethiopic",
+    "Tifinagh",
+    "Devanagari",
+    "Bengali",
+    "Gurmukhi",
+    "Gujarati",
+    "Oriya",
+    "Tamil",
+    "Telugu",
+    "Kannada",
+    "Malayalam",
+    "Sinhala",
+    "Thai",
+    "Lao",
+    "Tibetan",
+    "Myanmar",
+    "Khmer",
+    "Mongolian",
+    "Han",
+    "Hiragana",
+    "Katakana",
+    "Hangul",
+    "Bopomofo",
+    "Yi",
+    "Cherokee",
+    "Canadian_Aboriginal",
+    "Javanese",
+    "Balinese",
+    "Sundanese",
+    "Cham",
+    "Ol_Chiki",
+    "Meetei_Mayek",
+    "Tai_Le",
+    "New_Tai_Lue",
+    "Vai",
+    "Adlam",
+    "Lisu",
+    "Osage",
 )
 SAMPLE_SHARE = 0.1
 # Letters of several scripts, such as U+30FC in Hiragana and Katakana, count for none.
@@ -50,8 +92,10 @@ LETTER = r"[\p{L}--\p{Script=Common}--\p{Script=Inherited}]"
 _SCRIPT_OF = regex.compile("|".join(rf"(?P<{name}>\p{{Script={name}}})" for name in SCRIPTS))
 _LETTERS = regex.compile(LETTER, regex.V1)
 JOINERS = dict.fromkeys(map(ord, "\u200c\u200d"))  # for `str.translate`
+# Of another language, to drop a text. Probabilities of short texts are smaller.
+MIN_LANGUAGE_PROBABILITY = 0.8
 
-Filter = Callable[..., str | None]  # of a source and a target
+Filter = Callable[[str, str], str | None]  # the reason to drop a source and a target
 
 
 @dataclass(frozen=True)
@@ -66,22 +110,19 @@ class CleaningOptions:
         duplicates: `"pair"` drops a pair that occurred before; `"source"` or `"target"` one whose source or target
             occurred before. Texts are compared exactly, by a hash of 64 bits (about 100 bytes of memory per pair).
             Two of n different texts have the same hash with a probability of n² / 2^65: 0.0003 for a hundred million.
-        max_length: drop a pair with a longer source or target, in units; `None` for no limit.
+        max_length: drop a pair with a longer source or target, in characters; `None` for no limit.
         max_length_ratio: drop a pair if one side is more than this many times as long as the other (9 is the default
             of Moses' `clean-corpus-n`); `None` for no limit.
-        length_unit: `"characters"`, which suits every language, or `"words"`, separated by spaces.
         min_script_share: drop a pair if a smaller share of the letters of a side is in the scripts of its language,
             0 to 1; `None` to turn off.
         source_script: Unicode scripts of the source language, such as `["Latin"]` or `["Han", "Hiragana",
             "Katakana"]`; `None` for those of at least 10% of the letters of the first 10,000 pairs that remain.
         target_script: the same for the target language.
-        source_lang: ISO 639 code of the source language; drop a pair if py3langid, an optional package, identifies
-            the source as another language; `None` to turn off.
+        source_lang: code of the source language, such as `en` or `pt-BR`; drop a pair if py3langid, an optional
+            package, identifies the source as another language; `None` to turn off.
         target_lang: the same for the target language.
-        min_language_probability: the least probability of another language to drop a pair, 0 to 1.
         exclude: files with one text per line or with pairs, such as a test set; drop a pair with one of their texts,
             regardless of case, punctuation and Unicode form.
-        exclude_side: the side of a pair that is compared with them: `"source"`, `"target"` or `"either"`.
 
     Raises:
         ValueError: an option is invalid; the message names it.
@@ -92,40 +133,38 @@ class CleaningOptions:
     duplicates: str = "pair"
     max_length: int | None = 1000
     max_length_ratio: float | None = 9.0
-    length_unit: str = "characters"
     min_script_share: float | None = 0.5
     source_script: Sequence[str] | None = None
     target_script: Sequence[str] | None = None
     source_lang: str | None = None
     target_lang: str | None = None
-    min_language_probability: float = 0.8
     exclude: Sequence[str] | None = None
-    exclude_side: str = "either"
 
     def __post_init__(self) -> None:
         check_choice(NORMALIZATIONS, normalization=self.normalization)
         check_choice(COPIES, copies=self.copies)
         check_choice(DUPLICATES, duplicates=self.duplicates)
-        check_choice(UNITS, length_unit=self.length_unit)
-        check_choice(EXCLUDED_SIDES, exclude_side=self.exclude_side)
         for path in self.exclude or ():
             check_readable("exclude", path, repeatedly=True)
-        for name in ("max_length", "max_length_ratio"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1 or None, got {value}.")
-        for name in ("min_script_share", "min_language_probability"):
-            if (value := getattr(self, name)) is not None and not 0 <= value <= 1:
-                raise ValueError(f"{name} must be from 0 to 1, got {value}.")
-        for name in ("source_script", "target_script"):
-            if (scripts := getattr(self, name)) is None:
-                continue
-            with reraise_as_value_error(f"{name} must be a list of Unicode scripts, such as Latin, got {scripts!r}"):
-                regex.compile("|".join(rf"\p{{Script={script}}}" for script in [*scripts] or [""]))
+        for name, limit in (("max_length", self.max_length), ("max_length_ratio", self.max_length_ratio)):
+            if limit is not None and limit < 1:
+                raise ValueError(f"{name} must be at least 1 or None, got {limit}.")
+        share = self.min_script_share
+        if share is not None and not 0 <= share <= 1:
+            raise ValueError(f"min_script_share must be from 0 to 1, got {share}.")
+        for name, scripts in (("source_script", self.source_script), ("target_script", self.target_script)):
+            if scripts is not None:
+                _check_scripts(name, scripts)
 
     @cached_property
     def excluded_keys(self) -> frozenset[bytes]:
         """The keys of the texts in the files of `exclude`, which are read once for all passes over a corpus."""
         return frozenset(text_key(text) for path in self.exclude or () for text in excluded_texts(path))
+
+
+def _check_scripts(name: str, scripts: Sequence[str]) -> None:
+    with reraise_as_value_error(f"{name} must be a list of Unicode scripts, such as Latin, got {scripts!r}"):
+        regex.compile("|".join(rf"\p{{Script={script}}}" for script in [*scripts] or [""]))
 
 
 def filters_of(options: CleaningOptions, scripts: Mapping[str, Sequence[str]]) -> Iterator[Filter]:
@@ -139,54 +178,42 @@ def filters_of(options: CleaningOptions, scripts: Mapping[str, Sequence[str]]) -
         ValueError: py3langid is not installed or does not know a language.
     """
     if options.copies != "off":
-        same = _same_words if options.copies == "near" else eq
-        yield lambda *pair: COPY if same(*pair) and any(map(str.isalpha, pair[0])) else None
+        yield _copy_filter(_have_same_words if options.copies == "near" else eq)
     if options.max_length is not None or options.max_length_ratio is not None:
-        yield _length_filter(options)
+        yield _length_filter(LengthLimits(options.max_length, options.max_length, options.max_length_ratio))
     for side, names in scripts.items():
         if names and options.min_script_share:
-            yield _one_side(side, script_filter(names, options.min_script_share), SCRIPT)
-    for side in SIDES:
-        if (language := getattr(options, f"{side}_lang")) is not None:
-            accepts = language_filter(language, options.min_language_probability, argument=f"{side}_lang")
-            yield _one_side(side, accepts, LANGUAGE)
+            yield _filter_of_side(side, script_filter(names, options.min_script_share), SCRIPT)
+    for side, language in (("source", options.source_lang), ("target", options.target_lang)):
+        if language is not None:
+            yield _filter_of_side(side, language_filter(language, f"{side}_lang"), LANGUAGE)
     if options.exclude:
-        for side in EXCLUDED_SIDES[options.exclude_side]:
-            yield _one_side(side, lambda text: text_key(text) not in options.excluded_keys, EXCLUDED)
+        for side in SIDES:
+            yield _filter_of_side(side, lambda text: text_key(text) not in options.excluded_keys, EXCLUDED)
     if options.duplicates != "off":
         yield _duplicate_filter(options.duplicates)
 
 
-def _one_side(side: str, accepts: Callable[[str], bool], reason: str) -> Filter:
-    index = SIDES.index(side)
-    return lambda *pair: None if accepts(pair[index]) else reason.format(side=side)
+def _filter_of_side(side: str, accepts: Callable[[str], bool], reason: str) -> Filter:
+    reason = reason.format(side=side)
+    if side == "source":
+        return lambda source, _: None if accepts(source) else reason
+    return lambda _, target: None if accepts(target) else reason
 
 
-def excluded_texts(path: str) -> Iterator[str]:
-    """The texts of a file with one text per line, or of both sides of a file with pairs."""
-    if file_format(path) == "text":
-        yield from (text for text in read_texts(path) if not is_blank(text))
-    else:
-        for number, texts in read_columns(Path(path), Columns(SIDES)):
-            if isinstance(texts, str):
-                raise ValueError(f"{path} must have a source and a target on each line, but line {number} has not.")
-            yield from texts
+def _copy_filter(are_equal: Callable[[str, str], bool]) -> Filter:
+    def check(source: str, target: str) -> str | None:
+        if are_equal(source, target) and has_letters(source):
+            return COPY
+        return None
+
+    return check
 
 
-def text_key(text: str) -> bytes:
-    """A digest of 64 bits of the visible words of a text, regardless of case, punctuation and Unicode form.
-
-    A text without words, such as an emoji, is compared completely.
-    """
-    # Compatibility characters, such as ℃, become letters, whose case is folded next.
-    text = unicode_form("NFKC", unicode_form("NFKC", normalize(text)).casefold()).translate(JOINERS)
-    words = " ".join(WORD.findall(text)) or text
-    return blake2b(words.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-
-
-def _same_words(source: str, target: str) -> bool:
+def _have_same_words(source: str, target: str) -> bool:
     """Whether texts have the same words, regardless of case and punctuation."""
-    source, target = unicode_form("NFC", source.casefold()), unicode_form("NFC", target.casefold())
+    source = unicode_form("NFC", source.casefold())
+    target = unicode_form("NFC", target.casefold())
     first, second = WORD.search(source), WORD.search(target)
     # The first words of most pairs differ, so that the complete comparison is rare.
     if first is None or second is None or first[0] != second[0]:
@@ -194,15 +221,13 @@ def _same_words(source: str, target: str) -> bool:
     return WORD.findall(source) == WORD.findall(target)
 
 
-def _length_filter(options: CleaningOptions) -> Filter:
-    limit, max_ratio = (inf if value is None else value for value in (options.max_length, options.max_length_ratio))
-    in_words = options.length_unit == "words"
-
-    def check(*pair: str) -> str | None:
-        shorter, longer = sorted(len(text.split() if in_words else text) for text in pair)
-        if longer > limit:
+def _length_filter(limits: LengthLimits) -> Filter:
+    def check(source: str, target: str) -> str | None:
+        if limits.are_exceeded(len(source), len(target)):
             return TOO_LONG
-        return RATIO if longer > max_ratio * shorter else None
+        if limits.is_unequal(len(source), len(target)):
+            return RATIO
+        return None
 
     return check
 
@@ -212,9 +237,13 @@ def _duplicate_filter(compared: str) -> Filter:
     seen: set[bytes] = set()
 
     def check(source: str, target: str) -> str | None:
-        # The length of the source makes the end of the source unambiguous for texts with any characters.
-        texts = {"pair": f"{len(source)} {source}{target}", "source": source, "target": target}
-        digest = blake2b(texts[compared].encode("utf-8", "surrogatepass"), digest_size=8).digest()
+        if compared == "source":
+            text = source
+        elif compared == "target":
+            text = target
+        else:  # the length of the source makes the end of the source unambiguous for texts with any characters
+            text = f"{len(source)} {source}{target}"
+        digest = _digest(text)
         if digest in seen:
             return DUPLICATE
         seen.add(digest)
@@ -223,13 +252,40 @@ def _duplicate_filter(compared: str) -> Filter:
     return check
 
 
+def _digest(text: str) -> bytes:
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+
+
+def excluded_texts(path: str) -> Iterator[str]:
+    """The texts of a file with one text per line, or of both sides of a file with pairs."""
+    if file_format(path) == "text":
+        yield from (text for text in read_texts(path) if not is_blank(text))
+        return
+    for number, texts in read_columns(Path(path), Columns(SIDES)):
+        if isinstance(texts, str):
+            raise ValueError(f"{path} must have a source and a target on each line, but line {number} has not.")
+        yield from texts
+
+
+def text_key(text: str) -> bytes:
+    """A digest of 64 bits of the visible words of a text, regardless of case, punctuation and Unicode form.
+
+    A text without words, such as an emoji, is compared completely.
+    """
+    # Compatibility characters, such as ℃, become letters, whose case is folded next.
+    text = unicode_form("NFKC", normalize(text))
+    text = unicode_form("NFKC", text.casefold()).translate(JOINERS)
+    return _digest(" ".join(WORD.findall(text)) or text)
+
+
 def scripts_of(texts: Iterable[str]) -> list[str]:
     """The scripts of at least `SAMPLE_SHARE` of the letters in texts, the most frequent first."""
     counts: Counter[str] = Counter()
     for character, count in Counter(chain.from_iterable(texts)).items():
         if _LETTERS.match(character) and (match := _SCRIPT_OF.match(character)):
             counts[match.lastgroup] += count
-    return [name for name, count in counts.most_common() if count >= SAMPLE_SHARE * counts.total()]
+    least = SAMPLE_SHARE * counts.total()
+    return [name for name, count in counts.most_common() if count >= least]
 
 
 def script_filter(scripts: Sequence[str], min_share: float) -> Callable[[str], bool]:
@@ -253,16 +309,15 @@ def script_filter(scripts: Sequence[str], min_share: float) -> Callable[[str], b
     return accepts
 
 
-def language_filter(language: str, min_probability: float, argument: str) -> Callable[[str], bool]:
-    """A function that accepts texts unless py3langid identifies them as another language with this probability.
+def language_filter(language: str, argument: str) -> Callable[[str], bool]:
+    """A function that accepts texts unless py3langid identifies them as another language.
 
     py3langid (BSD license, a model of 139 languages in 5 MB, no download) is a naive Bayes classifier of byte
     sequences (Lui and Baldwin 2012). docs/how_to/clean.md has measurements. Short texts are accepted: their
     probabilities are small.
 
     Args:
-        language: ISO 639 code of the language.
-        min_probability: the least probability of another language to reject a text, 0 to 1.
+        language: code of the language, in any case and also with a region or a script, which are ignored.
         argument: name of the argument in error messages.
 
     Raises:
@@ -271,11 +326,12 @@ def language_filter(language: str, min_probability: float, argument: str) -> Cal
     install = "pip install 'random-transformer[langid]'"
     with reraise_as_value_error(f"{argument}={language!r} requires py3langid: {install}"):
         identifier = _identifier()
-    check_choice(sorted(identifier.labels), **{argument: language})
+    expected = without_region(language)
+    check_choice(sorted(identifier.labels), **{argument: expected})
 
     def accepts(text: str) -> bool:
-        found, probability = identifier.classify(text)
-        return found == language or probability < min_probability
+        label, probability = identifier.classify(text)
+        return label == expected or probability < MIN_LANGUAGE_PROBABILITY
 
     return accepts
 

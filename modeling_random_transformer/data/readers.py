@@ -12,9 +12,8 @@ Bytes that are not UTF-8 become lone surrogates (`surrogateescape`), by which th
 
 import csv
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -49,10 +48,21 @@ class Columns:
         """Whether no other keys were chosen."""
         return self.keys in DEFAULT_KEYS
 
+    @property
+    def positions(self) -> list[int]:
+        """The positions from 0 of keys that are numbers; none of names."""
+        if all(key.isdecimal() and int(key) > 0 for key in self.keys):
+            return [int(key) - 1 for key in self.keys]
+        return []
+
     def among(self, names: Iterable[str]) -> tuple[str, ...] | None:
         """The keys, or the languages, if all of them are among these names."""
-        languages = self.languages if self.are_default else ()
-        return next((keys for keys in (self.keys, languages) if keys and {*keys} <= {*names}), None)
+        available = {*names}
+        if available.issuperset(self.keys):
+            return self.keys
+        if self.are_default and self.languages and available.issuperset(self.languages):
+            return self.languages
+        return None
 
     def named(self, name: str | Path, names: Iterable[str]) -> tuple[str, ...]:
         """The same.
@@ -60,10 +70,14 @@ class Columns:
         Raises:
             ValueError: neither are.
         """
-        if found := self.among(names := [*names]):
-            return found
-        keys = " and ".join(map(repr, self.keys))
-        raise ValueError(f"keys must be columns of {name}, {format_names(names)}, or numbers in a table, got {keys}.")
+        names = list(names)
+        keys = self.among(names)
+        if keys is None:
+            requested = " and ".join(map(repr, self.keys))
+            raise ValueError(
+                f"keys must be columns of {name}, {format_names(names)}, or numbers in a table, got {requested}."
+            )
+        return keys
 
 
 def read_columns(path: Path, columns: Columns) -> Iterator[Row]:
@@ -127,21 +141,25 @@ def texts_of(name: str | Path, rows: Iterable[tuple[int, Any, str | None]], colu
 
     Args:
         name: name of the file for the error message.
-        rows: number, value and text of each row; `None` for the text of the value.
+        rows: number, value and line of each row; the line is `None` if the file is not text.
         columns: the columns.
 
     Raises:
         ValueError: the first dictionary does not have all keys.
     """
     keys: tuple[str, ...] = ()
-    for number, row, text in rows:
+    for number, row, line in rows:
         values = row if isinstance(row, dict) else {}
-        if isinstance(nested := values.get(TRANSLATION), dict):
-            values = values | nested
-        if values and values.get(TRANSLATION, values) is not None:
-            keys = keys or columns.named(name, values)
-        texts = [value for key in keys if isinstance(value := values.get(key), str)]
-        yield number, texts if keys and len(texts) == len(keys) else str(row) if text is None else text
+        translation = values.get(TRANSLATION, values)
+        if isinstance(translation, dict):
+            values = values | translation
+        if not keys and values and translation is not None:
+            keys = columns.named(name, values)
+        texts: list[Any] = [values.get(key) for key in keys]
+        if keys and all(isinstance(text, str) for text in texts):
+            yield number, texts
+        else:
+            yield number, str(row) if line is None else line
 
 
 def _read_json(path: Path) -> Iterator[tuple[int, Any, str]]:
@@ -157,87 +175,114 @@ def _read_json(path: Path) -> Iterator[tuple[int, Any, str]]:
 def _read_parquet(path: Path) -> Iterator[tuple[int, Any, None]]:
     from pyarrow.parquet import ParquetFile  # slow to import
 
+    number = 0
     with reraise_as_value_error(f"{path} must be a Parquet file"), ParquetFile(path) as file:
-        rows = (row for batch in file.iter_batches() for row in batch.to_pylist())
-        for number, row in enumerate(rows, start=1):
-            yield number, row, None
+        for batch in file.iter_batches():
+            for row in batch.to_pylist():
+                number += 1
+                yield number, row, None
 
 
 def _read_table(path: Path, columns: Columns) -> Iterator[Row]:
-    are_numbers = all(key.isdecimal() and int(key) > 0 for key in columns.keys)
-    positions = [int(key) - 1 for key in columns.keys] if are_numbers else []
-    width = len(columns.keys) if columns.are_default else None  # the number of cells of each row, if it is known
+    positions = columns.positions
+    are_numbers = bool(positions)
     with open_binary(path) as file:
         lines = decoded(file, path)
-        rows = _csv_rows(lines) if file_format(path) == "csv" else _tsv_rows(lines, lambda: width)
-        for number, cells, line in rows:
+        table = _CsvTable(lines) if file_format(path) == "csv" else _TsvTable(lines)
+        if columns.are_default:
+            table.width = len(columns.keys)
+        for number, cells, line in table.rows():
             if not positions:
                 header = columns.among(cells) if columns.are_default else columns.named(path, cells)
-                width = len(cells if header else columns.keys)
-                positions = [cells.index(key) for key in header] if header else [*range(width)]
-                if header:
+                if header is not None:
+                    positions = [cells.index(key) for key in header]
+                    table.width = len(cells)
                     continue
-            fits = (are_numbers or len(cells) == width) and len(cells) > max(positions)
-            width = width or len(cells)
-            yield number, [cells[position] for position in positions] if fits else line
-
-
-def _csv_rows(lines: Iterator[str]) -> Iterator[tuple[int, list[str], str]]:
-    """Number of the first line, cells and text of each row; without cells and text if the row is not valid."""
-    reader = csv.reader(lines, strict=True)
-    while True:
-        number = reader.line_num + 1
-        try:
-            cells = next(reader) or [""]
-            yield number, cells, ",".join(cells)
-        except StopIteration:
-            return
-        except csv.Error:  # an unclosed quote makes one row of many lines
-            yield from ((line, [], "") for line in range(number, reader.line_num + 1))
-
-
-def _tsv_rows(lines: Iterator[str], width: Callable[[], int | None]) -> Iterator[tuple[int, list[str], str]]:
-    """Number of the first line, cells and text of each row; `width` returns the expected number of cells."""
-    number, ahead = 1, list[str]()  # the next lines, as far as the end of a cell in quotes has been searched in them
-    while ahead := ahead or [*islice(lines, 1)]:
-        cells, size = ahead[0].rstrip("\r\n").split("\t"), 1
-        if '"' in ahead[0]:
-            in_quotes, end = _cells_in_quotes(ahead, lines)
-            if _is_quoted(in_quotes, ahead[:end], width()):
-                cells, size = in_quotes, end
+                positions = [*range(len(columns.keys))]
+            has_cells = len(cells) > max(positions)
+            if has_cells and (are_numbers or len(cells) == table.width):
+                yield number, [cells[position] for position in positions]
             else:
-                cells = [*map(unquoted, cells)]
-        yield number, cells, "".join(ahead[:size])
-        number += size
-        del ahead[:size]
+                yield number, line
+            if table.width is None:
+                table.width = len(cells)
 
 
-def _cells_in_quotes(ahead: list[str], lines: Iterator[str]) -> tuple[list[str], int]:
-    """The first row of `ahead`, with cells in quotes as in CSV, and its number of lines; no cells if it is not valid.
+class _CsvTable:
+    """The rows of a CSV file."""
 
-    `ahead` is extended by lines in which a cell in quotes may end.
-    """
+    def __init__(self, lines: Iterator[str]):
+        self.lines = lines
+        self.width: int | None = None  # the number of cells of each row, if it is known
 
-    def following() -> Iterator[str]:
-        yield from ahead
-        for line in lines:
-            ahead.append(line)
+    def rows(self) -> Iterator[tuple[int, list[str], str]]:
+        """Number of the first line, cells and text of each row; without cells and text if the row is not valid."""
+        reader = csv.reader(self.lines, strict=True)
+        while True:
+            number = reader.line_num + 1
+            try:
+                cells = next(reader) or [""]
+            except StopIteration:
+                return
+            except csv.Error:  # an unclosed quote makes one row of many lines
+                for line in range(number, reader.line_num + 1):
+                    yield line, [], ""
+            else:
+                yield number, cells, ",".join(cells)
+
+
+class _TsvTable(_CsvTable):
+    """The rows of a TSV file; see the module for its quotes."""
+
+    def __init__(self, lines: Iterator[str]):
+        super().__init__(lines)
+        self.ahead: list[str] = []  # the next lines, as far as the end of a cell in quotes has been searched in them
+
+    def rows(self) -> Iterator[tuple[int, list[str], str]]:
+        """Number of the first line, cells and text of each row."""
+        number = 1
+        while self.ahead or self._read_line():
+            cells = self.ahead[0].rstrip("\r\n").split("\t")
+            line_count = 1
+            if '"' in self.ahead[0]:
+                in_quotes, line_count = self._cells_in_quotes()
+                cells = in_quotes or [*map(unquoted, cells)]
+            yield number, cells, "".join(self.ahead[:line_count])
+            number += line_count
+            del self.ahead[:line_count]
+
+    def _read_line(self) -> str | None:
+        line = next(self.lines, None)
+        if line is not None:
+            self.ahead.append(line)
+        return line
+
+    def _cells_in_quotes(self) -> tuple[list[str], int]:
+        """The next row with cells in quotes as in CSV, and its number of lines; no cells if it is not such a row."""
+        reader = csv.reader(self._lines_of_cell(), delimiter="\t", strict=True)
+        try:
+            cells = next(reader)
+        except csv.Error:
+            return [], 1
+        if self._is_row(cells, self.ahead[: reader.line_num]):
+            return cells, reader.line_num
+        return [], 1
+
+    def _lines_of_cell(self) -> Iterator[str]:
+        """The next lines, in which a cell in quotes may end."""
+        yield from self.ahead
+        while line := self._read_line():
             if "\t" in line and '"' not in line:  # the cell would have both a line break and a tab
                 return
             yield line
 
-    reader = csv.reader(following(), delimiter="\t", strict=True)
-    try:
-        return next(reader), reader.line_num
-    except csv.Error:
-        return [], 1
-
-
-def _is_quoted(cells: list[str], lines: list[str], width: int | None) -> bool:
-    """Whether these cells are a row with the expected number of cells, and the lines are not rows of as many cells."""
-    if not cells or width not in (None, len(cells)) or any("\t" in cell and "\n" in cell for cell in cells):
-        return False
-    return not all(line.count("\t") + 1 == len(cells) for line in lines)
+    def _is_row(self, cells: list[str], lines: list[str]) -> bool:
+        """Whether these cells are a row with the expected width, and the lines are not rows of as many cells."""
+        if not cells or (self.width is not None and self.width != len(cells)):
+            return False
+        if any("\t" in cell and "\n" in cell for cell in cells):
+            return False
+        return any(line.count("\t") + 1 != len(cells) for line in lines)
 
 
 def unquoted(cell: str) -> str:

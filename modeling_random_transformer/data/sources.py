@@ -67,13 +67,13 @@ class Corpus(ABC):
         source_key: the column of the source, in a source of text with columns.
         target_key: the same for the target.
         languages: languages of source and target: those of each line, and the keys of text without the default ones.
-        weight: how often each pair is seen per epoch of a training: 2 for twice, 0.5 for every other epoch.
+        weight: how often each pair is seen per epoch of a training.
     """
 
     source_key: str = "source"
     target_key: str = "target"
     languages: LanguageTags = NO_LANGUAGES
-    weight: float = 1.0
+    weight: int = 1
 
     @property
     def columns(self) -> Columns:

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..base.compressed_files import FORMATS
 from .filters import SIDES, text_key
@@ -16,9 +16,17 @@ if TYPE_CHECKING:
 
 SETS = ("validation", "test")
 HELD_OUT = "shares a text with the validation or test set"
-Candidate = tuple[bytes, int, tuple[bytes, bytes]]  # see `ranked`
 Counts = dict[str, int]  # of the texts that two sets share
 CANDIDATES = 4  # for each pair of the sets, since pairs with a text of another one are not chosen
+
+
+class RankedPair(NamedTuple):
+    """A pair in an order that is random, but depends on its texts only."""
+
+    rank: bytes
+    number: int  # of its line
+    source: bytes  # the key
+    target: bytes
 
 
 class Split:
@@ -31,57 +39,63 @@ class Split:
     all pairs (about 300 bytes each), and finds the largest possible sets.
 
     Args:
-        read: reads the pairs of the corpus; called once or twice.
-        sizes: numbers of pairs of the validation set and, optionally, of the test set.
+        read: reads the pairs of the corpus; called once or twice, or not at all without sets.
+        sizes: numbers of pairs of the validation set and, optionally, of the test set; empty for no sets.
 
     Raises:
-        ValueError: there are too few pairs without common texts.
+        ValueError: the sizes are invalid, or there are too few pairs without common texts.
     """
 
     def __init__(self, read: Callable[[], Iterable[ParallelLine]], sizes: Sequence[int]):
-        names = [name for name, size in zip(SETS, sizes, strict=False) for _ in range(size)]
-        chosen = disjoint(heapq.nsmallest(CANDIDATES * len(names), ranked(read())), len(names))
-        if len(chosen) < len(names):
-            chosen = disjoint(sorted(ranked(read())), len(names))
-        if len(chosen) < len(names):
-            raise ValueError(f"split must have at most {len(chosen)} pairs, which share no text, got {len(names)}.")
-        # By the number of the line. The order is random, so that the sets do not differ.
-        self.sets = {number: name for (_, number, _), name in zip(chosen, names, strict=True)}
-        self.keys = {keys[0] for *_, keys in chosen}, {keys[1] for *_, keys in chosen}  # of sources and targets
-
-    def shares_a_text(self, keys: Sequence[bytes]) -> bool:
-        """Whether a source or a target is that of a chosen pair."""
-        return any(key in known for known, key in zip(self.keys, keys, strict=True))
+        if len(sizes) > len(SETS) or any(size < 1 for size in sizes):
+            raise ValueError(f"split must be one or two positive numbers, got {', '.join(map(str, sizes))}.")
+        total = sum(sizes)
+        chosen = disjoint(heapq.nsmallest(CANDIDATES * total, ranked(read())), total)
+        if len(chosen) < total:
+            chosen = disjoint(sorted(ranked(read())), total)
+        if len(chosen) < total:
+            raise ValueError(f"split must have at most {len(chosen)} pairs, which share no text, got {total}.")
+        self.sets: dict[int, str] = {}  # by the number of the line
+        for name, size in zip(SETS, sizes, strict=False):
+            first = len(self.sets)
+            self.sets |= {pair.number: name for pair in chosen[first : first + size]}
+        self.source_keys = {pair.source for pair in chosen}
+        self.target_keys = {pair.target for pair in chosen}
 
     def set_of(self, pair: ParallelLine) -> str | None:
         """The set of a pair: `"validation"`, `"test"`, `"train"`, or `None` if it shares a text with a chosen pair."""
-        if (name := self.sets.get(pair.number)) is not None:
-            return name
-        return None if self.shares_a_text(keys_of(pair)) else "train"
+        if not self.sets:
+            return "train"
+        if pair.number in self.sets:
+            return self.sets[pair.number]
+        if text_key(pair.source) in self.source_keys or text_key(pair.target) in self.target_keys:
+            return None
+        return "train"
 
 
-def ranked(pairs: Iterable[ParallelLine]) -> Iterator[Candidate]:
-    """A random number that depends on the texts, the number of the line and the keys of each pair."""
+def ranked(pairs: Iterable[ParallelLine]) -> Iterator[RankedPair]:
+    """The keys of pairs, with random numbers that depend on the texts."""
     for pair in pairs:
-        keys = keys_of(pair)
-        yield blake2b(b"".join(keys), digest_size=8).digest(), pair.number, keys
+        source, target = text_key(pair.source), text_key(pair.target)
+        rank = blake2b(source + target, digest_size=8).digest()
+        yield RankedPair(rank, pair.number, source, target)
 
 
-def disjoint(candidates: Iterable[Candidate], size: int) -> list[Candidate]:
+def disjoint(candidates: Iterable[RankedPair], size: int) -> list[RankedPair]:
     """Up to `size` candidates of which no two share a source or a target, in their order.
 
     They are a matching of the bipartite graph of sources and targets. A pair is taken if both of its texts are free.
     If these pairs are too few, augmenting paths enlarge the matching to the largest one.
     """
-    pairs: dict[bytes, dict[bytes, Candidate]] = {}  # by source and target
+    pairs: dict[bytes, dict[bytes, RankedPair]] = {}  # by source and target
     target_of: dict[bytes, bytes] = {}
     source_of: dict[bytes, bytes] = {}
-    for candidate in candidates:
-        source, target = candidate[-1]
-        pairs.setdefault(source, {}).setdefault(target, candidate)
-        if len(target_of) < size and source not in target_of and target not in source_of:
-            target_of[source] = target
-            source_of[target] = source
+    for pair in candidates:
+        pairs.setdefault(pair.source, {}).setdefault(pair.target, pair)
+        is_free = pair.source not in target_of and pair.target not in source_of
+        if is_free and len(target_of) < size:
+            target_of[pair.source] = pair.target
+            source_of[pair.target] = pair.source
     unreachable: set[bytes] = set()
     for source in pairs:
         if len(target_of) < size and source not in target_of:
@@ -133,11 +147,6 @@ def choose_path(
         end = earlier
 
 
-def keys_of(pair: ParallelLine) -> tuple[bytes, bytes]:
-    """The keys of the source and the target."""
-    return text_key(pair.source), text_key(pair.target)
-
-
 def name_of_set(path: Path, name: str) -> Path:
     """`clean.validation.tsv.gz` for `clean.tsv.gz`."""
     suffixes = "".join(path.suffixes[-2 if path.suffix in FORMATS else -1 :])
@@ -159,11 +168,12 @@ def shared_texts(train: "Sequence[Dataset]", held_out: "Mapping[str, Dataset]") 
     shared: dict[str, Counts] = {name: {"pairs": len(pairs)} for name, pairs in held_out.items()}
     for side in SIDES:
         keys = {name: [text_key(text) for text in pairs[side]] for name, pairs in held_out.items()}
-        unseen = {key for each in keys.values() for key in each}
-        for batch in (batch for pairs in train for batch in pairs.iter(1000)):
-            unseen.difference_update(map(text_key, batch[side]))
-        for name, each in keys.items():
-            shared[name][side] = sum(key not in unseen for key in each)
+        unseen = set().union(*keys.values())
+        for corpus in train:
+            for batch in corpus.iter(1000):
+                unseen.difference_update(map(text_key, batch[side]))
+        for name, keys_of_set in keys.items():
+            shared[name][side] = sum(key not in unseen for key in keys_of_set)
     return {name: counts for name, counts in shared.items() if any(counts[side] for side in SIDES)}
 
 

@@ -12,16 +12,18 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from transformers import PreTrainedTokenizerBase
 
-from ..inputs_random_transformer import check_choice, chunks
+from ..inputs_random_transformer import LanguageTags, check_choice, chunks
 from .batches import TokenBudgetSampler
+from .lengths import NO_LIMITS, RATIO, TOO_LONG, LengthLimits
 from .sources import Corpus, DatasetText, InvalidLine, Line, ParallelLine
-from .tokenization import LENGTHS, LengthLimits, lengths_of, tokenize_batch
+from .tokenization import LENGTHS, lengths_of, skipped_pairs, tokenize_batch
 from .validation import ON_INVALID, ValidationReport
 
-Row = dict[str, Any]  # token ids, lengths and number of a line
-Chunk = tuple[int, list[InvalidLine], list[Row]]  # the number of consecutive lines, the invalid ones, and the others
+TokenizedPair = dict[str, Any]  # token ids, lengths and number of a line
+# The number of consecutive lines, the invalid ones, and the others.
+Chunk = tuple[int, list[InvalidLine], list[TokenizedPair]]
 LINES_PER_CHUNK = 1000
-GOLDEN_RATIO = 0.6180339887498949  # its multiples modulo 1 are spread evenly
+COLUMNS = ("input_ids", "attention_mask", "labels")  # of a batch
 
 
 class Segmentation(Protocol):
@@ -41,30 +43,28 @@ class CorpusMixture:
     Args:
         corpora: the corpora with their weights.
         sizes: number of lines of each corpus.
-        epoch: the epoch, which determines the lines of corpora with a fractional weight.
     """
 
     corpora: Sequence[Corpus]
     sizes: Sequence[int]
-    epoch: int = 0
 
     def __str__(self) -> str:
         return f"the mixture of {'; '.join(map(str, self.corpora))}"
 
     def lines(self) -> Iterator[Line]:
-        """The lines of the epoch. Their numbers count the lines of all corpora, in the order of the corpora."""
-        positions = (self._positions(index) for index in range(len(self.corpora)))
-        return (line for _, _, line in heapq.merge(*positions))
+        """The lines of an epoch. Their numbers count the lines of all corpora, in the order of the corpora."""
+        corpora = [self._positions(index) for index in range(len(self.corpora))]
+        for _, _, line in heapq.merge(*corpora):
+            yield line
 
     def _positions(self, index: int) -> Iterator[tuple[float, int, Line]]:
         """The relative position of each line of a corpus in the epoch, the index of the corpus, and the line."""
-        corpus, first = self.corpora[index], sum(self.sizes[:index])
-        whole, rest = divmod(corpus.weight, 1)
+        corpus = self.corpora[index]
+        earlier_lines = sum(self.sizes[:index])
         for position, line in enumerate(corpus.lines()):
-            phase = position * GOLDEN_RATIO % 1
-            copies = int(whole) + int(rest * (self.epoch + 1) + phase) - int(rest * self.epoch + phase)
-            for _ in range(copies):
-                yield position / self.sizes[index], index, replace(line, number=line.number + first)
+            numbered = replace(line, number=line.number + earlier_lines)
+            for _ in range(corpus.weight):
+                yield position / self.sizes[index], index, numbered
 
 
 @dataclass(eq=False)
@@ -101,7 +101,7 @@ class TokenBudgetStream(IterableDataset):
     max_tokens: int
     _: KW_ONLY
     buffer_pairs: int = 100_000
-    limits: LengthLimits = LengthLimits()  # noqa: RUF009 (immutable)
+    limits: LengthLimits = NO_LIMITS
     on_invalid: str = "error"
     seed: int = 0
     pad_to_multiple_of: int = 1
@@ -110,11 +110,11 @@ class TokenBudgetStream(IterableDataset):
 
     def __post_init__(self) -> None:
         check_choice(ON_INVALID, on_invalid=self.on_invalid)
-        corpus = self.corpus
-        corpora = corpus.corpora if isinstance(corpus, CorpusMixture) else [corpus]
-        if any(isinstance(each, DatasetText) and each.is_stream for each in corpora):
+        corpora = self.corpus.corpora if isinstance(self.corpus, CorpusMixture) else [self.corpus]
+        if any(isinstance(corpus, DatasetText) and corpus.is_stream for corpus in corpora):
             self.num_workers = min(self.num_workers, 1)
-        self.previous = self.report = ValidationReport(str(corpus))  # of the last epoch, and the current one up to now
+        self.report = ValidationReport(str(self.corpus))  # of the current epoch, up to now
+        self.previous = self.report  # of the last epoch
         self.set_share(0, 1, 1)
 
     def set_share(self, process_index: int, num_processes: int, gradient_accumulation_steps: int) -> None:
@@ -125,7 +125,8 @@ class TokenBudgetStream(IterableDataset):
             num_processes: number of processes that share the batches.
             gradient_accumulation_steps: number of batches of each process in an optimizer step.
         """
-        self.process_index, self.num_processes = process_index, num_processes
+        self.process_index = process_index
+        self.num_processes = num_processes
         self.gradient_accumulation_steps = gradient_accumulation_steps
 
     def set_max_length(self, positions: int | None) -> None:
@@ -134,18 +135,18 @@ class TokenBudgetStream(IterableDataset):
         if self.bpe_dropout is not None:
             self.bpe_dropout.max_length = positions
 
-    def __iter__(self) -> Iterator[list[Row]]:
+    def __iter__(self) -> Iterator[list[TokenizedPair]]:
         if get_worker_info() is not None:
             raise ValueError("num_workers must be given to TokenBudgetStream, got a DataLoader with workers.")
         for epoch in count():
             yield from self.epoch(epoch)
 
-    def epoch(self, number: int) -> Iterator[list[Row]]:
+    def epoch(self, number: int) -> Iterator[list[TokenizedPair]]:
         """This process's batches of one epoch."""
-        for index, rows in enumerate(self._buffers(number)):
-            (seed,) = np.random.SeedSequence([self.seed, number, index]).generate_state(1).tolist()
+        for index, pairs in enumerate(self._buffers(number)):
+            seed = int(np.random.SeedSequence([self.seed, number, index]).generate_state(1)[0])
             batches = TokenBudgetSampler(
-                _lengths(rows),
+                _lengths(pairs),
                 self.max_tokens,
                 self.num_processes,
                 seed,
@@ -153,15 +154,16 @@ class TokenBudgetStream(IterableDataset):
                 gradient_accumulation_steps=self.gradient_accumulation_steps,
             )
             if self.bpe_dropout is not None:
-                batches.sort_by(lengths_of(rows))
+                batches.sort_by(lengths_of(pairs))
             for batch in islice(batches, self.process_index, None, self.num_processes):
-                yield [{name: rows[i][name] for name in ("input_ids", "attention_mask", "labels")} for i in batch]
+                yield [{name: pairs[i][name] for name in COLUMNS} for i in batch]
         self.report.check("skip")
 
-    def _buffers(self, epoch: int) -> Iterator[list[Row]]:
+    def _buffers(self, epoch: int) -> Iterator[list[TokenizedPair]]:
         """Buffers of pairs; a last one with fewer pairs than a step has batches is merged into the previous one."""
-        previous, step_batches = None, self.num_processes * self.gradient_accumulation_steps
-        for buffer in chunks(self._rows(epoch), max(self.buffer_pairs, step_batches)):
+        previous = None
+        step_batches = self.num_processes * self.gradient_accumulation_steps
+        for buffer in chunks(self._pairs(epoch), max(self.buffer_pairs, step_batches)):
             if previous is not None and len(buffer) >= step_batches:
                 yield previous
                 previous = None
@@ -169,28 +171,28 @@ class TokenBudgetStream(IterableDataset):
         if previous is not None:
             yield previous
 
-    def _rows(self, epoch: int) -> Iterator[Row]:
-        self.previous, self.report = self.report, ValidationReport(str(self.corpus))
-        for lines, invalid, rows in self._chunks(epoch):
+    def _pairs(self, epoch: int) -> Iterator[TokenizedPair]:
+        """The tokenized pairs within the limits; counts the other lines."""
+        self.previous = self.report
+        self.report = ValidationReport(str(self.corpus))
+        for lines, invalid, pairs in self._chunks(epoch):
             self.report.lines += lines
             for line in invalid:
                 self.report.add(line.reason, line.number)
                 if self.on_invalid == "error":
                     self.report.check("error")
-            exceeded = self.limits.exceeded(_lengths(rows))
-            for index, row in enumerate(rows):
-                reason = next((reason for reason, rows in exceeded.items() if rows[index]), None)
-                if reason is None:
-                    yield row
-                else:  # skipped for any value of on_invalid
-                    self.report.add(reason, row["line"])
+            skipped = skipped_pairs(self.limits, _lengths(pairs))
+            for pair, is_too_long, is_unequal in zip(pairs, skipped[TOO_LONG], skipped[RATIO], strict=True):
+                if is_too_long or is_unequal:  # for any value of on_invalid
+                    self.report.add(TOO_LONG if is_too_long else RATIO, pair["line"])
+                else:
+                    yield pair
 
     def _chunks(self, epoch: int) -> Iterable[Chunk]:
-        corpus = replace(self.corpus, epoch=epoch) if isinstance(self.corpus, CorpusMixture) else self.corpus
         # Prefetch a complete buffer, so that it is ready when the current one is exhausted.
         ahead = max(2, -(-self.buffer_pairs // (LINES_PER_CHUNK * max(1, self.num_workers))))
         return DataLoader(
-            _Chunks(corpus, self.tokenizer, self.bpe_dropout, (self.seed, epoch)),
+            _Chunks(self.corpus, self.tokenizer, self.bpe_dropout, (self.seed, epoch)),
             batch_size=None,
             collate_fn=tuple,  # the chunk itself
             num_workers=self.num_workers,
@@ -199,9 +201,9 @@ class TokenBudgetStream(IterableDataset):
         )
 
 
-def _lengths(rows: list[Row]) -> np.ndarray:
+def _lengths(pairs: list[TokenizedPair]) -> np.ndarray:
     """The lengths of source and target without BPE-dropout, `[pairs, 2]`."""
-    return np.array([[row[name] for name in LENGTHS] for row in rows]).reshape(-1, 2)
+    return np.array([[pair[name] for name in LENGTHS] for pair in pairs]).reshape(-1, 2)
 
 
 @dataclass(eq=False)
@@ -214,25 +216,31 @@ class _Chunks(IterableDataset):
     seed: tuple[int, int]
 
     def __iter__(self) -> Iterator[Chunk]:
-        first, step = 0, 1
-        if (worker := get_worker_info()) is not None:
-            first, step = worker.id, worker.num_workers
-            # The tokenizer's threads do not survive a fork and would cause a warning.
-            os.environ["TOKENIZERS_PARALLELISM"] = "false"
-        return map(self._tokenize, islice(chunks(self.corpus.lines(), LINES_PER_CHUNK), first, None, step))
+        all_chunks = chunks(self.corpus.lines(), LINES_PER_CHUNK)
+        worker = get_worker_info()
+        if worker is None:
+            return map(self._tokenize, all_chunks)
+        # The tokenizer's threads do not survive a fork and would cause a warning.
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"
+        return map(self._tokenize, islice(all_chunks, worker.id, None, worker.num_workers))
 
     def _tokenize(self, lines: list[Line]) -> Chunk:
         invalid = [line for line in lines if isinstance(line, InvalidLine)]
         valid = [line for line in lines if isinstance(line, ParallelLine)]
-        rows: list[Row] = [{}] * len(valid)
+        pairs: list[TokenizedPair] = [{}] * len(valid)
         for languages in {line.languages for line in valid}:
             positions = [i for i, line in enumerate(valid) if line.languages == languages]
-            texts = {side: [getattr(valid[i], side) for i in positions] for side in ("source", "target")}
-            columns = tokenize_batch(texts, self.tokenizer, languages, words=self.bpe_dropout is not None)
-            columns["line"] = [valid[i].number for i in positions]
-            if self.bpe_dropout is not None:
-                seeds = [(*self.seed, number) for number in columns["line"]]
-                columns |= self.bpe_dropout.segment_columns(columns, seeds)
-            for i, values in zip(positions, zip(*columns.values(), strict=True), strict=True):
-                rows[i] = dict(zip(columns, values, strict=True))
-        return len(lines), invalid, rows
+            tokenized = self._tokenize_pairs([valid[i] for i in positions], languages)
+            for i, pair in zip(positions, tokenized, strict=True):
+                pairs[i] = pair
+        return len(lines), invalid, pairs
+
+    def _tokenize_pairs(self, lines: list[ParallelLine], languages: LanguageTags) -> Iterator[TokenizedPair]:
+        texts = {"source": [line.source for line in lines], "target": [line.target for line in lines]}
+        columns = tokenize_batch(texts, self.tokenizer, languages, words=self.bpe_dropout is not None)
+        columns["line"] = [line.number for line in lines]
+        if self.bpe_dropout is not None:
+            seeds = [(*self.seed, number) for number in columns["line"]]
+            columns |= self.bpe_dropout.segment_columns(columns, seeds)
+        for values in zip(*columns.values(), strict=True):
+            yield dict(zip(columns, values, strict=True))

@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,53 +12,22 @@ from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 from ..base.distributed import in_turn
 from ..inputs_random_transformer import LanguageTags, encode_texts
+from .lengths import NO_LIMITS, RATIO, TOO_LONG, LengthLimits
 from .sources import NO_LANGUAGES, Corpus, ParallelLine
 from .validation import ValidationReport
 
 if TYPE_CHECKING:
     from datasets import Dataset  # slow to import
 
-TOO_LONG = "longer than the maximum length"
-RATIO = "with a length ratio above the maximum"
-WORDS, LENGTHS = ("source_words", "target_words"), ("source_length", "target_length")
+WORDS = ("source_words", "target_words")
+LENGTHS = ("source_length", "target_length")
 VOCABULARY_PAIRS = 1_000_000  # the most pairs to train a vocabulary on
-
-
-@dataclass(frozen=True)
-class LengthLimits:
-    """The maximum lengths of training pairs, in tokens.
-
-    Args:
-        source: the maximum length of a source, including the end token; `None` for no limit.
-        target: the same for targets.
-        ratio: the maximum ratio of the longer side of a pair to the shorter one, without the end token; `None` for no
-            limit.
-    """
-
-    source: int | None = None
-    target: int | None = None
-    ratio: float | None = None
-
-    def within(self, positions: int | None) -> "LengthLimits":
-        """The limits for a model with this number of learned positions; `None` for any number."""
-        if positions is None:
-            return self
-        source, target = (min(limit or positions, positions) for limit in (self.source, self.target))
-        return replace(self, source=source, target=target)
-
-    def exceeded(self, lengths: np.ndarray) -> dict[str, np.ndarray]:
-        """The pairs to skip by reason, `[pairs]`, from the lengths of source and target, `[pairs, 2]`."""
-        limits = [np.inf if limit is None else limit for limit in (self.source, self.target)]
-        too_long = (lengths > limits).any(axis=1)
-        tokens = np.maximum(lengths - 1, 1)
-        unequal = tokens.max(axis=1) > tokens.min(axis=1) * (self.ratio or np.inf)
-        return {TOO_LONG: too_long, RATIO: unequal & ~too_long}
 
 
 def tokenize_pairs(
     pairs: "Dataset",
     tokenizer: PreTrainedTokenizerBase,
-    limits: LengthLimits = LengthLimits(),
+    limits: LengthLimits = NO_LIMITS,
     *,
     languages: LanguageTags = NO_LANGUAGES,
     num_proc: int | None = None,
@@ -87,7 +55,8 @@ def tokenize_pairs(
     tokenizer.init_kwargs.pop("name_or_path", None)
     # One process at a time tokenizes a dataset that is stored in files.
     files = pairs.cache_files
-    with in_turn(Path(files[0]["filename"]).parent / "tokenize.lock") if files else nullcontext():
+    lock = in_turn(Path(files[0]["filename"]).parent / "tokenize.lock") if files else nullcontext()
+    with lock:
         tokens = pairs.map(
             tokenize_batch,
             batched=True,
@@ -97,12 +66,24 @@ def tokenize_pairs(
             desc="tokenizing",
         )
     report = ValidationReport(name, lines=len(tokens))
-    exceeded = limits.exceeded(lengths_of(tokens))
-    for reason, rows in exceeded.items():
-        for number in _column(tokens, "line")[rows].tolist():
+    skipped = skipped_pairs(limits, lengths_of(tokens))
+    for reason, is_skipped in skipped.items():
+        for number in _column(tokens, "line")[is_skipped].tolist():
             report.add(reason, number)
     report.check("skip")
-    return (tokens.select(np.flatnonzero(~np.any([*exceeded.values()], axis=0))) if report.invalid else tokens), report
+    if report.invalid:
+        tokens = tokens.select(np.flatnonzero(~(skipped[TOO_LONG] | skipped[RATIO])))
+    return tokens, report
+
+
+def skipped_pairs(limits: LengthLimits, lengths: np.ndarray) -> dict[str, np.ndarray]:
+    """Whether pairs are skipped, `[pairs]`, by reason, from the lengths of source and target in tokens, `[pairs, 2]`.
+
+    The ratio is that of the lengths without the end token.
+    """
+    too_long = limits.are_exceeded(*lengths.T)
+    unequal = limits.is_unequal(*np.maximum(lengths - 1, 1).T)
+    return {TOO_LONG: too_long, RATIO: unequal & ~too_long}
 
 
 def tokenize_batch(
@@ -112,17 +93,22 @@ def tokenize_batch(
     with languages.set(tokenizer):
         source = encode_texts(tokenizer, rows["source"])
         target = encode_texts(tokenizer, text_target=rows["target"])
-    encoded = {name: source[name] for name in ("input_ids", "attention_mask")} | {"labels": target["input_ids"]}
-    if words:
-        encoded |= zip(WORDS, map(_word_ids, (source, target)), strict=True)
-    lengths = ([*map(len, encoded[name])] for name in ("input_ids", "labels"))
-    return encoded | dict(zip(LENGTHS, lengths, strict=True))
+    columns = {
+        "input_ids": source["input_ids"],
+        "attention_mask": source["attention_mask"],
+        "labels": target["input_ids"],
+    }
+    for encoded, words_column, lengths_column in zip((source, target), WORDS, LENGTHS, strict=True):
+        if words:
+            columns[words_column] = _word_ids(encoded)
+        columns[lengths_column] = [len(ids) for ids in encoded["input_ids"]]
+    return columns
 
 
 def _word_ids(encoded: BatchEncoding) -> list[list[int]]:
     """The index of each token's word in each text; -1 for tokens that were added to the text."""
-    rows = (encoded.word_ids(row) for row in range(len(encoded["input_ids"])))
-    return [[-1 if word is None else word for word in row] for row in rows]
+    words_of_texts = (encoded.word_ids(i) for i in range(len(encoded["input_ids"])))
+    return [[-1 if word is None else word for word in words] for words in words_of_texts]
 
 
 def lengths_of(tokens: "Dataset | Sequence[dict[str, Any]]") -> np.ndarray:
@@ -133,9 +119,11 @@ def lengths_of(tokens: "Dataset | Sequence[dict[str, Any]]") -> np.ndarray:
     """
     if not hasattr(tokens, "__len__"):
         raise ValueError(f"the dataset must have a length, got {type(tokens).__name__}.")
-    if {*LENGTHS} <= {*(getattr(tokens, "column_names", None) or ())}:
+    columns = getattr(tokens, "column_names", None) or ()
+    if {*LENGTHS} <= {*columns}:
         return np.stack([_column(tokens, name) for name in LENGTHS], axis=1)
-    return np.array([(len(row["input_ids"]), len(row.get("labels", ()))) for row in tokens]).reshape(-1, 2)
+    lengths = [(len(row["input_ids"]), len(row.get("labels", ()))) for row in tokens]
+    return np.array(lengths).reshape(-1, 2)
 
 
 def vocabulary_sample(corpus: Corpus, lines: int | None) -> Iterator[str]:
@@ -149,7 +137,8 @@ def vocabulary_sample(corpus: Corpus, lines: int | None) -> Iterator[str]:
     step = 1 if lines is None else -(-lines // VOCABULARY_PAIRS)
     for line in islice(corpus.lines(), 0, VOCABULARY_PAIRS * step, step):
         if isinstance(line, ParallelLine):
-            yield from (line.source, line.target)
+            yield line.source
+            yield line.target
 
 
 def _column(rows: "Dataset", name: str) -> np.ndarray:

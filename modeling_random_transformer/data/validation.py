@@ -113,7 +113,7 @@ def load_pairs(
 
     check_choice(ON_INVALID, on_invalid=on_invalid)
     # All arguments of `_rows` are the key of the cache. Another version may read the same files differently.
-    arguments = {"corpus": replace(corpus, weight=1.0), "version": f"{__version__} {corpus.fingerprint()}"}
+    arguments = {"corpus": replace(corpus, weight=1), "version": f"{__version__} {corpus.fingerprint()}"}
     features = Features({"line": Value("int64"), **dict.fromkeys(("source", "target", "invalid"), Value("string"))})
     folder = None if cache_dir is None else str(cache_dir)
     if next(corpus.lines(), None) is None:  # the error of `datasets` does not name the corpus

@@ -204,8 +204,7 @@ def check(
     Raises:
         ValueError: an argument or a corpus is invalid.
     """
-    unset = {"lora_rank": model.lora_rank, "train_weights": data.train_weights}
-    for argument, value in {**unset, "train_temperature": data.train_temperature}.items():
+    for argument, value in {"lora_rank": model.lora_rank, "train_weights": data.train_weights}.items():
         if value is not None:
             raise ValueError(f"{argument} must be unset in a distillation, got {value}.")
     for name in arguments.teacher:

@@ -35,7 +35,7 @@ from ..data.sources import Corpus, pairs_of
 from ..data.validation import validate
 from ..inference.loading import load_models
 from ..inference.translation import TranslationOptions
-from ..inputs_random_transformer import check_choice, check_type, drop_none
+from ..inputs_random_transformer import check_choice, check_positive, check_type, drop_none
 from ..training.arguments import DROPOUTS, FILES, PREFIXES, DataArguments, ModelArguments, parse_overrides
 from ..training.estimation import GIB, dry_run, translation_seconds
 from ..training.manifest import MANIFEST, RunResult, determining, fingerprint, folder_digest
@@ -111,7 +111,7 @@ class StageArguments:
     uses: str | None = None
     reverse: bool = False
     synthetic: Sequence[str] = ()
-    authentic_weight: float = 1.0
+    authentic_weight: int = 1
     options: Mapping[str, Any] = HfArg(default_factory=dict)
 
     @classmethod
@@ -129,8 +129,7 @@ class StageArguments:
         check_choice(KINDS, kind=stage.kind)
         check_choice((None, *CONDITIONS), when=stage.when)
         check_type("synthetic", stage.synthetic, list | tuple, "a list of stages")
-        if not (isinstance(weight := stage.authentic_weight, int | float) and 0 < weight < float("inf")):
-            raise ValueError(f"authentic_weight must be a positive number, got {weight!r}.")
+        check_positive(authentic_weight=stage.authentic_weight)
         if (stage.uses is None) != (stage.kind == "train"):
             raise ValueError(f"uses must be given for {' and '.join(KINDS[1:])} only, got {mapping!r}.")
         if stage.kind == "distill" and (stage.reverse or stage.authentic_weight != 1):
@@ -185,7 +184,7 @@ class Recipe:
         self.is_complete = False  # see `has_result`
         self.stages = stages_of(stages, arguments)
         self.data, self.model, self.args = parse({})
-        unset = {name: getattr(self.data, name) for name in ("train_weights", "train_temperature", "streaming")}
+        unset = {name: getattr(self.data, name) for name in ("train_weights", "streaming")}
         unset |= {name: getattr(self.args, name) for name in OF_RUN}
         for name, value in unset.items():
             if value:
@@ -350,7 +349,7 @@ class Recipe:
             for index, side in enumerate(SIDES):
                 values[f"{PREFIXES[split]}{side}_file"] = [str(files[index != stage.reverse]) for files in pairs]
         if synthetic and stage.authentic_weight != 1:
-            values["train_weights"] = [stage.authentic_weight, *(1.0 for _ in synthetic)]
+            values["train_weights"] = [stage.authentic_weight, *(1 for _ in synthetic)]
         if stage.reverse:
             for prefix in PREFIXES.values():
                 source, target = f"{prefix}source_lang", f"{prefix}target_lang"

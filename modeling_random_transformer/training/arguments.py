@@ -36,8 +36,7 @@ class DataArguments:
     source_file: list[str] | None = HfArg(default=None, help="Training sources: one or several UTF-8 text files.")
     target_file: list[str] | None = HfArg(default=None, help="Training targets, aligned with source_file by line.")
     train_file: list[str] | None = HfArg(default=None, help="Training pairs: .tsv, .csv, .jsonl or .parquet files.")
-    train_weights: list[float] | None = HfArg(default=None, help="One per training corpus: 2 to see its pairs twice.")
-    train_temperature: float | None = HfArg(default=None, help="Weights by size; 5 favors small corpora.")
+    train_weights: list[int] | None = HfArg(default=None, help="One per training corpus: 2 to see its pairs twice.")
     validation_source_file: list[str] | None = HfArg(default=None, help="Validation sources.")
     validation_target_file: list[str] | None = HfArg(default=None, help="Validation targets.")
     validation_file: list[str] | None = HfArg(default=None, help="Validation pairs, in the formats of train_file.")
@@ -76,13 +75,13 @@ class DataArguments:
         if self.requires_train and not self.has("train"):
             raise ValueError("source_file and target_file, train_file, or dataset_name must be given, got none.")
         count = max(1, len(self._file_texts("train")))
-        weights, temperature = self.train_weights, self.train_temperature
-        if weights is not None and (len(weights) != count or not all(0 < weight < float("inf") for weight in weights)):
-            raise ValueError(f"train_weights must be {count} positive numbers, one per training corpus, got {weights}.")
-        if temperature is not None and (weights is not None or not 0 < temperature < float("inf")):
-            raise ValueError(f"train_temperature must be a positive number without train_weights, got {temperature}.")
-        if temperature is not None and count == 1 and self.requires_train:
-            raise ValueError(f"train_temperature must be unset for one training corpus, got {temperature}.")
+        weights = self.train_weights
+        if weights is not None and (
+            len(weights) != count or not all(isinstance(weight, int) and weight > 0 for weight in weights)
+        ):
+            raise ValueError(
+                f"train_weights must be {count} positive integers, one per training corpus, got {weights}."
+            )
         self._languages("train", count)
         for name, reason in unused_arguments(vars(self)).items():
             if (value := getattr(self, name)) != getattr(type(self), name):
@@ -119,15 +118,13 @@ class DataArguments:
     def corpora(self, split: str) -> list[Corpus]:
         """The corpora of the split `"train"`, `"validation"` or `"test"`; empty if it is not given.
 
-        Weights that depend on `train_temperature` are set when the sizes of the corpora are known.
-
         Raises:
             ValueError: a file is missing, the files cannot be combined, or the dataset cannot be loaded.
         """
         corpora: Sequence[Corpus] = self._file_texts(split) or self._dataset_texts(split)
         if not corpora:
             return []
-        weights = (self.train_weights if split == "train" else None) or [1.0] * len(corpora)
+        weights = (self.train_weights if split == "train" else None) or [1] * len(corpora)
         options = zip(corpora, self._languages(split, len(corpora)), weights, strict=True)
         return [replace(corpus, languages=tags, weight=weight) for corpus, tags, weight in options]
 

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -37,7 +37,7 @@ class PreparedData:
         sets: the token ids of each set, of training pairs only those within the maximum lengths. The rows of several
             corpora follow each other.
         reports: the validation reports, in the order of validation.
-        corpora: the training corpora with their final weights.
+        corpora: the training corpora.
         corpus_sizes: number of pairs of each training corpus.
         stream: the training set if it is streamed; in this case, it is not in `texts` and `sets`.
         overlap: validation and test sets with texts that occur in the training set, see `shared_texts`; not computed
@@ -57,7 +57,7 @@ class PreparedData:
     def train_weights(self) -> np.ndarray | None:
         """How often each training pair is seen per epoch, `[pairs]`; `None` for once."""
         weights = [corpus.weight for corpus in self.corpora]
-        if "train" not in self.sets or set(weights) == {1.0}:
+        if "train" not in self.sets or set(weights) == {1}:
             return None
         return np.repeat(weights, self.corpus_sizes)
 
@@ -98,9 +98,6 @@ def prepare_data(run: Run, names: Collection[str]) -> PreparedData:
     limits = LengthLimits(run.data.max_source_length, run.data.max_target_length, run.data.max_length_ratio)
     tokenized = {name: _tokenize(run, name, texts[name], tokenizer, limits, shown) for name in texts}
     sizes = [*map(len, tokenized["train"])] if "train" in texts else [each.valid for each in reports.get("train", ())]
-    if run.data.train_temperature is not None and len(sizes) > 1:
-        weights = temperature_weights(sizes, run.data.train_temperature)
-        train = [replace(corpus, weight=weight) for corpus, weight in zip(train, weights, strict=True)]
     is_stream = "train" in reports and "train" not in texts
     stream = _stream(run, train, lines, tokenizer, limits) if is_stream else None
     if run.args.process_index == 0:
@@ -169,19 +166,6 @@ def _stream(
         num_workers=run.args.dataloader_num_workers,
         bpe_dropout=BPEDropout(tokenizer, run.args.bpe_dropout) if run.args.bpe_dropout else None,
     )
-
-
-def temperature_weights(sizes: Sequence[int], temperature: float) -> list[float]:
-    """The weights of corpora whose shares of an epoch are proportional to size^(1 / temperature).
-
-    Each pair of the largest corpus is seen once per epoch. 1 keeps the sizes; the larger the temperature, the more
-    often pairs of small corpora are seen (Arivazhagan et al. 2019).
-
-    Args:
-        sizes: number of pairs of each corpus.
-        temperature: positive.
-    """
-    return [(size / max(sizes)) ** (1 / temperature - 1) for size in sizes]
 
 
 # The tokenizer and its languages

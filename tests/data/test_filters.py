@@ -5,7 +5,8 @@ import sys
 import pytest
 
 from modeling_random_transformer.data import CleaningOptions, clean_pairs, filters
-from modeling_random_transformer.data.filters import COPY, DUPLICATE, LANGUAGE, RATIO, SCRIPT, TOO_LONG, scripts_of
+from modeling_random_transformer.data.filters import COPY, DUPLICATE, LANGUAGE, SCRIPT, scripts_of
+from modeling_random_transformer.data.lengths import RATIO, TOO_LONG
 
 OFF = {"copies": "off", "duplicates": "off", "max_length": None, "max_length_ratio": None, "min_script_share": None}
 RUSSIAN = "Собака плавает в воде."
@@ -58,9 +59,8 @@ LATIN = {"min_script_share": 0.5, "source_script": ["Latin"], "target_script": [
     ("pairs", "options", "expected"),
     [
         (LENGTHS, {"max_length": 10}, [None, TOO_LONG, TOO_LONG, TOO_LONG]),
-        (LENGTHS, {"max_length": 9, "length_unit": "words"}, [None, None, TOO_LONG, None]),
         (LENGTHS, {"max_length_ratio": 9.0}, [None, RATIO, None, None]),
-        (LENGTHS, {"max_length_ratio": 2.0, "length_unit": "words"}, [None, None, RATIO, None]),
+        (LENGTHS, {"max_length_ratio": 2.0}, [None, RATIO, RATIO, None]),
         (REPEATED, {"duplicates": "pair"}, [None, None, None, DUPLICATE, None]),
         (REPEATED, {"duplicates": "source"}, [None, DUPLICATE, None, DUPLICATE, None]),
         (REPEATED, {"duplicates": "target"}, [None, None, DUPLICATE, DUPLICATE, None]),
@@ -94,7 +94,8 @@ def test_other_languages_are_dropped_and_are_no_earlier_pairs():
     source, target = (LANGUAGE.format(side=side) for side in ("source", "target"))
     assert reasons(pairs, **LANGUAGES) == [None, source, target, None, None]
     assert reasons(pairs[1:], duplicates="target", **LANGUAGES) == [source, target, None, None]
-    assert reasons(pairs, min_language_probability=1.0, **LANGUAGES) == [None] * 5
+    regions = {"source_lang": "EN_us", "target_lang": "de-AT"}
+    assert reasons(pairs, **regions) == reasons(pairs, **LANGUAGES)
     with pytest.raises(ValueError, match=r"target_lang must be one of .*, de, .*, got 'xx'\."):
         reasons(pairs, target_lang="xx")
 

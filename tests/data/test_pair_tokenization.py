@@ -17,7 +17,7 @@ from modeling_random_transformer.data import (
     tokenize_pairs,
     vocabulary_sample,
 )
-from modeling_random_transformer.data.tokenization import RATIO, TOO_LONG
+from modeling_random_transformer.data.lengths import RATIO, TOO_LONG
 from modeling_random_transformer.tokenization_random_transformer import normalize
 from tests.helpers.corpora import PAIRS, write_pairs
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from modeling_random_transformer import RandomTransformerTokenizer
 from modeling_random_transformer.data import DatasetText, LengthLimits, TokenBudgetStream, streaming
+from modeling_random_transformer.data.lengths import TOO_LONG
 from modeling_random_transformer.data.sources import EMPTY
-from modeling_random_transformer.data.tokenization import TOO_LONG
 from modeling_random_transformer.training import BPEDropout
 from tests.helpers.corpora import PAIRS
 

@@ -286,7 +286,6 @@ def test_student_of_interpolated_translations(folder, tmp_path):
         ),
         ({**ORIGINAL, "source_lang": "a", "target_lang": "b", "test_source_lang": "b", "test_target_lang": "a"},
          "source_lang and target_lang must be those of the test set in a distillation, got"),
-        ({"train_temperature": 5.0}, "train_temperature must be unset in a distillation, got 5.0."),
         ({"model_name_or_path": "teacher", "lora_rank": 2, "config_overrides": ""}, "lora_rank must be unset in a"),
     ],
 )  # fmt: skip

@@ -29,9 +29,8 @@ def test_aligned_files_and_a_single_file(corpus):
         ({"target_file": None}, "source_file and target_file must have the same number of files, got 2 and 0"),
         ({"train_file": "missing.tsv"}, r"must be a file, got 'missing\.tsv'\."),
         ({"target_file": ["missing"] * 2}, r"^target must be a file, got 'missing'\."),
-        ({"train_weights": [1.0]}, r"train_weights must be 2 positive numbers, one per training corpus, got \[1.0\]\."),
-        ({"train_temperature": 0.0}, r"train_temperature must be a positive number .*, got 0.0\."),
-        ({"train_weights": [1.0, 2.0], "train_temperature": 5.0}, r"without train_weights, got 5.0"),
+        ({"train_weights": [1]}, r"train_weights must be 2 positive integers, one per training corpus, got \[1\]\."),
+        ({"train_weights": [1, 0.5]}, r"train_weights must be 2 positive integers, .*, got \[1, 0\.5\]\."),
         ({"source_lang": "a"}, "source_lang and target_lang must be given together"),
         ({"source_lang": "a", "target_lang": ["a", "b", "c"]}, "target_lang must be 1 or 2 language codes, one per tr"),
         ({"source_lang": "a", "target_lang": ["b", "False"]}, "target_lang must be language codes .* got 'False'"),
@@ -59,7 +58,6 @@ def test_invalid_data_arguments_raise(options, message, tmp_path):
         ({"max_source_length": 0}, "max_source_length must be a positive integer, got 0"),
         ({"max_target_length": -1}, "max_target_length must be a positive integer, got -1"),
         ({"preprocessing_num_workers": 0}, "preprocessing_num_workers must be None or a positive integer, got 0"),
-        ({"train_temperature": 5.0}, "train_temperature must be unset for one training corpus, got 5.0"),
     ],
 )
 def test_arguments_of_the_data_without_effect_raise(options, message, corpus):

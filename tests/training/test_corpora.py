@@ -76,11 +76,11 @@ def test_several_corpora_without_weights_equal_one_corpus_of_them(trained, tmp_p
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_temperature_sets_the_weights_by_size(streaming, tmp_path):
-    result = run(tmp_path, "out", **write_corpora(tmp_path), train_temperature=2.0, streaming=streaming, max_steps=2)
+def test_the_card_lists_the_corpora_and_their_weights(streaming, tmp_path):
+    result = run(tmp_path, "out", **write_corpora(tmp_path), train_weights=[1, 3], streaming=streaming, max_steps=2)
     assert result.pairs == 120
     card = (result.folder / "README.md").read_text()
-    assert "small.b` |  | 30 | 1.73 |" in card
+    assert "small.b` |  | 30 | 3 |" in card
     assert "large.b` |  | 90 | 1 |" in card
 
 
@@ -98,7 +98,7 @@ def test_an_invalid_corpus_is_named_before_training(source, target, message, str
     (tmp_path / "small.a").write_text(source)
     (tmp_path / "small.b").write_text(target)
     with pytest.raises(ValueError, match=message):
-        run(tmp_path, "out", **files, streaming=streaming, train_temperature=5.0)
+        run(tmp_path, "out", **files, streaming=streaming, train_weights=[1, 2])
     assert not (tmp_path / "out" / "tokenizer.json").exists()
 
 

@@ -30,7 +30,7 @@ def test_the_command_prints_the_estimate_and_saves_nothing(corpus, monkeypatch, 
     assert not (corpus / "out").exists()
 
 
-@pytest.mark.parametrize("options", [{}, {"train_weights": 2.5}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"train_weights": 3}], ids=str)
 def test_batches_are_complete_and_the_vocabulary_has_the_requested_size(options, corpus, monkeypatch):
     monkeypatch.setattr(estimation, "STEPS", 2)
     given = flags(corpus, vocab_size=3000, gradient_accumulation_steps=3, **options)

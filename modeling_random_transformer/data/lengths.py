@@ -1,0 +1,46 @@
+"""The filter of pairs by their lengths, which are characters in cleaning and tokens in training."""
+
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Any
+
+TOO_LONG = "longer than the maximum length"
+RATIO = "with a length ratio above the maximum"
+
+
+@dataclass(frozen=True)
+class LengthLimits:
+    """The maximum lengths of pairs.
+
+    Args:
+        source: the maximum length of a source, in tokens including the end token; `None` for no limit.
+        target: the same for targets.
+        ratio: the maximum ratio of the longer side of a pair to the shorter one, without the end token; `None` for no
+            limit.
+    """
+
+    source: int | None = None
+    target: int | None = None
+    ratio: float | None = None
+
+    def within(self, positions: int | None) -> "LengthLimits":
+        """The limits for a model with this number of learned positions; `None` for any number."""
+        if positions is None:
+            return self
+        source = min(self.source or positions, positions)
+        target = min(self.target or positions, positions)
+        return replace(self, source=source, target=target)
+
+    def are_exceeded(self, source: Any, target: Any) -> Any:
+        """Whether a pair is too long, from its lengths or from arrays of those of several pairs."""
+        longest_source = inf if self.source is None else self.source
+        longest_target = inf if self.target is None else self.target
+        return (source > longest_source) | (target > longest_target)
+
+    def is_unequal(self, source: Any, target: Any) -> Any:
+        """Whether the ratio of the lengths is above the maximum; see `are_exceeded`."""
+        ratio = inf if self.ratio is None else self.ratio
+        return (source > ratio * target) | (target > ratio * source)
+
+
+NO_LIMITS = LengthLimits()
