@@ -1,14 +1,18 @@
 """Conversion of embeddings, output layer and positions. Vocabularies of different sizes are padded to one size."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...base.vocabulary import fits_embedding
+from ...configuration_random_transformer import is_int
 from ...modeling_random_transformer import sinusoids
+from ...base.errors import format_value
+from ...base.vocabulary import fits_embedding
+from .joined_tokenizer import JoinedTokenizer
 from .weights import STACKS, StateDictMapper
 
 SHARED = "model.shared.weight"
@@ -22,8 +26,6 @@ NEVER = -1e4
 UNLIKELY = -30.0
 TOLERANCE = 1e-6  # between sinusoids of one formula, evaluated in different orders
 
-Rows = tuple[Sequence[int], Sequence[int]]
-
 
 def map_embeddings(
     mapper: StateDictMapper,
@@ -31,8 +33,9 @@ def map_embeddings(
     target: str | None,
     output: str | None,
     output_bias: str | None = None,
-    rows: Rows | None = None,
-    unk_token_id: int = 0,
+    *,
+    joined: JoinedTokenizer | None = None,
+    added: int = 0,
 ) -> None:
     """Map the embeddings and the output layer. Derive `vocab_size`.
 
@@ -47,68 +50,72 @@ def map_embeddings(
         output: the output layer's weight, of the same shape; `None` if it is not stored, as it is the decoder's
             embedding.
         output_bias: its bias, `[target_vocabulary]`, if there is one.
-        rows: for each id of this model, the row in the source's matrix and in the target's; the row of the unknown
-            token if a side does not have the token. When `None`, ids are unchanged.
-        unk_token_id: the id of the unknown token in this model.
+        joined: the vocabulary of this model. When `None`, ids are unchanged.
+        added: number of ids without a row, at the end of the vocabulary.
 
     Raises:
-        ValueError: a weight is missing or has the wrong shape, or `rows` do not match it.
+        ValueError: a weight is missing or has the wrong shape, or the vocabulary does not match it.
     """
     source_table = mapper.pop(source, dims=2)
     target_table = source_table if target is None else mapper.pop(target, dims=2)
     output_table = target_table if output is None else mapper.pop(output, dims=2)
-    tokens = len(target_table)
-    if rows is None and len(source_table) != tokens:
-        sizes = f"The vocabularies have {len(source_table)} source and {tokens} target tokens."
-        padding = "The smaller one is padded with zeros. Ids outside the target vocabulary have a probability of 0."
-        mapper.report.notes.append(f"{sizes} {padding}")
-    source_rows, target_rows = rows or pad_rows(len(source_table), tokens)
+    if joined is not None:
+        source_rows, target_rows = joined.source_ids, joined.target_ids
+    else:
+        size = max(len(source_table), len(target_table)) + added
+        source_rows, target_rows = pad_rows(source_table, size), pad_rows(target_table, size)
+        if source_rows != target_rows:
+            mapper.report.notes.append(
+                "The smaller vocabulary is padded. Its additional embeddings are zero, and ids outside the target "
+                "vocabulary have a probability of 0."
+            )
     check_row_count(mapper, source, source_table, max(source_rows) + 1)
     check_row_count(mapper, target or source, target_table, max(target_rows) + 1)
-    check_row_count(mapper, output or target or source, output_table, tokens)
-    shared = equal(source_table, target_table) and list(source_rows) == list(target_rows)
-    tied = equal(target_table, output_table)
+    check_row_count(mapper, output or target or source, output_table, len(target_table))
+    shared = is_equal(source_table, target_table) and source_rows == target_rows
+    tied = is_equal(target_table, output_table)
     mapper.set(SHARED if shared else SOURCE, select_rows(source_table, source_rows), source)
-    for name, parameter, table, is_equal in (
-        (target, TARGET, target_table, shared),
-        (output, "lm_head.weight", output_table, tied),
-    ):
-        if not is_equal:
-            mapper.set(parameter, select_rows(table, target_rows), name or source)
-        elif name is not None:
+    if not shared:
+        mapper.set(TARGET, select_rows(target_table, target_rows), target or source)
+    if not tied:
+        mapper.set("lm_head.weight", select_rows(output_table, target_rows), str(output))
+    for name, is_unused in ((target, shared), (output, tied)):
+        if name is not None and is_unused:
             mapper.report.unused[name] = "equal to the embedding"
-    set_output_bias(mapper, output_bias, target_table, target_rows, unk_token_id)
-    origin = "the tokenizer's vocabulary" if rows else f"the rows of {source}" + (f" and {target}" if target else "")
-    mapper.derive_config(origin, vocab_size=len(source_rows))
-    mapper.derive_config("the embedding matrices", share_embeddings=shared, tie_word_embeddings=tied)
+    set_output_bias(mapper, output_bias, target_table, target_rows, joined)
+    mapper.derive_config(
+        "the embedding matrices", vocab_size=len(source_rows), share_embeddings=shared, tie_word_embeddings=tied
+    )
 
 
-def equal(first: Tensor, second: Tensor) -> bool:
+def is_equal(first: Tensor, second: Tensor) -> bool:
     return first.dtype == second.dtype and torch.equal(first, second)
 
 
-def pad_rows(source: int, target: int, more: int = 0) -> Rows:
-    """Map each id to the row with this index in tables of these sizes. Ids beyond a table, and `more`, have none."""
-    size = max(source, target) + more
-    first, second = ([*range(rows), *[NO_ROW] * (size - rows)] for rows in (source, target))
-    return first, second
+def pad_rows(table: Tensor, size: int) -> list[int]:
+    """The row of each id in a table: its index, or `NO_ROW` for the ids beyond the table."""
+    rows = len(table)
+    return [*range(rows), *[NO_ROW] * (size - rows)]
 
 
-def select_rows(table: Tensor, rows: Sequence[int], missing: float = 0.0) -> Tensor:
+def select_rows(table: Tensor, rows: list[int], missing: float = 0.0) -> Tensor:
     """These rows of a table; `NO_ROW`, which is the index of the last row, has the value `missing`."""
-    return torch.cat([table, table.new_full((1, *table.shape[1:]), missing)])[list(rows)]
+    return torch.cat([table, table.new_full((1, *table.shape[1:]), missing)])[rows]
 
 
 def set_output_bias(
-    mapper: StateDictMapper, name: str | None, table: Tensor, rows: Sequence[int], unk_token_id: int
+    mapper: StateDictMapper, name: str | None, table: Tensor, rows: list[int], joined: JoinedTokenizer | None
 ) -> None:
     """Set the output bias if the original has one, or if some ids are not tokens of the target vocabulary."""
-    bias = table.new_zeros(len(table))
-    if name is not None:
+    if name is None:
+        bias = table.new_zeros(len(table))
+    else:
         bias = mapper.pop(name).flatten()  # MarianMT's is [1, vocabulary]
         check_row_count(mapper, name, bias, len(table))
     bias = select_rows(bias, rows, NEVER)
-    bias[[row == rows[unk_token_id] and i != unk_token_id for i, row in enumerate(rows)]] += UNLIKELY
+    if joined is not None:
+        unknown = joined.tokenizer.unk_token_id
+        bias[[row == rows[unknown] and i != unknown for i, row in enumerate(rows)]] += UNLIKELY
     if name is not None:
         mapper.set("lm_head.bias", bias, name)
     elif bias.any():
@@ -121,13 +128,13 @@ def check_row_count(mapper: StateDictMapper, name: str, weight: Tensor, tokens: 
         raise ValueError(f"{name} of {mapper.origin} must have as many rows as tokens, {tokens}, got {len(weight)}.")
 
 
-def check_ids(path: Path, ids: Collection[int], rows: int) -> None:
+def check_ids(path: Path, ids: Collection[Any], rows: int) -> None:
     """Raise a `ValueError` unless a vocabulary with these ids has a token for each row of an embedding."""
     if not fits_embedding(len(ids), rows):
         raise ValueError(f"{path} must have a token for each of {rows} rows of the embedding, got {len(ids)}.")
-    numbers = [i for i in ids if isinstance(i, int)]
-    if len(numbers) < len(ids) or min(numbers) < 0 or max(numbers) >= rows:
-        raise ValueError(f"{path} must have ids from 0 to {rows - 1}, got {max(numbers, default=None)}.")
+    for token_id in ids:
+        if not (is_int(token_id) and 0 <= token_id < rows):
+            raise ValueError(f"{path} must have ids from 0 to {rows - 1}, got {format_value(token_id)}.")
 
 
 def map_position_tables(mapper: StateDictMapper, encoder: str, decoder: str) -> None:
@@ -141,9 +148,12 @@ def map_position_tables(mapper: StateDictMapper, encoder: str, decoder: str) -> 
     tables = [mapper.peek(name, dims=2) for name in (encoder, decoder)]
     for layout in ("interleaved", "concatenated"):
         if all(are_sinusoids(table, layout) for table in tables):
-            origin = f"the tables {encoder} and {decoder}, recomputed"
-            mapper.derive_config(origin, position_embedding="sinusoidal", sinusoid_layout=layout)
-            mapper.derive_config("their length", max_position_embeddings=max(map(len, tables)))
+            mapper.derive_config(
+                f"the tables {encoder} and {decoder}, recomputed",
+                position_embedding="sinusoidal",
+                sinusoid_layout=layout,
+                max_position_embeddings=max(map(len, tables)),
+            )
             mapper.ignore([encoder, decoder], "sinusoids, which are computed")
             return
     learn_positions(mapper, (encoder, decoder))
@@ -171,17 +181,23 @@ def learn_positions(
     tables = {name: mapper.pop(name, dims=2) for name in dict.fromkeys(names) if name is not None}
     rows = min(map(len, tables.values()), default=length + offset)
     for stack, name in zip(STACKS, names, strict=True):
+        parameter = f"model.{stack}.embed_positions.weight"
         if name is not None:
-            mapper.set(f"model.{stack}.embed_positions.weight", tables[name][:rows], name)
+            mapper.set(parameter, tables[name][:rows], name)
         else:
             table = tensor2tensor_sinusoids(rows, mapper.config_fields["d_model"])
-            mapper.default(f"model.{stack}.embed_positions.weight", table, f"{origin}'s sinusoids")
-    mapper.derive_config("the positions of both stacks", position_embedding="learned", position_offset=offset)
-    mapper.derive_config("their number", max_position_embeddings=rows - offset)
+            mapper.default(parameter, table, f"{origin}'s sinusoids")
+    mapper.derive_config(
+        "the positions of both stacks",
+        position_embedding="learned",
+        position_offset=offset,
+        max_position_embeddings=rows - offset,
+    )
     if None in names:
-        difference = "differ from this model's (their frequencies are spaced by d_model / 2 - 1)"
-        learned = "Their values became a table of learned positions, which training updates."
-        mapper.report.notes.append(f"{origin}'s sinusoids {difference}. {learned}")
+        mapper.report.notes.append(
+            f"{origin}'s sinusoids differ from this model's (their frequencies are spaced by d_model / 2 - 1). "
+            "Their values became a table of learned positions, which training updates."
+        )
     mapper.report.notes.append(f"Texts can have at most {rows - offset} tokens, the number of positions.")
 
 

@@ -1,6 +1,6 @@
 """Converts models of eole, the successor of OpenNMT-py: the folder with weights, options, vocabulary and tokenizer."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +9,27 @@ from torch import Tensor
 from ...base import read_json
 from ...base.errors import format_value
 from .embeddings import learn_positions, map_embeddings
-from .joined_tokenizer import JoinedTokenizer, find_file, join_files, name_tokens
-from .options import OFF, RATE, SIZE, Kind, Option, equal, flatten, invalid, is_number, one_of, read_stacks
+from .joined_tokenizer import JoinedTokenizer, find_file, join_vocabularies, name_tokens
+from .options import (
+    EPSILON,
+    LENGTH,
+    RATE,
+    SIZE,
+    Kind,
+    Option,
+    Options,
+    equal,
+    flatten,
+    invalid,
+    off,
+    one_of,
+    only,
+    read_options,
+)
 from .untrusted import read_checkpoint
 from .weights import STACKS, ConversionReport, Converted, NameTable, StateDictMapper, save_conversion
 
-SIDES = {"encoder": "src", "decoder": "tgt"}
+SIDES = ("src", "tgt")
 LAYER = "{stack}.transformer_layers.{i}"
 PROJECTIONS = {"query": "q_proj", "keys": "k_proj", "values": "v_proj"}
 ATTENTIONS = {
@@ -40,40 +55,43 @@ POSITIONS = 1024  # of sinusoids that this model does not compute
 INTERLEAVED, CONCATENATED, LEARNED = "SinusoidalInterleaved", "SinusoidalConcat", "Learned"
 POSITION = "model.embeddings.position_encoding_type"
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu-tanh": "gelu_new", "quick_gelu": "quick_gelu", "silu": "silu"}
-NORM = Kind("'standard' or 'standardFP32'", ("standard", "standardFP32").__contains__)
-EPSILON = Kind("a number above 0", lambda value: is_number(value) and 0 < value < 1, float)
-RATES = Kind("a list of rates", lambda v: isinstance(v, list) and len(v) > 0 and RATE.accepts(v[-1]), lambda v: v[-1])
-OFFSET = Kind("an integer", lambda value: value == 0 or SIZE.accepts(value))
+OFFSET = Kind("an integer", lambda value: value == 0 or LENGTH.accepts(value))
+
+
+def last(rates: Any) -> Any:
+    """The last rate of a list, which has one for each phase of the training."""
+    return rates[-1] if isinstance(rates, list) and rates else None
+
+
+RATES = Kind("a list of rates", lambda value: RATE.accepts(last(value)), lambda value: float(last(value)))
+# Options of stacks that must be equal in both, and their defaults since version 0.2.
+EQUAL_IN_STACKS = {"heads": 8, "mlp_activation_fn": "relu", "norm_eps": 1e-5, "layer_norm": "standard"}
 # Options of stacks without a counterpart in this model; all are off by default.
 UNSUPPORTED = (
     *("sliding_window", "relative_positions_buckets", "shared_layer_norm", "ffn_layernorm", "parallel_residual"),
     *("query_norm", "key_norm", "value_norm", "q_gating", "num_experts", "layer_types", "coverage_attn", "rope_config"),
     *("heads_kv", "head_dim", "attn_scaling"),
 )
-# Options of stacks: the allowed values, the default and the field. The stacks must have equal ones.
-STACK_OPTIONS: tuple[tuple[str, Kind, Any, tuple[str, ...]], ...] = (
-    ("heads", SIZE, 8, ("num_heads",)),
-    ("mlp_activation_fn", one_of(ACTIVATIONS), "relu", ("activation_function",)),
-    ("norm_eps", EPSILON, None, ("layer_norm_eps",)),
-    ("layer_norm", NORM, "standard", ()),
-)
 OPTIONS = (
     Option("model.architecture", equal("transformer")),
-    *(Option(f"model.{stack}.{stack}_type", equal("transformer"), "transformer") for stack in STACKS),
-    Option("model.encoder.encoder_layer_style", equal("standard"), "standard"),
-    Option("model.encoder.final_encoder_layer_norm", equal(True), True),
-    *(Option(f"model.{stack}.{name}", OFF, None) for stack in STACKS for name in UNSUPPORTED),
-    *(Option(f"model.encoder.{name}", kind, default, fields) for name, kind, default, fields in STACK_OPTIONS),
-    *(Option(f"model.decoder.{name}", kind, default) for name, kind, default, _ in STACK_OPTIONS),
-    Option("model.generator_function", equal("softmax"), "softmax"),
-    Option("model.add_estimator", OFF, None),
-    Option("model.embeddings.normalize", OFF, None),
-    Option("model.embeddings.embedding_type", equal("standard"), "standard"),
-    Option(POSITION, one_of({name: name for name in (INTERLEAVED, CONCATENATED, LEARNED)}), INTERLEAVED),
+    only("model.encoder.encoder_type", "transformer"),
+    only("model.decoder.decoder_type", "transformer"),
+    only("model.encoder.encoder_layer_style", "standard"),
+    only("model.encoder.final_encoder_layer_norm", True),
+    *off(f"model.{stack}.{name}" for stack in STACKS for name in UNSUPPORTED),
+    Option("model.encoder.heads", SIZE, fields=("num_heads",)),
+    Option("model.encoder.mlp_activation_fn", one_of(ACTIVATIONS), fields=("activation_function",)),
+    Option("model.encoder.norm_eps", EPSILON, fields=("layer_norm_eps",)),
+    Option("model.encoder.layer_norm", one_of(("standard", "standardFP32"))),
+    only("model.generator_function", "softmax"),
+    *off(("model.add_estimator", "model.embeddings.normalize")),
+    only("model.embeddings.embedding_type", "standard"),
+    Option(POSITION, one_of((INTERLEAVED, CONCATENATED, LEARNED)), INTERLEAVED),
     Option("model.embeddings.position_shift", OFFSET, 0),
     Option("training.dropout", RATES, None, ("dropout", "activation_dropout")),
     Option("training.attention_dropout", RATES, None, ("attention_dropout",)),
 )
+SAME = [(f"model.decoder.{name}", f"model.encoder.{name}") for name in EQUAL_IN_STACKS]
 
 
 def from_eole(folder: str | Path) -> Converted:
@@ -89,8 +107,9 @@ def from_eole(folder: str | Path) -> Converted:
         ValueError: a file is missing or damaged; or an option or a weight has no counterpart in this model. The message
             names it.
     """
-    options = read_config(Path(folder))
-    return convert_weights(Path(folder), options, make_tokenizer(Path(folder), options))
+    path = Path(folder)
+    options = read_config(path)
+    return convert_weights(path, options, make_tokenizer(path, options))
 
 
 def convert_eole(folder: str | Path, output: str | Path) -> ConversionReport:
@@ -107,14 +126,15 @@ def convert_eole(folder: str | Path, output: str | Path) -> ConversionReport:
     Raises:
         ValueError: see `from_eole`; or a vocabulary does not match the segmentation. In this case, nothing is written.
     """
-    options = read_config(Path(folder))
-    made = make_tokenizer(Path(folder), options)
-    report = save_conversion(output, lambda: convert_weights(Path(folder), options, made), made.save)
+    path = Path(folder)
+    options = read_config(path)
+    joined = make_tokenizer(path, options)
+    report = save_conversion(output, convert_weights(path, options, joined), joined.save)
     report.notes.append(f"Transforms of the model: {format_value(options.get('transforms'))}.")
     return report
 
 
-def read_config(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path) -> Options:
     """The options in `config.json` by their paths, such as `model.encoder.heads`, with converted values.
 
     An option of the model is that of both stacks, unless they have their own.
@@ -122,36 +142,44 @@ def read_config(folder: Path) -> dict[str, Any]:
     Raises:
         ValueError: an option has a value that this model does not support, or it differs between the stacks.
     """
-    stored = flatten(read_json(folder / "config.json"))
-    names = (*UNSUPPORTED, *(name for name, *_ in STACK_OPTIONS))
-    common = {f"model.{stack}.{name}": stored.get(f"model.{name}") for stack in STACKS for name in names}
-    return read_stacks({**common, **stored}, OPTIONS, (name for name, *_ in STACK_OPTIONS))
+    options = flatten(read_json(folder / "config.json"))
+    for stack in STACKS:
+        for name, default in {**dict.fromkeys(UNSUPPORTED), **EQUAL_IN_STACKS}.items():
+            for path in (f"model.{name}", f"model.{stack}.{name}"):
+                if options.get(path) is not None:
+                    default = options[path]
+            options[f"model.{stack}.{name}"] = default
+    return read_options(options, OPTIONS, SAME)
 
 
-def convert_weights(folder: Path, options: Mapping[str, Any], made: JoinedTokenizer) -> Converted:
+def convert_weights(folder: Path, options: Options, joined: JoinedTokenizer) -> Converted:
     """Convert the weights in a folder with these options. Errors are those of `from_eole`."""
     mapper = StateDictMapper(str(folder), read_weights(folder))
     mapper.derive_sizes("mlp.gate_up_proj", "layer_norm", ("transformer_layers", "transformer_layers"))
     mapper.derive_options(OPTIONS, options)
-    if options["model.encoder.norm_eps"] is None:
-        mapper.derive_config("norm_eps, the default since eole 0.2 (1e-6 before)", layer_norm_eps=1e-5)
     scalars = [name for name in mapper.remaining if name.endswith(".layer_scalar")]
     mapper.ignore(scalars, "not used by layers that attend to a source")
     mapper.rename(NAMES)
     mapper.complete_biases()
-    buffers = [f"{side}_emb.pe.pe" for side in SIDES.values()]
-    map_positions(mapper, "eole", options[POSITION], buffers, options["model.embeddings.position_shift"])
-    return finish(mapper, EMBEDDINGS, made)
+    mapper.ignore(("src_emb.pe.pe", "tgt_emb.pe.pe"), "sinusoids, which are computed")
+    map_positions(mapper, "eole", options[POSITION], options["model.embeddings.position_shift"])
+    return finish(mapper, EMBEDDINGS, joined)
 
 
-def finish(mapper: StateDictMapper, embeddings: tuple[str, ...], made: JoinedTokenizer) -> Converted:
+def finish(mapper: StateDictMapper, embeddings: Sequence[str], joined: JoinedTokenizer) -> Converted:
     """Map the embeddings, of which only the first must be stored, and build the model."""
     mapper.derive_config("the original's layers", norm_order="pre")
-    target, output, bias = (name if name in mapper.remaining else None for name in embeddings[1:])
-    tokenizer, rows = made.tokenizer, (made.source_ids, made.target_ids)
-    map_embeddings(mapper, embeddings[0], target, output, bias, rows, tokenizer.unk_token_id)
-    ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
-    mapper.derive_config("the vocabulary", **ids, decoder_start_token_id=tokenizer.bos_token_id)
+    source, *others = embeddings
+    target, output, bias = (name if name in mapper.remaining else None for name in others)
+    map_embeddings(mapper, source, target, output, bias, joined=joined)
+    tokenizer = joined.tokenizer
+    mapper.derive_config(
+        "the vocabulary",
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        decoder_start_token_id=tokenizer.bos_token_id,
+    )
     return mapper.finish(), mapper.report
 
 
@@ -167,63 +195,72 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     return {name: weight for file in files for name, weight in read_checkpoint(file).items()}
 
 
-def map_positions(mapper: StateDictMapper, origin: str, kind: str | None, buffers: list[str], offset: int = 0) -> None:
-    """Map positions of a kind. With sinusoids, embeddings are scaled, and `buffers` are the names of their values."""
+def map_positions(mapper: StateDictMapper, origin: str, kind: str | None, offset: int = 0) -> None:
+    """Map positions of a kind. With sinusoids, embeddings are scaled."""
     mapper.derive_config("the kind of positions", scale_embedding=kind in (INTERLEAVED, CONCATENATED))
-    mapper.ignore(buffers, "sinusoids, which are computed")
     if kind == INTERLEAVED:
         mapper.derive_config(kind, position_embedding="sinusoidal", sinusoid_layout="interleaved")
     elif kind == CONCATENATED:
         learn_positions(mapper, (None, None), POSITIONS, origin=origin)
     elif kind == LEARNED:
-        learn_positions(mapper, ("src_emb.pe.weight", "tgt_emb.pe.weight"), offset=offset, origin=origin)
+        learn_positions(mapper, ("src_emb.pe.weight", "tgt_emb.pe.weight"), offset=offset)
     else:
         mapper.derive_config("the kind of positions", position_embedding="none")
 
 
-def make_tokenizer(folder: Path, options: Mapping[str, Any]) -> JoinedTokenizer:
+def make_tokenizer(folder: Path, options: Options) -> JoinedTokenizer:
     """The tokenizer of the vocabularies. Errors are those of `join_sides`."""
-    kind, path = choose_segmentation(options.get("transforms")), folder / "vocab.json"
-    models = [options.get(f"transforms_configs.{kind}.{side}_subword_model") for side in SIDES.values()]
-    return join_sides(folder, kind, models, {"specials": {}, **read_json(path)}, str(path))
+    path = folder / "vocab.json"
+    kind = find_segmentation(options.get("transforms"))
+    models = [options.get(f"transforms_configs.{kind}.{side}_subword_model") for side in SIDES]
+    return join_sides(folder, kind, models, read_json(path), str(path))
 
 
-def choose_segmentation(transforms: Any) -> str | None:
+def find_segmentation(transforms: Any) -> str | None:
     """The transform that segments words, if there is one among the names."""
-    named = transforms if isinstance(transforms, list) else []
-    return next((kind for kind in ("sentencepiece", "bpe") if kind in named), None)
+    for kind in ("sentencepiece", "bpe"):
+        if isinstance(transforms, list) and kind in transforms:
+            return kind
+    return None
 
 
-def join_sides(folder: Path, kind: Any, models: list[Any], stored: Mapping[str, Any], origin: str) -> JoinedTokenizer:
-    """The tokenizer of two vocabularies, with the SentencePiece model or the BPE codes.
+def join_sides(folder: Path, kind: str | None, models: Sequence[Any], stored: Options, origin: str) -> JoinedTokenizer:
+    """The tokenizer of two vocabularies, with the SentencePiece model or the BPE codes. Sources have no end token.
 
     Args:
         folder: contains the files of `models`, which are those of source and target.
         kind: sentencepiece, bpe or `None`.
         models: the stored paths, of any folder.
-        stored: the vocabularies (see `name_sides`).
+        stored: the tokens of source and target as `src` and `tgt`, and names of special tokens.
         origin: their file, for errors.
 
     Raises:
-        ValueError: a file is missing or damaged, or the two languages have different SentencePiece models.
+        ValueError: a file is missing or damaged, the two languages have different SentencePiece models, or the decoder
+            does not start from `<s>`.
     """
-    source, target = name_sides(stored, origin, kind == "bpe")
-    files = (find_file(folder, path) for path in models if kind)
-    return join_files(kind == "sentencepiece", files, source, target, source_eos=False)
-
-
-def name_sides(stored: Mapping[str, Any], origin: str, as_pieces: bool) -> list[dict[str, int]]:
-    """The ids of the tokens of source and target, in `src` and `tgt`. Sources may have no start and end token.
-
-    Raises:
-        ValueError: a value is invalid, or the decoder does not start from `<s>`.
-    """
-    for name, kind in {"src": list, "tgt": list, "specials": dict}.items():
-        if not isinstance(stored.get(name), kind):
-            raise invalid(f"{name} of {origin}", f"a {kind.__name__}", stored.get(name))
-    special = {kind: str(stored["specials"].get(kind, token)) for kind, token in SPECIAL.items()}
-    if stored.get("decoder_start_token", special["bos_token"]) != special["bos_token"]:
-        raise invalid("decoder_start_token", format_value(special["bos_token"]), stored["decoder_start_token"])
-    of_source = {kind: t for kind, t in special.items() if kind in ("pad_token", "unk_token") or t in stored["src"]}
-    named = {"src": of_source, "tgt": special}
-    return [name_tokens(f"{side} of {origin}", stored[side], names, as_pieces) for side, names in named.items()]
+    specials = stored.get("specials", {})
+    for name, value, kind_of_value in (
+        ("src", stored.get("src"), list),
+        ("tgt", stored.get("tgt"), list),
+        ("specials", specials, dict),
+    ):
+        if not isinstance(value, kind_of_value):
+            raise invalid(f"{name} of {origin}", f"a {kind_of_value.__name__}", value)
+    special_tokens = {name: str(specials.get(name, token)) for name, token in SPECIAL.items()}
+    start = special_tokens["bos_token"]
+    if stored.get("decoder_start_token", start) != start:
+        raise invalid("decoder_start_token", format_value(start), stored["decoder_start_token"])
+    # Sources may have no start and end token.
+    of_source = {
+        name: token
+        for name, token in special_tokens.items()
+        if name in ("pad_token", "unk_token") or token in stored["src"]
+    }
+    is_bpe = kind == "bpe"
+    return join_vocabularies(
+        name_tokens(f"src of {origin}", stored["src"], of_source, is_bpe),
+        name_tokens(f"tgt of {origin}", stored["tgt"], special_tokens, is_bpe),
+        files=[find_file(folder, path) for path in models if kind],
+        is_sentencepiece=kind == "sentencepiece",
+        source_eos=False,
+    )

@@ -1,9 +1,9 @@
 """One tokenizer for two vocabularies: those of fairseq, JoeyNMT and eole, with BPE codes or a SentencePiece model."""
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
@@ -19,6 +19,7 @@ UNK = SPECIAL_TOKENS["unk_token"]
 CONTINUED = "@@"  # suffix of a piece that does not end its word
 END = "</w>"  # suffix of the last piece of a word, in the codes
 NOT_A_PREFIX = "\0"
+CODE = re.compile(r"([^ ]+) ([^ ]+)( \d+)?")
 
 Merges = list[tuple[str, str]]
 Vocabulary = Mapping[str, int]  # ids by tokens; special tokens have the names in `SPECIAL_TOKENS`
@@ -44,81 +45,93 @@ class JoinedTokenizer:
 
     def save(self, folder: Path, converted: Converted) -> None:
         """Save the tokenizer in a folder, and add notes about it to the report of a conversion."""
-        _, report = converted
+        notes = converted[1].notes
         self.tokenizer.save_pretrained(folder)
         if "target_merges" in self.tokenizer.init_kwargs:
-            report.notes.append("The tokenizer splits sources and targets (`text_target=`) by their own codes.")
+            notes.append("The tokenizer splits sources and targets (`text_target=`) by their own codes.")
         unknown = self.tokenizer.unk_token_id
-        source, target = (ids.count(ids[unknown]) - 1 for ids in (self.source_ids, self.target_ids))
-        report.notes.append(
+        missing_in_source = self.source_ids.count(self.source_ids[unknown]) - 1
+        missing_in_target = self.target_ids.count(self.target_ids[unknown]) - 1
+        notes.append(
             f"The vocabulary of {len(self.source_ids)} ids joins source and target tokens and intermediate pieces. "
-            f"{source} are missing from the source's vocabulary and {target} from the target's: they have the "
-            "embedding of <unk> there, and a lower logit than <unk>."
+            f"{missing_in_source} are missing from the source's vocabulary and {missing_in_target} from the target's: "
+            "they have the embedding of <unk> there, and a lower logit than <unk>."
         )
         if not self.segments:
-            report.notes.append("The tokenizer splits at spaces only, so texts must already be segmented (hel@@ lo).")
-        report.notes.append("Prepare texts as the training data, such as by Moses tokenization.")
+            notes.append("The tokenizer splits at spaces only, so texts must already be segmented (hel@@ lo).")
+        notes.append("Prepare texts as the training data, such as by Moses tokenization.")
 
 
-def join_bpe(source: Vocabulary, target: Vocabulary, merges: Sequence[Merges], **options: Any) -> JoinedTokenizer:
-    """A tokenizer that splits words by BPE.
+def join_vocabularies(
+    source: Vocabulary, target: Vocabulary, files: Iterable[Path] = (), is_sentencepiece: bool = False, **options: Any
+) -> JoinedTokenizer:
+    """A tokenizer of two vocabularies that splits words by BPE codes or by a SentencePiece model.
 
-    The ids are those of the source vocabulary, followed by additional tokens of the target vocabulary and intermediate
-    pieces of merges.
+    The ids are those of the source vocabulary, followed by additional tokens of the target vocabulary and, with codes,
+    the intermediate pieces of merges.
 
     Args:
-        source: the source vocabulary of pieces (see `piece_of`), with ids from 0.
+        source: the source vocabulary, with ids from 0: with codes, of pieces (see `piece_of`).
         target: the target vocabulary.
-        merges: those of source and target, or one for both; without them, texts must already be segmented.
+        files: those of source and target, or one for both; without files, texts must already be segmented.
+        is_sentencepiece: whether the files are SentencePiece models.
         **options: arguments of the tokenizer itself, such as `model_max_length`.
+
+    Raises:
+        ValueError: a file is damaged, there are two SentencePiece models, or the model is not that of the vocabularies.
     """
+    distinct = list(dict.fromkeys(files))
+    if not is_sentencepiece:
+        tokenizer = tokenizer_of_codes([*source, *target], [read_codes(file) for file in distinct], **options)
+    elif len(distinct) == 1:
+        tokenizer = tokenizer_of_pieces([*source, *target], distinct[0], **options)
+    else:
+        raise ValueError(
+            f"both languages must have one SentencePiece model, got {format_names(map(str, distinct)) or 'none'}."
+        )
+    ids = tokenizer.get_vocab()
+    tokens = sorted(ids, key=ids.__getitem__)
+    return JoinedTokenizer(
+        tokenizer,
+        source_ids=[source.get(token, source[UNK]) for token in tokens],
+        target_ids=[target.get(token, target[UNK]) for token in tokens],
+        segments=bool(distinct),
+    )
+
+
+def tokenizer_of_codes(tokens: list[str], merges: list[Merges], **options: Any) -> RandomTransformerTokenizer:
+    """A tokenizer that splits words by the merges of the source, and targets by their own if there are two lists."""
+    if not merges:
+        return wrap(whitespace_tokenizer(number(tokens)), **options)
     pieces = (piece for pairs in merges for left, right in pairs for piece in (left, right, left + right))
-    vocabulary = {token: i for i, token in enumerate(dict.fromkeys(chain(source, target, pieces)))}
-    backend = bpe_tokenizer(vocabulary, merges[0]) if merges else whitespace_tokenizer(vocabulary)
-    if merges[:1] != merges[-1:]:  # targets have merges of their own
+    if merges[0] != merges[-1]:
         options["target_merges"] = [" ".join(pair) for pair in merges[-1]]
-    tokenizer = RandomTransformerTokenizer._from_backend(backend, **{**SPECIAL_TOKENS, **options})
-    return join(tokenizer, source, target, bool(merges))
+    return wrap(bpe_tokenizer(number([*tokens, *pieces]), merges[0]), **options)
 
 
-def join_sentencepiece(path: Path, source: Vocabulary, target: Vocabulary, **options: Any) -> JoinedTokenizer:
-    """A tokenizer of a SentencePiece model. Tokens of the vocabularies that are not its pieces are control symbols.
+def wrap(backend: Tokenizer, **options: Any) -> RandomTransformerTokenizer:
+    return RandomTransformerTokenizer._from_backend(backend, **{**SPECIAL_TOKENS, **options})
+
+
+def number(tokens: Iterable[str]) -> dict[str, int]:
+    """The ids of tokens, of which some may occur again, in their order."""
+    return {token: i for i, token in enumerate(dict.fromkeys(tokens))}
+
+
+def tokenizer_of_pieces(tokens: list[str], path: Path, **options: Any) -> RandomTransformerTokenizer:
+    """The tokenizer of a SentencePiece model. Tokens that are not its pieces are control symbols.
 
     Raises:
         ValueError: see `from_sentencepiece`; or most tokens are not pieces of the model.
     """
-    tokens = list(dict.fromkeys(chain(source, target)))
     tokenizer = from_sentencepiece(path, control_symbols=tokens, **options)
     control = {token.content for token in tokenizer.added_tokens_decoder.values()} - {*SPECIAL_TOKENS.values()}
-    lacking = [token for token in tokens if token in control]
-    if 2 * len(lacking) > len(tokens):
-        raise ValueError(f"{path} must be the model of the vocabularies, but has no pieces {format_names(lacking)}.")
-    return join(tokenizer, source, target, segments=True)
-
-
-def join_files(
-    is_sentencepiece: bool, files: Iterable[Path], source: Vocabulary, target: Vocabulary, **options: Any
-) -> JoinedTokenizer:
-    """A tokenizer of the SentencePiece models or the BPE codes of both languages, which may be one file.
-
-    Raises:
-        ValueError: a file is damaged, or there are two SentencePiece models.
-    """
-    distinct = list(dict.fromkeys(files))
-    if not is_sentencepiece:
-        return join_bpe(source, target, [read_codes(file) for file in distinct], **options)
-    if len(distinct) > 1:
-        raise ValueError(f"both languages must have one SentencePiece model, got {format_names(map(str, distinct))}.")
-    return join_sentencepiece(distinct[0], source, target, **options)
-
-
-def join(
-    tokenizer: RandomTransformerTokenizer, source: Vocabulary, target: Vocabulary, segments: bool
-) -> JoinedTokenizer:
-    ids = tokenizer.get_vocab()
-    tokens = sorted(ids, key=ids.__getitem__)
-    source_ids, target_ids = ([side.get(token, side[UNK]) for token in tokens] for side in (source, target))
-    return JoinedTokenizer(tokenizer, source_ids, target_ids, segments)
+    lacking = control.intersection(tokens)
+    if 2 * len(lacking) > len(set(tokens)):
+        raise ValueError(
+            f"{path} must be the model of the vocabularies, but has no pieces {format_names(sorted(lacking))}."
+        )
+    return tokenizer
 
 
 def find_file(folder: Path, stored: Any) -> Path:
@@ -131,15 +144,6 @@ def find_file(folder: Path, stored: Any) -> Path:
     if not os.path.isfile(path):  # unlike `Path.is_file`, also for a name that is too long
         raise ValueError(f"{folder} must contain the file of {format_value(stored)}, which is missing.")
     return path
-
-
-def read_tokens(path: Path, special_tokens: Mapping[str, str], as_pieces: bool) -> dict[str, int]:
-    """Read a vocabulary of one token per line, whose number is the id. Arguments and errors are those of `name_tokens`.
-
-    Raises:
-        ValueError: the file is not UTF-8.
-    """
-    return name_tokens(str(path), list(lines_of_files([path])), special_tokens, as_pieces)
 
 
 def name_tokens(name: str, tokens: Sequence[Any], special_tokens: Mapping[str, str], as_pieces: bool) -> dict[str, int]:
@@ -159,10 +163,10 @@ def name_tokens(name: str, tokens: Sequence[Any], special_tokens: Mapping[str, s
     for i, token in enumerate(tokens):
         if not isinstance(token, str) or token.encode(errors="replace").decode() != token:  # surrogates
             raise ValueError(f"{name} must contain strings, got {show(token)}.")
-        known = names.get(token) or (piece_of(token) if as_pieces else token)
-        if known in ids:
+        piece = names.get(token) or (piece_of(token) if as_pieces else token)
+        if piece in ids:
             raise ValueError(f"{name} must have each token once, got {format_value(token)} again as token {i}.")
-        ids[known] = i
+        ids[piece] = i
     missing = names.keys() - set(tokens)
     if missing:
         raise ValueError(f"{name} must contain the special tokens, but lacks {format_names(missing)}.")
@@ -176,15 +180,17 @@ def read_codes(path: Path) -> Merges:
         ValueError: a line has a wrong format, or the file is from subword-nmt 0.1.
     """
     merges: dict[tuple[str, str], None] = {}
-    for number, line in numbered_lines(path):
-        if number == 1 and line.startswith("#version:"):
+    for line_number, line in numbered_lines(path):
+        if line_number == 1 and line.startswith("#version:"):
             continue
-        parts = line.split(" ")
-        if len(parts) not in (2, 3) or not all(parts) or (len(parts) == 3 and not parts[2].isdecimal()):
-            raise ValueError(f"line {number} of {path} must be two symbols (and a count), got {format_value(line)}.")
-        if END in parts[:2]:
+        match = CODE.fullmatch(line)
+        if match is None:
+            raise ValueError(
+                f"line {line_number} of {path} must be two symbols (and a count), got {format_value(line)}."
+            )
+        if END in match.groups():
             raise ValueError(f"{path} must be from subword-nmt version 0.2 or fastBPE, got {END} as a symbol.")
-        merges.setdefault((parts[0], parts[1]))
+        merges.setdefault((match[1], match[2]))
     if not merges:
         raise ValueError(f"{path} must have at least one pair to merge, got none.")
     return list(merges)
@@ -203,7 +209,9 @@ def piece_of(token: str) -> str:
     """Convert a dictionary's token to a BPE piece: `hel@@` -> `hel`, `lo` -> `lo</w>`."""
     if token in SPECIAL_TOKENS.values():
         return token
-    return token.removesuffix(CONTINUED) if token.endswith(CONTINUED) and token != CONTINUED else token + END
+    if token.endswith(CONTINUED) and token != CONTINUED:
+        return token.removesuffix(CONTINUED)
+    return token + END
 
 
 def bpe_tokenizer(ids: dict[str, int], merges: Merges) -> Tokenizer:

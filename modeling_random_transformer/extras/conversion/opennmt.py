@@ -1,15 +1,12 @@
 """Converts checkpoints of OpenNMT-py 2 and 3, the predecessor of eole: weights, options and vocabularies in a file."""
 
 from argparse import Namespace
-from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from ...base.errors import format_value, reraise_as_value_error
 from . import eole
 from .joined_tokenizer import JoinedTokenizer
-from .options import FLAG, OFF, SIZE, TEXT, Kind, Option, check_plain, equal, one_of, read_options
+from .options import EPSILON, FLAG, SIZE, TEXT, Kind, Option, Options, equal, off, one_of, only, read_options
 from .untrusted import PlainObject, read_checkpoint, state_dict_in
 from .weights import STACKS, ConversionReport, Converted, NameTable, StateDictMapper, save_conversion
 
@@ -26,31 +23,35 @@ NAMES: NameTable = {
 }
 PREFIXES = [f"{stack}.embeddings.make_embedding" for stack in STACKS]
 EMBEDDINGS = (*(f"{prefix}.emb_luts.0.weight" for prefix in PREFIXES), "generator.weight", "generator.bias")
-TRANSFORMS = Kind("a set of names", lambda v: isinstance(v, set) and all(isinstance(n, str) for n in v), sorted)
+TRANSFORMS = Kind(
+    "a set of names",
+    lambda value: isinstance(value, set) and all(isinstance(name, str) for name in value),
+    sorted,
+)
 # Options without a counterpart in this model; all are off by default.
 UNSUPPORTED = (
     *("max_relative_positions", "relative_positions_buckets", "num_kv", "multiquery", "sliding_window", "num_experts"),
     *("parallel_residual", "copy_attn", "n_src_feats", "lora_layers", "lora_embedding", "quant_layers"),
 )
 OPTIONS = (
-    Option("model_task", equal("seq2seq"), "seq2seq"),
-    *(Option(f"{stack}_type", equal("transformer")) for stack in STACKS),
-    *(Option(name, OFF, None) for name in UNSUPPORTED),
-    Option("self_attn_type", one_of(dict.fromkeys(("scaled-dot", "scaled-dot-flash"))), "scaled-dot"),
-    Option("layer_norm", equal("standard"), "standard"),
-    Option("norm_eps", eole.EPSILON, 1e-6, ("layer_norm_eps",)),
+    only("model_task", "seq2seq"),
+    Option("encoder_type", equal("transformer")),
+    Option("decoder_type", equal("transformer")),
+    *off(UNSUPPORTED),
+    Option("self_attn_type", one_of(("scaled-dot", "scaled-dot-flash")), "scaled-dot"),
+    only("layer_norm", "standard"),
+    Option("norm_eps", EPSILON, 1e-6, ("layer_norm_eps",)),
     Option("heads", SIZE, 8, ("num_heads",)),
-    Option("pos_ffn_activation_fn", one_of({"relu": "relu", "gelu": "gelu"}), "relu", ("activation_function",)),
+    Option("pos_ffn_activation_fn", one_of(("relu", "gelu")), "relu", ("activation_function",)),
     Option("position_encoding", FLAG, False),
-    Option("position_encoding_type", one_of({n: n for n in (eole.INTERLEAVED, eole.CONCATENATED)}), eole.INTERLEAVED),
-    Option("generator_function", equal("softmax"), "softmax"),
+    Option("position_encoding_type", one_of((eole.INTERLEAVED, eole.CONCATENATED)), eole.INTERLEAVED),
+    only("generator_function", "softmax"),
     Option("dropout", eole.RATES, None, ("dropout", "activation_dropout")),
     Option("attention_dropout", eole.RATES, None, ("attention_dropout",)),
     Option("_all_transform", TRANSFORMS, None),
-    *(Option(f"{side}_subword_model", TEXT, None) for side in eole.SIDES.values()),
+    Option("src_subword_model", TEXT, None),
+    Option("tgt_subword_model", TEXT, None),
 )
-
-Stored = Mapping[str, Any]
 
 
 def from_opennmt(checkpoint: str | Path) -> Converted:
@@ -68,7 +69,9 @@ def from_opennmt(checkpoint: str | Path) -> Converted:
         ValueError: a file is missing, is damaged or requires executing code; or an option or a weight has no
             counterpart in this model. The message names it.
     """
-    return convert_weights(*read_stored(Path(checkpoint)))
+    path = Path(checkpoint)
+    content, options = read_stored(path)
+    return convert_weights(path, content, options, make_tokenizer(path, content, options))
 
 
 def convert_opennmt(checkpoint: str | Path, output: str | Path) -> ConversionReport:
@@ -85,50 +88,54 @@ def convert_opennmt(checkpoint: str | Path, output: str | Path) -> ConversionRep
         ValueError: see `from_opennmt`; or a vocabulary does not match the segmentation. In this case, nothing is
             written.
     """
-    path, content, options, made = read_stored(Path(checkpoint))
-    report = save_conversion(output, partial(convert_weights, path, content, options, made), made.save)
+    path = Path(checkpoint)
+    content, options = read_stored(path)
+    joined = make_tokenizer(path, content, options)
+    report = save_conversion(output, convert_weights(path, content, options, joined), joined.save)
     report.notes.append(f"Transforms of the model: {format_value(options['_all_transform'])}.")
     return report
 
 
-def read_stored(path: Path) -> tuple[Path, Stored, Stored, JoinedTokenizer]:
-    """The path and the content of a checkpoint, its checked options, and the tokenizer.
+def read_stored(path: Path) -> tuple[Options, Options]:
+    """The content of a checkpoint, and its checked options.
 
     Raises:
-        ValueError: this is not a checkpoint of OpenNMT-py, an option has a value that this model does not support, or
-            the errors of `make_tokenizer`.
+        ValueError: this is not a checkpoint of OpenNMT-py, or an option has a value that this model does not support.
     """
     content = read_checkpoint(path)
-    parts = content if isinstance(content, Mapping) else {}
-    if not isinstance(parts.get("opt"), Namespace) or not isinstance(parts.get("vocab"), Mapping):
+    if (
+        not isinstance(content, dict)
+        or not isinstance(content.get("opt"), Namespace)
+        or not isinstance(content.get("vocab"), dict)
+    ):
         raise ValueError(f"{path} must be a checkpoint of OpenNMT-py 2 or 3 with 'opt' and 'vocab', got none.")
     with reraise_as_value_error(f"'opt' of {path} must have options that this model supports"):
-        check_plain(vars(parts["opt"]))
-        options = read_options(vars(parts["opt"]), OPTIONS)
-    return path, parts, options, make_tokenizer(path, parts["vocab"], options)
+        return content, read_options(vars(content["opt"]), OPTIONS)
 
 
-def convert_weights(path: Path, content: Stored, options: Stored, made: JoinedTokenizer) -> Converted:
+def convert_weights(path: Path, content: Options, options: Options, joined: JoinedTokenizer) -> Converted:
     """Convert the weights of a checkpoint with these options. Errors are those of `from_opennmt`."""
-    model, generator = (state_dict_in(content, str(path), key) for key in ("model", "generator"))
-    output = {f"generator.{name.removeprefix('0.')}": weight for name, weight in generator.items()}
-    mapper = StateDictMapper(str(path), {**model, **output})
+    weights = dict(state_dict_in(content, str(path), "model"))
+    for name, weight in state_dict_in(content, str(path), "generator").items():
+        weights[f"generator.{name.removeprefix('0.')}"] = weight
+    mapper = StateDictMapper(str(path), weights)
     mapper.derive_sizes("feed_forward.w_1", "layer_norm", ("transformer", "transformer_layers"))
     mapper.derive_options(OPTIONS, options)
     mapper.rename(NAMES)
     mapper.complete_biases()
-    kind = options["position_encoding_type"] if options["position_encoding"] else None
-    eole.map_positions(mapper, "OpenNMT-py", kind, [f"{prefix}.pe.pe" for prefix in PREFIXES])
-    return eole.finish(mapper, EMBEDDINGS, made)
+    mapper.ignore([f"{prefix}.pe.pe" for prefix in PREFIXES], "sinusoids, which are computed")
+    has_positions = options["position_encoding"]
+    eole.map_positions(mapper, "OpenNMT-py", options["position_encoding_type"] if has_positions else None)
+    return eole.finish(mapper, EMBEDDINGS, joined)
 
 
-def make_tokenizer(path: Path, vocabularies: Stored, options: Stored) -> JoinedTokenizer:
+def make_tokenizer(path: Path, content: Options, options: Options) -> JoinedTokenizer:
     """The tokenizer of the vocabularies. Errors are those of `join_sides`."""
-    stored = {**vocabularies, "specials": {}}
-    for side in eole.SIDES.values():
+    stored = dict(content["vocab"])
+    for side in eole.SIDES:
         if isinstance(stored.get(side), PlainObject):  # a TextMultiField of OpenNMT-py 2
             with reraise_as_value_error(f"{side} of {path} must be a field with a vocabulary, got an error"):
                 stored[side] = stored[side].fields[0][1].vocab.itos
-    source, target = (options[f"{side}_subword_model"] for side in eole.SIDES.values())
-    kind = eole.choose_segmentation(options["_all_transform"])
-    return eole.join_sides(path.parent, kind, [source, target or source], stored, str(path))
+    source = options["src_subword_model"]
+    models = (source, options["tgt_subword_model"] or source)
+    return eole.join_sides(path.parent, eole.find_segmentation(options["_all_transform"]), models, stored, str(path))

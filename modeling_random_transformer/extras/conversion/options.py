@@ -1,18 +1,20 @@
 """Options of other implementations: the allowed values, and the fields of this model's configuration that follow."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from operator import not_
 from types import NoneType
 from typing import Any
 
 from torch import Tensor
 
+from ... import configuration_random_transformer as configuration
 from ...base.errors import format_value, printable
-from ...configuration_random_transformer import is_int, is_number
 
 REQUIRED = object()  # default of an option that must be stored
-MAX_SIZE, MAX_DEPTH = 2**20, 1000  # of widths, lengths and vocabularies; of stacks
+MAX_LENGTH = 2**20  # of position tables, whose values are computed
 MAX_NESTING = 4  # of options
+Options = dict[str, Any]  # values by their names, such as `model.encoder.layers`
 PLAIN = (str, bytes, int, float, NoneType)  # contain no other values
 
 
@@ -48,15 +50,19 @@ class Option:
     fields: tuple[str, ...] = ()
 
 
-OFF = Kind("off", lambda value: not value)
+# The rules of this model's configuration.
+SIZE = Kind(*configuration.SIZE)
+LAYERS = Kind(*configuration.RULES["encoder_layers"])
+FLAG = Kind(*configuration.FLAG)
+RATE = Kind(*configuration.RATE, float)
+
+ANY = Kind("")
+LENGTH = Kind(f"an integer from 1 to {MAX_LENGTH}", lambda value: is_size(value, MAX_LENGTH))
+EPSILON = Kind("a number above 0 and below 1", lambda value: configuration.is_number(value) and 0 < value < 1, float)
+OFF = Kind("off", not_)
 TEXT = Kind("a string", lambda value: isinstance(value, str))
-FLAG = Kind("true or false", lambda value: isinstance(value, bool))
-NEGATED = Kind("", convert=lambda value: not value)
+NEGATED = Kind("", convert=not_)
 PRE_NORM = Kind("", convert=lambda value: "pre" if value else "post")  # an option that is true for pre-norm
-RATE = Kind("a number from 0 to below 1", lambda value: is_number(value) and 0 <= value < 1, float)
-TRAINING = replace(RATE)  # has no effect on outputs
-SIZE = Kind(f"an integer from 1 to {MAX_SIZE}", lambda value: is_size(value))
-DEPTH = Kind(f"an integer from 1 to {MAX_DEPTH}", lambda value: is_size(value, MAX_DEPTH))
 
 
 def equal(allowed: Any) -> Kind:
@@ -64,70 +70,74 @@ def equal(allowed: Any) -> Kind:
     return Kind(repr(allowed), lambda value: value == allowed)
 
 
-def one_of(names: Mapping[str, Any]) -> Kind:
-    """Names, and the values of the config fields."""
-    return Kind(f"one of {', '.join(names)}", lambda value: isinstance(value, str) and value in names, names.get)
+def only(name: str, default: Any) -> Option:
+    """An option of which no value but the default is supported."""
+    return Option(name, equal(default), default)
 
 
-def is_size(value: Any, maximum: int = MAX_SIZE) -> bool:
-    return is_int(value) and 1 <= value <= maximum
+def off(names: Iterable[str]) -> list[Option]:
+    """Options without a counterpart in this model, which are off by default."""
+    return [Option(name, OFF, None) for name in names]
 
 
-def check_plain(options: Mapping[Any, Any]) -> None:
-    """Raise a `ValueError` if an option is a tensor, which has no truth value."""
-    for name, value in options.items():
-        if isinstance(value, Tensor):
-            raise invalid(printable(str(name)), "a plain value", value.shape)
+def one_of(names: Iterable[str]) -> Kind:
+    """Names; those of a mapping with the values of the config fields."""
+    convert = names.get if isinstance(names, Mapping) else str
+    return Kind(f"one of {', '.join(names)}", lambda value: isinstance(value, str) and value in names, convert)
+
+
+def is_size(value: Any, maximum: int) -> bool:
+    return configuration.is_int(value) and 1 <= value <= maximum
 
 
 def read_options(
-    stored: Mapping[str, Any], table: Iterable[Option], same: Iterable[tuple[str, str]] = ()
-) -> dict[str, Any]:
+    stored: Mapping[Any, Any], table: Iterable[Option], same: Iterable[tuple[str, str]] = ()
+) -> Options:
     """The stored options, with the converted values of those in a table.
 
     Args:
         stored: the values by their names.
         table: the options that are checked.
-        same: pairs of an option and another one that must have the same value, if both are stored.
+        same: pairs of an option and another one that must have the same value, if both have one.
 
     Raises:
-        ValueError: a value is not allowed.
+        ValueError: a value is not allowed, or is a tensor, which has no truth value.
     """
+    for name, value in stored.items():
+        if isinstance(value, Tensor):
+            raise invalid(printable(str(name)), "a plain value", value.shape)
+    values = dict(stored)
     options = dict(stored)
     for option in table:
         value = stored.get(option.name)
         if value is None and option.default is not REQUIRED:
             value = option.default
-        if not (value is None and option.default is None):
-            if not option.kind.accepts(value):
-                raise invalid(option.name, option.kind.allowed, value)
-            value = option.kind.convert(value)
-        options[option.name] = value
+        values[option.name] = options[option.name] = value
+        if value is None and option.default is None:
+            continue
+        if not option.kind.accepts(value):
+            raise invalid(option.name, option.kind.allowed, value)
+        options[option.name] = option.kind.convert(value)
     for name, other in same:
-        value, expected = stored.get(name), stored.get(other)
+        value = values.get(name)
+        expected = values.get(other)
+        if value is None or expected is None:
+            continue
         # Only plain values are compared: lists that contain themselves, or others many times, take any time.
-        if None not in (value, expected) and not (isinstance(value, PLAIN) and value == expected):
+        if not (isinstance(value, PLAIN) and value == expected):
             raise invalid(name, f"{other}={show(expected)}", value)
     return options
 
 
-def read_stacks(stored: Mapping[str, Any], table: Iterable[Option], equal_in_stacks: Iterable[str]) -> dict[str, Any]:
-    """`read_options` of `model.encoder` and `model.decoder`, which must have equal values of the named ones."""
-    options = read_options(stored, table)
-    for name in equal_in_stacks:
-        source, target = (options[f"model.{stack}.{name}"] for stack in ("encoder", "decoder"))
-        if source != target:
-            raise invalid(f"model.decoder.{name}", f"that of model.encoder, {source!r}", target)
-    return options
-
-
-def flatten(options: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(options: Mapping[Any, Any], prefix: str = "") -> Options:
     """Nested options by their paths, such as `model.encoder.layers`, down to five levels."""
-    flat: dict[str, Any] = {}
+    flat: Options = {}
     for name, value in options.items():
         path = f"{prefix}{name}"
-        nested = isinstance(value, Mapping) and path.count(".") < MAX_NESTING
-        flat |= flatten(value, f"{path}.") if nested else {path: value}
+        if isinstance(value, Mapping) and path.count(".") < MAX_NESTING:
+            flat |= flatten(value, f"{path}.")
+        else:
+            flat[path] = value
     return flat
 
 
@@ -139,4 +149,6 @@ def invalid(name: str, allowed: str, value: Any) -> ValueError:
 def show(value: Any) -> str:
     """A value, or only the type of a container of containers, whose text may be endless."""
     items = value if isinstance(value, list | tuple) else [value]
-    return format_value(value) if all(isinstance(item, PLAIN) for item in items) else f"a {type(value).__name__}"
+    if all(isinstance(item, PLAIN) for item in items):
+        return format_value(value)
+    return f"a {type(value).__name__}"

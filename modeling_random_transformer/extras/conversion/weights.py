@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...base.atomic_files import new_folder
-from ...base.errors import MAX_NAME, format_names, format_value, printable
 from ...configuration_random_transformer import RandomTransformerConfig
 from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
-from .options import TRAINING, Option
+from ...base.atomic_files import new_folder
+from ...base.errors import MAX_NAME, format_names, format_value, printable
+from .options import Option
 
 STACKS = ("encoder", "decoder")
 # Placeholders of name patterns: `i` is the index of a layer, `p` a parameter of a module, `qkv` a projection,
@@ -91,15 +91,15 @@ Converted = tuple[RandomTransformerForConditionalGeneration, ConversionReport]
 
 
 def save_conversion(
-    output: str | Path, convert: Callable[[], Converted], save_tokenizer: Callable[[Path, Converted], Any] | None
+    output: str | Path, converted: Converted, save_tokenizer: Callable[[Path, Converted], Any] | None
 ) -> ConversionReport:
     """Save a converted model in a new folder, and its tokenizer, if there is one, by a function of this folder.
 
     Raises:
-        ValueError: `output` is not a new or an empty folder, or the errors of both functions; nothing is written.
+        ValueError: `output` is not a new or an empty folder, or the errors of `save_tokenizer`; nothing is written.
     """
+    model, report = converted
     with new_folder(output) as folder:
-        converted = model, report = convert()
         model.save_pretrained(folder)
         if save_tokenizer is None:
             report.notes.append("There is no vocabulary, so the folder has no tokenizer.")
@@ -181,8 +181,6 @@ class StateDictMapper:
             value = options[option.name]
             if value is not None:
                 self.derive_config(option.name, **dict.fromkeys(option.fields, value))
-            if option.kind is TRAINING and value:
-                self.report.notes.append(f"{option.name}={value} affects training only and was dropped.")
 
     def derive_sizes(self, linear: str, norm: str, layers: Sequence[str] = ("layers", "layers")) -> None:
         """Set the numbers of layers, the widths, and whether there are final norms.
@@ -201,11 +199,13 @@ class StateDictMapper:
         name = f"encoder.{layers[0]}.0.{linear}.weight"
         d_ff, d_model = self.peek(name, dims=2).shape
         self.derive_config(f"the shape of {name}", d_ff=d_ff, d_model=d_model)
-        norms = " and ".join(f"{stack}.{norm}" for stack in STACKS)
-        present = {f"{stack}.{norm}.weight" in self.remaining for stack in STACKS}
+        norms = [f"{stack}.{norm}" for stack in STACKS]
+        present = {f"{name}.weight" in self.remaining for name in norms}
         if len(present) > 1:
-            raise ValueError(f"{norms} of {self.origin} must be both present or both absent, got one of them.")
-        self.derive_config(norms, final_layer_norm=present.pop())
+            raise ValueError(
+                f"{' and '.join(norms)} of {self.origin} must be both present or both absent, got one of them."
+            )
+        self.derive_config(" and ".join(norms), final_layer_norm=present.pop())
 
     def rename(self, names: NameTable) -> None:
         """Map all remaining weights that match a pattern of the table. The first matching pattern applies.
@@ -216,17 +216,21 @@ class StateDictMapper:
         self.names = names
         for source in list(self.remaining):
             for pattern, target in names.items():
-                if match := compile_pattern(pattern).fullmatch(source):
-                    weight, found = self.pop(source), match.groupdict()
-                    if "{qkv}" not in target or "qkv" in found:
-                        self.set(target.format(**found), weight, source)
-                        break
-                    if not weight.dim() or len(weight) % 3:
-                        allowed = "a multiple of 3 rows"
-                        raise ValueError(f"{source} of {self.origin} must have {allowed}, got {list(weight.shape)}.")
-                    for qkv, third in zip("qkv", weight.chunk(3), strict=True):
-                        self.set(target.format(**found, qkv=qkv), third, source, "split")
+                match = compile_pattern(pattern).fullmatch(source)
+                if match:
+                    self.map_weight(source, target, match.groupdict())
                     break
+
+    def map_weight(self, source: str, target: str, placeholders: Mapping[str, str]) -> None:
+        """Map a source weight to the parameter with these placeholders, or to three if `qkv` is not among them."""
+        weight = self.pop(source)
+        if "{qkv}" not in target or "qkv" in placeholders:
+            self.set(target.format(**placeholders), weight, source)
+            return
+        if not weight.dim() or len(weight) % 3:
+            raise ValueError(f"{source} of {self.origin} must have a multiple of 3 rows, got {list(weight.shape)}.")
+        for qkv, rows in zip("qkv", weight.chunk(3), strict=True):
+            self.set(target.format(**placeholders, qkv=qkv), rows, source, "split")
 
     def complete_biases(self) -> None:
         """Set biases of layers that the source does not have to zero: this model's other layers always have them.
@@ -249,22 +253,24 @@ class StateDictMapper:
             ValueError: a source weight has no counterpart in this model, a parameter has no source weight, or the
                 shapes differ.
         """
-        if self.remaining:
-            raise self.unknown_weights(self.remaining)
         config = RandomTransformerConfig(**self.config_fields)
         self.check_parameters(config)
         dtypes = dict.fromkeys(weight.dtype for weight in self.state_dict.values())
         dtype = reduce(torch.promote_types, dtypes)
         if len(dtypes) > 1:
             self.report.notes.append(f"Weights of {format_names(map(str, dtypes))} became {dtype}, without rounding.")
-        state_dict = {name: weight.to(dtype) for name, weight in self.state_dict.items()}
-        given = {"config": config, "state_dict": state_dict, "dtype": dtype}
-        model = RandomTransformerForConditionalGeneration.from_pretrained(None, **given)
+        model = RandomTransformerForConditionalGeneration.from_pretrained(
+            None,
+            config=config,
+            state_dict={name: weight.to(dtype) for name, weight in self.state_dict.items()},
+            dtype=dtype,
+        )
         # As in training. By default, generate() stops after 20 tokens.
         model.generation_config.max_length = config.max_position_embeddings
         return model
 
     def check_parameters(self, config: RandomTransformerConfig) -> None:
+        """Check that the weights are those of a model with this config. Errors are those of `finish`."""
         layers = config.encoder_layers + config.decoder_layers
         if layers > len(self.state_dict):  # an index or an option may be any number
             raise ValueError(f"{self.origin} must contain {layers} layers, got only {len(self.state_dict)} weights.")
@@ -272,19 +278,21 @@ class StateDictMapper:
             parameters = dict(RandomTransformerForConditionalGeneration(config).named_parameters())
         sources = {mapped.target: mapped.source for mapped in self.report.mapped}
         unknown = [sources.get(name, name) for name in self.state_dict if name not in parameters]
+        unknown += self.remaining
         if unknown:
-            raise self.unknown_weights(unknown)
-        missing = [name for name in parameters if name not in self.state_dict]
-        if missing:
-            raise self.missing_weight(self.source_name(missing[0]))
-        for name, weight in self.state_dict.items():
-            if weight.shape != parameters[name].shape:
-                source, allowed = sources.get(name, name), f"the shape of {name}, {list(parameters[name].shape)}"
-                raise ValueError(f"{source} of {self.origin} must have {allowed}, got {list(weight.shape)}.")
-
-    def unknown_weights(self, names: Iterable[str]) -> ValueError:
-        allowed = "no weights without a counterpart in this model"
-        return ValueError(f"{self.origin} must contain {allowed}, got {format_names(names)}.")
+            raise ValueError(
+                f"{self.origin} must contain no weights without a counterpart in this model, "
+                f"got {format_names(unknown)}."
+            )
+        for name, parameter in parameters.items():
+            if name not in self.state_dict:
+                raise self.missing_weight(self.source_name(name))
+            shape = list(self.state_dict[name].shape)
+            if shape != list(parameter.shape):
+                raise ValueError(
+                    f"{sources.get(name, name)} of {self.origin} must have the shape of {name}, "
+                    f"{list(parameter.shape)}, got {shape}."
+                )
 
     def missing_weight(self, name: str) -> ValueError:
         return ValueError(f"{self.origin} must contain the weight {name!r}, which is missing.")
@@ -318,21 +326,27 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
 
 
 def check_dense(name: str, weight: Tensor) -> None:
-    """Raise a `ValueError` unless a tensor is dense, floating-point, stored in full and finite.
+    """Raise a `ValueError` unless a tensor is dense, floating-point, stored in full and finite."""
+    problem = problem_of(weight)
+    if problem:
+        raise ValueError(
+            f"{name} must be a dense tensor of finite float16, bfloat16, float32, float64, got {problem}."
+        )
 
-    An expanded tensor has a few bytes in a file, but can have any size in memory.
-    """
-    found = None
-    if weight.is_nested or weight.layout != torch.strided:
-        found = "a nested tensor" if weight.is_nested else f"one of layout {weight.layout}"
-    elif weight.dtype not in DTYPES:  # for example of quantized weights
-        found = f"one of {weight.dtype}"
-    elif weight.is_meta:
-        found = "one on the meta device, without values"
-    elif weight.untyped_storage().nbytes() < weight.numel() * weight.element_size():
-        found = f"one expanded to {list(weight.shape)}"
-    elif not weight.isfinite().all():
-        found = "one with values that are infinite or not a number"
-    if found is not None:
-        allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
-        raise ValueError(f"{name} must be a dense tensor of finite {allowed}, got {found}.")
+
+def problem_of(weight: Tensor) -> str:
+    """Why a tensor is not a weight: the kind of tensor, or an empty string."""
+    if weight.is_nested:
+        return "a nested tensor"
+    if weight.layout != torch.strided:
+        return f"one of layout {weight.layout}"
+    if weight.dtype not in DTYPES:  # for example of quantized weights
+        return f"one of {weight.dtype}"
+    if weight.is_meta:
+        return "one on the meta device, without values"
+    # An expanded tensor has a few bytes in a file, but can have any size in memory.
+    if weight.untyped_storage().nbytes() < weight.numel() * weight.element_size():
+        return f"one expanded to {list(weight.shape)}"
+    if not weight.isfinite().all():
+        return "one with values that are infinite or not a number"
+    return ""
