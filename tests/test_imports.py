@@ -54,12 +54,7 @@ def imports(module: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
 
 # Imports that are to be removed.
 EXCEPTIONS = {
-    "inference.loading imports extras.export.dispatch",
-    "inference.translation imports extras.export.engines",
-    "stages.distillation imports extras.export.compare",
     "training.model_init imports extras.conversion.sentencepiece",
-    "training.trainer imports extras.export.dispatch",
-    "training.trainer imports extras.export.engines",
 }
 
 

@@ -20,7 +20,6 @@ from torch import Tensor
 from modeling_random_transformer.base.errors import first_line, format_value
 from modeling_random_transformer.commands.command_line import model_folder
 from modeling_random_transformer.commands.explore import render
-from modeling_random_transformer.extras.export.engines import length_penalty_of
 from modeling_random_transformer.extras.inspection import intervene, trace
 from modeling_random_transformer.extras.inspection.beam_search import trim_padding
 from modeling_random_transformer.extras.inspection.explorer import (
@@ -30,6 +29,7 @@ from modeling_random_transformer.extras.inspection.explorer import (
     explore,
 )
 from modeling_random_transformer.inference import load_translator
+from modeling_random_transformer.inference.engine import length_penalty_of
 from modeling_random_transformer.inference.sentences import SentenceSplitter, SplitText
 from modeling_random_transformer.inputs_random_transformer import (
     LanguageTags,

@@ -15,7 +15,8 @@ from ..inputs_random_transformer import check_positive, process_chunks
 T = TypeVar("T")
 
 DTYPES = ("float32", "bfloat16", "int8")  # of weights in inference
-ENGINES = ("ctranslate2",)  # that compute `generate()`
+# Engines that compute `generate()`: the module of each, which has a function `attach`.
+ENGINES = {"ctranslate2": "modeling_random_transformer.extras.export.dispatch"}
 
 
 def read_json(path: str | PathLike) -> dict[str, Any]:

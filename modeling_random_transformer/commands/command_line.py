@@ -352,7 +352,7 @@ class EngineArguments:
     """
 
     device: str | None = None
-    engine: str | None = field(default=None, metadata={"choices": ENGINES})
+    engine: str | None = field(default=None, metadata={"choices": tuple(ENGINES)})
     engine_dtype: str | None = field(default=None, metadata={"choices": DTYPES})
     engine_folder: Path | None = field(default=None, metadata={"metavar": "FOLDER"})
     engine_shortlist: Path | None = field(default=None, metadata={"type": existing_file})

@@ -21,10 +21,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from ..base.measures import folder_size
 from ..data.readers import read_texts
 from ..data.sources import ParallelText, pairs_of
-from ..extras.export.compare import SENTENCES, compare, folder_size
-from ..extras.export.engines import ENGINES, export_model, load_engine, table_positions, token_names
+from ..extras.export.compare import SENTENCES, compare
+from ..extras.export.engines import WEIGHT_DTYPES, export_model, load_engine
+from ..extras.export.search import table_positions, token_names
 from ..extras.export.shortlist import lexical_shortlist, vmap
 from ..extras.export.web import export_web_page
 from ..inference.loading import load_translator
@@ -62,7 +64,7 @@ class Arguments:
     """
 
     model: Path = field(metadata={"positional": True, "type": model_folder, "metavar": "FOLDER"})
-    engine: str = field(metadata={"choices": tuple(ENGINES)})
+    engine: str = field(metadata={"choices": tuple(WEIGHT_DTYPES)})
     output: Path = field(metadata={"metavar": "OUT"})
     dtype: str | None = field(default=None, metadata={"choices": tuple(LEAST_IDENTICAL)})
     web: bool = False

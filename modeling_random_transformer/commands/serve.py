@@ -4,11 +4,13 @@
     random-transformer serve --model en:de=outputs/en-de en:fr=outputs/en-fr --host 0.0.0.0 --api_keys keys.txt
     curl http://127.0.0.1:5000/translate -d q="Hello world." -d source=en -d target=de
 
-The page /docs describes the API. SIGTERM and Ctrl-C stop the server after it has answered the accepted requests.
+The page /docs describes the API. SIGTERM and Ctrl-C stop the server after it has answered the accepted requests. SIGHUP
+loads the models again.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -34,6 +36,7 @@ class Arguments(EngineArguments):
         max_texts: limit on the texts of a request
         max_waiting: limit on the texts of all requests that wait; above it, the answer is 429
         api_keys: file with one key per line, of which a request must have one
+        access_log: log the client, the path, the status and the time of each request; texts and keys are never logged
         cors_origins: origins of web pages that may use the server, such as https://example.org
         dtype: dtype of the weights, auto for the saved one; int8 also quantizes activations, for speed on a CPU
     """
@@ -48,6 +51,7 @@ class Arguments(EngineArguments):
     max_texts: int = Settings.max_texts
     max_waiting: int = Settings.max_waiting
     api_keys: Path | None = field(default=None, metadata={"type": existing_file})
+    access_log: bool = False
     cors_origins: list[str] | None = field(default=None, metadata={"metavar": "ORIGIN"})
     dtype: str = field(default="auto", metadata={"choices": ("auto", *DTYPES)})
 
@@ -59,10 +63,14 @@ def run(program: str, argv: Sequence[str]) -> None:
     keys = () if arguments.api_keys is None else read_keys(arguments.api_keys)
     settings = Settings(**limits, api_keys=keys, cors_origins=arguments.cors_origins or ())
     device = arguments.device or str(torch.accelerator.current_accelerator(check_available=True) or "cpu")
-    options = {"split_sentences": not arguments.no_split_sentences, "num_beams": arguments.num_beams}
-    options["max_batch_tokens"] = arguments.max_tokens_per_batch
-    directions = load_directions(arguments.model, arguments.dtype, device, options, **arguments.engine_options)
-    serve(create_app(directions, settings), arguments.host, arguments.port)
+    options = {
+        "split_sentences": not arguments.no_split_sentences,
+        "num_beams": arguments.num_beams,
+        "max_batch_tokens": arguments.max_tokens_per_batch,
+    }
+    load = partial(load_directions, arguments.model, arguments.dtype, device, options, **arguments.engine_options)
+    app = create_app(load(), settings)
+    serve(app, arguments.host, arguments.port, reload=load, access_log=arguments.access_log)
 
 
 def read_keys(path: Path) -> list[str]:

@@ -17,9 +17,9 @@ from ..base import read_json
 from ..base.errors import format_names, format_value, reraise_as_value_error
 from ..base.vocabulary import check_tokenizer, vocabulary
 from ..configuration_random_transformer import RandomTransformerConfig
-from ..extras.export.dispatch import attach_engine
 from ..inputs_random_transformer import check_positive, language_id
 from ..quantization_random_transformer import METHOD, DynamicInt8Config
+from .engine import attach_engine
 from .ensemble import EnsembleForSeq2SeqLM
 
 CONFIG, GENERATION, ADAPTER = "config.json", "generation_config.json", "adapter_config.json"

@@ -11,7 +11,6 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..base import process_stream
-from ..extras.export.engines import length_penalty_of
 from ..inputs_random_transformer import (
     CHUNK_SIZE,
     LanguageTags,
@@ -23,6 +22,7 @@ from ..inputs_random_transformer import (
 )
 from ..pipeline_random_transformer import OUTPUT_OPTIONS, Seq2SeqPipeline, current_device, search_options
 from ..tokenization_random_transformer import is_blank
+from .engine import length_penalty_of
 from .glossary import LISTED, Glossary, place_terms
 from .markup import Block
 from .mbr import SAMPLING, most_similar

@@ -20,10 +20,10 @@ import torch
 from ..base import file_digest
 from ..base.atomic_files import new_folder
 from ..base.distributed import call_on_main_process
+from ..base.measures import folder_size, time_interleaved
 from ..base.text import markdown_table
 from ..data.sources import Corpus, pairs_of
 from ..data.validation import validate
-from ..extras.export.compare import folder_size, time_interleaved
 from ..inference import translate
 from ..inference.evaluation import score
 from ..inference.loading import load_models, load_translator, silence_transformers

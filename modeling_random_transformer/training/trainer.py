@@ -28,8 +28,7 @@ from transformers.utils import is_numpy_array
 from ..base.distributed import call_on_main_process
 from ..data.batches import EvaluationSampler, TokenBudgetSampler, padding_multiple
 from ..data.tokenization import lengths_of
-from ..extras.export.dispatch import attach_engine
-from ..extras.export.engines import engine_module
+from ..inference.engine import attach_engine, import_engine
 from ..inputs_random_transformer import drop_none, longest_target, source_positions, target_positions
 from ..pipeline_random_transformer import OUTPUT_OPTIONS, search_options
 from ..versions_random_transformer import UNTESTED_ADVICE
@@ -88,7 +87,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         if args is None:
             raise ValueError("args must be TranslationTrainingArguments, got None.")
         if args.engine is not None:
-            engine_module(args.engine, ENGINE_DTYPE)  # raises an error if it is not installed
+            import_engine(args.engine)  # raises an error if it is not installed
         self.run_id = run_id
         self.train_weights = train_weights
         self.checkpoint_limit = args.save_total_limit

@@ -21,8 +21,6 @@ from modeling_random_transformer.inference import (
 from modeling_random_transformer.inference import translation_files as files
 from modeling_random_transformer.inference.ensemble import EnsembleForSeq2SeqLM
 from modeling_random_transformer.inference.glossary import beginnings, words
-from modeling_random_transformer.inference.loading import load_translator
-from tests.helpers.engines import needs
 from tests.helpers.interruption import interrupt_at
 from tests.helpers.translation import multilingual_translator, random_translator
 
@@ -187,19 +185,6 @@ class TestTranslations:
         assert found[0].split("\n")[-1] == before[0].split("\n")[-1]
         [page] = translate_html(["<p>the <b>boy</b> reads</p>"], translator, tokenizer, glossary=glossary, **SHORT)
         assert "niño" in re.sub("<.*?>", "", page)
-
-    @pytest.mark.parametrize("engine", [pytest.param("ctranslate2", marks=needs("ctranslate2"))])
-    def test_engine(self, translator_folder, tmp_path, engine, monkeypatch):
-        options = {"engine": engine, "engine_dtype": "float32", "engine_folder": tmp_path}
-        model, tokenizer = load_translator(translator_folder, **options)
-        calls = []
-        original = model.engine.search
-        monkeypatch.setattr(model.engine, "search", lambda *args: calls.append(len(args[2])) or original(*args))
-        before = translate(TEXTS, model, tokenizer, **SHORT)
-        found = translate(TEXTS, model, tokenizer, glossary=Glossary(TERMS), **SHORT)
-        assert [i for i, pair in enumerate(zip(before, found, strict=True)) if len({*pair}) == 2] == CHANGED
-        assert "niño" in found[0]
-        assert sum(calls) > 2 * 4  # the beginnings are continued by the engine too
 
 
 class TestFiles:

@@ -1,7 +1,6 @@
 """The trainer's batches, losses and precision: order and loss of evaluation, non-finite losses, mixed precision."""
 
 import itertools
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -9,7 +8,6 @@ import torch
 from datasets import Dataset
 
 from modeling_random_transformer.data import DatasetText, TokenBudgetStream
-from modeling_random_transformer.extras.export.dispatch import CTranslate2Engine
 from modeling_random_transformer.inference import longest_target, translate
 from modeling_random_transformer.pipeline_random_transformer import Seq2SeqPipeline
 from modeling_random_transformer.training import TranslationTrainer, TranslationTrainingArguments
@@ -49,28 +47,6 @@ def test_evaluation_in_mixed_precision_decodes_with_the_fast_path(tmp_path):
     trainer.predict(trainer.eval_dataset)
     assert trainer.model.forward == forward
     assert trainer.model.eval().fallback_reason() is None
-
-
-@pytest.mark.parametrize("options", [{}, {"bf16": True, "ema_decay": 0.5}], ids=["float32", "bf16 and averages"])
-@pytest.mark.skipif(find_spec("ctranslate2") is None, reason="ctranslate2 not installed: extra 'ctranslate2'")
-def test_an_engine_translates_in_evaluation(options, tmp_path, monkeypatch):
-    searches = []
-    search = CTranslate2Engine.search
-    monkeypatch.setattr(CTranslate2Engine, "search", lambda *args: searches.append(1) or search(*args))
-    found = []
-    for engine in (None, "ctranslate2"):
-        trainer = new_trainer(tmp_path / str(engine), eval_dataset=pairs(9), engine=engine, **options)
-        trainer.train()
-        with torch.no_grad():
-            for weight in trainer.model.parameters():
-                weight.mul_(4)  # so that no two tokens have nearly equal logits
-        trainer.args.bf16 = False
-        trainer.accelerator.state._mixed_precision = "no"  # in which the model would round its logits
-        found.append(trainer.predict(trainer.eval_dataset, num_beams=1))
-        assert trainer.model.engine is None
-        assert bool(searches) == (engine is not None)
-    assert found[0].predictions.tolist() == found[1].predictions.tolist()
-    assert found[0].metrics["test_loss"] == pytest.approx(found[1].metrics["test_loss"])
 
 
 # Training

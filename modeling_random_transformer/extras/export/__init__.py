@@ -9,17 +9,16 @@
 The engines are extras: `random-transformer[ctranslate2]`, `random-transformer[onnx]`, `random-transformer[argos]`.
 """
 
-from .compare import Comparison, compare, folder_size
-from .engines import ENGINES, Translate, export_model, load_engine
+from .compare import Comparison, compare
+from .engines import WEIGHT_DTYPES, Translate, export_model, load_engine
 from .web import export_web_page
 
 __all__ = [
-    "ENGINES",
+    "WEIGHT_DTYPES",
     "Comparison",
     "Translate",
     "compare",
     "export_model",
     "export_web_page",
-    "folder_size",
     "load_engine",
 ]

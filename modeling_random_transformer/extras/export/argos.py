@@ -27,12 +27,14 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from ...base import read_json, write_json
 from ...base.languages import language_name
+from ...inference.engine import LENGTH_PENALTY
 from ...inputs_random_transformer import tokenizer_languages
 from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ...tokenization_random_transformer import CONTEXTUAL, LANGUAGE_CODE, normalize, text_normalizer
 from ..conversion.sentencepiece import BPE, BYTE, CONTROL, NORMAL, SPACE, UNIGRAM, UNKNOWN
 from .ctranslate2 import PENALTY, PREFIX, SEARCH, ParallelTranslator, build_spec, check_scores, write
-from .engines import LENGTH_PENALTY, Translate, read_search
+from .engines import Translate
+from .search import read_search
 
 SUFFIX = ".argosmodel"
 # The name of the tag of the target language: a space between the sentences of a paragraph, which Argos Translate

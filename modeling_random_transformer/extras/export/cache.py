@@ -20,17 +20,18 @@ from ...base.digests import model_digest
 from ...inputs_random_transformer import tokenizer_languages
 from .compare import check_equal
 from .ctranslate2 import model_scores
-from .engines import ENGINES, export_model
+from .engines import export_model
 
+ENGINE = "ctranslate2"
 RECORD = "export.json"  # the digests of the files of an export, and the scores of the model that was exported
 PACKAGE = Path(__file__).parents[2]
 # The code on which an export depends.
 CODE = [PACKAGE / f"{name}_random_transformer.py" for name in ("configuration", "modeling", "ops")]
-CODE += [Path(__file__).with_name(f"{name}.py") for name in ("compare", "ctranslate2", "engines")]
+CODE += [Path(__file__).with_name(f"{name}.py") for name in ("compare", "ctranslate2", "engines", "search")]
 
 
 def cached_export(
-    model: Any, tokenizer: PreTrainedTokenizerBase, folder: Path, *, engine: str, dtype: str, shortlist: bytes | None
+    model: Any, tokenizer: PreTrainedTokenizerBase, folder: Path, *, dtype: str, shortlist: bytes | None
 ) -> Path:
     """The folder of an exported model, which is created unless the same model was exported before.
 
@@ -42,31 +43,32 @@ def cached_export(
     """
     digest = hashlib.sha256(model_digest(model, tokenizer).encode())
     digest.update(b"" if shortlist is None else hashlib.sha256(shortlist).digest())
-    digest.update(metadata.version(engine).encode())
+    digest.update(metadata.version(ENGINE).encode())
     for file in CODE:
         digest.update(file.read_bytes())
-    path = folder / f"{engine}-{dtype}-{digest.hexdigest()[:16]}"
+    path = folder / f"{ENGINE}-{dtype}-{digest.hexdigest()[:16]}"
     if not is_complete(path):
         os.makedirs(folder, exist_ok=True)
         with locked(folder) as is_locked:
             if is_locked:  # otherwise another process may be writing them
                 remove_abandoned(folder)
             if not is_complete(path):
-                export(model, tokenizer, path, engine=engine, dtype=dtype, shortlist=shortlist)
+                export(model, tokenizer, path, dtype, shortlist)
     expected = torch.tensor(read_json(path / RECORD)["scores"])
     # A class may have been edited in memory since the export.
     check_equal("its export", model_scores(model), expected)
     return path
 
 
-def export(model: Any, tokenizer: PreTrainedTokenizerBase, path: Path, **options: Any) -> None:
+def export(model: Any, tokenizer: PreTrainedTokenizerBase, path: Path, dtype: str, shortlist: bytes | None) -> None:
     """Export a model to a folder that replaces an incomplete one, with a record of its files and its scores."""
     exported = copy.deepcopy(tokenizer)
-    if (languages := tokenizer_languages(tokenizer)) and tokenizer.tgt_lang is None:
+    languages = tokenizer_languages(tokenizer)
+    if languages and tokenizer.tgt_lang is None:
         exported.tgt_lang = languages[0]  # any of them: the target language is given to `generate()`
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        export_model(model, exported, scratch, **options)
+        export_model(model, exported, scratch, engine=ENGINE, dtype=dtype, shortlist=shortlist)
         write_record(scratch, model_scores(model))
         if path.exists():
             shutil.rmtree(path)
@@ -108,9 +110,8 @@ def is_complete(folder: Path) -> bool:
 
 def remove_abandoned(folder: Path) -> None:
     """Remove temporary exports of processes that were killed. The folder must be locked."""
-    for path in folder.glob(".*"):
-        if path.is_dir() and path.name.lstrip(".").partition("-")[0] in ENGINES:
-            shutil.rmtree(path, ignore_errors=True)
+    for path in folder.glob(f".*{ENGINE}-*"):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 @contextmanager

@@ -23,20 +23,13 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ...base import read_json
+from ...inference.engine import LENGTH_PENALTY
 from ...inputs_random_transformer import check_choice, encode_texts, without_outer_spaces
 from ...modeling_random_transformer import LearnedPositions, RandomTransformerForConditionalGeneration
 from ...tokenization_random_transformer import has_letters, is_blank
 from .compare import check_equal, compared_ids
-from .engines import (
-    LENGTH_PENALTY,
-    SearchOptions,
-    Translate,
-    read_search,
-    search_options,
-    table_positions,
-    token_names,
-    vocabularies,
-)
+from .engines import Translate
+from .search import SearchOptions, read_search, search_options, table_positions, token_names, vocabularies
 
 # By their names in transformers: those of CTranslate2's own converter, and others.
 ACTIVATIONS = {

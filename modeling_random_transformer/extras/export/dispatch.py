@@ -1,7 +1,7 @@
-"""Attaches an inference engine to a model, with an export that is cached beside its files."""
+"""CTranslate2 under `generate()` of a loaded model, with an export that is cached beside the model's files."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,14 @@ from transformers.generation.configuration_utils import GenerationMode
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 from transformers.utils import logging
 
-from ...base import ENGINES
 from ...base.errors import reraise_as_value_error
 from ...generation_random_transformer import WeightSamples, code_and_attributes, tensors_of, unsupported_model
 from ...inputs_random_transformer import check_choice, pad_ids
 from ...pipeline_random_transformer import ForcedPrefix
-from .engines import engine_module, search_options, table_positions, token_list, token_names
+from .cache import cached_export
+from .ctranslate2 import ParallelTranslator
+from .engines import WEIGHT_DTYPES
+from .search import SearchOptions, search_options, table_positions, token_list, token_names
 from .shortlist import check_vmap
 
 logger = logging.get_logger(__name__)
@@ -30,46 +32,32 @@ ENGINE = "CTranslate2"
 PATIENCE = 2
 MAX_LENGTH_PENALTY = 0.8
 MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.BEAM_SEARCH)
+# Outputs that only the model computes.
+OUTPUTS = ("output_attentions", "output_hidden_states", "output_logits", "output_scores")
 BATCHES = 4  # of the pipeline in one call of the engine, which splits them again: the checks of a call take time
 DEFAULT_DTYPE = "int8"  # 1.1 to 3 times as fast as float32 on every CPU that was measured (docs/results/engines.md)
 
 
-def attach_engine(
+def attach(
     model: Any,
     tokenizer: PreTrainedTokenizerBase,
     folder: str | PathLike,
-    engine: str = "ctranslate2",
     dtype: str | None = None,
     shortlist: str | PathLike | None = None,
 ) -> None:
-    """Let an engine compute `model.generate()` where it computes the same; otherwise the reason is logged.
-
-    Args:
-        model: the model, on the CPU. If it cannot be exported, it is not changed.
-        tokenizer: its tokenizer.
-        folder: the folder of exported models; see `cached_export`.
-        engine: `"ctranslate2"`.
-        dtype: dtype of the engine's weights; `None` for the fastest one.
-        shortlist: the file `vmap.txt` of an export with a lexical shortlist.
-
-    Raises:
-        ValueError: the engine is unknown or not installed, or does not support the dtype; or the folder cannot be
-            written, or the shortlist cannot be read.
-    """
-    check_choice(ENGINES, engine=engine)
+    """`attach_engine` for CTranslate2."""
     dtype = dtype or DEFAULT_DTYPE
-    engine_module(engine, dtype)
+    check_choice(WEIGHT_DTYPES["ctranslate2"], dtype=dtype)
     content = None if shortlist is None else read_shortlist(shortlist, model, tokenizer)
-    from .cache import cached_export  # imports the engine
-
     try:
-        exported = cached_export(model, tokenizer, Path(folder), engine=engine, dtype=dtype, shortlist=content)
+        exported = cached_export(model, tokenizer, Path(folder), dtype=dtype, shortlist=content)
     except ValueError as error:
-        logger.warning_once("generate() runs the model, not %s: %s", engine, error)
+        logger.warning_once("generate() runs the model, not %s: %s", ENGINE, error)
         return
     except OSError as error:
-        message = "engine_folder must be a folder that can be written"
-        raise ValueError(f"{message}, got {str(folder)!r}: {error.strerror}.") from error
+        raise ValueError(
+            f"engine_folder must be a folder that can be written, got {str(folder)!r}: {error.strerror}."
+        ) from error
     model.engine = CTranslate2Engine(exported, model, tokenizer)
 
 
@@ -95,9 +83,6 @@ def digest_of(tensors: Iterable[Any]) -> str:
     return digest.hexdigest()
 
 
-# CTranslate2 under `generate()`: it computes the calls that it supports, for a model that is loaded too
-
-
 class CTranslate2Engine:
     """The `engine` of a model: an exported model that computes `generate()`.
 
@@ -112,10 +97,9 @@ class CTranslate2Engine:
     """
 
     def __init__(self, folder: str | PathLike, model: Any, tokenizer: PreTrainedTokenizerBase):
-        from .ctranslate2 import ParallelTranslator  # an extra
-
         config = model.config
-        self.translate, self.name = ParallelTranslator(folder), Path(folder).name  # with its dtype and digest
+        self.name = Path(folder).name  # with its dtype and digest
+        self.translate = ParallelTranslator(folder)
         self.batches = max(self.translate.threads, BATCHES)
         self.source, self.target = token_names(tokenizer, config.vocab_size)
         self.target_ids = {token: i for i, token in enumerate(self.target)}
@@ -133,22 +117,24 @@ class CTranslate2Engine:
         model: Any,
         inputs: Tensor | None = None,
         generation_config: GenerationConfig | None = None,
-        logits_processor: Any = None,
+        logits_processor: Sequence[Any] | None = None,
         **kwargs: Any,
     ) -> Any:
         """`model.generate()`, or `None` if the engine does not compute this call; the reason is logged once.
 
         With `return_dict_in_generate`, the output has `sequences`.
         """
-        options, given = model._prepare_generation_config(generation_config, **kwargs)
-        ids, mask = given.pop("input_ids", inputs), given.pop("attention_mask", None)
-        given.pop("labels", None)  # of `Seq2SeqTrainer`, without effect
+        options, arguments = model._prepare_generation_config(generation_config, **kwargs)
         if options.max_new_tokens is None and kwargs.get("max_length") is not None:
             options.max_new_tokens = kwargs["max_length"] - 1  # which counts the start token
-        prefixes = [each for each in logits_processor or () if isinstance(each, ForcedPrefix)]
-        given["logits_processor"] = [each for each in logits_processor or () if each not in prefixes]
+        ids = arguments.pop("input_ids", inputs)
+        mask = arguments.pop("attention_mask", None)
+        arguments.pop("labels", None)  # of `Seq2SeqTrainer`, without effect
+        processors = logits_processor or []
+        prefixes = [processor for processor in processors if isinstance(processor, ForcedPrefix)]
+        arguments["logits_processor"] = [processor for processor in processors if processor not in prefixes]
         reason = (
-            unsupported_request(options, given)
+            unsupported_arguments(options, arguments)
             or self.unsupported_inputs(ids, mask, options)
             or self.unsupported_search(model, options)
             or self.changed_model(model)
@@ -212,14 +198,10 @@ class CTranslate2Engine:
     ) -> Any:
         """The output of `generate()`: `sequences`, `[batch · candidates, length]`, or a `ModelOutput` with them."""
         search = search_options(options, model.config, ENGINE)
-        used = (torch.ones_like(ids) if mask is None else mask).tolist()
-        pairs = zip(ids.tolist(), used, strict=True)
-        rows = [[self.source[i] for i, is_used in zip(*pair, strict=True) if is_used] for pair in pairs]
-        first = [] if search.first_token is None else [self.target[search.first_token]]
-        forced = [[self.target[i] for i in row if i >= 0] for prefix in prefixes for row in prefix.prefix_ids.tolist()]
+        sources = self.source_tokens(ids, mask)
         results = self.translate(
-            rows,
-            [prefix or first for prefix in forced] or [first] * len(rows),
+            sources,
+            self.target_prefixes(prefixes, search, len(sources)),
             beam_size=options.num_beams,
             patience=1 if options.early_stopping else PATIENCE,
             num_hypotheses=options.num_return_sequences,
@@ -227,43 +209,63 @@ class CTranslate2Engine:
             min_decoding_length=search.min_new_tokens,
             max_decoding_length=options.max_new_tokens,
             no_repeat_ngram_size=search.no_repeat_ngram_size,
-            suppress_sequences=[[self.target[i] for i in word] for word in search.suppressed_sequences],
+            suppress_sequences=[self.target_tokens(sequence) for sequence in search.suppressed_sequences],
             return_end_token=True,
         )
         hypotheses = [hypothesis for result in results for hypothesis in result.hypotheses]
-        found = [[search.start_token, *map(self.target_ids.__getitem__, hypothesis)] for hypothesis in hypotheses]
-        if forced_ends := token_list(options.forced_eos_token_id):
-            last, end = options.max_new_tokens, min(forced_ends)
-            found = [[*row[:last], end] if len(row) > last else row for row in found]
-        sequences = pad_ids(found, options.pad_token_id or 0)
-        if not options.return_dict_in_generate:
-            return sequences
-        return GenerateBeamEncoderDecoderOutput(sequences=sequences)
+        sequences = self.sequences(hypotheses, search.start_token, options)
+        if options.return_dict_in_generate:
+            return GenerateBeamEncoderDecoderOutput(sequences=sequences)
+        return sequences
+
+    def source_tokens(self, ids: Tensor, mask: Tensor | None) -> list[list[str]]:
+        """The tokens of each source, without padding."""
+        if mask is None:
+            rows = ids.tolist()
+        else:
+            rows = [row[is_used].tolist() for row, is_used in zip(ids, mask.bool(), strict=True)]
+        return [[self.source[i] for i in row] for row in rows]
+
+    def target_tokens(self, ids: Iterable[int]) -> list[str]:
+        """The tokens of these ids."""
+        return [self.target[i] for i in ids]
+
+    def target_prefixes(self, prefixes: list[ForcedPrefix], search: SearchOptions, count: int) -> list[list[str]]:
+        """What each target begins with: its own prefix, or the first token of the search."""
+        first = [] if search.first_token is None else self.target_tokens([search.first_token])
+        rows = [row for prefix in prefixes for row in prefix.prefix_ids.tolist()]
+        if not rows:
+            return [first] * count
+        return [self.target_tokens(i for i in row if i >= 0) or first for row in rows]
+
+    def sequences(self, hypotheses: list[list[str]], start: int, options: GenerationConfig) -> Tensor:
+        """The ids of hypotheses as `generate()` returns them, `[hypotheses, length]`."""
+        rows = [[start, *(self.target_ids[token] for token in hypothesis)] for hypothesis in hypotheses]
+        ends = token_list(options.forced_eos_token_id)
+        if ends:
+            last = options.max_new_tokens
+            rows = [[*row[:last], min(ends)] if len(row) > last else row for row in rows]
+        return pad_ids(rows, options.pad_token_id or 0)
 
 
-def unsupported_request(options: GenerationConfig, given: dict[str, Any]) -> str | None:
-    """A message about an argument of `generate()` that the engine does not support; `None` if none.
+def unsupported_arguments(options: GenerationConfig, arguments: dict[str, Any]) -> str | None:
+    """A message about arguments of `generate()` that the engine does not support; `None` if there are none.
 
     Args:
         options: the effective options.
-        given: the other arguments.
+        arguments: the other arguments.
     """
-    mode = options.get_generation_mode(given.get("assistant_model"))
-    requested = sorted(name for name, value in given.items() if not (value is None or value is False or value == []))
-    unsupported = {
-        f"the generation mode {mode.value!r}": mode not in MODES,
-        "early_stopping='never'": options.early_stopping == "never",
-        f"early_stopping=False with a length penalty above {MAX_LENGTH_PENALTY}": searches_longer(options),
-        "output_attentions": options.output_attentions,
-        "output_hidden_states": options.output_hidden_states,
-        "output_logits": options.output_logits,
-        "output_scores": options.output_scores,
-        "no max_new_tokens": options.max_new_tokens is None,
-        ", ".join(requested): bool(requested),
-    }
-    return next((f"{name} was requested" for name, used in unsupported.items() if used), None)
-
-
-def searches_longer(options: GenerationConfig) -> bool:
-    """Whether beam search with these options goes on for longer than the engine's."""
-    return options.num_beams > 1 and not options.early_stopping and options.length_penalty > MAX_LENGTH_PENALTY
+    mode = options.get_generation_mode(arguments.get("assistant_model"))
+    if mode not in MODES:
+        return f"the generation mode {mode.value!r} was requested"
+    if options.early_stopping == "never":
+        return "early_stopping='never' was requested"
+    if options.num_beams > 1 and not options.early_stopping and options.length_penalty > MAX_LENGTH_PENALTY:
+        return f"early_stopping=False with a length penalty above {MAX_LENGTH_PENALTY} was requested"
+    for name in OUTPUTS:
+        if getattr(options, name):
+            return f"{name} was requested"
+    if options.max_new_tokens is None:
+        return "no max_new_tokens was requested"
+    requested = [name for name, value in arguments.items() if not (value is None or value is False or value == [])]
+    return f"{', '.join(sorted(requested))} was requested" if requested else None

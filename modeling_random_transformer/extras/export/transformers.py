@@ -21,7 +21,8 @@ from ...modeling_random_transformer import RandomTransformerForConditionalGenera
 from ...tokenization_random_transformer import RandomTransformerTokenizer
 from ..conversion.marian import CLASSES, COMMON_FIELDS, LAYER_NORM_EPS, OPTIONS, SAME, SETTINGS, NativeClass
 from .compare import check_equal, compared_ids
-from .engines import Translate, first_token, table_positions, translate_fn
+from .engines import Translate, translate_fn
+from .search import first_token, table_positions
 
 # Modules by their axis of `d_model`: those that read the residual stream, and those that write to it.
 READING = ("shared", "embed_tokens", "lm_head", "q_proj", "k_proj", "v_proj", "fc1")

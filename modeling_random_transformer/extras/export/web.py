@@ -24,7 +24,8 @@ from ...base.atomic_files import new_folder
 from ...base.errors import reraise_as_value_error
 from ...inputs_random_transformer import LENGTH_STEP, LONGER_THAN_SOURCE, source_limit
 from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
-from .engines import check_exportable, engine_module, read_search
+from .engines import check_exportable, engine_module
+from .search import read_search
 
 PAGE, INDEX = Path(__file__).parent / "page", "index.html"
 SCRIPTS, VENDOR, SETTINGS = "page", "page/vendor", "page.json"

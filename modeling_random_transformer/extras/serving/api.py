@@ -4,39 +4,36 @@ import asyncio
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Literal, TypeVar
-from urllib.parse import unquote_to_bytes
+from typing import Any, TypeVar
 
-from fastapi import FastAPI, Request
-from fastapi.middleware.cors import CORSMiddleware
-from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import generate_latest
-from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
-from pydantic_core import from_json
+from pydantic import ValidationError
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
-from starlette.requests import ClientDisconnect
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from ... import __version__
 from ...base.errors import format_names
 from ...base.languages import language_name
 from ...inputs_random_transformer import TextError
 from .batches import Batcher, QueueFullError
 from .directions import Direction
-from .metrics import AnswerHead, CountRequests, Metrics
+from .metrics import CountRequests, Metrics
+from .openapi import PAGE, describe_api
+from .requests import BODY_SECONDS, TranslateRequest, read_fields
 
 logger = logging.getLogger(__name__)
 
-BODY_SECONDS = 30  # within which the body of a request must arrive
 # Bytes of a body: a character has up to 12 in JSON ("\\ud83d\\ude00") and in forms; and the other fields.
 BYTES_PER_CHARACTER, OTHER_BYTES = 12, 2**14
-
-URLENCODED, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
 LONGEST_CODE = 35  # characters of a code of a language, by BCP 47
 
 T = TypeVar("T")
@@ -61,111 +58,127 @@ class Settings:
     cors_origins: Sequence[str] = ()
 
 
-class TranslateRequest(BaseModel):
-    """The fields of `POST /translate`, as JSON or as a form."""
-
-    q: str | list[str] = Field(description="A text, or several", examples=["Hello world."])
-    source: str = Field(description="Code of the source language; `auto` if there is only one", examples=["en"])
-    target: str = Field(description="Code of the target language", examples=["de"])
-    format: Literal["text", "html"] = Field("text", description="`html`: tags are kept, inline ones on their words")
-    api_key: str = ""
-
-    @field_validator("format", "api_key", mode="before")
-    @classmethod
-    def default_if_empty(cls, value: Any, info: ValidationInfo) -> Any:
-        """The default of an optional field for `null` and `""`, which clients send for a missing one."""
-        return cls.model_fields[str(info.field_name)].default if value in (None, "") else value
-
-
-class TranslateResponse(BaseModel):
-    """The translation, or the list of translations."""
-
-    translatedText: str | list[str]  # noqa: N815, LibreTranslate's name
-    # Present if `source` is `auto`
-    detectedLanguage: dict[str, Any] | list[dict[str, Any]] | None = None  # noqa: N815
-
-
-def create_app(directions: Sequence[Direction], settings: Settings | None = None) -> FastAPI:
-    """An ASGI application that translates.
+def create_app(directions: Sequence[Direction], settings: Settings | None = None) -> Starlette:
+    """An ASGI application that translates. Its `state.api` is the `Api`, whose directions can be replaced.
 
     Args:
         directions: what it translates.
         settings: what it accepts.
     """
-    settings = settings or Settings()
-    metrics = Metrics()
-    batcher = Batcher(settings.max_waiting, metrics.batches.observe)
-    metrics.waiting.set_function(lambda: batcher.waiting)
-    keys = {digest(key) for key in settings.api_keys}
-    by_codes = directions_by_codes(directions)
+    api = Api(directions, settings or Settings())
+    return Starlette(
+        routes=[
+            Route("/translate", api.translate, methods=["POST"]),
+            Route("/languages", api.show_languages),
+            Route("/health", show_health),
+            Route("/metrics", api.show_metrics),
+            Route("/openapi.json", show_description),
+            Route("/docs", show_page),
+        ],
+        middleware=api.middleware(),
+        exception_handlers=dict.fromkeys(ANSWERED_ERRORS, answer_error),
+        lifespan=api.run,
+    )
+
+
+class Api:
+    """The state of an application: what it translates, the queue, and the counters.
+
+    Args:
+        directions: what it translates.
+        settings: what it accepts.
+    """
+
+    def __init__(self, directions: Sequence[Direction], settings: Settings):
+        self.settings = settings
+        self.keys = {digest(key) for key in settings.api_keys}
+        self.metrics = Metrics()
+        self.batcher = Batcher(settings.max_waiting, self.metrics.batches.observe)
+        self.metrics.waiting.set_function(lambda: self.batcher.waiting)
+        self.replace_directions(directions)
+
+    def replace_directions(self, directions: Sequence[Direction]) -> None:
+        """Translate these directions from now on. Texts that wait are translated by the models before."""
+        self.directions = directions_by_codes(directions)
+
+    def middleware(self) -> list[Middleware]:
+        """Middleware from the outside to the inside."""
+        max_bytes = self.settings.max_characters * BYTES_PER_CHARACTER + OTHER_BYTES
+        layers = [
+            Middleware(CountRequests, metrics=self.metrics),
+            Middleware(RequestBodyLimitMiddleware, max_body_size=max_bytes),
+        ]
+        if self.settings.cors_origins:
+            origins = self.settings.cors_origins
+            layers.append(Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"]))
+        return layers
 
     @asynccontextmanager
-    async def run_batcher(_: FastAPI) -> AsyncIterator[None]:
-        task = asyncio.create_task(batcher.run())
+    async def run(self, app: Starlette) -> AsyncIterator[None]:
+        """Translate while the application runs."""
+        app.state.api = self
+        task = asyncio.create_task(self.batcher.run())
         yield
         task.cancel()
 
-    app = FastAPI(title="random-transformer", version=__version__, lifespan=run_batcher)
-    if settings.cors_origins:
-        app.add_middleware(CORSMiddleware, allow_origins=settings.cors_origins, allow_methods=["GET", "POST"])
-    max_bytes = settings.max_characters * BYTES_PER_CHARACTER + OTHER_BYTES
-    app.add_middleware(RequestBodyLimitMiddleware, max_body_size=max_bytes)
-    app.add_middleware(CountRequests, metrics=metrics)
-    app.add_middleware(AnswerHead)
-    add_error_handlers(app)
-
-    @app.post("/translate", response_model=TranslateResponse, openapi_extra={"requestBody": request_body()})
-    async def translate_texts(request: Request) -> JSONResponse:
+    async def translate(self, request: Request) -> JSONResponse:
         """Translate a text or an HTML document, or a list of them."""
-        given = await read_request(request, max_bytes)
-        if keys and digest(given.api_key) not in keys:
-            raise HTTPException(403, "api_key must be a valid key.")
-        texts = [given.q] if isinstance(given.q, str) else given.q
-        check_size(texts, settings)
-        direction = find_direction(by_codes, given.source, given.target)
-        translate = direction.translate_html if given.format == "html" else direction.translate
-        translations = await unless_disconnected(request, batcher.submit(translate, texts))
-        metrics.characters.labels(direction.source, direction.target).inc(sum(map(len, texts)))
-        answer: dict[str, Any] = {"translatedText": translations[0] if isinstance(given.q, str) else translations}
-        if normalize_code(given.source) == "auto":
-            language = {"language": direction.source, "confidence": 100.0}
-            answer["detectedLanguage"] = language if isinstance(given.q, str) else [language] * len(texts)
+        fields = await read_fields(request, self.settings.max_texts)
+        self.check_key(fields.get("api_key"))
+        asked = TranslateRequest.model_validate(fields)
+        texts = [asked.q] if isinstance(asked.q, str) else asked.q
+        check_size(texts, self.settings)
+        direction = find_direction(self.directions, asked.source, asked.target)
+        translate = direction.translate_html if asked.format == "html" else direction.translate
+        translations = await unless_disconnected(request, self.batcher.submit(translate, texts))
+        self.metrics.characters.labels(direction.source, direction.target).inc(sum(map(len, texts)))
+        languages = [{"language": direction.source, "confidence": 100.0}] * len(texts)
+        is_single = isinstance(asked.q, str)
+        answer: dict[str, Any] = {"translatedText": translations[0] if is_single else translations}
+        if normalize_code(asked.source) == "auto":
+            answer["detectedLanguage"] = languages[0] if is_single else languages
         return JSONResponse(answer)
 
-    # FastAPI's own route describes the API; what it adds takes as long as the rest of a request.
-    app.router.routes.insert(0, Route("/translate", translate_texts, methods=["POST"]))
+    def check_key(self, key: Any) -> None:
+        """Raise an error without a valid key, if one is needed. Nothing else of a request has been examined before."""
+        if self.keys and not (isinstance(key, str) and digest(key) in self.keys):
+            raise HTTPException(403, "api_key must be a valid key.")
 
-    @app.get("/languages")
-    async def languages() -> list[dict[str, Any]]:
-        """The source languages with their target languages."""
-        return describe_languages(directions)
+    async def show_languages(self, _: Request) -> JSONResponse:
+        """The code, the name and the target languages of each source language."""
+        targets: dict[str, list[str]] = {}
+        for direction in dict.fromkeys(self.directions.values()):
+            targets.setdefault(direction.source, []).append(direction.target)
+        return JSONResponse(
+            [{"code": code, "name": language_name(code), "targets": codes} for code, codes in targets.items()]
+        )
 
-    @app.get("/health")
-    async def health() -> dict[str, str]:
-        """Whether the server runs."""
-        return {"status": "ok"}
-
-    @app.get("/metrics", response_class=PlainTextResponse)
-    async def show_metrics() -> bytes:
+    async def show_metrics(self, _: Request) -> PlainTextResponse:
         """Counters in Prometheus' format."""
-        return generate_latest(metrics.registry)
-
-    return app
+        return PlainTextResponse(generate_latest(self.metrics.registry))
 
 
-def describe_languages(directions: Sequence[Direction]) -> list[dict[str, Any]]:
-    """The code, the name and the target languages of each source language."""
-    targets: dict[str, list[str]] = {}
-    for each in directions:
-        targets.setdefault(each.source, []).append(each.target)
-    return [{"code": code, "name": language_name(code), "targets": found} for code, found in targets.items()]
+async def show_health(_: Request) -> JSONResponse:
+    """Whether the server runs."""
+    return JSONResponse({"status": "ok"})
+
+
+async def show_description(_: Request) -> JSONResponse:
+    """The document of OpenAPI."""
+    return JSONResponse(describe_api())
+
+
+async def show_page(_: Request) -> HTMLResponse:
+    """The page that describes the API."""
+    return HTMLResponse(PAGE)
 
 
 def directions_by_codes(directions: Sequence[Direction]) -> dict[tuple[str, str], Direction]:
     """The directions by source and target; the source may be `auto` if it is the only one of its target."""
-    found = {(normalize_code(each.source), normalize_code(each.target)): each for each in directions}
-    sources = Counter(target for _, target in found)
-    return found | {("auto", target): each for (_, target), each in found.items() if sources[target] == 1}
+    by_codes = {(normalize_code(one.source), normalize_code(one.target)): one for one in directions}
+    sources = Counter(target for _, target in by_codes)
+    detected = {("auto", target): one for (_, target), one in by_codes.items() if sources[target] == 1}
+    return by_codes | detected
 
 
 def normalize_code(code: str) -> str:
@@ -184,10 +197,11 @@ def find_direction(by_codes: dict[tuple[str, str], Direction], source: str, targ
     for pair in product(code_and_parents(source), code_and_parents(target)):
         if direction := by_codes.get(pair):
             return direction
-    allowed = format_names(
-        f"{'auto' if code == 'auto' else one.source} → {one.target}" for (code, _), one in by_codes.items()
-    )
-    raise ValueError(f"source and target must be one of {allowed}, got {source!r:.60} → {target!r:.60}.")
+    pairs = [
+        f"{'auto' if code == 'auto' else direction.source} → {direction.target}"
+        for (code, _), direction in by_codes.items()
+    ]
+    raise ValueError(f"source and target must be one of {format_names(pairs)}, got {source!r:.60} → {target!r:.60}.")
 
 
 def digest(key: str) -> bytes:
@@ -199,55 +213,9 @@ def check_size(texts: Sequence[str], settings: Settings) -> None:
     """Raise a `ValueError` for too many texts or characters."""
     if len(texts) > settings.max_texts:
         raise ValueError(f"q must have at most {settings.max_texts} texts, got {len(texts)}.")
-    if (size := sum(map(len, texts))) > settings.max_characters:
+    size = sum(map(len, texts))
+    if size > settings.max_characters:
         raise ValueError(f"q must have at most {settings.max_characters} characters, got {size}.")
-
-
-async def read_request(request: Request, max_bytes: int) -> TranslateRequest:
-    """Read JSON or a form, as clients of LibreTranslate send; fields that it lacks may be in the query."""
-    query = read_form(request.scope["query_string"])
-    kind = request.headers.get("content-type", "").lower()
-    async with asyncio.timeout(BODY_SECONDS):
-        if kind.startswith(MULTIPART):
-            async with request.form(max_fields=max_bytes, max_part_size=max_bytes) as form:  # the body has this limit
-                return TranslateRequest.model_validate(query | one_or_list(form.multi_items()))
-        body = await request.body()
-    if kind.startswith(URLENCODED):
-        return TranslateRequest.model_validate(query | read_form(body))
-    if not query:
-        return TranslateRequest.model_validate_json(body)
-    fields = from_json(body) if body.strip() else {}
-    return TranslateRequest.model_validate(query | fields if isinstance(fields, dict) else fields)
-
-
-def read_form(body: bytes) -> dict[str, Any]:
-    """The known fields of a form or a query in UTF-8, whether its characters are encoded or not."""
-    pairs = []
-    for part in body.split(b"&"):
-        name, _, value = (unquote_to_bytes(side) for side in part.replace(b"+", b" ").partition(b"="))
-        try:
-            pairs.append((name.decode(), value.decode()))
-        except UnicodeDecodeError as error:
-            raise ValueError("the body must be UTF-8.") from error
-    return one_or_list(pairs)
-
-
-def one_or_list(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """The value of each known field, or the list of its values."""
-    values: dict[str, list[Any]] = {}
-    for name, value in pairs:
-        if name in TranslateRequest.model_fields:
-            values.setdefault(name, []).append(value)
-    return {name: several if several[1:] else several[0] for name, several in values.items()}
-
-
-def request_body() -> dict[str, Any]:
-    """The description of `read_request` for OpenAPI."""
-    schema = TranslateRequest.model_json_schema()
-    return {
-        "required": True,
-        "content": {kind: {"schema": schema} for kind in ("application/json", URLENCODED, MULTIPART)},
-    }
 
 
 async def unless_disconnected(request: Request, work: "asyncio.Future[T]") -> T:
@@ -263,16 +231,22 @@ async def unless_disconnected(request: Request, work: "asyncio.Future[T]") -> T:
         disconnect.cancel()
 
 
-def add_error_handlers(app: FastAPI) -> None:
-    """Answer errors as LibreTranslate does: `{"error": message}`."""
+ANSWERED_ERRORS = (
+    Exception,
+    RuntimeError,
+    ValueError,
+    HTTPException,
+    QueueFullError,
+    TimeoutError,
+    ClientDisconnect,
+)
 
-    async def answer(_: Request, error: Exception) -> JSONResponse:
-        status, message = status_and_message(error)
-        headers = {"Retry-After": str(error.seconds)} if isinstance(error, QueueFullError) else None
-        return JSONResponse({"error": message}, status, headers)
 
-    for kind in (Exception, RuntimeError, ValueError, HTTPException, QueueFullError, TimeoutError, ClientDisconnect):
-        app.add_exception_handler(kind, answer)
+async def answer_error(_: Request, error: Exception) -> Response:
+    """Answer an error as LibreTranslate does: `{"error": message}`."""
+    status, message = status_and_message(error)
+    headers = {"Retry-After": str(error.seconds)} if isinstance(error, QueueFullError) else None
+    return JSONResponse({"error": message}, status, headers)
 
 
 def status_and_message(error: Exception) -> tuple[int, str]:
@@ -289,7 +263,8 @@ def status_and_message(error: Exception) -> tuple[int, str]:
             return 408, f"The body of a request must arrive within {BODY_SECONDS} s."
         case ValidationError():
             first = error.errors(include_url=False, include_input=False)[0]
-            return 400, f"{'.'.join(map(str, first['loc'])) or 'the body'}: {first['msg']}."
+            location = ".".join(map(str, first["loc"])) or "the body"
+            return 400, f"{location}: {first['msg']}."
         case TextError():
             return 400, f"q: {error.reason}"
         case ValueError():

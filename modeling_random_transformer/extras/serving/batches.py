@@ -3,12 +3,14 @@
 import asyncio
 import logging
 import math
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
+from typing import TypeVar
 
 from ...inputs_random_transformer import TextError
 
@@ -19,6 +21,10 @@ Translate = Callable[[Sequence[str]], list[str]]
 # Characters of the texts that are translated together. More would let new requests wait longer, for few percent more
 # throughput.
 BATCH_CHARACTERS = 8192
+THREAD_NAME = "translate"
+CHECK_SECONDS = 1  # between two checks that the thread lives
+
+T = TypeVar("T")
 
 
 class QueueFullError(Exception):
@@ -108,21 +114,21 @@ class Batcher:
         """Translate what waits, until this task is cancelled."""
         self.filled = asyncio.Event()  # of this event loop: an application can be started again
         self.filled.set()
-        with ThreadPoolExecutor(1, "translate") as thread:
+        with Worker() as worker:
             while True:
                 await self.filled.wait()
-                if not self.jobs:
+                if self.jobs:
+                    await self.run_batch(worker)
+                else:
                     self.filled.clear()
-                    continue
-                await self.run_batch(thread)
 
-    async def run_batch(self, thread: ThreadPoolExecutor) -> None:
+    async def run_batch(self, worker: "Worker") -> None:
         """Translate one batch, and answer the requests that it completes."""
-        translate, parts = self.jobs[0].translate, self.take()
+        translate = self.jobs[0].translate
+        parts = self.take()
         texts = [text for _, part in parts for text in part]
         start = monotonic()
-        call = partial(translate_each, translate, texts)
-        results = iter(await asyncio.get_running_loop().run_in_executor(thread, call))
+        results = iter(await worker.run(partial(translate_each, translate, texts)))
         self.seconds_per_text = (monotonic() - start) / len(texts)
         self.observe(len(texts))
         for job, part in parts:
@@ -159,6 +165,33 @@ class Batcher:
         return parts
 
 
+class Worker:
+    """A thread that runs one call at a time. If it ends, another one takes its place and repeats the call."""
+
+    def __enter__(self) -> "Worker":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.pool.shutdown()
+
+    def start(self) -> None:
+        """Start the thread."""
+        self.pool = ThreadPoolExecutor(1, THREAD_NAME)
+        self.thread = self.pool.submit(threading.current_thread).result()
+
+    async def run(self, call: Callable[[], T]) -> T:
+        """The result of a call, which raises no errors."""
+        while True:
+            result = asyncio.get_running_loop().run_in_executor(self.pool, call)
+            while self.thread.is_alive():
+                await asyncio.wait({result}, timeout=CHECK_SECONDS)
+                if result.done():
+                    return result.result()
+            logger.error("The thread that translates has ended. Another one repeats the batch.")
+            self.start()
+
+
 def translate_each(translate: Translate, texts: Sequence[str]) -> list[str | Exception]:
     """The translations of texts. If some cannot be translated, the error takes the place of the translation.
 
@@ -166,7 +199,7 @@ def translate_each(translate: Translate, texts: Sequence[str]) -> list[str | Exc
     """
     try:
         return [*translate(texts)]
-    except Exception as error:
+    except BaseException as error:  # any kind, such as the exit of a library, so that the server goes on
         if len(texts) > 1:
             return [result for text in texts for result in translate_each(translate, [text])]
         if isinstance(error, TextError):

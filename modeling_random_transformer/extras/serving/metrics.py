@@ -1,16 +1,18 @@
-"""What `/metrics` shows, in Prometheus' format."""
+"""What `/metrics` and the log of requests show."""
 
+import logging
 from time import monotonic
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+ACCESS_LOGGER = logging.getLogger(f"{__package__}.access")
 SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
 TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Metrics:
-    """Counters of an application. They contain no texts and no keys."""
+    """Counters of an application in Prometheus' format. They contain no texts and no keys."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -25,7 +27,7 @@ class Metrics:
 
 
 class CountRequests:
-    """An ASGI middleware that counts requests and their time. Unknown paths are counted as one."""
+    """An ASGI middleware that counts and logs requests and their time. Unknown paths, which may be texts, are one."""
 
     def __init__(self, app: Any, metrics: Metrics):
         self.app, self.metrics = app, metrics
@@ -45,17 +47,8 @@ class CountRequests:
             await self.app(scope, receive, watch)
         finally:
             path = scope["path"] if "endpoint" in scope else "other"
+            seconds = monotonic() - start
             self.metrics.requests.labels(path, status).inc()
-            self.metrics.seconds.labels(path).observe(monotonic() - start)
-
-
-class AnswerHead:
-    """An ASGI middleware that answers HEAD as GET; the server sends no body."""
-
-    def __init__(self, app: Any):
-        self.app = app
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http" and scope["method"] == "HEAD":
-            scope = {**scope, "method": "GET"}
-        await self.app(scope, receive, send)
+            self.metrics.seconds.labels(path).observe(seconds)
+            client = scope["client"][0] if scope["client"] else "-"
+            ACCESS_LOGGER.info("%s %s %s %s %.3f s", client, scope["method"], path, status, seconds)

@@ -11,7 +11,7 @@ from transformers import GenerationConfig
 
 from modeling_random_transformer import RandomTransformerTokenizer
 from modeling_random_transformer.extras.export import export_model, load_engine
-from modeling_random_transformer.extras.export.engines import UNSUPPORTED as SEARCH_OPTIONS
+from modeling_random_transformer.extras.export.search import UNSUPPORTED as SEARCH_OPTIONS
 from modeling_random_transformer.extras.export.web import page_settings
 from modeling_random_transformer.modeling_random_transformer import RandomTransformerDecoderLayer
 from tests.helpers.engines import BEAMS, CONFIGS, LIMIT, TEXTS, check_translations, exportable, needs, own_translations

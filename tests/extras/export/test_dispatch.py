@@ -12,15 +12,17 @@ import torch
 
 from modeling_random_transformer.extras.export import cache, dispatch
 from modeling_random_transformer.extras.export.cache import is_complete
-from modeling_random_transformer.extras.export.dispatch import attach_engine
-from modeling_random_transformer.extras.export.engines import token_names
+from modeling_random_transformer.extras.export.dispatch import CTranslate2Engine
+from modeling_random_transformer.extras.export.search import token_names
 from modeling_random_transformer.extras.export.shortlist import vmap
-from modeling_random_transformer.inference import load_translator, translate, translate_n_best
+from modeling_random_transformer.inference import Glossary, load_translator, translate, translate_n_best
+from modeling_random_transformer.inference.engine import attach_engine
 from modeling_random_transformer.inference.loading import load_models
 from modeling_random_transformer.inputs_random_transformer import longest_target
 from modeling_random_transformer.modeling_random_transformer import RandomTransformerEncoderLayer
 from tests.helpers.edits import EDITS
 from tests.helpers.engines import TEXTS, exportable, needs
+from tests.helpers.trainer import new_trainer, pairs
 from tests.helpers.translation import multilingual_translator
 
 pytestmark = needs("ctranslate2")
@@ -384,3 +386,42 @@ def test_invalid_arguments(saved, tmp_path):
             load_translator(saved, **({"engine": "ctranslate2"} | dict([options])))
     with pytest.raises(ValueError, match="folders must be one model with an engine, got 2"):
         load_models([saved, saved], engine="ctranslate2")
+
+
+# Parts of the core that use an engine
+
+
+@pytest.mark.parametrize("options", [{}, {"bf16": True, "ema_decay": 0.5}], ids=["float32", "bf16 and averages"])
+def test_an_engine_translates_in_evaluation(options, tmp_path, monkeypatch):
+    searches = []
+    search = CTranslate2Engine.search
+    monkeypatch.setattr(CTranslate2Engine, "search", lambda *args: searches.append(1) or search(*args))
+    found = []
+    for engine in (None, "ctranslate2"):
+        trainer = new_trainer(tmp_path / str(engine), eval_dataset=pairs(9), engine=engine, **options)
+        trainer.train()
+        with torch.no_grad():
+            for weight in trainer.model.parameters():
+                weight.mul_(4)  # so that no two tokens have nearly equal logits
+        trainer.args.bf16 = False
+        trainer.accelerator.state._mixed_precision = "no"  # in which the model would round its logits
+        found.append(trainer.predict(trainer.eval_dataset, num_beams=1))
+        assert trainer.model.engine is None
+        assert bool(searches) == (engine is not None)
+    assert found[0].predictions.tolist() == found[1].predictions.tolist()
+    assert found[0].metrics["test_loss"] == pytest.approx(found[1].metrics["test_loss"])
+
+
+def test_engine_continues_after_the_terms_of_a_glossary(translator_folder, tmp_path, monkeypatch):
+    texts = ["the boy reads a book", "we want two apples", "", "The old house", "the girls do not see the boy"]
+    glossary = Glossary([("boy", "niño"), ("the old house", "casa vieja"), ("dog", "perro")])
+    options = {"engine": "ctranslate2", "engine_dtype": "float32", "engine_folder": tmp_path}
+    model, tokenizer = load_translator(translator_folder, **options)
+    calls = []
+    search = model.engine.search
+    monkeypatch.setattr(model.engine, "search", lambda *args: calls.append(len(args[2])) or search(*args))
+    before = translate(texts, model, tokenizer, max_new_tokens=24)
+    found = translate(texts, model, tokenizer, glossary=glossary, max_new_tokens=24)
+    assert [i for i, pair in enumerate(zip(before, found, strict=True)) if len({*pair}) == 2] == [0, 3, 4]
+    assert "niño" in found[0]
+    assert sum(calls) > 2 * 4  # the beginnings are continued by the engine too

@@ -1,7 +1,10 @@
 """The HTTP API: answers, limits, keys and errors."""
 
+import re
+import time
+
 import pytest
-from fastapi.testclient import TestClient
+from starlette.testclient import TestClient
 
 from modeling_random_transformer.commands.serve import read_keys
 from modeling_random_transformer.extras.documents import translate_html
@@ -79,8 +82,30 @@ def test_form_of_many_names():
     body = "&".join(f"n{number}=" for number in range(10_000))
     with client([Echo()], api_keys=["key"]) as api:
         headers = {"Content-Type": "application/x-www-form-urlencoded"}
-        assert api.post("/translate", content=body + "&q=a&source=en", headers=headers).status_code == 400
-        assert api.post("/translate", content=body + "&q=a&source=en&target=pt-BR", headers=headers).status_code == 403
+        assert api.post("/translate", content=body, headers=headers).status_code == 403
+        assert api.post("/translate", content=f"{body}&api_key=key", headers=headers).status_code == 400
+
+
+PART = '--b\r\nContent-Disposition: form-data; name="q"\r\n\r\n\r\n'
+# Bodies of many parts or values, whose validation would take long.
+EXPENSIVE = {
+    "JSON": ("application/json", '{"q": [' + ",".join("0" * 60_000) + "]}"),
+    "form": ("application/x-www-form-urlencoded", "&".join("q" * 60_000)),
+    "multipart": (
+        "multipart/form-data; boundary=b",
+        '--b\r\nContent-Disposition: form-data; name="q"\r\n\r\n\r\n' * 2300,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EXPENSIVE)
+def test_large_body_without_a_key_is_cheap(name):
+    content_type, body = EXPENSIVE[name]
+    with client([Echo()], api_keys=["key"]) as api:
+        start = time.process_time()
+        answer = api.post("/translate", content=body, headers={"Content-Type": content_type})
+        assert answer.status_code == (400 if name == "multipart" else 403)
+        assert time.process_time() - start < 0.1
 
 
 @pytest.mark.parametrize("options", [{}, {"content": b"{}"}, {"json": {"q": "María"}}, {"data": {"q": "María"}}])
@@ -268,4 +293,17 @@ def test_health_metrics_and_openapi(direction):
             assert line in lines
         body = api.get("/openapi.json").json()["paths"]["/translate"]["post"]["requestBody"]["content"]
         assert set(body["application/json"]["schema"]["properties"]) == {"q", "source", "target", "format", "api_key"}
-        assert "swagger" in api.get("/docs").text
+
+
+def test_docs_need_no_other_host():
+    """Links and the form are relative, so that the page works under the prefix of a proxy, too."""
+    with client([Echo()]) as api:
+        page = api.get("/docs").text
+        links = re.findall(r'(?:href|action|src)="([^"]*)"', page)
+        assert set(links) == {"openapi.json", "translate", "languages", "health", "metrics"}
+        assert "//" not in page
+        assert "<script" not in page
+        for path in set(links) - {"translate"}:
+            assert api.get(f"/{path}").status_code == 200
+        form = {"q": "a", "source": "auto", "target": "pt-BR", "format": "text", "api_key": ""}
+        assert api.post("/translate", data=form).json()["translatedText"] == "a"

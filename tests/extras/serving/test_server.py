@@ -1,7 +1,10 @@
 """A running server: concurrent requests, clients that disconnect, a full queue, and a graceful stop."""
 
+import copy
+import ctypes
 import http.client
 import json
+import shutil
 import signal
 import socket
 import subprocess
@@ -13,11 +16,15 @@ from contextlib import contextmanager
 from urllib.error import HTTPError
 
 import pytest
+import torch
 import uvicorn
 from libretranslatepy import LibreTranslateAPI
 
 from modeling_random_transformer.extras.documents import translate_html
-from modeling_random_transformer.extras.serving import Direction, Settings, create_app, serve
+from modeling_random_transformer.extras.serving import Direction, Settings, create_app, serve, server
+from modeling_random_transformer.extras.serving.batches import THREAD_NAME
+from modeling_random_transformer.extras.serving.metrics import ACCESS_LOGGER
+from modeling_random_transformer.extras.serving.server import BoundedProtocol
 from modeling_random_transformer.inference import translate
 from tests.helpers.translation import some_texts
 
@@ -25,7 +32,8 @@ from tests.helpers.translation import some_texts
 @contextmanager
 def running(directions, **settings):
     """A server in a thread, and its port."""
-    config = uvicorn.Config(create_app(directions, Settings(**settings)), log_level="warning")
+    app = create_app(directions, Settings(**settings))
+    config = uvicorn.Config(app, http=BoundedProtocol, log_level="warning")
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, args=([listener],))
@@ -191,6 +199,105 @@ def test_accepted_requests_are_answered_before_the_stop():
         assert [future.result()[1]["translatedText"] for future in futures] == ["FIRST", "SECOND"]
 
 
+def kill(thread):
+    """End a thread as a failing library does; it notices when it runs Python code again."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
+
+
+def test_thread_that_ends_is_replaced(caplog):
+    blocked = Blocked()
+    blocked.go.set()
+    with running([blocked.direction]) as (_, port):
+        assert ask(port, "first")[1] == {"translatedText": "FIRST"}
+        [thread] = [thread for thread in threading.enumerate() if thread.name.startswith(THREAD_NAME)]
+        kill(thread)
+        assert ask(port, "second")[1] == {"translatedText": "SECOND"}
+        assert ask(port, "third")[1] == {"translatedText": "THIRD"}
+        assert not thread.is_alive()
+    assert "The thread that translates has ended. Another one repeats the batch." in caplog.messages
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, MemoryError])
+def test_error_of_any_kind_is_that_of_its_text(error):
+    direction = Direction("en", "es", None, None)
+
+    def translate(texts):
+        if "bad" in texts:
+            raise error
+        return texts
+
+    object.__setattr__(direction, "translate", translate)
+    with running([direction]) as (_, port):
+        assert ask(port, ["good", "bad"])[:2] == (500, {"error": "The text was not translated."})
+        assert ask(port, "good")[1] == {"translatedText": "good"}
+
+
+@pytest.mark.parametrize("sent", [b"", b"POST /translate HTTP/1.1\r\nHost: a\r\n"])
+def test_heads_have_a_time_limit(sent, monkeypatch):
+    """Also those of a second request; bodies and idle connections have other limits."""
+    monkeypatch.setattr(server, "HEAD_SECONDS", 0.3)
+    with running([Blocked().direction]) as (_, port):
+        for first in (b"", b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n") if sent else (b"",):
+            with socket.create_connection(("127.0.0.1", port), timeout=3) as connection:
+                connection.sendall(first)
+                if first:
+                    assert connection.recv(10_000).startswith(b"HTTP/1.1 200")
+                connection.sendall(sent)
+                assert connection.recv(10) == b""
+
+
+def test_slow_bodies_and_answers_are_not_cut(monkeypatch):
+    monkeypatch.setattr(server, "HEAD_SECONDS", 0.1)
+    blocked = Blocked()
+    with (
+        running([blocked.direction]) as (_, port),
+        socket.create_connection(("127.0.0.1", port), timeout=10) as connection,
+    ):
+        body = b"q=a&source=en&target=es"
+        head = f"POST /translate HTTP/1.1\r\nHost: a\r\nContent-Type: {FORM}\r\nContent-Length: {len(body)}\r\n\r\n"
+        connection.sendall(head.encode())
+        time.sleep(0.3)
+        connection.sendall(body)
+        time.sleep(0.3)
+        blocked.go.set()
+        assert connection.recv(10_000).startswith(b"HTTP/1.1 200")
+
+
+def test_limit_on_open_connections(monkeypatch):
+    monkeypatch.setattr(server, "MAX_CONNECTIONS", 3)
+    with running([Blocked().direction]) as (_, port):
+        idle = [socket.create_connection(("127.0.0.1", port), timeout=3) for _ in range(3)]
+        with socket.create_connection(("127.0.0.1", port), timeout=3) as connection:
+            assert connection.recv(10) == b""
+        for connection in idle:
+            connection.close()
+        wait_until(lambda: can_answer(port))
+
+
+def can_answer(port):
+    try:
+        return metric(port, "random_transformer_waiting_texts") == 0
+    except (ConnectionError, http.client.HTTPException):
+        return False
+
+
+def test_access_log_has_no_texts_and_no_keys(caplog):
+    blocked = Blocked()
+    blocked.go.set()
+    with caplog.at_level("INFO", ACCESS_LOGGER.name), running([blocked.direction], api_keys=["secret"]) as (_, port):
+        ask(port, "private", api_key="secret")
+        for method, path in (("POST", "/translate?q=private&api_key=secret"), ("GET", "/private")):
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+            connection.request(method, path)
+            assert connection.getresponse().status in (400, 404)
+        wait_until(lambda: len(caplog.messages) == 3)
+    assert [line.rpartition(" ")[0].rpartition(" ")[0] for line in caplog.messages] == [
+        "127.0.0.1 POST /translate 200",
+        "127.0.0.1 POST /translate 400",
+        "127.0.0.1 GET other 404",
+    ]
+
+
 def can_connect(port):
     try:
         socket.create_connection(("127.0.0.1", port), timeout=5).close()
@@ -210,3 +317,32 @@ def test_command(translator_folder):
             serve(None, "127.0.0.1", port)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
+
+
+@pytest.mark.slow
+def test_sighup_loads_the_models_again(translator, translator_folder, tmp_path):
+    """A model that is replaced by another one is used; one that cannot be loaded is not."""
+    folder = tmp_path / "model"
+    shutil.copytree(translator_folder, folder)
+    command = [sys.executable, "-m", "modeling_random_transformer", "serve", "--port", "0", "--access_log"]
+    with subprocess.Popen(
+        [*command, "--model", f"en:es={folder}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        port = int(process.stdout.readline().rpartition(":")[2])
+        before = ask(port, "the boy")[1]
+        other = copy.deepcopy(translator)
+        with torch.no_grad():
+            other.lm_head.weight.neg_()
+        other.save_pretrained(folder)
+        process.send_signal(signal.SIGHUP)
+        wait_until(lambda: ask(port, "the boy")[1] != before)
+        after = ask(port, "the boy")[1]
+        (folder / "config.json").unlink()
+        process.send_signal(signal.SIGHUP)
+        for line in process.stderr:
+            assert "the boy" not in line
+            if "The models were not loaded again: " in line:
+                break
+        assert "config.json" in line
+        assert ask(port, "the boy")[1] == after
+        process.terminate()

@@ -1,0 +1,90 @@
+"""Reading of requests: JSON and forms with the fields of LibreTranslate, and fields of the query."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, Literal
+from urllib.parse import unquote_to_bytes
+
+from pydantic import BaseModel, Field, ValidationInfo, field_validator
+from pydantic_core import from_json
+from starlette.requests import Request
+
+BODY_SECONDS = 30  # within which the body of a request must arrive
+OTHER_FIELDS = 20  # parts of a form beside its texts
+JSON, URLENCODED, MULTIPART = "application/json", "application/x-www-form-urlencoded", "multipart/form-data"
+
+
+class TranslateRequest(BaseModel):
+    """The fields of `POST /translate`, as JSON or as a form."""
+
+    q: str | list[str] = Field(description="A text, or several", examples=["Hello world."])
+    source: str = Field(description="Code of the source language; `auto` if there is only one", examples=["en"])
+    target: str = Field(description="Code of the target language", examples=["de"])
+    format: Literal["text", "html"] = Field("text", description="`html`: tags are kept, inline ones on their words")
+    api_key: str = ""
+
+    @field_validator("format", "api_key", mode="before")
+    @classmethod
+    def default_if_empty(cls, value: Any, info: ValidationInfo) -> Any:
+        """The default of an optional field for `null` and `""`, which clients send for a missing one."""
+        return cls.model_fields[str(info.field_name)].default if value in (None, "") else value
+
+
+NAMES = {name.encode() for name in TranslateRequest.model_fields}
+
+
+async def read_fields(request: Request, max_texts: int) -> dict[str, Any]:
+    """The known fields of a body and of the query, without validation. Those of the body come first.
+
+    Args:
+        request: a request whose body has a limit.
+        max_texts: limit on the texts of a form, which costs more than its bytes.
+
+    Raises:
+        ValueError: the body is not what its type says.
+        TimeoutError: the body did not arrive in time.
+    """
+    query = read_form(request.scope["query_string"])
+    content_type = request.headers.get("content-type", "").lower()
+    async with asyncio.timeout(BODY_SECONDS):
+        if content_type.startswith(MULTIPART):
+            async with request.form(max_fields=max_texts + OTHER_FIELDS, max_part_size=2**30) as form:
+                return query | one_or_list(form.multi_items())
+        body = await request.body()
+    if content_type.startswith(URLENCODED):
+        return query | read_form(body)
+    if query and not body.strip():
+        return query
+    return query | read_json(body)
+
+
+def read_form(body: bytes) -> dict[str, Any]:
+    """The known fields of a form or a query in UTF-8, whether their characters are encoded or not."""
+    pairs = []
+    for part in body.split(b"&"):
+        name, _, value = part.partition(b"=")
+        if name in NAMES:
+            pairs.append((name.decode(), unquote_to_bytes(value.replace(b"+", b" "))))
+    try:
+        return one_or_list((name, value.decode()) for name, value in pairs)
+    except UnicodeDecodeError as error:
+        raise ValueError("the body must be UTF-8.") from error
+
+
+def read_json(body: bytes) -> dict[str, Any]:
+    """The object of a body in JSON."""
+    try:
+        content = from_json(body)
+    except ValueError as error:
+        raise ValueError(f"the body: Invalid JSON: {error}.") from error
+    if not isinstance(content, dict):
+        raise ValueError("the body must be a JSON object.")
+    return content
+
+
+def one_or_list(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """The value of each name, or the list of its values."""
+    values: dict[str, list[Any]] = {}
+    for name, value in pairs:
+        values.setdefault(name, []).append(value)
+    return {name: several if len(several) > 1 else several[0] for name, several in values.items()}

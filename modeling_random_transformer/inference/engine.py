@@ -1,0 +1,57 @@
+"""Inference engines under `generate()`: an extra, which is imported when an engine is asked for by its name."""
+
+from importlib import import_module
+from os import PathLike
+from typing import Any
+
+from transformers import GenerationConfig, PreTrainedTokenizerBase
+
+from ..base import ENGINES
+from ..base.errors import reraise_as_value_error
+from ..inputs_random_transformer import check_choice
+
+LENGTH_PENALTY = 0.6  # paper 6.1
+
+
+def length_penalty_of(options: GenerationConfig) -> float:
+    """The length penalty of a generation config, or the paper's."""
+    stored = getattr(options, "length_penalty", None)
+    return LENGTH_PENALTY if stored is None else stored
+
+
+def attach_engine(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: str | PathLike,
+    engine: str = "ctranslate2",
+    dtype: str | None = None,
+    shortlist: str | PathLike | None = None,
+) -> None:
+    """Let an engine compute `model.generate()` where it computes the same; otherwise the reason is logged.
+
+    The engine becomes `model.engine`, whose method `generate` returns `None` for calls that the model computes.
+
+    Args:
+        model: the model, on the CPU. If it cannot be exported, it is not changed.
+        tokenizer: its tokenizer.
+        folder: the folder of exported models.
+        engine: `"ctranslate2"`.
+        dtype: dtype of the engine's weights; `None` for the fastest one.
+        shortlist: the file `vmap.txt` of an export with a lexical shortlist.
+
+    Raises:
+        ValueError: the engine is unknown or not installed, or does not support the dtype; or the folder cannot be
+            written, or the shortlist cannot be read.
+    """
+    import_engine(engine).attach(model, tokenizer, folder, dtype, shortlist)
+
+
+def import_engine(engine: str) -> Any:
+    """Import the module of an engine.
+
+    Raises:
+        ValueError: the engine is unknown or not installed.
+    """
+    check_choice(ENGINES, engine=engine)
+    with reraise_as_value_error(f"engine {engine!r} must be installed: pip install 'random-transformer[{engine}]'"):
+        return import_module(ENGINES[engine])
