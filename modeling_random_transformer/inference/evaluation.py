@@ -1,7 +1,7 @@
 """BLEU and chrF++ of translations: sacrebleu's scores in one call, in the Trainer and as `evaluate` metrics.
 
 The functions need the extra `train`; importing this module does not. Whether the difference of two systems is
-significant: `sacrebleu REFERENCES -i FIRST SECOND -m bleu chrf --paired-bs`.
+significant: `sacrebleu REFERENCES -i FIRST SECOND -m bleu chrf --paired-bs --format text`.
 """
 
 import importlib.metadata
