@@ -24,6 +24,7 @@ TOP_TOKENS = 40  # stored individually for each distribution; the others are sto
 BINS = 50
 ATTRIBUTED = 12  # tokens of each step
 MAX_POSITIONS, MAX_WIDTH = 64, 512  # of the heat map of position encodings
+MAPS = {"encoder": ("encoder", "self_attn"), "decoder": ("decoder", "self_attn"), "cross": ("decoder", "encoder_attn")}
 
 
 def render(data: dict[str, Any], plotly: str | None = None) -> str:
@@ -83,11 +84,7 @@ def explore(model: Any, tokenizer: Any, sentence: str, num_beams: int, **options
         },
         "layers": {"encoder": config.encoder_layers, "decoder": config.decoder_layers},
         "heads": config.num_heads,
-        "maps": {
-            "encoder": rounded(attention_maps(recorded, "encoder", "self_attn", config)),
-            "decoder": rounded(attention_maps(recorded, "decoder", "self_attn", config)),
-            "cross": rounded(attention_maps(recorded, "decoder", "encoder_attn", config)),
-        },
+        "maps": {name: rounded(attention_maps(recorded, *path, config)) for name, path in MAPS.items()},
         "steps": [distribution(logits, tokenizer) for logits in recorded["logits"][0]],
         "chosen": chosen.tolist(),
         "lens": lens(model, recorded, tokenizer, chosen),
