@@ -23,10 +23,9 @@ from mkdocs.config import load_config
 from mkdocs.exceptions import MkDocsException
 
 from modeling_random_transformer.commands.command_line import Parser, model_folder, run_command, run_script
-from modeling_random_transformer.commands.explore import render
 from modeling_random_transformer.extras.export import export_web_page
 from modeling_random_transformer.extras.export.web import read_greeting
-from modeling_random_transformer.extras.inspection.explorer import explore
+from modeling_random_transformer.extras.inspection.explorer import explore, render
 from modeling_random_transformer.inference.loading import load_translator
 
 ROOT = Path(__file__).parents[1]

@@ -14,13 +14,16 @@ VERBS = {
     "clean": "drop duplicates, copies and other unsuitable pairs from parallel text",
     "train": "train a translation model from scratch, or fine-tune one",
     "translate": "translate sentences, a file or standard input",
-    "score": "compute the log-probability of given translations, or BLEU in the variant of a paper",
+    "score": "compute the log-probability of given translations",
+    "align": "link the words of given translations to those of their sources",
+    "evaluate": "print BLEU and chrF++ of translations, also in the variant of a paper",
     "back-translate": "make a synthetic corpus from monolingual text and a reverse model",
     "distill": "train a small model on the translations of a teacher",
     "convert": "convert a checkpoint of Marian, fairseq or torch.nn.Transformer",
     "export": "export a model to CTranslate2, ONNX, Argos Translate or a class of transformers",
     "serve": "serve models over HTTP, with the API of LibreTranslate",
     "explore": "write a page of attention, predictions and the beam search",
+    "report": "write a page of scores and of the worst translations of a test set",
 }
 
 

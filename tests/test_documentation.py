@@ -49,10 +49,11 @@ TEXTS = [*PAGES, *(ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "
 EXTRAS = ("conversion", "documents", "export", "inspection", "serving")
 SUBPACKAGES = ("data", "training", "inference", "stages", *(f"extras.{extra}" for extra in EXTRAS))
 SCRIPTS = {path.stem for path in (ROOT / "examples").glob("*.py")}
-OTHER_PROGRAMS = {"curl", "git", "pre-commit"}
+OTHER_PROGRAMS = {"cd", "curl", "git", "pre-commit", "sacrebleu", "source"}
 OTHER_FLAGS = {  # of other programs
     *("--config_file", "--directory", "--multi_gpu", "--num_processes"),
     *("--nproc_per_node", "--nnodes", "--max_restarts", "--rdzv_backend", "--rdzv_id", "--rdzv_endpoint"),
+    *("--paired", "--format"),
 }
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SKIP = re.compile(r"<!-- test: skip \((.+)\) -->\n\Z")
@@ -279,30 +280,6 @@ def test_no_example_imports_another() -> None:
         assert not imported & SCRIPTS, path
 
 
-def section(page: Path, anchor: str) -> str:
-    """The text under a heading, without code, up to the next heading of the same or a higher level."""
-    text = FENCE.sub("", page.read_text(encoding="utf-8"))
-    headings = list(re.finditer(r"^(#+) (.+)$", text, re.MULTILINE))
-    for number, heading in enumerate(headings):
-        if slug(heading[2]) == anchor:
-            ends = [later.start() for later in headings[number + 1 :] if len(later[1]) <= len(heading[1])]
-            return text[heading.end() : ends[0] if ends else len(text)]
-    raise AssertionError(f"{name(page)} has no heading {anchor}")
-
-
-def test_every_idea_links_to_a_heading_that_explains_it_in_words() -> None:
-    page = ROOT / "docs" / "explanation" / "ideas.md"
-    rows = re.findall(r"^\| (.+?) \| (.+?) \|.*\|$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    rows = [row for row in rows if row[0] != "idea" and not row[0].startswith("---")]
-    assert len(rows) > 200
-    for idea, explained in rows:
-        links = re.findall(r"\]\(([^)#]+)#([^)]+)\)", explained)
-        assert links, idea
-        for path, anchor in links:
-            words = re.findall(r"[A-Za-z]{2,}", section((page.parent / path).resolve(), anchor))
-            assert len(words) >= 30, f"{idea}: {path}#{anchor} has {len(words)} words"
-
-
 def test_path_for_beginners_is_complete() -> None:
     text = (ROOT / "docs" / "learn.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| \d+\. (.+?) \| (.+?) \| (.+?) \| (.+?) \|$", text, re.MULTILINE)
@@ -323,7 +300,7 @@ def test_glossary_is_sorted() -> None:
 
 def test_readme_is_short() -> None:
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
-    assert len(lines) <= 120
+    assert len(lines) <= 100
     assert max(map(len, lines)) <= 120
 
 

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from modeling_random_transformer.base.errors import first_line, format_value
 from modeling_random_transformer.commands.command_line import model_folder
-from modeling_random_transformer.commands.explore import render
 from modeling_random_transformer.extras.inspection import intervene, trace
 from modeling_random_transformer.extras.inspection.beam_search import trim_padding
 from modeling_random_transformer.extras.inspection.explorer import (
@@ -27,6 +26,7 @@ from modeling_random_transformer.extras.inspection.explorer import (
     cross_attention_labels,
     distribution,
     explore,
+    render,
 )
 from modeling_random_transformer.inference import load_translator
 from modeling_random_transformer.inference.engine import length_penalty_of

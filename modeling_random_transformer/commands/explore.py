@@ -10,24 +10,18 @@ stream, and the position encodings.
 Exit status: 0 on success; 1 if the model's weights are not finite; 2 if an argument is invalid.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import transformers
 
 from ..base.compressed_files import is_stream
-from ..base.errors import reraise_as_value_error
-from ..extras.inspection.explorer import explore
+from ..extras.inspection.explorer import explore, render
 from ..inference.loading import load_models
 from ..tokenization_random_transformer import is_blank
 from .command_line import Parser, check_new_outputs, model_folder, write_output
 
-EXTRAS = Path(__file__).parents[1] / "extras"
-TEMPLATE = EXTRAS / "inspection" / "explorer.html"
-SEARCH_TREE = EXTRAS / "export" / "page" / "search_tree.js"
 OUTPUT = Path("outputs", "explorer.html")
 
 
@@ -67,28 +61,11 @@ def run(program: str, argv: Sequence[str]) -> None:
     arguments = Parser(program, __doc__).parse(Arguments, argv)
     transformers.logging.set_verbosity_error()  # warns about translations above max_position_embeddings
     model, tokenizer = load_models([arguments.model], "float32", argument="FOLDER")
-    search = {"num_beams": arguments.num_beams, "max_new_tokens": arguments.max_new_tokens}
-    content = render(explore(model, tokenizer, arguments.sentence, **search)).encode()
+    data = explore(
+        model, tokenizer, arguments.sentence, num_beams=arguments.num_beams, max_new_tokens=arguments.max_new_tokens
+    )
+    content = render(data).encode()
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     write_output(arguments.output, [content])
     if not is_stream(arguments.output):
         print(f"Wrote {arguments.output} ({len(content) / 1e3:,.0f} kB). Open it in a browser.")
-
-
-def render(data: dict[str, Any], plotly: str | None = None) -> str:
-    """The page with the data as JSON. `<` is escaped, so that no text can close the script element.
-
-    Args:
-        data: what `explore` returns.
-        plotly: address of plotly.js; `None` to include its 5 MB in the page.
-
-    Raises:
-        ValueError: plotly is not installed.
-    """
-    with reraise_as_value_error("the page requires plotly: pip install 'random-transformer[explore]'"):
-        from plotly.offline import get_plotlyjs
-    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
-    library = f'<script src="{plotly}"></script>' if plotly else f"<script>{get_plotlyjs()}</script>"
-    page = TEMPLATE.read_text(encoding="utf-8").replace("<!-- plotly.js -->", library)
-    page = page.replace("/* search_tree.js */", SEARCH_TREE.read_text(encoding="utf-8"))
-    return page.replace("/* data */", text)

@@ -12,6 +12,7 @@
         score.log_probability / score.tokens
     score_file(ParallelText("train.en", "train.de"), "scores.txt", model, tokenizer)     # the same call resumes
     for links in alignments(model, tokenizer, pairs): ...                                # [(0, 0), (2, 1)]
+    align_file(ParallelText("train.en", "train.de"), "links.txt", model, tokenizer)      # 0-0 2-1
 
 All of them take any model of `AutoModelForSeq2SeqLM`. The metrics of `evaluation` require the extra `train`.
 """
@@ -23,7 +24,7 @@ from .alignments import alignments
 from .glossary import Glossary
 from .loading import load_translator
 from .scoring import PairScore, score_pairs
-from .scoring_files import score_file
+from .scoring_files import align_file, score_file
 from .translation import Candidate, TranslationOptions, translate, translate_n_best, translate_stream
 from .translation_files import translate_file
 
@@ -32,6 +33,7 @@ __all__ = [
     "Glossary",
     "PairScore",
     "TranslationOptions",
+    "align_file",
     "alignments",
     "encode_lines",
     "load_translator",

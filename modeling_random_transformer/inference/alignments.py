@@ -28,7 +28,7 @@ WORD = re.compile(r"\S+")
 def alignments(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    pairs: Iterable[Pair],
+    pairs: Iterable[Pair | None],
     *,
     layer: int = -1,
     step: str = "output",

@@ -1,17 +1,17 @@
 """BLEU and chrF++ of translations: sacrebleu's scores in one call, in the Trainer and as `evaluate` metrics.
 
-The functions need the extra `train`; importing this module does not.
+The functions need the extra `train`; importing this module does not. Whether the difference of two systems is
+significant: `sacrebleu REFERENCES -i FIRST SECOND -m bleu chrf --paired-bs --format text`.
 """
 
 import importlib.metadata
-import inspect
 import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from itertools import chain, zip_longest
+from os import PathLike
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -19,13 +19,18 @@ import numpy as np
 from transformers import EvalPrediction, PreTrainedTokenizerBase
 
 from ..base.errors import reraise_as_value_error
-from ..base.text import markdown_table
+from ..data.readers import read_texts
 from ..inputs_random_transformer import check_choice, drop_none, language_id, tokenizer_languages
 
 # The metrics, and the fields of sacrebleu's result that are reported with the score.
 METRICS = {
     "bleu": ("counts", "totals", "precisions", "bp", "sys_len", "ref_len"),
     "chrf": ("char_order", "word_order", "beta"),
+}
+# sacrebleu's options of each metric, without those that change the score, but not the signature.
+OPTIONS = {
+    "bleu": ("tokenize", "lowercase", "force", "smooth_method", "smooth_value", "effective_order"),
+    "chrf": ("char_order", "word_order", "beta", "lowercase", "whitespace", "eps_smoothing"),
 }
 REQUIRED = "the metrics require datasets, evaluate and sacrebleu: pip install 'random-transformer[train]'"
 # BLEU as papers report it: what is done to plain texts, and the options of sacrebleu.
@@ -44,10 +49,6 @@ TOKENIZERS = {
 }
 # Characters of scripts without spaces between words: Thai, Lao, Tibetan, Burmese, Khmer, kana and Chinese characters.
 UNSPACED = re.compile("[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
-# Parameters of sacrebleu that are not options here: `max_ngram_order` changes the score, but not the signature.
-EXCLUDED = {"max_ngram_order", "references", "trg_lang"}
-LEVEL = 0.05  # differences with a larger p-value are not significant
-TESTS = {"bs": "paired bootstrap", "ar": "approximate randomization"}
 
 
 def score(
@@ -112,25 +113,67 @@ def score_variant(
             tokenizer.
     """
     check_choice(VARIANTS, variant=variant)
-    moses = variant == "moses-lowercased"
-    if moses and language is None:
+    if "tokenize" in VARIANTS[variant] and tokenize is not None:
+        raise ValueError(f"tokenize must be None with variant {variant!r}, got {tokenize!r}.")
+    if variant == "tokenized" and language is not None:
+        raise ValueError(f"language must be None with variant {variant!r}, got {language!r}.")
+    if variant != "moses-lowercased":
+        options = drop_none(language=language, tokenize=tokenize)
+        return score(predictions, references, "bleu", **VARIANTS[variant], **options)["bleu"]
+    if language is None:
         raise ValueError("language must be given with variant 'moses-lowercased', got None.")
-    if "tokenize" in VARIANTS[variant]:
-        unused = drop_none(tokenize=tokenize, language=None if moses else language)
-        for name, value in unused.items():
-            raise ValueError(f"{name} must be None with variant {variant!r}, got {value!r}.")
-        options = VARIANTS[variant]
-    else:
-        options = VARIANTS[variant] | drop_none(language=language, tokenize=tokenize)
-    if moses:
-        predictions, references = check_texts(predictions, references)
-        to_tokens = moses_tokenizer(str(language))
-        predictions, references = [*map(to_tokens, predictions)], [[*map(to_tokens, texts)] for texts in references]
-    result = score(predictions, references, "bleu", **options)["bleu"]
-    if moses:
-        name = f"tok:moses-{language}-{importlib.metadata.version('sacremoses')}"
-        result["signature"] = result["signature"].replace("tok:none", name)
+    to_tokens = moses_tokenizer(language)
+    predictions, references = check_texts(predictions, references)
+    predictions = [to_tokens(text) for text in predictions]
+    references = [[to_tokens(text) for text in texts] for texts in references]
+    result = score(predictions, references, "bleu", **VARIANTS[variant])["bleu"]
+    tokenization = f"tok:moses-{language}-{importlib.metadata.version('sacremoses')}"
+    result["signature"] = result["signature"].replace("tok:none", tokenization)
     return result
+
+
+def sentence_chrf(translation: str, references: Sequence[str], word_order: int = 2) -> float:
+    """chrF++ of one translation, 0 to 100, by the most similar reference; chrF with a `word_order` of 0.
+
+    Raises:
+        ValueError: sacrebleu is not installed.
+    """
+    scorer = make_scorers("chrf", {"word_order": word_order})["chrf"]
+    return scorer.sentence_score(translation, references).score
+
+
+def evaluate_file(
+    input_file: str | PathLike,
+    reference_files: Sequence[str | PathLike],
+    variant: str = "cased",
+    language: str | None = None,
+    tokenize: str | None = None,
+) -> dict[str, dict[str, Any]]:
+    """BLEU of a file of translations in a variant, and chrF++ of plain texts.
+
+    Args:
+        input_file: the translations, one per line.
+        reference_files: one or more files of references, line by line.
+        variant: see `score_variant`, as for the next arguments.
+        language: code of the target language.
+        tokenize: sacrebleu's tokenizer of plain texts.
+
+    Returns:
+        The results as `score` returns them; `"chrf"` only for a variant of plain texts.
+
+    Raises:
+        ValueError: see `score_variant`; or the files have different numbers of lines.
+    """
+    columns = [list(read_texts(path)) for path in reference_files]
+    if len(set(map(len, columns))) != 1:
+        counts = ", ".join(str(len(column)) for column in columns)
+        raise ValueError(f"the files of references must have the same number of lines, got {counts}.")
+    references = list(zip(*columns, strict=True))
+    translations = list(read_texts(input_file))
+    scores = {"bleu": score_variant(translations, references, variant, language, tokenize)}
+    if "tokenize" not in VARIANTS[variant]:
+        scores |= score(translations, references, "chrf", **VARIANTS[variant])
+    return scores
 
 
 def moses_tokenizer(language: str) -> Callable[[str], str]:
@@ -153,14 +196,17 @@ def language_tokenizer(language: str) -> str:
     code = re.split("[-_]", language.lower())[0]
     for tokenizer, (packages, codes) in TOKENIZERS.items():
         if code in codes:
-            return tokenizer if all(map(find_spec, packages)) else "char"
+            is_installed = all(map(find_spec, packages))
+            return tokenizer if is_installed else "char"
     return "13a"
 
 
 def target_language(tokenizer: Any, target: Sequence[int]) -> str | None:
     """The language of a target's token ids by its tag, or of the tokenizer; `None` if it is unknown."""
-    tags: dict[Any, str] = {language_id(tokenizer, code): code for code in tokenizer_languages(tokenizer)}
-    return tags.get(next(iter(target), None)) or getattr(tokenizer, "tgt_lang", None)
+    for code in tokenizer_languages(tokenizer):
+        if language_id(tokenizer, code) in target[:1]:
+            return code
+    return getattr(tokenizer, "tgt_lang", None)
 
 
 def translation_metrics(
@@ -198,21 +244,29 @@ def _compute_metrics(
     generated = _token_ids("predictions", prediction.predictions)
     labels = _token_ids("label_ids", prediction.label_ids)
     decode = partial(tokenizer.batch_decode, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-    language = target_language(tokenizer, next(iter(labels), ()))
-    scores = score(decode(generated), decode(labels), metrics, **{**drop_none(language=language), **options})
+    language = target_language(tokenizer, labels[0] if labels else ())
+    options = {**drop_none(language=language), **options}
+    scores = score(decode(generated), decode(labels), metrics, **options)
+    values = {name: result["score"] for name, result in scores.items()}
     special = set(tokenizer.all_special_ids)
     lengths = [sum(token not in special for token in row) for row in generated]
-    return {name: result["score"] for name, result in scores.items()} | {"generated_length": float(np.mean(lengths))}
+    values["generated_length"] = float(np.mean(lengths))
+    return values
 
 
 def _token_ids(name: str, ids: Any) -> list[list[int]]:
     """Convert ids `[rows, length]` to lists without padding; of a tuple of arrays, the first."""
-    ids = ids[0] if isinstance(ids, tuple) else ids
-    rows = None if ids is None else [np.asarray(row) for row in ids]
-    if rows is None or any(row.ndim != 1 or (row.size and row.dtype.kind not in "iu") for row in rows):
-        found = None if rows is None else f"rows of {rows[0].ndim} dimensions of {rows[0].dtype}"
-        raise ValueError(f"{name} must be token ids [rows, length] (predict_with_generate=True), got {found}.")
-    return [row[row >= 0].astype(int).tolist() for row in rows]
+    expected = f"{name} must be token ids [rows, length] (predict_with_generate=True)"
+    if isinstance(ids, tuple):
+        ids = ids[0]
+    if ids is None:
+        raise ValueError(f"{expected}, got None.")
+    rows = []
+    for row in map(np.asarray, ids):
+        if row.ndim != 1 or (row.size and row.dtype.kind not in "iu"):
+            raise ValueError(f"{expected}, got rows of {row.ndim} dimensions of {row.dtype}.")
+        rows.append(row[row >= 0].astype(int).tolist())
+    return rows
 
 
 def make_scorers(metrics: str | Sequence[str], options: dict[str, Any]) -> dict[str, Any]:
@@ -225,25 +279,24 @@ def make_scorers(metrics: str | Sequence[str], options: dict[str, Any]) -> dict[
     """
     with reraise_as_value_error(REQUIRED):
         from sacrebleu import BLEU, CHRF
-    classes = {"bleu": BLEU, "chrf": CHRF}
     names = [metrics] if isinstance(metrics, str) else list(metrics)
     if not names:
         raise ValueError(f"metrics must contain one of {', '.join(map(repr, METRICS))}, got none.")
     for name in names:
         check_choice(METRICS, metrics=name)
-    defaults = {name: inspect.signature(classes[name]).parameters.keys() - EXCLUDED for name in names}
-    known = sorted(set().union(*defaults.values()))
-    choices = {"tokenize": BLEU.TOKENIZERS, "smooth_method": BLEU.SMOOTH_DEFAULTS}
     options = dict(options)
     language = options.pop("language", None)
-    if language is not None and "bleu" in names:
-        options.setdefault("tokenize", language_tokenizer(language))
-    for option, value in options.items():
-        check_choice(known, options=option)
-        if option in choices:
-            check_choice(choices[option], **{option: value})
-    options = {"word_order": 2, **options}  # chrF++; the default of sacrebleu is 0, chrF
-    return {name: classes[name](**{key: options[key] for key in options if key in defaults[name]}) for name in names}
+    allowed = sorted({option for name in names for option in OPTIONS[name]})
+    for option in options:
+        check_choice(allowed, options=option)
+    settings = {"tokenize": "13a" if language is None else language_tokenizer(language), "word_order": 2, **options}
+    check_choice(BLEU.TOKENIZERS, tokenize=settings["tokenize"])
+    check_choice(BLEU.SMOOTH_DEFAULTS, smooth_method=settings.get("smooth_method", "exp"))
+    scorers: dict[str, Any] = {}
+    for name in names:
+        metric_class = {"bleu": BLEU, "chrf": CHRF}[name]
+        scorers[name] = metric_class(**{option: settings[option] for option in OPTIONS[name] if option in settings})
+    return scorers
 
 
 def corpus_score(name: str, scorer: Any, predictions: list[str], references: list[list[str]]) -> dict[str, Any]:
@@ -253,7 +306,8 @@ def corpus_score(name: str, scorer: Any, predictions: list[str], references: lis
     references = [[text.rstrip() for text in texts] for texts in references]
     check_spaces(scorer, references)
     # sacrebleu takes the first references of all predictions, then the second ones, …, and `None` for a missing one.
-    result = scorer.corpus_score(predictions, [list(stream) for stream in zip_longest(*references)])
+    streams = [list(stream) for stream in zip_longest(*references)]
+    result = scorer.corpus_score(predictions, streams)
     return {
         "score": float(result.score),
         "name": result.name,
@@ -289,9 +343,12 @@ def check_texts(predictions: Any, references: Any) -> tuple[list[str], list[list
     for text in chain(predictions, *references):
         if not isinstance(text, str):
             raise ValueError(f"predictions and references must be strings, got {text!r}.")
-    if len(predictions) != len(references) or not predictions or not all(references):
-        found = f"{len(predictions)} predictions and {sum(map(bool, references))} with references"
-        raise ValueError(f"there must be at least one prediction, and at least one reference for each, got {found}.")
+    with_references = sum(map(bool, references))
+    if not len(predictions) == len(references) == with_references > 0:
+        raise ValueError(
+            "there must be at least one prediction, and at least one reference for each, "
+            f"got {len(predictions)} predictions and {with_references} with references."
+        )
     return predictions, references
 
 
@@ -335,101 +392,3 @@ def load_metric(name: str) -> Any:
     # evaluate creates a folder for every metric, which a metric that keeps its texts in memory does not use.
     with TemporaryDirectory() as folder:
         return CorpusMetric(cache_dir=folder, keep_in_memory=True)
-
-
-# Whether a test set shows that one system translates better than another: sacrebleu's paired tests
-
-
-@dataclass
-class MetricComparison:
-    """The comparison of two systems by one metric.
-
-    Attributes:
-        metric: its name.
-        scores: the scores of both systems, 0 to 100.
-        intervals: half of the width of the 95% confidence intervals, by the bootstrap.
-        p_values: of each test: how probable a difference at least as large is, if both systems are equally good.
-        signature: sacrebleu's, of the bootstrap.
-    """
-
-    metric: str
-    scores: tuple[float, float]
-    intervals: tuple[float, float]
-    p_values: dict[str, float]
-    signature: str
-
-    @property
-    def is_significant(self) -> bool:
-        """Whether the difference is significant in both tests. They do not count a difference of 0 as chance."""
-        return self.scores[0] != self.scores[1] and max(self.p_values.values()) < LEVEL
-
-    def row(self) -> tuple[str, ...]:
-        """The columns of the table."""
-        pairs = zip(self.scores, self.intervals, strict=True)
-        difference = self.scores[1] - self.scores[0]
-        values = (f"{value:.4f}" for value in self.p_values.values())
-        return self.metric, *(f"{score:.1f} ± {width:.1f}" for score, width in pairs), f"{difference:+.1f}", *values
-
-    def claim(self, names: Sequence[str]) -> str:
-        """What the scores allow to claim about systems with these names."""
-        best, other = names if self.scores[0] > self.scores[1] else reversed(names)
-        if self.is_significant:
-            return f"{self.metric}: {best} is better than {other} on texts like these (both tests, p < {LEVEL})."
-        return f"{self.metric}: the test set does not show which system is better."
-
-
-@dataclass
-class Comparison:
-    """The comparison of two systems; `str` is a table and the claims that it allows."""
-
-    names: tuple[str, str]
-    metrics: list[MetricComparison]
-
-    def __str__(self) -> str:
-        header = ("metric", *self.names, "difference", *(f"p, {name}" for name in TESTS.values()))
-        claims = [each.claim(self.names) for each in self.metrics]
-        limits = "The tests do not cover other domains, nor the variation between training runs with other seeds."
-        table = markdown_table(header, [each.row() for each in self.metrics])
-        return "\n".join([table, "", *claims, limits, *(each.signature for each in self.metrics)])
-
-
-def compare_systems(
-    first: Sequence[str],
-    second: Sequence[str],
-    references: Sequence[str] | Sequence[Sequence[str]],
-    names: tuple[str, str] = ("A", "B"),
-    **options: str | bool,
-) -> Comparison:
-    """Compare the translations of two systems by BLEU and chrF++.
-
-    Both tests are sacrebleu's: paired bootstrap with 1,000 samples (Koehn 2004), and approximate randomization with
-    10,000 (Riezler and Maxwell 2005).
-
-    Args:
-        first: the translations of a system.
-        second: those of the other, of the same texts.
-        references: one reference translation, or a list of several, for each text.
-        names: the names of the systems.
-        **options: options of the metrics, as for `score`.
-
-    Raises:
-        ValueError: the numbers of texts differ, an option is invalid, or sacrebleu is not installed.
-    """
-    scorers = make_scorers(("bleu", "chrf"), options)
-    from sacrebleu.significance import PairedTest  # an extra
-
-    translations = [check_texts(texts, references)[0] for texts in (first, second)]
-    _, references = check_texts(first, references)
-    check_spaces(scorers["bleu"], references)
-    streams = [list(stream) for stream in zip_longest(*references)]
-    systems: Any = list(zip(names, translations, strict=True))
-    results: dict[str, Any] = {test: PairedTest(systems, scorers, streams, test_type=test)() for test in TESTS}
-    signatures, scores = results["bs"]
-    comparison = Comparison(names, [])
-    for metric, (one, other) in scores.items():
-        if metric != "System":
-            values, intervals = (one.score, other.score), (one.ci, other.ci)
-            p_values = {test: float(found[metric][1].p_value) for test, (_, found) in results.items()}
-            signature = signatures[metric].format()
-            comparison.metrics.append(MetricComparison(metric, values, intervals, p_values, signature))
-    return comparison

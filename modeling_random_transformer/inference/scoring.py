@@ -50,7 +50,7 @@ class PairScore:
 def score_pairs(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    pairs: Iterable[Pair],
+    pairs: Iterable[Pair | None],
     *,
     token_scores: bool = False,
     chunk_size: int = CHUNK_SIZE,

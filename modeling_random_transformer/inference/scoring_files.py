@@ -1,7 +1,7 @@
-"""Resumable scoring and alignment of parallel text in chunks: see `translation_files`."""
+"""Scoring and alignment of parallel text: resumable from file to file, see `translation_files`, or in one pass."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from functools import partial
 from os import PathLike
@@ -12,9 +12,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..base.compressed_files import check_output, stream_name
 from ..base.digests import model_digest
 from ..data.sources import EMPTY, Corpus, ParallelLine
-from ..inputs_random_transformer import CHUNK_SIZE, check_choice, drop_none
-from .alignments import Aligner, pharaoh_line
-from .scoring import Pair, PairModel, PairScore, Scorer
+from ..inputs_random_transformer import CHUNK_SIZE, check_choice, drop_none, name_lines_in_errors
+from .alignments import Aligner, alignments, pharaoh_line
+from .scoring import Pair, PairModel, PairScore, Scorer, score_pairs
 from .translation_files import FORMATS, write_in_parts
 
 
@@ -24,14 +24,13 @@ def score_file(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     *,
-    alignments: bool = False,
     output_format: str = "text",
     chunk_size: int = CHUNK_SIZE,
     restart: bool = False,
     progress: bool | None = None,
     **options: Any,
 ) -> None:
-    """Score parallel text; line n of the output is the score of pair n, see `score_line`, or has its links.
+    """Score parallel text; line n of the output is the score of pair n, see `score_line`.
 
     A pair with a blank side has an empty line. Other invalid lines are an error before the first score.
 
@@ -42,14 +41,13 @@ def score_file(
         output_file: the file to write or to replace.
         model: any model of `AutoModelForSeq2SeqLM`, the same in every process.
         tokenizer: its tokenizer.
-        alignments: write the links of each pair instead, such as `0-0 1-2` (Pharaoh format).
-        output_format: `"text"` or `"jsonl"`, of scores.
+        output_format: `"text"` or `"jsonl"`.
         chunk_size: pairs that are sorted by length together, and lost if the process is killed before the chunk is
             complete.
         restart: see `translate_file`, as for the next argument.
         progress: show a progress bar on stderr.
-        **options: those of `score_pairs`, such as `token_scores`, or of `alignments`. After the error of a text that is
-            too long, the same call with `truncation=True` resumes.
+        **options: those of `score_pairs`, such as `token_scores`. After the error of a text that is too long, the same
+            call with `truncation=True` resumes.
 
     Raises:
         ValueError: an argument or a line of the corpus is invalid, or the parts of an earlier call belong to a
@@ -57,21 +55,109 @@ def score_file(
         OSError: a file cannot be read or written.
     """
     check_choice(FORMATS, output_format=output_format)
-    if alignments and output_format != "text":
-        raise ValueError(f"output_format must be text with alignments, got {output_format!r}.")
-    pairs: PairModel = (Aligner if alignments else Scorer)(model, tokenizer, **options)
-    write = pharaoh_line if alignments else partial(score_line, output_format=output_format)
+    _write_lines(
+        corpus,
+        output_file,
+        Scorer(model, tokenizer, **options),
+        partial(score_line, output_format=output_format),
+        {"output_format": output_format},
+        chunk_size=chunk_size,
+        restart=restart,
+        progress=progress,
+    )
+
+
+def align_file(
+    corpus: Corpus,
+    output_file: str | PathLike,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    chunk_size: int = CHUNK_SIZE,
+    restart: bool = False,
+    progress: bool | None = None,
+    **options: Any,
+) -> None:
+    """Align the words of parallel text; line n of the output has the links of pair n, such as `0-0 1-2` (Pharaoh).
+
+    The arguments and the errors are those of `score_file`; `options` are those of `alignments`.
+    """
+    _write_lines(
+        corpus,
+        output_file,
+        Aligner(model, tokenizer, **options),
+        pharaoh_line,
+        {"output_format": "pharaoh"},
+        chunk_size=chunk_size,
+        restart=restart,
+        progress=progress,
+    )
+
+
+def _write_lines(
+    corpus: Corpus,
+    output_file: str | PathLike,
+    pair_model: PairModel,
+    line: Callable[[Any], str],
+    recorded: dict[str, Any],
+    **options: Any,
+) -> None:
+    """Write one line for the result of each pair.
+
+    Args:
+        corpus: the pairs.
+        output_file: the file to write or to replace.
+        pair_model: what processes the pairs.
+        line: the line of a result.
+        recorded: what determines the lines beside the results.
+        **options: those of `write_in_parts`.
+    """
+
+    def read() -> Iterator[Pair | None]:
+        return valid_pairs(corpus)
 
     def describe() -> dict[str, Any]:
         check_output("output_file", output_file, **corpus.files)
-        described = {"model": model_digest(model, tokenizer), "languages": asdict(pairs.languages)}
-        return {**described, "alignments": alignments, "output_format": output_format, **pairs.recorded}
+        return {
+            "model": model_digest(pair_model.model, pair_model.tokenizer),
+            "languages": asdict(pair_model.languages),
+            **pair_model.recorded,
+            **recorded,
+        }
 
-    def process(chunk: list[Any], first: int, update: Callable[[int], Any]) -> Iterator[str]:
-        return map(write, pairs(chunk, first, update))
+    def process(chunk: list[Any], first: int, update: Callable[[int], Any]) -> Iterable[str]:
+        return map(line, pair_model(chunk, first, update))
 
-    job: dict[str, Any] = {"chunk_size": chunk_size, "restart": restart, "progress": progress, "unit": "pair"}
-    write_in_parts(output_file, partial(valid_pairs, corpus), describe, process, str(corpus), model.device, **job)
+    write_in_parts(output_file, read, describe, process, str(corpus), pair_model.model.device, unit="pair", **options)
+
+
+def score_lines(
+    corpus: Corpus,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    output_format: str = "text",
+    **options: Any,
+) -> Iterator[str]:
+    """The lines that `score_file` writes, in one pass over a corpus that may be a pipe.
+
+    `options` are those of `score_pairs`.
+    """
+    with name_lines_in_errors(stream_name(str(corpus))):
+        for score in score_pairs(model, tokenizer, valid_pairs(corpus), **options):
+            yield score_line(score, output_format)
+
+
+def align_lines(
+    corpus: Corpus, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **options: Any
+) -> Iterator[str]:
+    """The lines that `align_file` writes, in one pass over a corpus that may be a pipe.
+
+    `options` are those of `alignments`.
+    """
+    with name_lines_in_errors(stream_name(str(corpus))):
+        for links in alignments(model, tokenizer, valid_pairs(corpus), **options):
+            yield pharaoh_line(links)
 
 
 def valid_pairs(corpus: Corpus) -> Iterator[Pair | None]:
@@ -100,7 +186,8 @@ def score_line(score: PairScore | None, output_format: str) -> str:
             the fields of `PairScore`; for `None`, the log-probability is `null` with 0 tokens.
     """
     if output_format == "jsonl":
-        return json.dumps({"log_probability": None, "tokens": 0} if score is None else drop_none(**asdict(score)))
+        fields = {"log_probability": None, "tokens": 0} if score is None else drop_none(**asdict(score))
+        return json.dumps(fields)
     if score is None:
         return ""
     columns = [f"{score.log_probability:.6f}", str(score.tokens)]

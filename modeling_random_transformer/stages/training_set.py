@@ -16,7 +16,6 @@ from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
-from sacrebleu.metrics import CHRF
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.hf_argparser import HfArg
 
@@ -27,6 +26,7 @@ from ..base.text import encode_lines, one_line
 from ..data.readers import TEXT_KEY, read_texts
 from ..data.sources import NO_LANGUAGES, Corpus, ParallelText, pairs_of
 from ..inference import score_file
+from ..inference.evaluation import sentence_chrf
 from ..inputs_random_transformer import LanguageTags, check_choice, check_positive
 from ..training.manifest import fingerprint
 from .stage import RECORD, run_stage, translate_lines, write_pairs
@@ -214,13 +214,12 @@ def write_nearest(texts: Path, candidates: Path, output: Path, references: Mappi
         output: the file to write, with one translation per line.
         references: see `targets_by_source`; a text without references has its best translation.
     """
-    scorer = CHRF()
 
     @lru_cache(2**16)  # frequent texts have many references
     def choose(text: str, translations: tuple[str, ...]) -> str:
         if text not in references:
             return translations[0]
-        return max(translations, key=lambda translation: scorer.sentence_score(translation, references[text]).score)
+        return max(translations, key=lambda translation: sentence_chrf(translation, references[text], word_order=0))
 
     with open(candidates, "rb") as records:
         groups = groupby(map(json.loads, records), key=lambda record: record["index"])

@@ -21,8 +21,8 @@ COMMANDS = {
     "sentence": ("translate boy --output out.txt", ["out.txt"]),
     "document": ("translate --format html --input in.en --output out.html", ["out.html"]),
     "score": ("score --source_file in.en --target_file in.es --output out.gz", ["out.gz"]),
-    "alignments": ("score --source_file in.tsv --alignments --output out.txt", ["out.txt"]),
-    "report": ("score --source_file in.tsv --report out.html", ["out.html"]),
+    "alignments": ("align --source_file in.tsv --output out.txt", ["out.txt"]),
+    "report": ("report --source_file in.tsv --output out.html", ["out.html"]),
     "back-translate": ("back-translate --input in.en --output_source a --output_target b --max_tokens 9", ["a", "b"]),
     "explore": ("explore MODEL boy --output out.html --max_new_tokens 2", ["out.html"]),
     "clean": ("clean --train_file in.tsv --output out.tsv --rejected no.tsv", ["out.tsv", "no.tsv"]),
@@ -41,7 +41,7 @@ def run(translator_folder, tmp_path, monkeypatch, capfd):
 
     def run(command, *more):
         verb, *flags = command.replace("MODEL", str(translator_folder)).split()
-        if verb in ("translate", "score", "back-translate"):
+        if verb in ("translate", "score", "align", "report", "back-translate"):
             flags += ["--model", str(translator_folder), "--device", "cpu"]
         status = cli.main([verb, *flags, *more])
         return status, capfd.readouterr()

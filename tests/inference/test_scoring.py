@@ -10,7 +10,7 @@ import torch
 
 from modeling_random_transformer import cli
 from modeling_random_transformer.data import ParallelText
-from modeling_random_transformer.inference import PairScore, alignments, score_file, score_pairs
+from modeling_random_transformer.inference import PairScore, align_file, alignments, score_file, score_pairs
 from modeling_random_transformer.inference.alignments import pharaoh_line
 from modeling_random_transformer.inference.scoring import Scorer
 from modeling_random_transformer.inference.scoring_files import score_line
@@ -156,10 +156,8 @@ class TestFiles:
         records = list(map(json.loads, output.read_text().splitlines()))
         assert [record["tokens"] > 0 for record in records] == [False, True, True, False, True, False]
         assert records[0] == {"log_probability": None, "tokens": 0}
-        score_file(corpus, output, model, tokenizer, chunk_size=chunk_size, alignments=True)
+        align_file(corpus, output, model, tokenizer, chunk_size=chunk_size)
         assert [bool(line) for line in output.read_text().splitlines()] == [False, True, True, False, True, False]
-        with pytest.raises(ValueError, match="output_format must be text with alignments, got 'jsonl'"):
-            score_file(corpus, output, model, tokenizer, alignments=True, output_format="jsonl")
 
     def test_a_text_that_is_too_long_can_be_truncated_without_scoring_the_others_again(self, model, tmp_path):
         tokenizer = random_tokenizer()
@@ -181,9 +179,9 @@ class TestFiles:
 def run(translator_folder, monkeypatch, capsysbinary, _reset_accelerate):
     """Run the command with bytes on standard input; returns the exit status, standard output and the errors."""
 
-    def run(*arguments, stdin=b""):
+    def run(*arguments, verb="score", stdin=b""):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        status = cli.main(["score", "--model", str(translator_folder), "--device", "cpu", *map(str, arguments)])
+        status = cli.main([verb, "--model", str(translator_folder), "--device", "cpu", *map(str, arguments)])
         captured = capsysbinary.readouterr()
         return status, captured.out, captured.err.decode()
 
@@ -191,9 +189,9 @@ def run(translator_folder, monkeypatch, capsysbinary, _reset_accelerate):
 
 
 class TestCommand:
-    @pytest.mark.parametrize("option", [[], ["--alignments"]], ids=["scores", "alignments"])
-    def test_files_tsv_and_standard_input_agree(self, run, translator, tokenizer, tmp_path, option):
-        if option:
+    @pytest.mark.parametrize("verb", ["score", "align"])
+    def test_files_tsv_and_standard_input_agree(self, run, translator, tokenizer, tmp_path, verb):
+        if verb == "align":
             lines = [pharaoh_line(links) for links in alignments(translator, tokenizer, PAIRS)]
         else:
             lines = [score_line(score, "text") for score in score_pairs(translator, tokenizer, PAIRS)]
@@ -203,8 +201,8 @@ class TestCommand:
         (tmp_path / "pairs.tsv").write_bytes(tsv)
         aligned = ("--source_file", tmp_path / "source.txt", "--target_file", tmp_path / "target.txt")
         for arguments in (aligned, ("--source_file", tmp_path / "pairs.tsv"), ()):
-            assert run(*arguments, *option, stdin=tsv)[:2] == (0, expected)
-        assert run(*aligned, *option, "--output", tmp_path / "scores.txt")[:2] == (0, b"")
+            assert run(*arguments, verb=verb, stdin=tsv)[:2] == (0, expected)
+        assert run(*aligned, "--output", tmp_path / "scores.txt", verb=verb)[:2] == (0, b"")
         assert (tmp_path / "scores.txt").read_bytes() == expected
 
     def test_jsonl_with_token_scores(self, run):
@@ -214,16 +212,15 @@ class TestCommand:
         assert sum(score["token_log_probabilities"]) == pytest.approx(score["log_probability"])
 
     @pytest.mark.parametrize(
-        ("options", "line", "message"),
+        ("verb", "line", "message"),
         [
-            ([], b"\xe9\tb", r"stdin must contain valid pairs only, but line 2 is not UTF-8\."),
-            ([], b"one " * 5000 + b"\tb", r"stdin, line 2: texts must have at most \d+ tokens"),
-            (["--alignments"], b"one " * 5000 + b"\tb", r"stdin, line 2: texts must have at most \d+ tokens"),
-            (["--alignments", "--token_scores"], b"a\tb", "--alignments must be given without"),
+            ("score", b"\xe9\tb", r"stdin must contain valid pairs only, but line 2 is not UTF-8\."),
+            ("score", b"one " * 5000 + b"\tb", r"stdin, line 2: texts must have at most \d+ tokens"),
+            ("align", b"one " * 5000 + b"\tb", r"stdin, line 2: texts must have at most \d+ tokens"),
         ],
-        ids=["not UTF-8", "long", "long, aligned", "options"],
+        ids=["not UTF-8", "long", "long, aligned"],
     )
-    def test_errors(self, run, options, line, message):
-        status, _, error = run(*options, stdin=b"a\tb\n" + line + b"\n")
+    def test_errors(self, run, verb, line, message):
+        status, _, error = run(verb=verb, stdin=b"a\tb\n" + line + b"\n")
         assert status == 2
         assert re.search(message, error)

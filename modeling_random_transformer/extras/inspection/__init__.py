@@ -11,13 +11,13 @@ with intervene(model, {"encoder.layers.0.self_attn.head.1.output": 0}):
 
 logit_attribution(model, t, tokens)              # what each part of the decoder adds to the logits of some tokens
 logit_lens(model, t)                             # the predictions after each sub-layer of the decoder
-record_search(model, inputs, num_beams=4)        # all candidates of a beam search
+record_search(model, inputs, num_beams=4)        # all hypotheses of a beam search
 """
 
 from .attribution import logit_attribution, logit_lens
-from .beam_search import Candidate, record_search
+from .beam_search import Hypothesis, record_search
 from .intervention import intervene
 from .paths import Step
 from .record import Trace, trace
 
-__all__ = ["Candidate", "Step", "Trace", "intervene", "logit_attribution", "logit_lens", "record_search", "trace"]
+__all__ = ["Hypothesis", "Step", "Trace", "intervene", "logit_attribution", "logit_lens", "record_search", "trace"]

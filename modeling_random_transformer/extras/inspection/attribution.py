@@ -34,8 +34,9 @@ def logit_attribution(model: Any, recorded: Mapping[str, Tensor], tokens: Tensor
         if name.endswith(("lm_head", "out_proj")) and type(module) is not nn.Linear:
             raise ValueError(f"{name} must be nn.Linear (merge adapters, dequantize), got {type(module).__name__}.")
     rows = model.lm_head.weight[tokens]
-    parts = sum_of(model, recorded).items()
-    values = {part: torch.einsum("btd,btkd->btk", vector, rows.to(vector)) for part, vector in parts}
+    values = {}
+    for part, vector in decoder_parts(model, recorded).items():
+        values[part] = torch.einsum("btd,btkd->btk", vector, rows.to(vector))
     if model.lm_head.bias is not None:
         values["biases"] = values["biases"] + model.lm_head.bias[tokens]
     return values
@@ -48,27 +49,31 @@ def logit_lens(model: Any, recorded: Mapping[str, Tensor]) -> Iterator[tuple[str
         The path of the embedding or the sub-layer in the trace, and logits `[batch, target_len, vocab_size]`.
     """
     stack = find_stacks(model)["decoder"]
-    after = "layer_norm" if model.config.norm_order == "post" else "residual"
-    paths = [f"decoder.layers.{i}.{name}" for i, layer in enumerate(stack.layers) for name in layer_norms(layer)]
-    states = {path: recorded[f"{path}.{after}"] for path in paths}
-    for path, state in {"decoder.embedding": recorded["decoder.embedding.sum"], **states}.items():
-        yield path, model.lm_head(stack.layer_norm(state))
+    yield "decoder.embedding", model.lm_head(stack.layer_norm(recorded["decoder.embedding.sum"]))
+    end = "layer_norm" if model.config.norm_order == "post" else "residual"
+    for index, layer in enumerate(stack.layers):
+        for name in layer_norms(layer):
+            path = f"decoder.layers.{index}.{name}"
+            yield path, model.lm_head(stack.layer_norm(recorded[f"{path}.{end}"]))
 
 
-def sum_of(model: Any, recorded: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def decoder_parts(model: Any, recorded: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The parts whose sum is the decoder's output, each `[batch, target_len, d_model]`."""
-    stack, config = find_stacks(model)["decoder"], model.config
-    scaled, summed = recorded["decoder.embedding.scaled"], recorded["decoder.embedding.sum"]
-    parts = {"decoder.embedding.token": scaled, "decoder.embedding.position": summed - scaled}
-    parts["biases"] = torch.zeros_like(scaled)
+    stack = find_stacks(model)["decoder"]
+    scaled = recorded["decoder.embedding.scaled"]
+    parts = {
+        "decoder.embedding.token": scaled,
+        "decoder.embedding.position": recorded["decoder.embedding.sum"] - scaled,
+        "biases": torch.zeros_like(scaled),
+    }
     for index, layer in enumerate(stack.layers):
         for name, norm in layer_norms(layer).items():
             path = f"decoder.layers.{index}.{name}"
             if name == "ffn":
                 parts[path] = recorded[f"{path}.output"]
             else:
-                add_heads(parts, path, getattr(layer, name).out_proj, recorded, config)
-            if config.norm_order == "post":
+                add_heads(parts, path, getattr(layer, name).out_proj, recorded, model.config.d_v)
+            if model.config.norm_order == "post":
                 normalize(parts, norm, recorded[f"{path}.variance"])
     if isinstance(stack.layer_norm, nn.LayerNorm):
         normalize(parts, stack.layer_norm, recorded["decoder.final.variance"])
@@ -76,18 +81,21 @@ def sum_of(model: Any, recorded: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def add_heads(
-    parts: dict[str, Tensor], path: str, projection: nn.Linear, recorded: Mapping[str, Tensor], config: Any
+    parts: dict[str, Tensor], path: str, projection: nn.Linear, recorded: Mapping[str, Tensor], width: int
 ) -> None:
-    """Add the outputs of the heads of an attention sub-layer after their projection."""
-    for head, weight in enumerate(projection.weight.split(config.d_v, dim=1)):
-        parts[f"{path}.head.{head}"] = recorded[f"{path}.head.{head}.output"] @ weight.T
+    """Add the outputs of the heads of an attention sub-layer, `[batch, target_len, width]`, after their projection."""
+    for head, weight in enumerate(projection.weight.split(width, dim=1)):
+        head_path = f"{path}.head.{head}"
+        parts[head_path] = recorded[f"{head_path}.output"] @ weight.T
     if projection.bias is not None:
         parts["biases"] = parts["biases"] + projection.bias
 
 
 def normalize(parts: dict[str, Tensor], norm: nn.LayerNorm, variance: Tensor) -> None:
     """Apply a layer norm to each part of its input, whose variance is `[batch, target_len]`."""
-    scale = norm.weight / (variance[..., None] + norm.eps).sqrt()
+    deviation = (variance[..., None] + norm.eps).sqrt()
+    scale = norm.weight / deviation
     for part, vector in parts.items():
-        parts[part] = (vector - vector.mean(-1, keepdim=True)) * scale
+        centered = vector - vector.mean(-1, keepdim=True)
+        parts[part] = centered * scale
     parts["biases"] = parts["biases"] + norm.bias

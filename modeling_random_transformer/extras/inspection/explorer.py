@@ -1,22 +1,50 @@
-"""The data of the explorer page: beam search, distributions, attribution, attention maps, statistics, positions."""
+"""The explorer: a page of beam search, distributions, attribution, attention maps, statistics and positions.
 
+page = render(explore(model, tokenizer, "a sentence", num_beams=4))
+"""
+
+import json
 import math
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ...base.errors import reraise_as_value_error
 from ...inputs_random_transformer import encode_texts
-from ..inspection import Trace, trace
 from .attribution import logit_attribution, logit_lens
-from .beam_search import Candidate, record_search, trim_padding
+from .beam_search import Hypothesis, record_search, trim_padding
+from .record import Trace, trace
 
+TEMPLATE = Path(__file__).with_suffix(".html")
+SEARCH_TREE = Path(__file__).parents[1] / "export" / "page" / "search_tree.js"  # the web page of an export has it too
 TOP_TOKENS = 40  # stored individually for each distribution; the others are stored as a histogram
 BINS = 50
 ATTRIBUTED = 12  # tokens of each step
 MAX_POSITIONS, MAX_WIDTH = 64, 512  # of the heat map of position encodings
 MAPS = {"encoder": ("encoder", "self_attn"), "decoder": ("decoder", "self_attn"), "cross": ("decoder", "encoder_attn")}
+
+
+def render(data: dict[str, Any], plotly: str | None = None) -> str:
+    """The page, which works offline.
+
+    Args:
+        data: what `explore` returns.
+        plotly: address of plotly.js; `None` to include its 5 MB in the page.
+
+    Raises:
+        ValueError: plotly is not installed.
+    """
+    with reraise_as_value_error("the page requires plotly: pip install 'random-transformer[explore]'"):
+        from plotly.offline import get_plotlyjs
+    script = f'<script src="{plotly}"></script>' if plotly else f"<script>{get_plotlyjs()}</script>"
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    page = TEMPLATE.read_text(encoding="utf-8")
+    page = page.replace("<!-- plotly.js -->", script)
+    page = page.replace("/* search_tree.js */", SEARCH_TREE.read_text(encoding="utf-8"))
+    return page.replace("/* data */", text.replace("<", "\\u003c"))  # so that no text can close the script element
 
 
 def explore(model: Any, tokenizer: Any, sentence: str, num_beams: int, **options: Any) -> dict[str, Any]:
@@ -31,15 +59,19 @@ def explore(model: Any, tokenizer: Any, sentence: str, num_beams: int, **options
         ValueError: tracing does not support the model, or the sentence is longer than `tokenizer.model_max_length`.
     """
     model = model.eval()
+    config = model.config
     inputs = encode_texts(tokenizer, sentence, return_tensors="pt")
-    if (length := inputs["input_ids"].shape[1]) > tokenizer.model_max_length:
-        raise ValueError(f"sentence must have at most {tokenizer.model_max_length} tokens, got {length}.")
-    outputs, candidates = record_search(model, inputs, num_beams, num_return_sequences=num_beams, **options)
-    best = trim_padding(outputs.sequences[0], torch.tensor(model.generation_config.eos_token_id).view(-1))
+    source_ids = inputs["input_ids"][0]
+    if len(source_ids) > tokenizer.model_max_length:
+        raise ValueError(f"sentence must have at most {tokenizer.model_max_length} tokens, got {len(source_ids)}.")
+    outputs, hypotheses = record_search(model, inputs, num_beams, num_return_sequences=num_beams, **options)
+    end_ids = torch.tensor(model.generation_config.eos_token_id).view(-1)
+    best = trim_padding(outputs.sequences[0], end_ids)
+    chosen = best[1:]
     with torch.no_grad(), trace(model) as recorded:
         model(**inputs, decoder_input_ids=best[None, :-1])
     target = token_texts(tokenizer, best)
-    predicted, source = cross_attention_labels(tokenizer, inputs["input_ids"][0], best)
+    predicted, source = cross_attention_labels(tokenizer, source_ids, best)
     return {
         "sentence": sentence,
         "translation": tokenizer.decode(best, skip_special_tokens=True),
@@ -50,14 +82,14 @@ def explore(model: Any, tokenizer: Any, sentence: str, num_beams: int, **options
             "decoder": (target[:-1], target[:-1]),
             "cross": (predicted, source),
         },
-        "layers": {"encoder": model.config.encoder_layers, "decoder": model.config.decoder_layers},
-        "heads": model.config.num_heads,
-        "maps": {name: rounded(attention_maps(recorded, *path, model.config)) for name, path in MAPS.items()},
+        "layers": {"encoder": config.encoder_layers, "decoder": config.decoder_layers},
+        "heads": config.num_heads,
+        "maps": {name: rounded(attention_maps(recorded, *path, config)) for name, path in MAPS.items()},
         "steps": [distribution(logits, tokenizer) for logits in recorded["logits"][0]],
-        "chosen": best[1:].tolist(),
-        "lens": lens(model, recorded, tokenizer, best[1:]),
-        "attribution": attribution(model, recorded, tokenizer, best[1:]),
-        "search": [search_node(one, tokenizer) for one in candidates],
+        "chosen": chosen.tolist(),
+        "lens": lens(model, recorded, tokenizer, chosen),
+        "attribution": attribution(model, recorded, tokenizer, chosen),
+        "search": [search_node(hypothesis, tokenizer) for hypothesis in hypotheses],
         "positions": position_map(model),
         "statistics": statistics(recorded),
     }
@@ -71,7 +103,8 @@ def rounded(values: Tensor, decimals: int = 5) -> list[Any]:
 def attention_maps(recorded: Trace, stack: str, name: str, config: Any) -> Tensor:
     """Weights of the first source, `[layers, heads, query_len, key_len]`."""
     weights = recorded.select(f"{stack}.layers.*.{name}.head.*.weights")
-    return torch.stack([each[0] for each in weights.values()]).unflatten(0, (-1, config.num_heads))
+    maps = torch.stack([of_head[0] for of_head in weights.values()])
+    return maps.unflatten(0, (-1, config.num_heads))
 
 
 def distribution(logits: Tensor, tokenizer: Any) -> dict[str, Any]:
@@ -80,13 +113,16 @@ def distribution(logits: Tensor, tokenizer: Any) -> dict[str, Any]:
     The page computes the probabilities at any temperature from them.
     """
     logits, ids = logits.double().sort(descending=True)
-    kept, others = logits[:TOP_TOKENS], logits[TOP_TOKENS:]
-    bins = [group for group in others.tensor_split(min(BINS, len(others))) if len(group)] if len(others) else []
+    rest = logits[TOP_TOKENS:]
+    histogram = []
+    for group in rest.tensor_split(min(BINS, len(rest))) if len(rest) else ():
+        mean = group.logsumexp(0).item() - math.log(len(group))
+        histogram.append([round(mean, 4), len(group)])
     return {
         "ids": ids[:TOP_TOKENS].tolist(),
         "tokens": token_texts(tokenizer, ids[:TOP_TOKENS]),
-        "logits": [round(value, 4) for value in kept.tolist()],
-        "others": [[round(group.logsumexp(0).item() - math.log(len(group)), 4), len(group)] for group in bins],
+        "logits": rounded(logits[:TOP_TOKENS], 4),
+        "others": histogram,
     }
 
 
@@ -97,41 +133,49 @@ def lens(model: Any, recorded: Trace, tokenizer: Any, chosen: Tensor) -> list[di
     for path, logits in logit_lens(model, recorded):
         probabilities = logits[0].softmax(-1)
         highest, ids = probabilities.max(-1)
-        of_chosen = probabilities.gather(1, chosen[:, None])[:, 0]
-        tokens = token_texts(tokenizer, ids)
-        rows.append({"name": path, "tokens": tokens, "highest": rounded(highest), "chosen": rounded(of_chosen)})
+        row = {
+            "name": path,
+            "tokens": token_texts(tokenizer, ids),
+            "highest": rounded(highest),
+            "chosen": rounded(probabilities.gather(1, chosen[:, None])[:, 0]),
+        }
+        rows.append(row)
     return rows
 
 
 @torch.no_grad()
 def attribution(model: Any, recorded: Trace, tokenizer: Any, chosen: Tensor) -> dict[str, Any]:
     """At each step, what each part of the decoder adds to the logits of the chosen token and of the best others."""
-    best = recorded["logits"][0].topk(ATTRIBUTED).indices
-    others = [torch.cat([one[None], row[row != one]]) for one, row in zip(chosen, best, strict=True)]
-    ids = torch.stack([row[:ATTRIBUTED] for row in others])
+    rows = []
+    for token, best in zip(chosen, recorded["logits"][0].topk(ATTRIBUTED).indices, strict=True):
+        rows.append(torch.cat([token[None], best[best != token]])[:ATTRIBUTED])
+    ids = torch.stack(rows)
     values = logit_attribution(model, recorded, ids[None])
+    by_part = torch.stack([value[0] for value in values.values()], dim=-1)  # [steps, tokens, parts]
     return {
         "parts": list(values),
         "tokens": [token_texts(tokenizer, row) for row in ids],
-        "values": rounded(torch.stack([value[0] for value in values.values()], dim=-1), 3),  # [steps, tokens, parts]
+        "values": rounded(by_part, 3),
     }
 
 
-def search_node(candidate: Candidate, tokenizer: Any) -> dict[str, Any]:
-    """A candidate of the beam search, with the text of its token."""
-    attention = None if candidate.attention is None else rounded(candidate.attention, 3)
-    token = token_texts(tokenizer, torch.tensor([candidate.id]))[0]
-    return asdict(candidate) | {"token": token, "attention": attention}
+def search_node(hypothesis: Hypothesis, tokenizer: Any) -> dict[str, Any]:
+    """A hypothesis of the beam search, with the text of its token."""
+    node = asdict(hypothesis)
+    [node["token"]] = token_texts(tokenizer, torch.tensor([hypothesis.id]))
+    if hypothesis.attention is not None:
+        node["attention"] = rounded(hypothesis.attention, 3)
+    return node
 
 
+@torch.no_grad()
 def position_map(model: Any) -> list[list[float]] | None:
     """The encoder's position encodings, `[positions, d_model]`, or None if it has none."""
-    positions, config = model.model.encoder.embed_positions, model.config
-    if positions is None:
+    embed_positions = model.model.encoder.embed_positions
+    if embed_positions is None:
         return None
-    length = min(MAX_POSITIONS, config.max_position_embeddings)
-    with torch.no_grad():
-        return rounded(positions(torch.arange(length), length)[:, :MAX_WIDTH])
+    length = min(MAX_POSITIONS, model.config.max_position_embeddings)
+    return rounded(embed_positions(torch.arange(length), length)[:, :MAX_WIDTH])
 
 
 def statistics(recorded: Trace) -> list[dict[str, Any]]:
@@ -139,16 +183,22 @@ def statistics(recorded: Trace) -> list[dict[str, Any]]:
     rows = []
     for path in recorded.select("*.residual"):
         name = path.removesuffix(".residual")
-        values = {part: recorded[f"{name}.{part}"].float() for part in ("output", "residual", "layer_norm")}
-        squares = {part: round(value.square().mean().sqrt().item(), 5) for part, value in values.items()}
-        deviation = recorded[f"{name}.variance"].float().sqrt().mean().item()
-        rows.append({"name": name, "deviation": round(deviation, 5), **squares})
+        deviation = recorded[f"{name}.variance"].float().sqrt().mean()
+        row: dict[str, Any] = {"name": name, "deviation": round(deviation.item(), 5)}
+        for part in ("output", "residual", "layer_norm"):
+            mean_square = recorded[f"{name}.{part}"].float().square().mean()
+            row[part] = round(mean_square.sqrt().item(), 5)
+        rows.append(row)
     return rows
 
 
 def token_texts(tokenizer: Any, ids: Tensor) -> list[str]:
     """The text of each token in `ids` `[length]` with visible spaces; part of a multi-byte character becomes `�`."""
-    return [tokenizer.decode([token]).replace(" ", "␣").replace("\n", "⏎") or "∅" for token in ids.tolist()]
+    texts = []
+    for token in ids.tolist():
+        text = tokenizer.decode([token])
+        texts.append(text.replace(" ", "␣").replace("\n", "⏎") or "∅")
+    return texts
 
 
 def cross_attention_labels(tokenizer: Any, source: Tensor, target: Tensor) -> tuple[list[str], list[str]]:

@@ -31,7 +31,8 @@ class AttentionHooks:
 
     def save_query_shape(self, _: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
         """Save the shape of the queries before those that share a source are grouped."""
-        self.batch, self.query_len = (args[0] if args else kwargs["hidden_states"]).shape[:2]
+        states = args[0] if args else kwargs["hidden_states"]
+        self.batch, self.query_len = states.shape[:2]
 
     def attend(
         self, module: nn.Module, *projected: Tensor, mask: Tensor | None, scaling: float, dropout: float
@@ -40,7 +41,9 @@ class AttentionHooks:
         query, key, value = map(self.pass_heads, ("query", "key", "value"), projected)
         scores = self.pass_heads("scores", torch.matmul(query, key.transpose(-1, -2)))
         scaled = self.pass_heads("scaled_scores", scores * scaling)
-        mask = self.pass_heads("mask", (scaled.new_zeros(()) if mask is None else mask).expand(scaled.shape))
+        if mask is None:
+            mask = scaled.new_zeros(())
+        mask = self.pass_heads("mask", mask.expand(scaled.shape))
         weights = self.pass_heads("weights", masked_softmax(scaled, mask).to(query.dtype))
         outputs = nn.functional.dropout(weights, p=dropout, training=module.training) @ value
         return self.pass_heads("output", outputs).transpose(1, 2), weights
@@ -51,12 +54,15 @@ class AttentionHooks:
         All but keys and values are `[sources, heads, batch / sources · query_len, …]`, and are passed by row.
         """
         by_query = name not in ("key", "value")
-        heads = (ungroup_weights(states, self.batch, self.query_len) if by_query else states).unbind(1)
-        new = [self.pass_value(f"{self.path}.head.{i}.{name}", head) for i, head in enumerate(heads)]
-        if all(map(is_, new, heads)):
+        ungrouped = ungroup_weights(states, self.batch, self.query_len) if by_query else states
+        heads = ungrouped.unbind(1)
+        new_heads = [self.pass_value(f"{self.path}.head.{i}.{name}", head) for i, head in enumerate(heads)]
+        if all(map(is_, new_heads, heads)):
             return states
-        stacked = torch.stack(new, dim=1)
-        return stacked.unflatten(0, (len(states), -1)).transpose(1, 2).flatten(2, 3) if by_query else stacked
+        stacked = torch.stack(new_heads, dim=1)
+        if not by_query:
+            return stacked
+        return stacked.unflatten(0, (len(states), -1)).transpose(1, 2).flatten(2, 3)
 
     def pass_states(self, name: str, states: Tensor) -> Tensor:
         """Pass a value of all heads: the concatenation of their outputs, or its projection."""
@@ -71,7 +77,13 @@ def traced_attention(module: nn.Module, *args: Any, **kwargs: Any) -> tuple[Tens
     if hooks is None:
         return eager_attention_forward(module, *args, **kwargs)
     *projected, mask = args
-    return hooks.attend(module, *projected, mask=mask, scaling=kwargs["scaling"], dropout=kwargs["dropout"])
+    return hooks.attend(
+        module,
+        *projected,
+        mask=mask,
+        scaling=kwargs["scaling"],
+        dropout=kwargs["dropout"],
+    )
 
 
 AttentionInterface.register(TRACED, traced_attention)
@@ -117,7 +129,9 @@ def instrument(model: PreTrainedModel, observer: Observer) -> Iterator[list[str]
         ValueError: the model is not a Random Transformer, is compiled, or is a part of a traced model.
     """
     with ExitStack() as on_exit:
-        hooks = HookManager.active.get(model) or install_hooks(model, on_exit)
+        hooks = HookManager.active.get(model)
+        if hooks is None:
+            hooks = install_hooks(model, on_exit)
         hooks.observers.append(observer)
         on_exit.callback(hooks.observers.remove, observer)
         yield hooks.paths
@@ -133,8 +147,9 @@ def install_hooks(model: PreTrainedModel, on_exit: ExitStack) -> "HookManager":
     hooks = HookManager(on_exit)
     HookManager.active[model] = hooks
     on_exit.callback(HookManager.active.pop, model)
-    on_exit.callback(setattr, model.config, "_attn_implementation", model.config._attn_implementation)
+    previous = model.config._attn_implementation
     model.config._attn_implementation = TRACED
+    on_exit.callback(setattr, model.config, "_attn_implementation", previous)
     for name, stack in stacks.items():
         hooks.hook_stack(name, stack)
     if isinstance(getattr(model, "lm_head", None), nn.Module):
@@ -166,9 +181,11 @@ class HookManager:
 
     def add_forward_hook(self, module: nn.Module, hook: Callable[[Any, Any], Any]) -> None:
         """Replace the output of each call of the module, but not of its copies, by `hook(inputs, outputs)`."""
-        handle = module.register_forward_hook(
-            lambda called, inputs, outputs: hook(inputs, outputs) if called is module else outputs
-        )
+
+        def unless_copied(called: nn.Module, inputs: Any, outputs: Any) -> Any:
+            return hook(inputs, outputs) if called is module else outputs
+
+        handle = module.register_forward_hook(unless_copied)
         self.on_exit.callback(handle.remove)
 
     def add_forward_pre_hook(self, module: nn.Module, hook: Callable[[nn.Module, tuple, dict[str, Any]], Any]) -> None:
@@ -176,9 +193,11 @@ class HookManager:
 
         It may return new arguments.
         """
-        handle = module.register_forward_pre_hook(
-            lambda called, *inputs: hook(called, *inputs) if called is module else None, with_kwargs=True
-        )
+
+        def unless_copied(called: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Any:
+            return hook(called, args, kwargs) if called is module else None
+
+        handle = module.register_forward_pre_hook(unless_copied, with_kwargs=True)
         self.on_exit.callback(handle.remove)
 
     def hook_output(self, module: nn.Module, path: str) -> None:
@@ -206,8 +225,9 @@ class HookManager:
             if not tokens.is_floating_point():
                 tokens = self.pass_value(f"{name}.embedding.ids", tokens)
             rows = self.pass_value(f"{name}.embedding.token", stack.look_up(tokens))
-            scaled = self.pass_value(f"{name}.embedding.scaled", rows * stack.embed_scale)
-            scale, stack.embed_scale = stack.embed_scale, 1.0  # the rows are scaled already
+            scale = stack.embed_scale
+            scaled = self.pass_value(f"{name}.embedding.scaled", rows * scale)
+            stack.embed_scale = 1.0  # the rows are scaled already
             try:
                 summed = type(stack).embed(stack, scaled, *positions, **options)
             finally:
@@ -222,9 +242,9 @@ class HookManager:
 
     def hook_layer(self, path: str, layer: Any) -> None:
         """Pass the values of the sub-layers, and of "Add & Norm" around each (paper Figure 1)."""
-        norms = layer_norms(layer)
-        pre_norm, previous = layer.config.norm_order == "pre", None
-        for name, norm in norms.items():
+        pre_norm = layer.config.norm_order == "pre"
+        previous = None
+        for name, norm in layer_norms(layer).items():
             # The input of a norm is the sum of a residual connection: this one's (post-norm) or the previous one's.
             summed = previous if pre_norm else name
             if summed:
@@ -258,12 +278,13 @@ class HookManager:
         def hook(inputs: Any, outputs: Tensor) -> Tensor:
             (states,) = inputs
             states = states.to(torch.promote_types(states.dtype, torch.float32))
-            computed = states.mean(-1), states.var(-1, correction=0)
-            mean = self.pass_value(f"{path}.mean", computed[0])
-            variance = self.pass_value(f"{path}.variance", computed[1])
-            if mean is not computed[0] or variance is not computed[1]:
-                deviation = (states - mean[..., None]) / (variance[..., None] + norm.eps).sqrt()
-                outputs = (deviation * norm.weight + norm.bias).to(outputs.dtype)
+            mean, variance = states.mean(-1), states.var(-1, correction=0)
+            new_mean = self.pass_value(f"{path}.mean", mean)
+            new_variance = self.pass_value(f"{path}.variance", variance)
+            if new_mean is not mean or new_variance is not variance:
+                centered = states - new_mean[..., None]
+                normalized = centered / (new_variance[..., None] + norm.eps).sqrt()
+                outputs = (normalized * norm.weight + norm.bias).to(outputs.dtype)
             return self.pass_value(f"{path}.layer_norm", outputs)
 
         self.add_paths(path, "mean", "variance", "layer_norm")
@@ -275,12 +296,15 @@ class HookManager:
             self.add_paths(f"{path}.head.{head}", *HEAD_VALUES)
         self.add_paths(path, "concatenated", "output")
         hooks = AttentionHooks(path, self.pass_value)
+
+        def pass_concatenated(_module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple:
+            (states,) = args
+            return (hooks.pass_states("concatenated", states),), kwargs
+
         AttentionHooks.active[attention] = hooks
         self.on_exit.callback(AttentionHooks.active.pop, attention)
         self.add_forward_pre_hook(attention, hooks.save_query_shape)
-        self.add_forward_pre_hook(
-            attention.out_proj, lambda _, args, kwargs: ((hooks.pass_states("concatenated", args[0]),), kwargs)
-        )
+        self.add_forward_pre_hook(attention.out_proj, pass_concatenated)
         self.add_forward_hook(attention.out_proj, lambda _, outputs: hooks.pass_states("output", outputs))
 
     def pass_output_layer(self, _: Any, logits: Tensor) -> Tensor:
@@ -289,15 +313,17 @@ class HookManager:
         New probabilities change the logits to their logarithms, and a new token makes it the only possible one.
         """
         logits = self.pass_value("logits", logits)
-        computed = logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
-        probabilities = self.pass_value("probabilities", computed)
-        if probabilities is not computed:
-            logits = probabilities.clamp(min=torch.finfo(probabilities.dtype).tiny).log().to(logits.dtype)
-        most_probable = probabilities.argmax(-1)
+        dtype, vocab_size = logits.dtype, logits.shape[-1]
+        probabilities = logits.softmax(-1, dtype=torch.promote_types(dtype, torch.float32))
+        new_probabilities = self.pass_value("probabilities", probabilities)
+        if new_probabilities is not probabilities:
+            tiny = torch.finfo(new_probabilities.dtype).tiny
+            logits = new_probabilities.clamp(min=tiny).log().to(dtype)
+        most_probable = new_probabilities.argmax(-1)
         choice = self.pass_value("choice", most_probable)
-        if choice is not most_probable:
-            if not 0 <= choice.min() <= choice.max() < logits.shape[-1]:
-                raise ValueError(f"the value of 'choice' must be ids below {logits.shape[-1]}, got {choice.tolist()}.")
-            lowest = torch.full_like(logits, torch.finfo(logits.dtype).min)
-            logits = lowest.scatter(-1, choice[..., None], 0.0)
-        return logits
+        if choice is most_probable:
+            return logits
+        if not 0 <= choice.min() <= choice.max() < vocab_size:
+            raise ValueError(f"the value of 'choice' must be ids below {vocab_size}, got {choice.tolist()}.")
+        lowest = torch.full_like(logits, torch.finfo(dtype).min)
+        return lowest.scatter(-1, choice[..., None], 0.0)

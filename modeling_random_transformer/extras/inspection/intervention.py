@@ -90,10 +90,11 @@ def matching_paths(pattern: str, paths: list[str]) -> list[str]:
     Raises:
         ValueError: there are none.
     """
-    if found := [path for path in paths if fnmatchcase(path, pattern)]:
-        return found
-    near = difflib.get_close_matches(pattern, paths, n=3, cutoff=0)
-    raise ValueError(f"replacements must have paths of this model, such as {', '.join(near)}, got {pattern!r}.")
+    matching = [path for path in paths if fnmatchcase(path, pattern)]
+    if not matching:
+        similar = difflib.get_close_matches(pattern, paths, n=3, cutoff=0)
+        raise ValueError(f"replacements must have paths of this model, such as {', '.join(similar)}, got {pattern!r}.")
+    return matching
 
 
 def new_value(replacement: Replacement, path: str, value: Tensor) -> Tensor:

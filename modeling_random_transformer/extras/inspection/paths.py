@@ -25,16 +25,17 @@ def step_and_path(path: str) -> tuple[int | None, str]:
     """
     if not path.startswith("step."):
         return None, path
-    _, index, inner_path = f"{path}..".split(".", maxsplit=2)
-    if not index.isdecimal():
+    numbered = re.fullmatch(r"step\.(\d+)\.(.+)", path)
+    if numbered is None:
         raise ValueError(f"paths must be of the form step.N.path with an integer N, got {path!r}.")
-    return int(index), inner_path.removesuffix("..")
+    return int(numbered[1]), numbered[2]
 
 
 @lru_cache(maxsize=10_000)
 def layer_and_head(path: str) -> tuple[int | None, int | None]:
     """The indices of layer and head in a path, `None` where it has none."""
-    layer, head = re.search(r"\.layers\.(\d+)", path), re.search(r"\.head\.(\d+)", path)
+    layer = re.search(r"\.layers\.(\d+)", path)
+    head = re.search(r"\.head\.(\d+)", path)
     return layer and int(layer[1]), head and int(head[1])
 
 
@@ -44,10 +45,14 @@ def find_stacks(model: PreTrainedModel) -> dict[str, Any]:
     Raises:
         ValueError: there are none.
     """
-    stacks = [module for module in model.modules() if hasattr(module, "embed_positions")]
+    stacks: dict[str, Any] = {}
+    for module in model.modules():
+        if hasattr(module, "embed_positions"):
+            is_decoder = module.layers[0].self_attn.is_causal
+            stacks["decoder" if is_decoder else "encoder"] = module
     if not stacks:
         raise ValueError(f"model must be a Random Transformer, got {type(model).__name__}.")
-    return {"decoder" if stack.layers[0].self_attn.is_causal else "encoder": stack for stack in stacks}
+    return stacks
 
 
 def layer_norms(layer: Any) -> dict[str, Any]:
@@ -79,24 +84,33 @@ def formulas() -> dict[str, tuple[str, str]]:
 
 def describe(path: str, value: Tensor, config: Any) -> Step:
     """The description of a value, in a model of this configuration."""
-    formula, section = next(each for pattern, each in formulas().items() if fnmatchcase(path, pattern))
-    return Step(path, tuple(value.shape), formula.format_map(placeholders(config)), section)
+    for pattern, (formula, section) in formulas().items():
+        if fnmatchcase(path, pattern):
+            return Step(path, tuple(value.shape), formula.format_map(placeholders(config)), section)
+    raise KeyError(f"formulas.toml must have a formula for {path!r}.")
 
 
 def placeholders(config: Any) -> dict[str, Any]:
     """The parts of formulas that depend on the configuration."""
-    biases = {f"b_{name}": f" + b_{name}" if config.attention_bias else "" for name in "QKVO"}
-    default_scale, function = config.attention_scale == config.d_k**-0.5, config.activation_function
-    waves = f"sin and cos of pos / 10000^(2i/{config.d_model})"
-    return biases | {
-        "x": "layer_norm" if config.norm_order == "pre" else "x",
-        "normed": "x" if config.norm_order == "pre" else "residual",
+    pre_norm = config.norm_order == "pre"
+    parts = {
+        "x": "layer_norm" if pre_norm else "x",
+        "normed": "x" if pre_norm else "residual",
         "times_scale": f" · √{config.d_model}" if config.scale_embedding else "",
-        "position": waves if config.position_embedding == "sinusoidal" else "a learned vector for each position",
+        "position": "a learned vector for each position",
         "plus_position": "" if config.position_embedding == "none" else " + position",
-        "scaling": f" / √{config.d_k}" if default_scale else f" · {config.attention_scale:.6g}",
-        "activation": {"relu": "max(0, inner)"}.get(function, f"{function}(inner)"),
+        "scaling": f" · {config.attention_scale:.6g}",
+        "activation": f"{config.activation_function}(inner)",
         "eps": config.layer_norm_eps,
         "output_matrix": "embedding matrixᵀ" if config.tie_word_embeddings else "W_vocab",
         "b_vocab": " + b_vocab" if config.lm_head_bias else "",
     }
+    for name in "QKVO":
+        parts[f"b_{name}"] = f" + b_{name}" if config.attention_bias else ""
+    if config.position_embedding == "sinusoidal":
+        parts["position"] = f"sin and cos of pos / 10000^(2i/{config.d_model})"
+    if config.attention_scale == config.d_k**-0.5:
+        parts["scaling"] = f" / √{config.d_k}"
+    if config.activation_function == "relu":
+        parts["activation"] = "max(0, inner)"
+    return parts

@@ -51,9 +51,12 @@ def trace(
 
 def check_indices(name: str, numbers: Collection[int] | None, count: int | None) -> None:
     """Raise a ValueError for indices outside 0 to `count - 1`; `None` means no limit."""
-    allowed = "0 or more" if count is None else f"from 0 to {count - 1}"
-    if numbers is not None and not all(number >= 0 and (count is None or number < count) for number in numbers):
-        raise ValueError(f"{name} must be {allowed}, got {list(numbers)}.")
+    if numbers is None:
+        return
+    if count is None and any(number < 0 for number in numbers):
+        raise ValueError(f"{name} must be 0 or more, got {list(numbers)}.")
+    if count is not None and not set(numbers) <= set(range(count)):
+        raise ValueError(f"{name} must be from 0 to {count - 1}, got {list(numbers)}.")
 
 
 class Trace(dict[str, Tensor]):
@@ -69,8 +72,8 @@ class Trace(dict[str, Tensor]):
         self.left_out = 0
 
     def __missing__(self, path: str) -> Tensor:
-        near = difflib.get_close_matches(path, self, n=3)
-        raise KeyError(f"no value was recorded at {path!r}. " + (f"Similar paths: {', '.join(near)}." if near else ""))
+        similar = difflib.get_close_matches(path, self, n=3)
+        raise KeyError(f"no value was recorded at {path!r}. Similar paths: {', '.join(similar) or 'none'}.")
 
     def explain(self, path: str) -> Step:
         """Shape, formula and section of the paper of the value at a path.
@@ -86,12 +89,13 @@ class Trace(dict[str, Tensor]):
         Raises:
             KeyError: there was no such pass.
         """
-        paths = {path: step_and_path(path) for path in self}
-        found = {paths[path][1]: value for path, value in self.items() if (paths[path][0] or 0) == index}
-        if not found:
-            steps = sorted({step or 0 for step, _ in paths.values()})
-            raise KeyError(f"step must be one of {steps}, got {index!r}.")
-        return Trace(self.config, found)
+        by_step: dict[int, dict[str, Tensor]] = {}
+        for path, value in self.items():
+            step, path_in_step = step_and_path(path)
+            by_step.setdefault(step or 0, {})[path_in_step] = value
+        if index not in by_step:
+            raise KeyError(f"step must be one of {sorted(by_step)}, got {index!r}.")
+        return Trace(self.config, by_step[index])
 
     def select(self, pattern: str) -> "Trace":
         """The values whose paths match, as in `t.select("*.self_attn.head.0.weights")`."""
@@ -99,11 +103,12 @@ class Trace(dict[str, Tensor]):
 
     def __str__(self) -> str:
         """One line per value: path, shape, formula, section."""
-        steps = [self.explain(path) for path in self]
-        width = max((len(step.path) for step in steps), default=0)
-        return "\n".join(
-            f"{step.path:{width}}  {list(step.shape)!s:18}  {step.formula}  (paper {step.section})" for step in steps
-        )
+        width = max(map(len, self), default=0)
+        lines = []
+        for path in self:
+            _, shape, formula, section = self.explain(path)
+            lines.append(f"{path:{width}}  {list(shape)!s:18}  {formula}  (paper {section})")
+        return "\n".join(lines)
 
     def __repr__(self) -> str:
         return f"<Trace of {len(self)} values>"
@@ -122,16 +127,18 @@ class Recorder(Observer):
 
     def record(self, path: str, value: Tensor) -> None:
         """Store a copy of a value if it is selected and the memory limit allows it."""
-        indices = zip(self.selection, (self.step, *layer_and_head(path)), strict=True)
-        if not all(numbers is None or index is None or index in numbers for numbers, index in indices):
-            return
-        size = value.numel() * value.element_size()
-        if size <= self.bytes_left:
-            self.bytes_left -= size
-            prefix = f"step.{self.step}." if self.step else ""
-            self.trace[prefix + path] = value.detach().clone()
+        for numbers, index in zip(self.selection, (self.step, *layer_and_head(path)), strict=True):
+            if numbers is not None and index is not None and index not in numbers:
+                return
+        if value.nbytes <= self.bytes_left:
+            self.bytes_left -= value.nbytes
+            name = f"step.{self.step}.{path}" if self.step else path
+            self.trace[name] = value.detach().clone()
             return
         self.trace.left_out += 1
         if self.trace.left_out == 1:
-            text = f"the trace has reached max_memory={self.max_bytes} bytes: later values are skipped."
-            warnings.warn(f"{text} Select layers, heads or steps.", stacklevel=2)
+            warnings.warn(
+                f"the trace has reached max_memory={self.max_bytes} bytes: later values are skipped. "
+                "Select layers, heads or steps.",
+                stacklevel=2,
+            )

@@ -8,8 +8,9 @@ The functions need the extra `train`.
 
 import heapq
 import re
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,22 +21,25 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...data.filters import WORD, text_key
 from ...data.sources import Corpus, pairs_of, valid_lines
-from ...inference.evaluation import make_scorers, score
-from ...inference.scoring import PairScore, score_pairs
+from ...inference.evaluation import score, sentence_chrf
+from ...inference.scoring import score_pairs
 from ...inference.translation import Candidate, translate_n_best
-from ...inputs_random_transformer import LanguageTags, encode_texts
-from . import trace
+from ...inputs_random_transformer import LanguageTags, drop_none, encode_texts
+from ...training.checkpoints import STATE, newest_complete, state_of
 from .explorer import attention_maps, cross_attention_labels
+from .record import trace
 
 WORST = 10  # pairs that are shown
 LENGTHS = (10, 20, 30, 50)  # limits of the groups by the number of words of a source
 FREQUENCIES = (0, 4, 19, 99)  # of those by the frequency of its rarest word in the training set
 REPEATED = re.compile(r"(.{3,40}?)\1{2,}", re.DOTALL)  # a part that follows itself at least twice
+PROBLEMS = ("empty", "repeats a part", "copies the source", "without an end token")
+CURVES = {"loss": "Training loss", "eval_loss": "Validation loss", "eval_bleu": "BLEU", "eval_chrf": "chrF++"}
 TEMPLATE = Path(__file__).with_suffix(".html")
 
 
 @dataclass
-class Pairs:
+class Group:
     """A group of pairs: its name, their number and their scores by name."""
 
     name: str
@@ -82,7 +86,7 @@ class Report:
 
     title: str
     scores: dict[str, dict[str, Any]]
-    groups: dict[str, list[Pairs]]
+    groups: dict[str, list[Group]]
     problems: dict[str, list[int]]
     worst: list[Example]
     losses: list[tuple[float, int, str, str]] = field(default_factory=list)
@@ -113,37 +117,56 @@ def make_report(
         test: the test set; invalid lines are skipped.
         training: the training set, for the frequencies of words and the highest losses.
         title: the name of the model.
-        history: the entries of the Trainer's log, `log_history` in `trainer_state.json`.
+        history: the entries of the Trainer's log, see `read_history`.
         progress: see `translate`.
         **options: those of `translate`, such as `num_beams`, `src_lang` and `tgt_lang`.
 
     Raises:
         ValueError: an argument is invalid, or a text is too long.
     """
-    lines = list(valid_lines([test]))
-    sources = [line.source for line in lines]
-    found = translate_n_best(sources, model, tokenizer, n_best=None, progress=progress, **options)
-    sentence_score = make_scorers("chrf", {})["chrf"].sentence_score
-    examples = [
-        Example(line.number, line.source, line.target, best, sentence_score(best.translation, [line.target]).score)
-        for line, [best, *_] in zip(lines, found, strict=True)
-    ]
+    examples = translated(test, model, tokenizer, progress=progress, **options)
     worst = sorted(examples, key=lambda example: example.chrf)[:WORST]
     for example in worst:
         if example.candidate.tokens:
             example.attention = attention(model, tokenizer, example, options.get("src_lang"))
-    groups = {"length": grouped(examples, lambda example: len(words(example.source)), LENGTHS, "words")}
-    losses = []
+    report = Report(
+        title=title,
+        scores=scores_of(examples),
+        groups={"length": grouped(examples, lambda example: len(words(example.source)), LENGTHS, "words")},
+        problems=problems(examples, tokenizer),
+        worst=worst,
+        curves=curves(history),
+    )
     if training is not None:
-        counts = Counter(word for source, _ in pairs_of([training]) for word in words(source))
-        groups["frequency of the rarest word"] = grouped(
-            examples, lambda example: min((counts[word] for word in words(example.source)), default=0), FREQUENCIES
-        )
-        languages: dict[str, Any] = {name: options[name] for name in ("src_lang", "tgt_lang") if name in options}
-        flags: dict[str, Any] = {"progress": progress, "truncation": True, **languages}
-        losses = highest_losses(training, score_pairs(model, tokenizer, pairs_of([training]), **flags))
-    suspicious = problems(examples, tokenizer)
-    return Report(title, scores_of(examples), groups, suspicious, worst, losses, curves(history))
+        frequency = Counter(word for source, _ in pairs_of([training]) for word in words(source))
+
+        def lowest_frequency(example: Example) -> int:
+            return min((frequency[word] for word in words(example.source)), default=0)
+
+        report.groups["frequency of the rarest word"] = grouped(examples, lowest_frequency, FREQUENCIES)
+        languages = drop_none(src_lang=options.get("src_lang"), tgt_lang=options.get("tgt_lang"))
+        report.losses = highest_losses(training, model, tokenizer, progress=progress, **languages)
+    return report
+
+
+def read_history(folder: Path) -> list[dict[str, Any]]:
+    """The entries of the Trainer's log in a model's folder, or in its newest checkpoint; empty if there are none."""
+    checkpoint = newest_complete(folder) or folder
+    return state_of(checkpoint).log_history if (checkpoint / STATE).is_file() else []
+
+
+def translated(
+    test: Corpus, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **options: Any
+) -> list[Example]:
+    """The valid pairs of a test set with their best translations."""
+    lines = list(valid_lines([test]))
+    sources = [line.source for line in lines]
+    candidates = translate_n_best(sources, model, tokenizer, n_best=None, **options)
+    examples = []
+    for line, [best] in zip(lines, candidates, strict=True):
+        chrf = sentence_chrf(best.translation, [line.target])
+        examples.append(Example(line.number, line.source, line.target, best, chrf))
+    return examples
 
 
 def words(text: str) -> list[str]:
@@ -153,34 +176,56 @@ def words(text: str) -> list[str]:
 
 def scores_of(examples: Sequence[Example]) -> dict[str, dict[str, Any]]:
     """The scores of the translations."""
-    return score([each.candidate.translation for each in examples], [each.reference for each in examples])
+    translations = [example.candidate.translation for example in examples]
+    return score(translations, [example.reference for example in examples])
 
 
 def grouped(
     examples: Iterable[Example], value: Callable[[Example], int], limits: Sequence[int], unit: str = ""
-) -> list[Pairs]:
-    """The scores of the examples in each range of a value; empty groups are left out."""
-    bounds, groups = [-1, *limits], []
-    for low, high in zip(bounds, [*limits, None], strict=True):
-        chosen = [each for each in examples if value(each) > low and (high is None or value(each) <= high)]
-        if chosen:
-            name = f"over {low}" if high is None else f"{low + 1} to {high}" if high > low + 1 else str(high)
-            name = f"up to {high}" if low < 0 and high else name
-            values = {metric: each["score"] for metric, each in scores_of(chosen).items()}
-            groups.append(Pairs(f"{name} {unit}".strip(), len(chosen), values))
+) -> list[Group]:
+    """The scores of the examples in each range of a value, up to each of the limits; empty groups are left out."""
+    ranges: list[list[Example]] = [[] for _ in [*limits, None]]
+    for example in examples:
+        ranges[bisect_left(limits, value(example))].append(example)
+    groups = []
+    for index, members in enumerate(ranges):
+        if members:
+            name = f"{range_name(limits, index)} {unit}".strip()
+            scores = {metric: result["score"] for metric, result in scores_of(members).items()}
+            groups.append(Group(name, len(members), scores))
     return groups
+
+
+def range_name(limits: Sequence[int], index: int) -> str:
+    """The name of the numbers above one limit, and up to the next one."""
+    if index == len(limits):
+        return f"over {limits[-1]}"
+    low, high = limits[index - 1] + 1 if index else 0, limits[index]
+    if low == high:
+        return str(high)
+    return f"{low} to {high}" if low else f"up to {high}"
 
 
 def problems(examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[int]]:
     """The numbers of the lines with each kind of suspicious translation."""
-    repeats = REPEATED.search
-    checks: dict[str, Callable[[Example], Any]] = {
-        "empty": lambda each: not each.candidate.translation.strip(),
-        "repeats a part": lambda each: repeats(each.candidate.translation) and not repeats(each.source),
-        "copies the source": lambda each: text_key(each.source) == text_key(each.candidate.translation),
-        "without an end token": lambda each: each.candidate.tokens[-1:] not in ([], [tokenizer.eos_token]),
-    }
-    return {name: [each.number for each in examples if check(each)] for name, check in checks.items()}
+    numbers: dict[str, list[int]] = {problem: [] for problem in PROBLEMS}
+    for example in examples:
+        for problem in problems_of(example, str(tokenizer.eos_token)):
+            numbers[problem].append(example.number)
+    return numbers
+
+
+def problems_of(example: Example, end_token: str) -> Iterator[str]:
+    """What is suspicious in a translation."""
+    translation, tokens = example.candidate.translation, example.candidate.tokens
+    if not translation.strip():
+        yield "empty"
+    if REPEATED.search(translation) and not REPEATED.search(example.source):
+        yield "repeats a part"
+    if text_key(example.source) == text_key(translation):
+        yield "copies the source"
+    if tokens and tokens[-1] != end_token:
+        yield "without an end token"
 
 
 @torch.no_grad()
@@ -198,18 +243,20 @@ def attention(
     return *cross_attention_labels(tokenizer, inputs["input_ids"][0], ids), weights.tolist()
 
 
-def highest_losses(training: Corpus, scores: Iterable[PairScore]) -> list[tuple[float, int, str, str]]:
-    """The training pairs with the highest loss per token, see `Report`, by the scores of all pairs."""
-    scored = zip(valid_lines([training]), scores, strict=True)
-    rows = ((-score.log_probability / score.tokens, line.number, line.source, line.target) for line, score in scored)
-    return heapq.nlargest(WORST, rows)
+def highest_losses(
+    training: Corpus, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **options: Any
+) -> list[tuple[float, int, str, str]]:
+    """The training pairs with the highest loss per token, see `Report`; `options` are those of `score_pairs`."""
+
+    def losses() -> Iterator[tuple[float, int, str, str]]:
+        scores = score_pairs(model, tokenizer, pairs_of([training]), truncation=True, **options)
+        for line, pair in zip(valid_lines([training]), scores, strict=True):
+            yield -pair.log_probability / pair.tokens, line.number, line.source, line.target
+
+    return heapq.nlargest(WORST, losses())
 
 
-def curves(history: Iterable[dict[str, Any]]) -> dict[str, list[tuple[float, float]]]:
-    """The learning curves in the Trainer's log."""
-    names = {"loss": "Training loss", "eval_loss": "Validation loss", "eval_bleu": "BLEU", "eval_chrf": "chrF++"}
-    found: dict[str, list[tuple[float, float]]] = {}
-    for entry in history:
-        for key in names.keys() & entry.keys():
-            found.setdefault(names[key], []).append((entry["step"], entry[key]))
-    return {name: found[name] for name in names.values() if len(found.get(name, ())) > 1}
+def curves(history: Sequence[dict[str, Any]]) -> dict[str, list[tuple[float, float]]]:
+    """The learning curves in the Trainer's log, of at least two points."""
+    points = {name: [(entry["step"], entry[key]) for entry in history if key in entry] for key, name in CURVES.items()}
+    return {name: values for name, values in points.items() if len(values) > 1}

@@ -12,7 +12,6 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
 from modeling_random_transformer import cli
-from modeling_random_transformer.commands import explore
 from modeling_random_transformer.extras.inspection import explorer
 from modeling_random_transformer.extras.inspection.explorer import token_texts
 from tests.helpers.browser import errors, requests
@@ -275,7 +274,7 @@ def test_page_size_of_a_long_sentence(tokenizer):
     data = explorer.explore(model, tokenizer, sentence, num_beams=4, max_new_tokens=60)
     assert len(data["source"]) > 55
     assert len(data["target"]) > 55
-    assert len(explore.render(data).encode()) < 15 * MEGABYTE
+    assert len(explorer.render(data).encode()) < 15 * MEGABYTE
 
 
 @pytest.mark.parametrize(
@@ -307,4 +306,4 @@ def test_unsupported_model(tmp_path, capsys):
 def test_missing_plotly_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
     with pytest.raises(ValueError, match=r"requires plotly: pip install 'random-transformer\[explore\]'"):
-        explore.render({})
+        explorer.render({})

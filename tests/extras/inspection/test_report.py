@@ -22,7 +22,7 @@ from tests.helpers.corpora import write_pairs
 from tests.helpers.training import arguments, run, validation, write_corpus
 from tests.helpers.translation import SENTENCES, multilingual_translator, random_tokenizer, random_translator
 
-REPORT = ["--model", "m", "--source_file", "a.tsv", "--report", "r.html"]
+REPORT = ["--model", "m", "--source_file", "a.tsv", "--output", "r.html"]
 PAIRS = [(source, target) for source in SENTENCES[:3] for target in SENTENCES[3:]] + [("a <b>&", "x < y")]
 
 
@@ -116,7 +116,7 @@ def test_the_command_writes_the_report_of_a_trained_model(tmp_path):
     run(tmp_path, "out", **validation(tmp_path), eval_strategy="steps", eval_steps=6, num_beams=1)
     files = [f"--{name}={path}" for name, path in arguments(tmp_path, "out").items() if name.startswith("test_")]
     files = [each.replace("--test_", "--") for each in files]
-    line = ["score", "--model", str(tmp_path / "out"), *files, "--report", str(tmp_path / "r.html"), "--overwrite"]
+    line = ["report", "--model", str(tmp_path / "out"), *files, "--output", str(tmp_path / "r.html"), "--overwrite"]
     assert cli.main(line) == 0
     page = (tmp_path / "r.html").read_text()
     assert "<h2>Training loss by step</h2>" in page
@@ -134,7 +134,7 @@ def test_a_training_set_must_be_in_files(tmp_path, capsys):
     write_corpus(tmp_path)
     run(tmp_path, "out", num_beams=1)
     pairs = write_pairs(tmp_path, "tsv", PAIRS)
-    line = ["score", "--model", str(tmp_path / "out"), "--source_file", str(pairs.source), "--report", "r.html"]
+    line = ["report", "--model", str(tmp_path / "out"), "--source_file", str(pairs.source), "--output", "r.html"]
     assert cli.main([*line, "--train_source_file", "-"]) == 2
     assert "the corpus must be in files, since it is read more than once" in capsys.readouterr().err
 
@@ -142,18 +142,13 @@ def test_a_training_set_must_be_in_files(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ([], "one of --model, --compare and --variant must be given."),
-        (["--compare", "a.tsv", "a.tsv"], "--target_file must be given with --compare"),
-        (["--model", "m", "--report", "r.html"], "--report must be given with one --model and a --source_file."),
-        ([*REPORT, "--output", "o"], "--truncation and options of the output must be unset without --model, or with"),
-        ([*REPORT, "--truncation"], "--truncation and options of the output must be unset without --model, or with"),
-        ([*REPORT, "--train_target_file", "a.tsv"], "--train_source_file and --train_target_file must be given with"),
-        (["--model", "m", "--train_source_file", "a.tsv"], "--train_source_file and --train_target_file must be given"),
-        ([*REPORT[:-1], "a.tsv"], "--report must differ from source_file, got 'a.tsv' for both."),
+        ([*REPORT, "--model", "n"], "--model must be one model, got 2."),
+        ([*REPORT, "--train_target_file", "a.tsv"], "--train_source_file must be given with --train_target_file."),
+        ([*REPORT[:-1], "a.tsv"], "--output must differ from source_file, got 'a.tsv' for both."),
     ],
 )
 def test_arguments_that_contradict_each_other(flags, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert isinstance(write_pairs(tmp_path, "tsv", PAIRS), ParallelText)
-    assert cli.main(["score", *flags]) == 2
+    assert cli.main(["report", *flags]) == 2
     assert message in capsys.readouterr().err

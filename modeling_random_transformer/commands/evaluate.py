@@ -1,0 +1,44 @@
+"""Print BLEU and chrF++ of translations, and the signatures that make them comparable.
+
+    random-transformer evaluate --input translated --target_file test.es
+    random-transformer evaluate --input translated --target_file first.zh second.zh --target_lang zh
+    random-transformer evaluate --input translated --target_file test.es --target_lang es --variant moses-lowercased
+
+--variant is BLEU as papers report it: of plain texts, of their Moses tokens, or of texts that are tokens already.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..inference.evaluation import VARIANTS, evaluate_file
+from .command_line import STANDARD, Parser, existing_file
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arguments:
+    """Arguments of `evaluate`.
+
+    Args:
+        input: translations, one per line; - is standard input (the default)
+        target_file: one or more files of references, line by line
+        variant: texts and options of BLEU
+        target_lang: target language, which selects the tokenizer of BLEU
+        tokenize: sacrebleu's tokenizer (default: that of --target_lang, or 13a)
+    """
+
+    input: Path = field(default=STANDARD, metadata={"type": existing_file})
+    target_file: list[Path] = field(metadata={"nargs": "+", "type": existing_file})
+    variant: str = field(default="cased", metadata={"choices": tuple(VARIANTS)})
+    target_lang: str | None = None
+    tokenize: str | None = None
+
+
+def run(program: str, argv: Sequence[str]) -> None:
+    """Print one line per metric: name, score and signature."""
+    arguments = Parser(program, __doc__).parse(Arguments, argv)
+    scores = evaluate_file(
+        arguments.input, arguments.target_file, arguments.variant, arguments.target_lang, arguments.tokenize
+    )
+    for metric, result in scores.items():
+        print(f"{metric} {result['score']:.2f} {result['signature']}")

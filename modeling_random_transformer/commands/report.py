@@ -1,0 +1,77 @@
+"""Write a report on a saved model and a test set, as one HTML file without scripts.
+
+    random-transformer report --model outputs/quickstart --source_file test.en --target_file test.es \\
+        --output report.html --train_source_file train.en --train_target_file train.es
+
+The report has scores by length and word frequency, suspicious and bad translations, and the training pairs with the
+highest loss.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..data.sources import ParallelText
+from ..extras.inspection.report import make_report, read_history
+from .command_line import Parser, existing_file, write_output
+from .score import PairArguments
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arguments(PairArguments):
+    """Arguments of `report`.
+
+    Args:
+        output: HTML file to write
+        train_source_file: training sources, or both sides in one file: adds word frequencies and the highest losses
+        train_target_file: training targets
+
+    Raises:
+        ValueError: there are several models, or training targets without sources.
+    """
+
+    output: Path
+    train_source_file: Path | None = field(default=None, metadata={"type": existing_file})
+    train_target_file: Path | None = field(default=None, metadata={"type": existing_file})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.model) > 1:
+            raise ValueError(f"--model must be one model, got {len(self.model)}.")
+        if self.train_source_file is None and self.train_target_file is not None:
+            raise ValueError("--train_source_file must be given with --train_target_file.")
+
+    def training_corpus(self) -> ParallelText | None:
+        """The training pairs, if they are given.
+
+        Raises:
+            ValueError: the files are not parallel text, or a side is a pipe, since they are read twice.
+        """
+        if self.train_source_file is None:
+            return None
+        corpus = ParallelText(
+            self.train_source_file,
+            self.train_target_file,
+            source_key=self.source_key,
+            target_key=self.target_key,
+        )
+        corpus.require_files()
+        return corpus
+
+
+def run(program: str, argv: Sequence[str]) -> None:
+    """Load the model, translate, and write the report."""
+    arguments = Parser(program, __doc__).parse(Arguments, argv)
+    [folder] = arguments.model
+    test, training = arguments.corpus(), arguments.training_corpus()
+    with arguments.load(from_file_to_file=False) as (model, tokenizer):
+        report = make_report(
+            model,
+            tokenizer,
+            test,
+            training,
+            title=folder.resolve().name,
+            history=read_history(folder),
+            **arguments.text_options,
+        )
+    write_output(arguments.output, [report.html().encode()])
