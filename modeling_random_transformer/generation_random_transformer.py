@@ -6,11 +6,10 @@ functions on a KV cache that grows in place and reorders beams by index.
 """
 
 import inspect
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from types import MethodType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import torch
@@ -24,8 +23,6 @@ from transformers.generation import (
     MinNewTokensLengthLogitsProcessor,
 )
 from transformers.generation.configuration_utils import GenerationConfig, GenerationMode
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import ModelOutput
 
 from .ops_random_transformer import (
@@ -41,7 +38,13 @@ from .ops_random_transformer import (
     prefer_matmul_attention_for_decoding,
 )
 from .quantization_random_transformer import Int8Linear, PackedInt8Linear, packed_int8_linear
-from .verification_random_transformer import INEXACT_ROUNDING, VerifiedGenerationMixin, difference
+from .verification_random_transformer import (
+    INEXACT_ROUNDING,
+    Snapshot,
+    VerifiedGenerationMixin,
+    difference,
+    has_plain_weights,
+)
 from .versions_random_transformer import CACHE_NAME, accepts_cache, cache_of, is_untested_version, named_cache
 
 logger = logging.get_logger(__name__)
@@ -54,8 +57,14 @@ SUPPORTED_MODES = {
 }
 # Arguments of generate() that have no effect after the first pass. (The target's mask is checked by its values.)
 FIRST_PASS_ARGUMENTS = {
-    *("attention_mask", "decoder_attention_mask", "encoder_outputs", "inputs_embeds"),
-    *("labels", "logits_to_keep", "num_items_in_batch", "use_cache"),
+    "attention_mask",
+    "decoder_attention_mask",
+    "encoder_outputs",
+    "inputs_embeds",
+    "labels",
+    "logits_to_keep",
+    "num_items_in_batch",
+    "use_cache",
 }
 MIN_LENGTH_PROCESSORS = (MinLengthLogitsProcessor, MinNewTokensLengthLogitsProcessor)
 INITIAL_CAPACITY = 64  # of a KV cache, in tokens
@@ -78,47 +87,41 @@ class BeamKVCache:
     Args:
         layers: keys and values per layer, `[batch, heads, length, d_k or d_v]`.
         beams: number of consecutive batch rows that the search reorders among themselves.
-        limit: maximum number of tokens.
     """
 
-    def __init__(self, layers: Sequence[tuple[Tensor, Tensor]], beams: int, limit: int):
-        keys = layers[0][0]
-        self.groups = len(keys) // beams
+    def __init__(self, layers: Sequence[tuple[Tensor, Tensor]], beams: int):
+        first_keys, _ = layers[0]
         self.beams = beams
-        self.length = keys.shape[2]  # tokens so far
+        self.groups = len(first_keys) // beams
+        self.length = first_keys.shape[2]  # tokens so far
         self.entries = self.length * beams  # in use, per group
-        self.limit = max(limit, self.length + 1) * beams  # in entries
-        self.capacity = min(self.limit, max(INITIAL_CAPACITY, 2 * self.length) * beams)  # in entries
-        # 0 for a beam's own entries, -inf for those of other beams: for one token, then for all entries.
-        hidden = torch.full((beams, beams), -torch.inf, dtype=keys.dtype, device=keys.device)
-        self.own_mask = hidden.fill_diagonal_(0)
-        self.mask: Tensor | None = None
-        if beams > 1:
-            self.mask = self.own_mask.new_empty(self.groups, 1, beams, self.capacity)
-            self.mask[..., : self.entries] = self.own_mask.repeat(1, self.length)
-        self.previous: tuple[Tensor, torch.Event] | None = None  # of `bound`
+        self.capacity = max(INITIAL_CAPACITY, 2 * self.length) * beams  # in entries
         self.keys = [self.pack(keys) for keys, _ in layers]
         self.values = [self.pack(values) for _, values in layers]
+        # For the entries of one token: 0 for the beam's own, -inf for those of other beams.
+        self.token_mask = first_keys.new_full((beams, beams), -torch.inf).fill_diagonal_(0)
+        self.mask: Tensor | None = None
+        if beams > 1:
+            self.mask = first_keys.new_empty(self.groups, 1, beams, self.capacity)
+            self.mask[..., : self.entries] = self.token_mask.repeat(1, self.length)
+        self.previous: tuple[Tensor, torch.Event] | None = None  # of `bound`
 
     def reserve(self) -> None:
-        """Make sure that the next token's entries fit."""
+        """Make sure that the next token's entries fit, and set their mask."""
         if self.mask is not None and self.length % COMPACTION_INTERVAL == 0:
             self.compact()
         if self.entries + self.beams > self.capacity:
-            self.capacity = max(min(self.limit, 2 * self.capacity), self.entries + self.beams)
-            self.keys = [self.enlarge(packed, dim=2) for packed in self.keys]
-            self.values = [self.enlarge(packed, dim=2) for packed in self.values]
-            self.mask = None if self.mask is None else self.enlarge(self.mask, dim=3)
+            self.double_capacity()
         if self.mask is not None:
-            self.mask.narrow(3, self.entries, self.beams).copy_(self.own_mask)
+            self.mask.narrow(3, self.entries, self.beams).copy_(self.token_mask)
 
-    def enlarge(self, tensor: Tensor, dim: int) -> Tensor:
-        """A copy with memory for `capacity` entries in this dimension."""
-        shape = list(tensor.shape)
-        shape[dim] = self.capacity
-        larger = tensor.new_empty(shape)
-        larger.narrow(dim, 0, self.entries).copy_(tensor.narrow(dim, 0, self.entries))
-        return larger
+    def double_capacity(self) -> None:
+        """Append uninitialized memory for as many entries again."""
+        self.capacity *= 2
+        self.keys = [torch.cat([keys, torch.empty_like(keys)], dim=2) for keys in self.keys]
+        self.values = [torch.cat([values, torch.empty_like(values)], dim=2) for values in self.values]
+        if self.mask is not None:
+            self.mask = torch.cat([self.mask, torch.empty_like(self.mask)], dim=3)
 
     def compact(self) -> None:
         """Remove the entries that no beam attends to, if they are at least a quarter of all.
@@ -130,13 +133,10 @@ class BeamKVCache:
         remaining = self.bound(live.sum(dim=1).max())
         if remaining > 0.75 * self.entries:
             return
-        kept = live.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, None, :remaining]
+        live_first = live.to(torch.uint8).argsort(dim=1, descending=True, stable=True)
+        kept = live_first[:, :remaining]
         for packed in (*self.keys, *self.values, self.mask.transpose(2, 3)):
-            groups, heads, capacity, width = packed.shape
-            first_rows = torch.arange(0, groups * heads * capacity, capacity, device=kept.device)
-            rows = first_rows.view(groups, heads, 1) + kept  # index_select is ten times as fast as gather
-            selected = packed.reshape(-1, width).index_select(0, rows.flatten())
-            packed[:, :, :remaining] = selected.view(groups, heads, remaining, width)
+            packed[:, :, :remaining] = select_entries(packed, kept)
         self.entries = remaining
 
     def bound(self, live: Tensor) -> int:
@@ -198,6 +198,17 @@ class BeamKVCache:
         return used.transpose(1, 2)[groups, entries].transpose(2, 3).flatten(0, 1)
 
 
+def select_entries(packed: Tensor, entries: Tensor) -> Tensor:
+    """Entries `[groups, kept]` of keys, values or mask `[groups, heads, capacity, width]`, by one `index_select`.
+
+    On a CPU, this is ten times as fast as `gather`. Returns `[groups, heads, kept, width]`.
+    """
+    groups, heads, capacity, width = packed.shape
+    first_rows = torch.arange(0, groups * heads * capacity, capacity, device=packed.device)
+    rows = first_rows.view(groups, heads, 1) + entries[:, None]
+    return packed.reshape(-1, width).index_select(0, rows.flatten()).view(groups, heads, -1, width)
+
+
 class StepAttention(Protocol):
     """How one decoder layer attends during a step: what differs between `generate()` and an exported graph.
 
@@ -221,31 +232,48 @@ class FastDecoderLayer:
     """
 
     def __init__(self, layer: Any, batch_size: int):
+        target_attention, source_attention = layer.self_attn, layer.encoder_attn
         self.pre_norm = layer.config.norm_order == "pre"
-        attention, cross_attention = layer.self_attn, layer.encoder_attn
-        self.project = fused_linear((attention.q_proj, attention.k_proj, attention.v_proj), batch_size)
-        self.add_target = linear_add_residual(attention.out_proj, batch_size)
         self.target_norm = functional_layer(layer.self_attn_layer_norm)
-        self.project_query = functional_layer(cross_attention.q_proj, batch_size)
-        self.add_source = linear_add_residual(cross_attention.out_proj, batch_size)
+        self.project = fused_linear(
+            (target_attention.q_proj, target_attention.k_proj, target_attention.v_proj), batch_size
+        )
+        self.add_target = linear_add_residual(target_attention.out_proj, batch_size)
         self.source_norm = functional_layer(layer.encoder_attn_layer_norm)
-        self.fc1, self.add_fc2 = functional_layer(layer.fc1, batch_size), linear_add_residual(layer.fc2, batch_size)
-        self.activation = layer.activation_fn
+        self.project_query = functional_layer(source_attention.q_proj, batch_size)
+        self.add_source = linear_add_residual(source_attention.out_proj, batch_size)
         self.final_norm = functional_layer(layer.final_layer_norm)
+        self.fc1 = functional_layer(layer.fc1, batch_size)
+        self.activation = layer.activation_fn
+        self.add_fc2 = linear_add_residual(layer.fc2, batch_size)
 
     def __call__(self, states: Tensor, attention: StepAttention) -> Tensor:
         """`[…, d_model]` in and out."""
-        inputs = self.target_norm(states) if self.pre_norm else states
-        states = self.add_target(states, attention.attend_to_target(*self.project(inputs)))
-        states = states if self.pre_norm else self.target_norm(states)
 
-        inputs = self.source_norm(states) if self.pre_norm else states
-        states = self.add_source(states, attention.attend_to_source(self.project_query(inputs)))
-        states = states if self.pre_norm else self.source_norm(states)
+        def target_attention(states: Tensor) -> Tensor:
+            return attention.attend_to_target(*self.project(states))
 
-        inputs = self.final_norm(states) if self.pre_norm else states
-        states = self.add_fc2(states, self.activation(self.fc1(inputs)))
-        return states if self.pre_norm else self.final_norm(states)
+        def source_attention(states: Tensor) -> Tensor:
+            return attention.attend_to_source(self.project_query(states))
+
+        def feed_forward(states: Tensor) -> Tensor:
+            return self.activation(self.fc1(states))
+
+        states = self.add_and_norm(states, self.target_norm, target_attention, self.add_target)
+        states = self.add_and_norm(states, self.source_norm, source_attention, self.add_source)
+        return self.add_and_norm(states, self.final_norm, feed_forward, self.add_fc2)
+
+    def add_and_norm(
+        self,
+        states: Tensor,
+        norm: Callable[[Tensor], Tensor],
+        sublayer: Callable[[Tensor], Tensor],
+        add: Callable[[Tensor, Tensor], Tensor],
+    ) -> Tensor:
+        """As `RandomTransformerLayer.add_and_norm`; `add` multiplies by the sub-layer's last weights, too."""
+        if self.pre_norm:
+            return add(states, sublayer(norm(states)))
+        return norm(add(states, sublayer(states)))
 
 
 class FastDecoder:
@@ -259,7 +287,8 @@ class FastDecoder:
 
     def __init__(self, decoder: Any, lm_head: nn.Module, batch_size: int = 0):
         self.layers = [FastDecoderLayer(layer, batch_size) for layer in decoder.layers]
-        self.norm, self.lm_head = functional_layer(decoder.layer_norm), functional_layer(lm_head, batch_size)
+        self.norm = functional_layer(decoder.layer_norm)
+        self.lm_head = functional_layer(lm_head, batch_size)
 
     def __call__(self, states: Tensor, attentions: Iterable[StepAttention]) -> Tensor:
         """Embedded tokens `[…, d_model]` and one attention per layer → logits `[…, vocab_size]`."""
@@ -280,28 +309,35 @@ class BeamAttention:
     """
 
     def __init__(self, layer: Any, index: int, cache: BeamKVCache, source: Any, source_mask: Tensor | None):
-        self.index, self.cache = index, cache
-        self.d_k, self.d_v = layer.self_attn.config.d_k, layer.self_attn.config.d_v
-        self.scale, self.source_scale = layer.self_attn.scaling, layer.encoder_attn.scaling
-        self.source_keys, self.source_values, self.source_mask = source.keys, source.values, source_mask
+        self.index = index
+        self.cache = cache
+        self.d_k = layer.config.d_k
+        self.d_v = layer.config.d_v
+        self.target_scale = layer.self_attn.scaling
+        self.source_scale = layer.encoder_attn.scaling
+        self.source_keys = source.keys
+        self.source_values = source.values
+        self.source_mask = source_mask
         self.attend: Callable[..., Tensor] = scaled_dot_product_attention
         if prefer_matmul_attention_for_decoding(source.keys, source_mask):
             self.attend = matmul_attention
-            self.source_keys, self.source_values = source.keys.contiguous(), source.values.contiguous()
+            self.source_keys = source.keys.contiguous()
+            self.source_values = source.values.contiguous()
 
     def attend_to_target(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """`[batch, heads · d_k]` and `[batch, heads · d_v]` → `[batch, heads · d_v]`."""
-        cache = self.cache
-        own = cache.split_heads(key, self.d_k), cache.split_heads(value, self.d_v)
-        keys, values, mask = cache.append(self.index, *own)
-        outputs = self.attend(cache.split_heads(query, self.d_k), keys, values, mask, scale=self.scale)
+        split_heads = self.cache.split_heads
+        keys, values, mask = self.cache.append(self.index, split_heads(key, self.d_k), split_heads(value, self.d_v))
+        outputs = self.attend(split_heads(query, self.d_k), keys, values, mask, scale=self.target_scale)
         return outputs.transpose(1, 2).reshape(len(query), -1)
 
     def attend_to_source(self, query: Tensor) -> Tensor:
         """`[batch, heads · d_k]` → `[batch, heads · d_v]`. Rows that share a source share its keys."""
-        keys = self.source_keys
-        heads = query.view(len(keys), -1, keys.shape[1], self.d_k).transpose(1, 2)
-        outputs = self.attend(heads, keys, self.source_values, self.source_mask, scale=self.source_scale)
+        sources, heads, _, d_k = self.source_keys.shape
+        query_heads = query.view(sources, -1, heads, d_k).transpose(1, 2)
+        outputs = self.attend(
+            query_heads, self.source_keys, self.source_values, self.source_mask, scale=self.source_scale
+        )
         return outputs.transpose(1, 2).reshape(len(query), -1)
 
 
@@ -325,17 +361,21 @@ class FastDecodingCache(EncoderDecoderCache):
 
     def __init__(self, beams: int, limit: int):
         super().__init__(DynamicCache(), DynamicCache())
-        self.beams, self.limit = beams, limit
+        self.beams = beams
+        self.limit = limit
         self.step: FastStep | None = None
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        return super().get_seq_length(layer_idx) if self.step is None else self.step.cache.length
+        if self.step is not None:
+            return self.step.cache.length
+        return super().get_seq_length(layer_idx)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Reorder the target's rows. The source's rows are unchanged, because beams are reordered within a source."""
         if self.beams == 1:
             self.end_steps()
-        (self.self_attention_cache if self.step is None else self.step.cache).reorder_cache(beam_idx)
+        target = self.self_attention_cache if self.step is None else self.step.cache
+        target.reorder_cache(beam_idx)
 
     def begin_steps(self, model: Any, padding_mask: Tensor | None) -> "FastStep":
         """The step of this cache, which is created after the modules have filled it."""
@@ -346,11 +386,12 @@ class FastDecodingCache(EncoderDecoderCache):
 
     def end_steps(self) -> None:
         """Return the keys and values to transformers' layout, for the modules and for callers of `generate()`."""
-        if self.step is not None:
-            packed = self.step.cache
-            for i, (keys, values) in enumerate(zip(packed.keys, packed.values, strict=True)):
-                self.self_attention_cache.update(packed.unpack(keys), packed.unpack(values), i)
-            self.step = None
+        if self.step is None:
+            return
+        packed = self.step.cache
+        for i, (keys, values) in enumerate(zip(packed.keys, packed.values, strict=True)):
+            self.self_attention_cache.update(packed.unpack(keys), packed.unpack(values), i)
+        self.step = None
 
 
 class FastStep:
@@ -364,14 +405,19 @@ class FastStep:
 
     def __init__(self, model: Any, cache: FastDecodingCache, padding_mask: Tensor | None):
         self.decoder = model.model.decoder
-        target, source = cache.self_attention_cache.layers, cache.cross_attention_cache.layers
-        self.cache = BeamKVCache([(layer.keys, layer.values) for layer in target], cache.beams, cache.limit)
-        self.batch_size = len(target[0].keys) if cache.limit - self.cache.length >= MIN_STEPS_TO_PACK else 0
         self.lm_head = model.lm_head
         self.fast: FastDecoder | None = None
-        mask = additive_padding_mask(padding_mask, target[0].keys.dtype)
-        layers = enumerate(zip(self.decoder.layers, source, strict=True))
-        self.attentions = [BeamAttention(layer, i, self.cache, cross, mask) for i, (layer, cross) in layers]
+        target_layers = cache.self_attention_cache.layers
+        source_layers = cache.cross_attention_cache.layers
+        self.cache = BeamKVCache([(layer.keys, layer.values) for layer in target_layers], cache.beams)
+        first_keys = target_layers[0].keys
+        steps = cache.limit - self.cache.length
+        self.batch_size = len(first_keys) if steps >= MIN_STEPS_TO_PACK else 0
+        mask = additive_padding_mask(padding_mask, first_keys.dtype)
+        self.attentions = [
+            BeamAttention(layer, i, self.cache, source, mask)
+            for i, (layer, source) in enumerate(zip(self.decoder.layers, source_layers, strict=True))
+        ]
 
     def __call__(self, ids: Tensor) -> Tensor:
         """The newest tokens, `[batch, 1]` → logits of the next ones, `[batch, 1, vocab_size]`."""
@@ -379,7 +425,8 @@ class FastStep:
             self.fast = FastDecoder(self.decoder, self.lm_head, self.batch_size)
         self.cache.reserve()
         length = self.cache.length
-        states = self.decoder.embed(ids, torch.full((1,), length, device=ids.device), longest=length + 1)
+        position = torch.full((1,), length, device=ids.device)
+        states = self.decoder.embed(ids, position, longest=length + 1)
         logits = self.fast(states[:, 0], self.attentions)
         self.cache.advance()
         return logits[:, None]
@@ -395,10 +442,13 @@ def functional_layer(module: Any, batch_size: int = 0) -> Callable[[Tensor], Ten
         module: the layer.
         batch_size: pack the weights for this number of rows; 0 keeps the unpacked layout.
     """
-    if packed := packed_linear((module,), batch_size):
+    packed = packed_linear((module,), batch_size)
+    if packed is not None:
         return packed
-    if parameters := float_parameters(module):
-        return lambda states: linear(states, *parameters)
+    parameters = float_parameters(module)
+    if parameters is not None:
+        weight, bias = parameters
+        return lambda states: linear(states, weight, bias)
     if is_unmodified(module, nn.LayerNorm):
         shape, scale, shift, eps = module.normalized_shape, module.weight, module.bias, module.eps
         return lambda states: torch.layer_norm(states, shape, scale, shift, eps)
@@ -407,7 +457,8 @@ def functional_layer(module: Any, batch_size: int = 0) -> Callable[[Tensor], Ten
 
 def fused_linear(modules: tuple[Any, ...], batch_size: int = 0) -> Callable[[Tensor], tuple[Tensor, ...]]:
     """The outputs of several layers for the same input, by one product if their weights can be packed."""
-    if packed := packed_linear(modules, batch_size):
+    packed = packed_linear(modules, batch_size)
+    if packed is not None:
         widths = [len(module.weight) for module in modules]
         return lambda states: packed(states).split(widths, dim=-1)
     layers = [functional_layer(module, batch_size) for module in modules]
@@ -416,14 +467,16 @@ def fused_linear(modules: tuple[Any, ...], batch_size: int = 0) -> Callable[[Ten
 
 def linear_add_residual(module: Any, batch_size: int = 0) -> Callable[[Tensor, Tensor], Tensor]:
     """`residual + module(states)`; for an unmodified linear layer one product that accumulates into residual + bias."""
-    if packed := packed_linear((module,), batch_size):
+    packed = packed_linear((module,), batch_size)
+    if packed is not None:
         return packed.add_residual
     parameters = float_parameters(module)
     if parameters is None or not is_plain(parameters[0]):
         call = module_fallback(module)
         return lambda residual, states: residual + call(states)
     weight, bias = parameters
-    transposed, shift = weight.t(), 0 if bias is None else bias
+    transposed = weight.t()
+    shift = 0 if bias is None else bias
     return lambda residual, states: (residual + shift).addmm_(states, transposed)
 
 
@@ -431,65 +484,72 @@ def packed_linear(modules: tuple[Any, ...], batch_size: int) -> PackedLinear | P
     """Linear layers with the same input as one product with packed weights; `None` if they cannot be packed."""
     if all(is_unmodified(module, Int8Linear) for module in modules):
         return packed_int8_linear(modules)
-    return PackedLinear(modules, batch_size) if batch_size and can_pack(*modules) else None
+    if batch_size and can_pack(*modules):
+        return PackedLinear(modules, batch_size)
+    return None
 
 
 def float_parameters(module: Any) -> tuple[Tensor, Tensor | None] | None:
     """The weight and the bias of an unmodified linear layer, dequantized if needed; `None` for other modules."""
     if is_unmodified(module, Int8Linear):
         return module.dequantized_weight(), module.bias
-    return (module.weight, module.bias) if is_unmodified(module, nn.Linear) else None
+    if is_unmodified(module, nn.Linear):
+        return module.weight, module.bias
+    return None
 
 
 def module_fallback(module: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     """Call the module itself, for adapters, hooks and other classes. `[batch, d]` is passed as `[batch, 1, d]`."""
-    return lambda states: module(states[:, None])[:, 0] if states.dim() == 2 else module(states)
+
+    def call(states: Tensor) -> Tensor:
+        if states.dim() == 2:
+            return module(states[:, None])[:, 0]
+        return module(states)
+
+    return call
 
 
-# Conditions for the fast decoder
+# Conditions for the fast decoder: a step computes what the modules compute
 
 
 COMPARED_LENGTH = 512  # tokens before the step that is compared
+# Of the models whose steps were compared: what the result depends on, and the result.
+COMPARISONS: "WeakKeyDictionary[nn.Module, tuple[Snapshot, str | None]]" = WeakKeyDictionary()
 
 
-class Comparison(NamedTuple):
-    """The code and the weights of a model whose steps were compared, and the result."""
-
-    code: list[Any]
-    weights: "WeightSamples"
-    reason: str | None
-
-
-COMPARISONS: "WeakKeyDictionary[nn.Module, Comparison]" = WeakKeyDictionary()
-
-
-def unsupported_model(model: Any, whole: bool = False) -> str | None:
+def unsupported_model(model: Any) -> str | None:
     """A message about hooks, modes and settings for which the modules run; `None` if there are none.
 
-    For a fast step, hooks on the model itself and a `forward` that wraps the original are allowed: it runs inside them.
-
-    Args:
-        model: the model.
-        whole: for an engine, which computes everything: none of this is allowed, neither in the encoder.
+    Hooks on the model itself and a `forward` that wraps the original are allowed: the step runs inside them.
     """
     decoder = getattr(getattr(model, "model", None), "decoder", None)
-    if decoder is None:
+    if decoder is None:  # an exported graph or an ensemble
         return f"{type(model).__name__} has no decoder"
     forward = vars(model).get("forward")  # Accelerate's mixed precision replaces it by a method that wraps it
     wraps = isinstance(forward, MethodType) and inspect.unwrap(forward) is inspect.unwrap(type(model).forward)
     if model._compiled_call_impl is not None or not (forward is None or wraps):
         return "forward of the model is replaced or compiled"
-    for name, module in model.named_modules() if whole else named_parts(model):
-        if forward_hooks(module):  # also of a leaf module, since the comparison must not call it
-            return f"{name or 'the model'} has a hook"
-        if whole or next(module.children(), None) is not None:  # a fast step calls a leaf module with another `forward`
-            if has_hooks(module):
-                return f"{name or 'the model'} has a hook or a replaced or compiled forward"
-            if module.training:
-                return f"{name or 'the model'} is in training mode"
-    implementations = {layer.config._attn_implementation for layer in (decoder, *decoder.layers)}
-    if not whole and implementations != {"sdpa"}:
-        return f"the attention implementation is {', '.join(sorted(map(str, implementations)))}, not sdpa"
+    inner_modules = []
+    for name, module in named_parts(model):
+        if next(module.children(), None) is not None:
+            inner_modules.append((name, module))
+        elif forward_hooks(module):  # a step calls a leaf module with another `forward`; the comparison must not
+            return f"{name} has a hook"
+    if message := modified_module(inner_modules):
+        return message
+    for layer in (decoder, *decoder.layers):
+        if layer.config._attn_implementation != "sdpa":
+            return f"the attention implementation is {layer.config._attn_implementation}, not sdpa"
+    return None
+
+
+def modified_module(named_modules: Iterable[tuple[str, nn.Module]]) -> str | None:
+    """A message about the first module that computes something else than the `forward` of its class in evaluation."""
+    for name, module in named_modules:
+        if has_hooks(module):
+            return f"{name or 'the model'} has a hook or a replaced or compiled forward"
+        if module.training:
+            return f"{name or 'the model'} is in training mode"
     return None
 
 
@@ -506,123 +566,63 @@ def changed_computation(model: Any) -> str | None:
     They are compared once per model, and again after a change of the code, of an attribute or of the weights: a module
     of another class may compute the same as the original for some weights only.
     """
-    modules = [module for _, module in named_parts(model)]
-    code = code_and_attributes(model, modules)
-    known = COMPARISONS.get(model)
-    reason = None if known is None else known.reason
-    if known is None or code != known.code or not known.weights.are_unchanged(modules):
-        try:
-            reason = step_difference(model)
-        except Exception as error:  # of any class: the code may have been edited. The modules raise it again if needed.
-            reason = f"a fast decoder step cannot be compared with the modules: {type(error).__name__}: {error}"
-        COMPARISONS[model] = Comparison(code, WeightSamples(modules), reason)
-        if reason:
-            logger.warning_once("generate() runs the decoder's modules at every step, which is slower: %s.", reason)
+    modules = [model, *(module for _, module in named_parts(model))]
+    if model in COMPARISONS:
+        snapshot, reason = COMPARISONS[model]
+        if snapshot.has_code_of(modules) and snapshot.has_weights_of(modules):
+            return reason
+    try:
+        reason = step_difference(model)
+    except Exception as error:  # of any class: the code may have been edited. The modules raise it again if needed.
+        reason = f"a fast decoder step cannot be compared with the modules: {type(error).__name__}: {error}"
+    COMPARISONS[model] = Snapshot(modules), reason
+    if reason:
+        logger.warning_once("generate() runs the decoder's modules at every step, which is slower: %s.", reason)
     return reason
-
-
-PLAIN_TYPES = (bool, int, float, str, tuple, torch.dtype)
-
-
-def code_and_attributes(model: Any, modules: Iterable[nn.Module]) -> list[Any]:
-    """What changes if code is replaced, in a file, a class or one of the modules, or an attribute such as `eps`."""
-    modules = list(modules)
-    bases = dict.fromkeys(base for module in (model, *modules) for base in type(module).__mro__)
-    classes = [cls for cls in bases if not cls.__module__.startswith("transformers.")]  # which have many methods
-    files = dict.fromkeys(cls.__module__ for cls in classes if cls.__module__.endswith("random_transformer"))
-    state: list[Any] = []
-    for holder in (*map(sys.modules.__getitem__, files), *classes):
-        state += code_of(vars(holder).values())
-    for module in modules:
-        # Private attributes of a module are its parameters, submodules and hooks.
-        values = [value for name, value in vars(module).items() if name[0] != "_"]
-        state.append(type(module))
-        state += code_of(values)
-        state += [value for value in values if isinstance(value, PLAIN_TYPES)]
-        state += [weight.dtype for weight in module._parameters.values() if weight is not None]
-    state += [registry.get("sdpa") for registry in (ALL_ATTENTION_FUNCTIONS, ALL_MASK_ATTENTION_FUNCTIONS)]
-    return state
-
-
-def code_of(values: Iterable[Any]) -> list[Any]:
-    """The functions among these values, and their code, which IPython's autoreload replaces."""
-    functions = [getattr(value, "__func__", value) for value in values if callable(value)]
-    return functions + [getattr(function, "__code__", None) for function in functions]
-
-
-class WeightSamples:
-    """Notices most changes of the parameters and buffers of modules without reading all of them.
-
-    A tensor that is replaced has another address, and PyTorch counts operations in place. It does not count a write
-    through `.data`, `.numpy()` or `vector_to_parameters`: on a CPU, it is noticed by values of all rows and columns.
-
-    Args:
-        modules: the modules.
-    """
-
-    def __init__(self, modules: Iterable[nn.Module]):
-        tensors = tensors_of(modules)
-        self.versions = versions_of(tensors)
-        # Views keep addresses from being used again. On a GPU, they would keep memory, and reading them would wait.
-        distinct = {tensor.data_ptr(): tensor for tensor in tensors if tensor.is_cpu and is_plain(tensor)}
-        self.samples = [torch.empty(0), *map(sampled, distinct.values())]
-        self.values = torch.cat(self.samples)
-
-    def are_unchanged(self, modules: Iterable[nn.Module]) -> bool:
-        """Whether these modules have the same tensors, with the same values."""
-        return versions_of(tensors_of(modules)) == self.versions and torch.equal(torch.cat(self.samples), self.values)
-
-
-def tensors_of(modules: Iterable[nn.Module]) -> list[Tensor]:
-    """The parameters and buffers of modules, in their order, and tied ones again at each place."""
-    holders = [holder for module in modules for holder in (module._parameters, module._buffers)]
-    return [tensor for holder in holders for tensor in holder.values() if tensor is not None]
-
-
-def versions_of(tensors: Iterable[Tensor]) -> list[Any]:
-    """What changes if a tensor is replaced, or changed by an operation that PyTorch counts."""
-    return [(tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version) for tensor in tensors]
-
-
-def sampled(tensor: Tensor) -> Tensor:
-    """A view of the values on the diagonals of a matrix, or of all values of a vector."""
-    step = tensor.shape[-1] + 1 if tensor.dim() > 1 else 1
-    return tensor.detach().view(-1)[::step] if tensor.is_contiguous() else tensor.detach().flatten()
 
 
 @torch.no_grad()
 def step_difference(model: Any) -> str | None:
-    """Compare the logits of the second token by a `FastStep` and by the modules, for random inputs.
+    """Compare the logits of one token by a `FastStep` and by the modules, for random inputs.
 
     Two rows share each of two sources, with padding on the left and on the right. To find changes that have no effect
-    on short targets, such as a window of attention, the keys and values of the first tokens are repeated, with random
-    factors, up to `COMPARED_LENGTH`.
+    on short targets, such as a window of attention, `COMPARED_LENGTH` tokens precede the compared one. Their keys and
+    values are those of a first token, times random factors.
     """
-    config, device, dtype = model.config, model.device, model.dtype
-    limit = min(config.max_position_embeddings - 1, COMPARED_LENGTH)
+    config = model.config
+    device = model.device
+    seen = min(config.max_position_embeddings - 1, COMPARED_LENGTH)
     generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(config.vocab_size, (4, min(limit, 3) + 1), generator=generator).to(device)
-    source = torch.randn(2, 5, config.d_model, generator=generator).to(device, dtype)
-    factors = torch.randn(limit, 1, generator=generator).to(device, dtype)
-    mask = torch.tensor([[0, 1, 1, 1, 1], [1, 1, 1, 0, 0]], device=device)
+    ids = torch.randint(config.vocab_size, (4, 2), generator=generator).to(device)
+    source = torch.randn(2, 5, config.d_model, generator=generator).to(device, model.dtype)
+    factors = torch.randn(seen, 1, generator=generator).to(device, model.dtype)
+    padding_mask = torch.tensor([[0, 1, 1, 1, 1], [1, 1, 1, 0, 0]], device=device)
 
-    def logits(ids: Tensor, **inputs: Any) -> Tensor:  # without the hooks on the model itself
-        inputs |= {"encoder_outputs": (source,), "attention_mask": mask, "use_cache": True, "return_dict": True}
-        return type(model).forward(model, decoder_input_ids=ids, **inputs).logits
+    def logits(ids: Tensor, cache: EncoderDecoderCache, step: FastStep | None = None) -> Tensor:
+        outputs = type(model).forward(  # without the hooks on the model itself
+            model,
+            decoder_input_ids=ids,
+            encoder_outputs=(source,),
+            attention_mask=padding_mask,
+            use_cache=True,
+            return_dict=True,
+            step=step,
+            **named_cache(cache),
+        )
+        return outputs.logits
 
     # Modules may draw random numbers.
     with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.autocast(device.type, enabled=False):
         cache = FastDecodingCache(beams=2, limit=0)
-        logits(ids[:, :-1], **named_cache(cache))
+        logits(ids[:, :1], cache)
         for layer in cache.self_attention_cache.layers:
-            repeats = -(-limit // layer.keys.shape[2])
-            layer.keys = layer.keys.repeat(1, 1, repeats, 1)[:, :, :limit] * factors
-            layer.values = layer.values.repeat(1, 1, repeats, 1)[:, :, :limit] * factors
-        modules = EncoderDecoderCache(cache.self_attention_cache, cache.cross_attention_cache)
-        fast = logits(ids[:, -1:], **named_cache(cache), step=cache.begin_steps(model, mask))
-        weights = [weight.data for _, module in named_parts(model) for weight in module.parameters(recurse=False)]
-        exact = all(kept.is_floating_point() and type(kept).__module__.startswith("torch") for kept in weights)
-        return difference(fast, logits(ids[:, -1:], **named_cache(modules)), None if exact else INEXACT_ROUNDING)
+            layer.keys = layer.keys * factors
+            layer.values = layer.values * factors
+        standard = EncoderDecoderCache(cache.self_attention_cache, cache.cross_attention_cache)
+        actual = logits(ids[:, 1:], cache, cache.begin_steps(model, padding_mask))
+        expected = logits(ids[:, 1:], standard)
+    limit = None if has_plain_weights(model) else INEXACT_ROUNDING
+    return difference(actual, expected, limit)
 
 
 # Whether generate() runs a decoding loop that was passed as `custom_generate`.
@@ -632,7 +632,8 @@ CUSTOM_LOOP: ContextVar[bool] = ContextVar("custom_loop", default=False)
 def unsupported_request(config: GenerationConfig, mode: GenerationMode, model_kwargs: dict[str, Any]) -> str | None:
     """A message about an argument of `generate()` that a `FastDecoder` does not support; `None` if none."""
     target_mask = model_kwargs.get("decoder_attention_mask")
-    given = {name for name, value in model_kwargs.items() if value is not None} - FIRST_PASS_ARGUMENTS
+    has_padding = target_mask is not None and not (target_mask.dim() == 2 and target_mask.all())
+    arguments = {name for name, value in model_kwargs.items() if value is not None} - FIRST_PASS_ARGUMENTS
     unsupported = {
         "custom_generate": CUSTOM_LOOP.get(),
         f"the generation mode {mode.value!r}": mode not in SUPPORTED_MODES,
@@ -640,10 +641,13 @@ def unsupported_request(config: GenerationConfig, mode: GenerationMode, model_kw
         f"cache_implementation={config.cache_implementation!r}": config.cache_implementation not in (None, "dynamic"),
         "output_attentions": config.output_attentions,
         "output_hidden_states": config.output_hidden_states,
-        "decoder_attention_mask": target_mask is not None and not (target_mask.dim() == 2 and target_mask.all()),
-        ", ".join(sorted(given)): bool(given),
+        "decoder_attention_mask": has_padding,
+        ", ".join(sorted(arguments)): bool(arguments),
     }
-    return next((f"{name} was requested" for name, requested in unsupported.items() if requested), None)
+    for name, is_requested in unsupported.items():
+        if is_requested:
+            return f"{name} was requested"
+    return None
 
 
 # Faster equivalents of parts of transformers' search

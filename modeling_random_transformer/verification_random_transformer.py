@@ -6,7 +6,7 @@ definitions, and one of its cached steps with a pass without a cache.
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.generation import GenerationConfig, GenerationMixin
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import ModelOutput
 
 from .ops_random_transformer import forward_hooks, is_transformed
@@ -208,15 +210,19 @@ def can_verify(model: VerifiedGenerationMixin, kwargs: Mapping[str, Any]) -> boo
 
 def rounding(model: VerifiedGenerationMixin, actual: Tensor, expected: Tensor) -> float:
     """The largest relative difference between these logits that rounding explains."""
-    weights = [weight.data for weight in model.parameters()]  # none for an exported graph, which may be quantized
-    exact = bool(weights) and all(
-        weight.dtype in (torch.float32, torch.float64) and type(weight).__module__.partition(".")[0] == "torch"
-        for weight in weights
-    )
+    is_half = any(weight.element_size() < 4 for weight in model.parameters())
     may_round = torch.is_autocast_enabled(actual.device.type) or torch.get_float32_matmul_precision() != "highest"
-    if not exact or "forward" in vars(model) or may_round:
+    if is_half or may_round or "forward" in vars(model) or not has_plain_weights(model):
         return INEXACT_ROUNDING
     return max(ROUNDING[actual.dtype], ROUNDING[expected.dtype])
+
+
+def has_plain_weights(model: nn.Module) -> bool:
+    """Whether all weights are floating-point tensors of PyTorch. An exported graph has none, and may be quantized."""
+    weights = [weight.data for weight in model.parameters()]
+    return bool(weights) and all(
+        weight.is_floating_point() and type(weight).__module__.partition(".")[0] == "torch" for weight in weights
+    )
 
 
 def difference(actual: Tensor, expected: Tensor, limit: float | None = None) -> str | None:
@@ -224,12 +230,93 @@ def difference(actual: Tensor, expected: Tensor, limit: float | None = None) -> 
 
     The steps of `generate()`, the exports and the engines are compared with the modules by this function.
     """
-    limit = limit or max(ROUNDING[actual.dtype], ROUNDING[expected.dtype])
-    actual, expected = (logits.to(torch.promote_types(logits.dtype, torch.float32)) for logits in (actual, expected))
-    error, scale = (actual - expected).norm(), (expected - expected.mean()).norm()
+    if limit is None:
+        limit = max(ROUNDING[actual.dtype], ROUNDING[expected.dtype])
+    actual = actual.to(torch.promote_types(actual.dtype, torch.float32))
+    expected = expected.to(torch.promote_types(expected.dtype, torch.float32))
+    error = (actual - expected).norm()
+    scale = (expected - expected.mean()).norm()
     if error <= limit * scale:  # false if one of them is NaN
         return None
     return f"for the same inputs, its logits differ by {error / scale:.2%}, by rounding at most {100 * limit:g}%"
+
+
+# How long a comparison holds
+
+
+PLAIN_TYPES = (bool, int, float, str, tuple, torch.dtype)
+
+
+class Snapshot:
+    """The code, attributes and weights of modules: a comparison of their logits holds as long as these are the same.
+
+    A tensor that is replaced has another address, and PyTorch counts operations in place. It does not count a write
+    through `.data`, `.numpy()` or `vector_to_parameters`: on a CPU, it is noticed by values of all rows and columns.
+
+    Args:
+        modules: the modules. The functions of their classes and files are included.
+    """
+
+    def __init__(self, modules: Sequence[nn.Module]):
+        tensors = tensors_of(modules)
+        self.code = code_of(modules)
+        self.versions = versions_of(tensors)
+        # Views keep addresses from being used again. On a GPU, they would keep memory, and reading them would wait.
+        self.samples = [torch.empty(0), *(sampled(tensor) for tensor in tensors if can_sample(tensor))]
+        self.values = torch.cat(self.samples)
+
+    def has_code_of(self, modules: Sequence[nn.Module]) -> bool:
+        """Whether these modules run the same code with the same attributes."""
+        return code_of(modules) == self.code
+
+    def has_weights_of(self, modules: Sequence[nn.Module]) -> bool:
+        """Whether these modules have the same tensors, with the same values."""
+        are_same_tensors = versions_of(tensors_of(modules)) == self.versions
+        return are_same_tensors and torch.equal(torch.cat(self.samples), self.values)
+
+
+def code_of(modules: Sequence[nn.Module]) -> list[Any]:
+    """What changes if code is replaced, in a file, a class or one of the modules, or an attribute such as `eps`."""
+    classes = dict.fromkeys(base for module in modules for base in type(module).__mro__)
+    watched = [cls for cls in classes if not cls.__module__.startswith("transformers.")]  # which have many methods
+    files = dict.fromkeys(cls.__module__ for cls in watched if cls.__module__.endswith("random_transformer"))
+    values: list[Any] = [ALL_ATTENTION_FUNCTIONS.get("sdpa"), ALL_MASK_ATTENTION_FUNCTIONS.get("sdpa")]
+    for holder in (*watched, *map(sys.modules.__getitem__, files)):
+        values += filter(callable, vars(holder).values())
+    for module in modules:
+        values.append(type(module))
+        for name, value in vars(module).items():
+            # Private attributes are parameters, submodules and hooks.
+            if name[0] != "_" and (callable(value) or isinstance(value, PLAIN_TYPES)):
+                values.append(value)
+    functions = [getattr(value, "__func__", value) for value in values]
+    return functions + [getattr(function, "__code__", None) for function in functions]  # which autoreload replaces
+
+
+def tensors_of(modules: Iterable[nn.Module]) -> list[Tensor]:
+    """The parameters and buffers of modules, in their order, and tied ones again at each place."""
+    return [
+        tensor
+        for module in modules
+        for tensor in (*module._parameters.values(), *module._buffers.values())
+        if tensor is not None
+    ]
+
+
+def versions_of(tensors: Iterable[Tensor]) -> list[Any]:
+    """What changes if a tensor is replaced, or changed by an operation that PyTorch counts."""
+    return [(tensor.data_ptr(), tensor.dtype, 0 if tensor.is_inference() else tensor._version) for tensor in tensors]
+
+
+def can_sample(tensor: Tensor) -> bool:
+    """Whether values of a tensor can be viewed and read at once: it is on the CPU, and of no special class."""
+    return tensor.is_cpu and tensor.is_contiguous() and type(tensor.data) is Tensor
+
+
+def sampled(tensor: Tensor) -> Tensor:
+    """A view of the values on the diagonals of a matrix, or of all values of a vector."""
+    step = tensor.shape[-1] + 1 if tensor.dim() > 1 else 1
+    return tensor.detach().view(-1)[::step]
 
 
 # Caches, masks and attention of transformers

@@ -187,7 +187,7 @@ def test_beam_kv_cache_equals_copied_caches(sources, beams, length, survivors, i
     batch = sources * beams
     keys, values = torch.randn(batch, 2, length, 3), torch.randn(batch, 2, length, 4)
     with patch.multiple(generation, INITIAL_CAPACITY=1, COMPACTION_INTERVAL=interval):
-        check_cache(BeamKVCache([(keys, values)], beams, limit=50), keys, values, survivors)
+        check_cache(BeamKVCache([(keys, values)], beams), keys, values, survivors)
 
 
 def check_cache(cache, keys, values, survivors):
@@ -210,7 +210,7 @@ def check_cache(cache, keys, values, survivors):
 def test_entries_without_descendants_are_removed():
     """If one beam survives each step, a row keeps little more than one entry per token."""
     beams, length = 4, 60
-    cache = BeamKVCache([(torch.randn(2 * beams, 1, 1, 2),) * 2], beams, limit=length)
+    cache = BeamKVCache([(torch.randn(2 * beams, 1, 1, 2),) * 2], beams)
     for _ in range(length - 1):
         cache.reorder_cache(torch.tensor([1, 1, 1, 1, 6, 6, 6, 6]))
         cache.reserve()

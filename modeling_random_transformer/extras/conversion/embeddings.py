@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...configuration_random_transformer import is_int
-from ...modeling_random_transformer import sinusoids
 from ...base.errors import format_value
 from ...base.vocabulary import fits_embedding
+from ...configuration_random_transformer import is_int
+from ...modeling_random_transformer import sinusoids
 from .joined_tokenizer import JoinedTokenizer
 from .weights import STACKS, StateDictMapper
 

@@ -90,9 +90,7 @@ def is_size(value: Any, maximum: int) -> bool:
     return configuration.is_int(value) and 1 <= value <= maximum
 
 
-def read_options(
-    stored: Mapping[Any, Any], table: Iterable[Option], same: Iterable[tuple[str, str]] = ()
-) -> Options:
+def read_options(stored: Mapping[Any, Any], table: Iterable[Option], same: Iterable[tuple[str, str]] = ()) -> Options:
     """The stored options, with the converted values of those in a table.
 
     Args:

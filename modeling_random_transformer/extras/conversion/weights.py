@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...configuration_random_transformer import RandomTransformerConfig
-from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ...base.atomic_files import new_folder
 from ...base.errors import MAX_NAME, format_names, format_value, printable
+from ...configuration_random_transformer import RandomTransformerConfig
+from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
 from .options import Option
 
 STACKS = ("encoder", "decoder")
@@ -329,9 +329,7 @@ def check_dense(name: str, weight: Tensor) -> None:
     """Raise a `ValueError` unless a tensor is dense, floating-point, stored in full and finite."""
     problem = problem_of(weight)
     if problem:
-        raise ValueError(
-            f"{name} must be a dense tensor of finite float16, bfloat16, float32, float64, got {problem}."
-        )
+        raise ValueError(f"{name} must be a dense tensor of finite float16, bfloat16, float32, float64, got {problem}.")
 
 
 def problem_of(weight: Tensor) -> str:

@@ -14,9 +14,10 @@ from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 from transformers.utils import logging
 
 from ...base.errors import reraise_as_value_error
-from ...generation_random_transformer import WeightSamples, code_and_attributes, tensors_of, unsupported_model
+from ...generation_random_transformer import modified_module
 from ...inputs_random_transformer import check_choice, pad_ids
 from ...pipeline_random_transformer import ForcedPrefix
+from ...verification_random_transformer import Snapshot, tensors_of
 from .cache import cached_export
 from .ctranslate2 import ParallelTranslator
 from .engines import WEIGHT_DTYPES
@@ -104,9 +105,9 @@ class CTranslate2Engine:
         self.source, self.target = token_names(tokenizer, config.vocab_size)
         self.target_ids = {token: i for i, token in enumerate(self.target)}
         self.exported = search_options(model.generation_config, config, ENGINE)
-        self.code = code_and_attributes(model, model.modules())
-        self.weights = WeightSamples(model.modules())
-        self.digest = digest_of(tensors_of(model.modules()))
+        modules = list(model.modules())
+        self.snapshot = Snapshot(modules)
+        self.digest = digest_of(tensors_of(modules))
         self.positions = table_positions(config)
 
     def __deepcopy__(self, _: Any) -> "CTranslate2Engine":
@@ -178,19 +179,19 @@ class CTranslate2Engine:
         """A message if the model computes something else than its export; `None` if it does not."""
         if model.device.type != "cpu":
             return f"the model is on the device {model.device}"
-        if reason := unsupported_model(model, whole=True):
+        if reason := modified_module(model.named_modules()):
             return reason
         modules = list(model.modules())
-        if code_and_attributes(model, modules) == self.code and self.has_exported_weights(modules):
+        if self.snapshot.has_code_of(modules) and self.has_exported_weights(modules):
             return None
         return "the code or the weights have changed since the export"
 
     def has_exported_weights(self, modules: list[nn.Module]) -> bool:
         """Whether the weights are those that were exported; all values are compared only if they may have changed."""
-        if not self.weights.are_unchanged(modules):
+        if not self.snapshot.has_weights_of(modules):
             if digest_of(tensors_of(modules)) != self.digest:
                 return False
-            self.weights = WeightSamples(modules)
+            self.snapshot = Snapshot(modules)
         return True
 
     def search(
