@@ -2,9 +2,9 @@
 
 import pytest
 
+from modeling_random_transformer.extras.documents import html_translation, translate
 from modeling_random_transformer.extras.serving import load_directions
 from modeling_random_transformer.extras.serving.directions import language_pairs
-from modeling_random_transformer.extras.documents import html_translation, translate
 from modeling_random_transformer.inference.translation import Candidate
 from tests.helpers.marian import opus_folder
 from tests.helpers.translation import SENTENCES, multilingual_translator
