@@ -1,13 +1,17 @@
-"""The record of work that can be finished or resumed: for each stage its inputs, its options and the files it wrote.
+"""The record of work that can be finished or resumed, and the one protocol of resuming.
 
-The record is one JSON file. A stage that is begun again with the same inputs continues, or is skipped if its files are
-as it left them; with other inputs, it is an error that lists the differences.
+The record is one JSON file with the inputs of each stage, digests of the files that it wrote, and facts about it.
 
     job = Job(folder / "job.json")
     stage = job.begin("translate", {"input": file_digest(source), "num_beams": 4})
     if not stage.is_finished:
         translate_file(source, output, model, tokenizer)
         stage.finish([output], lines=120)
+
+A stage that is begun again with the same inputs continues, or is skipped if its files are as it left them. Other inputs
+are an error that lists the differences, unless there is no work that they would invalidate.
+
+`run_stage` does these steps for work that is a function, in all processes of a launcher.
 """
 
 import json
@@ -17,8 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..base import file_digest, read_json
+from . import file_digest, read_json
 from .atomic_files import write_atomically
+from .distributed import call_on_main_process
 from .errors import reraise_as_value_error
 
 RECORDED = ("inputs", "files", "facts", "is_finished")
@@ -46,8 +51,9 @@ class Job:
         inputs: dict[str, Any],
         *,
         restart: bool = False,
+        has_work: bool = True,
         may_change: Callable[[str, Any, Any], bool] = lambda *_: False,
-        is_used: bool = True,
+        needs_files: bool = True,
     ) -> "Stage":
         """Begin a stage, or continue that of an earlier call.
 
@@ -55,42 +61,54 @@ class Job:
             name: the name of the stage.
             inputs: what determines the files of the stage, by name, as values of JSON.
             restart: forget the stage of an earlier call.
+            has_work: whether a stage that is not finished has results; otherwise, all inputs may change.
             may_change: whether the stage may continue with a changed input, from its name, its earlier and its current
                 value.
-            is_used: whether the files of a finished stage are needed; otherwise, they may be missing.
+            needs_files: whether the files of a finished stage are needed; otherwise, they may be missing.
 
         Raises:
             ValueError: inputs have changed; the message lists them.
         """
         current = json.loads(json.dumps(inputs))  # compared as they are read
-        stage = None if restart else self.stages.get(name)
-        differences = {} if stage is None else changes(stage.inputs, current)
-        other = {key: pair for key, pair in differences.items() if not may_change(key, *pair)}
-        if other:
-            listed = "; ".join(f"{key} was {was}, now {now}" for key, (was, now) in other.items())
-            allowed, found = "an earlier attempt with the same inputs and options", f"one with other values ({listed})"
-            raise ValueError(f"{self.path.parent} must contain {allowed}, got {found}: {self.advice}.")
-        if stage is None:
+        stage = self.stages.get(name)
+        if stage is None or restart:
             stage = self.stages[name] = Stage(self)
-        elif not differences and not (stage.is_finished and is_used and stage.changed_files()):
+        elif stage.is_finished or has_work:
+            self.check_inputs(stage, current, may_change)
+        is_same = stage.is_finished and stage.inputs == current
+        if is_same and not (needs_files and stage.changed_files()):
             return stage
         stage.inputs, stage.is_finished = current, False
         self.write()
         return stage
+
+    def check_inputs(self, stage: "Stage", inputs: dict[str, Any], may_change: Callable[[str, Any, Any], bool]) -> None:
+        """Raise a `ValueError` that lists the inputs that have changed although they may not."""
+        differences = []
+        for name, (earlier, current) in changes(stage.inputs, inputs).items():
+            if not may_change(name, earlier, current):
+                differences.append(f"{name} was {earlier}, now {current}")
+        if differences:
+            raise ValueError(
+                f"{self.path.parent} must contain an earlier attempt with the same inputs and options, "
+                f"got one with other values ({'; '.join(differences)}): {self.advice}."
+            )
 
     def read(self) -> dict[str, "Stage"]:
         """Read the stages of the record; raises a `ValueError` for another file."""
         message = f"{self.path} must be the record of a job, but it is damaged: delete it, or use another output"
         with reraise_as_value_error(message):
             stages = {name: Stage(self, **record) for name, record in read_json(self.path).items()}
-            objects = [getattr(stage, name) for stage in stages.values() for name in ("inputs", "files", "facts")]
-            if not all(isinstance(each, dict) for each in objects):
-                raise ValueError("inputs, files and facts must be objects")
+            for stage in stages.values():
+                if not all(isinstance(value, dict) for value in (stage.inputs, stage.files, stage.facts)):
+                    raise ValueError("inputs, files and facts must be objects")
         return stages
 
     def write(self) -> None:
         """Write the record atomically."""
-        content = {key: {name: getattr(stage, name) for name in RECORDED} for key, stage in self.stages.items()}
+        content = {}
+        for name, stage in self.stages.items():
+            content[name] = {attribute: getattr(stage, attribute) for attribute in RECORDED}
         write_atomically(self.path, [json.dumps(content, indent=1).encode()])
 
 
@@ -125,11 +143,69 @@ class Stage:
 
     def changed_files(self) -> list[Path]:
         """The files of the finished stage that are missing or differ."""
-        paths = {self.job.path.parent / name: digest for name, digest in self.files.items()}
-        return [path for path, digest in paths.items() if not path.is_file() or file_digest(path) != digest]
+        changed = []
+        for name, digest in self.files.items():
+            path = self.job.path.parent / name
+            if not path.is_file() or file_digest(path) != digest:
+                changed.append(path)
+        return changed
+
+
+def run_stage(
+    record: Path,
+    name: str,
+    inputs: dict[str, Any],
+    work: Callable[[], dict[str, Any] | None],
+    files: Iterable[Path] = (),
+    *,
+    everywhere: bool = False,
+    restart: bool = False,
+    may_change: bool = False,
+    needs_files: bool = True,
+    advice: str = RESTART,
+) -> dict[str, Any]:
+    """Do the work of a stage, unless an earlier call has finished it with the same inputs.
+
+    The inputs of a stage that is not finished may change: work that takes long has a record of its own.
+
+    Args:
+        record: the file of the job.
+        name: the name of the stage.
+        inputs: what determines its files.
+        work: makes the files, and returns facts for the record.
+        files: the files; an iterator is read after the work.
+        everywhere: every process does the work, not only the first one.
+        restart: forget the stage of an earlier call.
+        may_change: make the files of a finished stage anew if the inputs have changed, which is an error by default.
+        needs_files: see `Job.begin`.
+        advice: see `Job`.
+
+    Returns:
+        The facts, in every process.
+
+    Raises:
+        ValueError: the inputs of a finished stage have changed.
+    """
+
+    def begin() -> Stage:
+        return Job(record, advice).begin(
+            name,
+            inputs,
+            restart=restart,
+            has_work=False,
+            may_change=lambda *_: may_change,
+            needs_files=needs_files,
+        )
+
+    stage = call_on_main_process(begin)
+    if not stage.is_finished:
+        facts = (work() if everywhere else call_on_main_process(work)) or {}
+        call_on_main_process(lambda: stage.finish(files, **facts))
+        stage.facts.update(facts)
+    return stage.facts
 
 
 def changes(earlier: dict[str, Any], current: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     """The earlier and the current value of each input that differs; `None` for one that is missing."""
-    pairs = {name: (earlier.get(name), current.get(name)) for name in sorted({*earlier, *current})}
-    return {name: (was, now) for name, (was, now) in pairs.items() if was != now}
+    names = sorted({*earlier, *current})
+    return {name: (earlier.get(name), current.get(name)) for name in names if earlier.get(name) != current.get(name)}

@@ -9,7 +9,7 @@ All arguments of `random-transformer train` are those of the student.
 from collections.abc import Sequence
 
 from ..stages.distillation import INT8, WORK, StudentDataArguments, distill, table
-from ..stages.stage import RECORD
+from ..stages.monolingual import RECORD
 from ..stages.training_set import DistillationArguments
 from ..training.arguments import ModelArguments
 from ..training.recipe import TranslationTrainingArguments

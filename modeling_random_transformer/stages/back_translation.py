@@ -8,6 +8,7 @@ outputs are complete.
 import os
 import random
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from os import PathLike
 from pathlib import Path
@@ -23,7 +24,7 @@ from ..data.readers import TEXT_KEY, read_texts
 from ..data.sources import ParallelText, pairs_of
 from ..data.validation import ValidationReport
 from ..inputs_random_transformer import check_choice, check_positive
-from .stage import RECORD, translate_lines
+from .monolingual import RECORD, translate_lines
 
 # Files of the working folder beside the record of the job: its lock, the lines to translate, and their translations.
 LOCK, SELECTED, TRANSLATED = "job.lock", "target.txt", "source.txt"
@@ -71,14 +72,18 @@ class BackTranslationOptions:
     @classmethod
     def split(cls, options: dict[str, Any]) -> "tuple[BackTranslationOptions, dict[str, Any]]":
         """The options of a call of `back_translate`: those of this class, and those of `translate`."""
-        names = [each.name for each in fields(cls) if each.name in options]
-        settings = cls(**{name: options[name] for name in names})
-        search = {name: options[name] for name in options.keys() - {*names}}
-        if "temperature" in search and not (settings.method == "sampling" and search["temperature"] > 0):
-            found = f"{search['temperature']} with method {settings.method!r}"
-            raise ValueError(f"temperature must be positive and given with method 'sampling', got {found}.")
-        seed = {"seed": settings.seed} if settings.method == "sampling" else {}
-        return settings, {**METHODS[settings.method], **search, **seed}
+        names = {entry.name for entry in fields(cls)}
+        settings = cls(**{name: value for name, value in options.items() if name in names})
+        search = METHODS[settings.method] | {name: value for name, value in options.items() if name not in names}
+        if settings.method == "sampling":
+            search["seed"] = settings.seed
+        temperature = options.get("temperature")
+        if temperature is not None and not (settings.method == "sampling" and temperature > 0):
+            raise ValueError(
+                "temperature must be positive and given with method 'sampling', "
+                f"got {temperature} with method {settings.method!r}."
+            )
+        return settings, search
 
 
 @dataclass
@@ -137,18 +142,28 @@ def back_translate(
             `output_source` is in progress, or the files of an earlier call belong to a different job.
         OSError: a file cannot be read or written.
     """
-    settings, options = BackTranslationOptions.split(options)
+    settings, search = BackTranslationOptions.split(options)
     for name, path in (("output_source", output_source), ("output_target", output_target)):
         if is_stream(path):
             raise ValueError(f"{name} must be a file, got {os.fspath(path)!r}.")
-    monolingual, source, target = Path(input_file), *(Path(os.path.realpath(x)) for x in (output_source, output_target))
+    monolingual = Path(input_file)
+    source, target = Path(os.path.realpath(output_source)), Path(os.path.realpath(output_target))
     folder = source.with_name(f"{source.name}.work")
-    job: dict[str, Any] = {"restart": restart, "chunk_size": chunk_size, "progress": progress}
-    job |= {"name": "input_file", "max_tokens": settings.max_tokens}
     call_on_main_process(lambda: check_files(monolingual, source, target, folder))
     with exclusive(folder / LOCK, f"output_source must not be in use, got {str(source)!r} of another call."):
-        lines, files = read_texts(monolingual, settings.text_key), (folder / SELECTED, folder / TRANSLATED)
-        selection = translate_lines(lines, *files, model, tokenizer, options, **job)
+        selection = translate_lines(
+            read_texts(monolingual, settings.text_key),
+            folder / SELECTED,
+            folder / TRANSLATED,
+            model,
+            tokenizer,
+            search,
+            name="input_file",
+            max_tokens=settings.max_tokens,
+            restart=restart,
+            chunk_size=chunk_size,
+            progress=progress,
+        )
         count = call_on_main_process(lambda: write_outputs(folder, source, target, settings))
     return BackTranslationReport(selection, count)
 
@@ -172,19 +187,22 @@ def check_files(monolingual: Path, source: Path, target: Path, folder: Path) -> 
 def write_outputs(folder: Path, source: Path, target: Path, settings: BackTranslationOptions) -> int:
     """Write both outputs, remove the files of the working folder and return the number of pairs."""
     translated = [ParallelText(folder / SELECTED, folder / TRANSLATED)]  # pairs without a translation are invalid
-    count = sum(1 for _ in pairs_of(translated))
     # The temporary files are in this folder, with which those of a killed process are removed.
     temporary_folder = folder if target.parent == source.parent else None
     write_binary(target, encode_lines(text for text, _ in pairs_of(translated)), temporary_folder)
-    prefix, is_noised = "" if settings.tag is None else f"{settings.tag} ", settings.method == "noised_beam"
-    synthetic = (
-        prefix + (add_noise(text, f"{settings.seed} {number}") if is_noised else text)
-        for number, (_, text) in enumerate(pairs_of(translated), start=1)
-    )
-    write_binary(source, encode_lines(synthetic), folder)
+    translations = (translation for _, translation in pairs_of(translated))
+    write_binary(source, encode_lines(synthetic_sources(translations, settings)), folder)
+    count = sum(1 for _ in pairs_of(translated))
     remove_written(folder, *map(re.escape, (SELECTED, TRANSLATED, source.name, target.name, RECORD, LOCK)))
     remove_if_empty(folder)
     return count
+
+
+def synthetic_sources(translations: Iterable[str], settings: BackTranslationOptions) -> Iterator[str]:
+    """The translations with the tag and, if the method has it, noise."""
+    for number, translation in enumerate(translations, start=1):
+        text = add_noise(translation, f"{settings.seed} {number}") if settings.method == "noised_beam" else translation
+        yield text if settings.tag is None else f"{settings.tag} {text}"
 
 
 def add_noise(text: str, seed: int | str) -> str:

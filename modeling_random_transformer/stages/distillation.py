@@ -20,6 +20,7 @@ import torch
 from ..base import file_digest
 from ..base.atomic_files import new_folder
 from ..base.distributed import call_on_main_process
+from ..base.jobs import run_stage
 from ..base.measures import folder_size, time_interleaved
 from ..base.text import markdown_table
 from ..data.sources import Corpus, pairs_of
@@ -36,7 +37,7 @@ from ..training.model_init import check_arguments
 from ..training.preparation import check_languages
 from ..training.recipe import TranslationTrainingArguments
 from ..training.run import train_translation
-from .stage import RECORD, run_stage
+from .monolingual import RECORD
 from .training_set import DistillationArguments, SyntheticReport, TrainingSet
 
 WORK, INT8 = "distillation", "int8"

@@ -26,7 +26,7 @@ from ..base.atomic_files import remove_if_empty
 from ..base.compressed_files import STANDARD_STREAM, check_readable
 from ..base.distributed import call_on_main_process, exclusive
 from ..base.errors import reraise_as_value_error
-from ..base.jobs import Job
+from ..base.jobs import Job, run_stage
 from ..base.text import markdown_table
 from ..data.cleaning import clean_files, clean_pairs
 from ..data.filters import SIDES
@@ -45,7 +45,7 @@ from ..training.recipe import TranslationTrainingArguments
 from ..training.run import train_translation
 from .back_translation import METHODS, BackTranslationOptions, back_translate
 from .distillation import INT8, StudentDataArguments, distill
-from .stage import run_stage, write_pairs
+from .monolingual import write_pairs
 from .training_set import DistillationArguments
 
 logger = logging.getLogger(__name__)
@@ -259,9 +259,7 @@ class Recipe:
         earlier, advice = call_on_main_process(lambda: self.finished(name)), "use another output_dir"
         if changed := [path for path in earlier if path.exists()]:
             raise ValueError(f"{changed[0]} must be as the stage {name} has left it, but it has changed: {advice}.")
-        stage = Job(self.folder / RECORD).stages.get(name)
-        options: dict[str, Any] = {"may_change": stage is None or not stage.is_finished, "advice": advice}
-        options |= {"everywhere": True, "is_used": not self.is_complete}
+        options: dict[str, Any] = {"everywhere": True, "needs_files": not self.is_complete, "advice": advice}
         facts = run_stage(self.folder / RECORD, name, inputs, work, files, **options)
         if missing := [path for path in earlier if not path.exists()]:
             raise ValueError(f"{missing[0]} must be a file of the stage {name}, but it is missing: {advice}.")

@@ -9,10 +9,11 @@ of those that beam search finds. The similarity is chrF (Popović 2015); the pap
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import chain, groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,16 @@ from transformers.hf_argparser import HfArg
 from ..base import DTYPES, file_digest
 from ..base.atomic_files import write_atomically
 from ..base.compressed_files import check_readable
+from ..base.jobs import run_stage
 from ..base.text import encode_lines, one_line
 from ..data.readers import TEXT_KEY, read_texts
 from ..data.sources import NO_LANGUAGES, Corpus, ParallelText, pairs_of
+from ..data.validation import ValidationReport
 from ..inference import score_file
 from ..inference.evaluation import sentence_chrf
 from ..inputs_random_transformer import LanguageTags, check_choice, check_positive
 from ..training.manifest import fingerprint
-from .stage import RECORD, run_stage, translate_lines, write_pairs
+from .monolingual import RECORD, translate_lines, write_pairs
 
 
 @dataclass
@@ -140,30 +143,54 @@ class TrainingSet:
             ValueError: a text is not UTF-8, none can be translated, or the folder has the files of other inputs.
             OSError: a file cannot be read or written.
         """
-        arguments, codes = self.arguments, languages.options(tokenizer)
-        beams, size = arguments.teacher_num_beams, arguments.teacher_max_tokens_per_batch
-        options: dict[str, Any] = {"num_beams": beams, "max_batch_tokens": size, **codes}
-        job: dict[str, Any] = {"restart": arguments.restart, "name": "source_text", "max_tokens": max_tokens}
-        if arguments.interpolate:
-            options, job = {**options, "n_best": beams}, {**job, "output_format": "jsonl"}
-
-        def score() -> None:
-            # Training skips translations that are too long; they must not stop the scoring.
-            flags: dict[str, Any] = {"truncation": True, "restart": True, **codes}
-            score_file(ParallelText(self.selected, self.translated), self.scores, model, tokenizer, **flags)
-
-        texts = chain.from_iterable(read_texts(path, arguments.text_key) for path in arguments.source_text)
-        selection = translate_lines(texts, self.selected, self.candidates, model, tokenizer, options, **job)
+        arguments = self.arguments
+        codes = languages.options(tokenizer)
+        selection = self.translate(model, tokenizer, max_tokens, codes)
         counts = {"selected": selection.valid, "skipped": selection.invalid}
-        original = {"original": fingerprint([*self.original])}
+        original = fingerprint([*self.original])
         if arguments.interpolate:
-            nearest = {"candidates": file_digest(self.candidates), **original}
-            counts |= self.stage("interpolation", nearest, self.interpolate, [self.translated])
-        digest = {"translations": file_digest(self.translated)}
+            inputs = {"candidates": file_digest(self.candidates), "original": original}
+            counts |= self.stage("interpolation", inputs, self.interpolate, [self.translated])
+        translations = file_digest(self.translated)
         if arguments.drop_worst:
-            self.stage("scores", digest, score, [self.scores], everywhere=True)
-        inputs = {**digest, **original, "drop_worst": arguments.drop_worst, "interpolate": arguments.interpolate}
+            score = partial(self.score, model, tokenizer, codes)
+            self.stage("scores", {"translations": translations}, score, [self.scores], everywhere=True)
+        inputs = {
+            "translations": translations,
+            "original": original,
+            "drop_worst": arguments.drop_worst,
+            "interpolate": arguments.interpolate,
+        }
         return SyntheticReport(**self.stage("training set", inputs, lambda: self.assemble(counts), self.files))
+
+    def translate(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_tokens: int, codes: dict[str, Any]
+    ) -> ValidationReport:
+        """Translate the texts, or continue an earlier call; returns the texts that are skipped."""
+        arguments = self.arguments
+        search = {"num_beams": arguments.teacher_num_beams, "max_batch_tokens": arguments.teacher_max_tokens_per_batch}
+        job: dict[str, Any] = {}
+        if arguments.interpolate:
+            search["n_best"] = arguments.teacher_num_beams
+            job["output_format"] = "jsonl"
+        return translate_lines(
+            chain.from_iterable(read_texts(path, arguments.text_key) for path in arguments.source_text),
+            self.selected,
+            self.candidates,
+            model,
+            tokenizer,
+            {**search, **codes},
+            name="source_text",
+            max_tokens=max_tokens,
+            restart=arguments.restart,
+            **job,
+        )
+
+    def score(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, codes: dict[str, Any]) -> None:
+        """Score the translations with the teacher."""
+        pairs = ParallelText(self.selected, self.translated)
+        # Training skips translations that are too long; they must not stop the scoring.
+        score_file(pairs, self.scores, model, tokenizer, truncation=True, restart=True, **codes)
 
     def interpolate(self) -> dict[str, int]:
         """Choose one of several translations; returns the number of texts with a reference."""
@@ -179,16 +206,24 @@ class TrainingSet:
         worst = self.worst(self.arguments.drop_worst) if self.arguments.drop_worst else set()
         synthetic = [ParallelText(self.selected, self.translated)]  # of which pairs without a translation are invalid
         kept = (pair for number, pair in enumerate(pairs_of(synthetic)) if number not in worst)
-        write_pairs(chain(kept, pairs_of(self.original)), self.files)
-        count, original = (sum(1 for _ in pairs_of(corpora)) for corpora in (synthetic, self.original))
-        return {**counts, "empty": counts["selected"] - count, "dropped": len(worst), "original": original}
+        total = write_pairs(chain(kept, pairs_of(self.original)), self.files)
+        translated = sum(1 for _ in pairs_of(synthetic))
+        return {
+            **counts,
+            "empty": counts["selected"] - translated,
+            "dropped": len(worst),
+            "original": total - translated + len(worst),
+        }
 
     def worst(self, share: float) -> set[int]:
         """The numbers of the pairs with this share of the lowest scores, among those with a score."""
-        with open(self.scores, encoding="utf-8") as file:
-            columns = (line.split("\t") for line in file if line.strip())
-            values = [float(total) / int(tokens) for total, tokens, *_ in columns]
-        return set(sorted(range(len(values)), key=values.__getitem__)[: int(share * len(values))])
+        scores = []
+        for line in read_texts(self.scores):
+            if line.strip():
+                total, tokens = line.split("\t")
+                scores.append(float(total) / int(tokens))
+        numbers = sorted(range(len(scores)), key=scores.__getitem__)
+        return set(numbers[: int(share * len(scores))])
 
 
 def targets_by_source(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
@@ -216,13 +251,15 @@ def write_nearest(texts: Path, candidates: Path, output: Path, references: Mappi
     """
 
     @lru_cache(2**16)  # frequent texts have many references
-    def choose(text: str, translations: tuple[str, ...]) -> str:
+    def nearest(text: str, translations: tuple[str, ...]) -> str:
         if text not in references:
             return translations[0]
         return max(translations, key=lambda translation: sentence_chrf(translation, references[text], word_order=0))
 
-    with open(candidates, "rb") as records:
-        groups = groupby(map(json.loads, records), key=lambda record: record["index"])
-        rows = zip(read_texts(texts), groups, strict=True)
-        chosen = (choose(key_of(text), tuple(record["translation"] for record in group)) for text, (_, group) in rows)
-        write_atomically(output, encode_lines(chosen))
+    def chosen() -> Iterator[str]:
+        with open(candidates, "rb") as lines:
+            groups = groupby(map(json.loads, lines), key=itemgetter("index"))
+            for text, (_, records) in zip(read_texts(texts), groups, strict=True):
+                yield nearest(key_of(text), tuple(record["translation"] for record in records))
+
+    write_atomically(output, encode_lines(chosen()))

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from modeling_random_transformer.base.jobs import Job
+from modeling_random_transformer.base.jobs import Job, run_stage
 
 INPUTS = {"input": "3 bytes", "num_beams": 4, "options": {"seed": (1, 2)}}
 
@@ -79,6 +79,31 @@ def test_inputs_that_may_change_continue_the_stage(output):
     assert stage.facts == {"lines": 1}
     with pytest.raises(ValueError, match="steps was 20, now 10"):
         begin(output, {"steps": 10}, may_change=longer)
+
+
+def test_inputs_of_a_stage_without_work_may_change(output):
+    begin(output, {"steps": 10})
+    with pytest.raises(ValueError, match="steps was 10, now 5"):
+        begin(output, {"steps": 5})
+    stage = begin(output, {"steps": 5}, has_work=False)
+    stage.finish([output])
+    with pytest.raises(ValueError, match="steps was 5, now 10"):
+        begin(output, {"steps": 10}, has_work=False)
+
+
+def test_a_stage_runs_once_and_again_with_inputs_that_may_change(output):
+    record, calls = output.parent / "job.json", []
+
+    def work():
+        calls.append(None)
+        return {"lines": len(calls)}
+
+    for expected, steps, options in ((1, 1, {}), (1, 1, {}), (2, 2, {"may_change": True}), (3, 3, {"restart": True})):
+        assert run_stage(record, "translate", {"steps": steps}, work, [output], **options) == {"lines": expected}
+    with pytest.raises(ValueError, match=r"steps was 3, now 1.*: use another output, or discard the earlier work"):
+        run_stage(record, "translate", {"steps": 1}, work, [output])
+    output.unlink()
+    assert run_stage(record, "translate", {"steps": 3}, work, needs_files=False) == {"lines": 3}
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ def test_resumes_and_reads_standard_input_again(paths, translator, limited, monk
     assert not any(path.exists() for path in paths[1:])
     with pytest.raises(ValueError, match="must have a line that can be translated, got input_file: 0 lines"):
         from_standard_input(b"")
-    with pytest.raises(ValueError, match=r"texts was .*: use another output, or discard the earlier work"):
+    with pytest.raises(ValueError, match=r"input was .*: use another output, or discard the earlier work"):
         from_standard_input(b"another line\n")
     from_standard_input(paths[0].read_bytes())
     assert [path.read_bytes() for path in paths[1:]] == expected
