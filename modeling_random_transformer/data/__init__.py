@@ -16,6 +16,7 @@ from .cleaning import CleaningReport, clean_files, clean_pairs
 from .filters import CleaningOptions
 from .lengths import LengthLimits
 from .readers import read_texts
+from .sentencepiece import from_sentencepiece
 from .sources import Corpus, DatasetText, InvalidLine, ParallelLine, ParallelText
 from .streaming import CorpusMixture, TokenBudgetStream
 from .tokenization import lengths_of, tokenize_pairs, vocabulary_sample
@@ -37,6 +38,7 @@ __all__ = [
     "ValidationReport",
     "clean_files",
     "clean_pairs",
+    "from_sentencepiece",
     "lengths_of",
     "load_pairs",
     "read_texts",

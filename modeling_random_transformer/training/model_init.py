@@ -19,6 +19,7 @@ from ..base.errors import reraise_as_value_error
 from ..base.jobs import changes
 from ..base.vocabulary import check_tokenizer
 from ..configuration_random_transformer import RandomTransformerConfig
+from ..data.sentencepiece import from_sentencepiece
 from ..inputs_random_transformer import LanguageTags, tokenizer_languages
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ..tokenization_random_transformer import added_tokens
@@ -110,8 +111,6 @@ def load_tokenizer(name: str, special_tokens: Sequence[str] = ()) -> PreTrainedT
         ValueError: the SentencePiece model cannot be imported, or a special token is invalid.
     """
     if Path(name).suffix in (".model", ".spm"):
-        from ..extras.conversion.sentencepiece import from_sentencepiece
-
         tokenizer = from_sentencepiece(name)
     else:
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)

@@ -8,8 +8,6 @@
     model, report = from_opennmt("model_step_100000.pt")   # OpenNMT-py 2 or 3
     model, report = from_eole("model_path")                # the successor of OpenNMT-py
 
-    tokenizer = from_sentencepiece("source.spm")           # a tokenizer without a model
-
 Each `from_<format>` has a `convert_<format>`, which writes a folder, with a tokenizer if available. An option or a
 weight without a counterpart in this model raises a `ValueError` that names it. No code in a checkpoint is executed.
 """
@@ -23,7 +21,6 @@ from .marian import convert_marian, from_marian
 from .marian_npz import convert_marian_npz, from_marian_npz
 from .opennmt import convert_opennmt, from_opennmt
 from .pytorch import convert_torch_transformer, from_torch_transformer
-from .sentencepiece import from_sentencepiece
 from .weights import ConversionReport
 
 __all__ = [
@@ -44,6 +41,5 @@ __all__ = [
     "from_marian",
     "from_marian_npz",
     "from_opennmt",
-    "from_sentencepiece",
     "from_torch_transformer",
 ]

@@ -31,22 +31,29 @@ from .marian_npz_files import NOT_PACKED, OPTIMIZER
 from .untrusted import check_expansion, is_hidden
 from .weights import ConversionReport
 
-CONVERTERS: dict[str, Callable[[Path, Path], ConversionReport]] = {".npz": convert_marian_npz, ".pt": convert_fairseq}
-# By the suffix of a model: names of the files that its conversion reads, in the same folder.
+# By the suffix of a model: its conversion, and the names of the files that this reads in the same folder.
+CONVERTERS: dict[str, Callable[..., ConversionReport]] = {".npz": convert_marian_npz, ".pt": convert_fairseq}
 COMPANIONS = {".npz": MARIAN_FILES, ".pt": FAIRSEQ_FILES}
 MAX_COMPANION_BYTES = 2**26  # of one vocabulary
 MAX_MEMBERS = 10_000
 MAX_HEADER_BYTES = 2**24  # of all headers of a tar archive: those of `MAX_MEMBERS` files with long names
+ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 # The first bytes of compressed tar archives.
 DECOMPRESSORS: dict[bytes, Callable[[Path], Any]] = {
     b"\x1f\x8b": gzip.open,
     b"BZh": bz2.open,
     b"\xfd7zXZ\x00": lzma.open,
 }
-ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 DAMAGED = (
-    *(zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError),
-    *(RuntimeError, OverflowError, UnicodeError),  # from zipfile, for damaged headers and for encrypted files
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    # From zipfile, for damaged headers and for encrypted files.
+    RuntimeError,
+    OverflowError,
+    UnicodeError,
 )
 
 
@@ -58,6 +65,9 @@ class Member(NamedTuple):
     is_file: bool
     is_folder: bool
     open: Callable[[], Any]
+
+
+Files = dict[PurePosixPath, Member]
 
 
 def convert_archive(archive: str | Path, output: str | Path, *, model: str | None = None) -> ConversionReport:
@@ -79,15 +89,14 @@ def convert_archive(archive: str | Path, output: str | Path, *, model: str | Non
     """
     archive, output = Path(archive), check_free(output)
     with TemporaryDirectory(dir=output.absolute().parent, prefix=f".{output.name}.") as scratch:
-        with open_archive(archive) as members:
-            chosen, others = choose_model(archive, list(members), model)
-            pattern = COMPANIONS[chosen.suffix]
+        with open_archive(archive) as files:
+            chosen, *others = find_models(archive, files, model)
+            needed = [chosen, *find_companions(archive, files, chosen)]
             # In the order of the archive, as going back in a compressed tar archive decompresses it again.
-            needed = [p for p in members if p == chosen or (p.parent == chosen.parent and pattern.fullmatch(p.name))]
-            check_sizes(archive, Path(scratch), {p: members[p].size for p in needed}, chosen)
+            needed.sort(key=list(files).index)
             for path in needed:
                 extracted = Path(scratch) / path.name
-                with name_path_in_errors(extracted), members[path].open() as source, extracted.open("xb") as target:
+                with name_path_in_errors(extracted), files[path].open() as source, extracted.open("xb") as target:
                     shutil.copyfileobj(source, target, 2**20)
         try:
             report = CONVERTERS[chosen.suffix](Path(scratch) / chosen.name, output)
@@ -101,38 +110,46 @@ def convert_archive(archive: str | Path, output: str | Path, *, model: str | Non
     return report
 
 
-def choose_model(
-    archive: Path, paths: list[PurePosixPath], name: str | None
-) -> tuple[PurePosixPath, list[PurePosixPath]]:
-    """The model with a name, or the first one; and the other models.
+def find_models(archive: Path, files: Files, name: str | None) -> list[PurePosixPath]:
+    """The models in an archive, with the one of this name first.
 
     Raises:
         ValueError: there is no such model.
     """
-    models = sorted(path for path in paths if path.suffix in CONVERTERS and not path.name.endswith(OPTIMIZER))
+    models = sorted(path for path in files if path.suffix in CONVERTERS and not path.name.endswith(OPTIMIZER))
     if not models:
-        found = format_names(map(str, paths)) or "no files"
-        allowed = f"a .pt file of fairseq or a .npz file of Marian{NOT_PACKED}"
-        raise ValueError(f"{archive} must contain {allowed}, got {found}.")
-    chosen = [path for path in models if name in (None, path.name, str(path))]
-    if not chosen or (name is not None and len(chosen) > 1):
-        raise ValueError(f"model must be one of {format_names(map(str, models))}, got {name!r}.")
-    return chosen[0], [path for path in models if path != chosen[0]]
+        raise ValueError(
+            f"{archive} must contain a .pt file of fairseq or a .npz file of Marian{NOT_PACKED}, "
+            f"got {format_names(map(str, files)) or 'no files'}."
+        )
+    if name is not None:
+        named = [path for path in models if name in (path.name, str(path))]
+        if len(named) != 1:
+            raise ValueError(f"model must be one of {format_names(map(str, models))}, got {name!r}.")
+        models.remove(named[0])
+        models = named + models
+    return models
 
 
-def check_sizes(archive: Path, folder: Path, sizes: dict[PurePosixPath, int], model: PurePosixPath) -> None:
-    """Raise a `ValueError` if a file is too large for a vocabulary, or if the disk has no space for all files twice."""
-    for path, size in sizes.items():
-        if path != model and size > MAX_COMPANION_BYTES:
-            allowed = f"vocabularies of at most {MAX_COMPANION_BYTES} bytes"
-            raise ValueError(f"{archive} must have {allowed}, got {format_value(str(path))} of {size} bytes.")
-    needed, free = 2 * sum(sizes.values()), shutil.disk_usage(folder).free
-    if free < needed:
-        raise ValueError(f"output must be on a disk with {needed} free bytes, got {free} in {folder.parent}.")
+def find_companions(archive: Path, files: Files, model: PurePosixPath) -> list[PurePosixPath]:
+    """The files that the conversion of a model reads.
+
+    Raises:
+        ValueError: a file is too large for a vocabulary.
+    """
+    pattern = COMPANIONS[model.suffix]
+    companions = [path for path in files if path.parent == model.parent and pattern.fullmatch(path.name)]
+    for path in companions:
+        if files[path].size > MAX_COMPANION_BYTES:
+            raise ValueError(
+                f"{archive} must have vocabularies of at most {MAX_COMPANION_BYTES} bytes, "
+                f"got {format_value(str(path))} of {files[path].size} bytes."
+            )
+    return companions
 
 
 @contextmanager
-def open_archive(path: Path) -> Iterator[dict[PurePosixPath, Member]]:
+def open_archive(path: Path) -> Iterator[Files]:
     """The files in an archive that are not hidden, in its order. Inside the context they can be extracted.
 
     Raises:
@@ -151,57 +168,68 @@ def open_archive(path: Path) -> Iterator[dict[PurePosixPath, Member]]:
         raise ValueError(f"{path} must be a complete zip or tar archive, but it cannot be read.") from error
 
 
-def check_members(archive: Path, members: Iterable[Member]) -> dict[PurePosixPath, Member]:
+def check_members(archive: Path, members: Iterable[Member]) -> Files:
     """The files that are not hidden, by their paths. Each member is checked before the next one is read.
 
     Raises:
         ValueError: a path is unsafe or repeated, a member is neither a file nor a folder, or a limit is exceeded.
     """
-    size, files = 0, {}
+    size = 0
+    files: Files = {}
     for number, member in enumerate(members, start=1):
-        name, path = format_value(member.name), PurePosixPath(member.name)
+        name = format_value(member.name)
+        path = PurePosixPath(member.name)
         if number > MAX_MEMBERS:
             raise ValueError(f"{archive} must have at most {MAX_MEMBERS} members, got more.")
-        drive = PureWindowsPath(member.name).drive
-        if path.is_absolute() or drive or ".." in path.parts or {"\\", "\0"} & set(member.name):
+        has_drive = PureWindowsPath(member.name).drive != ""
+        if path.is_absolute() or has_drive or ".." in path.parts or {"\\", "\0"} & set(member.name):
             raise ValueError(f"{archive} must contain relative paths without '..', got {name}.")
-        if not (member.is_file or member.is_folder):
+        if member.is_folder:
+            continue
+        if not member.is_file:
             raise ValueError(f"{archive} must contain only files and folders, got {name}, a link or a device.")
-        if member.is_file:
-            size += member.size
-            check_expansion(archive, size)
-            if path in files:
-                raise ValueError(f"{archive} must contain each file once, got {format_value(str(path))} again.")
-            files[path] = member
+        size += member.size
+        check_expansion(archive, size)
+        if path in files:
+            raise ValueError(f"{archive} must contain each file once, got {format_value(str(path))} again.")
+        files[path] = member
     return {path: member for path, member in files.items() if not is_hidden(path)}
 
 
 @contextmanager
 def zip_members(path: Path) -> Iterator[Iterator[Member]]:
+    """The members of a zip archive."""
     with zipfile.ZipFile(path) as archive:
-
-        def member(info: zipfile.ZipInfo) -> Member:
-            # The type of a file is 0 if the archive has no Unix attributes.
-            is_file = not info.is_dir() and stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG)
-            return Member(info.filename, info.file_size, is_file, info.is_dir(), partial(archive.open, info))
-
-        yield map(member, archive.infolist())
+        yield (
+            Member(
+                info.filename,
+                info.file_size,
+                # The type of a file is 0 if the archive has no Unix attributes.
+                not info.is_dir() and stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG),
+                info.is_dir(),
+                partial(archive.open, info),
+            )
+            for info in archive.infolist()
+        )
 
 
 @contextmanager
 def tar_members(path: Path, start: bytes) -> Iterator[Iterator[Member]]:
-    decompressors = [function for magic, function in DECOMPRESSORS.items() if start.startswith(magic)]
-    with (
-        decompressors[0](path) if decompressors else path.open("rb") as file,
-        tarfile.open(fileobj=(headers := LimitedReads(file, path)), mode="r:") as archive,  # type: ignore[call-overload]
-    ):
+    """The members of a tar archive with these first bytes."""
+    open_file: Callable[[Path], Any] = partial(open, mode="rb")
+    for magic, decompress in DECOMPRESSORS.items():
+        if start.startswith(magic):
+            open_file = decompress
+    with open_file(path) as file:
+        headers = LimitedReads(file, path)
+        with tarfile.open(fileobj=headers, mode="r:") as archive:  # type: ignore[call-overload]
 
-        def members() -> Iterator[Member]:
-            for info in archive:
-                yield Member(info.name, info.size, info.isreg(), info.isdir(), partial(archive.extractfile, info))
-            headers.limit = math.inf  # from here on, the content of files is read
+            def members() -> Iterator[Member]:
+                for info in archive:
+                    yield Member(info.name, info.size, info.isreg(), info.isdir(), partial(archive.extractfile, info))
+                headers.limit = math.inf  # from here on, the content of files is read
 
-        yield members()
+            yield members()
 
 
 class LimitedReads:

@@ -3,19 +3,18 @@
 import re
 from argparse import Namespace
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ...base.errors import format_names, format_value
-from .embeddings import Rows, learn_positions, map_embeddings
-from .joined_tokenizer import JoinedTokenizer, join_bpe, name_tokens, numbered_lines, read_codes
-from .options import NEGATED, OFF, PRE_NORM, RATE, SIZE, TRAINING, Kind, Option, check_plain, one_of, read_options
+from .embeddings import learn_positions, map_embeddings
+from .joined_tokenizer import JoinedTokenizer, join_vocabularies, name_tokens, numbered_lines
+from .options import LENGTH, NEGATED, PRE_NORM, RATE, SIZE, Kind, Option, Options, off, one_of, read_options
 from .untrusted import is_hidden, read_checkpoint, state_dict_in
 from .weights import STACKS, ConversionReport, Converted, NameTable, StateDictMapper, save_conversion
 
 FIRST_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
-PAD, EOS, UNK = 1, 2, 3
+PAD, EOS = 1, 2
 OVERWRITES = " #fairseq:overwrite"  # the end of a dictionary's line
 FIRST_POSITION = PAD + 1
 DEFAULT_POSITIONS = 1024  # fairseq's default of max_source_positions and max_target_positions
@@ -35,8 +34,10 @@ ARCHITECTURES = (
     *("transformer_wmt_en_de", "transformer_wmt_en_de_big", "transformer_wmt_en_de_big_t2t"),
     *("transformer_vaswani_wmt_en_de_big", "transformer_vaswani_wmt_en_fr_big", "transformer_wmt_en_de_big_align"),
 )
-HINT = "(store 'transformer' if it only sets options of fairseq's transformer)"
-ARCH = Kind(f"one of {', '.join(ARCHITECTURES)} {HINT}", lambda name: name in ARCHITECTURES)
+ARCH = Kind(
+    f"one of {', '.join(ARCHITECTURES)} (store 'transformer' if it only sets options of fairseq's transformer)",
+    lambda name: name in ARCHITECTURES,
+)
 # fairseq's activation names and transformers'.
 ACTIVATIONS = {
     "relu": "relu",
@@ -57,50 +58,44 @@ UNSUPPORTED = (
     *("quant_noise_pq", "quant_noise_scalar"),
     *(f"{stack}_{name}" for stack in STACKS for name in STACK_OPTIONS),
 )
-HEADS = Kind("given as a positive integer if encoder_attention_heads is not stored", SIZE.accepts)
 OPTIONS = (
     Option("arch", ARCH, "transformer"),
-    *(Option(name, OFF, None) for name in UNSUPPORTED),
-    Option("num_heads", HEADS, fields=("num_heads",)),
+    *off(UNSUPPORTED),
+    Option("encoder_attention_heads", SIZE, fields=("num_heads",)),
     Option("activation_fn", one_of(ACTIVATIONS), "relu", ("activation_function",)),
     Option("encoder_normalize_before", PRE_NORM, False, ("norm_order",)),
     Option("no_scale_embedding", NEGATED, False, ("scale_embedding",)),
     Option("dropout", RATE, 0.1, ("dropout",)),
     Option("attention_dropout", RATE, 0.0, ("attention_dropout",)),
     Option("activation_dropout", RATE, 0.0, ("activation_dropout",)),
-    *(Option(f"{stack}_layerdrop", TRAINING, 0.0) for stack in STACKS),
-    Option("max_source_positions", SIZE, DEFAULT_POSITIONS),
-    Option("max_target_positions", SIZE, DEFAULT_POSITIONS),
+    Option("relu_dropout", RATE, 0.0),  # an older name
+    Option("max_source_positions", LENGTH, DEFAULT_POSITIONS),
+    Option("max_target_positions", LENGTH, DEFAULT_POSITIONS),
 )
 EQUAL_IN_STACKS = ("embed_dim", "ffn_embed_dim", "attention_heads", "normalize_before")
 SAME = (
-    ("num_heads", "encoder_attention_heads"),
     *((f"decoder_{name}", f"encoder_{name}") for name in EQUAL_IN_STACKS),
     ("decoder_input_dim", "decoder_embed_dim"),
     ("decoder_output_dim", "decoder_embed_dim"),
 )
-DICTIONARIES = "dict.<language>.txt"
 DICTIONARY = re.compile(r"dict\.(?P<language>.+)\.txt")
 CODES = re.compile(r"(.*[._-])?(bpe)?codes?([._-].+)?")
 FILES = re.compile(f"{DICTIONARY.pattern}|{CODES.pattern}")  # files that `convert_fairseq` finds
 
 Languages = tuple[str, str]  # of the source and the target
+OfLanguages = tuple[Path | None, Path | None]  # their files
 
 
-def from_fairseq(
-    checkpoint: str | Path | Mapping[str, Any], *, num_heads: int | None = None, fairseq_ids: Rows | None = None
-) -> Converted:
+def from_fairseq(checkpoint: str | Path | Options, tokenizer: JoinedTokenizer | None = None) -> Converted:
     """Convert the weights of a fairseq `transformer`.
 
     fairseq's sinusoids use other frequencies (their logarithms are spaced by `d_model / 2 - 1`), so their values become
-    a table of learned positions. Dictionaries of different sizes are padded to one size, unless `fairseq_ids`
+    a table of learned positions. Dictionaries of different sizes are padded to one size, unless `tokenizer`
     specifies their common tokens.
 
     Args:
         checkpoint: a `.pt` file or its content: `"model"`, and `"args"` or `"cfg"`.
-        num_heads: number of attention heads, if the checkpoint does not store it.
-        fairseq_ids: for each token id of this model, fairseq's id in the source and in the target dictionary:
-            `source_ids` and `target_ids` of a `JoinedTokenizer`. When `None`, the ids of fairseq are used.
+        tokenizer: joins both dictionaries (`fairseq_tokenizer`). When `None`, token ids are fairseq's.
 
     Returns:
         The model, in evaluation mode, and the report.
@@ -110,9 +105,11 @@ def from_fairseq(
             weight has no counterpart in this model, or a dictionary and its embedding differ in size. The message
             names it.
     """
-    origin = "the fairseq checkpoint" if isinstance(checkpoint, Mapping) else str(checkpoint)
-    content = checkpoint if isinstance(checkpoint, Mapping) else read_checkpoint(checkpoint)
-    return convert_weights(content, read_stored(content, origin, num_heads), origin, fairseq_ids)
+    if isinstance(checkpoint, Mapping):
+        origin, content = "the fairseq checkpoint", checkpoint
+    else:
+        origin, content = str(checkpoint), read_checkpoint(checkpoint)
+    return convert_weights(content, read_stored(content, origin), origin, tokenizer)
 
 
 def convert_fairseq(
@@ -123,7 +120,6 @@ def convert_fairseq(
     target_dict: str | Path | None = None,
     source_codes: str | Path | None = None,
     target_codes: str | Path | None = None,
-    num_heads: int | None = None,
 ) -> ConversionReport:
     """Convert a fairseq checkpoint to a folder, with a tokenizer if there is a dictionary.
 
@@ -138,7 +134,6 @@ def convert_fairseq(
         target_dict: `dict.<target language>.txt`; `None` for the source's dictionary.
         source_codes: codes of subword-nmt or fastBPE; without them, texts must already be segmented.
         target_codes: the target's codes; `None` for the source's codes.
-        num_heads: number of attention heads, if the checkpoint does not store it.
 
     Raises:
         ValueError: see `from_fairseq` and `fairseq_tokenizer`; or it is ambiguous which files to use. In this case,
@@ -146,19 +141,28 @@ def convert_fairseq(
     """
     path = Path(checkpoint)
     content = read_checkpoint(path)
-    options = read_stored(content, str(path), num_heads)
-    given = {"dictionary": source_dict, "target_dictionary": target_dict}
-    given |= {"codes": source_codes, "target_codes": target_codes}
-    if source_dict is None and any(given.values()):
-        raise ValueError("source_dict must be given with target_dict, source_codes or target_codes, got None.")
-    files = given if source_dict else find_files(path.parent, read_languages(content))
-    made = fairseq_tokenizer(**files, model_max_length=options["max_source_positions"]) if files else None
-    ids = (made.source_ids, made.target_ids) if made else None
-    convert = partial(convert_weights, content, options, str(path), ids)
-    return save_conversion(output, convert, made.save if made else None)
+    options = read_stored(content, str(path))
+    if source_dict is None:
+        if target_dict or source_codes or target_codes:
+            raise ValueError("source_dict must be given with target_dict, source_codes or target_codes, got None.")
+        languages = read_languages(content)
+        source_dict, target_dict = find_dictionaries(path.parent, languages)
+        if source_dict is not None:
+            source_codes, target_codes = find_codes(path.parent, languages)
+    joined = None
+    if source_dict is not None:
+        joined = fairseq_tokenizer(
+            source_dict,
+            source_codes,
+            options["max_source_positions"],
+            target_dictionary=target_dict,
+            target_codes=target_codes,
+        )
+    converted = convert_weights(content, options, str(path), joined)
+    return save_conversion(output, converted, joined.save if joined else None)
 
 
-def read_stored(checkpoint: Any, origin: str, num_heads: int | None) -> dict[str, Any]:
+def read_stored(checkpoint: Any, origin: str) -> Options:
     """Read and check the options of a checkpoint, in any of the three layouts that fairseq has used.
 
     Raises:
@@ -167,43 +171,45 @@ def read_stored(checkpoint: Any, origin: str, num_heads: int | None) -> dict[str
     if not isinstance(checkpoint, Mapping) or not isinstance(checkpoint.get("model"), Mapping):
         raise ValueError(f"{origin} must be a fairseq checkpoint with 'args' or 'cfg' and 'model', got none.")
     state_dict_in(checkpoint, origin, "model")
-    options = dict(as_mapping(checkpoint.get("args")) or as_mapping(as_mapping(checkpoint.get("cfg")).get("model")))
+    options = as_mapping(checkpoint.get("args")) or as_mapping(as_mapping(checkpoint.get("cfg")).get("model"))
     if not options:
         raise ValueError(f"{origin} must contain the model's options as 'args' or in 'cfg', got neither.")
+    options = dict(options)
     for part in (*STACKS, "quant_noise"):  # nested, in the newest layout
-        options |= {f"{part}_{name}": value for name, value in as_mapping(options.pop(part, None)).items()}
-    check_plain(options)
-    options["arch"] = options.get("arch") or options.get("_name")
-    options["activation_dropout"] = options.get("activation_dropout") or options.get("relu_dropout")
-    options["num_heads"] = options.get("encoder_attention_heads") if num_heads is None else num_heads
-    return read_options(options, OPTIONS, SAME)
+        for name, value in as_mapping(options.pop(part, None)).items():
+            options[f"{part}_{name}"] = value
+    if options.get("arch") is None:
+        options["arch"] = options.get("_name")
+    options = read_options(options, OPTIONS, SAME)
+    options["activation_dropout"] = options["activation_dropout"] or options["relu_dropout"]
+    return options
 
 
 def as_mapping(value: Any) -> Mapping[str, Any]:
-    value = vars(value) if isinstance(value, Namespace) else value
+    if isinstance(value, Namespace):
+        return vars(value)
     return value if isinstance(value, Mapping) else {}
 
 
-def convert_weights(content: Mapping[str, Any], options: Mapping[str, Any], origin: str, ids: Rows | None) -> Converted:
+def convert_weights(content: Options, options: Options, origin: str, joined: JoinedTokenizer | None) -> Converted:
     """Convert a state dict with these options. Arguments and errors are those of `from_fairseq`."""
     mapper = StateDictMapper(origin, content["model"])
     mapper.derive_sizes("fc1", "layer_norm")
     mapper.derive_options(OPTIONS, options)
     mapper.derive_config("fairseq", layer_norm_eps=1e-5)
-    special = {"pad_token_id": PAD, "bos_token_id": 0, "eos_token_id": EOS, "decoder_start_token_id": EOS}
-    mapper.derive_config("fairseq's dictionary; its decoder starts from </s>", **special)
+    mapper.derive_config(
+        "fairseq's dictionary; its decoder starts from </s>",
+        pad_token_id=PAD,
+        bos_token_id=0,
+        eos_token_id=EOS,
+        decoder_start_token_id=EOS,
+    )
     for stack in STACKS:
         buffers = [f"{stack}.embed_positions._float_tensor", f"{stack}.embed_positions.weights"]
         mapper.ignore(buffers, "buffers of sinusoids, which are computed")
         mapper.ignore([f"{stack}.version"], "format version")
-    map_vocabulary(mapper, options, ids)
-    if options.get("no_token_positional_embeddings"):
-        mapper.derive_config("no_token_positional_embeddings", position_embedding="none")
-    else:
-        learned = [stack for stack in STACKS if options.get(f"{stack}_learned_pos")]
-        tables = [f"{stack}.embed_positions.weight" if stack in learned else None for stack in STACKS]
-        length = max(options["max_source_positions"], options["max_target_positions"])
-        learn_positions(mapper, (tables[0], tables[1]), length, FIRST_POSITION, "fairseq")
+    map_vocabulary(mapper, options, joined)
+    map_positions(mapper, options)
     mapper.rename(NAMES)
     model = mapper.finish()
     # fairseq's search generates neither padding nor an end token at the first step.
@@ -213,67 +219,91 @@ def convert_weights(content: Mapping[str, Any], options: Mapping[str, Any], orig
     return model, mapper.report
 
 
-def map_vocabulary(mapper: StateDictMapper, options: Mapping[str, Any], ids: Rows | None) -> None:
+def map_positions(mapper: StateDictMapper, options: Options) -> None:
+    """Map the tables of learned positions, or compute those of sinusoids."""
+    if options.get("no_token_positional_embeddings"):
+        mapper.derive_config("no_token_positional_embeddings", position_embedding="none")
+        return
+    source, target = (
+        f"{stack}.embed_positions.weight" if options.get(f"{stack}_learned_pos") else None for stack in STACKS
+    )
+    length = max(options["max_source_positions"], options["max_target_positions"])
+    learn_positions(mapper, (source, target), length, FIRST_POSITION, "fairseq")
+
+
+def map_vocabulary(mapper: StateDictMapper, options: Options, joined: JoinedTokenizer | None) -> None:
     """Map the embeddings and the output layer. Weights that the options share may be stored once or repeatedly.
 
     Raises:
         ValueError: the dictionaries contradict the options.
     """
     shared = options.get("share_all_embeddings")
-    if shared and ids and list(ids[0]) != list(ids[1]):
+    if shared and joined and joined.source_ids != joined.target_ids:
         raise ValueError("the two dictionaries must be equal if share_all_embeddings is on, but they differ.")
-    old_output = "decoder.embed_out"  # which is a parameter, not a module
-    output = old_output if old_output in mapper.remaining else "decoder.output_projection.weight"
+    target: str | None = "decoder.embed_tokens.weight"
+    if shared and target not in mapper.remaining:
+        target = None
+    output: str | None = "decoder.embed_out"  # of old checkpoints, a parameter and not a module
+    if output not in mapper.remaining:
+        output = "decoder.output_projection.weight"
     tied = shared or options.get("share_decoder_input_output_embed")
-    target, stored_output = (
-        None if may_miss and name not in mapper.remaining else name
-        for name, may_miss in (("decoder.embed_tokens.weight", shared), (output, tied))
-    )
-    map_embeddings(mapper, "encoder.embed_tokens.weight", target, stored_output, rows=ids, unk_token_id=UNK)
+    if tied and output not in mapper.remaining:
+        output = None
+    map_embeddings(mapper, "encoder.embed_tokens.weight", target, output, joined=joined)
 
 
-def read_languages(content: Mapping[str, Any]) -> Languages | None:
+def read_languages(content: Options) -> Languages | None:
     """The languages in a checkpoint; `None` if it does not store them."""
     config = as_mapping(content.get("cfg"))
     for part in (content.get("args"), config.get("task"), config.get("model")):
-        source, target = (as_mapping(part).get(f"{side}_lang") for side in ("source", "target"))
+        source = as_mapping(part).get("source_lang")
+        target = as_mapping(part).get("target_lang")
         if isinstance(source, str) and isinstance(target, str):
             return source, target
     return None
 
 
-def find_files(folder: Path, languages: Languages | None) -> dict[str, Any]:
-    """The arguments of `fairseq_tokenizer` for the files in a folder; none if there is no dictionary.
+def list_files(folder: Path, pattern: re.Pattern[str]) -> dict[str, Path]:
+    """The files in a folder whose names match a pattern, by its group, or by their names if it has none."""
+    files = {}
+    for path in sorted(folder.iterdir()):
+        match = pattern.fullmatch(path.name)
+        if match and path.is_file() and not is_hidden(path):
+            files[match.groupdict().get("language", path.name)] = path
+    return files
+
+
+def find_dictionaries(folder: Path, languages: Languages | None) -> OfLanguages:
+    """The dictionaries in a folder, if there are any. Errors are those of `choose`."""
+    files = list_files(folder, DICTIONARY)
+    return choose(folder, "dict.<language>.txt", files, languages) if files else (None, None)
+
+
+def find_codes(folder: Path, languages: Languages | None) -> OfLanguages:
+    """The BPE codes in a folder, if there are any. Errors are those of `choose`."""
+    files = list_files(folder, CODES)
+    if not files:
+        return None, None
+    if languages and len(files) > 1:  # such as bpecodes.de, or de.codes
+        parts = {path: re.split(r"[._-]", name) for name, path in files.items()}
+        files = {language: path for language in languages for path in parts if language in parts[path]}
+    return choose(folder, "BPE codes", files, languages)
+
+
+def choose(folder: Path, kind: str, files: Mapping[str, Path], languages: Languages | None) -> OfLanguages:
+    """The source's and the target's file: one for both, or those of the languages.
 
     Raises:
-        ValueError: it is ambiguous which dictionary or which codes to use.
+        ValueError: it is ambiguous which files to use.
     """
-    files = [path for path in sorted(folder.iterdir()) if path.is_file() and not is_hidden(path)]
-    dictionaries = {match["language"]: path for path in files if (match := DICTIONARY.fullmatch(path.name))}
-    if not dictionaries:
-        return {}
-    source, target = choose(folder, DICTIONARIES, dictionaries, languages)
-    found = {"dictionary": source, "target_dictionary": target}
-    codes = {path.name: path for path in files if CODES.fullmatch(path.name)}
-    if languages and len(codes) > 1:  # such as bpecodes.de, or de.codes
-        parts = {path: re.split(r"[._-]", name) for name, path in codes.items()}
-        codes = {language: path for language in languages for path in parts if language in parts[path]}
-    elif not codes:
-        return found
-    source, target = choose(folder, "BPE codes", codes, languages)
-    return {**found, "codes": source, "target_codes": target}
-
-
-def choose(folder: Path, kind: str, files: Mapping[str, Path], languages: Languages | None) -> tuple[Path, Path]:
-    """The source's and the target's file: one for both, or those of the languages."""
     if len(files) == 1:
-        (file,) = files.values()
+        [file] = files.values()
         return file, file
     if languages and all(language in files for language in languages):
         return files[languages[0]], files[languages[1]]
     expected = " and ".join(languages) if languages else "the source and the target, which the checkpoint must store"
-    found = format_names(path.name for path in files.values()) or "none"
-    raise ValueError(f"{folder} must contain one file of {kind}, or those of {expected}, got {found}.")
+    names = format_names(path.name for path in files.values()) or "none"
+    raise ValueError(f"{folder} must contain one file of {kind}, or those of {expected}, got {names}.")
 
 
 # The tokenizer
@@ -303,10 +333,11 @@ def fairseq_tokenizer(
     """
     if codes is None and target_codes is not None:
         raise ValueError(f"target_codes must be given together with source codes, got only {target_codes}.")
-    merges = [read_codes(Path(file)) for file in (codes, target_codes) if file is not None]
-    source = read_dictionary(Path(dictionary), bool(merges))
-    target = source if target_dictionary is None else read_dictionary(Path(target_dictionary), bool(merges))
-    return join_bpe(source, target, merges, model_max_length=model_max_length)
+    files = [Path(file) for file in (codes, target_codes) if file is not None]
+    source = target = read_dictionary(Path(dictionary), bool(files))
+    if target_dictionary is not None:
+        target = read_dictionary(Path(target_dictionary), bool(files))
+    return join_vocabularies(source, target, files, model_max_length=model_max_length)
 
 
 def read_dictionary(path: Path, as_pieces: bool) -> dict[str, int]:

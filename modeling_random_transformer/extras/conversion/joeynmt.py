@@ -1,40 +1,39 @@
 """Converts models of JoeyNMT 2: a checkpoint, and the configuration, vocabularies and tokenizer model next to it."""
 
 import math
-import re
-from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from tokenizers import normalizers
 from transformers import GenerationConfig
 
 from ...base.errors import format_value
+from ...configuration_random_transformer import is_int, is_number
+from ...tokenization_random_transformer import lines_of_files
 from .embeddings import map_embeddings
-from .joined_tokenizer import JoinedTokenizer, find_file, join_files, read_tokens
+from .joined_tokenizer import JoinedTokenizer, find_file, join_vocabularies, name_tokens
 from .options import (
+    ANY,
     FLAG,
-    MAX_DEPTH,
-    OFF,
     RATE,
     SIZE,
     TEXT,
     Kind,
     Option,
+    Options,
     equal,
     flatten,
     invalid,
-    is_number,
     is_size,
+    off,
     one_of,
-    read_stacks,
+    only,
+    read_options,
 )
 from .untrusted import read_checkpoint, read_yaml, state_dict_in
 from .weights import STACKS, ConversionReport, Converted, NameTable, StateDictMapper, save_conversion
 
 CHECKPOINTS = ("best.ckpt", "latest.ckpt")  # in a model's folder, which JoeyNMT calls model_dir
-SIDES = {"src": "encoder", "trg": "decoder"}
+SIDES = ("src", "trg")
 ATTENTIONS = {
     "encoder.layers.{i}.src_src_att": "model.encoder.layers.{i}.self_attn",
     "decoder.layers.{i}.trg_trg_att": "model.decoder.layers.{i}.self_attn",
@@ -60,31 +59,31 @@ DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")  # JoeyNMT has
 MAX_BEAMS = 1000
 MAX_EXPONENT = 60  # the largest divisor of a weight is exp(60), below the range of float32
 FACTOR = Kind("a number from 0 to 1000000", lambda value: is_number(value) and 0 < value <= 1e6, float)
-ID = Kind("an id", lambda value: is_number(value) and is_size(value + 1))
+ID = Kind("an id", lambda value: is_int(value) and value >= 0)
 ACTIVATION = one_of({"relu": "relu", "gelu": "gelu", "swish": "silu"})
-NORM_ORDER = one_of({"pre": "pre", "post": "post"})
-# Options of both stacks, which must be equal: the defaults in the encoder and the decoder, and the field.
-EQUAL_IN_STACKS: tuple[tuple[str, Kind, Any, Any, str], ...] = (
-    ("num_heads", SIZE, 4, 8, "num_heads"),
-    ("activation", ACTIVATION, "relu", "relu", "activation_function"),
-    ("layer_norm", NORM_ORDER, "pre", "post", "norm_order"),
-    ("embeddings.scale", FLAG, False, False, "scale_embedding"),
-)
+EQUAL_IN_STACKS = ("num_heads", "activation", "layer_norm", "embeddings.scale")
 OPTIONS = (
     Option("model.encoder.type", equal("transformer"), "recurrent"),
-    Option("model.decoder.type", equal("transformer"), "transformer"),
-    *(Option(f"model.encoder.{name}", kind, default, (field,)) for name, kind, default, _, field in EQUAL_IN_STACKS),
-    *(Option(f"model.decoder.{name}", kind, default) for name, kind, _, default, _ in EQUAL_IN_STACKS),
-    *(Option(f"model.{stack}.alpha", FACTOR, 1.0) for stack in STACKS),
+    only("model.decoder.type", "transformer"),
+    Option("model.encoder.num_heads", SIZE, 4, ("num_heads",)),
+    Option("model.encoder.activation", ACTIVATION, "relu", ("activation_function",)),
+    Option("model.encoder.layer_norm", one_of(("pre", "post")), "pre", ("norm_order",)),
+    Option("model.encoder.embeddings.scale", FLAG, False, ("scale_embedding",)),
+    Option("model.decoder.num_heads", ANY, 8),
+    Option("model.decoder.activation", ANY, "relu"),
+    Option("model.decoder.layer_norm", ANY, "post"),
+    Option("model.decoder.embeddings.scale", ANY, False),
+    Option("model.encoder.alpha", FACTOR, 1.0),
+    Option("model.decoder.alpha", FACTOR, 1.0),
     Option("model.initializer", TEXT, "xavier_uniform"),
     Option("model.encoder.dropout", RATE, 0.1, DROPOUTS),
     *(Option(f"data.special_symbols.{name}_token", TEXT, token) for name, token in SPECIAL.items()),
     *(Option(f"data.special_symbols.{name}_id", ID, i) for i, name in enumerate(SPECIAL)),
-    *(Option(f"data.special_symbols.{name}", OFF, None) for name in ("sep_token", "lang_tags")),  # of prompts
-    *(Option(f"data.{side}.level", Kind("bpe or word", ("bpe", "word").__contains__)) for side in SIDES),
-    *(Option(f"data.{side}.tokenizer_type", one_of({n: n for n in SEGMENTATIONS}), "sentencepiece") for side in SIDES),
+    *off(("data.special_symbols.sep_token", "data.special_symbols.lang_tags")),  # of prompts
+    *(Option(f"data.{side}.level", one_of(("bpe", "word"))) for side in SIDES),
+    *(Option(f"data.{side}.tokenizer_type", one_of(tuple(SEGMENTATIONS)), "sentencepiece") for side in SIDES),
     *(Option(f"data.{side}.tokenizer_cfg.{file}", TEXT, "") for side in SIDES for file in SEGMENTATIONS.values()),
-    *(Option(f"data.{side}.tokenizer_cfg.separator", equal("@@"), "@@") for side in SIDES),
+    *(only(f"data.{side}.tokenizer_cfg.separator", "@@") for side in SIDES),
     *(Option(f"data.{side}.lowercase", FLAG, False) for side in SIDES),
 )
 
@@ -126,55 +125,64 @@ def convert_joeynmt(checkpoint: str | Path, output: str | Path) -> ConversionRep
     path = find_checkpoint(Path(checkpoint))
     options = read_config(path)
     tokenizer = make_tokenizer(path.parent, options)
-    convert = partial(convert_weights, path, options, tokenizer)
-    return save_conversion(output, convert, tokenizer.save if tokenizer else None)
+    converted = convert_weights(path, options, tokenizer)
+    return save_conversion(output, converted, tokenizer.save if tokenizer else None)
 
 
 def find_checkpoint(path: Path) -> Path:
     """The checkpoint at a path, or the best one in a folder, or else the latest one."""
-    found = next((path / name for name in CHECKPOINTS if (path / name).is_file()), path)
-    if not found.is_file():
-        raise ValueError(f"checkpoint must be a file, or a folder with {' or '.join(CHECKPOINTS)}, got {str(path)!r}.")
-    return found
+    for file in (*(path / name for name in CHECKPOINTS), path):
+        if file.is_file():
+            return file
+    raise ValueError(f"checkpoint must be a file, or a folder with {' or '.join(CHECKPOINTS)}, got {str(path)!r}.")
 
 
-def read_config(checkpoint: Path) -> dict[str, Any]:
+def read_config(checkpoint: Path) -> Options:
     """The options in `config.yaml` by their paths, such as `model.encoder.num_heads`, with converted values.
 
     Raises:
         ValueError: an option has a value that this model does not support, or it differs between the stacks.
     """
     stored = flatten(read_yaml(checkpoint.parent / "config.yaml"))
-    names = [name for name, *_ in EQUAL_IN_STACKS]
+    same = {f"model.decoder.{name}": f"model.encoder.{name}" for name in EQUAL_IN_STACKS}
     if stored.get("model.tied_embeddings"):  # the decoder has the embeddings of the encoder, with their scale
-        names.remove("embeddings.scale")
-    return read_stacks(stored, OPTIONS, names)
+        del same["model.decoder.embeddings.scale"]
+    return read_options(stored, OPTIONS, same.items())
 
 
-def convert_weights(path: Path, options: Mapping[str, Any], tokenizer: JoinedTokenizer | None) -> Converted:
+def convert_weights(path: Path, options: Options, joined: JoinedTokenizer | None) -> Converted:
     """Convert a checkpoint with these options. Arguments and errors are those of `from_joeynmt`."""
     mapper = StateDictMapper(str(path), state_dict_in(read_checkpoint(path), str(path), "model_state"))
     mapper.derive_sizes("feed_forward.pwff_layer.0", "layer_norm")
     mapper.derive_options(OPTIONS, options)
-    positions = {"position_embedding": "sinusoidal", "sinusoid_layout": "interleaved"}
-    mapper.derive_config("JoeyNMT", layer_norm_eps=1e-6, **positions)
+    mapper.derive_config("JoeyNMT", layer_norm_eps=1e-6, position_embedding="sinusoidal", sinusoid_layout="interleaved")
     mapper.ignore([f"{stack}.pe.pe" for stack in STACKS], "sinusoids, which are computed")
-    ids = {name: options[f"data.special_symbols.{name}_id"] for name in SPECIAL}
-    if tokenizer is not None:
-        ids = {name: getattr(tokenizer.tokenizer, f"{name}_token_id") for name in SPECIAL}
-    special = {f"{name}_token_id": ids[name] for name in ("pad", "bos", "eos")}
-    mapper.derive_config("special_symbols", **special, decoder_start_token_id=ids["bos"])
-    rows = (tokenizer.source_ids, tokenizer.target_ids) if tokenizer else None
+    if joined is None:
+        ids = {name: options[f"data.special_symbols.{name}_id"] for name in SPECIAL}
+    else:
+        ids = {name: getattr(joined.tokenizer, f"{name}_token_id") for name in SPECIAL}
+    mapper.derive_config(
+        "special_symbols",
+        pad_token_id=ids["pad"],
+        bos_token_id=ids["bos"],
+        eos_token_id=ids["eos"],
+        decoder_start_token_id=ids["bos"],
+    )
     embeddings = ("src_embed.lut.weight", "trg_embed.lut.weight", "decoder.output_layer.weight")
-    map_embeddings(mapper, *embeddings, rows=rows, unk_token_id=ids["unk"])
+    map_embeddings(mapper, *embeddings, joined=joined)
     mapper.rename(NAMES)
     divide_by_factors(mapper, options)
     model = mapper.finish()
-    set_search_options(model.generation_config, options, ids, mapper.report)
+    # As in JoeyNMT, neither <pad> nor <s> is generated, nor </s> as the first token.
+    model.generation_config.suppress_tokens = [ids["pad"], ids["bos"]]
+    model.generation_config.min_new_tokens = 1
+    if options.get("testing.generate_unk") is False:
+        model.generation_config.suppress_tokens.append(ids["unk"])
+    set_beams(model.generation_config, options, mapper.report)
     return model, mapper.report
 
 
-def divide_by_factors(mapper: StateDictMapper, options: Mapping[str, Any]) -> None:
+def divide_by_factors(mapper: StateDictMapper, options: Options) -> None:
     """Divide the outputs of sub-layers by factors of residual connections (DeepNet, Wang et al. 2022, section 3.2).
 
     As a layer norm ignores the scale of its input, LN(a x + f(x)) = LN(x + f(x) / a). With pre-norm, the scale of the
@@ -183,63 +191,72 @@ def divide_by_factors(mapper: StateDictMapper, options: Mapping[str, Any]) -> No
     Raises:
         ValueError: the divisors are out of range.
     """
-    layers = [mapper.config_fields[f"{stack}_layers"] for stack in STACKS]
-    if max(layers) > MAX_DEPTH:
+    encoder_layers, decoder_layers = (mapper.config_fields[f"{stack}_layers"] for stack in STACKS)
+    if max(encoder_layers, decoder_layers) > len(mapper.state_dict):
         return  # `finish` names the missing layers
-    deepnet = (0.81 * (layers[0] ** 4 * layers[1]) ** (1 / 16), (3 * layers[1]) ** (1 / 4))
-    for stack, implied in zip(STACKS, deepnet, strict=True):
-        factor = implied if options["model.initializer"] == DEEPNET else options[f"model.{stack}.alpha"]
+    factors = (options["model.encoder.alpha"], options["model.decoder.alpha"])
+    if options["model.initializer"] == DEEPNET:
+        factors = (0.81 * (encoder_layers**4 * decoder_layers) ** (1 / 16), (3 * decoder_layers) ** (1 / 4))
+    is_pre_norm = mapper.config_fields["norm_order"] == "pre"
+    for stack, layers, factor in zip(STACKS, (encoder_layers, decoder_layers), factors, strict=True):
         if factor == 1:
             continue
+        outputs = OUTPUTS[stack] * layers
+        if abs(math.log(factor)) * len(outputs) > MAX_EXPONENT and is_pre_norm:
+            raise invalid(f"model.{stack}.alpha", "nearer to 1 with this number of pre-norm layers", factor)
         mapper.report.notes.append(f"The {stack}'s factor of residual connections, {factor:.4g}, divided the weights.")
-        outputs = OUTPUTS[stack]
-        pattern = re.compile(rf"model\.{stack}\.layers\.(\d+)\.({'|'.join(map(re.escape, outputs))})\.\w+")
-        for name, weight in mapper.state_dict.items():
-            if match := pattern.fullmatch(name):
-                number = int(match[1]) * len(outputs) + outputs.index(match[2]) + 1
-                exponent = math.log(factor) * (number if mapper.config_fields["norm_order"] == "pre" else 1)
-                if abs(exponent) > MAX_EXPONENT:
-                    raise invalid(f"model.{stack}.alpha", "nearer to 1 with this number of pre-norm layers", factor)
-                mapper.state_dict[name] = weight / math.exp(exponent)
+        for number, module in enumerate(outputs):
+            divisor = factor ** (number + 1) if is_pre_norm else factor
+            for parameter in ("weight", "bias"):
+                name = f"model.{stack}.layers.{number // len(OUTPUTS[stack])}.{module}.{parameter}"
+                if name in mapper.state_dict:
+                    mapper.state_dict[name] = mapper.state_dict[name] / divisor
 
 
-def set_search_options(
-    config: GenerationConfig, options: Mapping[str, Any], ids: Mapping[str, int], report: ConversionReport
-) -> None:
-    """Copy the beam size. As in JoeyNMT, neither <pad> nor <s> is generated, nor </s> as the first token."""
-    forbidden = ["pad", "bos", *(["unk"] if options.get("testing.generate_unk") is False else [])]
-    config.suppress_tokens, config.min_new_tokens = [ids[name] for name in forbidden], 1
-    beams, alpha = options.get("testing.beam_size"), options.get("testing.beam_alpha")
+def set_beams(config: GenerationConfig, options: Options, report: ConversionReport) -> None:
+    """Copy the beam size."""
+    beams = options.get("testing.beam_size")
+    alpha = options.get("testing.beam_alpha")
     if is_size(beams, MAX_BEAMS):
         config.num_beams = beams
         report.notes.append(f"testing.beam_size={beams} was copied.")
     if beams != 1 and is_number(alpha) and alpha > 0:
-        reason = "JoeyNMT divides scores by ((5 + length) / 6)^alpha, generate() by length^length_penalty (default: 1)"
-        report.notes.append(f"testing.beam_alpha={format_value(alpha)} was dropped: {reason}.")
+        report.notes.append(
+            f"testing.beam_alpha={format_value(alpha)} was dropped: JoeyNMT divides scores by "
+            "((5 + length) / 6)^alpha, generate() by length^length_penalty (default: 1)."
+        )
 
 
-def make_tokenizer(folder: Path, options: Mapping[str, Any]) -> JoinedTokenizer | None:
+def make_tokenizer(folder: Path, options: Options) -> JoinedTokenizer | None:
     """The tokenizer of the vocabularies in a folder; `None` if there are none.
 
     Raises:
         ValueError: a file is missing or damaged, or the two languages are segmented differently.
     """
-    files = [folder / f"{side}_vocab.txt" for side in SIDES]
-    if not all(file.is_file() for file in files):
+    if not all((folder / f"{side}_vocab.txt").is_file() for side in SIDES):
         return None
-    kind, other = (segmentation(options, side) for side in SIDES)
-    if kind != other:
-        raise invalid("data.trg.tokenizer_type", f"that of data.src, {kind}", other)
-    special = {f"{name}_token": options[f"data.special_symbols.{name}_token"] for name in SPECIAL}
-    source, target = (read_tokens(file, special, kind == "subword-nmt") for file in files)
-    names = [options[f"data.{side}.tokenizer_cfg.{SEGMENTATIONS[kind]}"] for side in SIDES if kind in SEGMENTATIONS]
-    made = join_files(kind == "sentencepiece", (find_file(folder, name) for name in names), source, target)
+    segmentation, target_segmentation = (read_segmentation(options, side) for side in SIDES)
+    if segmentation != target_segmentation:
+        raise invalid("data.trg.tokenizer_type", f"that of data.src, {segmentation}", target_segmentation)
+    special_tokens = {f"{name}_token": options[f"data.special_symbols.{name}_token"] for name in SPECIAL}
+    vocabularies = []
+    files = []
+    for side in SIDES:
+        path = folder / f"{side}_vocab.txt"
+        tokens = list(lines_of_files([path]))
+        vocabularies.append(name_tokens(str(path), tokens, special_tokens, segmentation == "subword-nmt"))
+        if segmentation in SEGMENTATIONS:
+            files.append(find_file(folder, options[f"data.{side}.tokenizer_cfg.{SEGMENTATIONS[segmentation]}"]))
+    source, target = vocabularies
+    joined = join_vocabularies(source, target, files, is_sentencepiece=segmentation == "sentencepiece")
     if options["data.src.lowercase"]:
-        backend = made.tokenizer.backend_tokenizer
-        steps = [normalizers.Lowercase(), *([backend.normalizer] if backend.normalizer else [])]
+        backend = joined.tokenizer.backend_tokenizer
+        steps = [normalizers.Lowercase()]
+        if backend.normalizer:
+            steps.append(backend.normalizer)
         backend.normalizer = normalizers.Sequence(steps)
-    return made
+    return joined
 
 
-def segmentation(options: Mapping[str, Any], side: str) -> str:
+def read_segmentation(options: Options, side: str) -> str:
     return options[f"data.{side}.tokenizer_type"] if options[f"data.{side}.level"] == "bpe" else "word"

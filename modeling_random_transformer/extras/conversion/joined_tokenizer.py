@@ -10,9 +10,9 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from ...base.errors import format_names, format_value
+from ...data.sentencepiece import from_sentencepiece
 from ...tokenization_random_transformer import SPECIAL_TOKENS, RandomTransformerTokenizer, lines_of_files
 from .options import show
-from .sentencepiece import from_sentencepiece
 from .weights import Converted
 
 UNK = SPECIAL_TOKENS["unk_token"]

@@ -13,16 +13,16 @@ from typing import Any, NamedTuple
 import torch
 import transformers
 from transformers import GenerationConfig, PreTrainedModel
-from transformers.activations import ACT2FN
 
 from ...base import read_json, write_json
 from ...base.errors import format_names, format_value, reraise_as_value_error
 from ...base.vocabulary import check_tokenizer
+from ...configuration_random_transformer import RULES
 from ...tokenization_random_transformer import RandomTransformerTokenizer
 from .embeddings import SOURCE, TARGET, check_ids, map_embeddings, map_position_tables
-from .options import DEPTH, OFF, SIZE, TRAINING, Kind, Option, read_options
+from .options import LAYERS, OFF, SIZE, Kind, Option, read_options
 from .untrusted import read_checkpoint, state_dict_in
-from .weights import STACKS, ConversionReport, Converted, NameTable, StateDictMapper, save_conversion
+from .weights import ConversionReport, Converted, NameTable, StateDictMapper, save_conversion
 
 
 class NativeClass(NamedTuple):
@@ -44,21 +44,23 @@ NAMES: NameTable = {
     "model.{stack}.layers.{i}.{module}.{p}": "model.{stack}.layers.{i}.{module}.{p}",
     "model.{stack}.layer_norm.{p}": "model.{stack}.layer_norm.{p}",
 }
-ON, ACTIVATION = Kind("on", bool), Kind("a name in ACT2FN", lambda name: name in ACT2FN)
+ON = Kind("on", bool)
+ACTIVATION = Kind(*RULES["activation_function"])
 # Of related models. These classes do not compute them, but a config.json may contain them.
 NORMS = {
     order: (
-        *(Option(name, kind, None) for name in ("normalize_before", "add_final_layer_norm")),
+        Option("normalize_before", kind, None),
+        Option("add_final_layer_norm", kind, None),
         Option("normalize_embedding", OFF, None),
     )
     for order, kind in (("post", OFF), ("pre", ON))
 }
 OPTIONS = (
     Option("activation_function", ACTIVATION, fields=("activation_function",)),
-    *(Option(f"{stack}_layers", DEPTH, fields=(f"{stack}_layers",)) for stack in STACKS),
+    Option("encoder_layers", LAYERS, fields=("encoder_layers",)),
+    Option("decoder_layers", LAYERS, fields=("decoder_layers",)),
     Option("encoder_attention_heads", SIZE, fields=("num_heads",)),
     Option("encoder_ffn_dim", SIZE, fields=("d_ff",)),
-    *(Option(f"{stack}_layerdrop", TRAINING, 0.0) for stack in STACKS),
 )
 SAME = (
     ("decoder_attention_heads", "encoder_attention_heads"),
@@ -101,14 +103,15 @@ def from_marian(marian: str | Path | PreTrainedModel) -> Converted:
     """
     if isinstance(marian, str | Path):
         marian = load_marian(Path(marian))
-    native = next((native for native in CLASSES.values() if isinstance(marian, native.model)), None)
-    if native is None:
-        names = ", ".join(each.model.__name__ for each in CLASSES.values())
+    natives = [native for native in CLASSES.values() if isinstance(marian, native.model)]
+    if not natives:
+        names = format_names(native.model.__name__ for native in CLASSES.values())
         raise ValueError(f"marian must be a folder or one of {names}, got {type(marian).__name__}.")
+    [native] = natives
     config = marian.config
-    options = read_options(config.to_dict(), (*NORMS[native.norm_order], *OPTIONS), SAME)
     mapper = StateDictMapper(f"the {config.model_type.capitalize()} model", marian.state_dict())
-    mapper.derive_options(OPTIONS, options)
+    table = (*NORMS[native.norm_order], *OPTIONS)
+    mapper.derive_options(table, read_options(config.to_dict(), table, SAME))
     for name in COMMON_FIELDS:
         mapper.derive_config(name, **{name: getattr(config, name)})
     mapper.derive_config(type(marian).__name__, norm_order=native.norm_order, layer_norm_eps=LAYER_NORM_EPS)
@@ -117,8 +120,9 @@ def from_marian(marian: str | Path | PreTrainedModel) -> Converted:
     map_position_tables(mapper, "model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
     mapper.rename(NAMES)
     model = mapper.finish()
+    known = GenerationConfig().to_dict()
     saved = marian.generation_config.to_dict()  # a file may contain entries with any name
-    search = GenerationConfig.from_dict({name: saved[name] for name in GenerationConfig().to_dict() if name in saved})
+    search = GenerationConfig.from_dict({name: value for name, value in saved.items() if name in known})
     if search.max_length is None and search.max_new_tokens is None:
         search.max_length = model.generation_config.max_length
     model.generation_config = search
@@ -140,7 +144,7 @@ def convert_marian(folder: str | Path, output: str | Path) -> ConversionReport:
         ValueError: see `from_marian`; or the vocabulary does not match the model, or `output` is not empty. In this
             case, nothing is written.
     """
-    return save_conversion(output, lambda: from_marian(folder), partial(copy_tokenizer, Path(folder)))
+    return save_conversion(output, from_marian(folder), partial(copy_tokenizer, Path(folder)))
 
 
 def load_marian(folder: Path) -> PreTrainedModel:
@@ -152,29 +156,39 @@ def load_marian(folder: Path) -> PreTrainedModel:
     if folder.suffix == ".npz" or (not (folder / "config.json").exists() and any(folder.glob("*.npz"))):
         raise ValueError(f"folder must contain a MarianMT model, got a .npz file for convert_marian_npz in {folder}.")
     stored = read_json(folder / "config.json")
-    model_type = stored.get("model_type")
-    if not isinstance(model_type, str) or model_type not in CLASSES:
-        types, found = ", ".join(CLASSES), format_value(model_type)
-        raise ValueError(f"folder must contain a Marian model (model_type {types}), got {found} in {folder}.")
-    native = CLASSES[model_type]
+    model_type = str(stored.get("model_type"))
+    if model_type not in CLASSES:
+        raise ValueError(
+            f"folder must contain a Marian model (model_type {', '.join(CLASSES)}), "
+            f"got {format_value(model_type)} in {folder}."
+        )
     files = [folder / name for name in WEIGHTS if (folder / name).is_file()]
     if not files:
         raise ValueError(f"{folder} must contain the weights as {' or '.join(WEIGHTS)}, got neither.")
     weights = state_dict_in(read_checkpoint(files[0]), str(files[0]))
     # Old folders have the options of the search in config.json.
     search = "generation_config.json" if (folder / "generation_config.json").is_file() else "config.json"
+    native = CLASSES[model_type].model
     with reraise_as_value_error(f"folder must contain a complete Marian model, got {folder}"):
-        config = native.model.config_class.from_dict(stored)
+        config = native.config_class.from_dict(stored)
         read_options(config.to_dict(), OPTIONS, SAME)  # before a model of any size is built
-        dtype = reduce(torch.promote_types, {weight.dtype for weight in weights.values()})
-        given = {"config": config, "state_dict": weights, "dtype": dtype, "ignore_mismatched_sizes": True}
-        given["attn_implementation"] = None  # not that of the file, which may be the name of code
-        model, loading = native.model.from_pretrained(None, output_loading_info=True, **given)
+        model, loading = native.from_pretrained(
+            None,
+            config=config,
+            state_dict=weights,
+            dtype=reduce(torch.promote_types, {weight.dtype for weight in weights.values()}),
+            attn_implementation=None,  # not that of the file, which may be the name of code
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+        )
         model.generation_config = GenerationConfig.from_pretrained(folder, search)
-    for kind in ("mismatched_keys", "unexpected_keys", "missing_keys"):
-        if names := sorted(str(key[0] if isinstance(key, tuple) else key) for key in loading[kind]):
-            allowed = "those of a Marian model with its config.json"
-            raise ValueError(f"the weights in {folder} must be {allowed}, got {kind}: {format_names(names)}.")
+    for problem in ("mismatched_keys", "unexpected_keys", "missing_keys"):
+        names = [str(key[0] if isinstance(key, tuple) else key) for key in loading[problem]]
+        if names:
+            raise ValueError(
+                f"the weights in {folder} must be those of a Marian model with its config.json, "
+                f"got {problem}: {format_names(sorted(names))}."
+            )
     return model.eval()
 
 
@@ -186,44 +200,55 @@ def copy_tokenizer(folder: Path, output: Path, converted: Converted) -> None:
     Raises:
         ValueError: a file is missing or damaged, or the vocabulary does not match the model's embedding.
     """
-    config, report = converted[0].config, converted[1]
-    present = [name for name in TOKENIZER_FILES if (folder / name).is_file()]
-    fast = not present and (folder / FAST_TOKENIZER).is_file()
-    if not fast and "vocab.json" not in present:
-        report.notes.append(f"The folder has no vocab.json or {FAST_TOKENIZER}, so no tokenizer was copied.")
-        return
+    model, report = converted
     stored: dict[str, Any] = {}
     for name in SETTINGS_FILES:
-        stored |= read_json(folder / name) if (folder / name).is_file() else {}
+        if (folder / name).is_file():
+            stored |= read_json(folder / name)
     settings = {name: value for name, value in stored.items() if name in SETTINGS}
-    tokenizer_class = RandomTransformerTokenizer.__name__ if fast else "MarianTokenizer"
-    if fast:
+    present = [name for name in TOKENIZER_FILES if (folder / name).is_file()]
+    if "vocab.json" in present:
+        tokenizer_class = "MarianTokenizer"
+        check_marian_tokenizer(folder, present, settings, model.config)
+    elif not present and (folder / FAST_TOKENIZER).is_file():
+        tokenizer_class = RandomTransformerTokenizer.__name__
         present = [FAST_TOKENIZER]
     else:
-        check_marian_tokenizer(folder, present, settings, config)
+        report.notes.append(f"The folder has no vocab.json or {FAST_TOKENIZER}, so no tokenizer was copied.")
+        return
     for name in present:
         shutil.copyfile(folder / name, output / name)
     write_json(output / "tokenizer_config.json", {**settings, "tokenizer_class": tokenizer_class})
-    if fast:
+    if present == [FAST_TOKENIZER]:
         with reraise_as_value_error(f"folder must contain a tokenizer of the tokenizers library, got {folder}"):
             tokenizer = RandomTransformerTokenizer.from_pretrained(output)
-        check_tokenizer(tokenizer, config)
+        check_tokenizer(tokenizer, model.config)
         tokenizer.save_pretrained(output)  # with its code
-    if dropped := stored.keys() - settings.keys() - {"tokenizer_class"}:
+    else:
+        report.notes.append("MarianTokenizer requires sentencepiece.")
+    dropped = stored.keys() - settings.keys() - {"tokenizer_class"}
+    if dropped:
         report.notes.append(f"Not copied, as {tokenizer_class} does not require it: {format_names(sorted(dropped))}.")
-    requirement = "" if fast else ", which requires sentencepiece"
-    report.notes.append(f"Copied for {tokenizer_class}{requirement}: {', '.join(present)}.")
+    report.notes.append(f"Copied for {tokenizer_class}: {', '.join(present)}.")
 
 
 def check_marian_tokenizer(folder: Path, present: Sequence[str], settings: Mapping[str, Any], config: Any) -> None:
-    vocabularies = ["vocab.json", *(["target_vocab.json"] if settings.get("separate_vocabs") else [])]
-    missing = [name for name in (*vocabularies, "source.spm", "target.spm") if name not in present]
+    """Raise a `ValueError` unless there are all files of a `MarianTokenizer`, whose ids are those of the model."""
+    vocabularies = ["vocab.json"]
+    if settings.get("separate_vocabs"):
+        vocabularies.append("target_vocab.json")
+    missing = {*vocabularies, "source.spm", "target.spm"}.difference(present)
     if missing:
-        raise ValueError(f"{folder} must contain all files of its tokenizer, but lacks {format_names(missing)}.")
-    for path in (folder / name for name in vocabularies):
-        vocabulary = read_json(path)
-        check_ids(path, vocabulary.values(), config.vocab_size)
-        for token, name in (("<pad>", "pad_token_id"), ("</s>", "eos_token_id")):
-            if vocabulary.get(token) != (expected := getattr(config, name)):
-                found = vocabulary.get(token)
-                raise ValueError(f"{path} must map {token} to {name} of config.json, {expected}, got {found}.")
+        raise ValueError(
+            f"{folder} must contain all files of its tokenizer, but lacks {format_names(sorted(missing))}."
+        )
+    for name in vocabularies:
+        vocabulary = read_json(folder / name)
+        check_ids(folder / name, vocabulary.values(), config.vocab_size)
+        for token, field in (("<pad>", "pad_token_id"), ("</s>", "eos_token_id")):
+            expected = getattr(config, field)
+            if vocabulary.get(token) != expected:
+                raise ValueError(
+                    f"{folder / name} must map {token} to {field} of config.json, {expected}, "
+                    f"got {vocabulary.get(token)}."
+                )

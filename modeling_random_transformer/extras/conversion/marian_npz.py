@@ -5,7 +5,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,23 +12,43 @@ from torch import Tensor
 from transformers import GenerationConfig
 
 from ...base.errors import format_value
-from .embeddings import check_ids, learn_positions, map_embeddings, pad_rows
+from ...configuration_random_transformer import is_number
+from .embeddings import check_ids, learn_positions, map_embeddings
 from .marian_npz_files import EOS, UNK, find_files, find_model, read_vocabularies, save_tokenizer
-from .options import DEPTH, FLAG, RATE, SIZE, Kind, Option, equal, is_number, is_size, one_of, read_options
+from .options import FLAG, LAYERS, RATE, SIZE, Kind, Option, Options, equal, is_size, one_of, only, read_options
 from .untrusted import parse_yaml, read_arrays, read_yaml
-from .weights import ConversionReport, Converted, StateDictMapper, save_conversion
+from .weights import ConversionReport, Converted, NameTable, StateDictMapper, save_conversion
 
 STORED_OPTIONS = "special:model.yml"  # a string in an array of int8, which ends with a zero byte
 POSITIONS = 1024  # of computed sinusoids; marian-decoder reads at most 1000 tokens by default
 EPSILON = 1e-6
 MAX_BEAMS = 1000
 OUTPUT = "decoder_ff_logit_out"
-# Sublayers in Marian and their modules here, by stack.
-ATTENTIONS = {"encoder": {"self": "self_attn"}, "decoder": {"self": "self_attn", "context": "encoder_attn"}}
-PROJECTIONS = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "out_proj"}
-PARAMETERS = (("W", "weight"), ("b", "bias"))
-NORM_PARAMETERS = (("ln_scale", "weight"), ("ln_bias", "bias"))
-IS_MATRIX = re.compile(rf".*_W[qkvo12]|{OUTPUT}_W")  # [in, out]; other parameters are [1, width] or [rows, width]
+# Parameters of which the first axis is that of the inputs; others are [1, width] or [rows, width].
+IS_MATRIX = re.compile(rf".*_W[qkvo12]|{OUTPUT}_W")
+NAMES: NameTable = {
+    "{stack}_l{number}_self_W{qkv}": "model.{stack}.layers.{i}.self_attn.{qkv}_proj.weight",
+    "{stack}_l{number}_self_b{qkv}": "model.{stack}.layers.{i}.self_attn.{qkv}_proj.bias",
+    "{stack}_l{number}_self_Wo": "model.{stack}.layers.{i}.self_attn.out_proj.weight",
+    "{stack}_l{number}_self_bo": "model.{stack}.layers.{i}.self_attn.out_proj.bias",
+    "decoder_l{number}_context_W{qkv}": "model.decoder.layers.{i}.encoder_attn.{qkv}_proj.weight",
+    "decoder_l{number}_context_b{qkv}": "model.decoder.layers.{i}.encoder_attn.{qkv}_proj.bias",
+    "decoder_l{number}_context_Wo": "model.decoder.layers.{i}.encoder_attn.out_proj.weight",
+    "decoder_l{number}_context_bo": "model.decoder.layers.{i}.encoder_attn.out_proj.bias",
+    "{stack}_l{number}_ffn_W{linear}": "model.{stack}.layers.{i}.fc{linear}.weight",
+    "{stack}_l{number}_ffn_b{linear}": "model.{stack}.layers.{i}.fc{linear}.bias",
+    "{stack}_top_ln_scale": "model.{stack}.layer_norm.weight",
+    "{stack}_top_ln_bias": "model.{stack}.layer_norm.bias",
+}
+# Before "_pre" in models with pre-norm.
+NORM_NAMES: NameTable = {
+    "{stack}_l{number}_self_Wo_ln_scale": "model.{stack}.layers.{i}.self_attn_layer_norm.weight",
+    "{stack}_l{number}_self_Wo_ln_bias": "model.{stack}.layers.{i}.self_attn_layer_norm.bias",
+    "decoder_l{number}_context_Wo_ln_scale": "model.decoder.layers.{i}.encoder_attn_layer_norm.weight",
+    "decoder_l{number}_context_Wo_ln_bias": "model.decoder.layers.{i}.encoder_attn_layer_norm.bias",
+    "{stack}_l{number}_ffn_ffn_ln_scale": "model.{stack}.layers.{i}.final_layer_norm.weight",
+    "{stack}_l{number}_ffn_ffn_ln_bias": "model.{stack}.layers.{i}.final_layer_norm.bias",
+}
 # Marian's activation names and transformers'. Up to version 1.12.0, gelu is swish with the factor 1.702.
 ACTIVATIONS = {"relu": "relu", "swish": "silu", "gelu": "gelu"}
 APPROXIMATE_GELU, LAST_APPROXIMATE_GELU = "quick_gelu", (1, 12, 0)
@@ -38,29 +57,28 @@ VERSION = re.compile(r"v?(\d+)\.(\d+)\.(\d+)")
 # removed, as it affects training only.
 NORM_ORDERS = {("", "an"): "post", ("n", "a"): "pre"}
 OPERATIONS = Kind("a string of operations", lambda value: isinstance(value, str), lambda value: value.replace("d", ""))
-NO_OPERATIONS = Kind("'d' or ''", lambda value: value in ("d", ""))
-TOP = Kind("'' or 'n'", lambda value: str(value).replace("d", "") in ("", "n"), lambda value: "n" in value)
-SEQUENCES = Kind("'sequence' for each input", lambda v: isinstance(v, list) and v == ["sequence"] * len(v))
+TOP = Kind("'' or 'n'", lambda value: value in ("", "d", "n", "dn", "nd"), lambda value: "n" in value)
+SEQUENCES = Kind("'sequence' for each input", lambda value: value in ([], ["sequence"], ["sequence", "sequence"]))
 OPTIONS = (
     Option("type", equal("transformer")),
-    Option("transformer-decoder-autoreg", equal("self-attention"), "self-attention"),
-    Option("transformer-ffn-depth", equal(2), 2),
-    Option("transformer-no-projection", equal(False), False),
-    Option("transformer-pool", equal(False), False),
-    Option("transformer-tied-layers", equal([]), []),
-    Option("right-left", equal(False), False),
-    Option("ulr", equal(False), False),
-    Option("lemma-dim-emb", equal(0), 0),
+    only("transformer-decoder-autoreg", "self-attention"),
+    only("transformer-ffn-depth", 2),
+    only("transformer-no-projection", False),
+    only("transformer-pool", False),
+    only("transformer-tied-layers", []),
+    only("right-left", False),
+    only("ulr", False),
+    only("lemma-dim-emb", 0),
     Option("input-types", SEQUENCES, []),
     Option("dim-emb", SIZE, fields=("d_model",)),
     Option("transformer-dim-ffn", SIZE, fields=("d_ff",)),
     Option("transformer-heads", SIZE, fields=("num_heads",)),
-    Option("enc-depth", DEPTH, fields=("encoder_layers",)),
-    Option("dec-depth", DEPTH, fields=("decoder_layers",)),
+    Option("enc-depth", LAYERS, fields=("encoder_layers",)),
+    Option("dec-depth", LAYERS, fields=("decoder_layers",)),
     Option("transformer-ffn-activation", one_of(ACTIVATIONS), "swish", ("activation_function",)),
     Option("transformer-preprocess", OPERATIONS, ""),
     Option("transformer-postprocess", OPERATIONS, "dan"),
-    Option("transformer-postprocess-emb", NO_OPERATIONS, ""),
+    Option("transformer-postprocess-emb", Kind("'d' or ''", lambda value: value in ("d", "")), ""),
     Option("transformer-postprocess-top", TOP, "", ("final_layer_norm",)),
     Option("transformer-train-position-embeddings", FLAG, False),
     Option("transformer-train-positions", FLAG, False),  # an older name
@@ -73,10 +91,12 @@ OPTIONS = (
     Option("transformer-dropout-ffn", RATE, None, ("activation_dropout",)),
 )
 # Options of the decoder's feed-forward network in recent versions; 0 stands for the value of the encoder's.
-SAME = (
-    ("transformer-decoder-dim-ffn", "transformer-dim-ffn"),
-    ("transformer-decoder-ffn-depth", "transformer-ffn-depth"),
-)
+SAME = {
+    "transformer-decoder-dim-ffn": "transformer-dim-ffn",
+    "transformer-decoder-ffn-depth": "transformer-ffn-depth",
+}
+
+Weights = Mapping[str, Tensor]
 
 
 def from_marian_npz(model: str | Path, *, eos_token_id: int = 0, unk_token_id: int = 1) -> Converted:
@@ -126,19 +146,17 @@ def convert_marian_npz(
     files = find_files(path, [Path(file) for file in vocabs], [Path(file) for file in spm])
     weights, options = read_npz(path)
     vocabularies = read_vocabularies(files)
-    eos, unk = (vocabularies[1][EOS], vocabularies[1][UNK]) if vocabularies else (0, 1)
-
-    def convert() -> Converted:
-        converted, report = convert_weights(weights, options, str(path), eos, unk)
-        for file, ids, name in zip(files.vocabs or (), vocabularies or (), embedding_names(options), strict=False):
-            check_ids(file, ids.values(), len(weights[name]))
-        set_search_options(converted.generation_config, files.decoder, report)
-        return converted, report
-
-    return save_conversion(output, convert, partial(save_tokenizer, vocabularies, files.spm))
+    eos_token_id, unk_token_id = 0, 1
+    if vocabularies:
+        eos_token_id, unk_token_id = vocabularies[1][EOS], vocabularies[1][UNK]
+    converted = convert_weights(weights, options, str(path), eos_token_id, unk_token_id)
+    for file, ids, name in zip(files.vocabs or (), vocabularies or (), embedding_names(options), strict=False):
+        check_ids(file, ids.values(), len(weights[name]))
+    set_search_options(converted[0].generation_config, files.decoder, converted[1])
+    return save_conversion(output, converted, partial(save_tokenizer, vocabularies, files.spm))
 
 
-def read_npz(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read_npz(path: Path) -> tuple[Weights, Options]:
     """Read the weights and the options of a model. No code in the file is executed.
 
     Options that the file does not contain are read from `<path>.yml`, where Marian writes those of the training.
@@ -171,34 +189,35 @@ def as_tensor(name: str, array: np.ndarray, path: Path) -> Tensor:
     return weight.flatten() if weight.dim() == 2 and len(weight) == 1 else weight
 
 
-def parse_options(stored: Mapping[str, Any]) -> dict[str, Any]:
+def parse_options(stored: Options) -> Options:
     """Check the options and convert their values.
 
     Raises:
         ValueError: an option is missing, or has a value that this model does not support. The message names both.
     """
-    zeros = [name for name, _ in SAME if stored.get(name) == 0]
-    options = read_options({name: stored[name] for name in stored if name not in zeros}, OPTIONS, SAME)
+    given = {name: value for name, value in stored.items() if not (name in SAME and value == 0)}
+    options = read_options(given, OPTIONS, SAME.items())
     version = VERSION.match(str(options.get("version", "")))
     is_recent = version is not None and tuple(map(int, version.groups())) > LAST_APPROXIMATE_GELU
     if options["transformer-ffn-activation"] == "gelu" and not is_recent:
         options["transformer-ffn-activation"] = APPROXIMATE_GELU
-    sublayer = ("transformer-preprocess", "transformer-postprocess")
-    order = NORM_ORDERS.get((options[sublayer[0]], options[sublayer[1]]))
+    order = NORM_ORDERS.get((options["transformer-preprocess"], options["transformer-postprocess"]))
     if order is None:
-        found = " and ".join(format_value(stored.get(name, "")) for name in sublayer)
-        allowed = "'' and 'dan' (post-norm) or 'n' and 'da' (pre-norm)"
-        raise ValueError(f"{' and '.join(sublayer)} must be {allowed}, got {found}.")
+        preprocess = format_value(stored.get("transformer-preprocess", ""))
+        postprocess = format_value(stored.get("transformer-postprocess", ""))
+        raise ValueError(
+            "transformer-preprocess and transformer-postprocess must be '' and 'dan' (post-norm) or 'n' and 'da' "
+            f"(pre-norm), got {preprocess} and {postprocess}."
+        )
     if order == "pre" and "transformer-postprocess-top" not in stored:
-        reason = "before version 1.10, Marian did not normalize the keys and values of pre-norm models"
-        allowed = "stored with transformer-preprocess='n'"
-        raise ValueError(f"transformer-postprocess-top must be {allowed}, but it is missing: {reason}.")
+        raise ValueError(
+            "transformer-postprocess-top must be stored with transformer-preprocess='n', but it is missing: before "
+            "version 1.10, Marian did not normalize the keys and values of pre-norm models."
+        )
     return {**options, "norm_order": order}
 
 
-def convert_weights(
-    weights: Mapping[str, Tensor], options: Mapping[str, Any], origin: str, eos_token_id: int, unk_token_id: int
-) -> Converted:
+def convert_weights(weights: Weights, options: Options, origin: str, eos_token_id: int, unk_token_id: int) -> Converted:
     """Convert weights with these options. Arguments and errors are those of `from_marian_npz`."""
     mapper = StateDictMapper(origin, weights)
     mapper.derive_options(OPTIONS, options)
@@ -209,71 +228,56 @@ def convert_weights(
     learned = options["transformer-train-position-embeddings"] or options["transformer-train-positions"]
     mapper.derive_config("transformer-train-position-embeddings", scale_embedding=not learned)
     learn_positions(mapper, ("Wpos", "Wpos") if learned else (None, None), POSITIONS, origin="Marian")
-    mapper.rename(weight_names(options))
+    suffix = "_pre" if options["norm_order"] == "pre" else ""
+    mapper.rename({**NAMES, **{f"{name}{suffix}": target for name, target in NORM_NAMES.items()}})
     model = mapper.finish()
     model.generation_config.suppress_tokens = [unk_token_id]
     return model, mapper.report
 
 
-def embedding_names(options: Mapping[str, Any]) -> tuple[str, str]:
+def embedding_names(options: Options) -> tuple[str, str]:
     shared = options["tied-embeddings-all"] or options["tied-embeddings-src"]
     return ("Wemb", "Wemb") if shared else ("encoder_Wemb", "decoder_Wemb")
 
 
-def map_vocabulary(mapper: StateDictMapper, options: Mapping[str, Any], eos_token_id: int) -> None:
+def map_vocabulary(mapper: StateDictMapper, options: Options, eos_token_id: int) -> None:
     """Map the embeddings and the output layer, with one more id for padding, whose embedding is zero."""
     source, target = embedding_names(options)
-    tied = options["tied-embeddings-all"] or options["tied-embeddings"]
-    legacy = f"{OUTPUT}_W"  # of old versions
-    output = legacy if legacy in mapper.remaining and not tied else f"{OUTPUT}_Wt"
-    sizes = [len(mapper.peek(name, dims=2)) for name in (source, target)]
-    rows = pad_rows(sizes[0], sizes[1], more=1)
+    output: str | None = f"{OUTPUT}_Wt"
+    if options["tied-embeddings-all"] or options["tied-embeddings"]:
+        output = None
+    elif f"{OUTPUT}_W" in mapper.remaining:  # of old versions
+        output = f"{OUTPUT}_W"
     bias = None if options["output-omit-bias"] else f"{OUTPUT}_b"
-    map_embeddings(mapper, source, None if source == target else target, None if tied else output, bias, rows)
-    pad = len(rows[0]) - 1
-    ids = {"pad_token_id": pad, "decoder_start_token_id": pad}
-    mapper.derive_config("the added id, whose embedding is zero as Marian's first decoder input", **ids)
+    map_embeddings(mapper, source, None if source == target else target, output, bias, added=1)
+    pad = mapper.config_fields["vocab_size"] - 1
+    mapper.derive_config(
+        "the added id, whose embedding is zero as Marian's first decoder input",
+        pad_token_id=pad,
+        decoder_start_token_id=pad,
+    )
     mapper.derive_config("</s> of the vocabulary", eos_token_id=eos_token_id)
     mapper.derive_config("Marian, which has no <s>", bos_token_id=None)
 
 
-def weight_names(options: Mapping[str, Any]) -> dict[str, str]:
-    """Marian's names of the weights of all layers, which it counts from 1, and the parameters."""
-    suffix = "_pre" if options["norm_order"] == "pre" else ""
-    names: dict[str, str] = {}
-    for stack, depth in (("encoder", "enc-depth"), ("decoder", "dec-depth")):
-        linears = {f"ffn_{{}}{number}": f"fc{number}" for number in "12"}
-        norms = {"ffn_ffn": "final_layer_norm"}
-        for sublayer, module in ATTENTIONS[stack].items():
-            linears |= {f"{sublayer}_{{}}{letter}": f"{module}.{name}" for letter, name in PROJECTIONS.items()}
-            norms[f"{sublayer}_Wo"] = f"{module}_layer_norm"
-        for i in range(options[depth]):
-            source, target = f"{stack}_l{i + 1}", f"model.{stack}.layers.{i}"
-            for kind, parameter in PARAMETERS:
-                names |= {f"{source}_{name.format(kind)}": f"{target}.{linears[name]}.{parameter}" for name in linears}
-            for kind, parameter in NORM_PARAMETERS:
-                names |= {f"{source}_{name}_{kind}{suffix}": f"{target}.{norms[name]}.{parameter}" for name in norms}
-        for kind, parameter in NORM_PARAMETERS if options["transformer-postprocess-top"] else ():
-            names[f"{stack}_top_{kind}"] = f"model.{stack}.layer_norm.{parameter}"
-    return names
-
-
-def set_search_options(config: GenerationConfig, decoder: Mapping[str, Any], report: ConversionReport) -> None:
+def set_search_options(config: GenerationConfig, decoder: Options, report: ConversionReport) -> None:
     """Copy the beam size and the length normalization of Marian's search, and whether it may return `<unk>`.
 
     `length_penalty` requires more than one beam. Without `beam-size`, Marian would use 12 beams; this model has one.
     """
-    beams, normalize = decoder.get("beam-size"), decoder.get("normalize")
-    copied = {}
+    beams = decoder.get("beam-size")
+    normalize = decoder.get("normalize")
+    copied = []
     if is_size(beams, MAX_BEAMS):
-        copied["beam-size"] = config.num_beams = beams
+        config.num_beams = beams
+        copied.append("beam-size")
     if is_number(normalize) and abs(normalize) <= sys.float_info.max and (config.num_beams or 1) > 1:
-        copied["normalize"] = config.length_penalty = float(normalize)
+        config.length_penalty = float(normalize)
+        copied.append("normalize")
     if decoder.get("allow-unk") is True:
-        copied["allow-unk"], config.suppress_tokens = True, None
-    report.notes += [f"{name}={value} of the search was copied." for name, value in copied.items()]
-    report.notes += [
-        f"{name}={format_value(decoder[name])} of the search has no counterpart and was dropped."
-        for name in ("beam-size", "normalize", "word-penalty", "allow-unk")
-        if decoder.get(name) and name not in copied
-    ]
+        config.suppress_tokens = None
+        copied.append("allow-unk")
+    for name in ("beam-size", "normalize", "word-penalty", "allow-unk"):
+        if decoder.get(name):
+            result = "was copied" if name in copied else "has no counterpart and was dropped"
+            report.notes.append(f"{name}={format_value(decoder[name])} of the search {result}.")

@@ -10,28 +10,28 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PureWindowsPath
-from typing import Any
 
 import yaml
 
 from ...base import write_json
 from ...base.errors import format_names, format_value, reraise_as_value_error
+from ...configuration_random_transformer import is_int
+from ...data.sentencepiece import UNKNOWN, read_model
 from ...tokenization_random_transformer import lines_of_files
-from .sentencepiece import UNKNOWN, read_model
+from .options import Options
 from .untrusted import is_hidden, read_yaml
 from .weights import Converted
 
-YAML_SUFFIXES = (".yml", ".yaml")
 # A file of another name that contains "vocab" may be a list of SentencePiece, with scores.
-NAMED_SUFFIXES = (*YAML_SUFFIXES, ".spm")
+NAMED_SUFFIXES = (".yml", ".yaml", ".spm")
 VOCABULARY_SUFFIXES = (*NAMED_SUFFIXES, ".json", ".vocab", ".txt")
 # All that `convert_marian_npz` reads besides the model, in an archive.
 FILES = re.compile(r".*\.(yml|yaml|json|spm|vocab)|.*vocab.*\.txt", re.IGNORECASE)
 OPTIMIZER = ".optimizer.npz"  # the end of the name of Marian's training state
 NOT_PACKED = " (.bin files, which are packed or have integers, are not supported)"
-IS_VOCABULARY = re.compile(r"vocab", re.IGNORECASE)
 # As in `opus.src.vocab.yml`, `vocab.trg.spm` and `srcvocab.ende.spm`.
-SIDES = (re.compile(r"(?<![a-z])(src|source)", re.I), re.compile(r"(?<![a-z])(trg|tgt|target)", re.I))
+IS_SOURCE = re.compile(r"(?<![a-z])(src|source)", re.IGNORECASE)
+IS_TARGET = re.compile(r"(?<![a-z])(trg|tgt|target)", re.IGNORECASE)
 
 EOS, UNK, PAD = "</s>", "<unk>", "<pad>"
 QUOTED = r'"(?:[^"\\]|\\.)*"|\'(?:[^\']|\'\')*\''
@@ -41,6 +41,7 @@ LONG_ENTRY = re.compile(rf"\? *({QUOTED}|(?:[^\"'\n][^\n]*?)?)\n: *(\d+) *", re.
 SCORED = re.compile(r".*\t-?\d+(\.\d+)?(e-?\d+)?")  # a line of the `.vocab` file that SentencePiece writes
 
 Pair = tuple[Path, Path]  # of the source and of the target, which may be equal
+Vocabularies = tuple[dict[str, int], dict[str, int]]  # the ids of the source's and of the target's tokens
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class NpzFiles:
 
     vocabs: Pair | None = None
     spm: Pair | None = None
-    decoder: dict[str, Any] = field(default_factory=dict)
+    decoder: Options = field(default_factory=dict)
 
 
 def find_model(path: Path) -> Path:
@@ -68,10 +69,10 @@ def find_model(path: Path) -> Path:
         if path.suffix != ".npz" or not path.is_file():
             raise ValueError(f"the model must be an existing .npz file of Marian{NOT_PACKED}, got {path.name!r}.")
         return path
-    models = [file for file in sorted(path.glob("*.npz")) if not (file.name.endswith(OPTIMIZER) or is_hidden(file))]
+    models = [file for file in list_files(path) if file.suffix == ".npz" and not file.name.endswith(OPTIMIZER)]
     if len(models) != 1:
-        found = format_names(file.name for file in models) or "none"
-        raise ValueError(f"{path} must contain one .npz file of Marian{NOT_PACKED}, got {found}.")
+        names = format_names(file.name for file in models) or "none"
+        raise ValueError(f"{path} must contain one .npz file of Marian{NOT_PACKED}, got {names}.")
     return models[0]
 
 
@@ -81,21 +82,34 @@ def find_files(model: Path, vocabs: Sequence[Path] = (), spm: Sequence[Path] = (
     Raises:
         ValueError: a given file does not exist or has another format, or it is ambiguous which files to use.
     """
+    decoder: Options = {}
     # Marian writes the options of the search into the first file, OPUS-MT into the second one.
-    beside = (Path(f"{model}.decoder.yml"), model.parent / "decoder.yml")
-    decoder = next((read_yaml(path) for path in beside if path.is_file()), {})
-    chosen = as_pair("vocabs", vocabs) or find_vocabularies(model.parent, decoder)
-    if chosen is None:
+    for path in (Path(f"{model}.decoder.yml"), model.parent / "decoder.yml"):
+        if path.is_file():
+            decoder = read_yaml(path)
+            break
+    vocabularies = as_pair("vocabs", vocabs) or find_vocabularies(model.parent, decoder)
+    if vocabularies is None:
         return NpzFiles(decoder=decoder)
-    if not all(path.suffix in VOCABULARY_SUFFIXES for path in chosen) or len({p.suffix == ".spm" for p in chosen}) > 1:
-        allowed = f"of one kind, {', '.join(VOCABULARY_SUFFIXES)}, and not one .spm file"
-        raise ValueError(f"vocabs must be files {allowed}, got {chosen[0].name} and {chosen[1].name}.")
-    if chosen[0].suffix == ".spm":
-        if spm:
-            raise ValueError(f"spm must not be given with vocabs in .spm files, got {spm[0]} and {chosen[0].name}.")
-        return NpzFiles(chosen, chosen, decoder)
-    found = (model.parent / "source.spm", model.parent / "target.spm")
-    return NpzFiles(chosen, as_pair("spm", spm) or (found if all(path.is_file() for path in found) else None), decoder)
+    suffixes = {path.suffix for path in vocabularies}
+    if not suffixes <= set(VOCABULARY_SUFFIXES) or (".spm" in suffixes and len(suffixes) > 1):
+        raise ValueError(
+            f"vocabs must be files of one kind, {', '.join(VOCABULARY_SUFFIXES)}, and not one .spm file, "
+            f"got {vocabularies[0].name} and {vocabularies[1].name}."
+        )
+    models = as_pair("spm", spm)
+    if ".spm" in suffixes:
+        if models:
+            raise ValueError(f"spm must not be given with vocabs in .spm files, got {models[0]}.")
+        models = vocabularies
+    beside = (model.parent / "source.spm", model.parent / "target.spm")
+    if models is None and all(path.is_file() for path in beside):
+        models = beside
+    return NpzFiles(vocabularies, models, decoder)
+
+
+def list_files(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.iterdir()) if path.is_file() and not is_hidden(path)]
 
 
 def as_pair(name: str, paths: Sequence[Path]) -> Pair | None:
@@ -114,33 +128,33 @@ def as_pair(name: str, paths: Sequence[Path]) -> Pair | None:
     return paths[0], paths[-1]
 
 
-def find_vocabularies(folder: Path, decoder: dict[str, Any]) -> Pair | None:
+def find_vocabularies(folder: Path, decoder: Options) -> Pair | None:
     """The vocabularies that the options name, if they exist in the folder; otherwise the files with such names.
 
     Raises:
         ValueError: there are several, and the names do not say which is the source's.
     """
     named = decoder.get("vocabs")
-    if isinstance(named, list) and named and all(isinstance(name, str) for name in named):
+    if isinstance(named, list) and all(isinstance(name, str) for name in named):
         # Only the last part of a path, which is often that of the machine that trained the model.
         paths = [folder / PureWindowsPath(name).name for name in named]
-        if all(path.is_file() for path in paths):
+        if paths and all(path.is_file() for path in paths):
             return as_pair("vocabs", paths)
-    files = [path for path in sorted(folder.iterdir()) if path.is_file() and not is_hidden(path)]
-    found = [path for path in files if path.suffix in NAMED_SUFFIXES and IS_VOCABULARY.search(path.name)]
-    if len(found) == 1:
-        return found[0], found[0]
-    if not found:
-        return None
-    source, target = ([path for path in found if side.search(path.name)] for side in SIDES)
-    if len(found) == 2 and len(source) == len(target) == 1 and source != target:
-        return source[0], target[0]
-    names = format_names(path.name for path in found)
-    hint = "To convert an archive, extract it and run `random-transformer convert marian-npz --vocabs`."
-    raise ValueError(f"vocabs must be given if a folder contains several vocabularies, got {names}. {hint}")
+    paths = [path for path in list_files(folder) if path.suffix in NAMED_SUFFIXES and "vocab" in path.name.lower()]
+    if len(paths) < 2:
+        return as_pair("vocabs", paths)
+    sources = [path for path in paths if IS_SOURCE.search(path.name)]
+    targets = [path for path in paths if IS_TARGET.search(path.name)]
+    if len(sources) == len(targets) == 1 and {*sources, *targets} == {*paths}:
+        return sources[0], targets[0]
+    raise ValueError(
+        "vocabs must be given if a folder contains several vocabularies, "
+        f"got {format_names(path.name for path in paths)}. "
+        "To convert an archive, extract it and run `random-transformer convert marian-npz --vocabs`."
+    )
 
 
-def read_vocabularies(files: NpzFiles) -> tuple[dict[str, int], dict[str, int]] | None:
+def read_vocabularies(files: NpzFiles) -> Vocabularies | None:
     """The ids of the source's and of the target's tokens; `None` if there are no vocabularies.
 
     Raises:
@@ -151,34 +165,25 @@ def read_vocabularies(files: NpzFiles) -> tuple[dict[str, int], dict[str, int]] 
         return None
     for path in files.spm or ():
         read_model(path)
-    first, second = files.vocabs
-    source = read_vocabulary(first)
-    return source, source if second == first else read_vocabulary(second)
+    source, target = files.vocabs
+    ids = read_vocabulary(source)
+    return ids, ids if target == source else read_vocabulary(target)
 
 
 def read_vocabulary(path: Path) -> dict[str, int]:
-    """The ids of a vocabulary's tokens.
+    """The ids of a vocabulary's tokens. As in Marian, the suffix of the file's name is that of its format.
 
     Raises:
         ValueError: the file is damaged, an id or a token is repeated, or `</s>` or `<unk>` is missing.
     """
-    entries = list(reader_of(path)(path))
+    entries = list(READERS[path.suffix](path))
     ids = dict(entries)
     if len(ids) < len(entries) or len(set(ids.values())) < len(ids):
         raise ValueError(f"{path} must have each token and each id once, but one is repeated.")
-    missing = [token for token in (EOS, UNK) if token not in ids]
+    missing = {EOS, UNK} - ids.keys()
     if missing:
-        raise ValueError(f"{path} must contain the tokens {EOS} and {UNK}, but lacks {format_names(missing)}.")
+        raise ValueError(f"{path} must contain the tokens {EOS} and {UNK}, but lacks {format_names(sorted(missing))}.")
     return ids
-
-
-def reader_of(path: Path) -> Callable[[Path], Iterable[tuple[str, int]]]:
-    """The function that reads the tokens and ids of a vocabulary, by the suffix of its name, as in Marian."""
-    if path.suffix == ".spm":
-        return read_pieces
-    if path.suffix == ".json":
-        return read_json_entries
-    return read_entries if path.suffix in YAML_SUFFIXES else read_tokens
 
 
 def read_entries(path: Path) -> Iterator[tuple[str, int]]:
@@ -194,22 +199,17 @@ def read_entries(path: Path) -> Iterator[tuple[str, int]]:
     for number, line in lines:
         if not line.strip() or line in ("---", "...") or line.startswith("#"):
             continue
-        if line.startswith("? "):
-            line = "\n".join([line, *through_value(lines)])
-        is_long = "\n" in line
-        match = LONG_ENTRY.fullmatch(line) if is_long else ENTRY.fullmatch(line)
+        is_long = line.startswith("? ")
+        if is_long:
+            for _, continuation in lines:
+                line += f"\n{continuation}"
+                if continuation.startswith(":"):
+                    break
+        match = (LONG_ENTRY if is_long else ENTRY).fullmatch(line)
         token = unquote(match[1], is_long) if match else None
         if match is None or token is None:
             raise ValueError(f"line {number} of {path} must be a token and its id, got {format_value(line)}.")
         yield token, int(match[2])
-
-
-def through_value(lines: Iterable[tuple[int, str]]) -> Iterator[str]:
-    """The numbered lines through the first that starts with a colon."""
-    for _, line in lines:
-        yield line
-        if line.startswith(":"):
-            return
 
 
 def unquote(token: str, folded: bool) -> str | None:
@@ -221,9 +221,9 @@ def unquote(token: str, folded: bool) -> str | None:
     """
     if token[:1] not in ("'", '"'):
         return token
-    if token[0] == "'" and not folded:
+    if not folded and token[0] == "'":
         return token[1:-1].replace("''", "'")
-    if "\\" not in token and not folded:
+    if not folded and "\\" not in token:
         return token[1:-1]
     try:
         return str(yaml.safe_load(token))
@@ -239,10 +239,9 @@ def read_json_entries(path: Path) -> Iterable[tuple[str, int]]:
     """
     with reraise_as_value_error(f"{path} must be an object of tokens and ids in JSON, got an error"):
         entries = json.loads(path.read_bytes(), object_pairs_hook=list)
-    if not isinstance(entries, list) or not all(
-        isinstance(entry, tuple) and type(entry[1]) is int for entry in entries
-    ):
-        raise ValueError(f"{path} must be an object of tokens and ids in JSON, got {format_value(entries)}.")
+        for entry in entries:
+            if not isinstance(entry, tuple) or not is_int(entry[1]):
+                raise ValueError(format_value(entry))
     return entries
 
 
@@ -270,20 +269,34 @@ def read_pieces(path: Path) -> Iterator[tuple[str, int]]:
         yield UNK if piece.type == UNKNOWN else name, i
 
 
-def save_tokenizer(
-    vocabularies: tuple[dict[str, int], dict[str, int]] | None, spm: Pair | None, folder: Path, converted: Converted
-) -> None:
+# By the suffix of a vocabulary's name.
+READERS: dict[str, Callable[[Path], Iterable[tuple[str, int]]]] = {
+    ".yml": read_entries,
+    ".yaml": read_entries,
+    ".spm": read_pieces,
+    ".json": read_json_entries,
+    ".vocab": read_tokens,
+    ".txt": read_tokens,
+}
+
+
+def save_tokenizer(vocabularies: Vocabularies | None, spm: Pair | None, folder: Path, converted: Converted) -> None:
     """Write the files of a `MarianTokenizer`, with `<pad>` as the last token."""
-    config, report = converted[0].config, converted[1]
+    model, report = converted
     if vocabularies is None or spm is None:
         missing = "vocabulary" if vocabularies is None else "SentencePiece models, such as source.spm and target.spm"
         report.notes.append(f"The folder has no tokenizer, as there is no {missing} next to the model.")
         return
-    for name, path in zip(("source.spm", "target.spm"), spm, strict=True):
-        shutil.copyfile(path, folder / name)
-    separate = vocabularies[0] != vocabularies[1]
-    for name, ids in zip(("vocab.json", *(["target_vocab.json"] if separate else [])), vocabularies, strict=False):
-        write_json(folder / name, {**ids, PAD: config.pad_token_id})
-    settings = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate}
-    write_json(folder / "tokenizer_config.json", {**settings, "model_max_length": config.max_position_embeddings})
+    source, target = vocabularies
+    shutil.copyfile(spm[0], folder / "source.spm")
+    shutil.copyfile(spm[1], folder / "target.spm")
+    write_json(folder / "vocab.json", {**source, PAD: model.config.pad_token_id})
+    if target != source:
+        write_json(folder / "target_vocab.json", {**target, PAD: model.config.pad_token_id})
+    settings = {
+        "tokenizer_class": "MarianTokenizer",
+        "separate_vocabs": target != source,
+        "model_max_length": model.config.max_position_embeddings,
+    }
+    write_json(folder / "tokenizer_config.json", settings)
     report.notes.append("The tokenizer is a MarianTokenizer, which requires sentencepiece.")

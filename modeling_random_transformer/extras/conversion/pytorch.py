@@ -1,7 +1,6 @@
 """Converts `torch.nn.Transformer` with its embeddings and output layer: modules, or a checkpoint with their weights."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,17 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear  # type of n
 from ...base.errors import format_names
 from ...inputs_random_transformer import check_choice, drop_none
 from .embeddings import map_embeddings, map_position_tables
-from .options import OFF, PRE_NORM, RATE, SIZE, Kind, Option, is_number, read_options
+from .options import EPSILON, OFF, PRE_NORM, RATE, SIZE, Option, one_of, read_options
 from .untrusted import read_checkpoint, state_dict_in
 from .weights import ConversionReport, Converted, NameTable, StateDictMapper, save_conversion
 
 TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
-# Named positions, and the layout of their sinusoids.
-POSITIONS = {"none": None, "sinusoidal": "interleaved", "concatenated": "concatenated"}
+# Named positions, and the fields of the configuration.
+POSITIONS = {
+    "none": {"position_embedding": "none"},
+    "sinusoidal": {"position_embedding": "sinusoidal", "sinusoid_layout": "interleaved"},
+    "concatenated": {"position_embedding": "sinusoidal", "sinusoid_layout": "concatenated"},
+}
 NAMES: NameTable = {
     "{stack}.layers.{i}.self_attn.in_proj_{p}": "model.{stack}.layers.{i}.self_attn.{qkv}_proj.{p}",
     "{stack}.layers.{i}.self_attn.out_proj.{p}": "model.{stack}.layers.{i}.self_attn.out_proj.{p}",
@@ -36,25 +39,35 @@ NAMES: NameTable = {
 OPTIONS = (
     Option("num_heads", SIZE, fields=("num_heads",)),
     Option("norm_first", PRE_NORM, False, ("norm_order",)),
-    Option("activation", Kind("'relu' or 'gelu'", ("relu", "gelu").__contains__), "relu", ("activation_function",)),
-    Option("layer_norm_eps", Kind("a number", is_number), 1e-5, ("layer_norm_eps",)),
+    Option("activation", one_of(("relu", "gelu")), "relu", ("activation_function",)),
+    Option("layer_norm_eps", EPSILON, 1e-5, ("layer_norm_eps",)),
     Option("add_zero_attn", OFF, False),
     Option("dropout", RATE, 0.1, ("dropout", "attention_dropout", "activation_dropout")),
 )
 # Subclasses are not supported, since they may use the same weights differently.
 MODULES = (
-    *(nn.TransformerEncoder, nn.TransformerDecoder, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer),
-    *(nn.MultiheadAttention, NonDynamicallyQuantizableLinear, nn.Linear, nn.LayerNorm),
-    *(nn.ModuleList, nn.Dropout, nn.ReLU, nn.GELU),
+    nn.TransformerEncoder,
+    nn.TransformerDecoder,
+    nn.TransformerEncoderLayer,
+    nn.TransformerDecoderLayer,
+    nn.MultiheadAttention,
+    NonDynamicallyQuantizableLinear,
+    nn.Linear,
+    nn.LayerNorm,
+    nn.ModuleList,
+    nn.Dropout,
+    nn.ReLU,
+    nn.GELU,
 )
+Matrix = nn.Embedding | nn.Linear | Tensor
 
 
 def from_torch_transformer(
     transformer: nn.Transformer | Mapping[str, Tensor],
-    embedding: nn.Embedding | Tensor | tuple[nn.Embedding | Tensor, nn.Embedding | Tensor],
-    output: nn.Linear | Tensor | Mapping[str, Tensor] | None = None,
+    embedding: Matrix | Sequence[Matrix],
+    output: Matrix | Mapping[str, Tensor] | None = None,
     *,
-    positions: str | Tensor | tuple[Tensor, Tensor] = "none",
+    positions: str | Tensor | Sequence[Tensor] = "none",
     scale_embedding: bool = False,
     num_heads: int | None = None,
     norm_first: bool | None = None,
@@ -88,20 +101,37 @@ def from_torch_transformer(
         ValueError: an argument or a weight is missing, contradicts the others or has no counterpart in this model. The
             message names it.
     """
-    given: dict[str, Any] = {"num_heads": num_heads, "norm_first": norm_first, "activation": activation}
-    given |= {"layer_norm_eps": layer_norm_eps, "dropout": dropout}
-    options = find_options(transformer, drop_none(**given))
+    options = drop_none(
+        num_heads=num_heads,
+        norm_first=norm_first,
+        activation=activation,
+        layer_norm_eps=layer_norm_eps,
+        dropout=dropout,
+    )
     for name in token_ids:
         check_choice(TOKEN_IDS, token_ids=name)
-    weights = transformer.state_dict() if isinstance(transformer, nn.Transformer) else transformer
-    weights = state_dict_in(weights, "transformer")
-    mapper = StateDictMapper("nn.Transformer", {**weights, **outer_weights(embedding, output, positions)})
+    if isinstance(transformer, nn.Transformer):
+        stored = read_module(transformer)
+        for name, value in options.items():
+            if stored[name] != value:
+                raise ValueError(f"{name} must equal that of the module, {stored[name]!r}, got {value!r}.")
+        options, transformer = stored, transformer.state_dict()
+    weights = dict(state_dict_in(transformer, "transformer"))
+    weights |= read_matrices("embedding", embedding)
+    weights |= read_output(output)
+    if not isinstance(positions, str):
+        weights |= read_matrices("positions", positions)
+    mapper = StateDictMapper("nn.Transformer", weights)
     mapper.derive_sizes("linear1", "norm")
-    mapper.derive_options(OPTIONS, options)
+    mapper.derive_options(OPTIONS, read_options(options, OPTIONS))
     mapper.derive_config("argument", scale_embedding=scale_embedding, **token_ids)
     mapper.rename(NAMES)
     mapper.complete_biases()
-    map_outer_weights(mapper, positions)
+    target, layer, bias = (
+        name if name in weights else None for name in ("target_embedding", "output.weight", "output.bias")
+    )
+    map_embeddings(mapper, "source_embedding", target, layer, bias)
+    map_positions(mapper, positions)
     return mapper.finish(), mapper.report
 
 
@@ -143,82 +173,66 @@ def convert_torch_transformer(
     """
     weights = state_dict_in(read_checkpoint(checkpoint), str(checkpoint), key)
     mapper = StateDictMapper(str(checkpoint), {name: weights[name] for name in weights if name not in ignore})
-    tables = () if positions[0] in POSITIONS else positions
-    outputs = () if output_layer is None else (f"{output_layer}.weight", f"{output_layer}.bias")
-    named = {name: mapper.peek(name) for name in (*embedding, *tables, *outputs[:1])}
-    inner = {name: weight for name, weight in mapper.remaining.items() if name not in {*named, *outputs}}
-    others = [name for name in inner if not name.startswith(prefix)]
+    matrices = [mapper.pop(name) for name in embedding]
+    layer: dict[str, Tensor] = {}
+    if output_layer is not None:
+        layer["weight"] = mapper.pop(f"{output_layer}.weight")
+        if f"{output_layer}.bias" in mapper.remaining:
+            layer["bias"] = mapper.pop(f"{output_layer}.bias")
+    tables: Any = positions[0] if positions[0] in POSITIONS else [mapper.pop(name) for name in positions]
+    others = [name for name in mapper.remaining if not name.startswith(prefix)]
     if others:
         raise ValueError(f"{checkpoint} must have all other weights under {prefix!r}, got {format_names(others)}.")
-    transformer = {name.removeprefix(prefix): weight for name, weight in inner.items()}
-    matrices: Any = tuple(named[name] for name in embedding)
-    added: Any = tuple(named[name] for name in tables) or positions[0]
-    layer = {name.rpartition(".")[2]: mapper.peek(name) for name in outputs if name in mapper.remaining}
-    convert = partial(from_torch_transformer, transformer, matrices, layer or None, positions=added, **options)
-    report = save_conversion(output, convert, None)
-    report.unused.update(dict.fromkeys(ignore, "ignored on request"))
-    return report
+    transformer = {name.removeprefix(prefix): weight for name, weight in mapper.remaining.items()}
+    converted = from_torch_transformer(transformer, matrices, layer or None, positions=tables, **options)
+    converted[1].unused.update(dict.fromkeys(ignore, "ignored on request"))
+    return save_conversion(output, converted, None)
 
 
-def outer_weights(embedding: Any, output: Any, positions: Any) -> dict[str, Tensor]:
-    """The weights of embeddings, positions and output layer, by argument name."""
-    if isinstance(positions, str) and positions not in POSITIONS:
-        raise ValueError(f"positions must be a table or one of {format_names(POSITIONS)}, got {positions!r}.")
-    weights = name_weights("embedding", embedding)
-    if not isinstance(positions, str):
-        # Tables are often [length, 1, d_model].
-        weights |= {name: table.squeeze() for name, table in name_weights("positions", positions).items()}
+def read_output(output: Matrix | Mapping[str, Tensor] | None) -> dict[str, Tensor]:
+    """The weights of the output layer, by their names in the conversion; none if it is tied to the embedding."""
+    if output is None:
+        return {}
     if type(output) is nn.Linear:
         output = output.state_dict()
     if isinstance(output, Mapping):
-        return weights | {f"output.{name}": weight for name, weight in output.items()}
-    return weights if output is None else weights | {"output.weight": weight_of("output", output)}
+        return {f"output.{name}": weight for name, weight in output.items()}
+    return {"output.weight": weight_of("output", output)}
 
 
-def name_weights(name: str, value: Any) -> dict[str, Tensor]:
-    """The weight of the source, which may be that of the target too, or of both."""
-    pair = value if isinstance(value, tuple | list) else (value,)
+def read_matrices(name: str, value: Any) -> dict[str, Tensor]:
+    """The matrix of the source, which may be that of the target too, or of both, by their names in the conversion."""
+    pair = value if isinstance(value, tuple | list) else [value]
     if len(pair) not in (1, 2):
         raise ValueError(f"{name} must be one weight or two (source, target), got {len(pair)}.")
-    sides = ("source", "target")
-    return {f"{side}_{name}": weight_of(name, weight) for side, weight in zip(sides, pair, strict=False)}
+    # Tables of positions are often [length, 1, d_model].
+    matrices = [weight_of(name, weight).squeeze() for weight in pair]
+    return {f"{side}_{name}": matrix for side, matrix in zip(("source", "target"), matrices, strict=False)}
 
 
-def weight_of(name: str, value: Any) -> Tensor:
+def weight_of(name: str, value: Matrix) -> Tensor:
+    """The weight of a module of PyTorch's own classes, or a tensor itself."""
     if isinstance(value, Tensor):
         return value.detach()
     if type(value) not in (nn.Embedding, nn.Linear) or getattr(value, "bias", None) is not None:
-        allowed = "a tensor, an nn.Embedding or an nn.Linear" + ("" if name == "output" else " without a bias")
-        raise ValueError(f"{name} must be {allowed}, not a subclass, got {type(value).__name__}.")
+        raise ValueError(
+            f"{name} must be a tensor, an nn.Embedding or an nn.Linear (of an embedding, without a bias), "
+            f"not a subclass, got {type(value).__name__}."
+        )
     if getattr(value, "max_norm", None) is not None:
         raise ValueError(f"max_norm of {name} must be None, got {value.max_norm}.")
     return value.weight.detach()
 
 
-def map_outer_weights(mapper: StateDictMapper, positions: Any) -> None:
-    """Map embeddings, output layer and positions."""
-    names = ("target_embedding", "output.weight", "output.bias", "target_positions")
-    target, output, bias, target_positions = (name if name in mapper.remaining else None for name in names)
-    map_embeddings(mapper, "source_embedding", target, output, bias)
+def map_positions(mapper: StateDictMapper, positions: Any) -> None:
+    """Map the tables of positions, or set the kind of positions."""
     if not isinstance(positions, str):
-        map_position_tables(mapper, "source_positions", target_positions or "source_positions")
-    elif layout := POSITIONS[positions]:
-        mapper.derive_config(f"positions={positions!r}", position_embedding="sinusoidal", sinusoid_layout=layout)
-    else:
-        mapper.derive_config("positions='none'", position_embedding="none")
-
-
-def find_options(transformer: nn.Transformer | Mapping[str, Tensor], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the options of a module, or use the arguments that are given with a state dict.
-
-    Raises:
-        ValueError: an argument is missing or differs from that of the module.
-    """
-    options = read_module(transformer) if isinstance(transformer, nn.Transformer) else {**given}
-    for name, value in given.items():
-        if options[name] != value:
-            raise ValueError(f"{name} must equal that of the module, {options[name]!r}, got {value!r}.")
-    return read_options(options, OPTIONS)
+        source = "source_positions"
+        map_position_tables(mapper, source, "target_positions" if "target_positions" in mapper.remaining else source)
+        return
+    if positions not in POSITIONS:
+        raise ValueError(f"positions must be a table or one of {format_names(POSITIONS)}, got {positions!r}.")
+    mapper.derive_config(f"positions={positions!r}", **POSITIONS[positions])
 
 
 def read_module(transformer: nn.Transformer) -> dict[str, Any]:
@@ -227,16 +241,19 @@ def read_module(transformer: nn.Transformer) -> dict[str, Any]:
     Raises:
         ValueError: layers differ, or a submodule is not an instance of PyTorch's own class.
     """
-    modules = {name: module for name, module in transformer.named_modules() if name}
-    for name, module in modules.items():
+    options: dict[str, Any] = {}
+    for name, module in transformer.named_modules():
+        if module is transformer:
+            continue
         if type(module) not in MODULES:
-            allowed = "of a class of nn.Transformer's own, not a subclass"
-            raise ValueError(f"transformer.{name} must be {allowed}, got {type(module).__name__}.")
-    found: dict[str, Any] = {}
-    for option, value in (pair for module in modules.values() for pair in options_of(module)):
-        if found.setdefault(option, value) != value:
-            raise ValueError(f"all layers must have the same {option}, got {found[option]} and {value}.")
-    return found
+            raise ValueError(
+                f"transformer.{name} must be of a class of nn.Transformer's own, not a subclass, "
+                f"got {type(module).__name__}."
+            )
+        for option, value in options_of(module):
+            if options.setdefault(option, value) != value:
+                raise ValueError(f"all layers must have the same {option}, got {options[option]} and {value}.")
+    return options
 
 
 def options_of(module: nn.Module) -> Iterator[tuple[str, Any]]:

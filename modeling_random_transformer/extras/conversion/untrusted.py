@@ -11,7 +11,6 @@ import re
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path, PurePath
 from typing import IO, Any
 
@@ -44,17 +43,24 @@ class PlainObject:
 
 # Old fairseq checkpoints store options in a Namespace, and statistics and numpy scalars next to the weights.
 METERS = ("AverageMeter", "TimeMeter", "StopwatchMeter", "MetersDict", "SumMeter")
-# OpenNMT-py 2 stores the vocabularies in fields of torchtext.
-FIELDS = ("inputter.AlignField", "text_dataset.TextMultiField", "text_dataset._feature_tokenize")
-PLAIN_CLASSES = [
-    *(f"{module}.{meter}" for module in ("fairseq.meters", "fairseq.logging.meters") for meter in METERS),
-    *(f"onmt.inputters.{name}" for name in FIELDS),
-    *("torchtext.data.field.Field", "torchtext.data.utils._split_tokenizer", "torchtext.vocab.Vocab"),
-    "functools.partial",
-    *(f"numpy.{core}.multiarray.{name}" for core in ("core", "_core") for name in ("scalar", "_reconstruct")),
+PLAIN_CLASSES = (
+    *(f"fairseq.meters.{meter}" for meter in METERS),
+    *(f"fairseq.logging.meters.{meter}" for meter in METERS),
+    "numpy.core.multiarray.scalar",
+    "numpy.core.multiarray._reconstruct",
+    "numpy._core.multiarray.scalar",
+    "numpy._core.multiarray._reconstruct",
     "numpy.dtype",
     "numpy.ndarray",
-]
+    # OpenNMT-py 2 stores the vocabularies in fields of torchtext.
+    "onmt.inputters.inputter.AlignField",
+    "onmt.inputters.text_dataset.TextMultiField",
+    "onmt.inputters.text_dataset._feature_tokenize",
+    "torchtext.data.field.Field",
+    "torchtext.data.utils._split_tokenizer",
+    "torchtext.vocab.Vocab",
+    "functools.partial",
+)
 ALLOWED = [argparse.Namespace, *((PlainObject, name) for name in PLAIN_CLASSES)]
 
 
@@ -69,12 +75,14 @@ def state_dict_in(content: Any, origin: str, key: str | None = None) -> Mapping[
     Raises:
         ValueError: this is not a mapping of names to tensors, or it is empty.
     """
-    found: Any = content.get(key) if key and isinstance(content, Mapping) else content
-    tensors = isinstance(found, Mapping) and all(isinstance(weight, Tensor) for weight in found.values())
-    if not tensors or not found or not all(isinstance(name, str) for name in found):
-        keys = f"the keys {format_names(map(str, content))}" if isinstance(content, Mapping) else type(content).__name__
-        raise ValueError(f"{key or 'content'!r} of {origin} must be a state dict of named tensors, got {keys}.")
-    return found
+    state_dict: Any = content
+    if key is not None:
+        state_dict = content.get(key) if isinstance(content, Mapping) else None
+    items = state_dict.items() if isinstance(state_dict, Mapping) else ()
+    if items and all(isinstance(name, str) and isinstance(weight, Tensor) for name, weight in items):
+        return state_dict
+    keys = f"the keys {format_names(map(str, content))}" if isinstance(content, Mapping) else type(content).__name__
+    raise ValueError(f"{key or 'content'!r} of {origin} must be a state dict of named tensors, got {keys}.")
 
 
 def read_checkpoint(path: str | Path) -> Any:
@@ -85,15 +93,15 @@ def read_checkpoint(path: str | Path) -> Any:
         OSError: the file is missing.
     """
     path = Path(path)
-    name, kind = f"checkpoint {path}", "file of weights"
-    check_zip(path, name, kind)
-    with errors_of_reading(name, kind):
+    with errors_of_reading(f"checkpoint {path}", "file of weights"):
+        check_zip(path)
         if path.suffix == ".safetensors":
             return load_file(path)
-        check_calls(path)
+        for pickled in pickles_in(path):
+            check_calls(pickled)
         with torch.serialization.safe_globals(ALLOWED):  # type: ignore[arg-type]  # pairs are allowed
             content = torch.load(path, map_location="cpu", weights_only=True)
-    check_expansion(path, sum(storages_in(content).values()))
+        check_expansion(path, bytes_in_memory(content))
     return content
 
 
@@ -103,11 +111,19 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     Raises:
         ValueError: the file is damaged or compressed too far.
     """
-    check_zip(path, str(path), ".npz file")
-    with errors_of_reading(str(path), ".npz file"), zipfile.ZipFile(path) as archive:
-        # `np.load` returns the bytes of files that are not arrays.
-        read = partial(np.lib.format.read_array, allow_pickle=False)
-        return {name.removesuffix(".npy"): read(archive.open(name)) for name in archive.namelist()}
+    arrays = {}
+    with errors_of_reading(str(path), ".npz file"):
+        check_zip(path)
+        with zipfile.ZipFile(path) as archive:
+            for name in archive.namelist():
+                # `np.load` returns the bytes of files that are not arrays.
+                with archive.open(name) as file:
+                    arrays[name.removesuffix(".npy")] = np.lib.format.read_array(file, allow_pickle=False)
+    return arrays
+
+
+class ExpansionError(ValueError):
+    """A file describes more values than weights can have."""
 
 
 @contextmanager
@@ -115,6 +131,8 @@ def errors_of_reading(name: str, kind: str) -> Iterator[None]:
     """Convert the errors of reading a damaged file, whose types depend on where it is damaged."""
     try:
         yield
+    except (ExpansionError, FileNotFoundError):
+        raise
     except pickle.UnpicklingError as error:
         raise ValueError(f"{name} was not read: {pickle_error(str(error))}") from error
     except Exception as error:
@@ -127,16 +145,21 @@ def pickle_error(message: str) -> str:
     if match is None:
         return "it is damaged, or not a file of weights."
     name = match[1] or match[2]
-    name = name if "." in name else f"builtins.{name}"  # PyTorch omits the module
-    allowed = "only tensors, plain containers and options are loaded, and no code is executed"
-    return f"it contains {ascii(name)[1:-1][:100]}, which is not allowed: {allowed}."
+    if "." not in name:
+        name = f"builtins.{name}"  # PyTorch omits the module
+    return (
+        f"it contains {ascii(name)[1:-1][:100]}, which is not allowed: "
+        "only tensors, plain containers and options are loaded, and no code is executed."
+    )
 
 
 def check_expansion(path: Path, size: int) -> None:
     """Raise a `ValueError` if a file is compressed far more than weights can be, to `size` bytes of content."""
     limit = max(SMALL, MAX_RATIO * path.stat().st_size)
     if size > limit:
-        raise ValueError(f"{path} must be compressed at most {MAX_RATIO} times, to {limit} bytes, got {size} bytes.")
+        raise ExpansionError(
+            f"{path} must be compressed at most {MAX_RATIO} times, to {limit} bytes, got {size} bytes."
+        )
 
 
 class OptionsLoader(yaml.SafeLoader):
@@ -172,10 +195,11 @@ def parse_yaml(content: bytes, origin: str) -> dict[str, Any]:
     return options
 
 
-def storages_in(root: Any) -> dict[int, int]:
-    """The sizes in bytes of the memory of all tensors in nested containers, by address."""
-    storages: dict[int, int] = {}
-    pending, seen = [root], set()
+def bytes_in_memory(root: Any) -> int:
+    """The size of the memory of all tensors in nested containers, which may contain themselves."""
+    storages: dict[int, int] = {}  # sizes by address
+    seen = set()
+    pending = [root]
     while pending:
         value = pending.pop()
         if id(value) in seen:
@@ -190,36 +214,35 @@ def storages_in(root: Any) -> dict[int, int]:
             pending += value
         elif isinstance(value, argparse.Namespace | PlainObject):
             pending.append(vars(value))
-    return storages
+    return sum(storages.values())
 
 
-def check_zip(path: Path, name: str, kind: str) -> None:
-    """Raise a `ValueError` if a zip file is damaged, or is compressed far more than weights can be."""
-    with errors_of_reading(name, kind):
-        size = 0
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:
-                size = sum(member.file_size for member in archive.infolist())
-    check_expansion(path, size)
+def check_zip(path: Path) -> None:
+    """Raise an error if a zip file is damaged, or is compressed far more than weights can be."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            check_expansion(path, sum(member.file_size for member in archive.infolist()))
 
 
-def check_calls(path: Path) -> None:
-    """Check the calls in the pickles of a file of PyTorch before it is loaded.
+def check_calls(file: IO[bytes]) -> None:
+    """Check the calls in a pickle before it is loaded.
 
     Raises:
         UnpicklingError: there is a call of `bytearray`, which PyTorch allows, with any size.
     """
-    for file in pickles_in(path):
-        for opcode, argument, _ in pickletools.genops(file):
-            if opcode.name == "GLOBAL" and argument in ("builtins bytearray", "__builtin__ bytearray"):
-                raise pickle.UnpicklingError("GLOBAL builtins.bytearray was not allowed")
+    for opcode, argument, _ in pickletools.genops(file):
+        if opcode.name == "GLOBAL" and argument in ("builtins bytearray", "__builtin__ bytearray"):
+            raise pickle.UnpicklingError("GLOBAL builtins.bytearray was not allowed")
 
 
 def pickles_in(path: Path) -> Iterator[IO[bytes]]:
     """The pickles of a file. A zip file contains them as files; in the older format, they precede the weights."""
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
-            yield from (io.BytesIO(archive.read(name)) for name in archive.namelist() if name.endswith(".pkl"))
+            for name in archive.namelist():
+                if name.endswith(".pkl"):
+                    yield io.BytesIO(archive.read(name))
     else:
         with path.open("rb") as file:
-            yield from [file] * LEGACY_PICKLES
+            for _ in range(LEGACY_PICKLES):
+                yield file

@@ -23,11 +23,14 @@ from ...modeling_random_transformer import RandomTransformerForConditionalGenera
 from .options import Option
 
 STACKS = ("encoder", "decoder")
-# Placeholders of name patterns: `i` is the index of a layer, `p` a parameter of a module, `qkv` a projection,
-# and `module` a module of a layer by the name that this model, MarianMT and fairseq share.
+# Placeholders of name patterns: `i` is the index of a layer, `number` its number from 1, `p` a parameter of a module,
+# `qkv` a projection, `linear` a layer of the feed-forward network, and `module` a module of a layer by the name that
+# this model, MarianMT and fairseq share.
 PLACEHOLDERS = {
     "stack": "encoder|decoder",
     "i": r"\d+",
+    "number": r"[1-9]\d*",
+    "linear": "[12]",
     "module": r"(?:self_attn|encoder_attn)\.(?:[qkv]_proj|out_proj)|fc[12]|"
     r"(?:self_attn|encoder_attn|final)_layer_norm",
     "attention": "self_attn|encoder_attn",
@@ -218,7 +221,10 @@ class StateDictMapper:
             for pattern, target in names.items():
                 match = compile_pattern(pattern).fullmatch(source)
                 if match:
-                    self.map_weight(source, target, match.groupdict())
+                    placeholders = match.groupdict()
+                    if "number" in placeholders:
+                        placeholders["i"] = str(int(placeholders["number"]) - 1)
+                    self.map_weight(source, target, placeholders)
                     break
 
     def map_weight(self, source: str, target: str, placeholders: Mapping[str, str]) -> None:
@@ -300,8 +306,10 @@ class StateDictMapper:
     def source_name(self, parameter: str) -> str:
         """The source's name of a parameter according to the name table, or the parameter's name if it is not listed."""
         for pattern, target in self.names.items():
-            if match := compile_pattern(target).fullmatch(parameter):
-                return pattern.format(**match.groupdict())
+            match = compile_pattern(target).fullmatch(parameter)
+            if match:
+                placeholders = match.groupdict()
+                return pattern.format(**placeholders, number=int(placeholders.get("i", 0)) + 1)
         return parameter
 
     def count_layers(self, prefix: str) -> int:

@@ -27,11 +27,11 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from ...base import read_json, write_json
 from ...base.languages import language_name
+from ...data.sentencepiece import BPE, BYTE, CONTROL, NORMAL, SPACE, UNIGRAM, UNKNOWN
 from ...inference.engine import LENGTH_PENALTY
 from ...inputs_random_transformer import tokenizer_languages
 from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ...tokenization_random_transformer import CONTEXTUAL, LANGUAGE_CODE, normalize, text_normalizer
-from ..conversion.sentencepiece import BPE, BYTE, CONTROL, NORMAL, SPACE, UNIGRAM, UNKNOWN
 from .ctranslate2 import PENALTY, PREFIX, SEARCH, ParallelTranslator, build_spec, check_scores, write
 from .engines import Translate
 from .search import read_search

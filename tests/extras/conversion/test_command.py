@@ -36,7 +36,7 @@ def test_torch_by_the_command_in_the_help(tmp_path, capsys):
     [
         ("marian opus --output o", {"folder": "opus"}),
         ("marian-npz m.npz --output o --spm a b", {"model": "m.npz", "spm": ["a", "b"]}),
-        ("fairseq c.pt --output o --num_heads 2", {"checkpoint": "c.pt", "num_heads": 2}),
+        ("fairseq c.pt --output o --source_dict d", {"checkpoint": "c.pt", "source_dict": "d"}),
         ("A.TAR.GZ o --model m.pt", {"archive": "A.TAR.GZ", "model": "m.pt"}),
     ],
 )

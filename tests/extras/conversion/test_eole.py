@@ -70,10 +70,10 @@ def test_no_end_token_after_sources(tmp_path):
     [
         ({"architecture": "transformer_lm"}, "model.architecture must be 'transformer', got 'transformer_lm'"),
         ({"positions": "Rotary"}, "position_encoding_type must be one of SinusoidalInterleaved, .* got 'Rotary'"),
-        ({"layer_norm": "rms"}, "model.encoder.layer_norm must be 'standard' or 'standardFP32', got 'rms'"),
+        ({"layer_norm": "rms"}, "model.encoder.layer_norm must be one of standard, standardFP32, got 'rms'"),
         ({"mlp_activation_fn": "gated-silu"}, "model.encoder.mlp_activation_fn must be one of relu"),
         ({"heads_kv": 1}, "model.encoder.heads_kv must be off, got 1"),
-        ({"decoder": {"heads": 4}}, "model.decoder.heads must be that of model.encoder, 2, got 4"),
+        ({"decoder": {"heads": 4}}, "model.decoder.heads must be model.encoder.heads=2, got 4"),
         ({"encoder": {"encoder_layer_style": "postnorm"}}, "encoder_layer_style must be 'standard', got 'postnorm'"),
         ({"training": {"dropout": 0.1}}, "training.dropout must be a list of rates, got 0.1"),
         ({"norm_eps": -1}, "model.encoder.norm_eps must be a number above 0"),

@@ -9,7 +9,7 @@ from torch.nn.functional import gelu, relu, silu
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_random_transformer.extras.conversion import convert_joeynmt, from_joeynmt
-from tests.extras.conversion.test_sentencepiece import CORPUS, train
+from tests.data.test_sentencepiece import CORPUS, train
 from tests.helpers.conversion import Call, assert_same, check_refused
 from tests.helpers.fairseq import SOURCE_TOKENS, TARGET_TOKENS
 from tests.helpers.other_tools import Reference, random_weights, write_joeynmt
@@ -113,20 +113,26 @@ def test_sentencepiece_model(tmp_path):
     ("changes", "message"),
     [
         ({"model__encoder__type": "recurrent"}, "model.encoder.type must be 'transformer', got 'recurrent'"),
-        ({"model__decoder__layer_norm": "post"}, "model.decoder.layer_norm must be that of model.encoder, 'pre', got"),
+        (
+            {"model__decoder__layer_norm": "post"},
+            "model.decoder.layer_norm must be model.encoder.layer_norm='pre', got",
+        ),
         ({"model__encoder__layer_norm": None, "model__decoder__layer_norm": None}, "model.decoder.layer_norm must be"),
-        ({"model__decoder__num_heads": 4}, "model.decoder.num_heads must be that of model.encoder, 2, got 4"),
+        ({"model__decoder__num_heads": 4}, "model.decoder.num_heads must be model.encoder.num_heads=2, got 4"),
         ({"model__encoder__num_heads": -1}, "model.encoder.num_heads must be an integer from 1 to"),
         ({"model__encoder__activation": "tanh"}, "model.encoder.activation must be one of relu, gelu, swish"),
-        ({"model__decoder__embeddings__scale": False}, "model.decoder.embeddings.scale must be that of"),
+        (
+            {"model__decoder__embeddings__scale": False},
+            "model.decoder.embeddings.scale must be model.encoder.embeddings.scale=True, got",
+        ),
         ({"model__encoder__alpha": 0}, "model.encoder.alpha must be a number"),
         ({"model__decoder__alpha": 1e6 - 1}, "model.decoder.alpha must be nearer to 1"),
         ({"data__special_symbols__sep_token": "<sep>"}, "data.special_symbols.sep_token must be off"),
         ({"data__special_symbols__pad_id": [1]}, "data.special_symbols.pad_id must be an id"),
         ({"data__special_symbols__eos_token": "<end>"}, "must contain the special tokens, but lacks <end>"),
-        ({"data__src__level": "char"}, "data.src.level must be bpe or word, got 'char'"),
+        ({"data__src__level": "char"}, "data.src.level must be one of bpe, word, got 'char'"),
         ({"data__trg__level": "word"}, "data.trg.tokenizer_type must be that of data.src, subword-nmt, got 'word'"),
-        ({"data__src": "de"}, "data.src.level must be bpe or word"),  # JoeyNMT 1
+        ({"data__src": "de"}, "data.src.level must be one of bpe, word"),  # JoeyNMT 1
         ({"data__src__tokenizer_cfg": {"codes": "bpe.codes", "separator": "|"}}, "separator must be '@@', got"),
     ],
     ids=str,

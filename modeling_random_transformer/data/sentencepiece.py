@@ -5,15 +5,15 @@ sentencepiece: only the special tokens have other ids.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers.convert_slow_tokenizer import generate_merges
 
-from ...base.errors import format_names, reraise_as_value_error
-from ...tokenization_random_transformer import SPECIAL_TOKENS, RandomTransformerTokenizer
+from ..base.errors import format_names, reraise_as_value_error
+from ..tokenization_random_transformer import SPECIAL_TOKENS, RandomTransformerTokenizer
 
 SPACE = "▁"  # U+2581, which stands for a space in pieces
 NORMALIZATIONS = ("identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf")
@@ -59,11 +59,16 @@ def from_sentencepiece(
 
 
 def _backend(model: Any) -> Tokenizer:
-    backend = Tokenizer(_unigram(model) if model.trainer_spec.model_type == UNIGRAM else _bpe(model))
+    """The model as a tokenizer, with the special tokens of this package instead of its own."""
+    special = {model.trainer_spec.bos_piece, model.trainer_spec.eos_piece, model.trainer_spec.pad_piece}
+    special |= set(SPECIAL_TOKENS.values())
+    pieces = [piece for piece in model.pieces if piece.type != UNKNOWN and piece.piece not in special]
+    make_model = _unigram if model.trainer_spec.model_type == UNIGRAM else _bpe
+    backend = Tokenizer(make_model(pieces, model.trainer_spec.byte_fallback))
     backend.normalizer = _normalizer(model.normalizer_spec)
-    backend.pre_tokenizer = _pre_tokenizer(model)
-    backend.decoder = _decoder(model)
-    backend.add_special_tokens([piece.piece for piece in _other_pieces(model) if piece.type == CONTROL])
+    backend.pre_tokenizer = _pre_tokenizer(pieces, isinstance(backend.model, models.BPE))
+    backend.decoder = _decoder(model.normalizer_spec)
+    backend.add_special_tokens(_texts(pieces, CONTROL))
     return backend
 
 
@@ -76,10 +81,9 @@ def read_model(path: Path) -> Any:
     install = "pip install 'random-transformer[sentencepiece]'"
     with reraise_as_value_error(f"{path} requires sentencepiece and protobuf: {install}"):
         from sentencepiece import sentencepiece_model_pb2
-    model: Any = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
     content = path.read_bytes()
     with reraise_as_value_error(f"{path} must be a SentencePiece model, got an error"):
-        model.ParseFromString(content)
+        model: Any = sentencepiece_model_pb2.ModelProto.FromString(content)  # type: ignore[attr-defined]
     if not model.pieces:
         raise ValueError(f"{path} must be a SentencePiece model, got a file without pieces.")
     return model
@@ -87,63 +91,66 @@ def read_model(path: Path) -> Any:
 
 def _check(model: Any, backend: Tokenizer, path: str | Path) -> None:
     """Raise a `ValueError` that names the first unsupported option."""
-    trainer, normalizer = model.trainer_spec, model.normalizer_spec
-    types = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
-    known = normalizer.name in NORMALIZATIONS or not normalizer.precompiled_charsmap
-    unused = [piece.piece for piece in model.pieces if piece.type == UNUSED]
-    symbols = [piece.piece for piece in model.pieces if piece.type == USER_DEFINED]
-    normalized = map(backend.normalizer.normalize_str, symbols)
-    changed = [symbol for symbol, text in zip(symbols, normalized, strict=True) if text.lstrip(SPACE) != symbol]
-    for name, found, allowed, valid in (
-        ("model_type", types.get(trainer.model_type), "unigram or bpe", trainer.model_type in (UNIGRAM, BPE)),
-        ("normalization_rule_name", normalizer.name, f"one of {', '.join(NORMALIZATIONS)}", known),
-        ("denormalizer_spec", "rules", "empty", not model.denormalizer_spec.precompiled_charsmap),
-        ("escape_whitespaces", False, "True", normalizer.escape_whitespaces),
-        ("treat_whitespace_as_suffix", True, "False", not trainer.treat_whitespace_as_suffix),
-        ("unused pieces", format_names(unused), "none", not unused),
-        ("user_defined_symbols", format_names(changed), "unchanged by the normalization", not changed),
-    ):
-        if not valid:
-            raise ValueError(f"{name} of {path} must be {allowed}, got {found}.")
+    for name, allowed, stored in _unsupported(model, backend):
+        raise ValueError(f"{name} of {path} must be {allowed}, got {stored}.")
 
 
-def _other_pieces(model: Any) -> list[Any]:
-    """The pieces except the special tokens, in the order of the model."""
-    special = {model.trainer_spec.bos_piece, model.trainer_spec.eos_piece, model.trainer_spec.pad_piece}
-    special |= set(SPECIAL_TOKENS.values())
-    return [piece for piece in model.pieces if piece.type != UNKNOWN and piece.piece not in special]
+def _unsupported(model: Any, backend: Tokenizer) -> Iterator[tuple[str, str, Any]]:
+    """The options that are not supported: the name, the allowed values and the stored one."""
+    trainer = model.trainer_spec
+    normalizer = model.normalizer_spec
+    if trainer.model_type not in (UNIGRAM, BPE):
+        yield "model_type", "unigram or bpe", trainer.ModelType.Name(trainer.model_type).lower()
+    if normalizer.precompiled_charsmap and normalizer.name not in NORMALIZATIONS:
+        yield "normalization_rule_name", f"one of {', '.join(NORMALIZATIONS)}", normalizer.name
+    if model.denormalizer_spec.precompiled_charsmap:
+        yield "denormalizer_spec", "empty", "rules"
+    if not normalizer.escape_whitespaces:
+        yield "escape_whitespaces", "True", False
+    if trainer.treat_whitespace_as_suffix:
+        yield "treat_whitespace_as_suffix", "False", True
+    unused = _texts(model.pieces, UNUSED)
+    if unused:
+        yield "unused pieces", "none", format_names(unused)
+    symbols = _texts(model.pieces, USER_DEFINED)
+    changed = [text for text in symbols if backend.normalizer.normalize_str(text).lstrip(SPACE) != text]
+    if changed:
+        yield "user_defined_symbols", "unchanged by the normalization", format_names(changed)
 
 
-def _unigram(model: Any) -> models.Unigram:
+def _texts(pieces: Iterable[Any], *types: int) -> list[str]:
+    """The texts of the pieces of these types, in their order."""
+    return [piece.piece for piece in pieces if piece.type in types]
+
+
+def _unigram(pieces: list[Any], byte_fallback: bool) -> models.Unigram:
     """The unigram model. Control symbols are kept out of segmentations by `_pre_tokenizer`."""
-    pieces = _other_pieces(model)
     normal = [piece.score for piece in pieces if piece.type == NORMAL]
     lowest, highest = min(normal), max(normal)
-    scores = {
-        # Bonus of user-defined symbols in sentencepiece's Viterbi search.
-        piece.piece: len(piece.piece) * highest - 0.1 if piece.type == USER_DEFINED else piece.score
-        for piece in pieces
-    }
-    scores |= {piece.piece: lowest for piece in pieces if piece.type in (CONTROL, BYTE)}
-    vocabulary = [(token, lowest) for token in SPECIAL_TOKENS.values()] + list(scores.items())
-    unk_id = list(SPECIAL_TOKENS).index("unk_token")
-    return models.Unigram(vocabulary, unk_id=unk_id, byte_fallback=model.trainer_spec.byte_fallback)
+    scores = dict.fromkeys(SPECIAL_TOKENS.values(), lowest)
+    unk_id = list(scores).index(SPECIAL_TOKENS["unk_token"])
+    for piece in pieces:
+        if piece.type == USER_DEFINED:
+            # Bonus of user-defined symbols in sentencepiece's Viterbi search.
+            scores[piece.piece] = len(piece.piece) * highest - 0.1
+        else:
+            scores[piece.piece] = piece.score if piece.type == NORMAL else lowest
+    return models.Unigram(list(scores.items()), unk_id=unk_id, byte_fallback=byte_fallback)
 
 
-def _bpe(model: Any) -> models.BPE:
+def _bpe(pieces: list[Any], byte_fallback: bool) -> models.BPE:
     """The BPE model. A merge has the score of the piece that it forms."""
-    pieces = _other_pieces(model)
-    tokens = [*SPECIAL_TOKENS.values(), *(piece.piece for piece in pieces)]
     normal = {piece.piece: piece.score for piece in pieces if piece.type == NORMAL}
     order = {token: i for i, token in enumerate(normal)}
+    tokens = [*SPECIAL_TOKENS.values(), *(piece.piece for piece in pieces)]
     return models.BPE(
         {token: i for i, token in enumerate(tokens)},
         generate_merges(order, list(normal.items())),
         unk_token=SPECIAL_TOKENS["unk_token"],
         fuse_unk=True,
-        byte_fallback=model.trainer_spec.byte_fallback,
+        byte_fallback=byte_fallback,
         # User-defined symbols, which the pre-tokenizer isolates, have no merges.
-        ignore_merges=any(piece.type == USER_DEFINED for piece in pieces),
+        ignore_merges=bool(_texts(pieces, USER_DEFINED)),
     )
 
 
@@ -152,41 +159,43 @@ def _normalizer(spec: Any) -> normalizers.Normalizer:
     if spec.precompiled_charsmap:
         # `Precompiled` maps characters; composed ones first. Within a grapheme cluster it drops what follows a mapped
         # prefix, so that characters are separated.
-        steps.append(normalizers.NFC())
-        steps.append(normalizers.Replace(Regex(r"(?<=[^\x00-\x7f])(?=[^\x00-\x7f])"), SEPARATOR))
-        steps.append(normalizers.Precompiled(spec.precompiled_charsmap))
-        steps.append(normalizers.Replace(SEPARATOR, ""))
-        steps.append(normalizers.NFC())  # half-width letters and their marks, which the separator has kept apart
+        steps += [
+            normalizers.NFC(),
+            normalizers.Replace(Regex(r"(?<=[^\x00-\x7f])(?=[^\x00-\x7f])"), SEPARATOR),
+            normalizers.Precompiled(spec.precompiled_charsmap),
+            normalizers.Replace(SEPARATOR, ""),
+            normalizers.NFC(),  # half-width letters and their marks, which the separator has kept apart
+        ]
     if spec.remove_extra_whitespaces:
-        steps.append(normalizers.Replace(Regex(" +"), " "))
-        steps.append(normalizers.Replace(Regex(rf"\A |[ {SPACE}]+\z"), ""))
+        steps += [
+            normalizers.Replace(Regex(" +"), " "),
+            normalizers.Replace(Regex(rf"\A |[ {SPACE}]+\z"), ""),
+        ]
     steps.append(normalizers.Replace(" ", SPACE))
     if spec.add_dummy_prefix:
         steps.append(normalizers.Prepend(SPACE))
     return normalizers.Sequence(steps)
 
 
-def _pre_tokenizer(model: Any) -> pre_tokenizers.PreTokenizer | None:
+def _pre_tokenizer(pieces: list[Any], is_bpe: bool) -> pre_tokenizers.PreTokenizer | None:
     """Splits that no segmentation crosses."""
-    pieces = _other_pieces(model)
-    symbols = sorted((piece.piece for piece in pieces if piece.type == USER_DEFINED), key=len, reverse=True)
-    is_bpe = model.trainer_spec.model_type == BPE
     steps: list[pre_tokenizers.PreTokenizer] = []
+    symbols = sorted(_texts(pieces, USER_DEFINED), key=len, reverse=True)
     if symbols and is_bpe:
         steps.append(pre_tokenizers.Split(Regex("|".join(map(re.escape, symbols))), "isolated"))
     if symbols or not is_bpe:
         # The names of control symbols and bytes are in the vocabulary, but must not be found in texts.
-        names = [*SPECIAL_TOKENS.values(), *(piece.piece for piece in pieces if piece.type in (CONTROL, BYTE))]
+        names = [*SPECIAL_TOKENS.values(), *_texts(pieces, CONTROL, BYTE)]
         first = "|".join(f"{re.escape(name[0])}(?={re.escape(name[1:])})" for name in names)
         steps.append(pre_tokenizers.Split(Regex(first), "isolated"))
-    texts = [piece.piece for piece in pieces if piece.type in (NORMAL, USER_DEFINED)]
+    texts = _texts(pieces, NORMAL, USER_DEFINED)
     if SPACE in texts and not any(SPACE in text[1:] for text in texts):
         steps.append(pre_tokenizers.Split(SPACE, "merged_with_next"))
     return pre_tokenizers.Sequence(steps) if steps else None
 
 
-def _decoder(model: Any) -> decoders.Decoder:
+def _decoder(spec: Any) -> decoders.Decoder:
     steps: list[decoders.Decoder] = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
-    if model.normalizer_spec.add_dummy_prefix:
+    if spec.add_dummy_prefix:
         steps.append(decoders.Strip(" ", 1, 0))
     return decoders.Sequence(steps)
