@@ -15,12 +15,13 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from ..base.flags import Parser, existing_file, positive_integer
 from ..data.cleaning import clean_files
 from ..data.filters import CleaningOptions
 from ..data.sources import ParallelText
 from ..data.splitting import SETS, name_of_set
 from ..inputs_random_transformer import drop_none
-from .command_line import Parser, check_new_outputs, existing_file, positive_integer
+from .command_line import check_new_outputs
 
 
 def numbers(text: str) -> tuple[int, ...]:
@@ -78,7 +79,7 @@ class Arguments(CleaningOptions):
 
 def run(program: str, argv: Sequence[str]) -> None:
     """Clean, and print the report on stderr."""
-    arguments = Parser(program, __doc__).parse(Arguments, argv)
+    arguments = Parser(program, __doc__, [Arguments]).parse(argv)
     corpus: dict[str, Any] = {"source": arguments.train_file or arguments.source_file, "target": arguments.target_file}
     corpus |= {"source_key": arguments.source_key, "target_key": arguments.target_key}
     options: dict[str, Any] = {each.name: getattr(arguments, each.name) for each in fields(CleaningOptions)}

@@ -20,10 +20,10 @@ from typing import Any, get_args, get_origin
 
 import transformers
 
+from ..base.flags import Parser, help_texts, plain
 from ..extras import conversion
 from ..extras.conversion.pytorch import TOKEN_IDS
 from ..inputs_random_transformer import drop_none
-from .command_line import Parser, help_texts
 
 ARCHIVE_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 FORMATS: dict[str, Callable[..., Any]] = {
@@ -71,7 +71,7 @@ def add_parameters(parser: Parser, convert: Callable[..., Any], positional: int)
         kinds |= OPTIONS
     required = [name for name in kinds.keys() & parameters if parameters[name].default is inspect.Parameter.empty]
     for number, (name, kind) in enumerate(kinds.items()):
-        settings: dict[str, Any] = {"help": helps.get(name, "a token id of the model")}
+        settings: dict[str, Any] = {"help": plain(helps.get(name, "a token id of the model"))}
         if number >= positional:
             name, settings["required"] = f"--{name}", name in required
         if kind is bool:

@@ -21,6 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from ..base.flags import Parser, existing_file, model_folder
 from ..base.measures import folder_size
 from ..data.readers import read_texts
 from ..data.sources import ParallelText, pairs_of
@@ -32,7 +33,7 @@ from ..extras.export.web import export_web_page
 from ..inference.loading import load_translator
 from ..inputs_random_transformer import LanguageTags, drop_none, source_limit, source_positions, tokenizer_languages
 from ..tokenization_random_transformer import is_blank
-from .command_line import Parser, existing_file, model_folder, print_error
+from .command_line import print_error
 
 MAX_SENTENCES = 200
 # The least share of identical translations. Nearly equal scores may differ in float32; other dtypes round the weights.
@@ -96,7 +97,7 @@ def run(program: str, argv: Sequence[str]) -> int:
         ValueError: an argument is invalid, or a sentence is too long for the model or the engine.
         FloatingPointError: the model's weights are not finite.
     """
-    arguments = Parser(program, __doc__).parse(Arguments, argv)
+    arguments = Parser(program, __doc__, [Arguments]).parse(argv)
     sentences = SENTENCES if arguments.check is None else read_sentences(arguments.check)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # warns that torchvision, which is not used, is missing
     output, engine = arguments.output, arguments.engine

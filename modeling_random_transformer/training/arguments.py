@@ -1,7 +1,6 @@
 """Command-line arguments for the data and the model. The training arguments are in `recipe.py`."""
 
 import ast
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
@@ -96,6 +95,15 @@ class DataArguments:
         for _ in range(2):  # without a dataset, further arguments have no effect
             values |= {name: getattr(type(self), name) for name in unused_arguments(values)}
         return values
+
+    def reversed(self) -> "DataArguments":
+        """The same pairs of aligned files, from target to source."""
+        swapped: dict[str, Any] = {}
+        for name in (*FILES, *LANGUAGES, "max_source_length"):
+            if "source" in name:
+                other = name.replace("source", "target")
+                swapped |= {name: getattr(self, other), other: getattr(self, name)}
+        return replace(self, **swapped)
 
     def has(self, split: str) -> bool:
         """Whether the split `"train"`, `"validation"` or `"test"` is given."""
@@ -294,15 +302,3 @@ def parse_overrides(text: str) -> dict[str, Any]:
             with suppress(ValueError, SyntaxError):
                 overrides[name] = ast.literal_eval(value.capitalize() if value.lower() in CONSTANTS else value)
     return overrides
-
-
-def to_flags(arguments: Mapping[str, Any]) -> list[list[str]]:
-    """The arguments as flags of the command line, each with its values; those that are `None` have their defaults."""
-    flags = []
-    for name, value in arguments.items():
-        if value is False and name.endswith("strategy"):  # YAML reads `no` without quotes as false
-            value = "no"
-        if value is not None:
-            values = value if isinstance(value, list) else [json.dumps(value) if isinstance(value, dict) else value]
-            flags.append([f"--{name}", *map(str, values)])
-    return flags
