@@ -10,10 +10,10 @@ import json
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import Field, fields
+from dataclasses import fields
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, get_args, get_origin
+from typing import Any, NoReturn, get_args, get_origin
 
 from transformers import HfArgumentParser
 
@@ -21,7 +21,6 @@ from ..configuration_random_transformer import RandomTransformerConfig, did_you_
 from . import read_json
 from .compressed_files import is_readable
 
-T = TypeVar("T")
 ENTRY = re.compile(r"^    (\w+): (.*?)(?=^    [\w*]+: |^\S|\Z)", re.M | re.S)  # of an argument in a docstring
 
 
@@ -52,40 +51,44 @@ class Parser(HfArgumentParser):
     ):
         self.hidden = hidden
         self.classes = classes
-        self.documented: dict[str, tuple[Field, str]] = {}
+        self.helps: dict[str, str] = {}
+        self.metadata: dict[str, Mapping[str, Any]] = {}
         for dataclass in classes:
-            helps = help_texts(*reversed(dataclass.__mro__[:-1]))
-            entries = [entry for entry in fields(dataclass) if entry.name in helps]
-            self.documented |= {entry.name: (entry, helps[entry.name]) for entry in entries}
-        self.has_positional = any(entry.metadata.get("positional") for entry, _ in self.documented.values())
-        style = argparse.RawDescriptionHelpFormatter
-        super().__init__(classes, prog=program, description=description, formatter_class=style, allow_abbrev=False)
+            self.helps |= help_texts(*reversed(dataclass.__mro__[:-1]))
+            self.metadata |= {entry.name: entry.metadata for entry in fields(dataclass)}
+        self.has_positional = any("positional" in metadata for metadata in self.metadata.values())
+        super().__init__(
+            classes,
+            prog=program,
+            description=description,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
 
     def add_argument(self, *names: str, **settings: Any) -> argparse.Action:
-        names = names[:1] if names[0].startswith("--") else names  # `HfArgumentParser` adds a spelling with hyphens
-        name = settings.get("dest") or names[0].lstrip("-")
-        if name in self.documented:
-            settings = self._documented_settings(name, settings)
+        flag = names[0]  # `HfArgumentParser` adds a spelling with hyphens
+        name = settings.get("dest") or flag.lstrip("-")
+        if name in self.helps:
+            settings = self.documented_settings(name, settings)
         if settings.pop("positional", False):
-            names = (name,)
-            is_required = settings.pop("required", False)
-            if settings.get("nargs") == "+" and not is_required:
+            flag = name
+            if not settings.pop("required", False):
                 settings["nargs"] = "*"
         if settings.get("nargs") == "+":
             settings.setdefault("action", Several)
         text = settings.get("help")
         default = settings.get("default")
-        has_default = default not in (None, False, "", [], argparse.SUPPRESS)
-        if text and has_default and not re.search(r"\((the )?default", text):
+        if text and default not in (None, False, "", [], argparse.SUPPRESS) and "default" not in text:
             settings["help"] = f"{text} (default: {default})"
         if name in self.hidden:
             settings["help"] = argparse.SUPPRESS
-        # The dataclass sets the default.
-        return super().add_argument(*names, **settings | {"default": argparse.SUPPRESS})
+        settings["default"] = argparse.SUPPRESS  # the dataclass has the default
+        return super().add_argument(*(names if flag == "-h" else [flag]), **settings)
 
-    def _documented_settings(self, name: str, settings: dict[str, Any]) -> dict[str, Any]:
+    def documented_settings(self, name: str, settings: dict[str, Any]) -> dict[str, Any]:
         """The settings of a documented field. `HfArgumentParser` replaces a type and a number of values in metadata."""
-        entry, text = self.documented[name]
+        text = self.helps[name]
+        metadata = self.metadata[name]
         if settings.get("const") is True and self.has_positional:
             # A flag with an optional value would take the positional argument that follows.
             return {"action": "store_true", "help": plain(text)}
@@ -93,12 +96,11 @@ class Parser(HfArgumentParser):
         if get_origin(kind) is Sequence:
             [kind] = get_args(kind)
             settings["nargs"] = "+"
-        settings = {**settings, **entry.metadata}
-        kind = entry.metadata.get("type", positive_integer if kind is int else kind)
+        settings |= {"type": positive_integer if kind is int else kind, **metadata}
         if "`None`" in text and settings.get("default") is not None:
-            kind = off_or(kind)
+            settings["type"] = off_or(settings["type"])
             text = text.replace("`None`", "off")
-        return {**settings, "type": kind, "help": plain(text)}
+        return {**settings, "help": plain(text)}
 
     def given(self, argv: Iterable[str] | None) -> dict[str, Any]:
         """The values of the arguments that are given, by name.
