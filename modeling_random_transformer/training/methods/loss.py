@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from ...ops_random_transformer import loss_chunk, reciprocal, smoothed_cross_entropy
+from ...ops_random_transformer import reciprocal, row_chunks, smoothed_cross_entropy
 
 
 class SmoothedCrossEntropy:
@@ -87,10 +87,11 @@ def symmetric_divergence(logits: Tensor, labels: Tensor, count: Tensor | int) ->
     """
     passes = logits.unflatten(0, (2, -1)).flatten(1, 2)  # [2, tokens, vocab_size]
     weights = (labels.flatten() != -100) * reciprocal(count, logits)
-    size = loss_chunk(logits)
-    parts = zip(passes.split(size, dim=1), weights.split(size), strict=True)
     options: Any = {"use_reentrant": False, "preserve_rng_state": False}
-    return torch.stack([checkpoint(_weighted_divergence, *part, **options) for part in parts]).sum()
+    divergences = [
+        checkpoint(_weighted_divergence, passes[:, rows], weights[rows], **options) for rows in row_chunks(passes[0])
+    ]
+    return torch.stack(divergences).sum()
 
 
 def _weighted_divergence(passes: Tensor, weights: Tensor) -> Tensor:
