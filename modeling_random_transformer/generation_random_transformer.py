@@ -733,19 +733,14 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         outputs = super().generate(*args, **kwargs)
         sequences = getattr(outputs, "sequences", outputs)
         if isinstance(sequences, Tensor):  # a decoding loop of the caller may return anything
-            pad_after_end(sequences, self._option("pad_token_id", **kwargs), self._option("eos_token_id", **kwargs))
+            padding = self.generation_option("pad_token_id", **kwargs)
+            end = self.generation_option("eos_token_id", **kwargs)
+            pad_after_end(sequences, padding, end)
         cache = cache_of(outputs) if isinstance(outputs, ModelOutput) else None
         if isinstance(cache, EncoderDecoderCache):
             outputs[CACHE_NAME] = standard_cache(cache)
             outputs[CACHE_NAME].is_of_beams = hasattr(outputs, "beam_indices")
         return outputs
-
-    def _option(self, name: str, generation_config: Any = None, **kwargs: Any) -> Any:
-        """An option of `generate()`: from its arguments, its configuration or that of the model."""
-        for value in (kwargs.get(name), getattr(generation_config, name, None)):
-            if value is not None:
-                return value
-        return getattr(self.generation_config, name)
 
     def _prepare_cache_for_generation(
         self,
