@@ -77,7 +77,7 @@ def check_arguments(data: DataArguments, model_args: ModelArguments, args: Trans
     for name in ("num_heads", "d_ff"):  # with shards of different sizes, dropout would differ between the processes
         if (size := getattr(config, name)) % args.tp_size:
             raise ValueError(f"{name} must be a multiple of tp_size={args.tp_size}, got {size}.")
-    has_dropout = args.word_dropout or rank is not None or any(getattr(config, name) for name in DROPOUTS)
+    has_dropout = rank is not None or any(getattr(config, name) for name in DROPOUTS)
     if args.r_drop_alpha and not has_dropout:
         raise ValueError(f"r_drop_alpha must be 0 for a model without dropout, got {args.r_drop_alpha}.")
 

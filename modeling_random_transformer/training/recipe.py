@@ -53,12 +53,10 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     adam_epsilon: float = HfArg(default=1e-9, help="Adam's ε (paper 5.3).")
     label_smoothing_factor: float = HfArg(default=0.1, help="Label smoothing factor (paper 5.4).")
     bpe_dropout: float = HfArg(default=0.0, help="BPE-dropout: probability to drop a merge of the tokenizer.")
-    word_dropout: float = HfArg(default=0.0, help="Probability to replace a token of the model's input by <unk>.")
     r_drop_alpha: float = HfArg(default=0.0, help="R-Drop: weight of the divergence of two passes, such as 5.")
     max_steps: int = HfArg(default=100_000, help="Optimizer steps (paper 5.2); -1 to train for num_train_epochs.")
     max_tokens_per_batch: int = HfArg(default=4096, help="Padded source and target tokens of a batch of one device.")
     average_last: int = HfArg(default=5, help="Number of last checkpoints to average into the model (paper 6.1).")
-    ema_decay: float | None = HfArg(default=None, help="Decay of an average of the weights (EMA), such as 0.999.")
     early_stopping_patience: int | None = HfArg(default=None, help="Evaluations without improvement before stopping.")
     num_beams: int = HfArg(default=4, help="Beam size in evaluation (paper 6.1).")
     length_penalty: float = HfArg(default=0.6, help="Length penalty in evaluation (paper 6.1).")
@@ -95,8 +93,6 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             if not valid:
                 value = getattr(self, name)
                 raise ValueError(f"{name} must be {allowed}, got {getattr(value, 'value', value)!r}.")
-        if self.ema_decay is not None:
-            self.average_last = 1
         if self.early_stopping_patience is not None:
             self.restore_callback_states_from_checkpoint = True  # resumes the count of evaluations without improvement
         if self.tp_size * self.fsdp_size > 1:
@@ -144,10 +140,9 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             yield f"{name}_steps", not in_steps or steps is None or steps > 0, "positive"
         yield "do_train", self.do_train, "True"
         yield "do_eval", not self.do_eval or self.eval_strategy != "no", "unset without eval_strategy"
-        for name in ("bpe_dropout", "word_dropout", "label_smoothing_factor", "adam_beta1", "adam_beta2"):
+        for name in ("bpe_dropout", "label_smoothing_factor", "adam_beta1", "adam_beta2"):
             yield name, 0 <= getattr(self, name) < 1, "at least 0 and below 1"
         yield "learning_rate", self.learning_rate is None or self.learning_rate > 0, "positive or unset"
-        yield "ema_decay", self.ema_decay is None or 0 < self.ema_decay < 1, "above 0 and below 1"
         steps, epochs = self.max_steps, self.num_train_epochs
         yield "max_steps", steps == -1 or (steps >= 1 and steps == int(steps)), "a positive integer, or -1 for epochs"
         for name, instead in UNSUPPORTED.items():
@@ -157,11 +152,12 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         yield "num_train_epochs", steps != -1 or epochs > 0, "positive"
         fraction = steps == -1 and self.learning_rate is None and 0 < self.warmup_steps < 1
         yield "warmup_steps", not fraction, "0 or at least 1 if max_steps and learning_rate are unset"
-        averaged = self.ema_decay is not None and self.average_last not in (1, default("average_last"))
-        yield "average_last", not averaged, "unset with ema_decay"
-        kept = self.average_last if self.ema_decay is None else 1
         limit = None if self.save_strategy == "no" else self.save_total_limit
-        yield "save_total_limit", limit is None or limit >= kept, f"at least average_last={kept}"
+        yield (
+            "save_total_limit",
+            limit is None or limit >= self.average_last,
+            f"at least average_last={self.average_last}",
+        )
         stops = self.early_stopping_patience is not None
         yield "eval_strategy", not stops or self.eval_strategy != "no", "set with early_stopping_patience"
         yield "metric_for_best_model", not stops or self.metric_for_best_model, "set with early_stopping_patience"
@@ -180,6 +176,5 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         partitioned = getattr(self.deepspeed_plugin, "zero_stage", None) == 3
         yield "average_last", not partitioned or self.average_last == 1, "1 with DeepSpeed ZeRO-3"
         sharded |= partitioned or self.fsdp or parse_flag_from_env("ACCELERATE_USE_FSDP")
-        yield "ema_decay", not sharded or self.ema_decay is None, "unset with weights that are sharded over processes"
         sharded |= self.deepspeed_plugin is not None  # always shards the state of the optimizer
         yield "muon", not sharded or not self.muon, "False with weights or states that are sharded over processes"

@@ -35,8 +35,8 @@ INPUTS_OF_RUN = ("run_id", "history", "free")  # facts of the record that are no
 def train_translation(data: DataArguments, model: ModelArguments, args: TranslationTrainingArguments) -> RunResult:
     """Train a translation model and score it, or resume an earlier run in the same folder.
 
-    Afterwards, `args.output_dir` contains the model or the adapter (the average of the last checkpoints, the EMA, or
-    the best checkpoint), the tokenizer, the generation settings, a model card and the record. `from_pretrained` loads
+    Afterwards, `args.output_dir` contains the model or the adapter (the average of the last checkpoints, or the best
+    checkpoint), the tokenizer, the generation settings, a model card and the record. `from_pretrained` loads
     it.
 
     A finished run is not trained again. Only sets without scores are scored.
@@ -163,7 +163,7 @@ def _final_step(state: TrainerState, args: TranslationTrainingArguments) -> int 
 
 
 def _average_checkpoints(run: Run, trainer: TranslationTrainer) -> None:
-    """Load the mean of the last checkpoints or the EMA, or the best checkpoint with `load_best_model_at_end`."""
+    """Load the mean of the last checkpoints, or the best checkpoint with `load_best_model_at_end`."""
     has_trained = trainer.state.global_step > 0  # in this process, so the model has its last or best weights
     checkpoints = call_on_main_process(lambda: complete_checkpoints(run.folder)[-run.args.average_last :])
     if run.args.load_best_model_at_end:
@@ -171,9 +171,7 @@ def _average_checkpoints(run: Run, trainer: TranslationTrainer) -> None:
             return
         if best := state_of(checkpoints[-1]).best_model_checkpoint:
             checkpoints = [run.folder / Path(best).name]
-    if run.args.ema_decay is not None and not has_trained:
-        trainer.model.load_state_dict(read_averages(trainer.model, checkpoints[-1]), strict=False)
-    elif len(checkpoints) > 1 or not has_trained:
+    if len(checkpoints) > 1 or not has_trained:
         load_average(trainer.accelerator.unwrap_model(trainer.model), checkpoints)
 
 

@@ -4,7 +4,7 @@ import copy
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -33,10 +33,8 @@ from ..inputs_random_transformer import drop_none, longest_target, source_positi
 from ..pipeline_random_transformer import OUTPUT_OPTIONS, search_options
 from ..versions_random_transformer import UNTESTED_ADVICE
 from .checkpoints import is_complete, keep_newest, last_resumable, write_checkpoint
-from .methods.ema import EMACallback, read_averages
 from .methods.loss import RDropLoss, SmoothedCrossEntropy
 from .methods.muon import muon_optimizer
-from .methods.word_dropout import WordDropout
 from .model_init import shard_layers
 from .recipe import TranslationTrainingArguments
 
@@ -72,8 +70,6 @@ class TranslationTrainer(Seq2SeqTrainer):
     control: TrainerControl
     model: Any
     optimizer: Any
-    ema: Any = None
-    word_dropout: Callable[[Tensor], Tensor] | None = None
     samples: Sequence[tuple[str, str]] = ()  # sources and translations of the last evaluation
 
     def __init__(
@@ -111,11 +107,6 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.add_callback(self.resumption)
         if args.early_stopping_patience is not None:
             self.add_callback(EarlyStoppingCallback(args.early_stopping_patience))
-        if args.ema_decay is not None:
-            self.ema = EMACallback(args.ema_decay)
-            self.add_callback(self.ema)
-        if args.word_dropout:
-            self.word_dropout = WordDropout(self.processing_class, args.word_dropout, args.device)
         # Replaces transformers' progress bar, or the printed log entries that it uses with disable_tqdm.
         self.remove_callback(PrinterCallback if args.disable_tqdm else ProgressCallback)
         if not args.disable_tqdm:
@@ -251,7 +242,6 @@ class TranslationTrainer(Seq2SeqTrainer):
     ) -> EvalLoopOutput:
         """Evaluate every pair once. Predictions and labels, also those of metrics, are in the order of the data set.
 
-        During training with `ema_decay`, the averages are evaluated.
         The loss is the mean over the target tokens of the data set and does not depend on the batches.
         """
         # Accelerate's sampler selects the batches of this process from the sampler of all batches.
@@ -267,7 +257,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             self._gen_kwargs = {"synced_gpus": True, **getattr(self, "_gen_kwargs", {})}
         compute_metrics, self.compute_metrics = self.compute_metrics, None
         try:
-            with self.ema.applied(self.model) if self.ema is not None else nullcontext(), self._engine():
+            with self._engine():
                 output = super().evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)
         finally:
             self.compute_metrics = compute_metrics
@@ -369,11 +359,9 @@ class TranslationTrainer(Seq2SeqTrainer):
     # Loss
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """The loss of a batch, in training with R-Drop (the model computes every pair twice) and word dropout."""
+        """The loss of a batch, in training with R-Drop (the model computes every pair twice)."""
         if self.args.r_drop_alpha and model.training:
             inputs = {name: value if name == "labels" else value.repeat(2, 1) for name, value in inputs.items()}
-        if self.word_dropout is not None and model.training:
-            inputs = inputs | {name: self.word_dropout(inputs[name]) for name in ("input_ids", "decoder_input_ids")}
         if is_compiled_module(model):  # otherwise, it would be compiled for the sizes of the first batches too
             for value in inputs.values():
                 torch._dynamo.maybe_mark_dynamic(value, (0, 1))
@@ -437,10 +425,7 @@ class TranslationTrainer(Seq2SeqTrainer):
     # Checkpoints
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
-        """Train; `resume_from_checkpoint=True` resumes from the newest complete checkpoint, if there is one.
-
-        With `ema_decay`, the model has the averages as its weights afterwards.
-        """
+        """Train; `resume_from_checkpoint=True` resumes from the newest complete checkpoint, if there is one."""
         # In one process, because the file systems of other nodes may show another state.
         resumes = resume_from_checkpoint is True
         newest = call_on_main_process(partial(last_resumable, self.args.output_dir, self.run_id, resumes))
@@ -450,8 +435,6 @@ class TranslationTrainer(Seq2SeqTrainer):
                 raise ValueError(f"output_dir must be new with tp_size or fsdp_size above 1, got {newest}.")
             resume_from_checkpoint = None if newest is None else str(newest)
         self._unchecked.clear()
-        if self.ema is not None:
-            self.ema.resumed_from = Path(str(resume_from_checkpoint)) if resume_from_checkpoint else None
         try:
             output = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
         except UnpicklingError as error:
@@ -459,8 +442,6 @@ class TranslationTrainer(Seq2SeqTrainer):
             raise ValueError(f"resume_from_checkpoint must have tensors and plain values, got {found}.") from error
         self._check_losses()
         self._check_weights()
-        if self.ema is not None:
-            self.ema.finish(self.model)
         return output
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
@@ -471,8 +452,6 @@ class TranslationTrainer(Seq2SeqTrainer):
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
         with write_checkpoint(folder, self.run_id, self.args.should_save, self.accelerator.wait_for_everyone):
             super()._save_checkpoint(model, trial)
-            if self.ema is not None and self.args.should_save:
-                self.ema.save(folder)
         if self.args.should_save:
             best = self.state.best_model_checkpoint
             keep_newest(self.args.output_dir, self.checkpoint_limit, {Path(best).resolve()} if best else set())
@@ -482,11 +461,6 @@ class TranslationTrainer(Seq2SeqTrainer):
         # The best checkpoint is to be loaded, so that an evaluation without a checkpoint does not count.
         counts = self.control.should_save or self.args.save_strategy == "best" or not self.args.load_best_model_at_end
         return counts and super()._determine_best_metric(metrics, trial)
-
-    def _load_best_model(self) -> None:
-        super()._load_best_model()
-        if self.ema is not None and self.ema.averages:
-            self.ema.averages = read_averages(self.model, Path(self.state.best_model_checkpoint))
 
     def _check_weights(self) -> None:
         """Raise an error if weights are not finite, for example after a non-finite gradient."""

@@ -107,7 +107,7 @@ def test_an_adapter_that_is_scored_again_has_no_generation_config(finished, tmp_
 
 
 def test_a_lora_run_resumes(finished, tmp_path):
-    options = {**LORA, "lora_dropout": 0.1, "ema_decay": 0.9, "average_last": 1, "r_drop_alpha": 1.0, **UNSCORED}
+    options = {**LORA, "lora_dropout": 0.1, "average_last": 1, "r_drop_alpha": 1.0, **UNSCORED}
     whole = fine_tune(finished, tmp_path / "whole", **options, max_steps=4)
     fine_tune(finished, tmp_path / "parts", **options, max_steps=2)
     parts = fine_tune(finished, tmp_path / "parts", **options, max_steps=4)
