@@ -6,7 +6,7 @@ import pytest
 
 from modeling_random_transformer.training import ModelArguments, preparation, train_translation
 from modeling_random_transformer.training.arguments import DataArguments, parse_overrides
-from modeling_random_transformer.training.model_init import check_arguments
+from modeling_random_transformer.training.checks import check_arguments
 from tests.helpers.interruption import stop
 from tests.helpers.training import parsed, write_corpora
 

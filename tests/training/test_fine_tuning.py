@@ -13,7 +13,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from modeling_random_transformer.training import average_weights, load_average
 from modeling_random_transformer.training.arguments import ModelArguments
 from modeling_random_transformer.training.checkpoints import ADAPTER, all_checkpoints
-from modeling_random_transformer.training.model_init import check_adapted_modules
+from modeling_random_transformer.training.checks import check_adapted_modules
 from tests.helpers.models import tiny_config
 from tests.helpers.training import STEPS, UNSCORED, assert_equal_weights, run
 
@@ -204,6 +204,6 @@ def test_adapted_modules_are_checked_before_the_corpus_is_read(finished, tmp_pat
 
 
 def test_lora_without_peft_raises(finished, tmp_path, monkeypatch):
-    monkeypatch.setattr("modeling_random_transformer.training.model_init.is_peft_available", lambda: False)
+    monkeypatch.setattr("modeling_random_transformer.training.checks.is_peft_available", lambda: False)
     with pytest.raises(ValueError, match=r"lora_rank=2 requires peft: pip install 'random-transformer\[adapters\]'"):
         fine_tune(finished, tmp_path / "out", **LORA)

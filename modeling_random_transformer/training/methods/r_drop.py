@@ -1,4 +1,4 @@
-"""The training losses: cross-entropy with label smoothing (paper 5.4), and R-Drop."""
+"""R-Drop (Liang et al. 2021, https://arxiv.org/abs/2106.14448): two dropout passes whose predictions should agree."""
 
 from typing import Any
 
@@ -6,46 +6,15 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from ...ops_random_transformer import loss_chunk, reciprocal, smoothed_cross_entropy
-
-
-class SmoothedCrossEntropy:
-    """Cross-entropy with label smoothing, averaged over all target tokens of an optimizer step.
-
-    A target distribution is `1 - smoothing` on the label plus `smoothing` spread evenly over the vocabulary. Labels of
-    -100 are ignored and not counted.
-
-    Args:
-        smoothing: the probability that is spread, in [0, 1); 0.1 in the paper.
-        overwrite: store the gradient in the memory of the logits, which are then no longer usable.
-    """
-
-    def __init__(self, smoothing: float = 0.1, overwrite: bool = False):
-        if not 0 <= smoothing < 1:
-            raise ValueError(f"label_smoothing_factor must be at least 0 and below 1, got {smoothing}.")
-        self.smoothing = smoothing
-        self.overwrite = overwrite
-
-    def __call__(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
-        """The loss in nats per token.
-
-        Args:
-            outputs: the model's output, with logits `[batch, target_len, vocab_size]`.
-            labels: `[batch, target_len]`.
-            num_items_in_batch: target tokens of the step, over all batches and devices; when `None`, those of this
-                batch.
-        """
-        logits = outputs["logits"]
-        return smoothed_cross_entropy(logits, labels, self.smoothing, num_items_in_batch, overwrite=self.overwrite)
+from ...ops_random_transformer import loss_chunk, reciprocal
+from .smoothed_loss import SmoothedCrossEntropy
 
 
 class RDropLoss(SmoothedCrossEntropy):
-    """R-Drop (Liang et al. 2021, https://arxiv.org/abs/2106.14448): two dropout passes whose predictions should agree.
+    """The cross-entropy, averaged over both passes, plus a divergence of their predictions.
 
-    It is half of the paper's loss, so that its scale is that of one pass.
-
-    This is the cross-entropy, averaged over both passes, plus `alpha / 2` times the mean of the Kullback-Leibler
-    divergences in both directions.
+    The divergence is `alpha / 2` times the mean of the Kullback-Leibler divergences in both directions. The sum is half
+    of the paper's loss, so that its scale is that of one pass.
 
     Args:
         smoothing: label smoothing of the cross-entropy.
@@ -55,6 +24,10 @@ class RDropLoss(SmoothedCrossEntropy):
     def __init__(self, smoothing: float, alpha: float):
         super().__init__(smoothing)
         self.alpha = alpha
+
+    def training_inputs(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The inputs of both passes, `[2 · batch, …]`, and the labels of one."""
+        return {name: value if name == "labels" else value.repeat(2, 1) for name, value in inputs.items()}
 
     def __call__(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         """The loss in nats per token.
@@ -88,9 +61,11 @@ def symmetric_divergence(logits: Tensor, labels: Tensor, count: Tensor | int) ->
     passes = logits.unflatten(0, (2, -1)).flatten(1, 2)  # [2, tokens, vocab_size]
     weights = (labels.flatten() != -100) * reciprocal(count, logits)
     size = loss_chunk(logits)
-    parts = zip(passes.split(size, dim=1), weights.split(size), strict=True)
-    options: Any = {"use_reentrant": False, "preserve_rng_state": False}
-    return torch.stack([checkpoint(_weighted_divergence, *part, **options) for part in parts]).sum()
+    divergences = [
+        checkpoint(_weighted_divergence, chunk, chunk_weights, use_reentrant=False, preserve_rng_state=False)
+        for chunk, chunk_weights in zip(passes.split(size, dim=1), weights.split(size), strict=True)
+    ]
+    return torch.stack(divergences).sum()
 
 
 def _weighted_divergence(passes: Tensor, weights: Tensor) -> Tensor:
