@@ -111,9 +111,7 @@ class DataArguments:
         if self.requires_train and not self.has("train"):
             raise ValueError("source_file and target_file, train_file, or dataset_name must be given, got none.")
         count = max(1, len(self._file_texts("train")))
-        weights = self.train_weights
-        if weights is not None:
-            check_positive(**{f"train_weights[{i}]": weight for i, weight in enumerate(weights)})
+        self._check_weights(count)
         self._languages("train", count)
         for name, reason in unused_arguments(vars(self)).items():
             check_unset(self, name, reason)
@@ -123,6 +121,16 @@ class DataArguments:
             max_target_length=self.max_target_length,
         )
         check_positive(or_none=True, preprocessing_num_workers=self.preprocessing_num_workers)
+
+    def _check_weights(self, count: int) -> None:
+        weights = self.train_weights
+        if weights is None:
+            return
+        are_positive = all(isinstance(weight, int) and weight > 0 for weight in weights)
+        if len(weights) != count or not are_positive:
+            raise ValueError(
+                f"train_weights must be {count} positive integers, one per training corpus, got {weights}."
+            )
 
     def with_sets(self, **changes: Any) -> dict[str, Any]:
         """The arguments with other sets. Those that lose their effect have their defaults."""

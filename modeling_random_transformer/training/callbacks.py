@@ -38,9 +38,11 @@ class ThroughputProgressCallback(ProgressCallback):
             self.training_bar.write(describe_evaluation(state.log_history, self.trainer.samples))
         elif "loss" in logs:
             groups = args.world_size / args.tp_size  # a tensor-parallel group shares a batch
-            rate = float(self.trainer.tokens) * groups / max(time.perf_counter() - self.start, 1e-9)
+            seconds = max(time.perf_counter() - self.start, 1e-9)
+            rate = float(self.trainer.tokens) * groups / seconds
             self._start_interval()
-            loss, learning_rate = float(logs["loss"]), float(logs["learning_rate"])
+            loss = float(logs["loss"])
+            learning_rate = float(logs["learning_rate"])
             self.training_bar.set_postfix_str(f"loss {loss:.3f}, lr {learning_rate:.2e}, {rate:,.0f} tokens/s")
         else:
             super().on_log(args, state, control, logs=logs, **kwargs)

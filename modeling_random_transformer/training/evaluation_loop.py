@@ -29,7 +29,9 @@ class TranslationEvaluation(Seq2SeqTrainer):
     """The evaluation of `TranslationTrainer`."""
 
     args: Any
+    control: Any
     model: Any
+    optimizer: Any
     compute_metrics: Callable[..., dict[str, Any]] | None
     samples: Sequence[tuple[str, str]] = ()  # sources and translations of the last evaluation
     evaluated_batches = 0

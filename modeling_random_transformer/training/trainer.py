@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, Sampler
 from transformers import DataCollatorForSeq2Seq, EarlyStoppingCallback, PreTrainedModel, set_seed
-from transformers.trainer_callback import PrinterCallback, ProgressCallback, TrainerControl
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import RemoveColumnsCollator
 
 from ..base.distributed import call_on_main_process
@@ -64,8 +64,6 @@ class TranslationTrainer(TranslationEvaluation):
     """
 
     args: TranslationTrainingArguments
-    control: TrainerControl
-    optimizer: Any
 
     def __init__(
         self,

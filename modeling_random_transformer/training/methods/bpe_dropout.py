@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from itertools import groupby, islice, pairwise
+from itertools import count, groupby, islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,7 +60,8 @@ class BPEDropout:
         split = [self._split(word) for word in ordinary]
         num_symbols = sum(len(symbols) for symbols, _ in split)
         # For each step, the number of dropped merges before the one that is applied.
-        dropped = iter((random.geometric(1 - self.dropout, num_symbols) - 1).tolist())
+        numbers = random.geometric(1 - self.dropout, num_symbols) - 1
+        dropped = iter(numbers.tolist())
         segmented: list[int] = []
         for word, (symbols, keys) in zip(ordinary, split, strict=True):
             dropped_in_word = list(islice(dropped, len(symbols)))
@@ -81,9 +82,10 @@ class BPEDropout:
             if key == NO_MERGE:
                 break
             i = keys.index(key)
-            _, merged = self.merges[symbols[i], symbols[i + 1]]
-            symbols[i : i + 2] = [merged]
-            del keys[i], starts[i + 1]
+            _, merged = self.merges[symbols[i], symbols.pop(i + 1)]
+            symbols[i] = merged
+            del keys[i]
+            del starts[i + 1]
             if i > 0:
                 keys[i - 1] = self._key(symbols[i - 1], merged, starts[i - 1])
             if i < len(keys):
@@ -120,14 +122,15 @@ class BPEDropout:
             rows: columns `input_ids` and `labels` with the ordinary segmentation, and the columns of their words.
             seeds: determines the segmentations of each pair.
         """
-        columns: dict[str, list[list[int]]] = {"input_ids": [], "attention_mask": [], "labels": []}
-        for row, seed in enumerate(seeds):
+        sources = zip(rows["input_ids"], rows["source_words"], strict=True)
+        targets = zip(rows["labels"], rows["target_words"], strict=True)
+        input_ids, labels = [], []
+        for seed, source, target in zip(seeds, sources, targets, strict=True):
             random = np.random.default_rng(seed)
-            source = self(rows["input_ids"][row], rows["source_words"][row], random)
-            columns["input_ids"].append(source)
-            columns["attention_mask"].append([1] * len(source))
-            columns["labels"].append(self(rows["labels"][row], rows["target_words"][row], random))
-        return columns
+            input_ids.append(self(*source, random))
+            labels.append(self(*target, random))
+        attention_mask = [[1] * len(ids) for ids in input_ids]
+        return {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
 
 
 def _split_at_words(ids: Sequence[int], words: Sequence[int]) -> list[Symbols]:
@@ -154,7 +157,7 @@ class BPEDropoutPairs(Dataset):
 
     def __init__(self, tokens: "datasets.Dataset", bpe_dropout: BPEDropout, seed: int):
         columns = getattr(tokens, "column_names", None) or []
-        if not set(WORDS) <= set(columns):
+        if any(name not in columns for name in WORDS):
             raise ValueError(
                 f"train_dataset must be a Dataset with the columns {' and '.join(WORDS)} for bpe_dropout "
                 f"(tokenize_pairs, words=True), got a {type(tokens).__name__} with {', '.join(columns)}."
@@ -171,9 +174,9 @@ class BPEDropoutPairs(Dataset):
             return
         sources: list[np.ndarray] = []
         targets: list[np.ndarray] = []
+        indices = count()
         for batch in self.tokens.iter(batch_size=1000):
-            first = len(sources)
-            seeds = [(self.seed, epoch, first + i) for i in range(len(batch["labels"]))]
+            seeds = [(self.seed, epoch, next(indices)) for _ in batch["labels"]]
             columns = self.bpe_dropout.segment_columns(batch, seeds)
             sources += [np.array(ids, np.int32) for ids in columns["input_ids"]]
             targets += [np.array(ids, np.int32) for ids in columns["labels"]]
@@ -196,8 +199,9 @@ def bpe_merges(tokenizer: PreTrainedTokenizerBase) -> dict[tuple[int, int], tupl
     """
     if tokenizer.init_kwargs.get("target_merges"):
         raise ValueError("bpe_dropout must be 0 for a tokenizer with different merges for sources and targets.")
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    model: dict[str, Any] = json.loads(backend.to_str())["model"] if backend else {"type": type(tokenizer).__name__}
+    model: dict[str, Any] = {"type": type(tokenizer).__name__}
+    if hasattr(tokenizer, "backend_tokenizer"):
+        model = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
     if model["type"] != "BPE":
         raise ValueError(f"bpe_dropout must be 0 for a tokenizer without BPE merges, got a {model['type']} tokenizer.")
     ids = model["vocab"]

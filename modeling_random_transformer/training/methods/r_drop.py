@@ -27,7 +27,8 @@ class RDropLoss(SmoothedCrossEntropy):
 
     def training_inputs(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """The inputs of both passes, `[2 · batch, …]`, and the labels of one."""
-        return {name: value if name == "labels" else value.repeat(2, 1) for name, value in inputs.items()}
+        doubled = {name: value.repeat(2, 1) for name, value in inputs.items()}
+        return {**doubled, "labels": inputs["labels"]}
 
     def __call__(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         """The loss in nats per token.
@@ -43,9 +44,12 @@ class RDropLoss(SmoothedCrossEntropy):
         labels = labels.to(logits.device)
         if len(logits) == len(labels):
             return super().__call__(outputs, labels, num_items_in_batch)
-        count = (labels != -100).sum() if num_items_in_batch is None else num_items_in_batch
+        count = num_items_in_batch
+        if count is None:
+            count = (labels != -100).sum()
         entropy = super().__call__(outputs, labels.repeat(2, 1), 2 * count)
-        return entropy + self.alpha / 4 * symmetric_divergence(logits, labels, count)
+        divergence = symmetric_divergence(logits, labels, count)
+        return entropy + self.alpha / 4 * divergence
 
 
 def symmetric_divergence(logits: Tensor, labels: Tensor, count: Tensor | int) -> Tensor:
@@ -59,16 +63,20 @@ def symmetric_divergence(logits: Tensor, labels: Tensor, count: Tensor | int) ->
         count: number of tokens.
     """
     passes = logits.unflatten(0, (2, -1)).flatten(1, 2)  # [2, tokens, vocab_size]
-    weights = (labels.flatten() != -100) * reciprocal(count, logits)
+    is_token = labels.flatten() != -100
+    weights = is_token * reciprocal(count, logits)
     size = loss_chunk(logits)
-    divergences = [
-        checkpoint(_weighted_divergence, chunk, chunk_weights, use_reentrant=False, preserve_rng_state=False)
-        for chunk, chunk_weights in zip(passes.split(size, dim=1), weights.split(size), strict=True)
-    ]
+    divergences = []
+    for chunk, chunk_weights in zip(passes.split(size, dim=1), weights.split(size), strict=True):
+        divergence = checkpoint(
+            _weighted_divergence, chunk, chunk_weights, use_reentrant=False, preserve_rng_state=False
+        )
+        divergences.append(divergence)
     return torch.stack(divergences).sum()
 
 
 def _weighted_divergence(passes: Tensor, weights: Tensor) -> Tensor:
     """The divergence of logits `[2, tokens, vocab_size]`, summed with the weights of the tokens."""
     log_p, log_q = passes.to(weights.dtype).log_softmax(dim=2)
-    return torch.linalg.vecdot(log_p.exp() - log_q.exp(), log_p - log_q) @ weights
+    difference = log_p.exp() - log_q.exp()
+    return torch.linalg.vecdot(difference, log_p - log_q) @ weights
