@@ -5,7 +5,7 @@ from .checkpoints import average_weights, load_average, newest_complete
 from .estimation import DryRun, dry_run
 from .manifest import RunResult
 from .methods.bpe_dropout import BPEDropout
-from .methods.smoothed_loss import SmoothedCrossEntropy
+from .methods.loss import SmoothedCrossEntropy
 from .run import train_translation
 from .trainer import TranslationTrainer
 from .training_arguments import TranslationTrainingArguments, paper_peak_rate

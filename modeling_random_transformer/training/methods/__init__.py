@@ -6,8 +6,8 @@ of `TranslationTrainingArguments`, and a line of `training_loss`.
 
 from typing import Any
 
+from .loss import SmoothedCrossEntropy
 from .r_drop import RDropLoss
-from .smoothed_loss import SmoothedCrossEntropy
 
 
 def training_loss(args: Any) -> SmoothedCrossEntropy:

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from ...ops_random_transformer import loss_chunk, reciprocal
-from .smoothed_loss import SmoothedCrossEntropy
+from .loss import SmoothedCrossEntropy
 
 
 class RDropLoss(SmoothedCrossEntropy):
