@@ -20,8 +20,8 @@ from ..base.errors import reraise_as_value_error
 from ..stages.recipes import Recipe, RecipeArguments, table
 from ..training.arguments import DataArguments, ModelArguments, to_flags
 from ..training.estimation import dry_run
-from ..training.recipe import UNSUPPORTED, TranslationTrainingArguments
 from ..training.run import train_translation
+from ..training.training_arguments import UNSUPPORTED, TranslationTrainingArguments
 from .command_line import Parser
 
 logger = logging.getLogger(__name__)

@@ -40,9 +40,9 @@ from ..training.arguments import DROPOUTS, FILES, PREFIXES, DataArguments, Model
 from ..training.estimation import GIB, dry_run, translation_seconds
 from ..training.manifest import MANIFEST, RunResult, determining, fingerprint, folder_digest
 from ..training.model_card import CARD, set_origin, set_section
-from ..training.model_init import load_parent_tokenizer
-from ..training.recipe import TranslationTrainingArguments
 from ..training.run import train_translation
+from ..training.training_arguments import TranslationTrainingArguments
+from ..training.vocabulary import load_parent_tokenizer
 from .back_translation import METHODS, BackTranslationOptions, back_translate
 from .distillation import INT8, StudentDataArguments, distill
 from .monolingual import write_pairs
