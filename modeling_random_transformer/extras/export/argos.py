@@ -43,6 +43,12 @@ TAG = " "
 UNKNOWN_PIECE = "<unk>"
 BYTES = {character: byte for byte, character in bytes_to_unicode().items()}
 EUROPEAN = 0x590  # the first code point after those of European scripts
+# The README.md of a package, which Argos Translate shows.
+WITH_SPLITTER = "This package translates offline: it contains a model of MiniSBD that splits texts into sentences.\n"
+WITHOUT_SPLITTER = """This package has no model that splits texts into sentences. Argos Translate 1.11 downloads one at
+the first translation, which fails without access to the network. To translate offline, export the package again with
+`--sentence_splitter {0}.onnx`, a model of MiniSBD (https://github.com/LibreTranslate/MiniSBD/releases).
+"""
 PART_OF_CHARACTER = re.compile(r"(<0x[0-9A-F]{2}>)+")  # the name of such a token
 
 
@@ -53,6 +59,7 @@ def save(
     dtype: str,
     source_lang: str | None = None,
     target_lang: str | None = None,
+    sentence_splitter: str | PathLike | None = None,
 ) -> None:
     """Save a package such as `translate-en_de-1_0.argosmodel` in a folder.
 
@@ -66,6 +73,7 @@ def save(
         dtype: dtype of the weights, `"float32"`, `"bfloat16"` or `"int8"`.
         source_lang: code of the source language; `None` for that of the tokenizer.
         target_lang: code of the target language; the same.
+        sentence_splitter: `LANGUAGE.onnx` of MiniSBD, which becomes a part of the package.
 
     Raises:
         ValueError: CTranslate2 or Argos Translate does not support an option of the model or the tokenizer, or the
@@ -88,6 +96,11 @@ def save(
         metadata |= {"from_name": language_name(source), "to_name": language_name(target)}
         metadata |= {"target_prefix": TAG} if tokenizer_languages(tokenizer) else {}
         write_json(package / "metadata.json", metadata)
+        if sentence_splitter is not None:
+            (package / "minisbd").mkdir()
+            shutil.copyfile(sentence_splitter, package / "minisbd" / Path(sentence_splitter).name)
+        readme = WITHOUT_SPLITTER if sentence_splitter is None else WITH_SPLITTER
+        (package / "README.md").write_text(readme.format(source), encoding="utf-8")
         shutil.make_archive(str(folder / name), "zip", scratch)
     (folder / f"{name}.zip").rename(folder / f"{name}{SUFFIX}")
 
