@@ -8,7 +8,8 @@ from transformers import PreTrainedTokenizerBase
 
 from ...inputs_random_transformer import CHUNK_SIZE, chunks, encode_texts
 
-Ids = np.ndarray[Any, np.dtype[np.int64]]
+Array = np.ndarray[Any, Any]
+Shortlist = dict[int | None, list[int]]
 
 ITERATIONS = 5  # of IBM model 1
 MAX_LINKS = 20_000_000  # pairs of a source and a target token that are in memory, with 50 bytes each
@@ -17,8 +18,10 @@ EMPTY_WORD = -1  # the source token of target tokens that translate none
 
 
 def lexical_shortlist(
-    pairs: Iterable[tuple[str, str]], tokenizer: PreTrainedTokenizerBase, size: int = 50
-) -> dict[int | None, list[int]]:
+    pairs: Iterable[tuple[str, str]],
+    tokenizer: PreTrainedTokenizerBase,
+    size: int = 50,
+) -> Shortlist:
     """The target tokens that occur in translations of each source token, by IBM model 1 over token ids.
 
     Brown et al. 1993, The Mathematics of Statistical Machine Translation, section 4.1.
@@ -38,26 +41,34 @@ def lexical_shortlist(
     sources, targets = token_ids(pairs, tokenizer)
     if not sources:
         raise ValueError("pairs must be at least one pair of sentences, got none.")
-    tokens, counts = np.unique(np.concatenate(targets), return_counts=True)
-    by_frequency = tokens[np.argsort(-counts, kind="stable")]
-    shortlist: dict[int | None, list[int]] = {None: by_frequency[:COMMON].tolist()}
+    shortlist: Shortlist = {None: most_frequent(targets)}
     source_ids, target_ids, probabilities = translation_probabilities(sources, targets)
     order = np.lexsort((-probabilities, source_ids))
+    target_ids = target_ids[order]
     tokens, starts = np.unique(source_ids[order], return_index=True)
-    for token, candidates in zip(tokens.tolist(), np.split(target_ids[order], starts[1:]), strict=True):
+    for token, start, end in zip(tokens, starts, [*starts[1:], None], strict=True):
         if token != EMPTY_WORD:
-            shortlist[token] = candidates[:size].tolist()
+            candidates = target_ids[start:end]
+            shortlist[int(token)] = candidates[:size].tolist()
     return shortlist
 
 
-def token_ids(pairs: Iterable[tuple[str, str]], tokenizer: PreTrainedTokenizerBase) -> tuple[list[Ids], list[Ids]]:
+def most_frequent(targets: list[Array]) -> list[int]:
+    """The most frequent target tokens."""
+    tokens, counts = np.unique(np.concatenate(targets), return_counts=True)
+    order = np.argsort(-counts, kind="stable")
+    return tokens[order][:COMMON].tolist()
+
+
+def token_ids(pairs: Iterable[tuple[str, str]], tokenizer: PreTrainedTokenizerBase) -> tuple[list[Array], list[Array]]:
     """The token ids of the first sources and of their targets."""
-    sources: list[Ids] = []
-    targets: list[Ids] = []
+    sources: list[Array] = []
+    targets: list[Array] = []
     links = 0
     for chunk in chunks(pairs, CHUNK_SIZE):
         texts = [source for source, _ in chunk]
-        batch = encode_texts(tokenizer, texts, text_target=[target for _, target in chunk], verbose=False)
+        text_target = [target for _, target in chunk]
+        batch = encode_texts(tokenizer, texts, text_target=text_target, verbose=False)
         for source, target in zip(batch["input_ids"], batch["labels"], strict=True):
             sources.append(np.array(source))
             targets.append(np.array(target))
@@ -67,7 +78,7 @@ def token_ids(pairs: Iterable[tuple[str, str]], tokenizer: PreTrainedTokenizerBa
     return sources, targets
 
 
-def translation_probabilities(sources: list[Ids], targets: list[Ids]) -> tuple[Ids, Ids, Any]:
+def translation_probabilities(sources: list[Array], targets: list[Array]) -> tuple[Array, ...]:
     """The probability of each target token that occurs with a source token, as three arrays of one entry per pair.
 
     The source tokens include `EMPTY_WORD`.
@@ -75,7 +86,8 @@ def translation_probabilities(sources: list[Ids], targets: list[Ids]) -> tuple[I
     links = [np.concatenate(column) for column in zip(*links_of(sources, targets), strict=True)]
     source_of_link, target_of_link, position_of_link = links
     size = target_of_link.max() + 1
-    keys = (source_of_link - EMPTY_WORD) * size + target_of_link
+    keys = (source_of_link - EMPTY_WORD) * size
+    keys += target_of_link
     pairs, pair_of_link = np.unique(keys, return_inverse=True)
     source_of_pair = pairs // size
     probabilities = np.ones(len(pairs))
@@ -89,7 +101,7 @@ def translation_probabilities(sources: list[Ids], targets: list[Ids]) -> tuple[I
     return source_of_pair + EMPTY_WORD, pairs % size, probabilities
 
 
-def links_of(sources: list[Ids], targets: list[Ids]) -> Iterator[tuple[Ids, Ids, Ids]]:
+def links_of(sources: list[Array], targets: list[Array]) -> Iterator[tuple[Array, ...]]:
     """The source tokens, target tokens and positions of the latter in the corpus of all links of each pair.
 
     The links of one position compete.
@@ -97,12 +109,17 @@ def links_of(sources: list[Ids], targets: list[Ids]) -> Iterator[tuple[Ids, Ids,
     end = 0
     for source, target in zip(sources, targets, strict=True):
         start, end = end, end + len(target)
+        positions = np.arange(start, end)
         words = np.append(source, EMPTY_WORD)
         count = len(words)
-        yield np.repeat(words, len(target)), np.tile(target, count), np.tile(np.arange(start, end), count)
+        yield (
+            np.repeat(words, len(target)),
+            np.tile(target, count),
+            np.tile(positions, count),
+        )
 
 
-def vmap(shortlist: dict[int | None, list[int]], source: list[str], target: list[str]) -> bytes:
+def vmap(shortlist: Shortlist, source: list[str], target: list[str]) -> bytes:
     """The file `vmap.txt` of CTranslate2, with a line for each source token. A token may also be copied.
 
     Args:
@@ -117,7 +134,8 @@ def vmap(shortlist: dict[int | None, list[int]], source: list[str], target: list
         names = [target[i] for i in target_ids]
         if name in vocabulary and name not in names:
             names.append(name)
-        lines.append(f"{name}\t{' '.join(names)}\n")
+        targets = " ".join(names)
+        lines.append(f"{name}\t{targets}\n")
     return "".join(lines).encode()
 
 
@@ -144,4 +162,5 @@ def check_vmap(content: bytes, source: Iterable[str], target: Iterable[str]) -> 
         unknown = {*sources.split(" ")} - source_tokens
         unknown |= {*targets.split(" ")} - target_tokens
         if unknown:
-            raise ValueError(f"shortlist must have tokens of the model, got {min(unknown)[:40]!r} in line {number}.")
+            token = min(unknown)
+            raise ValueError(f"shortlist must have tokens of the model, got {token[:40]!r} in line {number}.")
