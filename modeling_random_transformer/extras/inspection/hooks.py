@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import eager_mask
 
+from ...base.errors import reraise_as_value_error
 from ...modeling_random_transformer import eager_attention_forward, ungroup_weights
 from ...ops_random_transformer import masked_softmax
 from .paths import find_stacks, layer_norms
@@ -98,6 +99,23 @@ AttentionInterface.register(TRACED, traced_attention)
 AttentionMaskInterface.register(TRACED, eager_mask)
 
 
+def check_attention() -> None:
+    """Check that the steps of `AttentionHooks.attend` are those of `eager_attention_forward`, which may be edited.
+
+    Raises:
+        ValueError: they have other results.
+    """
+    hooks = AttentionHooks("", lambda _path, value: value)
+    hooks.batch, hooks.query_len = 1, 2
+    query, key, value = torch.arange(24.0).sin().view(3, 1, 1, 2, 4)
+    mask = torch.full((1, 1, 2, 2), torch.finfo(torch.float32).min).triu(1)
+    module = nn.Identity()
+    with reraise_as_value_error("trace and intervene must compute eager_attention_forward (see extras/inspection)"):
+        expected = eager_attention_forward(module, query, key, value, mask, scaling=0.5, dropout=0.0)
+        steps = hooks.attend(module, query, key, value, mask=mask, scaling=0.5, dropout=0.0)
+        torch.testing.assert_close(steps, expected)
+
+
 class Observer:
     """Base of what records or replaces values by their paths, and counts passes.
 
@@ -135,7 +153,8 @@ def instrument(model: PreTrainedModel, observer: Observer) -> Iterator[list[str]
         The paths of all values of one pass.
 
     Raises:
-        ValueError: the model is not a Random Transformer, is compiled, or is a part of a traced model.
+        ValueError: the model is not a Random Transformer, is compiled, or is a part of a traced model; or
+            `eager_attention_forward` has been edited.
     """
     with ExitStack() as on_exit:
         hooks = HookManager.active.get(model)
@@ -149,6 +168,7 @@ def instrument(model: PreTrainedModel, observer: Observer) -> Iterator[list[str]
 def install_hooks(model: PreTrainedModel, on_exit: ExitStack) -> "HookManager":
     """Install the hooks of all values; `on_exit` removes them."""
     stacks = find_stacks(model)
+    check_attention()
     if model.config._attn_implementation == TRACED:
         raise ValueError("model must not be part of a model that is traced already.")
     is_compiled = any(module._compiled_call_impl is not None for module in model.modules())
