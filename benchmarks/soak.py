@@ -1,7 +1,7 @@
 """A server for twenty minutes with clients that change, crash and are slow, reloads, and a thread that is killed.
 
-Each answer is compared with that of `translate`. At the end, the time of answers, the memory, and the open files of the
-server are compared with those at the beginning. The exit status is 1 if an answer is wrong or missing.
+Each answer is compared with that of `translate`. The time of answers, the memory and the open files of the server are
+shown for ten parts of the time. The exit status is 1 if an answer is wrong or missing.
 """
 
 import argparse
@@ -27,12 +27,15 @@ from typing import Any
 
 from modeling_random_transformer.inference import load_translator, translate
 
+from .http import cpu_time
+
 LANGUAGES = ("en", "xx")
 RELOADED, KILLED = "reloads", "killed threads"
 HEAD = "POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
 RESET = struct.pack("ii", 1, 0)  # of SO_LINGER: closing a connection aborts it
 MAX_PAUSE = 0.5  # seconds between two requests of a client
-DISTURBANCES, PARTS = 20, 10  # reloads and as many killed threads; parts of the time, first and last are compared
+DISTURBANCES = 20  # reloads, and as many killed threads
+PARTS = 10  # of the time, which are reported
 SMOKE_SECONDS, SMOKE_CLIENTS, SMOKE_DISTURBANCES, SMOKE_PARTS = 12, 4, 2, 2
 
 
@@ -97,12 +100,39 @@ def kill_worker() -> None:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))
 
 
-def resources(process: int) -> tuple[float, int, int]:
-    """The memory of a process in megabytes (10⁶ bytes), its open files, and its threads."""
+@dataclass
+class Sample:
+    """The resources of a process.
+
+    Attributes:
+        time: when they were read, in seconds.
+        memory: its memory in megabytes (10⁶ bytes).
+        files: its open files.
+        threads: its threads.
+        cpu: its CPU time so far, in seconds.
+        load: the processes that run on the machine, on average of a minute.
+    """
+
+    time: float
+    memory: float
+    files: int
+    threads: int
+    cpu: float
+    load: float
+
+
+def resources(process: int) -> Sample:
+    """The resources of a process now."""
     status = Path(f"/proc/{process}/status").read_text()
     lines = dict(line.split(":", 1) for line in status.splitlines())
-    memory = int(lines["VmRSS"].split()[0]) * 1024 / 1e6
-    return memory, len(os.listdir(f"/proc/{process}/fd")), int(lines["Threads"])
+    return Sample(
+        time=time.monotonic(),
+        memory=int(lines["VmRSS"].split()[0]) * 1024 / 1e6,
+        files=len(os.listdir(f"/proc/{process}/fd")),
+        threads=int(lines["Threads"]),
+        cpu=cpu_time(process),
+        load=os.getloadavg()[0],
+    )
 
 
 # The clients
@@ -120,7 +150,7 @@ class Soak:
         answers: the time at which each translation arrived, and what it took, both in seconds.
         wrong: translations that are not those expected.
         statuses: the number of answers by HTTP status.
-        samples: time, memory, open files and threads of the server.
+        samples: the resources of the server.
         events: the number of each kind of client, and of disturbances.
     """
 
@@ -131,7 +161,7 @@ class Soak:
     answers: list[tuple[float, float]] = field(default_factory=list)
     wrong: list[tuple[str, str]] = field(default_factory=list)
     statuses: Counter[int] = field(default_factory=Counter)
-    samples: list[tuple[float, float, int, int]] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
     events: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -174,7 +204,7 @@ class Soak:
     async def watch(self) -> None:
         """Sample the resources of the server."""
         while time.monotonic() < self.end:
-            self.samples.append((time.monotonic(), *resources(self.process)))
+            self.samples.append(resources(self.process))
             await asyncio.sleep(self.seconds / 120)
 
     async def client(self) -> None:
@@ -248,14 +278,13 @@ class Soak:
             self.wrong += [(text, other) for text, other in translations if other != self.expected[text]]
 
     def report(self, parts: int) -> str:
-        """What held, and what did not, in the first and the last part of the time."""
+        """What held, and what did not, in each part of the time."""
         length = self.seconds / parts
-        first, last = self.part(self.start, self.start + length), self.part(self.end - length, self.end)
+        starts = [self.start + number * length for number in range(parts)]
         rows = [
             f"{self.seconds:.0f} s, {dict(sorted(self.events.items()))}",
             f"answers by status: {dict(sorted(self.statuses.items()))}; wrong translations: {len(self.wrong)}",
-            f"the first {length:.0f} s: {first}",
-            f"the last {length:.0f} s: {last}",
+            *(f"from {start - self.start:.0f} s: {self.part(start, start + length)}" for start in starts),
             *(f"{text!r}: {other!r} instead of {self.expected[text]!r}" for text, other in self.wrong[:5]),
         ]
         return "\n".join(rows)
@@ -264,11 +293,15 @@ class Soak:
         """The time of answers and the resources of the server in a part of the time."""
         times = [seconds for arrived, seconds in self.answers if start <= arrived <= end]
         percentiles = statistics.quantiles(times, n=100)
-        samples = [sample[1:] for sample in self.samples if start <= sample[0] <= end]
-        memory, files, threads = (statistics.median(column) for column in zip(*samples, strict=True))
+        samples = [sample for sample in self.samples if start <= sample.time <= end]
+        cpu = (samples[-1].cpu - samples[0].cpu) / (samples[-1].time - samples[0].time)
+        memory, files, threads, load = (
+            statistics.median(getattr(sample, name) for sample in samples)
+            for name in ("memory", "files", "threads", "load")
+        )
         return (
-            f"{len(times)} answers, p50 {percentiles[49]:.3f} s, p99 {percentiles[98]:.3f} s; "
-            f"{memory:.0f} MB, {files:.0f} open files, {threads:.0f} threads"
+            f"{len(times)} answers, p50 {percentiles[49]:.3f} s, p99 {percentiles[98]:.3f} s; {memory:.0f} MB, "
+            f"{files:.0f} open files, {threads:.0f} threads; CPU {cpu:.0%}, load of the machine {load:.1f}"
         )
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from modeling_random_transformer.commands.command_line import INTERRUPTED, run_command
 from modeling_random_transformer.commands.train import parse_arguments
 from modeling_random_transformer.training.arguments import DataArguments, ModelArguments
-from modeling_random_transformer.training.recipe import TranslationTrainingArguments
+from modeling_random_transformer.training.training_arguments import TranslationTrainingArguments
 from tutorials.report import console
 from tutorials.table3_report import Table3, write_report
 from tutorials.table3_rows import ROWS

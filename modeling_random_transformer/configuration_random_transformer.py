@@ -176,7 +176,7 @@ class RandomTransformerConfig(PretrainedConfig):
                 setattr(self, name, kwargs.pop(alias))
         for name in kwargs:
             if name not in NAMES_OF_TRANSFORMERS and not name.startswith("_"):
-                similar = did_you_mean(name, [*self.attribute_map, *vars(type(self))["__annotations__"]])
+                similar = did_you_mean(name, [*self.attribute_map, *RandomTransformerConfig.__annotations__])
                 raise ValueError(f"arguments must be fields of the configuration, got {name!r}.{similar}")
         kwargs |= attributes or {}
         _check({"custom_pipelines": custom_pipelines, **kwargs})
@@ -200,21 +200,22 @@ class RandomTransformerConfig(PretrainedConfig):
         is derived again. Only a keyword argument selects the attention implementation: its name may be that of code on
         the Hub, which a file must not choose.
         """
-        config_dict = {name: value for name, value in config_dict.items() if name.lstrip("_") not in IMPLEMENTATIONS}
         known = {*(entry.name for entry in fields(cls)), *cls.attribute_map, *NAMES_OF_TRANSFORMERS}
-        attributes = {name: value for name, value in config_dict.items() if name not in known}
-        config_dict = {name: value for name, value in config_dict.items() if name in known}
-        config_dict["attributes"] = attributes
-        model_fields = {entry.name for entry in fields(cls)} - {entry.name for entry in fields(PretrainedConfig)}
+        values: dict[str, Any] = {}
+        attributes: dict[str, Any] = {}
+        for name, value in config_dict.items():
+            if name.lstrip("_") not in IMPLEMENTATIONS:
+                target = values if name in known else attributes
+                target[name] = value
         kwargs = cls._without_aliases(kwargs)
-        overrides = {name: kwargs.pop(name) for name in model_fields & kwargs.keys()}
+        overrides = {name: kwargs.pop(name) for name in RandomTransformerConfig.__annotations__ if name in kwargs}
         if overrides:
-            saved, values = cls(**config_dict), cls._without_aliases(config_dict)
+            values = cls._without_aliases(values)
+            saved = cls(**values)
             for name, derive in _DERIVED.items():
                 if getattr(saved, name) == derive(saved):
                     values.pop(name, None)
-            config_dict = {**values, **overrides}
-        return super().from_dict(config_dict, **kwargs)
+        return super().from_dict({**values, **overrides, "attributes": attributes}, **kwargs)
 
     def validate(self) -> None:
         """Validate all fields. transformers calls this before it saves a configuration.
@@ -261,8 +262,8 @@ class RandomTransformerConfig(PretrainedConfig):
     def _without_aliases(cls, values: dict[str, Any]) -> dict[str, Any]:
         """The same values with aliases replaced by field names."""
         renamed: dict[str, Any] = {}
-        for given, value in values.items():
-            name = cls.attribute_map.get(given, given)
+        for alias, value in values.items():
+            name = cls.attribute_map.get(alias, alias)
             if name in renamed and renamed[name] != value:
                 raise ValueError(f"{name} and its alias must have one value, got {renamed[name]!r} and {value!r}.")
             renamed[name] = value
@@ -273,8 +274,8 @@ class RandomTransformerConfig(PretrainedConfig):
             raise ValueError(f"d_model must be even with position_embedding='sinusoidal', got {self.d_model}.")
         for field in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
             value = getattr(self, field)
-            several = field == "eos_token_id" and isinstance(value, list | tuple) and len(value) > 0
-            for token_id in value if several else [value]:
+            ids = value if field == "eos_token_id" and isinstance(value, list | tuple) and value else [value]
+            for token_id in ids:
                 if token_id is not None and not (is_int(token_id) and 0 <= token_id < self.vocab_size):
                     raise ValueError(f"{field} must be None or an id, 0 to {self.vocab_size - 1}, got {value!r}.")
 
@@ -286,8 +287,9 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 
 def _width_of_heads(config: RandomTransformerConfig) -> int:
     if config.d_model % config.num_heads:
-        allowed = f"a multiple of num_heads={config.num_heads} unless d_k is given"
-        raise ValueError(f"d_model must be {allowed}, got {config.d_model}.")
+        raise ValueError(
+            f"d_model must be a multiple of num_heads={config.num_heads} unless d_k is given, got {config.d_model}."
+        )
     return config.d_model // config.num_heads
 
 

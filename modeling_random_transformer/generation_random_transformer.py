@@ -723,42 +723,38 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
             if isinstance(self, FSDPModule):
                 register_fsdp_forward_method(self, "generate")
                 return self.generate(*args, **kwargs)
-        if self.engine is not None and (outputs := self.engine.generate(self, *args, **kwargs)) is not None:
-            return outputs
+        if self.engine is not None:
+            outputs = self.engine.generate(self, *args, **kwargs)
+            if outputs is not None:
+                return outputs
         CUSTOM_LOOP.set(callable(kwargs.get("custom_generate")))
         if kwargs.get("max_new_tokens") is not None:
             kwargs.setdefault("max_length", None)  # replaces the one of the saved generation config without a warning
         outputs = super().generate(*args, **kwargs)
         sequences = getattr(outputs, "sequences", outputs)
         if isinstance(sequences, Tensor):  # a decoding loop of the caller may return anything
-            self._pad_after_end(sequences, **kwargs)
-        if isinstance(outputs, ModelOutput) and isinstance(cache := cache_of(outputs), EncoderDecoderCache):
+            padding = self.generation_option("pad_token_id", **kwargs)
+            end = self.generation_option("eos_token_id", **kwargs)
+            pad_after_end(sequences, padding, end)
+        cache = cache_of(outputs) if isinstance(outputs, ModelOutput) else None
+        if isinstance(cache, EncoderDecoderCache):
             outputs[CACHE_NAME] = standard_cache(cache)
             outputs[CACHE_NAME].is_of_beams = hasattr(outputs, "beam_indices")
         return outputs
 
-    def _pad_after_end(self, sequences: Tensor, generation_config: Any = None, **kwargs: Any) -> None:
-        """Replace repeated end tokens at the end of `sequences`, `[rows, length]`, by padding.
-
-        Beam search of transformers fills with the end token if the padding token is 0.
-        """
-        configs = (generation_config, self.generation_config)
-        ids = {name: [kwargs.get(name)] for name in ("pad_token_id", "eos_token_id")}
-        for name, values in ids.items():
-            values.extend(getattr(config, name, None) for config in configs)
-        padding, end = (next((value for value in values if value is not None), None) for values in ids.values())
-        if padding is None or end is None:
-            return
-        generated = sequences[:, 1:]
-        ends = torch.isin(generated, torch.as_tensor(end, device=sequences.device))
-        trailing = ends.flip(1).long().cumprod(dim=1).flip(1).bool()
-        generated[:, 1:].masked_fill_(trailing[:, 1:] & trailing[:, :-1], padding)
-
-    def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any) -> None:
+    def _prepare_cache_for_generation(
+        self,
+        generation_config: GenerationConfig,
+        model_kwargs: dict[str, Any],
+        generation_mode: GenerationMode,
+        batch_size: int,
+        max_cache_length: int,
+    ) -> None:
         """Create a `FastDecodingCache` where it is supported, otherwise transformers' cache."""
-        generation_mode, _, max_cache_length = args
         reason = unsupported_request(generation_config, generation_mode, model_kwargs) or self.fallback_reason()
-        super()._prepare_cache_for_generation(generation_config, model_kwargs, *args)
+        super()._prepare_cache_for_generation(
+            generation_config, model_kwargs, generation_mode, batch_size, max_cache_length
+        )
         if reason is None:
             keep_freed_memory()
             model_kwargs[CACHE_NAME] = FastDecodingCache(generation_config.num_beams, max_cache_length)
@@ -798,9 +794,9 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         # With output_logits, the loop keeps the tensor, so it must not change in place.
         if generation_config.output_logits or is_untested_version():
             return processors
-        given = set(map(id, kwargs.get("logits_processor") or ()))
+        of_caller = kwargs.get("logits_processor") or ()
         for i, processor in enumerate(processors):
-            if type(processor) in MIN_LENGTH_PROCESSORS and id(processor) not in given:
+            if type(processor) in MIN_LENGTH_PROCESSORS and not any(processor is other for other in of_caller):
                 processors[i] = InPlaceMinLengthLogitsProcessor(processor, self.config.vocab_size)
         return processors
 
@@ -843,9 +839,10 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
             check_continued_target(input_ids, cache, mask, expand_size)
             # With a mask of the same length, transformers removes the tokens that are in the cache.
             kwargs["decoder_attention_mask"] = torch.ones_like(input_ids) if mask is None else mask
-        sources: dict[str, Any] = {name: kwargs.pop(name, None) for name in ("encoder_outputs", "attention_mask")}
+        encoder_outputs = kwargs.pop("encoder_outputs", None)
+        attention_mask = kwargs.pop("attention_mask", None)
         input_ids, kwargs = super()._expand_inputs_for_generation(expand_size, False, input_ids, **kwargs)
-        return input_ids, {**kwargs, **sources}
+        return input_ids, {**kwargs, "encoder_outputs": encoder_outputs, "attention_mask": attention_mask}
 
     def _reorder_cache(self, cache: EncoderDecoderCache, beam_idx: Tensor) -> EncoderDecoderCache:
         """Reorder the target's cache. The source's cache is unchanged, because beams are reordered within a source."""
@@ -854,29 +851,51 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         return cache
 
 
+def pad_after_end(sequences: Tensor, padding: int | None, end: Any) -> None:
+    """Replace repeated end tokens at the end of `sequences`, `[rows, length]`, by padding.
+
+    Beam search of transformers fills with the end token if the padding token is 0.
+    """
+    if padding is None or end is None:
+        return
+    generated = sequences[:, 1:]
+    is_end = torch.isin(generated, torch.as_tensor(end, device=sequences.device))
+    only_ends_from_here = is_end.flip(1).long().cumprod(dim=1).flip(1).bool()
+    generated[:, 1:].masked_fill_(only_ends_from_here[:, :-1], padding)
+
+
 def check_continued_target(ids: Tensor, cache: Cache, mask: Tensor | None, copies: int) -> None:
     """Raise a `ValueError` if `generate()` cannot continue the tokens in a cache with a target `[batch, length]`."""
     if copies > 1 or getattr(cache, "is_of_beams", False):
-        reason = "the rows of beams are not those of the returned sequences"
-        raise ValueError(f"{CACHE_NAME} must be of and for one sequence per source, got tokens of beams: {reason}.")
+        raise ValueError(
+            f"{CACHE_NAME} must be of and for one sequence per source, got tokens of beams: the rows of beams are not "
+            "those of the returned sequences."
+        )
     seen = int(cache.get_seq_length())
     if ids.shape[1] <= seen:
-        allowed = f"all tokens in {CACHE_NAME}, {seen}, and at least one more"
-        raise ValueError(f"decoder_input_ids must contain {allowed}, got {ids.shape[1]} tokens.")
+        raise ValueError(
+            f"decoder_input_ids must contain all tokens in {CACHE_NAME}, {seen}, and at least one more, "
+            f"got {ids.shape[1]} tokens."
+        )
     if mask is not None and mask.shape != ids.shape:
-        allowed = f"the shape of decoder_input_ids, {list(ids.shape)}"
-        raise ValueError(f"decoder_attention_mask must have {allowed}, got {list(mask.shape)}.")
+        raise ValueError(
+            f"decoder_attention_mask must have the shape of decoder_input_ids, {list(ids.shape)}, "
+            f"got {list(mask.shape)}."
+        )
 
 
 def standard_cache(cache: EncoderDecoderCache) -> EncoderDecoderCache:
     """The cache that `generate()` returns: transformers' classes, with the source's keys and values once per beam."""
     if isinstance(cache, FastDecodingCache):
         cache.end_steps()
+        cache = EncoderDecoderCache(cache.self_attention_cache, cache.cross_attention_cache)
     target, source = cache.self_attention_cache, cache.cross_attention_cache
-    filled = target.layers and source.layers and target.layers[0].is_initialized and source.layers[0].is_initialized
-    if filled and (copies := len(target.layers[0].keys) // len(source.layers[0].keys)) > 1:
-        expanded = DynamicCache()
-        for i, layer in enumerate(source.layers):
-            expanded.update(layer.keys.repeat_interleave(copies, 0), layer.values.repeat_interleave(copies, 0), i)
-        return EncoderDecoderCache(target, expanded)
-    return EncoderDecoderCache(target, source) if isinstance(cache, FastDecodingCache) else cache
+    if not source.layers or not source.layers[0].is_initialized:
+        return cache
+    copies = len(target.layers[0].keys) // len(source.layers[0].keys)
+    if copies == 1:
+        return cache
+    expanded = DynamicCache()
+    for i, layer in enumerate(source.layers):
+        expanded.update(layer.keys.repeat_interleave(copies, 0), layer.values.repeat_interleave(copies, 0), i)
+    return EncoderDecoderCache(target, expanded)

@@ -112,8 +112,10 @@ class RandomTransformerPreTrainedModel(PreTrainedModel):
         """The implementation for the requested one. Raises a ValueError for flash attention with d_k ≠ d_v."""
         d_k, d_v = self.config.d_k, self.config.d_v
         if requested_attention is not None and "flash_attention" in requested_attention and d_k != d_v:
-            supported = f"'eager', 'sdpa' or 'flex_attention' with d_k={d_k}, d_v={d_v}"
-            raise ValueError(f"attn_implementation must be {supported}, got {requested_attention!r}.")
+            raise ValueError(
+                f"attn_implementation must be 'eager', 'sdpa' or 'flex_attention' with d_k={d_k}, d_v={d_v}, "
+                f"got {requested_attention!r}."
+            )
         return super().get_correct_attn_implementation(requested_attention, *args, **kwargs)
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
@@ -346,8 +348,8 @@ class RandomTransformerAttention(nn.Module):
             return key, value
         if of_source:
             cache.is_updated[self.layer_idx] = True
-        own = cache.cross_attention_cache if of_source else cache.self_attention_cache
-        return own.update(key, value, self.layer_idx)
+            return cache.cross_attention_cache.update(key, value, self.layer_idx)
+        return cache.self_attention_cache.update(key, value, self.layer_idx)
 
     @staticmethod
     def split_heads(projected: Tensor, width: int) -> Tensor:
@@ -471,8 +473,10 @@ class RandomTransformerStack(RandomTransformerPreTrainedModel):
         try:
             return tokens if tokens.is_floating_point() else self.embed_tokens(tokens)
         except IndexError as error:  # on a CPU; only then are ids inspected, so valid ids cost nothing
-            allowed = f"{self.input_prefix}input_ids must be in the vocabulary, 0 to {self.config.vocab_size - 1}"
-            raise ValueError(f"{allowed}, got ids from {tokens.min()} to {tokens.max()}.") from error
+            raise ValueError(
+                f"{self.input_prefix}input_ids must be in the vocabulary, 0 to {self.config.vocab_size - 1}, "
+                f"got ids from {tokens.min()} to {tokens.max()}."
+            ) from error
 
 
 class RandomTransformerEncoder(RandomTransformerStack):
@@ -543,8 +547,10 @@ class RandomTransformerDecoder(RandomTransformerStack):
         """
         tokens = check_tokens(self, input_ids, inputs_embeds)
         if cache is not None and self.gradient_checkpointing and self.training and torch.is_grad_enabled():
-            message = "in training with gradient checkpointing, which computes each layer twice"
-            raise ValueError(f"{CACHE_NAME} must be None {message}, got {type(cache).__name__}.")
+            raise ValueError(
+                f"{CACHE_NAME} must be None in training with gradient checkpointing, which computes each layer twice, "
+                f"got {type(cache).__name__}."
+            )
         full_cache = encoder_decoder_cache(cache, create=bool(use_cache) and not self.training)
         positions, longest = target_positions(self, tokens, attention_mask, full_cache, position_ids)
         hidden_states = self.embed(tokens, positions, longest)
@@ -827,13 +833,15 @@ def cross_attention_mask(
 ) -> Tensor | None:
     """The mask of cross-attention, for queries grouped by source."""
     if not decoder.config.is_encoder_decoder:
-        shape = list(source_states.shape)
-        raise ValueError(f"encoder_hidden_states must be None for a model without cross-attention, got {shape}.")
+        raise ValueError(
+            f"encoder_hidden_states must be None for a model without cross-attention, got {list(source_states.shape)}."
+        )
     check_shape("encoder_outputs", source_states, "batch", "length", decoder.config.d_model)
     sources, source_len, _ = source_states.shape
     if states.shape[0] % max(sources, 1):
-        allowed = f"a multiple of the sources' {sources} rows"
-        raise ValueError(f"decoder_input_ids must have {allowed}, got {states.shape[0]}.")
+        raise ValueError(
+            f"decoder_input_ids must have a multiple of the sources' {sources} rows, got {states.shape[0]}."
+        )
     check_padding_mask("attention_mask", padding_mask, sources, source_len)
     return create_bidirectional_mask(
         decoder.config,
@@ -849,8 +857,9 @@ def as_encoder_output(outputs: Any) -> BaseModelOutput:
     names = ("last_hidden_state", "hidden_states", "attentions")
     fields = dict(zip(names, outputs, strict=False)) if isinstance(outputs, (tuple, list)) else outputs
     if not isinstance(fields, Mapping) or not isinstance(fields.get("last_hidden_state"), Tensor):
-        found = type(outputs).__name__
-        raise ValueError(f"encoder_outputs must be a ModelOutput with a last_hidden_state or a tuple, got {found}.")
+        raise ValueError(
+            f"encoder_outputs must be a ModelOutput with a last_hidden_state or a tuple, got {type(outputs).__name__}."
+        )
     return BaseModelOutput(**{name: fields.get(name) for name in names})
 
 
@@ -904,8 +913,9 @@ def checked_loss(
     try:  # transformers' functions ignore the arguments that they do not need; one has another name for logits
         return model.loss_function(pooled_logits=logits, **kwargs)
     except IndexError as error:
-        found = f"{labels.min().item()} to {labels.max().item()}"
-        raise ValueError(f"labels must be class ids or -100, got {found}: {error}") from error
+        raise ValueError(
+            f"labels must be class ids or -100, got {labels.min().item()} to {labels.max().item()}: {error}"
+        ) from error
 
 
 # Task heads. Encoder and decoder have the same parameter names as in RandomTransformerForConditionalGeneration, so its

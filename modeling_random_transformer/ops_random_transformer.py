@@ -63,10 +63,10 @@ def keep_freed_memory() -> None:
 
 def supports_native_matmul(dtype: torch.dtype) -> bool:
     """Whether this CPU has instructions for matrix products in `dtype`, according to oneDNN."""
-    if dtype not in NATIVE_MATMUL_CHECKS:
-        return dtype == torch.float32
-    supported = getattr(torch.ops.mkldnn, NATIVE_MATMUL_CHECKS[dtype], None)
-    return supported is not None and supported()
+    if dtype == torch.float32:
+        return True
+    check = getattr(torch.ops.mkldnn, NATIVE_MATMUL_CHECKS.get(dtype, ""), None)
+    return check is not None and check()
 
 
 # Attention kernels
@@ -98,16 +98,15 @@ def select_attention(
     which transformers' SDPA wrapper cannot reshape, and for half-precision training on a CPU.
     """
     if is_cross_attention and isinstance(attention_mask, Tensor) and attention_mask.dim() == 2:
-        implementation, attention_mask = "sdpa", attention_mask[:, None, None].bool()
-    if implementation != "sdpa":
-        return implementation, attention_mask
-    empty = query.shape[0] == 0 or query.shape[2] == 0
-    if not empty and not prefer_eager_attention_for_training(query, key):
+        implementation = "sdpa"
+        attention_mask = attention_mask[:, None, None].bool()
+    is_empty = query.shape[0] == 0 or query.shape[2] == 0
+    if implementation != "sdpa" or not (is_empty or prefer_eager_attention_for_training(query, key)):
         return implementation, attention_mask
     if attention_mask is None and is_causal:
         query_len, key_len = query.shape[2], key.shape[2]
-        ones = torch.ones(query_len, key_len, dtype=torch.bool, device=query.device)
-        attention_mask = ones.tril(key_len - query_len)
+        visible = torch.ones(query_len, key_len, dtype=torch.bool, device=query.device)
+        attention_mask = visible.tril(key_len - query_len)
     return "eager", attention_mask
 
 
@@ -128,9 +127,9 @@ def prefer_matmul_attention_for_decoding(keys: Tensor, mask: Tensor | None) -> b
 
     They return NaN where an additive mask hides all keys, so the fused kernel remains for such masks.
     """
-    return (
-        keys.is_cpu and supports_native_matmul(keys.dtype) and (mask is None or not mask.isneginf().all(dim=-1).any())
-    )
+    if not keys.is_cpu or not supports_native_matmul(keys.dtype):
+        return False
+    return mask is None or not mask.isneginf().all(dim=-1).any()
 
 
 def matmul_attention(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float) -> Tensor:
@@ -143,9 +142,13 @@ def matmul_attention(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor |
         return scaled_dot_product_attention(query, keys, values, mask, scale=scale)
     if keys.element_size() < 4:
         keys = keys.contiguous()  # oneDNN's own copy would be slower
-    scores = torch.bmm((query * scale).flatten(0, 1), keys.flatten(0, 1).transpose(1, 2)).unflatten(0, keys.shape[:2])
-    weights = (scores if mask is None else scores.add_(mask)).softmax(dim=-1)
-    return torch.bmm(weights.flatten(0, 1), values.flatten(0, 1)).unflatten(0, keys.shape[:2])
+    batch_and_heads = query.shape[:2]
+    transposed = keys.flatten(0, 1).transpose(1, 2)
+    scores = torch.bmm((query * scale).flatten(0, 1), transposed).unflatten(0, batch_and_heads)
+    if mask is not None:
+        scores += mask
+    weights = scores.softmax(dim=-1)
+    return torch.bmm(weights.flatten(0, 1), values.flatten(0, 1)).unflatten(0, batch_and_heads)
 
 
 # Dropout
@@ -161,9 +164,11 @@ def fast_dropout(states: Tensor, rate: float, training: bool) -> Tensor:
     threshold = round(rate * 2**16)
     if states.device.type != "cpu" or not 0 < threshold < 2**16 or is_transformed():
         return nn.functional.dropout(states, rate, training)
-    bits = torch.empty(math.ceil(states.numel() / 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
-    kept = bits[: states.numel()].view(states.shape) >= threshold - 2**15
-    return states * kept.to(states.dtype).mul_(2**16 / (2**16 - threshold))
+    count = states.numel()
+    words = torch.empty(math.ceil(count / 4), dtype=torch.int64).random_(-(2**63), None)
+    numbers = words.view(torch.int16)[:count].view(states.shape)  # uniform from -2**15
+    kept = (numbers >= threshold - 2**15).to(states.dtype)
+    return states * kept.mul_(2**16 / (2**16 - threshold))
 
 
 # The loss (paper 5.4)
@@ -205,8 +210,9 @@ def smoothed_cross_entropy(
     count = (labels != ignore_index).sum() if num_items_in_batch is None else num_items_in_batch
     weight = reciprocal(count, logits)
     if is_transformed():
-        options: dict[str, Any] = {"ignore_index": ignore_index, "reduction": "sum", "label_smoothing": smoothing}
-        return weight * cross_entropy(logits.to(weight.dtype), labels, **options)
+        return weight * cross_entropy(
+            logits.to(weight.dtype), labels, ignore_index=ignore_index, reduction="sum", label_smoothing=smoothing
+        )
     if labels.device.type == "cpu" and labels.numel():
         lowest, highest = labels.masked_fill(labels == ignore_index, 0).aminmax()
         if lowest < 0 or highest >= logits.shape[1]:
@@ -227,17 +233,21 @@ def label_log_probabilities(logits: Tensor, labels: Tensor, ignore_index: int = 
         ignore_index: the label of positions without a target.
     """
     dtype = torch.promote_types(logits.dtype, torch.float32)
-    size = loss_chunk(logits)
     ignored = labels == ignore_index
+    rows = logits.detach().flatten(0, -2)
     targets = labels.masked_fill(ignored, 0).reshape(-1, 1)
-    chunks = zip(logits.detach().flatten(0, -2).split(size), targets.split(size), strict=True)
-    scores = [rows.to(dtype).log_softmax(dim=1).gather(1, chunk)[:, 0] for rows, chunk in chunks]
+    scores = []
+    for chunk in row_chunks(rows):
+        log_probabilities = rows[chunk].to(dtype).log_softmax(dim=1)
+        scores.append(log_probabilities.gather(1, targets[chunk]))
     return torch.cat(scores).view(labels.shape).masked_fill(ignored, 0)
 
 
-def loss_chunk(logits: Tensor) -> int:
-    """The rows of logits that are converted to float32 at a time."""
-    return max(1, (LOSS_CHUNK_CPU if logits.is_cpu else LOSS_CHUNK_GPU) // logits.shape[-1])
+def row_chunks(logits: Tensor) -> list[slice]:
+    """The rows of logits `[rows, vocab_size]` that are converted to float32 at a time."""
+    elements = LOSS_CHUNK_CPU if logits.is_cpu else LOSS_CHUNK_GPU
+    size = max(1, elements // logits.shape[1])
+    return [slice(start, start + size) for start in range(0, max(len(logits), 1), size)]
 
 
 def reciprocal(count: Tensor | int, logits: Tensor) -> Tensor:
@@ -261,7 +271,8 @@ class _CrossEntropySum(torch.autograd.Function):
     ) -> Tensor:
         ignored = labels == ignore_index
         targets = labels.masked_fill(ignored, 0)[:, None]
-        forward_weight, backward_weight = weight, torch.ones_like(weight)
+        forward_weight = weight
+        backward_weight = torch.ones_like(weight)
         if logits.dtype == torch.float16:
             # weight = mantissa · power of two. The power, which is exact in every dtype, is applied in the backward
             # pass, where float16 gradients are scaled by the loss scaler and do not underflow.
@@ -272,19 +283,16 @@ class _CrossEntropySum(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             gradient = logits.detach() if overwrite else torch.empty_like(logits)
         loss = torch.zeros_like(weight)
-        size = loss_chunk(logits)
-        for chunk in (slice(start, start + size) for start in range(0, len(logits), size)):
+        for chunk in row_chunks(logits):
             scores = logits[chunk].to(weight.dtype).log_softmax(dim=1)
             scores_of_targets = scores.gather(1, targets[chunk])[:, 0]
             if smoothing:  # a score of -inf times 0 would be NaN
                 scores_of_targets = (1 - smoothing) * scores_of_targets + smoothing * scores.mean(dim=1)
             loss -= scores_of_targets.masked_fill(ignored[chunk], 0).sum()
-            if gradient is not None:  # probability - target, for every score
-                scores = torch.exp(scores, out=gradient[chunk] if gradient.dtype == scores.dtype else scores)
-                if smoothing:
-                    scores.sub_(smoothing / logits.shape[1])
-                scores.scatter_add_(1, targets[chunk], scores.new_full((len(scores), 1), smoothing - 1))
-                gradient[chunk] = scores.mul_(factors[chunk])
+            if gradient is not None:
+                errors = gradient[chunk] if gradient.dtype == scores.dtype else scores
+                write_errors(scores, targets[chunk], smoothing, errors)
+                gradient[chunk] = errors.mul_(factors[chunk])
         ctx.save_for_backward(gradient, backward_weight)
         return loss * weight
 
@@ -299,6 +307,19 @@ class _CrossEntropySum(torch.autograd.Function):
         elif not scale.is_cpu or scale != 1:  # a comparison would synchronize a GPU
             gradient.mul_(scale)
         return gradient, None, None, None, None, None
+
+
+def write_errors(scores: Tensor, targets: Tensor, smoothing: float, out: Tensor) -> None:
+    """Write probability - smoothed target, the gradient of a token's loss, for log-probabilities `[rows, vocab_size]`.
+
+    Args:
+        scores: the log-probabilities; `out` may be the same tensor.
+        targets: `[rows, 1]`.
+    """
+    torch.exp(scores, out=out)
+    if smoothing:
+        out.sub_(smoothing / out.shape[1])
+    out.scatter_add_(1, targets, out.new_full(targets.shape, smoothing - 1))
 
 
 # Packed linear layers: weights in oneDNN's blocked layout, for the few rows of a decoding step
@@ -333,21 +354,24 @@ class PackedLinear:
 
 def can_pack(*layers: Any) -> bool:
     """Whether these are unmodified linear layers of one dtype that oneDNN multiplies faster when packed."""
-    unmodified = all(is_unmodified(layer, nn.Linear) and is_plain(layer.weight) for layer in layers)
-    if not unmodified or torch.is_grad_enabled():
+    if torch.is_grad_enabled():
+        return False
+    if not all(is_unmodified(layer, nn.Linear) and is_plain(layer.weight) for layer in layers):
+        return False
+    if len({(layer.bias is None, layer.weight.device, layer.weight.dtype) for layer in layers}) > 1:
         return False
     weight = layers[0].weight
-    elements = sum(layer.weight.numel() for layer in layers)
-    alike = len({(layer.bias is None, layer.weight.device, layer.weight.dtype) for layer in layers}) == 1
-    least = MIN_PACKED_ELEMENTS if weight.element_size() > 2 else MIN_PACKED_ELEMENTS_HALF
-    large = weight.is_cpu and elements >= least
-    return alike and large and mkldnn_packing_available() and supports_native_matmul(weight.dtype)
+    if not (weight.is_cpu and supports_native_matmul(weight.dtype) and mkldnn_packing_available()):
+        return False
+    minimum = MIN_PACKED_ELEMENTS if weight.element_size() > 2 else MIN_PACKED_ELEMENTS_HALF
+    return sum(layer.weight.numel() for layer in layers) >= minimum
 
 
 def mkldnn_packing_available() -> bool:
     """Whether oneDNN and its packing operations are available and enabled (see `torch.backends.mkldnn.flags`)."""
-    exist = (hasattr(torch.ops.mkldnn, name) for name in ("_reorder_linear_weight", "_linear_pointwise"))
-    return torch.backends.mkldnn.is_available() and bool(torch.backends.mkldnn.enabled) and all(exist)
+    operations = torch.ops.mkldnn
+    exist = hasattr(operations, "_reorder_linear_weight") and hasattr(operations, "_linear_pointwise")
+    return torch.backends.mkldnn.is_available() and bool(torch.backends.mkldnn.enabled) and exist
 
 
 # Detection of modified modules, whose `__call__` cannot be replaced by a function

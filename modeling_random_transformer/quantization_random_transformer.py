@@ -14,6 +14,7 @@ from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from .ops_random_transformer import MIN_PACKED_ELEMENTS, is_transformed
+from .verification_random_transformer import tensors_of, versions_of
 
 METHOD = "dynamic_int8"
 
@@ -29,7 +30,7 @@ class Int8Linear(nn.Module):
     the other rows nor on the kernel. Layers with fewer than `MIN_PACKED_ELEMENTS` weights, devices other than CPUs
     and CPUs without kernels multiply in floating point, with `W ⊙ t`.
 
-    The weights cannot be trained. They may be changed by `load_state_dict`, `to` and assignment, but not in place.
+    The weights cannot be trained.
 
     Args:
         in_features: width of the inputs.
@@ -41,11 +42,11 @@ class Int8Linear(nn.Module):
     def __init__(self, in_features: int, out_features: int, bias: bool, dtype: torch.dtype | None = torch.int8):
         super().__init__()
         self.products: dict[tuple[Int8Linear, ...], PackedInt8Linear] = {}  # of this layer, alone and with others
-        self.in_features, self.out_features = in_features, out_features
+        self.in_features = in_features
+        self.out_features = out_features
         self.weight = nn.Parameter(torch.empty(out_features, in_features, dtype=dtype), requires_grad=False)
         self.weight_scale = nn.Parameter(torch.empty(out_features), requires_grad=False)
         self.bias = nn.Parameter(torch.empty(out_features), requires_grad=False) if bias else None
-        self.register_load_state_dict_post_hook(forget_products)
 
     @classmethod
     def from_linear(cls, layer: nn.Linear) -> "Int8Linear":
@@ -80,28 +81,16 @@ class Int8Linear(nn.Module):
         """The weights in the dtype of the scales, `[out_features, in_features]`."""
         return self.weight.to(self.weight_scale.dtype) * self.weight_scale[:, None]
 
-    def _apply(self, *args: Any, **kwargs: Any) -> Any:  # of .to(), .cuda(), .float() …
-        self.products.clear()
-        return super()._apply(*args, **kwargs)
-
-    def register_parameter(self, *args: Any, **kwargs: Any) -> None:  # of assignments
-        self.products.clear()
-        super().register_parameter(*args, **kwargs)
-
     def __getstate__(self) -> dict[str, Any]:  # copies and pickles without the packed weights
         return {**vars(self), "products": {}}
-
-
-def forget_products(layer: Int8Linear, _incompatible_keys: Any) -> None:
-    """Pack the weights anew at the next product."""
-    layer.products.clear()
 
 
 def quantize_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
     """Weights `[outputs, inputs]` → int8 weights and one float32 scale per output, `[outputs]`."""
     weight = weight.detach().float()
     scale = weight.abs().amax(dim=1) / 127
-    return (weight / scale.masked_fill(scale == 0, 1)[:, None]).round().to(torch.int8), scale
+    divisor = scale.masked_fill(scale == 0, 1)[:, None]
+    return (weight / divisor).round().to(torch.int8), scale
 
 
 class PackedInt8Linear:
@@ -114,9 +103,13 @@ class PackedInt8Linear:
     """
 
     def __init__(self, layers: tuple[Int8Linear, ...]):
-        self.weight = torch.cat(tuple(layer.weight for layer in layers)) if len(layers) > 1 else layers[0].weight
-        self.scale = torch.cat(tuple(layer.weight_scale for layer in layers))
+        tensors = tensors_of(layers)
+        self.versions = versions_of(tensors)
+        self.sources = [tensor.detach() for tensor in tensors]  # so that their addresses are not used again
+        weights: list[Tensor] = [layer.weight for layer in layers]
         biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
+        self.weight = weights[0] if len(weights) == 1 else torch.cat(weights)
+        self.scale = torch.cat([layer.weight_scale for layer in layers])
         self.bias = torch.cat(biases) if biases else None
         self.largest, _ = int8_kernels()
         self.inverse_largest = torch.tensor(1 / self.largest)  # multiplying by a Python float would take twice the time
@@ -142,10 +135,14 @@ class PackedInt8Linear:
     def fastest_kernel(self, states: Tensor) -> Any:
         """The fastest kernel for as many rows as `states` has, measured once for each power of two."""
         _, kernel_classes = int8_kernels()
-        size = (*self.weight.shape, (states.numel() // states.shape[-1]).bit_length())
+        rows = states.numel() // states.shape[-1]
+        size = (*self.weight.shape, rows.bit_length())
         if size not in FASTEST_INT8:
-            seconds = [min(timeit.repeat(partial(self.kernel(kernel), states), number=1)) for kernel in kernel_classes]
-            FASTEST_INT8[size] = kernel_classes[seconds.index(min(seconds))]
+            seconds = {}
+            for kernel_class in kernel_classes:
+                multiply = partial(self.kernel(kernel_class), states)
+                seconds[kernel_class] = min(timeit.repeat(multiply, number=1))
+            FASTEST_INT8[size] = min(seconds, key=seconds.__getitem__)
         return self.kernel(FASTEST_INT8[size])
 
     def kernel(self, kernel_class: type) -> Any:
@@ -160,17 +157,15 @@ def packed_int8_linear(layers: tuple[Int8Linear, ...]) -> PackedInt8Linear | Non
 
     That depends on the layer alone, so that fused and single layers compute the same.
     """
-    elements = min(layer.weight.numel() for layer in layers)
     scale = layers[0].weight_scale
-    suitable = scale.is_cpu and scale.dtype == torch.float32 and elements >= MIN_PACKED_ELEMENTS
-    if not suitable or is_transformed() or not int8_kernels()[1]:
+    if not scale.is_cpu or scale.dtype != torch.float32 or is_transformed() or not int8_kernels()[1]:
         return None
-    packed = layers[0].products.get(layers)
-    if packed is None or any(layer.products.get(layers) is not packed for layer in layers[1:]):  # weights have changed
-        packed = PackedInt8Linear(layers)
-        for layer in layers:
-            layer.products[layers] = packed
-    return packed
+    if any(layer.weight.numel() < MIN_PACKED_ELEMENTS for layer in layers):
+        return None
+    products = layers[0].products
+    if layers not in products or products[layers].versions != versions_of(tensors_of(layers)):
+        products[layers] = PackedInt8Linear(layers)
+    return products[layers]
 
 
 class FbgemmInt8:
@@ -228,13 +223,17 @@ def int8_kernels() -> tuple[int, tuple[type, ...]]:
 
 def is_exact(kernel: type, largest: int) -> bool:
     """Whether the kernel is available, and its result is right for the largest values."""
-    weight, scale = torch.tensor([[127], [-127]], dtype=torch.int8).repeat(8, 64), torch.ones(16)
+    weight = torch.tensor([[127], [-127]], dtype=torch.int8).repeat(8, 64)
+    expected = weight[:, 0] * 64.0 * largest
     try:
-        multiply = kernel(weight, scale, largest)
-        results = [multiply(torch.full((rows, 64), float(largest))) for rows in (1, 16)]
+        multiply = kernel(weight, torch.ones(16), largest)
+        for rows in (1, 16):
+            result = multiply(torch.full((rows, 64), float(largest)))
+            if not (result == expected).all():
+                return False
     except (AttributeError, RuntimeError):
         return False
-    return all(bool((result == weight[:, 0] * 64.0 * largest).all()) for result in results)
+    return True
 
 
 # The class of the fastest kernel, by output width, input width and bit length of the number of rows.
@@ -271,15 +270,15 @@ class DynamicInt8Quantizer(HfQuantizer):
     def _process_model_before_weight_loading(self, model: Any, **_: Any) -> None:
         if not hasattr(model, "int8_linear_class"):
             raise ValueError(f"quantization_config must be of another method for {type(model).__name__}, got {METHOD}.")
-        layers = {module for stack in model.base_model.stacks for module in stack.modules()}
+        quantized = {module for stack in model.base_model.stacks for module in stack.modules()}
         if not is_output_tied(model):
-            layers.add(model.get_output_embeddings())
+            quantized.add(model.get_output_embeddings())
+        dtype = torch.int8 if self.pre_quantized else None  # None: floating point, until it is quantized
         for name, layer in list(model.named_modules()):
-            if layer in layers and isinstance(layer, nn.Linear):
-                dtype = torch.int8 if self.pre_quantized else None  # None: floating point, until it is quantized
-                bias = layer.bias is not None
+            if layer in quantized and isinstance(layer, nn.Linear):
+                has_bias = layer.bias is not None
                 with torch.device("meta"):
-                    int8_layer = model.int8_linear_class(layer.in_features, layer.out_features, bias, dtype)
+                    int8_layer = model.int8_linear_class(layer.in_features, layer.out_features, has_bias, dtype)
                 model.set_submodule(name, int8_layer)
 
     def _process_model_after_weight_loading(self, model: Any, **_: Any) -> None:

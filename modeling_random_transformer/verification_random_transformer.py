@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -29,106 +29,85 @@ ROUNDING = {torch.float64: 1e-6, torch.float32: 2e-3, torch.float16: 2e-2, torch
 INEXACT_ROUNDING = 1e-1  # if activations or weights may be rounded to half precision or integers
 # Arguments of generate() with which a pass without a cache computes the same as the cached step.
 VERIFIED_ARGUMENTS = {
-    *("inputs", "input_ids", "attention_mask", "decoder_input_ids", "decoder_attention_mask", "encoder_outputs"),
-    *("generation_config", "logits_processor", "stopping_criteria", "prefix_allowed_tokens_fn", "streamer"),
-    *("synced_gpus", "use_model_defaults", "tokenizer"),
+    "attention_mask",
+    "decoder_attention_mask",
+    "decoder_input_ids",
+    "encoder_outputs",
+    "generation_config",
+    "input_ids",
+    "inputs",
+    "logits_processor",
+    "prefix_allowed_tokens_fn",
+    "stopping_criteria",
+    "streamer",
+    "synced_gpus",
+    "tokenizer",
+    "use_model_defaults",
 }
-# The kinds of caches with which each model object was verified.
+# The kinds of cached steps that were verified, by model object.
 VERIFIED: "WeakKeyDictionary[nn.Module, set[str]]" = WeakKeyDictionary()
 
 
 class CacheVerification:
-    """Compares a cached step of one call of `generate()` with a pass without a cache.
+    """Compares cached steps of one call of `generate()` with passes without a cache.
 
     The second pass of the decoder is the first with a cache. Beams are reordered before the third one.
+
+    Args:
+        model: the model.
+        enabled: whether a pass without a cache computes the same.
+        is_beam_search: whether the rows are reordered.
     """
 
-    def __init__(self, model: "VerifiedGenerationMixin", enabled: bool):
+    def __init__(self, model: "VerifiedGenerationMixin", enabled: bool, is_beam_search: bool):
         self.model = model
         self.enabled = enabled
+        self.search = "beam search" if is_beam_search else "one hypothesis"
         self.passes = 0
         self.inputs: tuple[Tensor, dict[str, Any]] | None = None  # of the pass that is running
-        self.compared: CachedStep | None = None
 
     def prepare(self, input_ids: Tensor, model_kwargs: dict[str, Any]) -> None:
         """Record the tokens `[batch, length]` and the arguments of the next pass."""
         self.inputs = input_ids, model_kwargs
 
     def complete(self, logits: Tensor) -> None:
-        """Compare the logits of a pass, `[batch, new_len, vocab_size]`, if it is the first suitable one."""
-        self.passes += 1
-        if not self.enabled or self.inputs is None or self.passes not in (2, 3):
-            return
-        input_ids, model_kwargs = self.inputs
-        if model_kwargs.get("use_cache") is False:
-            return
-        if self.passes == 3 and self.compared is None:
-            return
-        self.compared = cached_step(input_ids, logits[:, -1], model_kwargs)
-        if self.passes == 3 or len(self.compared.input_ids) == 1:
-            self.compare()
-
-    def compare(self) -> None:
-        """Compare the recorded step, unless the same kind of cache was verified for this model.
+        """Compare the logits of a pass, `[batch, new_len, vocab_size]`, if its kind was not verified for this model.
 
         Raises:
             RuntimeError: the logits differ by more than rounding.
         """
-        step, self.compared = self.compared, None
-        verified = VERIFIED.setdefault(self.model, set())
-        if step is None or step.kind in verified:
+        self.passes += 1
+        if not self.enabled or self.inputs is None or self.passes not in (2, 3):
             return
-        expected = self.model.logits_without_cache(step.input_ids, **step.model_kwargs)
-        finite = expected.isfinite()  # a bias of -inf excludes a token
-        limit = rounding(self.model, step.logits, expected)
-        message = difference(step.logits[finite], expected[finite], limit) if finite.any() else None
+        input_ids, model_kwargs = self.inputs
+        cache = cache_of(model_kwargs)
+        target_cache = getattr(cache, "self_attention_cache", cache)
+        kind = f"{type(cache).__name__}, {type(target_cache).__name__}, {self.search}, pass {self.passes}"
+        if model_kwargs.get("use_cache") is False or kind in VERIFIED[self.model]:
+            return
+        expected = self.model.logits_without_cache(input_ids, **model_kwargs)
+        message = self.difference(logits[:, -1], expected)
         if message:
-            again = self.model.logits_without_cache(step.input_ids, **step.model_kwargs)
-            if torch.equal(again[finite], expected[finite]):  # edited code may draw random numbers
+            again = self.model.logits_without_cache(input_ids, **model_kwargs)
+            if torch.equal(again.nan_to_num(), expected.nan_to_num()):  # edited code may draw random numbers
                 raise RuntimeError(f"generate() is wrong with a cache: {message}. {UNTESTED_ADVICE}")
-        verified.add(step.kind)
+        VERIFIED[self.model].add(kind)
+
+    def difference(self, actual: Tensor, expected: Tensor) -> str | None:
+        """A message if the finite logits differ: a bias of -inf excludes a token."""
+        finite = expected.isfinite()
+        if not finite.any():
+            return None
+        return difference(actual[finite], expected[finite], rounding(self.model, actual, expected))
 
     def finish(self) -> None:
-        """Compare a step that is still recorded, since the search ended.
+        """Check that `generate()` has called the methods above.
 
         Raises:
-            RuntimeError: `generate()` no longer calls the methods above.
+            RuntimeError: it has not.
         """
         if self.enabled and (self.passes == 0 or self.inputs is None):
             raise RuntimeError(f"generate() does not call this model's methods. {UNTESTED_ADVICE}")
-        self.compare()
-
-
-class CachedStep(NamedTuple):
-    """Some rows of a step: tokens `[rows, length]`, logits `[rows, vocab_size]`, arguments, and kind of search."""
-
-    input_ids: Tensor
-    logits: Tensor
-    model_kwargs: dict[str, Any]
-    kind: str
-
-
-def cached_step(input_ids: Tensor, logits: Tensor, model_kwargs: dict[str, Any]) -> CachedStep:
-    """The first and the last row of the first source. All rows if the sources cannot be separated."""
-    encoded = model_kwargs.get("encoder_outputs")
-    states = None
-    if isinstance(encoded, ModelOutput) and type(encoded).__module__.startswith("transformers."):
-        states = encoded.get("last_hidden_state")
-    cache = cache_of(model_kwargs)
-    kind = type(getattr(cache, "self_attention_cache", cache)).__name__ + type(cache).__name__
-    if encoded is not None and not isinstance(states, Tensor):
-        return CachedStep(input_ids, logits, model_kwargs, kind)
-    beams = 1 if states is None else len(input_ids) // len(states)
-    rows = [0] if beams == 1 else [0, beams - 1]
-    selected = dict(model_kwargs)
-    if states is not None:
-        selected["encoder_outputs"] = (states[:1],)
-    source_rows = rows if states is None else [0]
-    for name, mask_rows in {"attention_mask": source_rows, "decoder_attention_mask": rows}.items():
-        mask = model_kwargs.get(name)
-        if isinstance(mask, Tensor):
-            selected[name] = mask[mask_rows]
-    return CachedStep(input_ids[rows], logits[rows], selected, f"{kind}, {len(rows)} rows")
 
 
 # Of the call of generate() that is running.
@@ -146,7 +125,9 @@ class VerifiedGenerationMixin(GenerationMixin):
         """
         if self not in VERIFIED and not is_transformed():
             verify_transformers(self)
-        verification = CacheVerification(self, enabled=can_verify(self, kwargs))
+            VERIFIED[self] = set()
+        num_beams = self.generation_option("num_beams", **kwargs) or 1
+        verification = CacheVerification(self, can_verify(self, kwargs), is_beam_search=num_beams > 1)
         token = VERIFICATION.set(verification)
         try:
             outputs = super().generate(*args, **kwargs)
@@ -158,6 +139,13 @@ class VerifiedGenerationMixin(GenerationMixin):
         finally:
             VERIFICATION.reset(token)
         return outputs
+
+    def generation_option(self, name: str, generation_config: Any = None, **kwargs: Any) -> Any:
+        """An option of `generate()`: from its arguments, its configuration or that of the model."""
+        for value in (kwargs.get(name), getattr(generation_config, name, None)):
+            if value is not None:
+                return value
+        return getattr(self.generation_config, name)
 
     @accepts_cache
     def prepare_inputs_for_generation(
@@ -190,22 +178,31 @@ class VerifiedGenerationMixin(GenerationMixin):
     @torch.no_grad()
     def logits_without_cache(self, input_ids: Tensor, **model_kwargs: Any) -> Tensor:
         """The logits of the next token after these, `[batch, length]` → `[batch, vocab_size]`."""
-        names = ("encoder_outputs", "attention_mask", "decoder_attention_mask")
-        inputs = {name: model_kwargs[name] for name in names if model_kwargs.get(name) is not None}
-        inputs["decoder_input_ids" if self.config.is_encoder_decoder else "input_ids"] = input_ids
+        inputs = {"attention_mask": model_kwargs.get("attention_mask")}
+        if self.config.is_encoder_decoder:
+            inputs["decoder_input_ids"] = input_ids
+            inputs["decoder_attention_mask"] = model_kwargs.get("decoder_attention_mask")
+            inputs["encoder_outputs"] = model_kwargs.get("encoder_outputs")
+        else:
+            inputs["input_ids"] = input_ids
         # Not through hooks: those of a user would count one more pass.
         return self.forward(**inputs, use_cache=False, logits_to_keep=1, return_dict=True).logits[:, -1]
 
 
 def can_verify(model: VerifiedGenerationMixin, kwargs: Mapping[str, Any]) -> bool:
     """Whether a pass without a cache computes the same as a cached step: no dropout, no unknown arguments."""
-    used = {name for name, value in kwargs.items() if value is not None} - VERIFIED_ARGUMENTS
-    unknown = [name for name in used if not hasattr(GenerationConfig, name) and name not in vars(GenerationConfig())]
-    if unknown or is_transformed() or torch.compiler.is_compiling():
+    if is_transformed() or torch.compiler.is_compiling():
         return False
-    # A hook or a replaced forward would observe one more pass.
-    observed = [module for module in model.modules() if module is not model and "forward" in vars(module)]
-    return not observed and not any(module.training or forward_hooks(module) for module in model.modules())
+    options = vars(GenerationConfig()).keys() | VERIFIED_ARGUMENTS
+    for name, value in kwargs.items():
+        if value is not None and name not in options and not hasattr(GenerationConfig, name):
+            return False
+    for module in model.modules():
+        # A hook or a replaced forward would observe one more pass.
+        is_observed = module is not model and "forward" in vars(module)
+        if module.training or is_observed or forward_hooks(module):
+            return False
+    return True
 
 
 def rounding(model: VerifiedGenerationMixin, actual: Tensor, expected: Tensor) -> float:
@@ -342,17 +339,19 @@ def verify_transformers(model: nn.Module) -> None:
 
 def verify_cache() -> None:
     """Raise an ArithmeticError if a cache does not append keys and values, count tokens or reorder rows."""
-    keys, values = torch.arange(24.0).view(2, 1, 4, 3), torch.arange(16.0).view(2, 1, 4, 2)
+    keys = torch.arange(24.0).view(2, 1, 4, 3)
+    values = -keys[..., :2]
     cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
     target = cache.self_attention_cache
     target.update(keys[:, :, :3], values[:, :, :3], 0)
-    seen_keys, seen_values = target.update(keys[:, :, 3:], values[:, :, 3:], 0)
-    if not torch.equal(seen_keys, keys) or not torch.equal(seen_values, values):
+    updated = target.update(keys[:, :, 3:], values[:, :, 3:], 0)
+    if not all(map(torch.equal, updated, (keys, values))):
         raise ArithmeticError("a cache does not append keys and values")
     if cache.get_seq_length() != 4 or cache.is_updated.get(0):
         raise ArithmeticError("a cache does not count its tokens")
     target.reorder_cache(torch.tensor([1, 0]))
-    if not torch.equal(target.layers[0].keys, keys.flip(0)) or not torch.equal(target.layers[0].values, values.flip(0)):
+    layer = target.layers[0]
+    if not all(map(torch.equal, (layer.keys, layer.values), (keys.flip(0), values.flip(0)))):
         raise ArithmeticError("a cache does not reorder its rows")
 
 
@@ -367,30 +366,30 @@ def verify_attention(implementation: str, modeling: Any) -> None:
     """Raise an ArithmeticError if causal or bidirectional attention, with or without padding, is wrong."""
     config = PreTrainedConfig()
     config._attn_implementation = implementation
+    states = torch.zeros(2, 4, 6)
+    padding_mask = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
+    causal = torch.ones(4, 4, dtype=torch.bool).tril()
+    tokens = padding_mask[:, None, None].bool()
+
+    mask = modeling.create_causal_mask(config, states, None, None)
+    verify_mask("a causal mask", mask, causal, config, modeling)
+    mask = modeling.create_causal_mask(config, states, padding_mask, None)
+    verify_mask("a causal mask with padding", mask, causal & tokens, config, modeling)
+    mask = modeling.create_bidirectional_mask(config, states, padding_mask)
+    verify_mask("a padding mask", mask, tokens, config, modeling, is_causal=False)
+
+
+def verify_mask(
+    name: str, mask: Any, visible: Tensor, config: PreTrainedConfig, modeling: Any, is_causal: bool = True
+) -> None:
+    """Raise an ArithmeticError if attention with a mask, for two texts of four tokens, ignores which are visible."""
+    implementation = config._attn_implementation
     attend = modeling.ALL_ATTENTION_FUNCTIONS.get_interface(implementation, modeling.eager_attention_forward)
+    module: Any = SimpleNamespace(is_causal=is_causal, training=False, config=config)
     generator = torch.Generator().manual_seed(0)
-    length = 4
-    query, key, value = (torch.randn(2, 2, length, 3, generator=generator) for _ in range(3))
-    states = torch.zeros(2, length, 6)
-    padding = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
-    causal = torch.ones(length, length, dtype=torch.bool).tril()
-    masks = {
-        "a causal mask": (modeling.create_causal_mask(config, states, None, None), causal, True),
-        "a causal mask with padding": (
-            modeling.create_causal_mask(config, states, padding, None),
-            causal & padding[:, None, None].bool(),
-            True,
-        ),
-        "a padding mask": (
-            modeling.create_bidirectional_mask(config, states, padding),
-            padding[:, None, None].bool(),
-            False,
-        ),
-    }
-    for name, (mask, visible, is_causal) in masks.items():
-        module: Any = SimpleNamespace(is_causal=is_causal, training=False, config=config)
-        outputs = attend(module, query, key, value, mask, scaling=0.5, dropout=0.0)[0]
-        scores = (query @ key.transpose(-1, -2) * 0.5).masked_fill(~visible, -torch.inf)
-        expected = (scores.softmax(dim=-1) @ value).transpose(1, 2)
-        if not torch.allclose(outputs, expected, atol=1e-4):
-            raise ArithmeticError(f"{implementation} attention with {name} is wrong")
+    query, key, value = torch.randn(3, 2, 2, 4, 3, generator=generator)
+    outputs = attend(module, query, key, value, mask, scaling=0.5, dropout=0.0)[0]
+    scores = (query @ key.transpose(-1, -2) * 0.5).masked_fill(~visible, -torch.inf)
+    expected = (scores.softmax(dim=-1) @ value).transpose(1, 2)
+    if not torch.allclose(outputs, expected, atol=1e-4):
+        raise ArithmeticError(f"{implementation} attention with {name} is wrong")

@@ -211,6 +211,8 @@ def test_packed_weights_follow_each_of_their_layers():
         lambda: layers[0].load_state_dict(int8_layer(seed=3).state_dict()),
         lambda: layers[1].load_state_dict(int8_layer(seed=2).state_dict()),
         lambda: setattr(layers[1], "bias", nn.Parameter(torch.ones(24), requires_grad=False)),
+        lambda: layers[0].weight_scale.mul_(3),
+        lambda: setattr(layers[1].weight, "data", -layers[1].weight.data),
     )
     with torch.no_grad():
         for change in changes:

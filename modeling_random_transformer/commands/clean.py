@@ -13,7 +13,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
 
 from ..base.flags import Parser, existing_file, positive_integer
 from ..data.cleaning import clean_files
@@ -67,22 +66,45 @@ class Arguments(CleaningOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for one, *pair in (("train_file", "source_file", "target_file"), ("output", "output_source", "output_target")):
-            given = [name for name in (one, *pair) if getattr(self, name)]
-            if given not in ([one], pair):
-                raise ValueError(f"--{one}, or --{pair[0]} and --{pair[1]}, must be given, got {given or 'none'}.")
-        texts = drop_none(**{name: getattr(self, name) for name in ("output", "output_source", "output_target")})
-        check_new_outputs(self.overwrite, rejected=self.rejected, report=self.report, **texts)
+        check_new_outputs(self.overwrite, rejected=self.rejected, report=self.report, **self.outputs)
         for set_name in SETS[: len(self.split)]:
-            check_new_outputs(self.overwrite, **{name: name_of_set(path, set_name) for name, path in texts.items()})
+            outputs = {name: name_of_set(path, set_name) for name, path in self.outputs.items()}
+            check_new_outputs(self.overwrite, **outputs)
+
+    @property
+    def inputs(self) -> dict[str, Path]:
+        """The files of the corpus by the names of the arguments."""
+        return one_or_pair(train_file=self.train_file, source_file=self.source_file, target_file=self.target_file)
+
+    @property
+    def outputs(self) -> dict[str, Path]:
+        """The files of the remaining pairs."""
+        return one_or_pair(output=self.output, output_source=self.output_source, output_target=self.output_target)
+
+
+def one_or_pair(**files: Path | None) -> dict[str, Path]:
+    """The given files: the first one, which has both sides, or the others, which have one each.
+
+    Raises:
+        ValueError: other files are given.
+    """
+    both, *sides = files
+    paths = drop_none(**files)
+    if [*paths] not in ([both], sides):
+        raise ValueError(f"--{both}, or --{sides[0]} and --{sides[1]}, must be given, got {[*paths] or 'none'}.")
+    return paths
 
 
 def run(program: str, argv: Sequence[str]) -> None:
     """Clean, and print the report on stderr."""
     arguments = Parser(program, __doc__, [Arguments]).parse(argv)
-    corpus: dict[str, Any] = {"source": arguments.train_file or arguments.source_file, "target": arguments.target_file}
-    corpus |= {"source_key": arguments.source_key, "target_key": arguments.target_key}
-    options: dict[str, Any] = {each.name: getattr(arguments, each.name) for each in fields(CleaningOptions)}
-    options |= {"output": arguments.output or arguments.output_source, "output_target": arguments.output_target}
-    options |= {"rejected_file": arguments.rejected, "report_file": arguments.report, "split": arguments.split}
-    print(clean_files(ParallelText(**corpus), **options), file=sys.stderr)
+    corpus = ParallelText(*arguments.inputs.values(), source_key=arguments.source_key, target_key=arguments.target_key)
+    report = clean_files(
+        corpus,
+        *arguments.outputs.values(),
+        rejected_file=arguments.rejected,
+        report_file=arguments.report,
+        split=arguments.split,
+        **{option.name: getattr(arguments, option.name) for option in fields(CleaningOptions)},
+    )
+    print(report, file=sys.stderr)

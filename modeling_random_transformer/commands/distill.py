@@ -12,7 +12,7 @@ from ..stages.distillation import INT8, WORK, StudentDataArguments, distill, tab
 from ..stages.monolingual import RECORD
 from ..stages.training_set import DistillationArguments
 from ..training.arguments import ModelArguments
-from ..training.recipe import TranslationTrainingArguments
+from ..training.training_arguments import TranslationTrainingArguments
 from .train import parse_arguments
 
 ARGUMENTS = (DistillationArguments, StudentDataArguments, ModelArguments, TranslationTrainingArguments)

@@ -16,8 +16,8 @@ from ..base.flags import Parser
 from ..stages.recipe_file import RecipeArguments, read_recipe
 from ..stages.recipes import TRAINING, RecipeRun, table, training_arguments
 from ..training.estimation import dry_run
-from ..training.recipe import UNSUPPORTED
 from ..training.run import train_translation
+from ..training.training_arguments import UNSUPPORTED
 
 HIDDEN = (*UNSUPPORTED, "do_train", "do_eval")  # arguments without effect, which are not in the help
 

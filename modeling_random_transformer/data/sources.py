@@ -147,8 +147,10 @@ class ParallelText(Corpus):
             check_readable(name, path)
         has_both_sides = file_format(self.source) != "text" or all(map(is_standard_stream, self.files.values()))
         if has_both_sides != (self.target is None):
-            allowed = "given with a text file and omitted with a .tsv, .csv, .jsonl or .parquet file"
-            raise ValueError(f"target must be {allowed}, got source={self.source} and target={self.target}.")
+            raise ValueError(
+                "target must be given with a text file and omitted with a .tsv, .csv, .jsonl or .parquet file, "
+                f"got source={self.source} and target={self.target}."
+            )
 
     def __str__(self) -> str:
         return str(self.source) if self.target is None else f"{self.source} and {self.target}"
@@ -239,8 +241,8 @@ def load_split(name: str, config_name: str | None, **options: Any) -> "tuple[Dat
 
     if not Path(name).is_dir():
         return load_dataset(name, config_name, **options), ""
-    files = load_dataset_builder(name, config_name).config.data_files or {}
-    version = repr([(str(split), list(paths), paths.origin_metadata) for split, paths in files.items()])
+    data_files = load_dataset_builder(name, config_name).config.data_files or {}
+    version = repr([(str(split), list(paths), paths.origin_metadata) for split, paths in data_files.items()])
     if (Path(name) / "README.md").is_file():
         options["description"] = version
     return load_dataset(name, config_name, **options), version
@@ -250,16 +252,17 @@ def _read_aligned(source_path: Path, target_path: Path) -> Iterator[Row]:
     check_plain_text("source_file", source_path)
     check_plain_text("target_file", target_path)
     with open_binary(source_path) as sources, open_binary(target_path) as targets:
-        source_lines, target_lines = decoded(sources, source_path), decoded(targets, target_path)
-        for number, pair in enumerate(zip_longest(source_lines, target_lines), start=1):
-            if None in pair:
+        source_lines = decoded(sources, source_path)
+        target_lines = decoded(targets, target_path)
+        for number, (source, target) in enumerate(zip_longest(source_lines, target_lines), start=1):
+            if source is None or target is None:
+                shorter, longer = (source_path, target_path) if source is None else (target_path, source_path)
                 rest = sum(1 for _ in chain(source_lines, target_lines))
-                shorter, longer = (source_path, target_path) if pair[0] is None else (target_path, source_path)
                 raise ValueError(
                     f"{source_path} and {target_path} must have the same number of lines, "
                     f"got {number - 1} in {shorter} and {number + rest} in {longer}."
                 )
-            yield number, [*pair]
+            yield number, [source, target]
 
 
 def parse_pair(number: int, source: str, target: str, languages: LanguageTags = NO_LANGUAGES) -> Line:
@@ -276,8 +279,8 @@ def parse_pair(number: int, source: str, target: str, languages: LanguageTags = 
 
 def _invalid(number: int, reason: str, *texts: str) -> InvalidLine:
     """An invalid line with the beginnings of its texts."""
-    shown = (SURROGATE.sub("\ufffd", text.rstrip("\r\n")[:EXAMPLE_CHARACTERS]) for text in texts)
-    return InvalidLine(number, reason, *shown)
+    beginnings = (text.rstrip("\r\n")[:EXAMPLE_CHARACTERS] for text in texts)
+    return InvalidLine(number, reason, *(SURROGATE.sub("\ufffd", text) for text in beginnings))
 
 
 def valid_lines(corpora: Iterable[Corpus]) -> Iterator[ParallelLine]:

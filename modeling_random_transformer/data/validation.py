@@ -65,10 +65,11 @@ class ValidationReport:
     def __str__(self) -> str:
         if not self.invalid:
             return f"{self.name}: {self.lines:,} lines, none invalid"
-        reasons = [
-            f"{count:,} {reason} (line {', '.join(map(str, self.first[reason]))}{', …' if count > SHOWN else ''})"
-            for reason, count in self.counts.items()
-        ]
+        reasons = []
+        for reason, count in self.counts.items():
+            numbers = ", ".join(map(str, self.first[reason]))
+            more = ", …" if count > SHOWN else ""
+            reasons.append(f"{count:,} {reason} (line {numbers}{more})")
         return f"{self.name}: {self.invalid:,} of {self.lines:,} lines are invalid: {'; '.join(reasons)}"
 
 
@@ -112,23 +113,29 @@ def load_pairs(
     from datasets.exceptions import DatasetGenerationError
 
     check_choice(ON_INVALID, on_invalid=on_invalid)
-    # All arguments of `_rows` are the key of the cache. Another version may read the same files differently.
-    arguments = {"corpus": replace(corpus, weight=1), "version": f"{__version__} {corpus.fingerprint()}"}
-    features = Features({"line": Value("int64"), **dict.fromkeys(("source", "target", "invalid"), Value("string"))})
-    folder = None if cache_dir is None else str(cache_dir)
+    report = ValidationReport(str(corpus))
     if next(corpus.lines(), None) is None:  # the error of `datasets` does not name the corpus
-        ValidationReport(str(corpus)).check(on_invalid)
+        report.check(on_invalid)
+    text = Value("string")
     try:
-        rows = Dataset.from_generator(_rows, gen_kwargs=arguments, features=features, cache_dir=folder)
+        rows = Dataset.from_generator(
+            _rows,
+            features=Features({"line": Value("int64"), "source": text, "target": text, "invalid": text}),
+            cache_dir=None if cache_dir is None else str(cache_dir),
+            # All arguments are the key of the cache. Another version may read the same files differently.
+            gen_kwargs={"corpus": replace(corpus, weight=1), "version": f"{__version__} {corpus.fingerprint()}"},
+        )
     except DatasetGenerationError as error:
         raise error.__cause__ or error from None  # the error of the reader
-    invalid = pc.not_equal(rows.data.column("invalid"), "").to_numpy()
-    report = ValidationReport(str(corpus), lines=len(rows))
-    for row in rows.select(np.flatnonzero(invalid)):
+    is_invalid = pc.not_equal(rows.data.column("invalid"), "").to_numpy()
+    report.lines = len(rows)
+    for row in rows.select(np.flatnonzero(is_invalid)):
         report.add(row["invalid"], row["line"])
     report.check(on_invalid)
     pairs = rows.remove_columns("invalid")
-    return (pairs.select(np.flatnonzero(~invalid)) if report.invalid else pairs), report
+    if report.invalid:
+        pairs = pairs.select(np.flatnonzero(~is_invalid))
+    return pairs, report
 
 
 def _rows(corpus: Corpus, version: str) -> Iterator[dict[str, Any]]:  # noqa: ARG001 (cache key)

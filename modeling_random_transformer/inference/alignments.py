@@ -12,7 +12,7 @@ from operator import length_hint
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..base import process_stream
@@ -69,14 +69,14 @@ class Aligner(PairModel):
 
     def __init__(self, *args: Any, layer: int = -1, step: str = "output", **options: Any):
         super().__init__(*args, **options)
+        config = self.model.config
         if hasattr(self.model, "members"):
             raise ValueError("model must be a single model for alignments, got an ensemble.")
-        if prefix := getattr(self.model.config, "prefix", None):  # the words of which would be counted
-            raise ValueError(f"prefix must be empty in the model's configuration for alignments, got {prefix!r}.")
-        config = self.model.config
+        if getattr(config, "prefix", None):  # the words of which would be counted
+            raise ValueError(f"prefix must be empty in the configuration for alignments, got {config.prefix!r}.")
         # T5 has another name than the other classes.
         layers = getattr(config, "num_decoder_layers", None) or config.get_text_config(decoder=True).num_hidden_layers
-        if not -layers <= layer < layers:
+        if layer not in range(-layers, layers):
             raise ValueError(f"layer must be from {-layers} to {layers - 1}, got {layer}.")
         check_choice(STEPS, step=step)
         self.layer, self.step = layer, step
@@ -84,10 +84,10 @@ class Aligner(PairModel):
 
     def process(self, pairs: Sequence[Pair], sources: Sequence[Ids], targets: Sequence[Ids]) -> list[Links]:
         """The links of each pair of a batch."""
-        source_words = self.words("text", [source for source, _ in pairs], sources)
-        target_words = self.words("text_target", [target for _, target in pairs], targets)
-        rows = zip(self.attention(sources, targets), source_words, target_words, strict=True)
-        return [link_words(*row) for row in rows]
+        source_texts, target_texts = zip(*pairs, strict=True)
+        source_words = self.words("text", source_texts, sources)
+        target_words = self.words("text_target", target_texts, targets)
+        return list(map(link_words, self.attention(sources, targets), source_words, target_words))
 
     @torch.inference_mode()
     def attention(self, sources: Sequence[Ids], targets: Sequence[Ids]) -> Tensor:
@@ -95,8 +95,9 @@ class Aligner(PairModel):
         inputs, _ = self.inputs(sources, targets)
         with evaluation_mode(self.model), eager_attention(self.model):
             outputs = self.model(**inputs, use_cache=False, output_attentions=True)
-        rows = slice(None, -1) if self.step == "output" else slice(1, None)  # row 0: the start token is the input
-        return outputs.cross_attentions[self.layer].mean(dim=1)[:, rows].float().cpu()
+        attention = outputs.cross_attentions[self.layer].mean(dim=1).float().cpu()
+        # Row 0 predicts the first token from the start token.
+        return attention[:, :-1] if self.step == "output" else attention[:, 1:]
 
     def words(
         self,
@@ -108,12 +109,13 @@ class Aligner(PairModel):
         """The index of the word that each token belongs to; `None` for special tokens."""
         if not self.tokenizer.is_fast:
             special = set(self.tokenizer.all_special_tokens)
-            return [words_by_marks(self.tokenizer.convert_ids_to_tokens(row), special) for row in tokens]
-        options = {side: list(texts), "return_offsets_mapping": True, "verbose": False}
+            return [words_by_marks(self.tokenizer.convert_ids_to_tokens(ids), special) for ids in tokens]
         with self.languages.set(self.tokenizer):
-            offsets = encode_texts(self.tokenizer, **options)["offset_mapping"]
-        rows = zip(texts, offsets, tokens, strict=True)
-        return [words_by_offsets(spans_of(text), spans[: len(row)]) for text, spans, row in rows]
+            encoded = encode_texts(self.tokenizer, **{side: list(texts)}, return_offsets_mapping=True, verbose=False)
+        words = []
+        for text, offsets, ids in zip(texts, encoded["offset_mapping"], tokens, strict=True):
+            words.append(words_by_offsets(spans_of(text), offsets[: len(ids)]))
+        return words
 
 
 def link_words(attention: Tensor, source_words: Sequence[int | None], target_words: Sequence[int | None]) -> Links:
@@ -124,17 +126,18 @@ def link_words(attention: Tensor, source_words: Sequence[int | None], target_wor
         source_words: the word of each source token.
         target_words: the word of each target token.
     """
-    count = 1 + max((word for word in source_words if word is not None), default=-1)
-    if not count:
+    source, target = word_matrix(source_words), word_matrix(target_words[: len(attention)])
+    if not source.numel():
         return []
-    scores: dict[int, Tensor] = {}
-    columns = [column for column, word in enumerate(source_words) if word is not None]
-    index = torch.tensor([source_words[column] for column in columns])
-    for row, word in enumerate(target_words[: len(attention)]):
-        if word is not None:
-            by_word = torch.zeros(count).index_add_(0, index, attention[row, columns])
-            scores[word] = scores.get(word, 0) + by_word
-    return sorted((int(values.argmax()), word) for word, values in scores.items())
+    by_word = target.T @ attention[: len(target), : len(source)] @ source
+    best = by_word.argmax(dim=1).tolist()
+    return sorted((best[word], word) for word in range(len(best)) if target[:, word].any())
+
+
+def word_matrix(words: Sequence[int | None]) -> Tensor:
+    """1 for each token and its word, `[tokens, words]`."""
+    indices = torch.tensor([-1 if word is None else word for word in words])
+    return nn.functional.one_hot(indices + 1)[:, 1:].float()
 
 
 def words_by_offsets(words: Iterable[tuple[int, int]], offsets: Sequence[tuple[int, int]]) -> list[int | None]:

@@ -54,9 +54,12 @@ class EnsembleEncoder(nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> EnsembleEncoderOutput:
         """Encode sources, `[batch, source_len]`."""
         kwargs["return_dict"] = True
-        outputs = [encoder(input_ids=input_ids, attention_mask=attention_mask, **kwargs) for encoder in self.encoders]
-        members = tuple({"encoder_outputs": output, "attention_mask": attention_mask} for output in outputs)
-        return EnsembleEncoderOutput(last_hidden_state=outputs[0].last_hidden_state, members=members)
+        members = []
+        for encoder in self.encoders:
+            output = encoder(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
+            members.append({"encoder_outputs": output, "attention_mask": attention_mask})
+        first = members[0]["encoder_outputs"]
+        return EnsembleEncoderOutput(last_hidden_state=first.last_hidden_state, members=tuple(members))
 
 
 class EnsembleCache(Cache):
@@ -131,22 +134,24 @@ class EnsembleForSeq2SeqLM(PreTrainedModel, RandomTransformerGenerationMixin):
             inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "decoder_input_ids": decoder_input_ids}
             member_inputs = [inputs | {"use_cache": False}] * len(self.members)
             kwargs.pop("use_cache", None)
-        outputs = [member(**own, **kwargs) for member, own in zip(self.members, member_inputs, strict=True)]
+        outputs = [member(**inputs, **kwargs) for member, inputs in zip(self.members, member_inputs, strict=True)]
         caches = [cache_of(output) for output in outputs]
+        cache = None if None in caches else EnsembleCache(caches)
         dtype = torch.promote_types(outputs[0].logits.dtype, torch.float32)
         logits = torch.stack([output.logits.to(dtype) for output in outputs]).mean(dim=0)
-        return Seq2SeqLMOutput(logits=logits, **named_cache(None if None in caches else EnsembleCache(caches)))
+        return Seq2SeqLMOutput(logits=logits, **named_cache(cache))
 
     def prepare_inputs_for_generation(self, input_ids: Tensor, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """The inputs of each member for the next step, with its own cache, encoded source and mask."""
-        cache, encoded_source = kwargs.pop(CACHE_NAME, None), kwargs.pop("encoder_outputs")
-        self.record_inputs(input_ids, {**kwargs, "encoder_outputs": encoded_source, **named_cache(cache)})
+        cache = kwargs.pop(CACHE_NAME, None)
+        encoded = kwargs.pop("encoder_outputs")
+        self.record_inputs(input_ids, {**kwargs, "encoder_outputs": encoded, **named_cache(cache)})
         kwargs.pop("attention_mask", None)  # repeated for the members that need it
         caches = [None] * len(self.members) if cache is None else cache.members
-        inputs = [
-            member.prepare_inputs_for_generation(input_ids, *args, **named_cache(cache), **own, **kwargs)
-            for member, cache, own in zip(self.members, caches, encoded_source.members, strict=True)
-        ]
+        inputs = []
+        for member, member_cache, source in zip(self.members, caches, encoded.members, strict=True):
+            arguments = {**kwargs, **source, **named_cache(member_cache)}
+            inputs.append(member.prepare_inputs_for_generation(input_ids, *args, **arguments))
         return {"member_inputs": inputs}
 
     def logits_without_cache(self, input_ids: Tensor, **model_kwargs: Any) -> Tensor:
@@ -159,9 +164,9 @@ class EnsembleForSeq2SeqLM(PreTrainedModel, RandomTransformerGenerationMixin):
         """Create the cache of each member."""
         caches = []
         for member in self.members:
-            own = dict(model_kwargs)
-            member._prepare_cache_for_generation(generation_config, own, *args)
-            caches.append(cache_of(own))
+            member_kwargs = dict(model_kwargs)
+            member._prepare_cache_for_generation(generation_config, member_kwargs, *args)
+            caches.append(cache_of(member_kwargs))
         if None not in caches:
             model_kwargs[CACHE_NAME] = EnsembleCache(caches)
 
@@ -170,10 +175,11 @@ class EnsembleForSeq2SeqLM(PreTrainedModel, RandomTransformerGenerationMixin):
     ) -> tuple[Tensor | None, dict[str, Any]]:
         """Repeat the target rows, and the encoded source of the members whose beams do not share it."""
         encoded = kwargs.pop("encoder_outputs")
-        encoded.members = tuple(
-            member._expand_inputs_for_generation(expand_size, is_encoder_decoder, None, **own)[1]
-            for member, own in zip(self.members, encoded.members, strict=True)
-        )
+        members = []
+        for member, source in zip(self.members, encoded.members, strict=True):
+            _, expanded = member._expand_inputs_for_generation(expand_size, is_encoder_decoder, None, **source)
+            members.append(expanded)
+        encoded.members = tuple(members)
         input_ids, kwargs = super()._expand_inputs_for_generation(expand_size, False, input_ids, **kwargs)
         return input_ids, {**kwargs, "encoder_outputs": encoded}
 
@@ -199,14 +205,16 @@ def ensemble_config(members: Sequence[PreTrainedModel]) -> EnsembleConfig:
         values = [getattr(member.config, name, None) for member in members]
         if any(value != values[0] for value in values):
             raise ValueError(f"members must have the same {name}, got {', '.join(map(str, values))}.")
-    shared = {name: getattr(members[0].config, name, None) for name in SHARED}
+    first = members[0].config
     limits = [getattr(member.config, "max_position_embeddings", None) for member in members]
-    learned = any(getattr(member.config, "position_embedding", "learned") == "learned" for member in members)
+    has_learned_positions = any(
+        getattr(member.config, "position_embedding", "learned") == "learned" for member in members
+    )
     return EnsembleConfig(
         is_encoder_decoder=True,
-        **shared,
-        max_position_embeddings=min((limit for limit in limits if limit is not None), default=None),
-        position_embedding="learned" if learned else "none",
-        prefix=getattr(members[0].config, "prefix", None),
+        **{name: getattr(first, name, None) for name in SHARED},
+        max_position_embeddings=min(filter(None, limits), default=None),
+        position_embedding="learned" if has_learned_positions else "none",
+        prefix=getattr(first, "prefix", None),
         tie_word_embeddings=False,
     )

@@ -104,14 +104,15 @@ def load_translator(
     message = f"{argument} must contain a model and its tokenizer, got {folder}"
     with reraise_as_value_error(message), silence_transformers():
         model = load_model(path, dtype)
-        tokenizer = load_tokenizer(path, model.config)
+        tokenizer = read_tokenizer(path, model.config)
     check_finite(model)
     if (path / ADAPTER).is_file():
         if engine is not None:
             raise ValueError(f"engine must be None for an adapter that is not merged, got {engine!r} for {folder}.")
         # Its target language, since the generation config is that of the base model.
-        if (code := getattr(tokenizer, "tgt_lang", None)) is not None:
-            model.generation_config.forced_bos_token_id = language_id(tokenizer, code)
+        language = getattr(tokenizer, "tgt_lang", None)
+        if language is not None:
+            model.generation_config.forced_bos_token_id = language_id(tokenizer, language)
     if engine is not None:
         attach_engine(model, tokenizer, engine_folder or path / "engines", engine, engine_dtype, engine_shortlist)
     return model, tokenizer
@@ -122,20 +123,22 @@ def load_model(folder: Path, dtype: str) -> PreTrainedModel:
     config = check_config(folder)
     if (folder / GENERATION).is_file():
         check_generation_config(folder)
-    file = next((name for name in (ADAPTER, *WEIGHT_FILES) if (folder / name).is_file()), SAFE_WEIGHTS_NAME)
+    files = [name for name in (ADAPTER, *WEIGHT_FILES) if (folder / name).is_file()]
+    file = files[0] if files else SAFE_WEIGHTS_NAME
     with reraise_as_value_error(file):
+        options = dtype_options(config, dtype)
         # Mismatched shapes are collected instead of raised, because transformers' error is a multi-line table.
-        options = dtype_options(config, dtype) | {"ignore_mismatched_sizes": True, "output_loading_info": True}
+        options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
         if config is not None and file != ADAPTER:  # not the attention implementation of the file, which may be code
             options |= {"config": config, "attn_implementation": None}
-        model, found = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=False, **options)
-    for name, stored, expected in sorted(found["mismatched_keys"]):
+        model, report = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=False, **options)
+    for name, stored, expected in sorted(report["mismatched_keys"]):
         raise ValueError(f"{file}: {name} must have the shape {list(expected)} of {CONFIG}, got {list(stored)}.")
-    if found["missing_keys"]:
-        names = format_names(sorted(found["missing_keys"]))
+    if report["missing_keys"]:
+        names = format_names(sorted(report["missing_keys"]))
         raise ValueError(f"{file} must contain all weights of the model in {CONFIG}, got none for {names}.")
-    if isinstance(model.config, RandomTransformerConfig) and found["unexpected_keys"]:
-        names = format_names(sorted(found["unexpected_keys"]))
+    if isinstance(model.config, RandomTransformerConfig) and report["unexpected_keys"]:
+        names = format_names(sorted(report["unexpected_keys"]))
         raise ValueError(f"{file} must contain only weights of the model in {CONFIG}, got {names}.")
     return model
 
@@ -148,8 +151,10 @@ def check_generation_config(folder: Path) -> None:
     """
     with reraise_as_value_error(GENERATION):
         for name, value in transformers.GenerationConfig.from_pretrained(folder).to_dict().items():
+            if not name.endswith("token_id") or value is None:
+                continue
             ids = value if isinstance(value, list) else [value]
-            if name.endswith("token_id") and value is not None and {type(token) for token in ids} != {int}:
+            if {type(token) for token in ids} != {int}:
                 raise ValueError(f"{name} must be a token id or several, got {format_value(value)}.")
 
 
@@ -179,7 +184,7 @@ def dtype_options(config: Any, dtype: str) -> dict[str, Any]:
     return {} if is_int8 else {"quantization_config": DynamicInt8Config()}
 
 
-def load_tokenizer(folder: Path, config: Any) -> PreTrainedTokenizerBase:
+def read_tokenizer(folder: Path, config: Any) -> PreTrainedTokenizerBase:
     """Load the tokenizer, which must have a padding token and the vocabulary of the model."""
     with reraise_as_value_error(f"{TOKENIZER} or {TOKENIZER_CONFIG}"):
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)

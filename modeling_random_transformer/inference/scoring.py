@@ -123,15 +123,16 @@ class PairModel(ABC):
     def __call__(self, pairs: Sequence[Pair | None], _first: int, update: Callable[[int], Any]) -> list[Any]:
         """The result of each pair, and `None` for `None`; see `process_stream`."""
         results: list[Any] = [None] * len(pairs)
-        numbered = [(i, pair) for i, pair in enumerate(pairs) if pair is not None]
-        numbers, given = [i for i, _ in numbered], [pair for _, pair in numbered]
-        update(len(pairs) - len(given))
+        numbers = [number for number, pair in enumerate(pairs) if pair is not None]
+        present = [pair for pair in pairs if pair is not None]
+        update(len(pairs) - len(present))
         with renumber_errors(numbers):
-            sources, targets = self.tokenize(given)
-        lengths = [(len(target), len(source)) for source, target in zip(sources, targets, strict=True)]
-        for batch in batches_by_tokens(lengths, self.max_batch_tokens):  # the logits of targets need the most memory
-            found = self.process([given[i] for i in batch], [sources[i] for i in batch], [targets[i] for i in batch])
-            for i, result in zip(batch, found, strict=True):
+            sources, targets = self.tokenize(present)
+        # Targets decide the order: their logits need the most memory.
+        lengths = list(zip(map(len, targets), map(len, sources), strict=True))
+        for batch in batches_by_tokens(lengths, self.max_batch_tokens):
+            rows = [(present[i], sources[i], targets[i]) for i in batch]
+            for i, result in zip(batch, self.process(*zip(*rows, strict=True)), strict=True):
                 results[numbers[i]] = result
             update(len(batch))
         return results
@@ -147,8 +148,9 @@ class PairModel(ABC):
 
     def inputs(self, sources: Sequence[Ids], targets: Sequence[Ids]) -> tuple[dict[str, Tensor], Tensor]:
         """The arguments of the model for a batch, and the labels, `[batch, target_len]`."""
-        labels = pad_ids(targets, IGNORED).to(self.model.device)
-        inputs = {name: value.to(self.model.device) for name, value in self.pipe.pad(sources).items()}
+        device = self.model.device
+        labels = pad_ids(targets, IGNORED).to(device)
+        inputs = {name: value.to(device) for name, value in self.pipe.pad(sources).items()}
         inputs["decoder_input_ids"] = shift_right(labels, self.start, self.tokenizer.pad_token_id or 0)
         return inputs, labels
 
@@ -166,11 +168,12 @@ class Scorer(PairModel):
 
     def process(self, _pairs: Sequence[Pair], sources: Sequence[Ids], targets: Sequence[Ids]) -> list[PairScore]:
         """The score of each pair of a batch."""
-        found = []
+        scores = []
         for target, row in zip(targets, self.forward(sources, targets), strict=True):
-            values = row[int(target[:1] == [self.forced]) : len(target)]
-            found.append(PairScore(sum(values), len(values), values if self.token_scores else None))
-        return found
+            first = int(target[:1] == [self.forced])
+            values = row[first : len(target)]
+            scores.append(PairScore(sum(values), len(values), values if self.token_scores else None))
+        return scores
 
     @torch.inference_mode()
     def forward(self, sources: Sequence[Ids], targets: Sequence[Ids]) -> list[list[float]]:
@@ -188,11 +191,12 @@ class Scorer(PairModel):
         """`forward` without logits of padding. A few rows of logits at a time are in memory."""
         states = self.model.model(**inputs, use_cache=False).last_hidden_state
         scored = labels != IGNORED
-        chunks = zip(states[scored].split(LOGIT_ROWS), labels[scored].split(LOGIT_ROWS), strict=True)
-        values = [label_log_probabilities(self.model.lm_head(rows), row_labels) for rows, row_labels in chunks]
-        result = values[0].new_zeros(labels.shape)
-        result[scored] = torch.cat(values)
-        return result
+        values = []
+        for rows, row_labels in zip(states[scored].split(LOGIT_ROWS), labels[scored].split(LOGIT_ROWS), strict=True):
+            values.append(label_log_probabilities(self.model.lm_head(rows), row_labels))
+        log_probabilities = values[0].new_zeros(labels.shape)
+        log_probabilities[scored] = torch.cat(values)
+        return log_probabilities
 
 
 def decoder_start(model: PreTrainedModel) -> int:

@@ -31,12 +31,12 @@ from ..inference.loading import load_models, load_translator, silence_transforme
 from ..inputs_random_transformer import LanguageTags
 from ..training.arguments import PREFIXES, DataArguments, ModelArguments
 from ..training.checkpoints import WEIGHTS
+from ..training.checks import check_arguments
 from ..training.manifest import MANIFEST, RunResult, fingerprint
 from ..training.model_card import CARD, set_section
-from ..training.model_init import check_arguments
 from ..training.preparation import check_languages
-from ..training.recipe import TranslationTrainingArguments
 from ..training.run import train_translation
+from ..training.training_arguments import TranslationTrainingArguments
 from .monolingual import RECORD
 from .training_set import DistillationArguments, SyntheticReport, TrainingSet
 

@@ -44,8 +44,8 @@ from ..training.arguments import DROPOUTS, FILES, PREFIXES, DataArguments, Model
 from ..training.estimation import GIB, dry_run, translation_seconds
 from ..training.manifest import MANIFEST, RunResult, determining, fingerprint, folder_digest
 from ..training.model_card import CARD, set_origin, set_section
-from ..training.recipe import TranslationTrainingArguments
 from ..training.run import train_translation
+from ..training.training_arguments import TranslationTrainingArguments
 from .back_translation import METHODS, BackTranslationOptions, back_translate
 from .distillation import INT8, StudentDataArguments, distill
 from .monolingual import write_pairs

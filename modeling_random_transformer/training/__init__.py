@@ -6,9 +6,9 @@ from .estimation import DryRun, dry_run
 from .manifest import RunResult
 from .methods.bpe_dropout import BPEDropout
 from .methods.loss import SmoothedCrossEntropy
-from .recipe import TranslationTrainingArguments, paper_peak_rate
 from .run import train_translation
 from .trainer import TranslationTrainer
+from .training_arguments import TranslationTrainingArguments, paper_peak_rate
 
 __all__ = [
     "BPEDropout",

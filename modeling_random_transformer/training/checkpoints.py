@@ -34,13 +34,17 @@ WEIGHTS, ADAPTER = "model.safetensors", "adapter_model.safetensors"
 
 def all_checkpoints(run: str | os.PathLike) -> list[Path]:
     """The checkpoint folders of a run, complete or not, in the order of their steps."""
-    folders = [path for path in Path(run).glob("checkpoint-*") if path.is_dir()]
-    return sorted((path for path in folders if path.name.partition("-")[2].isdecimal()), key=step_of)
+    folders = [path for path in Path(run).glob("checkpoint-*") if path.is_dir() and _number(path).isdecimal()]
+    return sorted(folders, key=step_of)
 
 
 def step_of(checkpoint: Path) -> int:
     """The optimizer step of a checkpoint."""
-    return int(checkpoint.name.partition("-")[2])
+    return int(_number(checkpoint))
+
+
+def _number(checkpoint: Path) -> str:
+    return checkpoint.name.removeprefix("checkpoint-")
 
 
 def is_complete(checkpoint: Path) -> bool:
@@ -50,9 +54,12 @@ def is_complete(checkpoint: Path) -> bool:
 
 def _changed_files(checkpoint: Path) -> list[str]:
     """The names of the files that are missing or have another size than in the marker of a finished checkpoint."""
-    sizes = _marker(checkpoint).get("files", {MARKER: -1})
-    present = {name: (checkpoint / name).stat().st_size for name in sizes if (checkpoint / name).is_file()}
-    return [name for name, size in sizes.items() if present.get(name) != size]
+    changed = []
+    for name, size in _marker(checkpoint).get("files", {MARKER: -1}).items():
+        path = checkpoint / name
+        if not path.is_file() or path.stat().st_size != size:
+            changed.append(name)
+    return changed
 
 
 def _marker(checkpoint: Path, name: str = MARKER) -> dict[str, Any]:
@@ -66,7 +73,7 @@ def _marker(checkpoint: Path, name: str = MARKER) -> dict[str, Any]:
 def has_optimizer(checkpoint: Path) -> bool:
     """Whether a checkpoint has the state of the optimizer, as `save_only_model` leaves it out."""
     names = ("optimizer.pt", "optimizer.bin", "latest", "optimizer_*")  # also of FSDP2 and DeepSpeed
-    return any(True for name in names for _ in checkpoint.glob(name))
+    return any(any(checkpoint.glob(name)) for name in names)
 
 
 def check_checkpoints(folder: str | os.PathLike, run_id: str) -> None:
@@ -81,19 +88,22 @@ def check_checkpoints(folder: str | os.PathLike, run_id: str) -> None:
     """
     for checkpoint in all_checkpoints(folder):
         _check_writer(checkpoint, run_id)
-        if (checkpoint / MARKER).exists() and (changed := _changed_files(checkpoint)):
-            found = f"{checkpoint}, in which {', '.join(changed)} is missing or was changed"
-            advice = "restore or move it, or use another output_dir"
-            raise ValueError(f"output_dir must contain complete checkpoints to continue from, got {found}: {advice}.")
+        changed = _changed_files(checkpoint)
+        if changed and (checkpoint / MARKER).exists():
+            raise ValueError(
+                f"output_dir must contain complete checkpoints to continue from, got {checkpoint}, in which "
+                f"{', '.join(changed)} is missing or was changed: restore or move it, or use another output_dir."
+            )
 
 
 def last_resumable(folder: str | os.PathLike, run_id: str, remove_others: bool) -> Path | None:
     """`newest_complete` after `check_checkpoints`; optionally removes incomplete checkpoints of killed processes."""
     check_checkpoints(folder, run_id)
-    for checkpoint in all_checkpoints(folder) if remove_others else ():
-        if not is_complete(checkpoint):
-            remove_checkpoint(checkpoint)
-            logger.warning("%s was incomplete and has been removed.", checkpoint)
+    if remove_others:
+        for checkpoint in all_checkpoints(folder):
+            if not is_complete(checkpoint):
+                remove_checkpoint(checkpoint)
+                logger.warning("%s was incomplete and has been removed.", checkpoint)
     return newest_complete(folder)
 
 
@@ -104,7 +114,7 @@ def complete_checkpoints(run: str | os.PathLike) -> list[Path]:
 
 def newest_complete(run: str | os.PathLike) -> Path | None:
     """The newest complete checkpoint of a run; `None` if there is none."""
-    return next(reversed(complete_checkpoints(run)), None)
+    return max(complete_checkpoints(run), key=step_of, default=None)
 
 
 def state_of(checkpoint: Path) -> TrainerState:
@@ -115,8 +125,10 @@ def state_of(checkpoint: Path) -> TrainerState:
 def _check_writer(checkpoint: Path, run_id: str) -> None:
     writers = [_marker(checkpoint, name).get("run") for name in (MARKER, UNFINISHED)]
     if run_id not in writers and any(map(os.path.getsize, checkpoint.iterdir())):
-        found, advice = f"{checkpoint}, which it has not", "move it, or use another output_dir"
-        raise ValueError(f"output_dir must contain only checkpoints that this run has written, got {found}: {advice}.")
+        raise ValueError(
+            f"output_dir must contain only checkpoints that this run has written, got {checkpoint}, which it has not: "
+            "move it, or use another output_dir."
+        )
 
 
 @contextmanager
@@ -164,12 +176,14 @@ def begin_checkpoint(checkpoint: Path, run_id: str) -> None:
 def mark_complete(checkpoint: Path) -> None:
     """Sync the files of a checkpoint to disk, then rename its marker."""
     marker = checkpoint / UNFINISHED
-    files = [path for path in sorted(checkpoint.rglob("*")) if path.is_file() and path != marker]
-    for path in files:
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-    sizes = {path.relative_to(checkpoint).as_posix(): path.stat().st_size for path in files}
-    write_atomically(marker, [json.dumps({**_marker(checkpoint, UNFINISHED), "files": sizes}, indent=2).encode()])
+    sizes: dict[str, int] = {}
+    for name, path in _files_of(checkpoint).items():
+        if path != marker:
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+            sizes[name] = path.stat().st_size
+    content = {**_marker(checkpoint, UNFINISHED), "files": sizes}
+    write_atomically(marker, [json.dumps(content, indent=2).encode()])
     os.replace(marker, checkpoint / MARKER)
 
 
@@ -183,10 +197,18 @@ def remove_checkpoint(checkpoint: Path) -> None:
 
 def keep_newest(run: str | os.PathLike, limit: int | None, protected: set[Path]) -> None:
     """Keep the newest `limit` complete checkpoints, those in `protected` and those with other files."""
-    for path in complete_checkpoints(run)[: -limit if limit else 0]:
-        files = {file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file()}
-        if path.resolve() not in protected and files <= {MARKER, *_marker(path)["files"]}:
+    if not limit:
+        return
+    for path in complete_checkpoints(run)[:-limit]:
+        has_other_files = not _files_of(path).keys() <= {MARKER, *_marker(path)["files"]}
+        if path.resolve() not in protected and not has_other_files:
             remove_checkpoint(path)
+
+
+def _files_of(checkpoint: Path) -> dict[str, Path]:
+    """The files of a checkpoint by their relative path."""
+    files = [path for path in sorted(checkpoint.rglob("*")) if path.is_file()]
+    return {path.relative_to(checkpoint).as_posix(): path for path in files}
 
 
 @contextmanager
@@ -235,10 +257,11 @@ def average_weights(checkpoints: Sequence[str | Path]) -> dict[str, Tensor]:
         raise ValueError("checkpoints must name at least one folder, got none.")
     file = ADAPTER if (Path(checkpoints[0]) / ADAPTER).exists() else WEIGHTS
     first = load_file(Path(checkpoints[0]) / file)
+    shapes = {name: weight.shape for name, weight in first.items()}
     total = {name: weight.to(torch.float64) for name, weight in first.items()}
     for folder in checkpoints[1:]:
         weights = load_file(Path(folder) / file)
-        if {name: w.shape for name, w in weights.items()} != {name: w.shape for name, w in total.items()}:
+        if {name: weight.shape for name, weight in weights.items()} != shapes:
             raise ValueError(f"checkpoints must have the same names and shapes, but those of {folder} differ.")
         for name, weight in weights.items():
             total[name] += weight
@@ -253,19 +276,21 @@ def load_average(model: PreTrainedModel, checkpoints: Sequence[str | Path]) -> P
     Raises:
         ValueError: the checkpoints do not match the model, its adapter or each other.
     """
-    weights, missing = average_weights(checkpoints), set()
+    weights = average_weights(checkpoints)
+    missing: set[str] = set()
     if (Path(checkpoints[0]) / ADAPTER).exists():
         from peft import set_peft_model_state_dict  # installed if the model has an adapter
 
-        adapted: Any = set_peft_model_state_dict(model, weights)
-        unexpected = adapted.unexpected_keys
+        result: Any = set_peft_model_state_dict(model, weights)
     else:
         result = model.load_state_dict(_to_shards(weights, model), strict=False)
-        missing, unexpected = {*result.missing_keys} - {*model.all_tied_weights_keys}, result.unexpected_keys
+        missing = set(result.missing_keys) - set(model.all_tied_weights_keys)
         model.tie_weights()
-    if unexpected or missing:
-        found = f"{checkpoints[0]}, which has unexpected {sorted(unexpected)} and lacks {sorted(missing)}"
-        raise ValueError(f"checkpoints must match the model, {type(model).__name__}, got {found}.")
+    if result.unexpected_keys or missing:
+        raise ValueError(
+            f"checkpoints must match the model, {type(model).__name__}, got {checkpoints[0]}, which has unexpected "
+            f"{sorted(result.unexpected_keys)} and lacks {sorted(missing)}."
+        )
     return model
 
 

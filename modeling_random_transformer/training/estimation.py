@@ -1,4 +1,4 @@
-"""Estimates of a training run from a few steps on its first pairs: time, memory and floating-point operations."""
+"""Estimates of a training run from a few steps on its first pairs: time and memory."""
 
 import copy
 import math
@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
-from torch.utils.flop_counter import FlopCounterMode
 from transformers import set_seed
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
@@ -22,19 +21,17 @@ from ..base.jobs import Job
 from ..data.sources import Corpus, DatasetText
 from ..data.tokenization import lengths_of
 from .arguments import VOCAB_SIZE, DataArguments, ModelArguments
+from .checks import check_arguments
 from .manifest import MANIFEST, Run
-from .model_init import build_model, check_arguments
+from .model_init import build_model
 from .preparation import PreparedData, check_languages, prepare_data
-from .recipe import TranslationTrainingArguments
 from .trainer import TranslationTrainer
+from .training_arguments import TranslationTrainingArguments
 
 PAIRS, STEPS = 1000, 20
 SOURCES = 32  # that are translated in one batch
 WARM_UP_STEPS = 3  # not measured: memory is allocated and kernels are selected
-COUNTED_STEPS = 2  # whose operations are counted; a model is compiled in the next one
 DEVICES = (1, 2, 4, 8, 16)
-# The paper's estimates: training time × number of GPUs × their sustained single-precision speed (Table 2, footnote 5).
-PAPER_FLOPS = {"base": 3.3e18, "big": 2.3e19}
 GIB = 2**30
 
 
@@ -46,7 +43,6 @@ class DryRun:
         steps: optimizer steps of the whole run.
         step_seconds: mean duration of a step. Evaluation and checkpoints are not included.
         step_tokens: mean number of source and target tokens of a step on all devices, without padding.
-        flops: floating-point operations of the whole run in the matrix products of forward and backward passes.
         memory: peak memory of a device in bytes; on a CPU, of the process.
         parameters: number of parameters.
         device: the type of the devices, such as `"cuda"`.
@@ -58,7 +54,6 @@ class DryRun:
     steps: int
     step_seconds: float
     step_tokens: float
-    flops: float
     memory: int
     parameters: int
     device: str
@@ -82,14 +77,12 @@ class DryRun:
         return steps, self.batch_tokens // (steps * num_devices)
 
     def __str__(self) -> str:
-        paper = ", ".join(f"{flops:.1e} for {name}" for name, flops in PAPER_FLOPS.items())
         lines = [
             f"measured     {STEPS} steps on at most {PAIRS:,} pairs",
             f"model        {self.parameters:,} parameters on {self.num_devices} × {self.device}",
             f"speed        {self.tokens_per_second:,.0f} tokens/s, {self.step_seconds:.3g} s per step",
             f"whole run    {self.steps:,} steps, {self.hours:,.3g} hours, without evaluation and checkpoints",
             f"memory       {self.memory / GIB:.3g} GiB per device",
-            f"training     {self.flops:.1e} FLOPs (the paper estimates {paper} from the speed of its GPUs)",
             "",
             "devices  gradient_accumulation_steps  max_tokens_per_batch  hours (ideal scaling)",
         ]
@@ -112,8 +105,8 @@ def dry_run(data: DataArguments, model: ModelArguments, args: TranslationTrainin
     if args.max_steps < 1:
         raise ValueError(f"max_steps must be a positive integer for a dry run, got {args.max_steps}.")
     set_seed(args.seed)
-    with tempfile.TemporaryDirectory() as own:
-        trainer = _trainer(data, model, _shortened(args, call_on_main_process(lambda: own)))
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = _trainer(data, model, _shortened(args, call_on_main_process(lambda: folder)))
         trainer.train()
         seconds = _synchronized_time(args.device) - trainer.start
     devices = args.world_size
@@ -123,7 +116,6 @@ def dry_run(data: DataArguments, model: ModelArguments, args: TranslationTrainin
         steps=args.max_steps,
         step_seconds=seconds / STEPS,
         step_tokens=step_tokens,
-        flops=args.max_steps * step_tokens * trainer.flops / trainer.counted_tokens,
         memory=peak_memory(args.device),
         parameters=trainer.model.num_parameters(),
         device=args.device.type,
@@ -143,11 +135,12 @@ def translation_seconds(
     Raises:
         ValueError: an argument or one of the pairs is invalid.
     """
-    with tempfile.TemporaryDirectory() as own:
-        trainer = _trainer(data, model, _shortened(args, call_on_main_process(lambda: own)))
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = _trainer(data, model, _shortened(args, call_on_main_process(lambda: folder)))
     pairs = trainer.train_dataset
     batch = trainer.processing_class.pad({"input_ids": pairs[:SOURCES]["input_ids"]}, return_tensors="pt")
-    batch, network = batch.to(args.device), trainer.model.to(args.device).eval()
+    batch = batch.to(args.device)
+    network = trainer.model.to(args.device).eval()
     length = round(lengths_of(pairs)[:, 1].mean())
     network.generate(**batch, num_beams=num_beams, max_new_tokens=1)  # not measured: kernels are selected
     start = _synchronized_time(args.device)
@@ -158,28 +151,28 @@ def translation_seconds(
 def _shortened(args: TranslationTrainingArguments, folder: str) -> TranslationTrainingArguments:
     """The arguments of a run of a few steps without evaluation, checkpoints, logs and upload."""
     args = args.without_evaluation()
-    args.output_dir, args.max_steps = folder, WARM_UP_STEPS + STEPS
-    args.save_strategy, args.logging_strategy, args.report_to = SaveStrategy.NO, IntervalStrategy.NO, []
-    args.push_to_hub, args.resume_from_checkpoint = False, None
+    args.output_dir = folder
+    args.max_steps = WARM_UP_STEPS + STEPS
+    args.save_strategy = SaveStrategy.NO
+    args.logging_strategy = IntervalStrategy.NO
+    args.report_to = []
+    args.push_to_hub = False
+    args.resume_from_checkpoint = None
     return args
 
 
 def _trainer(
     data_args: DataArguments, model_args: ModelArguments, args: TranslationTrainingArguments
 ) -> "MeasuredTrainer":
-    corpora: list[Corpus] = []
-    for corpus in replace(data_args, streaming=True).corpora("train"):
-        rows = [{"source": line.source, "target": line.target} for line in islice(corpus.lines(), PAIRS)]
-        options: Any = {"languages": corpus.languages, "weight": corpus.weight}
-        corpora.append(DatasetText(Dataset.from_list(rows), str(corpus), **options))
+    corpora: list[Corpus] = [_first_pairs(corpus) for corpus in replace(data_args, streaming=True).corpora("train")]
     check_languages({"train": corpora}, model_args)
     job = Job(Path(args.output_dir) / MANIFEST)
     data_args = DataArguments(**data_args.with_sets(streaming=False))
     data = prepare_data(Run(data_args, model_args, args, {"train": corpora}, job), ["train"])
     if model_args.model_name_or_path is None and model_args.tokenizer is None:  # this tokenizer is smaller
-        size = f"vocab_size={model_args.vocab_size or VOCAB_SIZE}"
+        vocab_size = model_args.vocab_size or VOCAB_SIZE
         model_args = copy.copy(model_args)  # not replaced: as an argument, this override is an error
-        model_args.config_overrides = f"{size},{model_args.config_overrides}"
+        model_args.config_overrides = f"vocab_size={vocab_size},{model_args.config_overrides}"
     return MeasuredTrainer(
         build_model(model_args, args, data.tokenizer),
         args,
@@ -187,6 +180,12 @@ def _trainer(
         train_weights=_repeated(data, args),
         processing_class=data.tokenizer,
     )
+
+
+def _first_pairs(corpus: Corpus) -> DatasetText:
+    rows = [{"source": line.source, "target": line.target} for line in islice(corpus.lines(), PAIRS)]
+    dataset = Dataset.from_list(rows)
+    return DatasetText(dataset, str(corpus), languages=corpus.languages, weight=corpus.weight)
 
 
 def _repeated(data: PreparedData, args: TranslationTrainingArguments) -> np.ndarray:
@@ -199,24 +198,15 @@ def _repeated(data: PreparedData, args: TranslationTrainingArguments) -> np.ndar
 
 
 class MeasuredTrainer(TranslationTrainer):
-    """A trainer that counts the operations of the first steps, and measures those after the warm-up."""
+    """A trainer that measures the steps after the warm-up."""
 
-    start, flops, counted_tokens = 0.0, 0, 0.0
+    start = 0.0
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list, Any]:
-        if self.state.global_step == COUNTED_STEPS:
-            self.counted_tokens = float(self.tokens)
         if self.state.global_step == WARM_UP_STEPS:
-            self.tokens, self.start = 0, _synchronized_time(self.args.device)
+            self.tokens = 0
+            self.start = _synchronized_time(self.args.device)
         return super().get_batch_samples(*args, **kwargs)
-
-    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        if self.state.global_step >= COUNTED_STEPS:
-            return super().training_step(*args, **kwargs)
-        with FlopCounterMode(display=False) as counter:
-            loss = super().training_step(*args, **kwargs)
-        self.flops += counter.get_total_flops()
-        return loss
 
     def log(self, *args: Any, **kwargs: Any) -> None:
         """Print nothing: the estimate follows."""

@@ -6,7 +6,7 @@ and data with it. Values that determine the result must be equal. Changes of som
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -21,43 +21,103 @@ from ..data.splitting import Counts
 from ..data.validation import ValidationReport
 from .arguments import FILES, LANGUAGES, DataArguments, ModelArguments
 from .checkpoints import all_checkpoints, check_checkpoints, newest_complete, step_of
-from .recipe import TranslationTrainingArguments
+from .training_arguments import TranslationTrainingArguments
 
 MANIFEST, LOCK, TRAIN = "training_manifest.json", ".training.lock", "train"
 # Files that a run saves. In a folder without a record, they are those of another program.
-MODEL_FILES = ("*.safetensors", "*.bin", "*.index.json", "config.json", "adapter_config.json", "generation_config.json",
-    "tokenizer.json", "tokenizer_config.json", "README.md")  # fmt: skip
+MODEL_FILES = (
+    "*.safetensors",
+    "*.bin",
+    "*.index.json",
+    "config.json",
+    "adapter_config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "README.md",
+)
 # Files of a saved model or tokenizer that determine a run. Not all files: the record in the folder, for one, changes
 # when the model is scored on another set.
-INITIAL_FILES = ("*.safetensors*", "pytorch_model*", "config.json", "generation_config.json", "tokenizer*", "*.spm",
-    "vocab*", "*merges*")  # fmt: skip
-# Every argument that differs from its default is compared when a run is resumed, except the following ones.
-# Arguments that may only increase, to extend the run.
+INITIAL_FILES = (
+    "*.safetensors*",
+    "pytorch_model*",
+    "config.json",
+    "generation_config.json",
+    "tokenizer*",
+    "*.spm",
+    "vocab*",
+    "*merges*",
+)
+# Arguments that may only increase when a run is resumed, to extend it.
 LENGTHS = ("max_steps", "num_train_epochs")
-# Arguments of evaluation, which determine the best checkpoint and early stopping; free if neither is used.
-SELECTION = ("bf16_full_eval", "bleu_tokenize", "engine", "eval_delay", "eval_on_start", "eval_steps",
-    "eval_strategy", "fp16_full_eval", "generation_max_length", "greater_is_better", "length_penalty",
-    "metric_for_best_model", "num_beams", "predict_with_generate", "prediction_loss_only")  # fmt: skip
-# Free arguments whose changes the record contains.
-RECORDED = (*SELECTION, "gradient_accumulation_steps", "logging_steps", "save_total_limit")
-# Arguments that `recorded` replaces with the contents of their files, or that concern evaluation only.
-OTHER_FORM = (*FILES, *LANGUAGES, "model_name_or_path", "resume_from_checkpoint", "test_split", "tokenizer",
-    "validation_split")  # fmt: skip
-# The beginnings of the names of free arguments that are not recorded.
+# Arguments that are compared by the contents of files or by their product.
+CONTENTS = (
+    *FILES,
+    *LANGUAGES,
+    "gradient_accumulation_steps",
+    "model_name_or_path",
+    "resume_from_checkpoint",
+    "test_split",
+    "tokenizer",
+    "validation_split",
+)
+# Arguments of evaluation. They may change, and changes are recorded, unless evaluation selects the weights.
+EVALUATION = (
+    "bf16_full_eval",
+    "bleu_tokenize",
+    "engine",
+    "eval_delay",
+    "eval_on_start",
+    "eval_steps",
+    "eval_strategy",
+    "fp16_full_eval",
+    "generation_max_length",
+    "greater_is_better",
+    "length_penalty",
+    "metric_for_best_model",
+    "num_beams",
+    "predict_with_generate",
+    "prediction_loss_only",
+)
+# The beginnings of the names of other arguments that may change. All others that differ from their defaults are
+# compared when a run is resumed.
 FREE = (
     # Where the result is saved or published; may be secret.
-    "hub_", "output_dir", "project", "push_to_hub", "report_to", "run_name", "trackio_",
+    "hub_",
+    "output_dir",
+    "project",
+    "push_to_hub",
+    "report_to",
+    "run_name",
+    "trackio_",
     # What is logged and shown.
-    "debug", "disable_tqdm", "include_", "log_", "logging_", "skip_memory_metrics",
-    # What a checkpoint contains besides the weights.
-    "enable_jit_checkpoint", "restore_callback_states_from_checkpoint", "save_on_each_node", "save_only_model",
+    "debug",
+    "disable_tqdm",
+    "include_",
+    "log_",
+    "logging_",
+    "skip_memory_metrics",
+    # Which checkpoints are kept, and what they contain besides the weights.
+    "enable_jit_checkpoint",
+    "restore_callback_states_from_checkpoint",
+    "save_only_model",
+    "save_total_limit",
     # Speed, memory and communication; the results are equal up to rounding.
-    "activation_checkpointing", "dataloader_", "ddp_", "eval_accumulation_steps", "eval_use_gather_object",
-    "gradient_checkpointing", "per_device_eval_batch_size", "preprocessing_num_workers",
-    "torch_empty_cache_steps", "use_cache", "use_cpu",
+    "activation_checkpointing",
+    "dataloader_",
+    "ddp_",
+    "eval_accumulation_steps",
+    "gradient_checkpointing",
+    "per_device_eval_batch_size",
+    "preprocessing_num_workers",
+    "torch_empty_cache_steps",
+    "use_cache",
+    "use_cpu",
     # Set by the launcher or by the recipe.
-    "do_", "even_batches", "local_rank",
-)  # fmt: skip
+    "do_",
+    "even_batches",
+    "local_rank",
+)
 
 
 @dataclass
@@ -95,7 +155,12 @@ class Run:
 
     def record(self, change: Callable[[Job], Any]) -> None:
         """Change the record in the first process; every process gets it."""
-        self.job = call_on_main_process(lambda: (change(self.job), self.job)[1])
+
+        def changed_job() -> Job:
+            change(self.job)
+            return self.job
+
+        self.job = call_on_main_process(changed_job)
 
 
 @dataclass
@@ -139,19 +204,22 @@ def check_folder(folder: Path) -> None:
     Raises:
         ValueError: the folder contains the model or the checkpoints of another run; the message names the first.
     """
-    job, files, checkpoints = Job(folder / MANIFEST), _files(folder, *MODEL_FILES), all_checkpoints(folder)
-    record = job.stages.get(TRAIN)
+    record = Job(folder / MANIFEST).stages.get(TRAIN)
+    checkpoints = all_checkpoints(folder)
+    foreign = _files(folder, MODEL_FILES)
     if record is None:
-        others = [*checkpoints, *files]
+        foreign = [*checkpoints, *foreign]
     elif record.is_finished:
-        others = [path for path in record.changed_files() if path.is_file()]
+        foreign = [path for path in record.changed_files() if path.is_file()]
     elif checkpoints:
-        others = []  # a finished run that is extended has a model, as a run that is uploaded with each checkpoint
+        foreign = []  # a finished run that is extended has a model, as a run that is uploaded with each checkpoint
     else:
-        others = [path for path in files if path.match("*.safetensors")]
-    if others:
-        found = f"{folder} with {others[0].name}, which the run has not written"
-        raise ValueError(f"output_dir must be new or contain an earlier attempt of this run, got {found}.")
+        foreign = [path for path in foreign if path.match("*.safetensors")]
+    if foreign:
+        raise ValueError(
+            f"output_dir must be new or contain an earlier attempt of this run, got {folder} with {foreign[0].name}, "
+            "which the run has not written."
+        )
 
 
 def open_job(run: Run) -> Job:
@@ -161,32 +229,42 @@ def open_job(run: Run) -> Job:
         ValueError: values that determine the result have changed, the message lists them; or the checkpoints are
             missing, damaged or of another run.
     """
-    folder, inputs, newest = run.folder, recorded(run), newest_complete(run.folder)
-    job = Job(folder / MANIFEST, advice="use another output_dir")
-    earlier = job.stages.get(TRAIN)
-    facts: dict[str, Any] = {"run_id": uuid4().hex, "history": []} | ({} if earlier is None else earlier.facts)
-    is_finished = earlier is not None and earlier.is_finished and not earlier.changed_files()
-    is_extended = earlier is not None and is_finished and bool(changes(earlier.inputs, inputs))
+    inputs = recorded(run)
+    newest = newest_complete(run.folder)
+    job = Job(run.folder / MANIFEST, advice="use another output_dir")
+    facts: dict[str, Any] = {"run_id": uuid4().hex, "history": []}
+    is_finished = is_extended = False
+    if (earlier := job.stages.get(TRAIN)) is not None:
+        facts |= earlier.facts
+        is_finished = earlier.is_finished and not earlier.changed_files()
+        is_extended = is_finished and bool(changes(earlier.inputs, inputs))
     if is_extended or not is_finished:
-        check_checkpoints(folder, facts["run_id"])
+        check_checkpoints(run.folder, facts["run_id"])
     if is_extended and newest is None:
-        advice = f"use another output_dir with model_name_or_path={folder} to train its model further"
-        found = f"{folder} without one"
-        raise ValueError(f"output_dir must contain a checkpoint to extend a finished run, got {found}: {advice}.")
+        raise ValueError(
+            f"output_dir must contain a checkpoint to extend a finished run, got {run.folder} without one: "
+            f"use another output_dir with model_name_or_path={run.folder} to train its model further."
+        )
     resumes = is_finished or newest is not None  # otherwise, nothing has been trained
-
-    def is_longer(name: str, earlier: Any, current: Any) -> bool:
-        return name in LENGTHS and None not in (earlier, current) and 0 < earlier < current
-
-    stage = job.begin(TRAIN, inputs, restart=not resumes, may_change=is_longer)
-    values = {name: getattr(run.args, name, None) for name in (*RECORDED, *LENGTHS, "world_size")}
-    free = json.loads(json.dumps(values | {"random-transformer": __version__}, default=str))
-    changed = changes(facts.get("free", free), free)
+    stage = job.begin(TRAIN, inputs, restart=not resumes, may_change=_is_longer)
+    environment = _environment(run.args)
+    changed = changes(facts.get("free", environment), environment)
     if resumes and changed:
         facts["history"].append({"step": 0 if newest is None else step_of(newest), "changes": changed})
     if changed or not resumes:
-        stage.note(**facts | {"free": free})
+        stage.note(**facts | {"free": environment})
     return job
+
+
+def _is_longer(name: str, earlier: Any, current: Any) -> bool:
+    return name in LENGTHS and None not in (earlier, current) and 0 < earlier < current
+
+
+def _environment(args: TranslationTrainingArguments) -> dict[str, Any]:
+    """The values that may change when a run is resumed, and whose changes are recorded."""
+    names = (*EVALUATION, *LENGTHS, "gradient_accumulation_steps", "logging_steps", "save_total_limit", "world_size")
+    values = {name: getattr(args, name, None) for name in names}
+    return json.loads(json.dumps({**values, "random-transformer": __version__}, default=str))
 
 
 def changed_arguments(arguments: Any) -> dict[str, Any]:
@@ -194,8 +272,9 @@ def changed_arguments(arguments: Any) -> dict[str, Any]:
     changed = {}
     for entry in fields(arguments):
         value = getattr(arguments, entry.name)
-        # The changed fields of a dataclass, the value of an enumeration member, or the argument itself.
-        value = changed_arguments(value) or None if is_dataclass(value) else getattr(value, "value", value)
+        if is_dataclass(value):
+            value = changed_arguments(value) or None
+        value = getattr(value, "value", value)  # of an enumeration member
         default = entry.default if entry.default_factory is MISSING else entry.default_factory()
         if value != default and not entry.name.startswith(FREE):
             changed[entry.name] = value
@@ -204,23 +283,30 @@ def changed_arguments(arguments: Any) -> dict[str, Any]:
 
 def determining(args: TranslationTrainingArguments, *others: Any) -> dict[str, Any]:
     """The training arguments, and `others`, that differ from their defaults and determine the weights."""
-    free = {*RECORDED, *LENGTHS, *OTHER_FORM}.difference(SELECTION if selects(args) else ())
-    changed = [changed_arguments(arguments) for arguments in (*others, args)]
-    return {name: value for values in changed for name, value in values.items() if name not in free}
+    free = {*LENGTHS, *CONTENTS}
+    if not selects(args):
+        free |= {*EVALUATION}
+    values: dict[str, Any] = {}
+    for arguments in (*others, args):
+        values |= changed_arguments(arguments)
+    return {name: value for name, value in values.items() if name not in free}
 
 
 def recorded(run: Run) -> dict[str, Any]:
     """The values that determine the result, by argument name. Files are represented by fingerprints."""
-    model, args = run.model, run.args
-    values = determining(args, run.data, model)
-    values |= {"max_steps": args.max_steps} if args.max_steps > 0 else {"num_train_epochs": args.num_train_epochs}
+    args = run.args
+    values = determining(args, run.data, run.model)
+    length = "max_steps" if args.max_steps > 0 else "num_train_epochs"
+    values[length] = getattr(args, length)
     # More devices with fewer accumulation steps have the same number of batches per step.
     values["gradient_accumulation_steps x devices"] = args.gradient_accumulation_steps * args.world_size // args.tp_size
     values["training set"] = fingerprint(run.corpora["train"])
     if selects(args):
-        values |= {name: fingerprint(run.corpora[name]) for name in run.corpora if name.startswith("validation")}
+        validation = [name for name in run.corpora if name.startswith("validation")]
+        values |= {name: fingerprint(run.corpora[name]) for name in validation}
     for name in ("tokenizer", "model_name_or_path"):
-        if (saved := getattr(model, name)) is not None:
+        saved = getattr(run.model, name)
+        if saved is not None:
             values[name] = folder_digest(saved)
     if isinstance(args.resume_from_checkpoint, str):
         values["resume_from_checkpoint"] = str(Path(args.resume_from_checkpoint).resolve())
@@ -239,15 +325,15 @@ def fingerprint(corpora: list[Corpus]) -> Any:
     return digests[0] if len(digests) == 1 else digests
 
 
-def _files(folder: Path, *patterns: str) -> list[Path]:
-    return [path for pattern in patterns for path in sorted(folder.glob(pattern))]
-
-
 def folder_digest(name: str) -> str:
     """A digest of files in a folder, or of a file; the name of a model on the Hub is returned unchanged."""
     if Path(name).is_file():
         return file_digest(Path(name))
     if not Path(name).is_dir():
         return name
-    files = {path.name: file_digest(path) for path in _files(Path(name), *INITIAL_FILES)}
+    files = {path.name: file_digest(path) for path in _files(Path(name), INITIAL_FILES)}
     return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
+
+
+def _files(folder: Path, patterns: Sequence[str]) -> list[Path]:
+    return [path for pattern in patterns for path in sorted(folder.glob(pattern))]

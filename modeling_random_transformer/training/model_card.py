@@ -17,12 +17,28 @@ from ..base.flags import to_flags
 from ..data.splitting import describe_overlap
 from .arguments import PRESET
 from .manifest import FREE, Run, RunResult, changed_arguments
-from .recipe import TranslationTrainingArguments
+from .training_arguments import TranslationTrainingArguments
 
 CARD = "README.md"
-HYPERPARAMETERS = ("seed", "max_steps", "num_train_epochs", "max_tokens_per_batch", "gradient_accumulation_steps",
-    "lr_scheduler_type", "warmup_steps", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm",
-    "label_smoothing_factor", "average_last", "num_beams", "length_penalty", "bf16", "fp16")  # fmt: skip
+HYPERPARAMETERS = (
+    "seed",
+    "max_steps",
+    "num_train_epochs",
+    "max_tokens_per_batch",
+    "gradient_accumulation_steps",
+    "lr_scheduler_type",
+    "warmup_steps",
+    "adam_beta1",
+    "adam_beta2",
+    "adam_epsilon",
+    "max_grad_norm",
+    "label_smoothing_factor",
+    "average_last",
+    "num_beams",
+    "length_penalty",
+    "bf16",
+    "fp16",
+)
 TEMPLATE = Path(__file__).with_suffix(".md")
 PACKAGES = ("torch", "transformers", "tokenizers")
 
@@ -35,27 +51,22 @@ def write_model_card(path: Path, result: RunResult, run: Run) -> None:
         result: the result of the run.
         run: its arguments, and its record with the values that changed when it was resumed.
     """
-    model_args, args = run.model, run.args
-    given: dict[str, Any] = {"output_dir": args.output_dir}
-    for arguments in (run.data, model_args, args):
-        given |= changed_arguments(arguments)
-    flags = to_flags(given)
     languages = list(dict.fromkeys(code for corpus in result.corpora for code in corpus["languages"] or ()))
     metadata = ModelCardData(
-        library_name="transformers" if model_args.lora_rank is None else "peft",
+        library_name="transformers" if run.model.lora_rank is None else "peft",
         language=languages or None,
         pipeline_tag="translation",
         tags=["translation", "random_transformer"],
     )
-    values = {name: getattr(args, name) for name in HYPERPARAMETERS}
-    values |= {"learning_rate": result.learning_rate, "world_size": result.world_size}
-    unused = {"max_steps" if args.max_steps < 0 else "num_train_epochs"}
-    unused |= {"average_last"} if args.load_best_model_at_end or args.save_strategy == "no" else set()
+    arguments = {"output_dir": run.args.output_dir}
+    for group in (run.data, run.model, run.args):
+        arguments |= changed_arguments(group)
+    flags = to_flags(arguments)
     card = ModelCard.from_template(
         metadata,
         str(TEMPLATE),
         name=path.parent.name,
-        model=model_args,
+        model=run.model,
         preset=PRESET,
         result=result,
         parameters=f"{result.parameters:,}",
@@ -64,11 +75,22 @@ def write_model_card(path: Path, result: RunResult, run: Run) -> None:
         languages=languages,
         reports=[*result.reports, *starmap(describe_overlap, result.overlap.items())],
         command=command_of(flags),
-        hardware=result.hardware or hardware(args),
-        hyperparameters={name: getattr(value, "value", value) for name, value in values.items() if name not in unused},
+        hardware=result.hardware or hardware(run.args),
+        hyperparameters=hyperparameters(run.args, result),
         history=run.trained.facts["history"],
     )
     write_atomically(path, [with_portable_paths(str(card), chain.from_iterable(flags)).encode()])
+
+
+def hyperparameters(args: TranslationTrainingArguments, result: RunResult) -> dict[str, Any]:
+    """The hyperparameters that the card lists, by name."""
+    names = list(HYPERPARAMETERS)
+    names.remove("max_steps" if args.max_steps < 0 else "num_train_epochs")
+    if args.load_best_model_at_end or args.save_strategy == "no":
+        names.remove("average_last")
+    values = {name: getattr(args, name) for name in names}
+    values = {name: getattr(value, "value", value) for name, value in values.items()}  # of an enumeration member
+    return {**values, "learning_rate": result.learning_rate, "world_size": result.world_size}
 
 
 def command_of(flags: Iterable[Sequence[str]]) -> str:
@@ -76,18 +98,13 @@ def command_of(flags: Iterable[Sequence[str]]) -> str:
     return " \\\n    ".join(["random-transformer train", *map(shlex.join, flags)])
 
 
-def is_private(flag: str) -> bool:
-    """Whether a flag is left out of the card: it has no effect on the result, and may be secret, as `--hub_token`."""
-    name = flag.removeprefix("--").replace("-", "_")
-    return flag.startswith("--") and name.startswith(FREE) and not name.startswith("output_dir")
-
-
 def with_portable_paths(content: str, paths: Iterable[str]) -> str:
     """A text in which absolute paths are relative to the working directory, or names if they are outside of it."""
-    for text in sorted(paths, key=len, reverse=True):  # files before their folder
-        if (file := Path(text)).is_absolute():
-            portable = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file.name
-            content = content.replace(text, str(portable))
+    for path in sorted(paths, key=len, reverse=True):  # files before their folder
+        if Path(path).is_absolute():
+            is_inside = Path(path).is_relative_to(Path.cwd())
+            portable = Path(path).relative_to(Path.cwd()) if is_inside else Path(path).name
+            content = content.replace(path, str(portable))
     return content
 
 
@@ -97,22 +114,28 @@ def set_origin(path: Path, stage: str, arguments: Sequence[str]) -> None:
     Args:
         path: the card in the folder of the result.
         stage: the name of the stage.
-        arguments: those of `train`; none if the recipe was not run by the command.
+        arguments: those of `train`: the path of the recipe, and flags with their values.
     """
-    content = path.read_text(encoding="utf-8")
-    content = content.replace(f"\n# {stage}\n", f"\n# {path.parent.name}\n", 1)
-    content = content.replace(f"translate --model {stage}", f"translate --model {path.parent.name}", 1)
     flags: list[list[str]] = []
     for argument in arguments:
         if argument.startswith("--") or not flags:
             flags.append([])
         flags[-1].append(argument)
-    flags = [flag for flag in flags if not is_private(flag[0])]
+    command = command_of(flag for flag in flags if not is_private(flag[0]))
     values = chain.from_iterable(argument.split("=", 1) for argument in arguments)
-    command = with_portable_paths(command_of(flags), values)
+    content = path.read_text(encoding="utf-8")
+    content = content.replace(f"\n# {stage}\n", f"\n# {path.parent.name}\n", 1)
+    content = content.replace(f"translate --model {stage}", f"translate --model {path.parent.name}", 1)
     before, heading, after = content.partition("## Training\n\n```sh\n")
     _, end, rest = after.partition("\n```\n")
-    write_atomically(path, [f"{before}{heading}{command}{end}{rest}".encode()])
+    card = f"{before}{heading}{with_portable_paths(command, values)}{end}{rest}"
+    write_atomically(path, [card.encode()])
+
+
+def is_private(flag: str) -> bool:
+    """Whether a flag is left out of the card: it has no effect on the result, and may be secret, as `--hub_token`."""
+    name = flag.removeprefix("--").replace("-", "_")
+    return flag.startswith("--") and name.startswith(FREE) and not name.startswith("output_dir")
 
 
 def set_section(path: Path, heading: str, text: str) -> None:

@@ -15,14 +15,16 @@ from ..base.jobs import Job
 from ..data.batches import padding_multiple
 from ..data.sources import Corpus
 from ..data.splitting import Counts, describe_overlap, shared_texts
+from ..data.streaming import CorpusMixture, TokenBudgetStream
 from ..data.tokenization import LengthLimits, lengths_of, tokenize_pairs, vocabulary_sample
 from ..data.validation import ValidationReport, load_pairs, validate
-from ..inputs_random_transformer import tokenizer_languages
+from ..inputs_random_transformer import drop_none, tokenizer_languages
 from ..tokenization_random_transformer import RandomTransformerTokenizer
 from .arguments import VOCAB_SIZE, ModelArguments
 from .checkpoints import save_atomically
 from .manifest import Run, fingerprint
-from .model_init import load_tokenizer
+from .methods.bpe_dropout import BPEDropout
+from .vocabulary import load_tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -33,10 +35,10 @@ class PreparedData:
 
     Args:
         tokenizer: the tokenizer.
+        reports: the validation reports, in the order of validation.
         texts: the valid pairs of each corpus of a set, by its name.
         sets: the token ids of each set, of training pairs only those within the maximum lengths. The rows of several
             corpora follow each other.
-        reports: the validation reports, in the order of validation.
         corpora: the training corpora.
         corpus_sizes: number of pairs of each training corpus.
         stream: the training set if it is streamed; in this case, it is not in `texts` and `sets`.
@@ -45,12 +47,12 @@ class PreparedData:
     """
 
     tokenizer: PreTrainedTokenizerBase
-    texts: dict[str, list[Dataset]]
-    sets: dict[str, Dataset]
     reports: list[ValidationReport]
+    texts: dict[str, list[Dataset]]
     corpora: list[Corpus]
-    corpus_sizes: list[int]
-    stream: Any = None
+    sets: dict[str, Dataset] = field(default_factory=dict)
+    corpus_sizes: list[int] = field(default_factory=list)
+    stream: TokenBudgetStream | None = None
     overlap: dict[str, Counts] = field(default_factory=dict)
 
     @property
@@ -64,9 +66,10 @@ class PreparedData:
     @property
     def validation(self) -> Dataset | dict[str, Dataset] | None:
         """The validation set; if there are several, by the part of their names after `"validation "`."""
-        names = [name for name in self.sets if name.startswith("validation")]
-        sets = {name.removeprefix("validation "): self.sets[name] for name in names}
-        return self.sets.get("validation", sets or None)
+        if "validation" in self.sets:
+            return self.sets["validation"]
+        names = [name for name in self.sets if name.startswith("validation ")]
+        return {name.removeprefix("validation "): self.sets[name] for name in names} or None
 
 
 def prepare_data(run: Run, names: Collection[str]) -> PreparedData:
@@ -78,64 +81,65 @@ def prepare_data(run: Run, names: Collection[str]) -> PreparedData:
     Raises:
         ValueError: a corpus is invalid.
     """
-    train, on_invalid = run.corpora["train"], run.data.on_invalid
+    texts, reports = load_texts(run, names)
+    train_reports = reports.get("train", [])
+    lines = [report.lines for report in train_reports]
+    tokenizer = prepare_tokenizer(run, sum(lines))
+    data = PreparedData(tokenizer, [*chain.from_iterable(reports.values())], texts, run.corpora["train"])
+    for name, pairs in texts.items():
+        tokenized = tokenize_set(run, name, pairs, data)
+        data.sets[name] = concatenate_datasets(tokenized)
+        if name == "train":
+            data.corpus_sizes = list(map(len, tokenized))
+    if "train" in names and run.data.streaming:
+        data.corpus_sizes = [report.valid for report in train_reports]
+        data.stream = make_stream(run, lines, data.tokenizer)
+        if len(train_reports) == 1:  # the stream has a report of its own
+            data.reports.remove(train_reports[0])
+    if run.args.process_index == 0:
+        for report in data.reports:
+            logger.warning("%s", report)
+    if "train" in texts:
+        data.overlap = find_overlap(texts)
+    return data
+
+
+def load_texts(run: Run, names: Collection[str]) -> tuple[dict[str, list[Dataset]], dict[str, list[ValidationReport]]]:
+    """The valid pairs and the reports of each corpus, by the name of its set; no pairs of a stream.
+
+    The files of a stream are validated before training. A streamed dataset is not read: its report has no lines.
+    """
     texts: dict[str, list[Dataset]] = {}
     reports: dict[str, list[ValidationReport]] = {}
     for name in names:
-        corpora = run.corpora[name]
-        if name == "train" and run.data.streaming:
-            # Files are validated before training. The stream of a dataset is not read: its report has no lines.
-            reports[name] = [
-                validate(corpus, on_invalid) if corpus.files else ValidationReport(str(corpus)) for corpus in corpora
-            ]
-        else:
-            loaded = [load_pairs(corpus, on_invalid) for corpus in corpora]
-            texts[name], reports[name] = ([pair[i] for pair in loaded] for i in (0, 1))
-    lines = [report.lines for report in reports.get("train", ())]
-    tokenizer = prepare_tokenizer(run, sum(lines))
-    # The report of a stream itself counts the lines of all corpora together.
-    shown = [report for name in names if name in texts or len(train) > 1 for report in reports[name]]
-    limits = LengthLimits(run.data.max_source_length, run.data.max_target_length, run.data.max_length_ratio)
-    tokenized = {name: _tokenize(run, name, texts[name], tokenizer, limits, shown) for name in texts}
-    sizes = [*map(len, tokenized["train"])] if "train" in texts else [each.valid for each in reports.get("train", ())]
-    is_stream = "train" in reports and "train" not in texts
-    stream = _stream(run, train, lines, tokenizer, limits) if is_stream else None
-    if run.args.process_index == 0:
-        for report in shown:
-            logger.warning("%s", report)
-    sets = {name: concatenate_datasets(parts) for name, parts in tokenized.items()}
-    return PreparedData(tokenizer, texts, sets, shown, train, sizes, stream, _overlap(texts))
+        reports[name] = []
+        for corpus in run.corpora[name]:
+            if name != "train" or not run.data.streaming:
+                pairs, report = load_pairs(corpus, run.data.on_invalid)
+                texts.setdefault(name, []).append(pairs)
+            elif corpus.files:
+                report = validate(corpus, run.data.on_invalid)
+            else:
+                report = ValidationReport(str(corpus))
+            reports[name].append(report)
+    return texts, reports
 
 
-def _overlap(texts: dict[str, list[Dataset]]) -> dict[str, Counts]:
-    """See `PreparedData.overlap`; warns in the first process."""
-    held_out = {name: concatenate_datasets(parts) for name, parts in texts.items() if name != "train"}
-
-    def count() -> dict[str, Counts]:
-        found = shared_texts(texts["train"], held_out)
-        for name, counts in found.items():
-            logger.warning("%s; `clean --exclude` removes them.", describe_overlap(name, counts))
-        return found
-
-    return call_on_main_process(count) if "train" in texts and held_out else {}
+def length_limits(run: Run) -> LengthLimits:
+    """The maximum lengths of training pairs."""
+    return LengthLimits(run.data.max_source_length, run.data.max_target_length, run.data.max_length_ratio)
 
 
-def _tokenize(
-    run: Run,
-    name: str,
-    texts: list[Dataset],
-    tokenizer: PreTrainedTokenizerBase,
-    limits: LengthLimits,
-    reports: list[ValidationReport],
-) -> list[Dataset]:
+def tokenize_set(run: Run, name: str, texts: Sequence[Dataset], data: PreparedData) -> list[Dataset]:
     """Tokenize the corpora of a set, and add a report for each one with skipped pairs."""
-    is_train, tokenized = name == "train", []
+    is_train = name == "train"
+    tokenized = []
     for pairs, corpus in zip(texts, run.corpora[name], strict=True):
         tokens, report = tokenize_pairs(
             pairs,
-            tokenizer,
+            data.tokenizer,
             # Only training pairs are filtered by length: scores refer to complete validation and test sets.
-            limits if is_train else LengthLimits(),
+            length_limits(run) if is_train else LengthLimits(),
             languages=corpus.languages,
             num_proc=run.data.preprocessing_num_workers,
             words=is_train and bool(run.args.bpe_dropout),
@@ -143,29 +147,47 @@ def _tokenize(
         )
         tokenized.append(tokens)
         if report.invalid:
-            reports.append(report)
+            data.reports.append(report)
     return tokenized
 
 
-def _stream(
-    run: Run, corpora: list[Corpus], lines: list[int], tokenizer: PreTrainedTokenizerBase, limits: LengthLimits
-) -> Any:
-    from ..data.streaming import CorpusMixture, TokenBudgetStream
-    from .methods.bpe_dropout import BPEDropout
+def make_stream(run: Run, lines: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> TokenBudgetStream:
+    """The training set as a stream of batches.
 
-    mixture = CorpusMixture(corpora, [max(1, count) for count in lines])
+    Args:
+        run: the run.
+        lines: number of lines of each corpus; 0 if it is unknown.
+        tokenizer: the tokenizer.
+    """
+    corpora = run.corpora["train"]
+    corpus: Corpus | CorpusMixture = corpora[0]
+    if len(corpora) > 1 or corpora[0].weight != 1:
+        corpus = CorpusMixture(corpora, [max(1, count) for count in lines])
     return TokenBudgetStream(
-        corpora[0] if len(corpora) == 1 and corpora[0].weight == 1 else mixture,
+        corpus,
         tokenizer,
         run.args.max_tokens_per_batch,
         buffer_pairs=run.data.buffer_pairs,
-        limits=limits,
+        limits=length_limits(run),
         on_invalid=run.data.on_invalid,
         seed=run.args.order_seed,
         pad_to_multiple_of=padding_multiple(run.args.device),
         num_workers=run.args.dataloader_num_workers,
         bpe_dropout=BPEDropout(tokenizer, run.args.bpe_dropout) if run.args.bpe_dropout else None,
     )
+
+
+def find_overlap(texts: Mapping[str, list[Dataset]]) -> dict[str, Counts]:
+    """See `PreparedData.overlap`; warns in the first process."""
+    held_out = {name: concatenate_datasets(pairs) for name, pairs in texts.items() if name != "train"}
+
+    def count() -> dict[str, Counts]:
+        overlap = shared_texts(texts["train"], held_out)
+        for name, counts in overlap.items():
+            logger.warning("%s; `clean --exclude` removes them.", describe_overlap(name, counts))
+        return overlap
+
+    return call_on_main_process(count) if held_out else {}
 
 
 # The tokenizer and its languages
@@ -183,10 +205,13 @@ def prepare_tokenizer(run: Run, lines: int) -> PreTrainedTokenizerBase:
     Raises:
         ValueError: the folder has a tokenizer that differs from the recorded one.
     """
+    sources = {corpus.languages.source for corpus in run.corpora["train"]}
+    targets = {corpus.languages.target for corpus in run.corpora["train"]}
+    defaults = drop_none(
+        src_lang=sources.pop() if len(sources) == 1 else None,
+        tgt_lang=targets.pop() if len(targets) == 1 else None,
+    )
     saved = run.model.saved_tokenizer
-    pairs = [corpus.languages.codes for corpus in run.corpora["train"] if corpus.languages.codes]
-    sides = zip(("src_lang", "tgt_lang"), zip(*pairs, strict=True), strict=False)
-    defaults = {name: codes[0] for name, codes in sides if len({*codes}) == 1}
     if saved is None:
         run.record(lambda job: _train_tokenizer(run, job, lines, defaults))
     tokenizer = load_tokenizer(str(run.folder) if saved is None else saved, run.model.special_tokens or ())
@@ -195,11 +220,16 @@ def prepare_tokenizer(run: Run, lines: int) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def _train_tokenizer(run: Run, job: Job, lines: int, defaults: dict[str, str]) -> None:
+def _train_tokenizer(run: Run, job: Job, lines: int, defaults: Mapping[str, str]) -> None:
     """Train the tokenizer of a run and save it in the output folder, unless an earlier call has."""
-    corpora, path = run.corpora["train"], run.folder / "tokenizer.json"
-    options: dict[str, Any] = {"vocab_size": run.model.vocab_size or VOCAB_SIZE, **defaults}
-    options |= {"languages": distinct_languages(corpora), "special_tokens": run.model.special_tokens or []}
+    corpora = run.corpora["train"]
+    path = run.folder / "tokenizer.json"
+    options: dict[str, Any] = {
+        "vocab_size": run.model.vocab_size or VOCAB_SIZE,
+        **defaults,
+        "languages": distinct_languages(corpora),
+        "special_tokens": run.model.special_tokens or [],
+    }
     # Inputs change only if nothing has been trained with the tokenizer.
     inputs = {"training set": fingerprint(corpora), **options}
     stage = job.begin("tokenizer", inputs, may_change=lambda *_: True)
@@ -226,16 +256,22 @@ def check_languages(sets: Mapping[str, Sequence[Corpus]], model_args: ModelArgum
         ValueError: it does not.
     """
     used = distinct_languages(chain.from_iterable(sets.values()))
-    available, origin = distinct_languages(sets["train"]), "the training corpora"
-    if (saved := model_args.saved_tokenizer) is not None:
+    saved = model_args.saved_tokenizer
+    if saved is None:
+        available = distinct_languages(sets["train"])
+        origin = "the training corpora"
+    else:
         tokenizer = load_tokenizer(saved)
-        available, origin = tokenizer_languages(tokenizer), f"the tokenizer in {saved}"
+        available = tokenizer_languages(tokenizer)
+        origin = f"the tokenizer in {saved}"
         if available and not used and None in (tokenizer.src_lang, tokenizer.tgt_lang):
             raise ValueError(f"source_lang and target_lang must be of {', '.join(available)} for {origin}, got none.")
     unknown = [code for code in used if code not in available]
     if unknown:
-        allowed = f"languages of {origin} ({', '.join(available) or 'none'})"
-        raise ValueError(f"source_lang and target_lang must be {allowed}, got {', '.join(unknown)}.")
+        raise ValueError(
+            f"source_lang and target_lang must be languages of {origin} ({', '.join(available) or 'none'}), "
+            f"got {', '.join(unknown)}."
+        )
 
 
 def check_lengths(sets: dict[str, Dataset], config: PretrainedConfig) -> None:
@@ -244,7 +280,12 @@ def check_lengths(sets: dict[str, Dataset], config: PretrainedConfig) -> None:
     Raises:
         ValueError: a text is longer.
     """
-    for split, tokens in sets.items() if config.position_embedding == "learned" else ():
-        if (longest := int(lengths_of(tokens).max())) > config.max_position_embeddings:
-            allowed = f"at least {longest}, the longest text of the {split} set"
-            raise ValueError(f"max_position_embeddings must be {allowed}, got {config.max_position_embeddings}.")
+    if config.position_embedding != "learned":
+        return
+    for split, tokens in sets.items():
+        longest = int(lengths_of(tokens).max())
+        if longest > config.max_position_embeddings:
+            raise ValueError(
+                f"max_position_embeddings must be at least {longest}, the longest text of the {split} set, "
+                f"got {config.max_position_embeddings}."
+            )

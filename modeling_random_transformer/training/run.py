@@ -4,14 +4,12 @@ The stages: prepare the data → build the model → train → average checkpoin
 The record in the output folder (`jobs.Job`) contains the progress, so that the same call resumes an interrupted run.
 """
 
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback, TrainerState, set_seed
-from transformers.trainer_callback import ExportableState
+from transformers import TrainerState, set_seed
 
 from ..base.distributed import call_on_main_process, exclusive
 from ..base.jobs import Job, Stage
@@ -20,14 +18,15 @@ from ..inference.evaluation import score, target_language, translation_metrics
 from ..inference.loading import limit_sources
 from ..inputs_random_transformer import drop_none, language_id
 from .arguments import DataArguments, ModelArguments
+from .callbacks import TimeCallback
 from .checkpoints import complete_checkpoints, load_average, newest_complete, save_atomically, state_of
+from .checks import check_arguments, check_checkpoint
 from .manifest import LOCK, MANIFEST, TRAIN, Run, RunResult, fingerprint, open_job
-from .methods.ema import read_averages
 from .model_card import CARD, hardware, write_model_card
-from .model_init import build_model, check_arguments, check_checkpoint
+from .model_init import build_model
 from .preparation import PreparedData, check_languages, check_lengths, prepare_data
-from .recipe import TranslationTrainingArguments
 from .trainer import TranslationTrainer
+from .training_arguments import TranslationTrainingArguments
 
 INPUTS_OF_RUN = ("run_id", "history", "free")  # facts of the record that are no part of the result
 
@@ -35,9 +34,8 @@ INPUTS_OF_RUN = ("run_id", "history", "free")  # facts of the record that are no
 def train_translation(data: DataArguments, model: ModelArguments, args: TranslationTrainingArguments) -> RunResult:
     """Train a translation model and score it, or resume an earlier run in the same folder.
 
-    Afterwards, `args.output_dir` contains the model or the adapter (the average of the last checkpoints, the EMA, or
-    the best checkpoint), the tokenizer, the generation settings, a model card and the record. `from_pretrained` loads
-    it.
+    Afterwards, `args.output_dir` contains the model or the adapter (the average of the last checkpoints, or the best
+    checkpoint), the tokenizer, the generation settings, a model card and the record. `from_pretrained` loads it.
 
     A finished run is not trained again. Only sets without scores are scored.
 
@@ -62,44 +60,57 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
         run.job = call_on_main_process(lambda: open_job(run))
         if not (folder / MANIFEST).is_file():
             raise ValueError(f"output_dir must be on a file system that all nodes share, got {folder}.")
-        is_trained = run.trained.is_finished
-        unscored = call_on_main_process(lambda: _unscored(run)) if is_trained else run.evaluation_sets
-        reports: list[ValidationReport] = []
-        if unscored or not is_trained:
-            prepared = prepare_data(run, unscored if is_trained else list(corpora))
-            reports = prepared.reports
-            trainer = _build_trainer(run, prepared, evaluation_only=is_trained)
-            if is_trained:
-                load_average(trainer.accelerator.unwrap_model(trainer.model), [folder])
-                if run.model.lora_rank is None:  # an adapter has that of its base model
-                    call_on_main_process(lambda: trainer.model.generation_config.save_pretrained(folder))
-            else:
-                steps, seconds = _train(run, trainer)
-                _average_checkpoints(run, trainer)
-                _save_model(run, trainer)
-                _record_model(run, trainer, prepared, steps=steps, seconds=seconds)
-            for name in unscored:
-                _score(run, trainer, name, prepared)
-            if args.push_to_hub and not is_trained:
-                trainer.push_to_hub()
-        result = _result(run, reports)
-        if args.process_index == 0 and (unscored or not is_trained or not (folder / CARD).is_file()):
+        reports = score_finished(run) if run.trained.is_finished else train_and_score(run)
+        result = result_of(run, reports or [])
+        if args.process_index == 0 and (reports is not None or not (folder / CARD).is_file()):
             write_model_card(folder / CARD, result, run)
         return result
+
+
+def train_and_score(run: Run) -> list[ValidationReport]:
+    """Train the model of a run, save it and score it on all sets; returns the reports of the corpora."""
+    data = prepare_data(run, list(run.corpora))
+    trainer = make_trainer(run, data, run.args)
+    steps, seconds = train(run, trainer)
+    average_checkpoints(run, trainer)
+    save_model(run, trainer)
+    record_model(run, trainer, data, steps=steps, seconds=seconds)
+    for name in run.evaluation_sets:
+        score_set(run, trainer, data, name)
+    if run.args.push_to_hub:
+        trainer.push_to_hub()
+    return data.reports
+
+
+def score_finished(run: Run) -> list[ValidationReport] | None:
+    """Score the saved model of a run on the sets without scores; `None` if all have scores."""
+    names = call_on_main_process(lambda: [name for name in run.evaluation_sets if not scores_of(run, name).is_finished])
+    if not names:
+        return None
+    data = prepare_data(run, names)
+    trainer = make_trainer(run, data, run.args.without_evaluation())
+    load_average(trainer.accelerator.unwrap_model(trainer.model), [run.folder])
+    if run.model.lora_rank is None:  # an adapter has that of its base model
+        call_on_main_process(lambda: trainer.model.generation_config.save_pretrained(run.folder))
+    for name in names:
+        score_set(run, trainer, data, name)
+    return data.reports
 
 
 # The model
 
 
-def _build_trainer(run: Run, data: PreparedData, evaluation_only: bool) -> TranslationTrainer:
+def make_trainer(run: Run, data: PreparedData, args: TranslationTrainingArguments) -> TranslationTrainer:
     """The initial model in a trainer."""
-    args = run.args.without_evaluation() if evaluation_only else run.args
     model = build_model(run.model, args, data.tokenizer)
-    if (code := getattr(data.tokenizer, "tgt_lang", None)) is not None:  # the default of the saved model
+    code = getattr(data.tokenizer, "tgt_lang", None)
+    if code is not None:  # the default of the saved model
         model.generation_config.forced_bos_token_id = language_id(data.tokenizer, code)
     check_lengths(data.sets, model.config)
     limit_sources(model, data.tokenizer)  # saved with the model
-    translates = args.predict_with_generate and run.evaluation_sets
+    metrics = None
+    if args.predict_with_generate and run.evaluation_sets:
+        metrics = translation_metrics(data.tokenizer, **drop_none(tokenize=args.bleu_tokenize))
     return TranslationTrainer(
         model,
         args,
@@ -108,13 +119,11 @@ def _build_trainer(run: Run, data: PreparedData, evaluation_only: bool) -> Trans
         run_id=run.trained.facts["run_id"],
         eval_dataset=data.validation,
         processing_class=data.tokenizer,
-        compute_metrics=translation_metrics(data.tokenizer, **drop_none(tokenize=args.bleu_tokenize))
-        if translates
-        else None,
+        compute_metrics=metrics,
     )
 
 
-def _train(run: Run, trainer: TranslationTrainer) -> tuple[int, float]:
+def train(run: Run, trainer: TranslationTrainer) -> tuple[int, float]:
     """Train from the newest checkpoint to the last step.
 
     Returns:
@@ -122,62 +131,47 @@ def _train(run: Run, trainer: TranslationTrainer) -> tuple[int, float]:
         checkpoint.
     """
     newest = call_on_main_process(lambda: newest_complete(run.folder))
-    named = run.args.resume_from_checkpoint
-    start = newest or (named if isinstance(named, str) else None)
-    before = (
-        0.0
-        if newest is None
-        else state_of(newest).stateful_callbacks.get("TimeCallback", {}).get("attributes", {}).get("seconds", 0.0)
-    )
-    if newest is not None and (steps := _final_step(state_of(newest), run.args)):
-        return steps, before  # an earlier process was stopped before it had saved the model
-    if start is not None:
-        check_checkpoint(Path(start), trainer.model, trainer.processing_class)
-    timer = TimeCallback(before)
+    timer = TimeCallback()
+    if newest is not None:
+        state = state_of(newest)
+        timer.seconds = state.stateful_callbacks.get("TimeCallback", timer.state())["attributes"]["seconds"]
+        if has_ended(state, run.args):  # an earlier process was stopped before it had saved the model
+            return state.global_step, timer.seconds
+    start: Any = True  # from the newest checkpoint, if there is one
+    if newest is None and isinstance(run.args.resume_from_checkpoint, str):
+        start = run.args.resume_from_checkpoint
+    if newest is not None or start is not True:
+        check_checkpoint(newest or Path(start), trainer.model, trainer.processing_class)
     trainer.add_callback(timer)
-    trainer.train(resume_from_checkpoint=named if start != newest else True)
+    trainer.train(resume_from_checkpoint=start)
     return trainer.state.global_step, timer.total
 
 
-class TimeCallback(TrainerCallback, ExportableState):
-    """Saves the training time in checkpoints, so that it is that of all processes of a run."""
-
-    def __init__(self, seconds: float = 0.0):
-        self.begin = time.perf_counter()
-        self.seconds = seconds  # of earlier processes
-
-    @property
-    def total(self) -> float:
-        """The training time until now, in seconds."""
-        return self.seconds + time.perf_counter() - self.begin
-
-    def state(self) -> dict[str, Any]:
-        return {"args": {}, "attributes": {"seconds": self.total}}
-
-
-def _final_step(state: TrainerState, args: TranslationTrainingArguments) -> int | None:
-    """The step of a checkpoint with which training ended, at the last step or by early stopping."""
+def has_ended(state: TrainerState, args: TranslationTrainingArguments) -> bool:
+    """Whether training ended with a checkpoint, at the last step or by early stopping."""
+    if args.max_steps > 0 and state.global_step >= args.max_steps:
+        return True
+    if args.max_steps < 0 and state.epoch >= args.num_train_epochs:
+        return True
     is_stopped = state.stateful_callbacks["TrainerControl"]["args"]["should_training_stop"]
-    is_last = state.global_step >= args.max_steps if args.max_steps > 0 else state.epoch >= args.num_train_epochs
-    return state.global_step if is_last or (is_stopped and state.global_step < state.max_steps) else None
+    return is_stopped and state.global_step < state.max_steps
 
 
-def _average_checkpoints(run: Run, trainer: TranslationTrainer) -> None:
-    """Load the mean of the last checkpoints or the EMA, or the best checkpoint with `load_best_model_at_end`."""
+def average_checkpoints(run: Run, trainer: TranslationTrainer) -> None:
+    """Load the mean of the last checkpoints, or the best checkpoint with `load_best_model_at_end`."""
     has_trained = trainer.state.global_step > 0  # in this process, so the model has its last or best weights
     checkpoints = call_on_main_process(lambda: complete_checkpoints(run.folder)[-run.args.average_last :])
     if run.args.load_best_model_at_end:
         if has_trained:
             return
-        if best := state_of(checkpoints[-1]).best_model_checkpoint:
+        best = state_of(checkpoints[-1]).best_model_checkpoint
+        if best:
             checkpoints = [run.folder / Path(best).name]
-    if run.args.ema_decay is not None and not has_trained:
-        trainer.model.load_state_dict(read_averages(trainer.model, checkpoints[-1]), strict=False)
-    elif len(checkpoints) > 1 or not has_trained:
+    if len(checkpoints) > 1 or not has_trained:
         load_average(trainer.accelerator.unwrap_model(trainer.model), checkpoints)
 
 
-def _save_model(run: Run, trainer: TranslationTrainer) -> None:
+def save_model(run: Run, trainer: TranslationTrainer) -> None:
     """Save the final model into the output folder atomically."""
     trainer.accelerator.wait_for_everyone()
     with save_atomically(run.folder, is_writer=run.args.process_index == 0) as temporary:
@@ -189,19 +183,20 @@ def _save_model(run: Run, trainer: TranslationTrainer) -> None:
 # Records
 
 
-def _record_model(run: Run, trainer: TranslationTrainer, data: PreparedData, **facts: Any) -> None:
+def record_model(run: Run, trainer: TranslationTrainer, data: PreparedData, **facts: Any) -> None:
     """Record that the final model is saved, and the facts of a `RunResult`."""
-    sizes, reports = data.corpus_sizes, data.reports
+    sizes = data.corpus_sizes
+    reports = data.reports
     if data.stream is not None:
-        report = max(data.stream.previous, data.stream.report, key=lambda each: each.lines)
+        report = max(data.stream.previous, data.stream.report, key=lambda report: report.lines)
         if report.lines:  # of a process that has trained
             reports = [*reports, report]
         if report.lines and len(sizes) == 1:  # without pairs that are too long, which are not counted by corpus
-            sizes = [report.lines - report.invalid]
-    corpora = [
-        {"name": str(corpus), "languages": corpus.languages.codes or None, "pairs": size, "weight": corpus.weight}
-        for corpus, size in zip(data.corpora, sizes, strict=True)
-    ]
+            sizes = [report.valid]
+    corpora = []
+    for corpus, size in zip(data.corpora, sizes, strict=True):
+        languages = corpus.languages.codes or None
+        corpora.append({"name": str(corpus), "languages": languages, "pairs": size, "weight": corpus.weight})
     facts |= {
         "parameters": trainer.model.num_parameters(),
         "trained": trainer.get_num_trainable_parameters(),
@@ -219,48 +214,49 @@ def _record_model(run: Run, trainer: TranslationTrainer, data: PreparedData, **f
 # Scores
 
 
-def _scores_of(run: Run, name: str) -> Stage:
+def scores_of(run: Run, name: str) -> Stage:
     """The record of the scores of a set. Its inputs are the weights and all other settings that determine them."""
     inputs = {"weights": run.trained.files, "set": fingerprint(run.corpora[name]), "on_invalid": run.data.on_invalid}
     # Other inputs are not an error: the set is scored again.
     return run.job.begin(f"score {name}", inputs | run.args.generation_kwargs, may_change=lambda *_: True)
 
 
-def _unscored(run: Run) -> list[str]:
-    return [name for name in run.evaluation_sets if not _scores_of(run, name).is_finished]
-
-
-def _score(run: Run, trainer: TranslationTrainer, name: str, data: PreparedData) -> None:
+def score_set(run: Run, trainer: TranslationTrainer, data: PreparedData, name: str) -> None:
     """Record BLEU and chrF++ of the generated translations against the untokenized references."""
-    # Also if evaluation in training computes the loss only.
-    trainer.args.predict_with_generate, trainer.args.prediction_loss_only = True, False
+    trainer.args.predict_with_generate = True  # also if evaluation in training computes the loss only
+    trainer.args.prediction_loss_only = False
     output = trainer.predict(data.sets[name])
     ids = [[token for token in row if token >= 0] for row in output.predictions.tolist()]
     translations = trainer.processing_class.batch_decode(ids, skip_special_tokens=True)
     [pairs] = data.texts[name]
     language = target_language(trainer.processing_class, data.sets[name][0]["labels"])
     options = drop_none(language=language, tokenize=run.args.bleu_tokenize)
-    run.record(lambda _: _scores_of(run, name).finish(metrics=score(translations, pairs["target"][:], **options)))
+    metrics = score(translations, pairs["target"][:], **options)
+    run.record(lambda _: scores_of(run, name).finish(metrics=metrics))
 
 
-def _result(run: Run, new_reports: Sequence[ValidationReport]) -> RunResult:
+def result_of(run: Run, new_reports: Sequence[ValidationReport]) -> RunResult:
     """The result of a finished run, from its record and the reports of this call."""
     facts = {name: value for name, value in run.trained.facts.items() if name not in INPUTS_OF_RUN}
     reports = {report["name"]: ValidationReport(**report) for report in facts.pop("reports")}
     reports |= {report.name: report for report in new_reports}
     scores = {name: run.job.stages[f"score {name}"].facts["metrics"] for name in run.evaluation_sets}
-    return RunResult(folder=run.folder, **facts, reports=list(reports.values()), scores=_with_means(scores))
+    return RunResult(folder=run.folder, **facts, reports=list(reports.values()), scores=with_means(scores))
 
 
-def _with_means(scores: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def with_means(scores: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Add the mean scores of several validation sets and of several test sets, such as `"test mean"`."""
     means = {}
     for split in ("validation", "test"):
-        by_set = [metrics for name, metrics in scores.items() if name.startswith(f"{split} ")]
-        if len(by_set) > 1:
-            means[f"{split} mean"] = {
-                metric: {"score": sum(metrics[metric]["score"] for metrics in by_set) / len(by_set)}
-                | {key: values[key] for key in ("name", "signature")}
-                for metric, values in by_set[0].items()
+        sets = [metrics for name, metrics in scores.items() if name.startswith(f"{split} ")]
+        if len(sets) < 2:
+            continue
+        means[f"{split} mean"] = {
+            metric: {
+                "score": sum(metrics[metric]["score"] for metrics in sets) / len(sets),
+                "name": values["name"],
+                "signature": values["signature"],
             }
+            for metric, values in sets[0].items()
+        }
     return scores | means

@@ -19,8 +19,6 @@ RUNS = {
     "fp16": {"fp16": True},
     "R-Drop": {"r_drop_alpha": 5.0},
     "Muon": {"muon": True},
-    "EMA": {"ema_decay": 0.9},
-    "word dropout": {"word_dropout": 0.1},
     "gradient checkpointing": {"gradient_checkpointing": True},
     "clipping": {"max_grad_norm": 1.0},
     "stream": {},

@@ -13,7 +13,8 @@ from modeling_random_transformer import DynamicInt8Config
 from modeling_random_transformer.extras.inspection import intervene, trace
 from modeling_random_transformer.inference import score_pairs, translate, translate_n_best
 from modeling_random_transformer.inference.ensemble import EnsembleForSeq2SeqLM
-from modeling_random_transformer.training.methods.loss import RDropLoss, SmoothedCrossEntropy
+from modeling_random_transformer.training.methods.loss import SmoothedCrossEntropy
+from modeling_random_transformer.training.methods.r_drop import RDropLoss
 from tests.helpers.models import padded_batch, random_ids, tiny_config, tiny_model
 from tests.helpers.translation import random_tokenizer, random_translator, some_texts
 

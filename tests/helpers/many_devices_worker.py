@@ -39,7 +39,7 @@ PLAIN = {"save_steps": 10, "average_last": 1, "save_total_limit": 2}  # step 10 
 # Runs that are compared by their losses and weights.
 SHORT = {**UNSCORED, "average_last": 1, "max_steps": 6}
 STREAMED = {**SHORT, "streaming": True, "buffer_pairs": 50}
-DROPOUT = {**SHORT, "save_steps": 3, "word_dropout": 0.2, "config_overrides": SIZES.replace("=0.0", "=0.3")}
+DROPOUT = {**SHORT, "save_steps": 3, "config_overrides": SIZES.replace("=0.0", "=0.3")}
 
 KINDS = {
     "alone": {"gradient_accumulation_steps": 2},  # the number of batches per step of two processes

@@ -4,11 +4,9 @@ import re
 
 import pytest
 
-from modeling_random_transformer.training import ModelArguments, preparation, train_translation
+from modeling_random_transformer.training import ModelArguments
 from modeling_random_transformer.training.arguments import DataArguments, parse_overrides
-from modeling_random_transformer.training.model_init import check_arguments
-from tests.helpers.interruption import stop
-from tests.helpers.training import parsed, write_corpora
+from tests.helpers.training import write_corpora
 
 
 def test_aligned_files_and_a_single_file(corpus):
@@ -20,6 +18,21 @@ def test_aligned_files_and_a_single_file(corpus):
     assert data.corpora("validation") == []
     both = DataArguments(source_file=source, target_file=target, train_file=single)
     assert [corpus.source.name for corpus in both.corpora("train")] == ["train.a", "a.tsv"]
+
+
+def test_reversed_sets(corpus):
+    source, target = str(corpus / "train.a"), str(corpus / "train.b")
+    (corpus / "a.tsv").write_text("en\tde\nx\ty\n")
+    single = {"test_file": str(corpus / "a.tsv"), "source_key": "en", "target_key": "de"}
+    languages = {"source_lang": "en", "target_lang": "de"}
+    for options in ({}, single):
+        data = DataArguments(source_file=source, target_file=target, max_source_length=9, **languages, **options)
+        other = data.reversed()
+        assert (other.source_file, other.target_file) == ([target], [source])
+        assert (other.source_lang, other.target_lang, other.max_target_length) == (["de"], ["en"], 9)
+        assert other.reversed() == data
+        pairs = [[(line.source, line.target) for line in each.lines()] for each in other.corpora("test")]
+        assert pairs == ([[("y", "x")]] if options else [])
 
 
 @pytest.mark.parametrize(
@@ -126,44 +139,3 @@ def test_config_overrides():
 def test_invalid_model_arguments_raise(options, message):
     with pytest.raises(ValueError, match=message):
         ModelArguments(**options)
-
-
-LORA = {"model_name_or_path": "m", "lora_rank": 2, "vocab_size": None, "config_overrides": ""}
-
-
-@pytest.mark.parametrize(
-    ("options", "tp_size", "message"),
-    [
-        ({"config_overrides": "num_heads=0"}, 1, "num_heads"),
-        ({"config_overrides": "num_heads=3,d_k=4"}, 2, "num_heads must be a multiple of tp_size=2, got 3"),
-        ({"config_overrides": "d_ff=3"}, 2, "d_ff must be a multiple of tp_size=2, got 3"),
-        (LORA, 2, r"lora_rank must be unset with tp_size .*, got 2\."),
-        ({"r_drop_alpha": 5.0, "config_overrides": "dropout=0.0"}, 1, r"r_drop_alpha must be 0 for .*, got 5\.0\."),
-        ({"eval_strategy": "steps"}, 1, "eval_strategy must be 'no' without a validation set, got 'steps'"),
-        ({"lr_scheduler_kwargs": {"zz": 1}}, 1, "lr_scheduler_kwargs must suit lr_scheduler_type, got {'zz': 1}"),
-        ({"streaming": True, "save_strategy": "epoch"}, 1, "save_strategy and eval_strategy must be 'steps' with stre"),
-        ({"metric_for_best_model": "bleuu"}, 1, "metric_for_best_model must be one of loss, bleu, chrf, .*'bleuu'"),
-        (
-            {"metric_for_best_model": "bleu", "predict_with_generate": False},
-            1,
-            "metric_for_best_model must be one of loss, got 'bleu'",
-        ),
-    ],
-)
-def test_arguments_that_exclude_each_other_raise_before_the_corpus_is_read(
-    options, tp_size, message, corpus, monkeypatch
-):
-    monkeypatch.setattr(preparation, "load_pairs", stop)
-    data, model, args = parsed(corpus, "out", **options)
-    args.tp_size = tp_size  # in one process
-    with pytest.raises(ValueError, match=message):
-        train_translation(data, model, args)
-    assert not (corpus / "out").exists()
-
-
-def test_word_dropout_suffices_for_r_drop_and_a_checkpoint_of_deepspeed_is_accepted(corpus):
-    """DeepSpeed writes a folder with optimizer and scheduler, and its name into the file `latest`."""
-    for name in ("trainer_state.json", "latest"):
-        (corpus / name).write_text("{}")
-    dropout = {"r_drop_alpha": 5.0, "word_dropout": 0.1, "config_overrides": "dropout=0.0"}
-    check_arguments(*parsed(corpus, "new", resume_from_checkpoint=str(corpus), **dropout))

@@ -11,7 +11,7 @@ from tests.helpers.training import flags, parse_command
 
 def test_units_of_the_estimate():
     sizes = {"steps": 100_000, "step_seconds": 0.4, "step_tokens": 48_000.0, "batch_tokens": 50_000, "num_devices": 8}
-    run = DryRun(**sizes, max_tokens_per_batch=6250, flops=1e18, memory=2 * GIB, parameters=65, device="cuda")
+    run = DryRun(**sizes, max_tokens_per_batch=6250, memory=2 * GIB, parameters=65, device="cuda")
     assert run.tokens_per_second == 120_000
     assert run.hours == pytest.approx(100_000 * 0.4 / 3600)
     assert [run.accumulation(devices) for devices in (1, 3, 16)] == [(8, 6250), (3, 5555), (1, 3125)]
@@ -26,7 +26,6 @@ def test_the_command_prints_the_estimate_and_saves_nothing(corpus, monkeypatch, 
     assert "5/5" in progress
     assert "tokens/s" in output
     assert "5,000 steps" in output
-    assert "3.3e+18 for base" in output
     assert not (corpus / "out").exists()
 
 
@@ -38,8 +37,6 @@ def test_batches_are_complete_and_the_vocabulary_has_the_requested_size(options,
     assert result.parameters > 3000 * 16
     assert result.batch_tokens == 600
     assert 0.5 * 600 < result.step_tokens <= 600
-    logits = 6 * 16 * 3000  # operations per target token
-    assert 0.4 * logits < result.flops / (result.steps * result.step_tokens) < logits
     assert result.hours > 0
 
 

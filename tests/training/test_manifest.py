@@ -18,7 +18,7 @@ from modeling_random_transformer.base.jobs import Stage
 from modeling_random_transformer.training import DataArguments, ModelArguments, TranslationTrainingArguments
 from modeling_random_transformer.training import run as run_module
 from modeling_random_transformer.training.checkpoints import all_checkpoints
-from modeling_random_transformer.training.manifest import FREE, LOCK, MANIFEST, OTHER_FORM, RECORDED
+from modeling_random_transformer.training.manifest import CONTENTS, EVALUATION, FREE, LENGTHS, LOCK, MANIFEST
 from modeling_random_transformer.training.trainer import TranslationTrainer
 from tests.helpers.interruption import StoppedError, stop
 from tests.helpers.training import SIZES, STEPS, UNSCORED, assert_equal_weights, run, stop_run, validation
@@ -69,7 +69,7 @@ def test_a_run_stopped_after_its_last_step_saves_the_same_weights(copied, monkey
     for name in ("model.safetensors", "README.md"):
         (copied / "out" / name).unlink()
     monkeypatch.setattr(Trainer, "train", stop)
-    stop_run(copied, run_module, "_score", num_beams=1)
+    stop_run(copied, run_module, "score_set", num_beams=1)
     assert weights(copied / "out") == before  # saved before scoring
     assert "test" in run(copied, "out", num_beams=1).scores
     assert (copied / "out" / "README.md").is_file()
@@ -118,7 +118,7 @@ def test_a_run_stopped_before_its_record_is_complete_starts_again(corpus):
     [
         ({"learning_rate": 1e-3}, "learning_rate was 0.003, now 0.001"),
         ({"target_file": "train.a"}, "training set was .*, now "),
-        ({"ema_decay": 0.9, "average_last": 1}, "average_last was 2, now 1; ema_decay was None, now 0.9"),
+        ({"muon": True, "average_last": 1}, "average_last was 2, now 1; .*muon was None, now True"),
         ({"accelerator_config": {"split_batches": True}}, "accelerator_config was None, now {'split_batches': True}"),
         ({"max_steps": 6}, "max_steps was 12, now 6"),
         ({"max_steps": -1}, "max_steps was 12, now None; num_train_epochs was None, now 3"),
@@ -154,7 +154,7 @@ def test_arguments_may_change_after_a_failed_start(corpus):
 
 
 def test_free_arguments_are_named_once_and_exist():
-    names = [*OTHER_FORM, *RECORDED]
+    names = [*CONTENTS, *EVALUATION, *LENGTHS]
     assert len(names) == len(set(names))
     kinds = (DataArguments, ModelArguments, TranslationTrainingArguments, AcceleratorConfig)
     known = {entry.name for kind in kinds for entry in fields(kind)}
@@ -187,7 +187,7 @@ def test_a_checkpoint_of_another_tokenizer_is_an_error(finished, copied):
 def test_checkpoints_without_an_optimizer_are_not_resumed(corpus):
     options = {**UNSCORED, "save_only_model": True}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_module, "_average_checkpoints", stop)
+        patch.setattr(run_module, "average_checkpoints", stop)
         with pytest.raises(StoppedError):
             run(corpus, "out", **options)
     assert run(corpus, "out", **options).steps == STEPS  # only the model was missing

@@ -5,7 +5,7 @@ import transformers
 
 from modeling_random_transformer import cli
 from modeling_random_transformer.commands.train import HIDDEN
-from modeling_random_transformer.training.trainer import describe_evaluation
+from modeling_random_transformer.training.callbacks import describe_evaluation
 from tests.helpers.training import flags, parse_command, validation
 
 

@@ -33,6 +33,8 @@ WEIGHT_DTYPES = {
     "onnx": ("float32", "int8"),  # onnxruntime has no matrix multiplication in bfloat16 for CPUs
     "transformers": ("float32", "bfloat16"),
 }
+# The options of `export_model` that only some engines have.
+OPTIONS = {"ctranslate2": ("shortlist",), "argos": ("source_lang", "target_lang", "sentence_splitter")}
 
 
 def export_model(
@@ -45,6 +47,7 @@ def export_model(
     shortlist: bytes | None = None,
     source_lang: str | None = None,
     target_lang: str | None = None,
+    sentence_splitter: str | PathLike | None = None,
 ) -> None:
     """Export a model and its tokenizer to a folder that an engine loads.
 
@@ -60,15 +63,36 @@ def export_model(
         shortlist: the target tokens of each source token, for CTranslate2; see `shortlist.vmap`.
         source_lang: code of the source language, for Argos Translate; `None` for that of the tokenizer.
         target_lang: code of the target language; the same.
+        sentence_splitter: `LANGUAGE.onnx` of MiniSBD, for Argos Translate, which otherwise downloads it.
 
     Raises:
-        ValueError: an argument is invalid, the engine is not installed, or it does not support the model.
+        ValueError: an argument is invalid or has no effect, or the engine is not installed or does not support the
+            model.
     """
     module = engine_module(engine, dtype)
     check_exportable(model, tokenizer)
+    options = options_of(
+        engine,
+        shortlist=shortlist,
+        source_lang=source_lang,
+        target_lang=target_lang,
+        sentence_splitter=sentence_splitter,
+    )
     with new_folder(output) as folder:
-        options = drop_none(shortlist=shortlist, source_lang=source_lang, target_lang=target_lang)
         module.save(model, tokenizer, folder, dtype, **options)
+
+
+def options_of(engine: str, **options: Any) -> dict[str, Any]:
+    """The options of `export_model` that are not `None`.
+
+    Raises:
+        ValueError: the engine does not have one of them.
+    """
+    used = drop_none(**options)
+    for name in used:
+        if name not in OPTIONS.get(engine, ()):
+            raise ValueError(f"{name} must be None for {engine}, which has no such option.")
+    return used
 
 
 def load_engine(folder: str | PathLike, engine: str = "ctranslate2") -> Translate:

@@ -1,6 +1,6 @@
 """Lexical shortlists: the target tokens among which an engine chooses, by the tokens of the source."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -8,16 +8,20 @@ from transformers import PreTrainedTokenizerBase
 
 from ...inputs_random_transformer import CHUNK_SIZE, chunks, encode_texts
 
-Ids = np.ndarray[Any, np.dtype[np.int64]]
+Array = np.ndarray[Any, Any]
+Shortlist = dict[int | None, list[int]]
 
 ITERATIONS = 5  # of IBM model 1
 MAX_LINKS = 20_000_000  # pairs of a source and a target token that are in memory, with 50 bytes each
 COMMON = 100  # the most frequent target tokens are always allowed
+EMPTY_WORD = -1  # the source token of target tokens that translate none
 
 
 def lexical_shortlist(
-    pairs: Iterable[tuple[str, str]], tokenizer: PreTrainedTokenizerBase, size: int = 50
-) -> dict[int | None, list[int]]:
+    pairs: Iterable[tuple[str, str]],
+    tokenizer: PreTrainedTokenizerBase,
+    size: int = 50,
+) -> Shortlist:
     """The target tokens that occur in translations of each source token, by IBM model 1 over token ids.
 
     Brown et al. 1993, The Mathematics of Statistical Machine Translation, section 4.1.
@@ -34,55 +38,88 @@ def lexical_shortlist(
     Raises:
         ValueError: there are no pairs.
     """
-    sources: list[Ids] = []
-    targets: list[Ids] = []
-    links = 0
-    for chunk in chunks(pairs, CHUNK_SIZE):
-        texts, text_target = map(list, zip(*chunk, strict=True))
-        batch = encode_texts(tokenizer, texts, text_target=text_target, verbose=False)
-        sources += map(np.array, batch["input_ids"])
-        targets += map(np.array, batch["labels"])
-        links += sum(len(ids) * len(other) for ids, other in zip(batch["input_ids"], batch["labels"], strict=True))
-        if links > MAX_LINKS:
-            break
+    sources, targets = token_ids(pairs, tokenizer)
     if not sources:
         raise ValueError("pairs must be at least one pair of sentences, got none.")
+    shortlist: Shortlist = {None: most_frequent(targets)}
     source_ids, target_ids, probabilities = translation_probabilities(sources, targets)
-    tokens, counts = np.unique(np.concatenate(targets), return_counts=True)
-    found: dict[int | None, list[int]] = {None: tokens[np.argsort(-counts, kind="stable")][:COMMON].tolist()}
     order = np.lexsort((-probabilities, source_ids))
-    starts = np.flatnonzero(np.diff(source_ids[order], prepend=-2))
-    for ids, start in zip(np.split(target_ids[order], starts[1:]), starts, strict=True):
-        found[int(source_ids[order[start]])] = ids[:size].tolist()
-    del found[-1]  # the empty word
-    return found
+    target_ids = target_ids[order]
+    tokens, starts = np.unique(source_ids[order], return_index=True)
+    for token, start, end in zip(tokens, starts, [*starts[1:], None], strict=True):
+        if token != EMPTY_WORD:
+            candidates = target_ids[start:end]
+            shortlist[int(token)] = candidates[:size].tolist()
+    return shortlist
 
 
-def translation_probabilities(sources: list[Ids], targets: list[Ids]) -> tuple[Ids, Ids, Any]:
+def most_frequent(targets: list[Array]) -> list[int]:
+    """The most frequent target tokens."""
+    tokens, counts = np.unique(np.concatenate(targets), return_counts=True)
+    order = np.argsort(-counts, kind="stable")
+    return tokens[order][:COMMON].tolist()
+
+
+def token_ids(pairs: Iterable[tuple[str, str]], tokenizer: PreTrainedTokenizerBase) -> tuple[list[Array], list[Array]]:
+    """The token ids of the first sources and of their targets."""
+    sources: list[Array] = []
+    targets: list[Array] = []
+    links = 0
+    for chunk in chunks(pairs, CHUNK_SIZE):
+        texts = [source for source, _ in chunk]
+        text_target = [target for _, target in chunk]
+        batch = encode_texts(tokenizer, texts, text_target=text_target, verbose=False)
+        for source, target in zip(batch["input_ids"], batch["labels"], strict=True):
+            sources.append(np.array(source))
+            targets.append(np.array(target))
+            links += len(source) * len(target)
+        if links > MAX_LINKS:
+            break
+    return sources, targets
+
+
+def translation_probabilities(sources: list[Array], targets: list[Array]) -> tuple[Array, ...]:
     """The probability of each target token that occurs with a source token, as three arrays of one entry per pair.
 
-    The source token of -1 is the empty word.
+    The source tokens include `EMPTY_WORD`.
     """
-    sources = [np.concatenate([[-1], ids]) for ids in sources]
-    starts = np.cumsum([0, *map(len, targets)])[:-1]
-    slots = [np.arange(start, start + len(ids)) for start, ids in zip(starts, targets, strict=True)]
-    # One entry per link; `slot` is the place of the target token in the corpus, whose links compete.
-    source = np.concatenate([np.repeat(ids, len(other)) for ids, other in zip(sources, targets, strict=True)])
-    target, slot = (
-        np.concatenate([np.tile(row, len(ids)) for ids, row in zip(sources, rows, strict=True)])
-        for rows in (targets, slots)
-    )
-    size = target.max() + 1
-    keys, link = np.unique((source + 1) * size + target, return_inverse=True)
-    owners, probabilities = keys // size, np.ones(len(keys))
+    links = [np.concatenate(column) for column in zip(*links_of(sources, targets), strict=True)]
+    source_of_link, target_of_link, position_of_link = links
+    size = target_of_link.max() + 1
+    keys = (source_of_link - EMPTY_WORD) * size
+    keys += target_of_link
+    pairs, pair_of_link = np.unique(keys, return_inverse=True)
+    source_of_pair = pairs // size
+    probabilities = np.ones(len(pairs))
     for _ in range(ITERATIONS):
-        weights = probabilities[link]
-        counts = np.bincount(link, weights / np.bincount(slot, weights)[slot])
-        probabilities = counts / np.bincount(owners, counts)[owners]
-    return owners - 1, keys % size, probabilities
+        weights = probabilities[pair_of_link]
+        totals = np.bincount(position_of_link, weights)
+        weights /= totals[position_of_link]
+        counts = np.bincount(pair_of_link, weights)
+        totals = np.bincount(source_of_pair, counts)
+        probabilities = counts / totals[source_of_pair]
+    return source_of_pair + EMPTY_WORD, pairs % size, probabilities
 
 
-def vmap(shortlist: dict[int | None, list[int]], source: list[str], target: list[str]) -> bytes:
+def links_of(sources: list[Array], targets: list[Array]) -> Iterator[tuple[Array, ...]]:
+    """The source tokens, target tokens and positions of the latter in the corpus of all links of each pair.
+
+    The links of one position compete.
+    """
+    end = 0
+    for source, target in zip(sources, targets, strict=True):
+        start, end = end, end + len(target)
+        positions = np.arange(start, end)
+        words = np.append(source, EMPTY_WORD)
+        count = len(words)
+        yield (
+            np.repeat(words, len(target)),
+            np.tile(target, count),
+            np.tile(positions, count),
+        )
+
+
+def vmap(shortlist: Shortlist, source: list[str], target: list[str]) -> bytes:
     """The file `vmap.txt` of CTranslate2, with a line for each source token. A token may also be copied.
 
     Args:
@@ -90,12 +127,15 @@ def vmap(shortlist: dict[int | None, list[int]], source: list[str], target: list
         source: the source tokens in the order of their ids.
         target: the target tokens.
     """
-    known = set(target)
+    vocabulary = set(target)
     lines = []
-    for token_id, ids in shortlist.items():
-        name = "" if token_id is None else source[token_id]
-        names = dict.fromkeys([target[i] for i in ids] + ([name] if name in known else []))
-        lines.append(f"{name}\t{' '.join(names)}\n")
+    for source_id, target_ids in shortlist.items():
+        name = "" if source_id is None else source[source_id]
+        names = [target[i] for i in target_ids]
+        if name in vocabulary and name not in names:
+            names.append(name)
+        targets = " ".join(names)
+        lines.append(f"{name}\t{targets}\n")
     return "".join(lines).encode()
 
 
@@ -108,20 +148,19 @@ def check_vmap(content: bytes, source: Iterable[str], target: Iterable[str]) -> 
         target: the target tokens.
 
     Raises:
-        ValueError: the file is empty or not of this form, or has a token that is not in the vocabulary.
+        ValueError: the file is empty, not UTF-8 or not of this form, or has a token that is not in the vocabulary.
     """
-    try:
-        lines = content.decode().removesuffix("\n").split("\n")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"shortlist must be text in UTF-8, got bytes that are not: {error}.") from error
-    vocabularies = {"", *source}, set(target)
+    source_tokens = {"", *source}
+    target_tokens = set(target)
+    lines = content.decode().removesuffix("\n").split("\n")
     for number, line in enumerate(lines, start=1):
-        fields = line.split("\t")
-        if len(fields) != 2 or not fields[1]:
+        sources, _, targets = line.partition("\t")
+        if not targets or "\t" in targets:
             raise ValueError(
                 f"shortlist must have source tokens, a tab and target tokens in each line, got {line[:40]!r}."
             )
-        for field, vocabulary in zip(fields, vocabularies, strict=True):
-            unknown = next((token for token in field.split(" ") if token not in vocabulary), None)
-            if unknown is not None:
-                raise ValueError(f"shortlist must have tokens of the model, got {unknown[:40]!r} in line {number}.")
+        unknown = {*sources.split(" ")} - source_tokens
+        unknown |= {*targets.split(" ")} - target_tokens
+        if unknown:
+            token = min(unknown)
+            raise ValueError(f"shortlist must have tokens of the model, got {token[:40]!r} in line {number}.")

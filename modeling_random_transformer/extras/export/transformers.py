@@ -47,9 +47,10 @@ def save(
     if languages := tokenizer_languages(tokenizer):
         check_choice(languages, src_lang=tokenizer.src_lang)
     native = native_model(model)
-    search = {name: value for name, value in model.generation_config.to_dict().items() if not name.startswith("_")}
-    native.generation_config = transformers.GenerationConfig.from_dict(search | {"forced_bos_token_id": forced})
-    native.to(getattr(torch, dtype)).save_pretrained(folder)
+    native.generation_config = copy.deepcopy(model.generation_config)
+    native.generation_config.forced_bos_token_id = forced
+    native.to(getattr(torch, dtype))
+    native.save_pretrained(folder)
     save_tokenizer(tokenizer, folder)
 
 
@@ -67,17 +68,20 @@ def native_model(model: RandomTransformerForConditionalGeneration) -> PreTrained
         ValueError: no class computes the same; the message names the option.
     """
     native_class = choose_class(model.config)
-    reference = copy.deepcopy(model).to("cpu", torch.float32).eval()
-    native = native_class.model(native_class.model.config_class(**native_options(reference.config, native_class)))
-    weights = native_weights(reference)
-    positions = {name for name in native.state_dict() if "embed_positions" in name}  # sinusoids, which are computed
-    missing, unexpected = native.load_state_dict(weights, strict=False)
-    assert not unexpected, f"{unexpected} are not weights of {type(native).__name__}"
-    assert positions.issuperset(missing), f"{missing} are missing for {type(native).__name__}"
+    reference = copy.deepcopy(model).to("cpu", torch.float32)
+    reference.eval()
+    options = native_options(reference.config, native_class)
+    config = native_class.model.config_class(**options)
+    native = native_class.model(config)
+    missing, unexpected = native.load_state_dict(native_weights(reference), strict=False)
+    name = type(native).__name__
+    assert not unexpected, f"{unexpected} are not weights of {name}"
+    for weight in missing:
+        assert "embed_positions" in weight, f"{weight} is missing for {name}"  # sinusoids are computed
     native.eval()
     ids, labels = compared_ids(model.config)
-    inputs: dict[str, Any] = {"input_ids": ids[None], "decoder_input_ids": labels[None], "return_dict": True}
-    check_equal(type(native).__name__, native(**inputs).logits, reference(**inputs).logits)
+    inputs = {"input_ids": ids[None], "decoder_input_ids": labels[None]}
+    check_equal(name, native(**inputs).logits, reference(**inputs).logits)
     return native
 
 
@@ -88,59 +92,93 @@ def choose_class(config: RandomTransformerConfig) -> NativeClass:
         ValueError: there is none, or it does not compute an option of the model.
     """
     norms, positions = config.norm_order, config.position_embedding
-    classes = {(native.norm_order, native.position_embedding): native for native in CLASSES.values()}
-    if (norms, positions) not in classes:
-        allowed = " or ".join(repr(kind) for order, kind in classes if order == norms)
-        reason = f"for transformers with norm_order={norms!r}"
-        raise ValueError(f"position_embedding must be {allowed} {reason}, got {positions!r}.")
-    native = classes[norms, positions]
-    width, name = config.d_model // config.num_heads, native.model.__name__
-    limits: dict[str, tuple[str, bool]] = {
-        "final_layer_norm": (f"{norms == 'pre'}", config.final_layer_norm == (norms == "pre")),
-        **{field: (f"d_model / num_heads={width}", getattr(config, field) == width) for field in ("d_k", "d_v")},
-        "layer_norm_eps": (f"at most {LAYER_NORM_EPS}", config.layer_norm_eps <= LAYER_NORM_EPS),
-        "position_offset": ("0", positions == "learned" or config.position_offset == 0),
-        "share_embeddings": ("True", norms == "post" or config.share_embeddings),
-        "decoder_start_token_id": ("a token id", config.decoder_start_token_id is not None),
-    }
-    for field, (allowed, is_valid) in limits.items():
-        if not is_valid:
-            raise ValueError(f"{field} must be {allowed} for {name}, got {getattr(config, field)!r}.")
+    by_positions = {native.position_embedding: native for native in CLASSES.values() if native.norm_order == norms}
+    if positions not in by_positions:
+        choices = " or ".join(map(repr, by_positions))
+        raise ValueError(
+            f"position_embedding must be {choices} for transformers with norm_order={norms!r}, got {positions!r}."
+        )
+    native = by_positions[positions]
+    check_supported(config, native.model.__name__)
     return native
+
+
+def check_supported(config: RandomTransformerConfig, name: str) -> None:
+    """Raise a `ValueError` for an option that the classes of transformers do not have.
+
+    Args:
+        config: the configuration of a model.
+        name: the class of transformers, for the message.
+    """
+    is_pre_norm = config.norm_order == "pre"
+    width = config.d_model // config.num_heads
+    required: dict[str, Any] = {"final_layer_norm": is_pre_norm}
+    if config.position_embedding == "sinusoidal":
+        required["position_offset"] = 0
+    if is_pre_norm:
+        required["share_embeddings"] = True
+    for field, value in required.items():
+        if getattr(config, field) != value:
+            raise ValueError(f"{field} must be {value} for {name}, got {getattr(config, field)!r}.")
+    for field in ("d_k", "d_v"):
+        if getattr(config, field) != width:
+            raise ValueError(f"{field} must be d_model / num_heads={width} for {name}, got {getattr(config, field)}.")
+    if config.layer_norm_eps > LAYER_NORM_EPS:
+        raise ValueError(f"layer_norm_eps must be at most {LAYER_NORM_EPS} for {name}, got {config.layer_norm_eps}.")
+    if config.decoder_start_token_id is None:
+        raise ValueError(f"decoder_start_token_id must be a token id for {name}, got None.")
 
 
 def native_options(config: RandomTransformerConfig, native: NativeClass) -> dict[str, Any]:
     """The options of a class of transformers, by the tables of the conversion in the opposite direction."""
-    options = {option.name: getattr(config, option.fields[0]) for option in OPTIONS if option.fields}
-    options |= {name: getattr(config, name) for name in (*COMMON_FIELDS, "vocab_size", "tie_word_embeddings")}
-    options |= {name: options[other] for name, other in SAME}
-    options["max_position_embeddings"] = table_positions(config)
+    options: dict[str, Any] = {
+        "max_position_embeddings": table_positions(config),
+        # Defaults of these classes that are wrong here, and fields of their checkpoints that CTranslate2's converter
+        # reads.
+        "forced_eos_token_id": None,
+        "encoder_no_repeat_ngram_size": 0,
+        "normalize_before": native.norm_order == "pre",
+        "normalize_embedding": False,
+    }
+    for option in OPTIONS:
+        if option.fields:
+            options[option.name] = getattr(config, option.fields[0])
+    for name in (*COMMON_FIELDS, "vocab_size", "tie_word_embeddings"):
+        options[name] = getattr(config, name)
+    for name, other in SAME:
+        options[name] = options[other]
     if native.norm_order == "post":
         options["share_encoder_decoder_embeddings"] = config.share_embeddings
-    if prefix := getattr(config, "prefix", None):
+    prefix = getattr(config, "prefix", None)
+    if prefix:
         options["prefix"] = prefix
-    # Defaults of these classes that are wrong here, and fields of their checkpoints that CTranslate2's converter reads.
-    options |= {"forced_eos_token_id": None, "encoder_no_repeat_ngram_size": 0}
-    return options | {"normalize_before": native.norm_order == "pre", "normalize_embedding": False}
+    return options
 
 
 def native_weights(model: RandomTransformerForConditionalGeneration) -> dict[str, Tensor]:
     """The weights in float32 by their names in the classes of transformers."""
-    config, weights = model.config, model.state_dict()
-    bias = weights.pop("lm_head.bias", torch.zeros(config.vocab_size))
+    config = model.config
+    weights = model.state_dict()
+    bias = weights.pop("lm_head.bias", None)
+    if bias is None:
+        bias = torch.zeros(config.vocab_size)
     if not config.attention_bias:
-        zeros = {name: torch.zeros(len(weights[name])) for name in weights if name.endswith("_proj.weight")}
-        weights |= {name.replace("weight", "bias"): zero for name, zero in zeros.items()}
+        for name in [name for name in weights if name.endswith("_proj.weight")]:
+            weights[name.replace("weight", "bias")] = torch.zeros(len(weights[name]))
     order = torch.arange(config.d_model)
-    if config.position_embedding == "learned":
-        tables = [name for name in weights if "embed_positions" in name]
-        weights |= {name: weights[name][config.position_offset :] for name in tables}
-    elif config.sinusoid_layout == "interleaved":
-        order = order.view(-1, 2).T.flatten()  # sines, then cosines
-    weights = {name: permuted(name, weight, order) for name, weight in weights.items()}
+    if config.position_embedding == "sinusoidal" and config.sinusoid_layout == "interleaved":
+        sines_and_cosines = order.view(-1, 2)
+        order = sines_and_cosines.T.flatten()
     factor = config.attention_scale * config.d_k**0.5  # the classes multiply q·k by d_k ** -0.5
-    weights |= {name: weight * factor for name, weight in weights.items() if "q_proj" in name}
-    return weights | {"final_logits_bias": bias[None]}
+    for name, weight in weights.items():
+        if "embed_positions" in name:  # learned
+            weights[name] = weight[config.position_offset :]
+            continue
+        weights[name] = permuted(name, weight, order)
+        if "q_proj" in name:
+            weights[name] = weights[name] * factor
+    weights["final_logits_bias"] = bias[None]
+    return weights
 
 
 def permuted(name: str, weight: Tensor, order: Tensor) -> Tensor:
@@ -161,10 +199,14 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     backend.no_truncation()
     settings = {name: value for name, value in tokenizer.init_kwargs.items() if name in SETTINGS}
     settings["model_max_length"] = tokenizer.model_max_length  # it may have been set later
-    transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **settings).save_pretrained(folder)
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **settings)
+    fast.save_pretrained(folder)
+    file = folder / "tokenizer_config.json"
+    stored = read_json(file)
     # As transformers 4 names the class and other special tokens. Its default would be segment ids too.
-    file, inputs = folder / "tokenizer_config.json", RandomTransformerTokenizer.model_input_names
-    stored = read_json(file) | {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": inputs}
-    if tokens := stored.pop("extra_special_tokens", None):
+    stored["tokenizer_class"] = "PreTrainedTokenizerFast"
+    stored["model_input_names"] = RandomTransformerTokenizer.model_input_names
+    tokens = stored.pop("extra_special_tokens", None)
+    if tokens:
         stored["additional_special_tokens"] = tokens
     write_json(file, stored)

@@ -9,7 +9,11 @@ from torch import Tensor, nn
 from .paths import find_stacks, layer_norms
 
 
-def logit_attribution(model: Any, recorded: Mapping[str, Tensor], tokens: Tensor) -> dict[str, Tensor]:
+def logit_attribution(
+    model: Any,
+    recorded: Mapping[str, Tensor],
+    tokens: Tensor,
+) -> dict[str, Tensor]:
     """What each part of the decoder adds to the logits of some tokens (*direct logit attribution*).
 
     The residual connections add the outputs of all sub-layers (paper 3.1), and a head's part of an output is its
@@ -31,7 +35,8 @@ def logit_attribution(model: Any, recorded: Mapping[str, Tensor], tokens: Tensor
         ValueError: a projection is quantized or has an adapter, so that its weights are not what it computes.
     """
     for name, module in model.named_modules():
-        if name.endswith(("lm_head", "out_proj")) and type(module) is not nn.Linear:
+        is_projection = name.endswith(("lm_head", "out_proj"))
+        if is_projection and type(module) is not nn.Linear:
             raise ValueError(f"{name} must be nn.Linear (merge adapters, dequantize), got {type(module).__name__}.")
     rows = model.lm_head.weight[tokens]
     values = {}
@@ -49,12 +54,14 @@ def logit_lens(model: Any, recorded: Mapping[str, Tensor]) -> Iterator[tuple[str
         The path of the embedding or the sub-layer in the trace, and logits `[batch, target_len, vocab_size]`.
     """
     stack = find_stacks(model)["decoder"]
-    yield "decoder.embedding", model.lm_head(stack.layer_norm(recorded["decoder.embedding.sum"]))
+    states = {"decoder.embedding": recorded["decoder.embedding.sum"]}
     end = "layer_norm" if model.config.norm_order == "post" else "residual"
     for index, layer in enumerate(stack.layers):
         for name in layer_norms(layer):
             path = f"decoder.layers.{index}.{name}"
-            yield path, model.lm_head(stack.layer_norm(recorded[f"{path}.{end}"]))
+            states[path] = recorded[f"{path}.{end}"]
+    for path, state in states.items():
+        yield path, model.lm_head(stack.layer_norm(state))
 
 
 def decoder_parts(model: Any, recorded: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -72,7 +79,7 @@ def decoder_parts(model: Any, recorded: Mapping[str, Tensor]) -> dict[str, Tenso
             if name == "ffn":
                 parts[path] = recorded[f"{path}.output"]
             else:
-                add_heads(parts, path, getattr(layer, name).out_proj, recorded, model.config.d_v)
+                add_heads(parts, path, getattr(layer, name), recorded)
             if model.config.norm_order == "post":
                 normalize(parts, norm, recorded[f"{path}.variance"])
     if isinstance(stack.layer_norm, nn.LayerNorm):
@@ -81,12 +88,18 @@ def decoder_parts(model: Any, recorded: Mapping[str, Tensor]) -> dict[str, Tenso
 
 
 def add_heads(
-    parts: dict[str, Tensor], path: str, projection: nn.Linear, recorded: Mapping[str, Tensor], width: int
+    parts: dict[str, Tensor],
+    path: str,
+    attention: Any,
+    recorded: Mapping[str, Tensor],
 ) -> None:
-    """Add the outputs of the heads of an attention sub-layer, `[batch, target_len, width]`, after their projection."""
-    for head, weight in enumerate(projection.weight.split(width, dim=1)):
+    """Add the outputs of the heads of an attention sub-layer after their projection."""
+    projection = attention.out_proj
+    columns = projection.weight.split(attention.config.d_v, dim=1)
+    for head, weight in enumerate(columns):
         head_path = f"{path}.head.{head}"
-        parts[head_path] = recorded[f"{head_path}.output"] @ weight.T
+        output = recorded[f"{head_path}.output"]
+        parts[head_path] = output @ weight.T
     if projection.bias is not None:
         parts["biases"] = parts["biases"] + projection.bias
 
@@ -96,6 +109,6 @@ def normalize(parts: dict[str, Tensor], norm: nn.LayerNorm, variance: Tensor) ->
     deviation = (variance[..., None] + norm.eps).sqrt()
     scale = norm.weight / deviation
     for part, vector in parts.items():
-        centered = vector - vector.mean(-1, keepdim=True)
-        parts[part] = centered * scale
+        mean = vector.mean(-1, keepdim=True)
+        parts[part] = (vector - mean) * scale
     parts["biases"] = parts["biases"] + norm.bias

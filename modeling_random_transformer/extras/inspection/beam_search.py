@@ -2,17 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessorList
+from transformers import LogitsProcessor, LogitsProcessorList
 
-from .hooks import Observer, instrument
+from ...inference.alignments import eager_attention
 
 Ids = tuple[int, ...]
-CROSS_ATTENTION = "decoder.layers.*.encoder_attn.head.*.weights"
 
 
 @dataclass
@@ -69,19 +67,17 @@ def record_search(model: Any, inputs: Any, num_beams: int, **options: Any) -> tu
     """
     if len(inputs["input_ids"]) != 1:
         raise ValueError(f"inputs must be one row, got {len(inputs['input_ids'])}.")
-    recorder = SearchRecorder(model.config.decoder_layers)
-    options |= {"num_beams": num_beams, "do_sample": False, "return_dict_in_generate": True, "output_scores": True}
-    with instrument(model, recorder):
-        outputs = model.generate(**inputs, **options, logits_processor=LogitsProcessorList([recorder]))
+    recorder = BeamRecorder()
+    options |= {"num_beams": num_beams, "do_sample": False}
+    recorded = {"return_dict_in_generate": True, "output_scores": True, "output_attentions": True}
+    with eager_attention(model):
+        outputs = model.generate(**inputs, **options, **recorded, logits_processor=LogitsProcessorList([recorder]))
     config, _ = model._prepare_generation_config(options.pop("generation_config", None), **options)
     end_ids = torch.tensor(config.eos_token_id).view(-1)
     places = {}
     for place, ids in enumerate(outputs.sequences.cpu()):
         places[tuple(trim_padding(ids, end_ids).tolist())] = place
-    scores = outputs.scores
-    if num_beams == 1:  # those of greedy search are not normalized
-        scores = [logits.log_softmax(-1) for logits in scores]
-    hypotheses = list_hypotheses(recorder, scores, places, set(end_ids.tolist()))
+    hypotheses = list_hypotheses(recorder.beams, outputs, places, end_ids.tolist())
     length_penalty = 1.0 if config.length_penalty is None else config.length_penalty
     for hypothesis in hypotheses[1:]:
         if hypothesis.place is not None or hypothesis.id in end_ids:
@@ -89,66 +85,65 @@ def record_search(model: Any, inputs: Any, num_beams: int, **options: Any) -> tu
     return outputs, hypotheses
 
 
-class SearchRecorder(Observer):
-    """Records the beams at each step of a search over one source, and their cross-attention.
-
-    It is an observer of the model and a logits processor of `generate()`.
+class BeamRecorder(LogitsProcessor):
+    """Records the beams at each step of a search over one source, as a logits processor that changes nothing.
 
     Attributes:
         beams: of each step, the row of each hypothesis in the batch.
-        weights: of each step, those of all layers and heads at the last position, `[num_beams, source_len]`.
     """
 
-    def __init__(self, layers: int) -> None:
-        super().__init__()
-        self.layers = layers
+    def __init__(self) -> None:
         self.beams: list[dict[Ids, int]] = []
-        self.weights: list[list[Tensor]] = []
-
-    def start(self, stack: str) -> None:
-        super().start(stack)
-        if stack == "decoder":
-            self.weights.append([])
-
-    def record(self, path: str, value: Tensor) -> None:
-        if fnmatchcase(path, CROSS_ATTENTION):
-            self.weights[-1].append(value[:, -1].detach().clone())
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         self.beams.append({tuple(ids): row for row, ids in enumerate(input_ids.tolist())})
         return scores
 
-    def attention(self, step: int) -> Tensor:
-        """The means over the heads, `[num_beams, layers, source_len]`."""
-        of_heads = torch.stack(self.weights[step]).unflatten(0, (self.layers, -1))
-        return of_heads.mean(1).transpose(0, 1)
-
 
 def list_hypotheses(
-    recorder: SearchRecorder, scores: Sequence[Tensor], places: dict[Ids, int], end_ids: set[int]
+    beams: list[dict[Ids, int]], outputs: Any, places: dict[Ids, int], end_ids: Sequence[int]
 ) -> list[Hypothesis]:
     """The hypotheses of each step, without their scores.
 
     Args:
-        recorder: the record of the search.
-        scores: log-probabilities of the next tokens at each step, `[num_beams, vocab_size]`.
+        beams: the record of the search.
+        outputs: the output of the search, with the scores and the cross-attention of each step.
         places: the places of the returned sequences.
         end_ids: the end tokens.
     """
-    (start,) = recorder.beams[0]  # all rows are equal
-    known = {start: Hypothesis(0, None, 0, 0, start[-1], 0.0, 0.0)}
-    num_beams = len(scores[0])
-    count = max(2, 1 + len(end_ids)) * num_beams
-    for step, rows in enumerate(scores):
-        beams = {ids: row for ids, row in recorder.beams[step].items() if ids in known}  # others have probability 0
-        attention = recorder.attention(step)
-        for ids, row in beams.items():
-            known[ids].attention = attention[row]
-        totals = {ids: known[ids].total for ids in beams}
-        next_beams = recorder.beams[step + 1] if step + 1 < len(scores) else None
-        for rank, (ids, log_probability) in enumerate(best_continuations(totals, rows[[*beams.values()]], count)):
+    (start,) = beams[0]  # all rows are equal
+    root = Hypothesis(
+        index=0,
+        parent=None,
+        depth=0,
+        rank=0,
+        id=start[-1],
+        log_probability=0.0,
+        total=0.0,
+    )
+    known = {start: root}
+    for step, scores in enumerate(outputs.scores):
+        parents = {ids: row for ids, row in beams[step].items() if ids in known}  # the others have probability 0
+        attention = torch.stack(outputs.cross_attentions[step])  # [layers, beams, heads, query_len, source_len]
+        for ids, row in parents.items():
+            known[ids].attention = attention[:, row, :, -1].mean(1)
+        totals = {ids: known[ids].total for ids in parents}
+        num_beams = len(scores)
+        count = max(2, 1 + len(end_ids)) * num_beams
+        log_probabilities = scores.log_softmax(-1) if num_beams == 1 else scores  # greedy search has logits
+        best = best_continuations(totals, log_probabilities[list(parents.values())], count)
+        continued = beams[step + 1] if step + 1 < len(beams) else None
+        for rank, (ids, log_probability) in enumerate(best):
             parent = known[ids[:-1]]
-            hypothesis = Hypothesis(
+            if ids in places:
+                status = "finished"
+            elif ids[-1] in end_ids:
+                status = "displaced" if rank < num_beams else "late"
+            elif continued is None:
+                status = "stopped"
+            else:
+                status = "kept" if ids in continued else "low"
+            known[ids] = Hypothesis(
                 index=len(known),
                 parent=parent.index,
                 depth=step + 1,
@@ -156,17 +151,9 @@ def list_hypotheses(
                 id=ids[-1],
                 log_probability=log_probability,
                 total=parent.total + log_probability,
+                status=status,
                 place=places.get(ids),
             )
-            if hypothesis.place is not None:
-                hypothesis.status = "finished"
-            elif hypothesis.id in end_ids:
-                hypothesis.status = "displaced" if rank < num_beams else "late"
-            elif next_beams is None:
-                hypothesis.status = "stopped"
-            elif ids not in next_beams:
-                hypothesis.status = "low"
-            known[ids] = hypothesis
     return list(known.values())
 
 
@@ -181,7 +168,8 @@ def best_continuations(totals: dict[Ids, float], rows: Tensor, count: int) -> It
     prefixes = list(totals)
     sums = rows + torch.tensor(list(totals.values()), device=rows.device)[:, None]
     possible = int(sums.isfinite().sum())
-    for index in sums.flatten().topk(min(count, possible)).indices.tolist():
+    best = sums.flatten().topk(min(count, possible)).indices
+    for index in best.tolist():
         beam, token = divmod(index, rows.shape[1])
         yield (*prefixes[beam], token), rows[beam, token].item()
 
@@ -189,4 +177,6 @@ def best_continuations(totals: dict[Ids, float], rows: Tensor, count: int) -> It
 def trim_padding(ids: Tensor, end_ids: Tensor) -> Tensor:
     """The sequence up to its first end token. The start token may have the same id and does not count."""
     ends = torch.isin(ids[1:], end_ids).nonzero()
-    return ids[: int(ends[0]) + 2] if len(ends) else ids
+    if not len(ends):
+        return ids
+    return ids[: int(ends[0]) + 2]

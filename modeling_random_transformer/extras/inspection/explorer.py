@@ -39,8 +39,13 @@ def render(data: dict[str, Any], plotly: str | None = None) -> str:
     """
     with reraise_as_value_error("the page requires plotly: pip install 'random-transformer[explore]'"):
         from plotly.offline import get_plotlyjs
-    script = f'<script src="{plotly}"></script>' if plotly else f"<script>{get_plotlyjs()}</script>"
-    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    script = f"<script>{get_plotlyjs()}</script>" if plotly is None else f'<script src="{plotly}"></script>'
+    text = json.dumps(
+        data,
+        ensure_ascii=False,
+        allow_nan=False,
+        separators=(",", ":"),
+    )
     page = TEMPLATE.read_text(encoding="utf-8")
     page = page.replace("<!-- plotly.js -->", script)
     page = page.replace("/* search_tree.js */", SEARCH_TREE.read_text(encoding="utf-8"))
@@ -113,14 +118,15 @@ def distribution(logits: Tensor, tokenizer: Any) -> dict[str, Any]:
     The page computes the probabilities at any temperature from them.
     """
     logits, ids = logits.double().sort(descending=True)
-    rest = logits[TOP_TOKENS:]
+    top_ids, rest = ids[:TOP_TOKENS], logits[TOP_TOKENS:]
     histogram = []
-    for group in rest.tensor_split(min(BINS, len(rest))) if len(rest) else ():
-        mean = group.logsumexp(0).item() - math.log(len(group))
-        histogram.append([round(mean, 4), len(group)])
+    for group in rest.tensor_split(BINS):
+        if len(group):
+            mean = group.logsumexp(0) - math.log(len(group))
+            histogram.append([round(mean.item(), 4), len(group)])
     return {
-        "ids": ids[:TOP_TOKENS].tolist(),
-        "tokens": token_texts(tokenizer, ids[:TOP_TOKENS]),
+        "ids": top_ids.tolist(),
+        "tokens": token_texts(tokenizer, top_ids),
         "logits": rounded(logits[:TOP_TOKENS], 4),
         "others": histogram,
     }
@@ -133,11 +139,12 @@ def lens(model: Any, recorded: Trace, tokenizer: Any, chosen: Tensor) -> list[di
     for path, logits in logit_lens(model, recorded):
         probabilities = logits[0].softmax(-1)
         highest, ids = probabilities.max(-1)
+        of_chosen = probabilities.gather(1, chosen[:, None])
         row = {
             "name": path,
             "tokens": token_texts(tokenizer, ids),
             "highest": rounded(highest),
-            "chosen": rounded(probabilities.gather(1, chosen[:, None])[:, 0]),
+            "chosen": rounded(of_chosen[:, 0]),
         }
         rows.append(row)
     return rows
@@ -146,9 +153,11 @@ def lens(model: Any, recorded: Trace, tokenizer: Any, chosen: Tensor) -> list[di
 @torch.no_grad()
 def attribution(model: Any, recorded: Trace, tokenizer: Any, chosen: Tensor) -> dict[str, Any]:
     """At each step, what each part of the decoder adds to the logits of the chosen token and of the best others."""
+    best = recorded["logits"][0].topk(ATTRIBUTED).indices
     rows = []
-    for token, best in zip(chosen, recorded["logits"][0].topk(ATTRIBUTED).indices, strict=True):
-        rows.append(torch.cat([token[None], best[best != token]])[:ATTRIBUTED])
+    for token, row in zip(chosen, best, strict=True):
+        others = row[row != token]
+        rows.append(torch.cat([token[None], others])[:ATTRIBUTED])
     ids = torch.stack(rows)
     values = logit_attribution(model, recorded, ids[None])
     by_part = torch.stack([value[0] for value in values.values()], dim=-1)  # [steps, tokens, parts]
@@ -164,7 +173,7 @@ def search_node(hypothesis: Hypothesis, tokenizer: Any) -> dict[str, Any]:
     node = asdict(hypothesis)
     [node["token"]] = token_texts(tokenizer, torch.tensor([hypothesis.id]))
     if hypothesis.attention is not None:
-        node["attention"] = rounded(hypothesis.attention, 3)
+        node["attention"] = rounded(hypothesis.attention, decimals=3)
     return node
 
 
@@ -175,7 +184,8 @@ def position_map(model: Any) -> list[list[float]] | None:
     if embed_positions is None:
         return None
     length = min(MAX_POSITIONS, model.config.max_position_embeddings)
-    return rounded(embed_positions(torch.arange(length), length)[:, :MAX_WIDTH])
+    encodings = embed_positions(torch.arange(length), length)
+    return rounded(encodings[:, :MAX_WIDTH])
 
 
 def statistics(recorded: Trace) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import eager_mask
 
+from ...base.errors import reraise_as_value_error
 from ...modeling_random_transformer import eager_attention_forward, ungroup_weights
 from ...ops_random_transformer import masked_softmax
 from .paths import find_stacks, layer_norms
@@ -35,18 +36,26 @@ class AttentionHooks:
         self.batch, self.query_len = states.shape[:2]
 
     def attend(
-        self, module: nn.Module, *projected: Tensor, mask: Tensor | None, scaling: float, dropout: float
+        self,
+        module: nn.Module,
+        *projected: Tensor,
+        mask: Tensor | None,
+        scaling: float,
+        dropout: float,
     ) -> tuple[Tensor, Tensor]:
         """Every step of `eager_attention_forward` (paper 3.2.1), bitwise equal. Rows are grouped by source."""
         query, key, value = map(self.pass_heads, ("query", "key", "value"), projected)
-        scores = self.pass_heads("scores", torch.matmul(query, key.transpose(-1, -2)))
+        scores = torch.matmul(query, key.transpose(-1, -2))
+        scores = self.pass_heads("scores", scores)
         scaled = self.pass_heads("scaled_scores", scores * scaling)
         if mask is None:
             mask = scaled.new_zeros(())
         mask = self.pass_heads("mask", mask.expand(scaled.shape))
-        weights = self.pass_heads("weights", masked_softmax(scaled, mask).to(query.dtype))
+        weights = masked_softmax(scaled, mask).to(query.dtype)
+        weights = self.pass_heads("weights", weights)
         outputs = nn.functional.dropout(weights, p=dropout, training=module.training) @ value
-        return self.pass_heads("output", outputs).transpose(1, 2), weights
+        outputs = self.pass_heads("output", outputs)
+        return outputs.transpose(1, 2), weights
 
     def pass_heads(self, name: str, states: Tensor) -> Tensor:
         """Pass a value of the heads, `[sources, heads, …]`, head by head.
@@ -90,6 +99,23 @@ AttentionInterface.register(TRACED, traced_attention)
 AttentionMaskInterface.register(TRACED, eager_mask)
 
 
+def check_attention() -> None:
+    """Check that the steps of `AttentionHooks.attend` are those of `eager_attention_forward`, which may be edited.
+
+    Raises:
+        ValueError: they have other results.
+    """
+    hooks = AttentionHooks("", lambda _path, value: value)
+    hooks.batch, hooks.query_len = 1, 2
+    query, key, value = torch.arange(24.0).sin().view(3, 1, 1, 2, 4)
+    mask = torch.full((1, 1, 2, 2), torch.finfo(torch.float32).min).triu(1)
+    module = nn.Identity()
+    with reraise_as_value_error("trace and intervene must compute eager_attention_forward (see extras/inspection)"):
+        expected = eager_attention_forward(module, query, key, value, mask, scaling=0.5, dropout=0.0)
+        steps = hooks.attend(module, query, key, value, mask=mask, scaling=0.5, dropout=0.0)
+        torch.testing.assert_close(steps, expected)
+
+
 class Observer:
     """Base of what records or replaces values by their paths, and counts passes.
 
@@ -103,7 +129,8 @@ class Observer:
 
     def start(self, stack: str) -> None:
         """Start a pass of a stack. A repeated pass, or an encoder pass after its decoder, starts a new step."""
-        if stack in self._started or "decoder" in self._started:
+        is_new_step = stack in self._started or "decoder" in self._started
+        if is_new_step:
             self.step += 1
             self._started.clear()
         self._started.add(stack)
@@ -126,7 +153,8 @@ def instrument(model: PreTrainedModel, observer: Observer) -> Iterator[list[str]
         The paths of all values of one pass.
 
     Raises:
-        ValueError: the model is not a Random Transformer, is compiled, or is a part of a traced model.
+        ValueError: the model is not a Random Transformer, is compiled, or is a part of a traced model; or
+            `eager_attention_forward` has been edited.
     """
     with ExitStack() as on_exit:
         hooks = HookManager.active.get(model)
@@ -140,9 +168,11 @@ def instrument(model: PreTrainedModel, observer: Observer) -> Iterator[list[str]
 def install_hooks(model: PreTrainedModel, on_exit: ExitStack) -> "HookManager":
     """Install the hooks of all values; `on_exit` removes them."""
     stacks = find_stacks(model)
+    check_attention()
     if model.config._attn_implementation == TRACED:
         raise ValueError("model must not be part of a model that is traced already.")
-    if any(module._compiled_call_impl is not None for module in model.modules()):
+    is_compiled = any(module._compiled_call_impl is not None for module in model.modules())
+    if is_compiled:
         raise ValueError("model must not be compiled, since hooks would not run.")
     hooks = HookManager(on_exit)
     HookManager.active[model] = hooks
@@ -152,8 +182,9 @@ def install_hooks(model: PreTrainedModel, on_exit: ExitStack) -> "HookManager":
     on_exit.callback(setattr, model.config, "_attn_implementation", previous)
     for name, stack in stacks.items():
         hooks.hook_stack(name, stack)
-    if isinstance(getattr(model, "lm_head", None), nn.Module):
-        hooks.add_forward_hook(model.lm_head, hooks.pass_output_layer)
+    output_layer = getattr(model, "lm_head", None)
+    if output_layer is not None:
+        hooks.add_forward_hook(output_layer, hooks.pass_output_layer)
         hooks.paths += ["logits", "probabilities", "choice"]
     return hooks
 
@@ -251,7 +282,8 @@ class HookManager:
                 self.hook_residual(f"{path}.{summed}.residual", norm)
             self.hook_norm(f"{path}.{name}", norm)
             if name != "ffn":
-                self.hook_attention(f"{path}.{name}", getattr(layer, name))
+                attention = getattr(layer, name)
+                self.hook_attention(f"{path}.{name}", attention)
             previous = name
         if pre_norm:
             self.hook_output(layer, f"{path}.ffn.residual")
@@ -278,7 +310,8 @@ class HookManager:
         def hook(inputs: Any, outputs: Tensor) -> Tensor:
             (states,) = inputs
             states = states.to(torch.promote_types(states.dtype, torch.float32))
-            mean, variance = states.mean(-1), states.var(-1, correction=0)
+            mean = states.mean(-1)
+            variance = states.var(-1, correction=0)
             new_mean = self.pass_value(f"{path}.mean", mean)
             new_variance = self.pass_value(f"{path}.variance", variance)
             if new_mean is not mean or new_variance is not variance:
@@ -313,7 +346,8 @@ class HookManager:
         New probabilities change the logits to their logarithms, and a new token makes it the only possible one.
         """
         logits = self.pass_value("logits", logits)
-        dtype, vocab_size = logits.dtype, logits.shape[-1]
+        dtype = logits.dtype
+        vocab_size = logits.shape[-1]
         probabilities = logits.softmax(-1, dtype=torch.promote_types(dtype, torch.float32))
         new_probabilities = self.pass_value("probabilities", probabilities)
         if new_probabilities is not probabilities:

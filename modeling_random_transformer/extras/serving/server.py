@@ -1,5 +1,6 @@
 """Runs an application until the process is stopped."""
 
+import gc
 import logging
 import signal
 import socket
@@ -110,4 +111,5 @@ def replace_models(app: Any, load: Callable[[], Sequence[Direction]]) -> None:
         logger.error("The models were not loaded again: %s", error)
         return
     app.state.api.replace_directions(directions)
+    gc.collect()  # the models before, whose modules refer to each other
     logger.warning("The models were loaded again.")

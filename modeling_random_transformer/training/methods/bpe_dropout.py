@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from itertools import groupby, islice, pairwise
+from itertools import count, groupby, islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     import datasets  # slow to import
 
 Symbols = tuple[int, ...]
-SIDES = ("input_ids", "labels")
 NO_MERGE = 2**63  # a sort key after all others
 MAX_CACHED_WORDS = 2**16  # at most about 50 MB
 
@@ -42,7 +41,9 @@ class BPEDropout:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, dropout: float, max_length: int | None = None):
         if not 0 <= dropout < 1:
             raise ValueError(f"bpe_dropout must be at least 0 and below 1, got {dropout}.")
-        self.tokenizer, self.dropout, self.max_length = tokenizer, dropout, max_length
+        self.tokenizer = tokenizer
+        self.dropout = dropout
+        self.max_length = max_length
         self.merges = bpe_merges(tokenizer)
         self._halves = {merged: pair for pair, (_, merged) in reversed(self.merges.items())}
         self._words: dict[Symbols, tuple[list[int], list[int]]] = {}
@@ -55,58 +56,64 @@ class BPEDropout:
             words: the index of each token's word, as `BatchEncoding.word_ids`, `[tokens]`; merges stay within a word.
             random: the source of randomness.
         """
-        tokens = iter(ids)
-        ordinary = [tuple(islice(tokens, len(list(word)))) for _, word in groupby(words)]
+        ordinary = _split_at_words(ids, words)
         split = [self._split(word) for word in ordinary]
+        num_symbols = sum(len(symbols) for symbols, _ in split)
         # For each step, the number of dropped merges before the one that is applied.
-        dropped = (random.geometric(1 - self.dropout, sum(len(symbols) for symbols, _ in split)) - 1).tolist()
+        numbers = random.geometric(1 - self.dropout, num_symbols) - 1
+        dropped = iter(numbers.tolist())
         segmented: list[int] = []
-        start = 0
         for word, (symbols, keys) in zip(ordinary, split, strict=True):
-            numbers = dropped[start : start + len(symbols)]
-            start += len(symbols)
-            # Without a dropped merge, the result is the ordinary segmentation.
-            segmented += self._merge([*symbols], [*keys], numbers) if any(numbers) else word
+            dropped_in_word = list(islice(dropped, len(symbols)))
+            if any(dropped_in_word):
+                segmented += self._merge(list(symbols), list(keys), dropped_in_word)
+            else:
+                segmented += word
         limit = min(self.tokenizer.model_max_length, self.max_length or np.inf)
         return segmented if len(segmented) <= limit else list(ids)
 
     def _merge(self, symbols: list[int], keys: list[int], dropped: list[int]) -> list[int]:
         """Merge symbols in place; `keys` has the sort key of each two neighbors."""
         starts = list(range(len(symbols)))
-        for number in dropped:
-            if number >= len(keys):
+        for skipped in dropped:
+            if skipped >= len(keys):
                 break
-            key = sorted(keys)[number] if number else min(keys)
+            key = sorted(keys)[skipped] if skipped else min(keys)
             if key == NO_MERGE:
                 break
             i = keys.index(key)
-            symbols[i : i + 2] = [self.merges[symbols[i], symbols[i + 1]][1]]
-            del keys[i], starts[i + 1]
-            for left in (i - 1, i):
-                if 0 <= left < len(keys):
-                    keys[left] = self._key(symbols[left], symbols[left + 1], starts[left])
+            _, merged = self.merges[symbols[i], symbols.pop(i + 1)]
+            symbols[i] = merged
+            del keys[i]
+            del starts[i + 1]
+            if i > 0:
+                keys[i - 1] = self._key(symbols[i - 1], merged, starts[i - 1])
+            if i < len(keys):
+                keys[i] = self._key(merged, symbols[i + 1], starts[i])
         return symbols
 
     def _key(self, left: int, right: int, start: int) -> int:
         """The sort key of a merge: its rank in the tokenizer, then the position of its first symbol in the word."""
-        merge = self.merges.get((left, right))
-        return NO_MERGE if merge is None else merge[0] << 32 | start
+        if (left, right) not in self.merges:
+            return NO_MERGE
+        rank, _ = self.merges[left, right]
+        return rank << 32 | start
 
     def _split(self, word: Symbols) -> tuple[list[int], list[int]]:
         """The smallest symbols of a word's tokens, and the sort keys of their merges."""
-        found = self._words.get(word)
-        if found is None:
+        if word not in self._words:
             symbols = [symbol for token in word for symbol in self._symbols(token)]
-            found = symbols, [self._key(*pair, start) for start, pair in enumerate(pairwise(symbols))]
+            keys = [self._key(left, right, start) for start, (left, right) in enumerate(pairwise(symbols))]
             if len(self._words) >= MAX_CACHED_WORDS:
                 self._words.clear()
-            self._words[word] = found
-        return found
+            self._words[word] = symbols, keys
+        return self._words[word]
 
     def _symbols(self, token: int) -> list[int]:
         if token not in self._halves:
             return [token]
-        return [symbol for half in self._halves[token] for symbol in self._symbols(half)]
+        left, right = self._halves[token]
+        return self._symbols(left) + self._symbols(right)
 
     def segment_columns(self, rows: dict[str, list], seeds: Sequence[tuple[int, ...]]) -> dict[str, list[list[int]]]:
         """New segmentations of pairs, as columns of token ids.
@@ -115,12 +122,21 @@ class BPEDropout:
             rows: columns `input_ids` and `labels` with the ordinary segmentation, and the columns of their words.
             seeds: determines the segmentations of each pair.
         """
-        randoms = [np.random.default_rng(seed) for seed in seeds]
-        input_ids, labels = (
-            [self(*text) for text in zip(rows[ids], rows[words], randoms, strict=True)]
-            for ids, words in zip(SIDES, WORDS, strict=True)
-        )
-        return {"input_ids": input_ids, "attention_mask": [[1] * len(ids) for ids in input_ids], "labels": labels}
+        sources = zip(rows["input_ids"], rows["source_words"], strict=True)
+        targets = zip(rows["labels"], rows["target_words"], strict=True)
+        input_ids, labels = [], []
+        for seed, source, target in zip(seeds, sources, targets, strict=True):
+            random = np.random.default_rng(seed)
+            input_ids.append(self(*source, random))
+            labels.append(self(*target, random))
+        attention_mask = [[1] * len(ids) for ids in input_ids]
+        return {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
+
+
+def _split_at_words(ids: Sequence[int], words: Sequence[int]) -> list[Symbols]:
+    """The tokens of each word."""
+    tokens = iter(ids)
+    return [tuple(islice(tokens, len(list(indices)))) for _, indices in groupby(words)]
 
 
 class BPEDropoutPairs(Dataset):
@@ -141,12 +157,14 @@ class BPEDropoutPairs(Dataset):
 
     def __init__(self, tokens: "datasets.Dataset", bpe_dropout: BPEDropout, seed: int):
         columns = getattr(tokens, "column_names", None) or []
-        if not set(WORDS) <= set(columns):
-            allowed = f"a Dataset with the columns {' and '.join(WORDS)} for bpe_dropout (tokenize_pairs, words=True)"
-            found = f"a {type(tokens).__name__} with {', '.join(columns)}"
-            raise ValueError(f"train_dataset must be {allowed}, got {found}.")
-        self.tokens = tokens.select_columns([*SIDES, *WORDS])
-        self.bpe_dropout, self.seed = bpe_dropout, seed
+        if any(name not in columns for name in WORDS):
+            raise ValueError(
+                f"train_dataset must be a Dataset with the columns {' and '.join(WORDS)} for bpe_dropout "
+                f"(tokenize_pairs, words=True), got a {type(tokens).__name__} with {', '.join(columns)}."
+            )
+        self.tokens = tokens.select_columns(["input_ids", "labels", *WORDS])
+        self.bpe_dropout = bpe_dropout
+        self.seed = seed
         self.epoch: int | None = None
         self.ids: list[list[np.ndarray]] = [[], []]  # of each source and of each target in this epoch
 
@@ -154,13 +172,16 @@ class BPEDropoutPairs(Dataset):
         """Segment all pairs for this epoch."""
         if epoch == self.epoch:
             return
-        self.epoch, self.ids = epoch, [[], []]
+        sources: list[np.ndarray] = []
+        targets: list[np.ndarray] = []
+        indices = count()
         for batch in self.tokens.iter(batch_size=1000):
-            first = len(self.ids[0])
-            seeds = [(self.seed, epoch, first + i) for i in range(len(batch["labels"]))]
+            seeds = [(self.seed, epoch, next(indices)) for _ in batch["labels"]]
             columns = self.bpe_dropout.segment_columns(batch, seeds)
-            for ids, name in zip(self.ids, SIDES, strict=True):
-                ids += [np.array(text, np.int32) for text in columns[name]]
+            sources += [np.array(ids, np.int32) for ids in columns["input_ids"]]
+            targets += [np.array(ids, np.int32) for ids in columns["labels"]]
+        self.epoch = epoch
+        self.ids = [sources, targets]
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -178,12 +199,15 @@ def bpe_merges(tokenizer: PreTrainedTokenizerBase) -> dict[tuple[int, int], tupl
     """
     if tokenizer.init_kwargs.get("target_merges"):
         raise ValueError("bpe_dropout must be 0 for a tokenizer with different merges for sources and targets.")
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    model: dict[str, Any] = json.loads(backend.to_str())["model"] if backend else {"type": type(tokenizer).__name__}
+    model: dict[str, Any] = {"type": type(tokenizer).__name__}
+    if hasattr(tokenizer, "backend_tokenizer"):
+        model = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
     if model["type"] != "BPE":
         raise ValueError(f"bpe_dropout must be 0 for a tokenizer without BPE merges, got a {model['type']} tokenizer.")
-    ids, prefix = model["vocab"], model.get("continuing_subword_prefix") or ""
-    return {
-        (ids[left], ids[right]): (rank, ids[left + right.removeprefix(prefix)])
-        for rank, (left, right) in enumerate(model["merges"])
-    }
+    ids = model["vocab"]
+    prefix = model.get("continuing_subword_prefix") or ""
+    merges = {}
+    for rank, (left, right) in enumerate(model["merges"]):
+        merged = left + right.removeprefix(prefix)
+        merges[ids[left], ids[right]] = rank, ids[merged]
+    return merges

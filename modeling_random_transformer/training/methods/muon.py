@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..recipe import TranslationTrainingArguments
+from ..training_arguments import TranslationTrainingArguments
 
 MOMENTUM = 0.95
 COEFFICIENTS = (3.4445, -4.775, 2.0315)  # of the polynomial x ↦ ax + bx³ + cx⁵, applied to the singular values
@@ -33,13 +33,15 @@ class MuonWith(Optimizer):
     """
 
     def __init__(self, matrices: list[Tensor], lr: float, weight_decay: float, dtype: torch.dtype, other: Optimizer):
-        self.dtype, self.other = dtype, other
-        muon = {"params": matrices, "lr": lr, "weight_decay": weight_decay}
-        super().__init__([muon, *other.param_groups], {"lr": lr})  # which schedules read
+        self.dtype = dtype
+        self.other = other
+        matrix_group = {"params": matrices, "lr": lr, "weight_decay": weight_decay}
+        super().__init__([matrix_group, *other.param_groups], {"lr": lr})  # which schedules read
         self._share_state()
 
     def _share_state(self) -> None:
-        self.other.state, self.other.param_groups = self.state, self.param_groups[1:]
+        self.other.state = self.state
+        self.other.param_groups = self.param_groups[1:]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what `state_dict()` returned, for both optimizers."""
@@ -102,12 +104,14 @@ def muon_optimizer(
         lr: learning rate of Muon.
         other: makes the optimizer of embeddings, output layer, biases and norms, from parameter groups.
     """
-    outer = [module for module in model.modules() if isinstance(module, nn.Embedding)]
-    outer += filter(None, [model.get_output_embeddings()])
-    outer_weights = {id(module.weight) for module in outer}
+    modules = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    if (output_layer := model.get_output_embeddings()) is not None:
+        modules.append(output_layer)
+    outer_weights = {id(module.weight) for module in modules}
     trainable = [weight for weight in model.parameters() if weight.requires_grad]
     matrices = [weight for weight in trainable if weight.ndim == 2 and id(weight) not in outer_weights]
-    inner_weights = set(map(id, matrices))
-    others = [weight for weight in trainable if id(weight) not in inner_weights]
+    matrix_ids = set(map(id, matrices))
+    other_weights = [weight for weight in trainable if id(weight) not in matrix_ids]
     dtype = torch.bfloat16 if args.bf16 else torch.float32
-    return MuonWith(matrices, lr, args.weight_decay, dtype, other([{"params": others, "weight_decay": 0.0}]))
+    other_optimizer = other([{"params": other_weights, "weight_decay": 0.0}])
+    return MuonWith(matrices, lr, args.weight_decay, dtype, other_optimizer)

@@ -4,8 +4,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from modeling_random_transformer import cli
-from modeling_random_transformer.commands import export as command
-from modeling_random_transformer.extras.export import Comparison, load_engine
+from modeling_random_transformer.extras.export import Comparison, load_engine, saved
 from modeling_random_transformer.inference import translate
 from tests.helpers.engines import TEXTS, exportable, needs
 from tests.helpers.translation import multilingual_translator
@@ -32,9 +31,9 @@ ENGINES = [
 
 @pytest.mark.parametrize(("engine", "dtype"), ENGINES)
 def test_export_and_check(engine, dtype, folder, tmp_path, capsys, monkeypatch):
-    assert command.MAX_SENTENCES == 200
-    monkeypatch.setattr(command, "MAX_SENTENCES", 10)
-    monkeypatch.setattr(command, "LEAST_IDENTICAL", {"float32": 1, "bfloat16": 0, "int8": 0})  # random weights
+    assert saved.MAX_SENTENCES == 200
+    monkeypatch.setattr(saved, "MAX_SENTENCES", 10)
+    monkeypatch.setattr(saved, "LEAST_IDENTICAL", {"float32": 1, "bfloat16": 0, "int8": 0})  # random weights
     (folder / "checkpoint-5").mkdir()
     (folder / "checkpoint-5" / "model.safetensors").write_bytes(bytes(10**7))
     sentences = tmp_path / "sentences"
@@ -61,9 +60,9 @@ def test_export_and_check(engine, dtype, folder, tmp_path, capsys, monkeypatch):
 )
 def test_status_depends_on_the_comparison(dtype, wrong, status, folder, tmp_path, capsys, monkeypatch):
     found = [Comparison(1, 8, 8, 1.0, 1.0), Comparison(4, 8, 8 - wrong, 1.0, 1.0)]
-    monkeypatch.setattr(command, "export_model", lambda *args, **_: args[2].mkdir())
-    monkeypatch.setattr(command, "load_engine", lambda *_: None)
-    monkeypatch.setattr(command, "compare", lambda *_: found)
+    monkeypatch.setattr(saved, "export_model", lambda *args, **_: args[2].mkdir())
+    monkeypatch.setattr(saved, "load_engine", lambda *_: None)
+    monkeypatch.setattr(saved, "compare", lambda *_: found)
     options = ["--engine", "ctranslate2", "--dtype", dtype, "--output", str(tmp_path / "out")]
     assert cli.main(["export", str(folder), *options]) == status
     captured = capsys.readouterr()
@@ -131,9 +130,15 @@ def error_of(arguments, capsys):
     [
         ([], "the following arguments are required: --engine"),
         (["--engine", "onnx", "--check", "nowhere"], "--check: must be a file that exists, got 'nowhere'"),
-        (["--engine", "onnx", "--check", "BLANK"], "--check must name a file with text in its first 200 lines"),
-        (["--engine", "ctranslate2", "--web"], "--engine must be onnx with --web, got ctranslate2."),
-        (["--engine", "onnx", "--npm_cache", "x"], "--npm_cache must be given with --web only, got x."),
+        (["--engine", "onnx", "--check", "BLANK"], "check must be a file with text in its first 200 lines"),
+        (["--engine", "ctranslate2", "--web"], "engine must be onnx with web, got ctranslate2."),
+        (["--engine", "onnx", "--npm_cache", "x"], "npm_cache must be given with web only, got x."),
+        (["--engine", "onnx", "--sentence_splitter", "BLANK"], "sentence_splitter must be None for onnx"),
+        (
+            ["--engine", "onnx", "--shortlist_source", "BLANK", "--shortlist_target", "BLANK"],
+            "shortlist must be None for onnx, which has no such option.",
+        ),
+        (["--engine", "ctranslate2", "--shortlist_source", "BLANK"], "must be given together, got"),
     ],
 )
 def test_invalid_options(options, message, folder, tmp_path, capsys):

@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import cross_entropy, kl_div
 
 from modeling_random_transformer import ops_random_transformer as ops
-from modeling_random_transformer.training.methods.loss import RDropLoss
+from modeling_random_transformer.training.methods.r_drop import RDropLoss
 from tests.helpers.models import assert_near
 from tests.helpers.trainer import new_trainer
 from tests.helpers.training import loss_and_gradient

@@ -8,7 +8,7 @@ import torch
 from modeling_random_transformer import RandomTransformerForCausalLM, RandomTransformerForMaskedLM
 from modeling_random_transformer.extras.inspection import intervene, trace
 from modeling_random_transformer.extras.inspection.hooks import AttentionHooks, HookManager, Observer, instrument
-from tests.extras.inspection.test_trace import CONFIGS
+from tests.extras.inspection.test_record import CONFIGS
 from tests.helpers.models import assert_near, exact_model, padded_batch, random_ids
 
 SOURCE = padded_batch([6, 4])

@@ -8,7 +8,8 @@ import torch
 from modeling_random_transformer import (
     RandomTransformerModel,
 )
-from modeling_random_transformer.extras.inspection import Step, Trace, trace
+from modeling_random_transformer.extras.inspection import Step, Trace, hooks, trace
+from modeling_random_transformer.modeling_random_transformer import eager_attention_forward
 from tests.helpers.models import assert_near, exact_model, padded_batch, random_ids, tiny_model
 
 CONFIGS = {
@@ -220,6 +221,19 @@ def test_a_copy_inside_a_trace_uses_its_own_weights():
     assert_near(inside, expected, 1e-5)
     assert_near(copied(**INPUTS).logits, expected, 1e-5)
     assert found.keys() == traced(model)[0].keys()
+
+
+def test_edited_attention_is_an_error(monkeypatch):
+    """Its steps would not be those that a trace records."""
+
+    def edited(module, query, key, value, mask, scaling, dropout):
+        return eager_attention_forward(module, query, 2 * key, value, mask, scaling, dropout)
+
+    model = tiny_model()
+    monkeypatch.setattr(hooks, "eager_attention_forward", edited)
+    with pytest.raises(ValueError, match="must compute eager_attention_forward"):
+        traced(model)
+    assert model.config._attn_implementation == "sdpa"
 
 
 def test_values_are_copies():

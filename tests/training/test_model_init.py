@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from contextlib import nullcontext
 
 import pytest
 import torch
@@ -11,10 +10,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_random_transformer.training import average_weights, load_average
-from modeling_random_transformer.training.arguments import ModelArguments
 from modeling_random_transformer.training.checkpoints import ADAPTER, all_checkpoints
-from modeling_random_transformer.training.model_init import check_adapted_modules
-from tests.helpers.models import tiny_config
 from tests.helpers.training import STEPS, UNSCORED, assert_equal_weights, run
 
 SAVED = {"config_overrides": "", "vocab_size": None}  # the architecture of the saved model
@@ -107,7 +103,7 @@ def test_an_adapter_that_is_scored_again_has_no_generation_config(finished, tmp_
 
 
 def test_a_lora_run_resumes(finished, tmp_path):
-    options = {**LORA, "lora_dropout": 0.1, "ema_decay": 0.9, "average_last": 1, "r_drop_alpha": 1.0, **UNSCORED}
+    options = {**LORA, "lora_dropout": 0.1, "average_last": 1, "r_drop_alpha": 1.0, **UNSCORED}
     whole = fine_tune(finished, tmp_path / "whole", **options, max_steps=4)
     fine_tune(finished, tmp_path / "parts", **options, max_steps=2)
     parts = fine_tune(finished, tmp_path / "parts", **options, max_steps=4)
@@ -170,33 +166,6 @@ def test_a_folder_without_a_full_model_raises(finished, adapter, tmp_path):
             fine_tune(finished, tmp_path / "out", model_name_or_path=str(folder))
 
 
-TIED, TWO_EMBEDDINGS = {}, {"share_embeddings": False}
-UNTIED = {"share_embeddings": False, "tie_word_embeddings": False}
-
-
-@pytest.mark.parametrize(
-    ("config", "targets", "error"),
-    [
-        *(
-            (TIED, targets, "modules with their own weights")
-            for targets in ("lm_head", "q_proj, embed_tokens", "model.shared")
-        ),
-        *(
-            (TWO_EMBEDDINGS, targets, "modules with their own weights")
-            for targets in ("lm_head", "decoder.embed_tokens")
-        ),
-        (TWO_EMBEDDINGS, "encoder.embed_tokens", None),
-        *((UNTIED, targets, None) for targets in ("lm_head", "embed_tokens,fc1", "encoder.layers.0.fc1")),
-        *((UNTIED, targets, "modules of the model") for targets in ("q_proj,fc3", "shared", "proj")),
-    ],
-)
-def test_adapted_modules(config, targets, error):
-    """A module that is adapted alone would change others when the adapter is merged."""
-    names = ModelArguments(model_name_or_path="m", lora_rank=2, lora_target_modules=targets).lora_targets
-    with nullcontext() if error is None else pytest.raises(ValueError, match=f"lora_target_modules must be {error}"):
-        check_adapted_modules(tiny_config(**config), names)
-
-
 def test_adapted_modules_are_checked_before_the_corpus_is_read(finished, tmp_path, monkeypatch):
     monkeypatch.setattr("modeling_random_transformer.training.preparation.load_pairs", None)
     with pytest.raises(ValueError, match=r"lora_target_modules must be .*, got 'lm_head', a tied one"):
@@ -204,6 +173,6 @@ def test_adapted_modules_are_checked_before_the_corpus_is_read(finished, tmp_pat
 
 
 def test_lora_without_peft_raises(finished, tmp_path, monkeypatch):
-    monkeypatch.setattr("modeling_random_transformer.training.model_init.is_peft_available", lambda: False)
+    monkeypatch.setattr("modeling_random_transformer.training.checks.is_peft_available", lambda: False)
     with pytest.raises(ValueError, match=r"lora_rank=2 requires peft: pip install 'random-transformer\[adapters\]'"):
         fine_tune(finished, tmp_path / "out", **LORA)

@@ -1,0 +1,162 @@
+"""Exports a saved model, and compares the result with it."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from ...base.measures import folder_size
+from ...data.readers import read_texts
+from ...data.sources import ParallelText, pairs_of
+from ...inference.loading import load_translator
+from ...inputs_random_transformer import LanguageTags, drop_none, source_limit, source_positions, tokenizer_languages
+from ...tokenization_random_transformer import is_blank
+from .compare import SENTENCES, Comparison, compare
+from .engines import export_model, load_engine, options_of
+from .search import table_positions, token_names
+from .shortlist import lexical_shortlist, vmap
+from .web import export_web_page
+
+MAX_SENTENCES = 200
+# The least share of identical translations. Nearly equal scores may differ in float32; other dtypes round the weights.
+LEAST_IDENTICAL = {"float32": 0.99, "bfloat16": 0.5, "int8": 0.5}
+
+
+@dataclass(frozen=True)
+class ExportReport:
+    """An exported folder, and how it compares with the model.
+
+    Attributes:
+        output: the folder.
+        engine: the engine.
+        dtype: the dtype of the weights.
+        size: the size of the folder, in megabytes (10⁶ bytes).
+        model_size: the size of the model's weights.
+        comparisons: the translations of both, with one beam and with several.
+        least_identical: the share of identical translations that is required.
+    """
+
+    output: Path
+    engine: str
+    dtype: str
+    size: float
+    model_size: float
+    comparisons: list[Comparison]
+    least_identical: float
+
+    @property
+    def identical(self) -> float:
+        """The least share of identical translations."""
+        return min(comparison.identical / comparison.sentences for comparison in self.comparisons)
+
+    def __str__(self) -> str:
+        sizes = f"{self.size:.1f} MB; the model's weights {self.model_size:.1f} MB"
+        return "\n".join([f"{self.output}: {self.engine}, {self.dtype}, {sizes}", *map(str, self.comparisons)])
+
+
+def export_saved_model(
+    folder: str | PathLike,
+    output: str | PathLike,
+    *,
+    engine: str = "ctranslate2",
+    dtype: str | None = None,
+    web: bool = False,
+    npm_cache: str | PathLike | None = None,
+    source_lang: str | None = None,
+    target_lang: str | None = None,
+    shortlist: tuple[Path, Path] | None = None,
+    sentence_splitter: str | PathLike | None = None,
+    check: Path | None = None,
+) -> ExportReport:
+    """Export the model of a folder to an engine, and compare the translations of both.
+
+    Args:
+        folder: a saved model and its tokenizer.
+        output: a new or empty folder.
+        engine: see `export_model`.
+        dtype: dtype of the weights; `None` for float32, with `web` int8.
+        web: also write a web page that translates in the browser, with the engine onnx.
+        npm_cache: see `export_web_page`.
+        source_lang: source language, for a model of several or for argos.
+        target_lang: target language, for a model of several or for argos.
+        shortlist: parallel texts whose lexical shortlist is exported, for ctranslate2.
+        sentence_splitter: see `export_model`.
+        check: sentences to translate, one per line, of which the first 200 are used; `None` for a few built-in ones.
+
+    Raises:
+        ValueError: an argument is invalid, or a sentence is too long for the model or the engine.
+        FloatingPointError: the model's weights are not finite.
+    """
+    if web and engine != "onnx":
+        raise ValueError(f"engine must be onnx with web, got {engine}.")
+    if npm_cache is not None and not web:
+        raise ValueError(f"npm_cache must be given with web only, got {npm_cache}.")
+    options = options_of(engine, shortlist=shortlist, sentence_splitter=sentence_splitter)
+    sentences = SENTENCES if check is None else read_sentences(check)
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # warns that torchvision, which is not used, is missing
+    model, tokenizer = load_translator(folder)
+    if engine != "argos" or tokenizer_languages(tokenizer):
+        set_languages(model, tokenizer, source_lang, target_lang)
+    check_lengths(model, tokenizer, sentences, engine)  # before anything is written
+    if web:
+        dtype = dtype or "int8"
+        export_web_page(model, tokenizer, output, dtype=dtype, npm_cache=npm_cache, card=Path(folder) / "README.md")
+    else:
+        dtype = dtype or "float32"
+        if shortlist is not None:
+            options["shortlist"] = shortlist_of(ParallelText(*shortlist), tokenizer)
+        if engine == "argos":
+            options |= {"source_lang": source_lang, "target_lang": target_lang}
+        export_model(model, tokenizer, output, engine=engine, dtype=dtype, **options)
+    return ExportReport(
+        output=Path(output),
+        engine=engine,
+        dtype=dtype,
+        size=folder_size(output),
+        model_size=folder_size(folder, "*.safetensors"),
+        comparisons=compare(model, tokenizer, load_engine(output, engine), sentences),
+        least_identical=LEAST_IDENTICAL[dtype] if shortlist is None else 0,  # a shortlist changes translations
+    )
+
+
+def shortlist_of(text: ParallelText, tokenizer: Any) -> bytes:
+    """The lexical shortlist of a parallel text, as a file `vmap.txt`."""
+    return vmap(lexical_shortlist(pairs_of([text]), tokenizer), *token_names(tokenizer, len(tokenizer)))
+
+
+def set_languages(model: Any, tokenizer: Any, src_lang: str | None, tgt_lang: str | None) -> None:
+    """Make these languages the defaults of a model with language tags, so that the engine translates between them."""
+    languages = LanguageTags.of(tokenizer, src_lang, tgt_lang)
+    for name, code in drop_none(src_lang=src_lang, tgt_lang=tgt_lang).items():
+        setattr(tokenizer, name, code)
+    if languages.forced is not None:
+        model.generation_config.forced_bos_token_id = languages.forced
+
+
+def check_lengths(model: Any, tokenizer: Any, sentences: Sequence[str], engine: str) -> None:
+    """Raise a `ValueError` for a sentence that is too long for the model or the engine."""
+    prefix = getattr(model.config, "prefix", None) or ""
+    rows = tokenizer([prefix + text for text in sentences], verbose=False)["input_ids"]
+    limit, _ = source_limit(tokenizer, source_positions(model), None)
+    if engine != "onnx":  # the others have a table of positions
+        limit = min(limit, table_positions(model.config))
+    for number, row in enumerate(rows, start=1):
+        if len(row) > limit:
+            raise ValueError(
+                f"sentences must have at most {limit} tokens for {engine}, but sentence {number} has {len(row)}."
+            )
+
+
+def read_sentences(path: Path) -> list[str]:
+    """Read the first sentences of a file, without blank lines.
+
+    Raises:
+        ValueError: there are none, or the file is not UTF-8.
+    """
+    sentences = [line for line in islice(read_texts(path), MAX_SENTENCES) if not is_blank(line)]
+    if not sentences:
+        raise ValueError(f"check must be a file with text in its first {MAX_SENTENCES} lines, got {path}.")
+    return sentences

@@ -1,0 +1,218 @@
+"""Checks of the arguments of a run together, before the corpus is read: one function per rule."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig, PreTrainedTokenizerBase, get_scheduler
+from transformers.trainer_utils import IntervalStrategy
+from transformers.utils import is_peft_available
+
+from ..base.distributed import call_on_main_process
+from ..base.errors import reraise_as_value_error
+from ..base.jobs import changes
+from ..base.vocabulary import check_tokenizer
+from ..configuration_random_transformer import RandomTransformerConfig
+from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
+from .arguments import DROPOUTS, VOCAB_SIZE, DataArguments, ModelArguments, parse_overrides
+from .checkpoints import MARKER, STATE, has_optimizer, is_complete
+from .manifest import check_folder
+from .training_arguments import TranslationTrainingArguments
+from .vocabulary import load_parent_tokenizer, load_tokenizer
+
+
+def check_arguments(data: DataArguments, model_args: ModelArguments, args: TranslationTrainingArguments) -> None:
+    """Check the arguments together, as far as possible before the corpus is read.
+
+    Raises:
+        ValueError: the arguments exclude each other or do not suit the files in the folders.
+    """
+    check_evaluation(data, args)
+    check_metric(args)
+    check_schedule(args)
+    check_adapter(model_args, args)
+    call_on_main_process(lambda: check_folders(model_args, args))
+    config = initial_config(model_args)
+    check_adapted_modules(config, model_args.lora_targets)
+    check_shards(config, args)
+    check_dropout(config, model_args, args)
+
+
+def check_evaluation(data: DataArguments, args: TranslationTrainingArguments) -> None:
+    """Evaluation during training needs a validation set, and a stream has no epochs."""
+    if args.eval_strategy != "no" and not data.has("validation"):
+        strategy = IntervalStrategy(args.eval_strategy).value
+        raise ValueError(f"eval_strategy must be 'no' without a validation set, got {strategy!r}.")
+    if data.streaming and "epoch" in (args.save_strategy, args.eval_strategy):
+        raise ValueError("save_strategy and eval_strategy must be 'steps' with streaming, got 'epoch'.")
+
+
+def check_metric(args: TranslationTrainingArguments) -> None:
+    """The metric of the best model is one that evaluation computes, also with the name of one of several sets."""
+    metrics: tuple[str, ...] = ("loss",)
+    if args.predict_with_generate and not args.prediction_loss_only:
+        metrics = ("loss", "bleu", "chrf", "generated_length")
+    best = args.metric_for_best_model
+    if best is not None and not best.endswith(metrics):
+        raise ValueError(f"metric_for_best_model must be one of {', '.join(metrics)}, got {best!r}.")
+
+
+def check_schedule(args: TranslationTrainingArguments) -> None:
+    """The schedule accepts its arguments."""
+    options = args.lr_scheduler_kwargs
+    if options:
+        with reraise_as_value_error(f"lr_scheduler_kwargs must suit lr_scheduler_type, got {options}"):
+            optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))])
+            get_scheduler(args.lr_scheduler_type, optimizer, 1, 2, dict(options))
+
+
+def check_adapter(model_args: ModelArguments, args: TranslationTrainingArguments) -> None:
+    """An adapter needs peft, and weights that are not sharded."""
+    rank = model_args.lora_rank
+    if rank is not None and args.tp_size * args.fsdp_size > 1:
+        raise ValueError(f"lora_rank must be unset with tp_size or fsdp_size above 1 (not with FSDP2), got {rank}.")
+    if rank is not None and not is_peft_available():
+        raise ValueError(f"lora_rank={rank} requires peft: pip install 'random-transformer[adapters]'.")
+
+
+def check_folders(model_args: ModelArguments, args: TranslationTrainingArguments) -> None:
+    """The output overwrites neither another run nor the initial model, and a checkpoint to start from is complete."""
+    output = Path(args.output_dir)
+    initial = model_args.model_name_or_path
+    if initial is not None and Path(initial).resolve().is_relative_to(output.resolve()):
+        raise ValueError(f"output_dir must differ from model_name_or_path and not contain it, got {output}.")
+    check_folder(output)
+    start = args.resume_from_checkpoint
+    if isinstance(start, str) and not _is_start(Path(start), output):
+        raise ValueError(f"resume_from_checkpoint must be a complete checkpoint of another run, got {start!r}.")
+
+
+def _is_start(checkpoint: Path, output: Path) -> bool:
+    """Whether a run with this output can start from a checkpoint, which may be one of transformers' Trainer."""
+    if not (checkpoint / STATE).is_file() or not has_optimizer(checkpoint):
+        return False
+    if checkpoint.resolve().parent == output.resolve():
+        return False
+    return is_complete(checkpoint) or not (checkpoint / MARKER).exists()
+
+
+def initial_config(model_args: ModelArguments) -> RandomTransformerConfig:
+    """The configuration of the initial model, after a check that its tokenizer can be loaded and matches it."""
+    initial = model_args.model_name_or_path
+    if initial is None:
+        tokenizer = _saved_tokenizer(model_args)
+        size = model_args.vocab_size or VOCAB_SIZE
+        return model_args.config(size if tokenizer is None else len(tokenizer))
+    config = _saved_config(initial, model_args.config_overrides)
+    tokenizer = _saved_tokenizer(model_args)
+    if model_args.has_new_vocabulary:
+        load_parent_tokenizer("model_name_or_path", initial)
+    elif tokenizer is not None:
+        check_tokenizer(tokenizer, config)
+    return config
+
+
+def _saved_tokenizer(model_args: ModelArguments) -> PreTrainedTokenizerBase | None:
+    saved = model_args.saved_tokenizer
+    if saved is None:
+        return None
+    with reraise_as_value_error(f"tokenizer must be a saved tokenizer, got {saved!r}"):
+        return load_tokenizer(saved, model_args.special_tokens or ())
+
+
+def _saved_config(folder: str, overrides: str) -> RandomTransformerConfig:
+    """The configuration of a model to fine-tune, with the overrides."""
+    with reraise_as_value_error(f"model_name_or_path must contain a full model without an adapter, got {folder!r}"):
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    if not isinstance(config, RandomTransformerConfig):
+        raise ValueError(
+            f"model_name_or_path must contain a model of type {RandomTransformerConfig.model_type!r}, "
+            f"got {folder!r} of type {config.model_type!r}."
+        )
+    if getattr(config, "quantization_config", None) is not None:
+        raise ValueError(f"model_name_or_path must contain unquantized weights, got quantized ones in {folder!r}.")
+    return RandomTransformerConfig.from_dict({**config.to_dict(), **parse_overrides(overrides)})
+
+
+def check_adapted_modules(config: RandomTransformerConfig, targets: Sequence[str]) -> None:
+    """Check the names, or ends of names, of the modules that get an adapter.
+
+    Raises:
+        ValueError: there is no such module, or its weight is tied: an adapter changes the output of one module, and
+            merging it would change all modules with this weight.
+    """
+    if not targets:
+        return
+    with torch.device("meta"):
+        model = RandomTransformerForConditionalGeneration(config)
+    uses = Counter(id(weight) for _, weight in model.named_parameters(remove_duplicate=False))
+    for target in targets:
+        adapted = [module for name, module in model.named_modules() if f".{name}".endswith(f".{target}")]
+        if not adapted:
+            raise ValueError(f"lora_target_modules must be modules of the model, got {target!r}.")
+        weights = [weight for module in adapted for weight in module.parameters(recurse=False)]
+        if any(uses[id(weight)] > 1 for weight in weights):
+            raise ValueError(f"lora_target_modules must be modules with their own weights, got {target!r}, a tied one.")
+
+
+def check_shards(config: RandomTransformerConfig, args: TranslationTrainingArguments) -> None:
+    """Shards have equal sizes; with others, dropout would differ between the processes."""
+    for name in ("num_heads", "d_ff"):
+        size = getattr(config, name)
+        if size % args.tp_size:
+            raise ValueError(f"{name} must be a multiple of tp_size={args.tp_size}, got {size}.")
+
+
+def check_dropout(
+    config: RandomTransformerConfig, model_args: ModelArguments, args: TranslationTrainingArguments
+) -> None:
+    """Both passes of R-Drop are equal without dropout."""
+    has_dropout = model_args.lora_rank is not None or any(getattr(config, name) for name in DROPOUTS)
+    if args.r_drop_alpha and not has_dropout:
+        raise ValueError(f"r_drop_alpha must be 0 for a model without dropout, got {args.r_drop_alpha}.")
+
+
+# Resuming
+
+
+def check_checkpoint(checkpoint: Path, model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Check that training can continue from a checkpoint: its optimizer, its tokenizer and its architecture.
+
+    Raises:
+        ValueError: it has no optimizer, another tokenizer or another architecture; the message lists the differences.
+    """
+    if not has_optimizer(checkpoint):
+        raise ValueError(
+            f"output_dir must contain complete checkpoints to continue from, got {checkpoint} without the state of the "
+            f"optimizer (save_only_model): use another output_dir with model_name_or_path={checkpoint} to train its "
+            "model further."
+        )
+    if (checkpoint / "tokenizer_config.json").is_file():
+        _check_vocabulary(checkpoint, tokenizer)
+    if (checkpoint / "config.json").is_file():  # not of an adapter, or of weights that are partitioned over processes
+        _check_architecture(checkpoint, model.config)
+
+
+def _check_vocabulary(checkpoint: Path, tokenizer: PreTrainedTokenizerBase) -> None:
+    saved_vocabulary = load_tokenizer(str(checkpoint)).get_vocab()
+    vocabulary = tokenizer.get_vocab()
+    different = [token for token, index in vocabulary.items() if saved_vocabulary.get(token) != index]
+    if different or len(saved_vocabulary) != len(vocabulary):
+        raise ValueError(
+            f"resume_from_checkpoint must be of the same tokenizer, got {checkpoint} with {len(saved_vocabulary)} "
+            f"tokens, where {len(different)} of the run's differ."
+        )
+
+
+def _check_architecture(checkpoint: Path, config: RandomTransformerConfig) -> None:
+    saved = AutoConfig.from_pretrained(checkpoint, trust_remote_code=False)
+    names = vars(RandomTransformerConfig)["__annotations__"]  # without those of every model, such as the version
+    earlier = {name: getattr(saved, name, None) for name in names}
+    current = {name: getattr(config, name, None) for name in names}
+    different = changes(earlier, current)
+    if different:
+        listed = "; ".join(f"{name}: was {was}, now {now}" for name, (was, now) in different.items())
+        raise ValueError(f"resume_from_checkpoint must be of the same architecture, got {checkpoint} with {listed}.")

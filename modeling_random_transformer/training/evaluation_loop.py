@@ -1,0 +1,207 @@
+"""`Seq2SeqTrainer` whose evaluation translates as `translate` does, and does not depend on the batches."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate.utils import recursively_apply
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from transformers import Seq2SeqTrainer
+from transformers.trainer_utils import EvalLoopOutput, EvalPrediction, denumpify_detensorize
+from transformers.utils import is_numpy_array
+
+from ..data.batches import EvaluationSampler
+from ..inference.engine import attach_engine
+from ..inputs_random_transformer import drop_none, longest_target
+from ..pipeline_random_transformer import OUTPUT_OPTIONS, search_options
+from ..versions_random_transformer import UNTESTED_ADVICE
+
+ENGINE_DTYPE = "float32"  # so that scores are those of the model
+SAMPLES = 3  # translations that are shown after an evaluation
+
+
+class TranslationEvaluation(Seq2SeqTrainer):
+    """The evaluation of `TranslationTrainer`."""
+
+    args: Any
+    control: Any
+    model: Any
+    optimizer: Any
+    compute_metrics: Callable[..., dict[str, Any]] | None
+    samples: Sequence[tuple[str, str]] = ()  # sources and translations of the last evaluation
+    evaluated_batches = 0
+
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval", **gen_kwargs: Any
+    ) -> dict[str, float]:
+        """Evaluate a set, or each of several sets.
+
+        Metrics of several sets have their names, such as `eval_en-de_bleu`. Their means are named like the metrics of a
+        single set, such as `eval_bleu`, so that `metric_for_best_model` can be a mean.
+        """
+        sets = self.eval_dataset if eval_dataset is None else eval_dataset
+        if not isinstance(sets, dict):
+            return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
+        metrics: dict[str, float] = {}
+        values: dict[str, list[float]] = defaultdict(list)
+        for name, dataset in sets.items():
+            prefix = f"{metric_key_prefix}_{name}"
+            metrics_of_set = self.predict(dataset, ignore_keys, prefix, **gen_kwargs).metrics or {}
+            metrics |= metrics_of_set
+            for key, value in metrics_of_set.items():
+                if not key.endswith(("time", "_per_second")):  # times and rates have no means
+                    values[metric_key_prefix + key.removeprefix(prefix)].append(value)
+        metrics |= {key: float(np.mean(values_of_sets)) for key, values_of_sets in values.items()}
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    def evaluation_loop(
+        self, dataloader: DataLoader, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
+    ) -> EvalLoopOutput:
+        """Evaluate every pair once. Predictions and labels, also those of metrics, are in the order of the data set.
+
+        The loss is the mean over the target tokens of the data set and does not depend on the batches.
+        """
+        # Accelerate's sampler selects the batches of this process from the sampler of all batches.
+        shard: Any = dataloader.batch_sampler
+        sampler: EvaluationSampler = getattr(shard, "batch_sampler", shard)
+        self._prepare_evaluation()
+        compute_metrics, self.compute_metrics = self.compute_metrics, None
+        try:
+            with self._engine():
+                output = super().evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)
+        finally:
+            self.compute_metrics = compute_metrics
+        if output.num_samples and not self.evaluated_batches:
+            raise RuntimeError(f"transformers does not evaluate by prediction_step. {UNTESTED_ADVICE}")
+        positions = sampler.positions()
+        rows = (output.predictions, output.label_ids)
+        predictions, labels = recursively_apply(lambda part: part[positions], rows, test_type=is_numpy_array)
+        self.samples = self._samples(dataloader.dataset, predictions)
+        metrics: dict[str, Any] = {}
+        if self._batch_losses:
+            metrics["loss"] = self._mean_loss(sampler.num_batches)
+        if compute_metrics is not None and predictions is not None and labels is not None:
+            metrics |= denumpify_detensorize(compute_metrics(EvalPrediction(predictions, labels)))
+        output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
+        return output._replace(predictions=predictions, label_ids=labels)
+
+    def _prepare_evaluation(self) -> None:
+        self.gather_function = self._gather_rows
+        self._batch_losses: list[Tensor] = []  # the summed loss and the number of tokens of each batch
+        self.evaluated_batches = 0
+        if self.accelerator.is_fsdp2 and self.optimizer is None:  # Accelerate requires an optimizer, which is unused
+            self.create_optimizer()
+            self.model, self.optimizer = self.accelerator.prepare(self.model, self.optimizer)
+        if self.is_fsdp_enabled:  # generate() does not detect Accelerate's FSDP2
+            self._gen_kwargs = {"synced_gpus": True, **getattr(self, "_gen_kwargs", {})}
+
+    def _mean_loss(self, num_batches: int) -> float:
+        """The mean loss per token of the first batches of all processes; others are repetitions."""
+        by_batch = self._gather_shards(torch.stack(self._batch_losses)).transpose(0, 1).flatten(0, 1)
+        loss, tokens = by_batch[:num_batches].cpu().double().sum(dim=0).tolist()
+        return loss / tokens if tokens else 0.0
+
+    @contextmanager
+    def _engine(self) -> Iterator[None]:
+        """Let `args.engine` translate. It has its own copy of the weights."""
+        if self.args.engine is None or not self.args.predict_with_generate:
+            yield
+            return
+        with TemporaryDirectory() as folder:
+            # The engine does not compute edited code, which Accelerate's `forward` is, nor a model in training mode.
+            model: Any = self._without_output_conversion(self.model).eval()
+            attach_engine(model, self.processing_class, folder, self.args.engine, ENGINE_DTYPE)
+            try:
+                yield
+            finally:
+                model.engine = None
+
+    def prediction_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Loss, predictions and labels of a batch; also stores the batch's summed loss and token count.
+
+        The output length has the same limit as in translation (paper 6.1).
+        """
+        self.evaluated_batches += 1
+        inputs = drop_none(**inputs)  # without references, the labels are `None`
+        options = self._generation_options(inputs)
+        model = self._without_output_conversion(model)
+        saved = dict(vars(self.model.generation_config))
+        loss, predictions, labels = super().prediction_step(model, inputs, *args, **kwargs, **options)
+        vars(self.model.generation_config).update(saved)  # `Seq2SeqTrainer` sets unset options to general defaults
+        if loss is not None:
+            tokens = inputs["labels"].ne(-100).sum()
+            self._batch_losses.append(torch.stack((loss.float() * tokens, tokens.float())))
+        return loss, predictions, labels
+
+    def _generation_options(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """The generation options of `evaluate` and `predict`, with the search and the limit of translation by default.
+
+        Raises:
+            ValueError: an option changes the number or the type of outputs; or the labels, `[batch, target_len]`, start
+                with different language tags.
+        """
+        options = dict(getattr(self, "_gen_kwargs", {}))
+        for name, value in OUTPUT_OPTIONS.items():
+            if options.setdefault(name, value) != value:
+                raise ValueError(f"{name} must be {value} in evaluate and predict, got {options[name]}.")
+        if options.get("generation_config") is None:
+            options = search_options(self.args.num_beams, self.args.length_penalty) | drop_none(**options)
+        if options.get("max_length") is None and options.get("max_new_tokens") is None:
+            longest_source = int(inputs["attention_mask"].sum(dim=1).max())
+            options["max_new_tokens"] = longest_target(longest_source, self.model.config)
+        if self.model.generation_config.stop_strings is not None:
+            options.setdefault("tokenizer", self.processing_class)
+        labels = inputs.get("labels")
+        if labels is not None and getattr(self.processing_class, "languages", None):
+            tags = labels[:, 0].unique().tolist()  # the language tags that the labels start with
+            if len(tags) != 1:
+                raise ValueError(f"eval_dataset must have one target language per set, got a batch of {len(tags)}.")
+            options["forced_bos_token_id"] = tags[0]
+        return options
+
+    def _samples(self, rows: Any, predictions: Any) -> list[tuple[str, str]]:
+        """The first sources of a set, with their generated translations if there are any."""
+        if not self.args.predict_with_generate or self.processing_class is None or predictions is None:
+            return []
+        samples = []
+        for index, tokens in enumerate(predictions[:SAMPLES]):
+            texts = self.processing_class.batch_decode(
+                [rows[index]["input_ids"], tokens[tokens >= 0]], skip_special_tokens=True
+            )
+            samples.append((texts[0], texts[1]))
+        return samples
+
+    def _gather_rows(self, tensors: Any) -> Any:
+        """The rows of all processes, whose batch sizes may differ."""
+
+        def gather(tensor: Tensor) -> Tensor:
+            sizes = self._gather_shards(torch.tensor(len(tensor), device=tensor.device)).tolist()
+            shards = self._gather_shards(self.accelerator.pad_across_processes(tensor, dim=0))
+            return torch.cat([rows[:size] for rows, size in zip(shards, sizes, strict=True)])
+
+        return recursively_apply(gather, tensors)
+
+    def _gather_shards(self, tensor: Tensor) -> Tensor:
+        """Stack a tensor with the same shape on all processes, once per tensor-parallel group."""
+        return self.accelerator.gather(tensor[None].contiguous())[:: self.get_tp_size()]
+
+    def _without_output_conversion(self, model: nn.Module) -> nn.Module:
+        """Undo Accelerate's replacement of `forward` for mixed precision.
+
+        It converts the logits to float32, which the loss does in smaller parts, and in `generate()` it converts the
+        weights at every step.
+        """
+        module = self.accelerator.unwrap_model(model, keep_torch_compile=False)
+        original = vars(module).pop("_original_forward", None)
+        if original is not None:
+            del module.forward
+            if module.forward != original:  # it was replaced before
+                module.forward = original
+        return model

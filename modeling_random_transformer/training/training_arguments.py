@@ -1,0 +1,250 @@
+"""The paper's training recipe (section 5) as defaults of `Seq2SeqTrainingArguments`."""
+
+import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import transformers
+from accelerate.utils import parse_flag_from_env
+from packaging import version
+from transformers import Seq2SeqTrainingArguments
+from transformers.trainer_utils import IntervalStrategy
+
+from ..base import ENGINES
+
+# Arguments of `Seq2SeqTrainingArguments` that have no effect here, and the reasons.
+UNSUPPORTED = {
+    "per_device_train_batch_size": "max_tokens_per_batch sets the batch size",
+    "auto_find_batch_size": "max_tokens_per_batch sets the batch size",
+    "train_sampling_strategy": "batches are always grouped by length",
+    "length_column_name": "batches are always grouped by length",
+    "sortish_sampler": "batches are always grouped by length",
+    "dataloader_drop_last": "an epoch always contains every pair",
+    "remove_unused_columns": "batches have the token ids only",
+    "batch_eval_metrics": "metrics get all rows in the order of the data set",
+    "eval_do_concat_batches": "metrics get all rows in the order of the data set",
+    "eval_use_gather_object": "metrics get all rows in the order of the data set",
+    "include_for_metrics": "metrics get predictions and labels",
+    "generation_num_beams": "num_beams sets the number of beams",
+    "generation_config": "num_beams and length_penalty configure beam search",
+    "save_on_each_node": "all nodes share output_dir",
+    "do_predict": "test sets are always scored",
+    "use_liger_kernel": "Liger has no kernels for this model",
+    "liger_kernel_config": "Liger has no kernels for this model",
+    "neftune_noise_alpha": "embeddings get no noise",
+}
+POSITIVE = (
+    "gradient_accumulation_steps",
+    "learning_rate",
+    "logging_steps",
+    "save_steps",
+    "eval_steps",
+    "num_train_epochs",
+)
+AT_LEAST = {
+    "r_drop_alpha": 0,
+    "weight_decay": 0,
+    "max_grad_norm": 0,
+    "adam_epsilon": 0,
+    "average_last": 1,
+    "num_beams": 1,
+    "tp_size": 1,
+    "fsdp_size": 1,
+    "per_device_eval_batch_size": 1,
+    "eval_accumulation_steps": 1,
+    "early_stopping_patience": 1,
+    "max_tokens_per_batch": 2,
+}
+FRACTIONS = ("bpe_dropout", "label_smoothing_factor", "adam_beta1", "adam_beta2")
+
+
+def paper_peak_rate(d_model: int, warmup_steps: int) -> float:
+    """The learning rate at the end of warm-up, d_model^-0.5 · warmup_steps^-0.5 (paper 5.3)."""
+    return (d_model * warmup_steps) ** -0.5
+
+
+@dataclass
+class TranslationTrainingArguments(Seq2SeqTrainingArguments):
+    """`Seq2SeqTrainingArguments` with the paper's hyperparameters as defaults, and with additional arguments.
+
+    Args:
+        output_dir: folder of the checkpoints, the record and the model
+        learning_rate: peak learning rate (default: the paper's, 5.3)
+        lr_scheduler_type: learning rate schedule (paper 5.3)
+        warmup_steps: warm-up steps (paper 5.3); below 1, a fraction of `max_steps`
+        optim: optimizer; with `weight_decay=0`, AdamW is Adam (paper 5.3)
+        muon: use Muon for the matrices of the layers, and `optim` for all other weights
+        adam_beta2: Adam's β2 (paper 5.3)
+        adam_epsilon: Adam's ε (paper 5.3)
+        label_smoothing_factor: label smoothing factor (paper 5.4)
+        bpe_dropout: BPE-dropout: probability to drop a merge of the tokenizer
+        r_drop_alpha: R-Drop: weight of the divergence of two passes, such as 5
+        max_steps: optimizer steps (paper 5.2); -1 to train for `num_train_epochs`
+        gradient_accumulation_steps: batches of each device in an optimizer step
+        max_tokens_per_batch: padded source and target tokens of a batch of one device
+        average_last: number of last checkpoints to average into the model (paper 6.1)
+        early_stopping_patience: evaluations without improvement before stopping
+        num_beams: beam size in evaluation (paper 6.1)
+        length_penalty: length penalty in evaluation (paper 6.1)
+        bleu_tokenize: sacreBLEU's tokenizer (default: that of the target language)
+        engine: engine that translates in evaluation, on a CPU: ctranslate2
+        per_device_eval_batch_size: maximum number of pairs in an evaluation batch
+        predict_with_generate: generate translations in evaluation, to compute BLEU
+        save_strategy: when to save a checkpoint: no, steps, epoch or best
+        save_steps: steps between checkpoints
+        save_total_limit: number of checkpoints to keep (default: average_last)
+        do_train: always true; a finished run is scored without training
+        tp_size: tensor-parallel degree; see `fsdp_size`
+        fsdp_size: FSDP2 shards; `tp_size` x `fsdp_size` must be 1 or the number of processes
+        ddp_find_unused_parameters: whether DDP searches for unused parameters
+        logging_nan_inf_filter: filter non-finite losses from the log; they stop a run
+
+    Raises:
+        ValueError: an argument is invalid, or has no effect with the others.
+    """
+
+    learning_rate: float | None = None
+    lr_scheduler_type: str = "inverse_sqrt"
+    warmup_steps: float = 4000
+    optim: str = "adamw_torch_fused"
+    muon: bool = False
+    adam_beta2: float = 0.98
+    adam_epsilon: float = 1e-9
+    label_smoothing_factor: float = 0.1
+    bpe_dropout: float = 0.0
+    r_drop_alpha: float = 0.0
+    max_steps: int = field(default=100_000, metadata={"type": int})  # not only a positive number
+    max_tokens_per_batch: int = 4096
+    average_last: int = 5
+    early_stopping_patience: int | None = None
+    num_beams: int = 4
+    length_penalty: float = 0.6
+    bleu_tokenize: str | None = None
+    engine: str | None = None
+    per_device_eval_batch_size: int = 32
+    predict_with_generate: bool = True
+    save_strategy: str = "steps"
+    save_steps: float = 1000
+    save_total_limit: int | None = None
+    do_train: bool = True
+    tp_size: int = 1
+    fsdp_size: int = 1
+    ddp_find_unused_parameters: bool | None = False
+    logging_nan_inf_filter: bool = False
+
+    @property
+    def n_gpu(self) -> int:
+        """One GPU per process: transformers would use `DataParallel` for several."""
+        return min(super().n_gpu, 1)
+
+    def __post_init__(self) -> None:
+        self._check_values()  # before transformers divides by some of them
+        super().__post_init__()
+        # The samplers distribute complete batches evenly. Accelerate would also repeat pairs to equalize batch sizes.
+        self.accelerator_config.even_batches = False
+        # Without an accelerator, pinned memory is useless, and PyTorch warns about it for every loader.
+        if not torch.accelerator.is_available():
+            self.dataloader_pin_memory = False
+        self.accelerator_config.non_blocking = self.dataloader_pin_memory  # other copies wait for the device
+        self._check_unsupported()
+        self._check_steps()
+        self._check_evaluation()
+        self._check_devices()
+        if self.early_stopping_patience is not None:
+            self.restore_callback_states_from_checkpoint = True  # resumes the count of evaluations without improvement
+        if self.tp_size * self.fsdp_size > 1:
+            self.save_only_model = True  # required by transformers' Trainer, which cannot resume these runs
+        if self.save_total_limit is None:
+            self.save_total_limit = self.average_last
+
+    @property
+    def generation_kwargs(self) -> dict[str, Any]:
+        """Keyword arguments of `generate()` for evaluation; one beam has no options of beam search."""
+        if self.num_beams == 1:
+            return {"num_beams": 1, "length_penalty": None, "early_stopping": None}
+        return {"num_beams": self.num_beams, "length_penalty": self.length_penalty}
+
+    @property
+    def order_seed(self) -> int:
+        """The seed of the order of the training pairs and of their random segmentations."""
+        return self.seed if self.data_seed is None else self.data_seed
+
+    def without_evaluation(self) -> "TranslationTrainingArguments":
+        """A copy for a trainer that does not evaluate during training."""
+        args = copy.copy(self)
+        args.eval_strategy = IntervalStrategy.NO
+        args.load_best_model_at_end = False
+        args.early_stopping_patience = None
+        return args
+
+    def peak_rate(self, d_model: int) -> float:
+        """The learning rate at the end of warm-up: `learning_rate`, or the paper's if it is unset."""
+        if self.learning_rate is not None:
+            return self.learning_rate
+        # At least one step: the paper's formula is undefined without warm-up.
+        return paper_peak_rate(d_model, max(1, self.get_warmup_steps(self.max_steps)))
+
+    def _require(self, name: str, is_valid: Any, allowed: str) -> None:
+        if not is_valid:
+            value = getattr(self, name)
+            raise ValueError(f"{name} must be {allowed}, got {getattr(value, 'value', value)!r}.")
+
+    def _check_values(self) -> None:
+        for name in POSITIVE:
+            value = getattr(self, name)
+            self._require(name, value is None or value > 0, "positive")
+        for name, least in AT_LEAST.items():
+            value = getattr(self, name)
+            self._require(name, value is None or value >= least, f"at least {least}")
+        for name in FRACTIONS:
+            self._require(name, 0 <= getattr(self, name) < 1, "at least 0 and below 1")
+
+    def _check_unsupported(self) -> None:
+        for name, reason in UNSUPPORTED.items():
+            default = getattr(type(self), name, None)  # none if the installed transformers does not have the argument
+            self._require(name, getattr(self, name, default) in (default, []), f"unset, because {reason}")
+        self._require("do_train", self.do_train, "True")
+
+    def _check_steps(self) -> None:
+        trains_epochs = self.max_steps == -1
+        is_count = self.max_steps >= 1 and self.max_steps == int(self.max_steps)
+        self._require("max_steps", trains_epochs or is_count, "a positive integer, or -1 for epochs")
+        has_default_epochs = self.num_train_epochs == type(self).num_train_epochs
+        self._require("num_train_epochs", trains_epochs or has_default_epochs, "unset unless max_steps is -1")
+        # The paper's rate depends on the number of warm-up steps, and that of an epoch is not known yet.
+        needs_count = trains_epochs and self.learning_rate is None
+        is_fraction = 0 < self.warmup_steps < 1
+        allowed = "0 or at least 1 if max_steps and learning_rate are unset"
+        self._require("warmup_steps", not (needs_count and is_fraction), allowed)
+        keeps_enough = self.save_total_limit is None or self.save_total_limit >= self.average_last
+        allowed = f"at least average_last={self.average_last}"
+        self._require("save_total_limit", keeps_enough or self.save_strategy == "no", allowed)
+
+    def _check_evaluation(self) -> None:
+        evaluates = self.eval_strategy != "no"
+        stops_early = self.early_stopping_patience is not None
+        self._require("do_eval", evaluates or not self.do_eval, "unset without eval_strategy")
+        self._require("eval_strategy", evaluates or not stops_early, "set with early_stopping_patience")
+        has_metric = self.metric_for_best_model is not None
+        self._require("metric_for_best_model", has_metric or not stops_early, "set with early_stopping_patience")
+        self._require("engine", self.engine in (None, *ENGINES), f"one of {', '.join(ENGINES)}")
+
+    def _check_devices(self) -> None:
+        on_cpu = self.device.type == "cpu"
+        self._require("engine", self.engine is None or on_cpu, f"unset on the device {self.device}")
+        self._require("fp16", not (self.fp16 and on_cpu), "False on a CPU, which supports bf16")
+        shards = self.tp_size * self.fsdp_size
+        name = "tp_size" if self.tp_size > 1 else "fsdp_size"
+        allowed = f"such that tp_size x fsdp_size is 1 or the number of processes, here {self.world_size}"
+        self._require(name, shards in (1, self.world_size), allowed)
+        is_recent = version.parse(transformers.__version__) >= version.parse("5.23")
+        allowed = "1 with transformers older than 5.23, whose Trainer cannot shard weights"
+        self._require(name, shards == 1 or is_recent, allowed)
+        is_partitioned = getattr(self.deepspeed_plugin, "zero_stage", None) == 3
+        self._require("average_last", self.average_last == 1 or not is_partitioned, "1 with DeepSpeed ZeRO-3")
+        uses_fsdp = self.fsdp or parse_flag_from_env("ACCELERATE_USE_FSDP")
+        # DeepSpeed always shards the state of the optimizer.
+        is_sharded = shards > 1 or uses_fsdp or self.deepspeed_plugin is not None
+        allowed = "False with weights or states that are sharded over processes"
+        self._require("muon", not (self.muon and is_sharded), allowed)

@@ -1,0 +1,144 @@
+"""The tokenizer of a run, and a model that starts from a parent with another vocabulary.
+
+All weights but those of the vocabulary are the parent's (Zoph et al. 2016, https://aclanthology.org/D16-1163). A token
+starts with the mean of the parent's weights for its pieces, the tokens that the parent's tokenizer splits it into. A
+token of both vocabularies has one piece, itself.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from ..base.errors import reraise_as_value_error
+from ..data.sentencepiece import from_sentencepiece
+from ..inputs_random_transformer import LanguageTags, tokenizer_languages
+from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
+from ..tokenization_random_transformer import added_tokens
+
+# The ends of the names of weights with a row for each token.
+OF_TOKENS = ("shared.weight", "embed_tokens.weight", "lm_head.weight", "lm_head.bias")
+ROLES = ("pad_token_id", "bos_token_id", "eos_token_id", "unk_token_id")
+
+
+def load_tokenizer(name: str, special_tokens: Sequence[str] = ()) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a folder or of the Hub, or import a SentencePiece model.
+
+    Args:
+        name: the folder, the name on the Hub or the SentencePiece model.
+        special_tokens: special tokens to add if the tokenizer does not have them.
+
+    Raises:
+        ValueError: the SentencePiece model cannot be imported, or a special token is invalid.
+    """
+    if Path(name).suffix in (".model", ".spm"):
+        tokenizer = from_sentencepiece(name)
+    else:
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    new = [token for token in added_tokens((), special_tokens) if str(token) not in tokenizer.all_special_tokens]
+    if new:
+        tokenizer.add_special_tokens({"extra_special_tokens": new}, replace_extra_special_tokens=False)
+    return tokenizer
+
+
+def load_parent_tokenizer(argument: str, parent: str) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model that starts another vocabulary; a `ValueError` names the argument if there is none."""
+    with reraise_as_value_error(f"{argument} must be a saved model with its tokenizer, got {parent!r}"):
+        return load_tokenizer(parent)
+
+
+def special_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    """The ids of special tokens in the configuration of a new model."""
+    # A target starts with the padding token if the tokenizer has no start token, as in Marian and T5.
+    start = tokenizer.pad_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
+    return {
+        "pad_token_id": tokenizer.pad_token_id,
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "decoder_start_token_id": start,
+    }
+
+
+def with_vocabulary(
+    parent: RandomTransformerForConditionalGeneration,
+    parent_tokenizer: PreTrainedTokenizerBase,
+    tokenizer: PreTrainedTokenizerBase,
+) -> RandomTransformerForConditionalGeneration:
+    """A new model with the weights of a parent, for another tokenizer."""
+    # A trained parent has `use_cache=False`, which would become the default of the child's generation config.
+    config = parent.config.copy_with(vocab_size=len(tokenizer), use_cache=True, **special_ids(tokenizer))
+    pieces = pieces_of_tokens(parent_tokenizer, tokenizer)
+    start: Any = config.decoder_start_token_id
+    pieces[start] = [int(parent.config.decoder_start_token_id)]  # type: ignore[arg-type]
+    weights = parent.state_dict()
+    for name, weight in weights.items():
+        if name.endswith(OF_TOKENS):
+            weights[name] = mean_rows(weight, pieces)
+    child = RandomTransformerForConditionalGeneration(config)
+    child.load_state_dict(weights)
+    return child
+
+
+def pieces_of_tokens(
+    parent_tokenizer: PreTrainedTokenizerBase, tokenizer: PreTrainedTokenizerBase
+) -> list[Sequence[int]]:
+    """For each token, the parent's ids of its pieces, or none if the parent's tokenizer has no known piece of it.
+
+    A token of both vocabularies is its only piece, even if the parent's tokenizer would split its text. It has the same
+    text, or, if it is not text, the same name. Special tokens correspond by their role, such as the end of a text, or
+    by their name, such as language tags.
+    """
+    known = {token: index for index, token in enumerate(texts_of_tokens(parent_tokenizer))}
+    tokens = texts_of_tokens(tokenizer)
+    special = {parent_tokenizer.unk_token_id, *parent_tokenizer.all_special_ids}
+    with LanguageTags(next(iter(tokenizer_languages(parent_tokenizer)), None)).set(parent_tokenizer):
+        split = parent_tokenizer([text for text, _ in tokens], add_special_tokens=False)["input_ids"]
+    pieces: list[Sequence[int]] = []
+    for token, ids in zip(tokens, split, strict=True):
+        if token in known:
+            pieces.append([known[token]])
+        else:
+            pieces.append([piece for piece in ids if piece not in special])
+    for role in ROLES:
+        token_id, parent_id = getattr(tokenizer, role), getattr(parent_tokenizer, role)
+        if token_id is not None and parent_id is not None:
+            pieces[token_id] = [parent_id]
+    return pieces
+
+
+def texts_of_tokens(tokenizer: PreTrainedTokenizerBase) -> list[tuple[str, str]]:
+    """For each token its text, see `text_of_token`, and its name if it is not text."""
+    texts = []
+    for index, name in enumerate(tokenizer.convert_ids_to_tokens(range(len(tokenizer)))):
+        text = text_of_token(tokenizer, index, name)
+        texts.append((text, "" if text else name))
+    return texts
+
+
+def text_of_token(tokenizer: PreTrainedTokenizerBase, index: int, token: str) -> str:
+    """The text of a token, with the space before a word; `""` if it is not text, such as a part of a character."""
+    if index in tokenizer.added_tokens_decoder:
+        return ""
+    text = tokenizer.decode([index])
+    if token.startswith("▁") and not text.startswith(" "):  # decoders of SentencePiece remove the first space
+        text = f" {text}"
+    return "" if "\ufffd" in text else text
+
+
+def mean_rows(weight: Tensor, pieces: Sequence[Sequence[int]]) -> Tensor:
+    """The rows of new tokens, `[tokens, …]`, as means of the rows of their pieces in `[parent's tokens, …]`.
+
+    A mean of vectors gets the mean length of the vectors. A token without pieces has the mean of all finite rows.
+    """
+    rows = weight.new_empty((len(pieces), *weight.shape[1:]))
+    finite = weight[weight.isfinite().view(len(weight), -1).all(dim=1)]
+    smallest = torch.finfo(weight.dtype).tiny
+    for index, ids in enumerate(pieces):
+        chosen = weight[list(ids)] if ids else finite
+        rows[index] = chosen.mean(dim=0)
+        if weight.dim() > 1 and len(ids) > 1:
+            rows[index] *= chosen.norm(dim=1).mean() / rows[index].norm().clamp_min(smallest)
+    return rows

@@ -1,0 +1,78 @@
+"""Checks of the arguments together, before the corpus is read."""
+
+from contextlib import nullcontext
+
+import pytest
+
+from modeling_random_transformer.training import ModelArguments, preparation, train_translation
+from modeling_random_transformer.training.checks import check_adapted_modules, check_arguments
+from tests.helpers.interruption import stop
+from tests.helpers.models import tiny_config
+from tests.helpers.training import parsed
+
+LORA = {"model_name_or_path": "m", "lora_rank": 2, "vocab_size": None, "config_overrides": ""}
+
+
+@pytest.mark.parametrize(
+    ("options", "tp_size", "message"),
+    [
+        ({"config_overrides": "num_heads=0"}, 1, "num_heads"),
+        ({"config_overrides": "num_heads=3,d_k=4"}, 2, "num_heads must be a multiple of tp_size=2, got 3"),
+        ({"config_overrides": "d_ff=3"}, 2, "d_ff must be a multiple of tp_size=2, got 3"),
+        (LORA, 2, r"lora_rank must be unset with tp_size .*, got 2\."),
+        ({"r_drop_alpha": 5.0, "config_overrides": "dropout=0.0"}, 1, r"r_drop_alpha must be 0 for .*, got 5\.0\."),
+        ({"eval_strategy": "steps"}, 1, "eval_strategy must be 'no' without a validation set, got 'steps'"),
+        ({"lr_scheduler_kwargs": {"zz": 1}}, 1, "lr_scheduler_kwargs must suit lr_scheduler_type, got {'zz': 1}"),
+        ({"streaming": True, "save_strategy": "epoch"}, 1, "save_strategy and eval_strategy must be 'steps' with stre"),
+        ({"metric_for_best_model": "bleuu"}, 1, "metric_for_best_model must be one of loss, bleu, chrf, .*'bleuu'"),
+        (
+            {"metric_for_best_model": "bleu", "predict_with_generate": False},
+            1,
+            "metric_for_best_model must be one of loss, got 'bleu'",
+        ),
+    ],
+)
+def test_arguments_that_exclude_each_other_raise_before_the_corpus_is_read(
+    options, tp_size, message, corpus, monkeypatch
+):
+    monkeypatch.setattr(preparation, "load_pairs", stop)
+    data, model, args = parsed(corpus, "out", **options)
+    args.tp_size = tp_size  # in one process
+    with pytest.raises(ValueError, match=message):
+        train_translation(data, model, args)
+    assert not (corpus / "out").exists()
+
+
+def test_activation_dropout_suffices_for_r_drop_and_a_checkpoint_of_deepspeed_is_accepted(corpus):
+    """DeepSpeed writes a folder with optimizer and scheduler, and its name into the file `latest`."""
+    for name in ("trainer_state.json", "latest"):
+        (corpus / name).write_text("{}")
+    dropout = {"r_drop_alpha": 5.0, "config_overrides": "dropout=0.0,activation_dropout=0.1"}
+    check_arguments(*parsed(corpus, "new", resume_from_checkpoint=str(corpus), **dropout))
+
+
+TIED, TWO_EMBEDDINGS = {}, {"share_embeddings": False}
+UNTIED = {"share_embeddings": False, "tie_word_embeddings": False}
+
+
+@pytest.mark.parametrize(
+    ("config", "targets", "error"),
+    [
+        *(
+            (TIED, targets, "modules with their own weights")
+            for targets in ("lm_head", "q_proj, embed_tokens", "model.shared")
+        ),
+        *(
+            (TWO_EMBEDDINGS, targets, "modules with their own weights")
+            for targets in ("lm_head", "decoder.embed_tokens")
+        ),
+        (TWO_EMBEDDINGS, "encoder.embed_tokens", None),
+        *((UNTIED, targets, None) for targets in ("lm_head", "embed_tokens,fc1", "encoder.layers.0.fc1")),
+        *((UNTIED, targets, "modules of the model") for targets in ("q_proj,fc3", "shared", "proj")),
+    ],
+)
+def test_adapted_modules(config, targets, error):
+    """A module that is adapted alone would change others when the adapter is merged."""
+    names = ModelArguments(model_name_or_path="m", lora_rank=2, lora_target_modules=targets).lora_targets
+    with nullcontext() if error is None else pytest.raises(ValueError, match=f"lora_target_modules must be {error}"):
+        check_adapted_modules(tiny_config(**config), names)
