@@ -13,7 +13,7 @@ import yaml
 from datasets import Dataset, Features, Translation
 
 from modeling_random_transformer.commands.train import parse_arguments
-from modeling_random_transformer.stages.recipes import TRAINING
+from modeling_random_transformer.stages.recipe_file import TRAINING
 from modeling_random_transformer.training.estimation import dry_run
 from modeling_random_transformer.training.run import train_translation
 from tutorials.sample_data import sample

@@ -78,7 +78,8 @@ class Parser(HfArgumentParser):
             settings.setdefault("action", Several)
         text = settings.get("help")
         default = settings.get("default")
-        if text and default not in (None, False, "", [], argparse.SUPPRESS) and "default" not in text:
+        has_default = default not in (None, False, "", [], argparse.SUPPRESS)
+        if text and has_default and not re.search(r"\((the )?default", text):
             settings["help"] = f"{text} (default: {default})"
         if name in self.hidden:
             settings["help"] = argparse.SUPPRESS
@@ -93,6 +94,8 @@ class Parser(HfArgumentParser):
             # A flag with an optional value would take the positional argument that follows.
             return {"action": "store_true", "help": plain(text)}
         kind: Any = settings.get("type")
+        if kind is None:  # `--no_…`
+            return {**settings, "help": plain(text)}
         if get_origin(kind) is Sequence:
             [kind] = get_args(kind)
             settings["nargs"] = "+"

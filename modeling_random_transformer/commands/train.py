@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ..base.flags import Parser
-from ..stages.recipe_file import RecipeArguments, read_recipe
-from ..stages.recipes import TRAINING, RecipeRun, table, training_arguments
+from ..stages.recipe_file import TRAINING, RecipeArguments, read_recipe, training_arguments
+from ..stages.recipes import RecipeRun, table
 from ..training.estimation import dry_run
 from ..training.run import train_translation
 from ..training.training_arguments import UNSUPPORTED

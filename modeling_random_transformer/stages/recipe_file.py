@@ -5,7 +5,7 @@ Each stage has a `name` and, beside the other keys of `StageArguments`, argument
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import chain
 from os import PathLike
@@ -17,12 +17,16 @@ from transformers import AutoConfig
 
 from ..base.compressed_files import check_readable
 from ..base.errors import reraise_as_value_error
-from ..base.flags import Parser, to_flags
+from ..base.flags import Parser, instances, to_flags
+from ..configuration_random_transformer import did_you_mean
 from ..inputs_random_transformer import check_choice, check_positive, check_type, drop_none
+from ..training.arguments import DataArguments, ModelArguments
+from ..training.training_arguments import TranslationTrainingArguments
 from ..training.vocabulary import load_parent_tokenizer
 
 logger = logging.getLogger(__name__)
 
+TRAINING = (DataArguments, ModelArguments, TranslationTrainingArguments)
 TRAIN, BACK_TRANSLATE, DISTILL = KINDS = ("train", "back_translate", "distill")
 CONDITIONS = ("monolingual_target", "student")
 TEXTS = {"monolingual_source": DISTILL, "monolingual_target": BACK_TRANSLATE}  # by the kind of stage that uses them
@@ -174,6 +178,26 @@ def has_bfloat16(on_cpu: bool) -> bool:
     if on_cpu:
         return any(torch.cpu.get_capabilities().get(name) for name in BFLOAT16)
     return not torch.cuda.is_available() or torch.cuda.is_bf16_supported(including_emulation=False)
+
+
+def training_arguments(
+    recipe: Mapping[str, Any], overrides: Mapping[str, Any], classes: Sequence[type] = TRAINING
+) -> tuple[Any, ...]:
+    """The arguments of a recipe without stages, as an object of each class.
+
+    Raises:
+        ValueError: an argument is invalid.
+    """
+    values = parse_values(not_overridden(choose_precision(recipe, overrides), overrides), classes)
+    return instances(classes, {**values, **overrides})
+
+
+def check_names(arguments: Iterable[str], classes: Sequence[type]) -> None:
+    """Raise a `ValueError` for an argument that is not a field of these dataclasses."""
+    names = [entry.name for dataclass in classes for entry in fields(dataclass)]
+    for name in arguments:
+        if name not in names:
+            raise ValueError(f"arguments must be those of a recipe, got {name}.{did_you_mean(name, names)}")
 
 
 def stages_to_run(mappings: Any, arguments: RecipeArguments) -> list[StageArguments]:

@@ -14,8 +14,7 @@ import copy
 import logging
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, replace
-from functools import partial
+from dataclasses import asdict, replace
 from itertools import chain
 from os import PathLike
 from pathlib import Path
@@ -27,28 +26,22 @@ from ..base import DTYPES, file_digest
 from ..base.atomic_files import remove_if_empty
 from ..base.compressed_files import STANDARD_STREAM
 from ..base.distributed import call_on_main_process, exclusive
-from ..base.errors import reraise_as_value_error
 from ..base.flags import instances, to_flags
 from ..base.jobs import Job, Stage, run_stage
 from ..base.text import markdown_table
-from ..configuration_random_transformer import did_you_mean
-from ..data.cleaning import clean_files, clean_pairs
 from ..data.filters import SIDES
-from ..data.readers import TEXT_KEY, read_texts
-from ..data.sources import Corpus, pairs_of
-from ..data.validation import validate
 from ..inference.loading import load_models
 from ..inference.translation import TranslationOptions
 from ..inputs_random_transformer import check_choice, drop_none
 from ..training.arguments import DROPOUTS, FILES, PREFIXES, DataArguments, ModelArguments, parse_overrides
-from ..training.estimation import GIB, dry_run, translation_seconds
+from ..training.estimation import GIB, dry_run
 from ..training.manifest import MANIFEST, RunResult, determining, fingerprint, folder_digest
 from ..training.model_card import CARD, set_origin, set_section
 from ..training.run import train_translation
 from ..training.training_arguments import TranslationTrainingArguments
-from .back_translation import METHODS, BackTranslationOptions, back_translate
+from .back_translation import BackTranslationOptions, back_translate
 from .distillation import INT8, StudentDataArguments, distill
-from .monolingual import write_pairs
+from .recipe_data import SETS, files_of, sets_of, write_sets
 from .recipe_file import (
     BACK_TRANSLATE,
     CONDITIONS,
@@ -57,13 +50,16 @@ from .recipe_file import (
     RESULT,
     TEXTS,
     TRAIN,
+    TRAINING,
     RecipeArguments,
     StageArguments,
+    check_names,
     choose_precision,
     not_overridden,
     parse_values,
     read_recipe,
     stages_to_run,
+    training_arguments,
 )
 from .training_set import DistillationArguments
 
@@ -71,11 +67,8 @@ logger = logging.getLogger(__name__)
 
 RECORD, LOCK, FOLDER = "recipe.json", ".recipe.lock", "stages"
 ADVICE = "use another output_dir"
-TRAINING = (DataArguments, ModelArguments, TranslationTrainingArguments)
 OF_RUN = ("resume_from_checkpoint", "push_to_hub")  # would apply to every stage
 OF_RECIPE = {*FILES, *CONDITIONS, *TEXTS, *OF_RUN, "dataset_name", "output_dir", "source_text", "teacher"}
-SETS = {"train": "data", "validation": "data.validation", "test": "data.test"}  # the beginnings of the files' names
-HELD_OUT, SHARE = 1000, 20  # pairs of a validation or test set, at most one in 20 of the corpus
 # Files whose digests are recorded: those of pairs; and those of a model, without its card, which may be edited
 PAIRS = ("data.*source", "data.*target")
 SAVED = ("*.safetensors", "config.json", "tokenizer*", f"{INT8}/*.safetensors", f"{INT8}/config.json")
@@ -104,26 +97,6 @@ def run_recipe(path: str | PathLike, **arguments: Any) -> list[dict[str, Any]]:
         return RecipeRun(path, **arguments).run()
     check_names(arguments, TRAINING)
     return [{"name": TRAIN, "kind": TRAIN, **facts_of(train_translation(*training_arguments(recipe, arguments)))}]
-
-
-def training_arguments(
-    recipe: Mapping[str, Any], overrides: Mapping[str, Any], classes: Sequence[type] = TRAINING
-) -> tuple[Any, ...]:
-    """The arguments of a recipe without stages, as an object of each class.
-
-    Raises:
-        ValueError: an argument is invalid.
-    """
-    values = parse_values(not_overridden(choose_precision(recipe, overrides), overrides), classes)
-    return instances(classes, {**values, **overrides})
-
-
-def check_names(arguments: Iterable[str], classes: Sequence[type]) -> None:
-    """Raise a `ValueError` for an argument that is not a field of these dataclasses."""
-    names = [entry.name for dataclass in classes for entry in fields(dataclass)]
-    for name in arguments:
-        if name not in names:
-            raise ValueError(f"arguments must be those of a recipe, got {name}.{did_you_mean(name, names)}")
 
 
 class RecipeRun:
@@ -185,11 +158,12 @@ class RecipeRun:
             call_on_main_process(self.check_folder)
             inputs = self.inputs_of_data()
             self.is_complete = call_on_main_process(self.has_result)
-            self.run_stage(DATA, inputs, on_main_process(self.write_data), files_in(self.path(DATA), PAIRS))
+            files = files_in(self.path(DATA), PAIRS)
+            self.run_stage(DATA, inputs, lambda: write_sets(self.data, self.path(DATA)), files, everywhere=False)
             rows = [self.run_one(stage) for stage in self.stages]
             best = self.best(self.stages[-1].name)
-            save = on_main_process(partial(self.save_result, best, rows))
-            self.run_stage(RESULT, {"stage": best}, save, files_in(self.folder, SAVED))
+            files = files_in(self.folder, SAVED)
+            self.run_stage(RESULT, {"stage": best}, lambda: self.save_result(best, rows), files, everywhere=False)
             if self.arguments.remove_stages:
                 call_on_main_process(self.remove_stages)
         return rows
@@ -214,7 +188,14 @@ class RecipeRun:
         result = self.record.get(RESULT)
         return result is not None and result.is_finished and bool(result.files) and not result.changed_files()
 
-    def run_stage(self, name: str, inputs: dict[str, Any], work: Callable[[], Any], files: Iterable[Path]) -> Any:
+    def run_stage(
+        self,
+        name: str,
+        inputs: dict[str, Any],
+        work: Callable[[], Any],
+        files: Iterable[Path],
+        everywhere: bool = True,
+    ) -> dict[str, Any]:
         """`run_stage` with the record of the recipe. Files of a finished stage that are missing are made again.
 
         Raises:
@@ -230,7 +211,7 @@ class RecipeRun:
             inputs,
             work,
             files,
-            everywhere=True,
+            everywhere=everywhere,
             needs_files=not self.is_complete,
             advice=ADVICE,
         )
@@ -249,7 +230,7 @@ class RecipeRun:
     def inputs_of_data(self) -> dict[str, Any]:
         """What determines the sets, and the initial models of the recipe."""
         inputs: dict[str, Any] = {"on_invalid": self.data.on_invalid, "stages": [stage.name for stage in self.stages]}
-        for split, corpora in self.sets().items():
+        for split, corpora in sets_of(self.data).items():
             inputs[split] = fingerprint(corpora)
         for name, path in drop_none(parent=self.arguments.parent, tokenizer=self.model.tokenizer).items():
             inputs[name] = folder_digest(path)
@@ -282,10 +263,6 @@ class RecipeRun:
     def path(self, name: str) -> Path:
         """The folder of a stage."""
         return self.folder / FOLDER / name
-
-    def files_of(self, name: str, split: str = "train") -> list[Path]:
-        """The files of both sides of a set of the data, or of the pairs of a stage."""
-        return [self.path(name) / f"{SETS[split]}.{side}" for side in SIDES]
 
     def texts_of(self, stage: StageArguments) -> dict[str, str]:
         """The monolingual text that a stage translates, by argument."""
@@ -324,11 +301,11 @@ class RecipeRun:
     def data_of(self, stage: StageArguments, data: DataArguments) -> DataArguments:
         """The arguments of the data of a stage: the sets of the recipe, with the synthetic pairs of other stages."""
         sources_of_pairs = [other.name for other in self.stages if other.name in stage.synthetic]
-        synthetic = [self.files_of(name) for name in sources_of_pairs]
+        synthetic = [files_of(self.path(name)) for name in sources_of_pairs]
         synthetic = [files for files in synthetic if files[0].stat().st_size]  # all translations may be empty
         values: dict[str, Any] = dict.fromkeys((*FILES, "dataset_name"))
         for split in SETS.keys() & self.record[DATA].facts.keys():
-            files = [self.files_of(DATA, split)]
+            files = [files_of(self.path(DATA), split)]
             if split == "train":
                 files += synthetic
             values[f"{PREFIXES[split]}source_file"] = [str(source) for source, _ in files]
@@ -346,40 +323,6 @@ class RecipeRun:
 
     # The work of stages
 
-    def sets(self) -> dict[str, list[Corpus]]:
-        """The corpora of each set that is given."""
-        return {split: corpora for split in SETS if (corpora := self.data.corpora(split))}
-
-    def write_data(self) -> dict[str, Any]:
-        """Write the valid pairs of each set as aligned text; without a validation set, clean and split the corpus."""
-        for split in SETS:  # of an attempt with other arguments, which may have had more sets
-            for path in self.files_of(DATA, split):
-                path.unlink(missing_ok=True)
-        sets = self.sets()
-        reports = [validate(corpus, self.data.on_invalid) for corpora in sets.values() for corpus in corpora]
-        facts: dict[str, Any] = {"skipped": [str(report) for report in reports if report.invalid]}
-        if not self.data.has("validation"):
-            return {**self.split(), **facts}
-        for split, corpora in sets.items():
-            facts[split] = write_pairs(pairs_of(corpora), self.files_of(DATA, split))
-        return facts
-
-    def split(self) -> dict[str, Any]:
-        """Clean one corpus, and divide the pairs that remain into the sets."""
-        corpora = self.data.corpora("train")
-        if len(corpora) != 1 or self.data.has("test"):
-            raise ValueError("validation_source_file must be given with several corpora or a test set, got None.")
-        [corpus] = corpora
-        remaining = sum(1 for _ in clean_pairs(corpus))
-        size = max(1, min(HELD_OUT, remaining // SHARE))
-        self.path(DATA).mkdir(parents=True, exist_ok=True)
-        with reraise_as_value_error(f"validation_source_file must be given if {corpus} cannot be divided"):
-            report = clean_files(corpus, *self.files_of(DATA), split=(size, size))
-            trained = report.sets["train"]
-            if trained < size:
-                raise ValueError(f"the training set must have at least {size} pairs like the others, got {trained}.")
-        return {**report.sets, "report": str(report)}
-
     def train(self, stage: StageArguments) -> dict[str, Any]:
         """Train a model."""
         data, model, args = self.arguments_of(stage)
@@ -394,14 +337,14 @@ class RecipeRun:
         if self.data.source_lang and self.data.target_lang:
             options |= {"src_lang": self.data.target_lang[0], "tgt_lang": self.data.source_lang[0]}
         [text] = self.texts_of(stage).values()
-        source, target = self.files_of(stage.name)
+        source, target = files_of(self.path(stage.name))
         return {"pairs": back_translate(text, source, target, model, tokenizer, **options).pairs}
 
     def distill(self, stage: StageArguments) -> dict[str, Any]:
         """Train a student."""
         data, model, args = self.arguments_of(stage)
         folder = self.path(self.best(str(stage.uses)))
-        teacher = self.teacher_of(stage, folder, [str(self.files_of(DATA)[0]), *self.texts_of(stage).values()])
+        teacher = self.teacher_of(stage, folder, [str(files_of(self.path(DATA))[0]), *self.texts_of(stage).values()])
         if not {"tokenizer", "vocab_size"} & stage.options.keys():  # that of the teacher
             model = replace(model, tokenizer=None, vocab_size=None, special_tokens=None)
         sets = StudentDataArguments(**vars(self.data_of(stage, data)))
@@ -438,47 +381,18 @@ class RecipeRun:
     # The dry run
 
     def estimate(self) -> str:
-        """A table of the time and the memory of each stage, measured with a few steps and translations.
+        """A table of the time and the memory of each training, measured with a few steps.
 
-        Training is measured on the first pairs of the corpus, without synthetic ones. A model that does not exist yet
-        is replaced by a new one.
+        They are measured on the first pairs of the corpus, without synthetic ones. A model that does not exist yet is
+        replaced by a new one.
         """
         rows = []
-        total = 0.0
         for stage in self.stages:
-            hours, memory = self.estimate_one(stage)
-            total += hours
-            rows.append((stage.name, f"{hours:.3g}", f"{memory / GIB:.3g}"))
-        header = ("stage", "hours, without evaluation", "memory in GiB")
-        return f"{markdown_table(header, rows)}\n\n{total:.3g} hours in all"
-
-    def estimate_one(self, stage: StageArguments) -> tuple[float, int]:
-        """The hours of a stage, and the peak memory of a device in bytes."""
-        data, model, args = self.arguments_of(replace(stage, starts_from=None))
-        args = args.without_evaluation()  # the validation set may not exist yet
-        hours, memory = 0.0, 0
-        if stage.kind != BACK_TRANSLATE:
-            training = dry_run(data, model, args)
-            hours, memory = training.hours, training.memory
-        if stage.kind != TRAIN:
-            seconds = translation_seconds(data, model, args, num_beams=self.beams_of(stage))
-            hours += self.count_texts(stage, data) * seconds / 3600
-        return hours, memory
-
-    def beams_of(self, stage: StageArguments) -> int:
-        """The beam size of a stage that translates."""
-        if stage.kind == DISTILL:
-            return stage.options.get("teacher_num_beams", DistillationArguments.teacher_num_beams)
-        method = stage.options.get("method", BackTranslationOptions.method)
-        return stage.options.get("num_beams", METHODS[method]["num_beams"])
-
-    def count_texts(self, stage: StageArguments, data: DataArguments) -> int:
-        """The number of texts that a stage translates."""
-        key = stage.options.get("text_key", TEXT_KEY)
-        count = sum(1 for path in self.texts_of(stage).values() for _ in read_texts(path, key))
-        if stage.kind == DISTILL:
-            count += sum(1 for _ in pairs_of(data.corpora("train")))
-        return count
+            if stage.kind != BACK_TRANSLATE:
+                data, model, args = self.arguments_of(replace(stage, starts_from=None))
+                run = dry_run(data, model, args.without_evaluation())  # the validation set may not exist yet
+                rows.append((stage.name, f"{run.hours:.3g}", f"{run.memory / GIB:.3g}"))
+        return markdown_table(("stage", "hours of training", "memory in GiB"), rows)
 
 
 def parse_options(stage: StageArguments) -> dict[str, Any]:
@@ -507,11 +421,6 @@ def check_unset(name: str, value: Any) -> None:
     """Raise a `ValueError` if an argument of a recipe is set."""
     if value:
         raise ValueError(f"{name} must be unset for a recipe with stages, got {value}.")
-
-
-def on_main_process(work: Callable[[], Any]) -> Callable[[], Any]:
-    """A function that does the work in the first process only."""
-    return partial(call_on_main_process, work)
 
 
 def files_in(folder: Path, patterns: Sequence[str]) -> Iterator[Path]:

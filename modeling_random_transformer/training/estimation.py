@@ -29,7 +29,6 @@ from .trainer import TranslationTrainer
 from .training_arguments import TranslationTrainingArguments
 
 PAIRS, STEPS = 1000, 20
-SOURCES = 32  # that are translated in one batch
 WARM_UP_STEPS = 3  # not measured: memory is allocated and kernels are selected
 DEVICES = (1, 2, 4, 8, 16)
 GIB = 2**30
@@ -123,29 +122,6 @@ def dry_run(data: DataArguments, model: ModelArguments, args: TranslationTrainin
         batch_tokens=args.max_tokens_per_batch * args.gradient_accumulation_steps * groups,
         max_tokens_per_batch=args.max_tokens_per_batch,
     )
-
-
-def translation_seconds(
-    data: DataArguments, model: ModelArguments, args: TranslationTrainingArguments, *, num_beams: int
-) -> float:
-    """The time to translate one text, measured with a new model on the first `SOURCES` sources of the training set.
-
-    The model generates as many tokens as the targets have on average. Nothing is written to `args.output_dir`.
-
-    Raises:
-        ValueError: an argument or one of the pairs is invalid.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        trainer = _trainer(data, model, _shortened(args, call_on_main_process(lambda: folder)))
-    pairs = trainer.train_dataset
-    batch = trainer.processing_class.pad({"input_ids": pairs[:SOURCES]["input_ids"]}, return_tensors="pt")
-    batch = batch.to(args.device)
-    network = trainer.model.to(args.device).eval()
-    length = round(lengths_of(pairs)[:, 1].mean())
-    network.generate(**batch, num_beams=num_beams, max_new_tokens=1)  # not measured: kernels are selected
-    start = _synchronized_time(args.device)
-    network.generate(**batch, num_beams=num_beams, min_new_tokens=length, max_new_tokens=length)
-    return (_synchronized_time(args.device) - start) / len(batch["input_ids"])
 
 
 def _shortened(args: TranslationTrainingArguments, folder: str) -> TranslationTrainingArguments:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from modeling_random_transformer.base.flags import to_flags
 from modeling_random_transformer.commands.train import CommandArguments, parse_arguments
-from modeling_random_transformer.stages.recipes import TRAINING
+from modeling_random_transformer.stages.recipe_file import TRAINING
 from modeling_random_transformer.training import (
     DataArguments,
     ModelArguments,

@@ -14,7 +14,7 @@ from modeling_random_transformer import cli
 from modeling_random_transformer.base.jobs import Job
 from modeling_random_transformer.data import ParallelText, clean_pairs
 from modeling_random_transformer.inference import translate
-from modeling_random_transformer.stages import distillation, recipes
+from modeling_random_transformer.stages import distillation, recipe_data, recipes
 from modeling_random_transformer.stages.recipe_file import choose_precision
 from modeling_random_transformer.stages.recipes import RecipeRun, run_recipe
 from modeling_random_transformer.training import estimation
@@ -138,7 +138,7 @@ def test_training_a_model_further_does_not_make_the_result_worse(scores, expecte
 
 @pytest.mark.usefixtures("finished")
 def test_a_finished_recipe_is_not_repeated_and_other_arguments_are_an_error(folder, monkeypatch, capsys):
-    for name in ("train_translation", "back_translate", "distill", "clean_files"):
+    for name in ("train_translation", "back_translate", "distill", "write_sets"):
         monkeypatch.setattr(recipes, name, None)
     assert run_command(folder) == 0
     given = {"monolingual_target": str(folder / "mono"), "student": True, **arguments(folder, "out", **OPTIONS)}
@@ -300,7 +300,7 @@ def test_files_of_an_abandoned_attempt_are_not_read(folder, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(recipes, "clean_files", interrupted)  # which divides the corpus
+        patch.setattr(recipe_data, "clean_files", interrupted)  # which divides the corpus
         assert run_command(folder, "abandoned", **options | dict.fromkeys(validation(folder))) == 130
     assert abandoned.exists()
     monkeypatch.setattr(recipes, "train_translation", stop)
@@ -381,11 +381,11 @@ def test_new_models_start_from_a_parent(folder, capsys):
     assert not (folder / "other").exists()
 
 
-def test_a_dry_run_estimates_every_stage_and_writes_nothing(folder, monkeypatch, capsys):
+def test_a_dry_run_estimates_every_training_and_writes_nothing(folder, monkeypatch, capsys):
     monkeypatch.setattr(estimation, "STEPS", 1)
     assert run_command(folder, "dry", dry_run=True, eval_strategy="steps", eval_steps=2) == 0
     rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| ")][2:]
-    assert [row[0].strip("| ") for row in rows] == NAMES
+    assert [row[0].strip("| ") for row in rows] == ["reverse", "first", "second", "small"]
     assert all(float(row[1]) > 0 for row in rows)
     assert not (folder / "dry").exists()
 

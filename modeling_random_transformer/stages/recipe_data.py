@@ -1,0 +1,65 @@
+"""The sets of a recipe as aligned text: valid pairs of given sets, or those of a corpus that is cleaned and split."""
+
+from pathlib import Path
+from typing import Any
+
+from ..base.errors import reraise_as_value_error
+from ..data.cleaning import clean_files, clean_pairs
+from ..data.filters import SIDES
+from ..data.sources import Corpus, pairs_of
+from ..data.validation import validate
+from ..training.arguments import DataArguments
+from .monolingual import write_pairs
+
+SETS = {"train": "data", "validation": "data.validation", "test": "data.test"}  # the beginnings of the files' names
+HELD_OUT, SHARE = 1000, 20  # pairs of a validation or test set, at most one in 20 of the corpus
+
+
+def files_of(folder: Path, split: str = "train") -> list[Path]:
+    """The files of both sides of a set in a folder."""
+    return [folder / f"{SETS[split]}.{side}" for side in SIDES]
+
+
+def sets_of(data: DataArguments) -> dict[str, list[Corpus]]:
+    """The corpora of each set that is given."""
+    return {split: corpora for split in SETS if (corpora := data.corpora(split))}
+
+
+def write_sets(data: DataArguments, folder: Path) -> dict[str, Any]:
+    """Write the valid pairs of each set; without a validation set, clean and split the corpus.
+
+    Returns:
+        The number of pairs of each set, and `skipped`, the reports of corpora with invalid lines.
+
+    Raises:
+        ValueError: a line is invalid, or the corpus cannot be split.
+    """
+    for split in SETS:  # of an attempt with other arguments, which may have had more sets
+        for path in files_of(folder, split):
+            path.unlink(missing_ok=True)
+    sets = sets_of(data)
+    reports = [validate(corpus, data.on_invalid) for corpora in sets.values() for corpus in corpora]
+    facts: dict[str, Any] = {"skipped": [str(report) for report in reports if report.invalid]}
+    if data.has("validation"):
+        for split, corpora in sets.items():
+            facts[split] = write_pairs(pairs_of(corpora), files_of(folder, split))
+    else:
+        facts |= split_corpus(data, folder)
+    return facts
+
+
+def split_corpus(data: DataArguments, folder: Path) -> dict[str, Any]:
+    """Clean one corpus, and divide the pairs that remain into the sets."""
+    corpora = data.corpora("train")
+    if len(corpora) != 1 or data.has("test"):
+        raise ValueError("validation_source_file must be given with several corpora or a test set, got None.")
+    [corpus] = corpora
+    remaining = sum(1 for _ in clean_pairs(corpus))
+    size = max(1, min(HELD_OUT, remaining // SHARE))
+    folder.mkdir(parents=True, exist_ok=True)
+    with reraise_as_value_error(f"validation_source_file must be given if {corpus} cannot be divided"):
+        report = clean_files(corpus, *files_of(folder), split=(size, size))
+        trained = report.sets["train"]
+        if trained < size:
+            raise ValueError(f"the training set must have at least {size} pairs like the others, got {trained}.")
+    return {**report.sets, "report": str(report)}
