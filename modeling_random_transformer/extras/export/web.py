@@ -79,6 +79,7 @@ def export_web_page(
     dtype: str = "int8",
     npm_cache: str | PathLike | None = None,
     card: str | PathLike | None = None,
+    overwrite: bool = False,
 ) -> None:
     """Export a model, its tokenizer and a page that translates with them in the browser.
 
@@ -93,6 +94,7 @@ def export_web_page(
         npm_cache: folder of the archives of JavaScript packages. Missing archives are downloaded with npm. `None` for
             `~/.cache/random-transformer/npm`.
         card: a model card that greets the reader of the page: see `read_greeting`.
+        overwrite: replace the files that an export wrote to `output`. Other files in it remain.
 
     Raises:
         ValueError: an argument is invalid, onnxruntime or npm is not installed, or the page does not support the model.
@@ -102,7 +104,7 @@ def export_web_page(
     settings = page_settings(model, tokenizer, dtype) | read_greeting(card)
     cache = default_cache() if npm_cache is None else Path(npm_cache)
     download(PACKAGES, cache)
-    with new_folder(output) as folder:
+    with new_folder(output, overwrite) as folder:
         engine.save(model, tokenizer, folder, dtype, web=True)
         (folder / SETTINGS).write_text(json.dumps(settings, indent=2, allow_nan=False) + "\n")
         copy_page(folder, cache)

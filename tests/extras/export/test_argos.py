@@ -91,7 +91,7 @@ def test_marian_tokens(tmp_path):
 def test_package_translates_as_the_model_does(tmp_path):
     model, tokenizer = exportable()
     export_model(model, tokenizer, tmp_path / "out", engine="argos", source_lang="en", target_lang="es")
-    [package] = (tmp_path / "out").iterdir()
+    [package] = (tmp_path / "out").glob("*.argosmodel")
     assert package.name == "translate-en_es-1_0.argosmodel"
     with zipfile.ZipFile(package) as archive:
         metadata = json.loads(archive.read("translate-en_es-1_0/metadata.json"))
