@@ -83,7 +83,7 @@ def check_logits(model: RandomTransformerForConditionalGeneration, folder: Path)
     ids, target = compared_ids(model.config)[:, None]
     mask = torch.ones_like(ids)
     mask[:, 1:][:, -2:] = 0
-    inputs = {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": target}
+    inputs = {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": target, "return_dict": True}
     check_equal("ONNX Runtime", graphs(**inputs).logits, model(**inputs).logits)
 
 
