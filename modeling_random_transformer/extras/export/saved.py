@@ -98,13 +98,17 @@ def export_saved_model(
         raise ValueError(f"npm_cache must be given with web only, got {npm_cache}.")
     options = options_of(engine, shortlist=shortlist, sentence_splitter=sentence_splitter)
     sentences = SENTENCES if check is None else read_sentences(check)
+    dtype = dtype or ("int8" if web else "float32")
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # warns that torchvision, which is not used, is missing
     model, tokenizer = load_translator(folder)
+    if engine == "argos":
+        options |= {"source_lang": source_lang, "target_lang": target_lang}
     if engine != "argos" or tokenizer_languages(tokenizer):
         set_languages(model, tokenizer, source_lang, target_lang)
     check_lengths(model, tokenizer, sentences, engine)  # before anything is written
+    if shortlist is not None:
+        options["shortlist"] = shortlist_of(ParallelText(*shortlist), tokenizer)
     if web:
-        dtype = dtype or "int8"
         export_web_page(
             model,
             tokenizer,
@@ -115,11 +119,6 @@ def export_saved_model(
             overwrite=overwrite,
         )
     else:
-        dtype = dtype or "float32"
-        if shortlist is not None:
-            options["shortlist"] = shortlist_of(ParallelText(*shortlist), tokenizer)
-        if engine == "argos":
-            options |= {"source_lang": source_lang, "target_lang": target_lang}
         export_model(model, tokenizer, output, engine=engine, dtype=dtype, overwrite=overwrite, **options)
     return ExportReport(
         output=Path(output),
