@@ -41,8 +41,8 @@ from ..training.estimation import GIB, dry_run, translation_seconds
 from ..training.manifest import MANIFEST, RunResult, determining, fingerprint, folder_digest
 from ..training.model_card import CARD, set_origin, set_section
 from ..training.run import train_translation
+from ..training.tokenizer import load_parent_tokenizer
 from ..training.training_arguments import TranslationTrainingArguments
-from ..training.vocabulary import load_parent_tokenizer
 from .back_translation import METHODS, BackTranslationOptions, back_translate
 from .distillation import INT8, StudentDataArguments, distill
 from .monolingual import write_pairs
