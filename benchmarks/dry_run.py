@@ -12,7 +12,8 @@ from typing import Any
 import yaml
 from datasets import Dataset, Features, Translation
 
-from modeling_random_transformer.commands.train import ARGUMENTS, parse_flags, read_arguments
+from modeling_random_transformer.commands.train import parse_arguments
+from modeling_random_transformer.stages.recipes import TRAINING
 from modeling_random_transformer.training.estimation import dry_run
 from modeling_random_transformer.training.run import train_translation
 from tutorials.sample_data import sample
@@ -61,7 +62,7 @@ def measure(name: str, folder: Path, steps: int) -> tuple[float, float, float]:
     flags = [str(RECIPES / f"{name}.yaml"), *(f"--{option}={value}" for option, value in changes.items())]
 
     def arguments() -> tuple[Any, ...]:
-        return parse_flags(*read_arguments(flags), ARGUMENTS, "train", None)[:3]
+        return parse_arguments(flags, TRAINING, "train", None)
 
     def estimate() -> float:
         return dry_run(*arguments()).hours * 3600

@@ -12,6 +12,7 @@ Exit status: 0 on success; 2 if an argument is invalid, the model card lists no 
 import html
 import logging
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,11 +23,12 @@ from mkdocs.commands.build import build
 from mkdocs.config import load_config
 from mkdocs.exceptions import MkDocsException
 
-from modeling_random_transformer.commands.command_line import Parser, model_folder, run_command, run_script
+from modeling_random_transformer.base.flags import model_folder
 from modeling_random_transformer.extras.export import export_web_page
 from modeling_random_transformer.extras.export.web import read_greeting
 from modeling_random_transformer.extras.inspection.explorer import explore, render
 from modeling_random_transformer.inference.loading import load_translator
+from tutorials.scripts import exit_status, script_parser
 
 ROOT = Path(__file__).parents[1]
 PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
@@ -45,14 +47,14 @@ TRY_IT = """# Try it
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = Parser("build_site.py", __doc__)
+    parser = script_parser("build_site.py", __doc__)
     parser.add_argument("model", type=model_folder, metavar="FOLDER", help="a saved translation model")
     parser.add_argument("--output", type=Path, default=Path("outputs", "site"), help="folder to write")
     parser.add_argument(
         "--npm_cache", type=Path, metavar="FOLDER", help="JavaScript packages that are downloaded already"
     )
     args = parser.parse_args(argv)
-    return run_command(lambda: write_site(args.model, args.output, args.npm_cache), "build_site.py")
+    return exit_status(lambda: write_site(args.model, args.output, args.npm_cache), "build_site.py")
 
 
 def write_site(folder: Path, output: Path, npm_cache: Path | None) -> None:
@@ -113,4 +115,4 @@ def page_name(index: int) -> str:
 
 
 if __name__ == "__main__":
-    run_script(main)
+    sys.exit(main())

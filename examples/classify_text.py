@@ -25,10 +25,10 @@ import torch
 from datasets import Dataset
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding
 
-from modeling_random_transformer.commands.command_line import run_command
 from modeling_random_transformer.tokenization_random_transformer import read_lines
 from tutorials.report import console, show_table
 from tutorials.sample_data import SAMPLE_SEED, held_out_sample
+from tutorials.scripts import exit_status
 from tutorials.training_helpers import (
     MAX_TOKENS,
     Pairs,
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = single_stack_parser("classify_text.py", __doc__, epochs=5, output_dir="outputs/classify_text")
     parser.add_argument("--classify", nargs="+", default=[], metavar="TEXT", help="texts or pairs to classify")
     args = parser.parse_args(arguments)
-    return run_command(lambda: run(args), parser.prog)
+    return exit_status(lambda: run(args), parser.prog)
 
 
 def run(args: argparse.Namespace) -> None:

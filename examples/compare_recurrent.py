@@ -22,7 +22,7 @@ from itertools import chain
 from pathlib import Path
 
 from modeling_random_transformer import RandomTransformerTokenizer
-from modeling_random_transformer.commands.command_line import Parser, positive_integer, run_command
+from modeling_random_transformer.base.flags import positive_integer
 from tutorials.recurrent_comparison import (
     CANDIDATES,
     LENGTHS,
@@ -33,11 +33,12 @@ from tutorials.recurrent_comparison import (
 )
 from tutorials.recurrent_report import draw, show_results, summarize, uncertainty
 from tutorials.report import console, save_plot
+from tutorials.scripts import exit_status, script_parser
 from tutorials.training_helpers import MAX_TOKENS, VOCAB_SIZE, add_seed, check_writable, configure_libraries
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return run_command(lambda: run(parse_arguments(argv)), "compare_recurrent.py")
+    return exit_status(lambda: run(parse_arguments(argv)), "compare_recurrent.py")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -59,7 +60,7 @@ def run(args: argparse.Namespace) -> None:
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Raises ValueError if an argument is invalid."""
-    parser = Parser("compare_recurrent.py", __doc__)
+    parser = script_parser("compare_recurrent.py", __doc__)
     parser.add_argument("--models", nargs="+", choices=CANDIDATES, default=[*CANDIDATES], help="models")
     parser.add_argument("--epochs", type=positive_integer, default=10, help="number of epochs")
     parser.add_argument("--train_size", type=int, default=3000, help="training texts")

@@ -15,12 +15,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from modeling_random_transformer.base.atomic_files import write_atomically
-from modeling_random_transformer.commands.command_line import Parser, model_folder, run_command
+from modeling_random_transformer.base.flags import model_folder
 from tutorials.architecture import draw, model_without_weights
+from tutorials.scripts import exit_status, script_parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return run_command(lambda: run(parse_arguments(argv)), "draw_architecture.py")
+    return exit_status(lambda: run(parse_arguments(argv)), "draw_architecture.py")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -32,10 +33,9 @@ def run(args: argparse.Namespace) -> None:
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = Parser("draw_architecture.py", __doc__)
+    parser = script_parser("draw_architecture.py", __doc__)
     parser.add_argument("model", type=model_folder, metavar="FOLDER", help="a saved model, or its config.json")
-    figure = {"type": Path, "default": Path("outputs/architecture.svg"), "metavar": "SVG"}
-    parser.add_argument("--output", **figure, help="file to write")
+    parser.add_argument("--output", type=Path, default=Path("outputs/architecture.svg"), help="SVG file to write")
     args = parser.parse_args(argv)
     if args.output.is_dir() or args.output.suffix != ".svg":
         raise ValueError(f"--output must be an .svg file, got {args.output}.")

@@ -176,9 +176,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         for number, exercise in EXERCISES.items():
             print(f"{number}. {exercise.question}")
         return 0
-    from modeling_random_transformer.commands.command_line import run_command
+    from tutorials.scripts import exit_status
 
-    return run_command(lambda: run(argv), "exercises.py")
+    return exit_status(lambda: run(argv), "exercises.py")
 
 
 def run(argv: Sequence[str]) -> None:
@@ -216,10 +216,10 @@ def ask(question: str) -> str:
 
 
 def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
-    from modeling_random_transformer.commands.command_line import Parser
+    from tutorials.scripts import script_parser
     from tutorials.training_helpers import add_seed
 
-    parser = Parser("exercises.py", __doc__)
+    parser = script_parser("exercises.py", __doc__)
     help_text = "number of an exercise; without it: list the questions"
     parser.add_argument("exercise", type=int, choices=EXERCISES, metavar="N", help=help_text)
     model = Path("outputs/quickstart")
@@ -231,7 +231,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 def check_model(folder: Path) -> None:
     """Raise a ValueError if the folder has no trained model."""
-    from modeling_random_transformer.commands.command_line import model_folder
+    from modeling_random_transformer.base.flags import model_folder
 
     try:
         model_folder(str(folder))

@@ -21,10 +21,10 @@ import torch
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, DataCollatorForLanguageModeling
 
-from modeling_random_transformer.commands.command_line import run_command
 from modeling_random_transformer.tokenization_random_transformer import read_lines
 from tutorials.report import console, show_table
 from tutorials.sample_data import held_out_sample
+from tutorials.scripts import exit_status
 from tutorials.training_helpers import (
     MAX_TOKENS,
     build_or_load,
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--prompts", nargs="+", default=[], metavar="TEXT", help="prompts; default: the first words of held-out lines"
     )
     args = parser.parse_args(arguments)
-    return run_command(lambda: run(args), parser.prog)
+    return exit_status(lambda: run(args), parser.prog)
 
 
 def run(args: argparse.Namespace) -> None:

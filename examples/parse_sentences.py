@@ -21,12 +21,13 @@ from typing import Any
 from nltk import Tree
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, Trainer
 
-from modeling_random_transformer.commands.command_line import Parser, existing_file, run_command
+from modeling_random_transformer.base.flags import existing_file
 from modeling_random_transformer.training.arguments import parse_overrides
 from tutorials.parsing_model import encode_trees, parse, train_tokenizer
 from tutorials.parsing_trees import BracketScores, bracket_scores, normalize, one_line, read_trees, words_of
 from tutorials.report import console, show_table
 from tutorials.sample_data import HELD_OUT, SAMPLE_SEED, sample_trees
+from tutorials.scripts import exit_status, script_parser
 from tutorials.training_helpers import (
     VOCAB_SIZE,
     add_training_arguments,
@@ -49,7 +50,7 @@ REQUIRED_F1 = 95.0  # of the held-out sample trees
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return run_command(lambda: run(parse_arguments(argv)), "parse_sentences.py")
+    return exit_status(lambda: run(parse_arguments(argv)), "parse_sentences.py")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -87,7 +88,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     Raises:
         ValueError: an argument, a combination of arguments or a file is invalid.
     """
-    parser = Parser("parse_sentences.py", __doc__)
+    parser = script_parser("parse_sentences.py", __doc__)
     parser.add_argument("sentence", nargs="*", help="sentences to parse with the trained model; words between spaces")
     for name in FILES:
         parser.add_argument(f"--{name}", type=existing_file, metavar="FILE", help="bracketed trees (default: sample)")

@@ -5,15 +5,16 @@ python examples/plot_training.py outputs/a outputs/b --output a_and_b.png
 """
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 
-from modeling_random_transformer.commands.command_line import Parser, run_command, run_script
 from modeling_random_transformer.training import newest_complete
 from tutorials.report import save_figure
+from tutorials.scripts import exit_status, script_parser
 
 matplotlib.use("Agg")  # renders to files, without a display
 from matplotlib import pyplot as plt
@@ -28,11 +29,11 @@ NAMES = {"loss": "training", "eval_loss": "validation", "eval_bleu": "BLEU", "ev
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = Parser("plot_training.py", __doc__)
+    parser = script_parser("plot_training.py", __doc__)
     parser.add_argument("runs", nargs="+", type=Path, help="output folders of runs, or trainer_state.json files")
     parser.add_argument("--output", type=Path, help="PNG to write (default: training.png in the first folder)")
     options = parser.parse_args(argv)
-    return run_command(lambda: run(options.runs, options.output), parser.prog)
+    return exit_status(lambda: run(options.runs, options.output), parser.prog)
 
 
 def run(runs: Sequence[Path], output: Path | None) -> None:
@@ -91,4 +92,4 @@ def plot(logs: dict[str, list[dict[str, Any]]], output: Path) -> None:
 
 
 if __name__ == "__main__":
-    run_script(main)
+    sys.exit(main())

@@ -14,13 +14,13 @@ import re
 import sys
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from modeling_random_transformer.base import progress_bar
-from modeling_random_transformer.commands.command_line import Parser, existing_file, run_command
+from modeling_random_transformer.base.flags import existing_file
 from modeling_random_transformer.inference import encode_lines, read_lines
 from modeling_random_transformer.inference.evaluation import moses_tokenizer
+from tutorials.scripts import exit_status, script_parser
 
 PROGRAM = "prepare_iwslt14.py"
 SOURCE, TARGET = LANGUAGES = ("de", "en")
@@ -37,22 +37,12 @@ MAX_TOKENS, MAX_RATIO, VALIDATION = 175, 1.5, 23
 Pair = tuple[str, str]
 
 
-@dataclass(frozen=True)
-class Arguments:
-    """Arguments of the script.
-
-    Args:
-        archive: de-en.tgz
-        output_dir: folder of the six text files
-    """
-
-    archive: Path = field(metadata={"positional": True, "type": existing_file})
-    output_dir: Path = field(default=Path("data/iwslt14"), metadata={"metavar": "FOLDER"})
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = Parser(PROGRAM, __doc__).parse(Arguments, argv)
-    return run_command(lambda: prepare(arguments.archive, arguments.output_dir), PROGRAM)
+    parser = script_parser(PROGRAM, __doc__)
+    parser.add_argument("archive", type=existing_file, help="de-en.tgz")
+    parser.add_argument("--output_dir", type=Path, default=Path("data/iwslt14"), help="folder of the six text files")
+    args = parser.parse_args(argv)
+    return exit_status(lambda: prepare(args.archive, args.output_dir), PROGRAM)
 
 
 def prepare(archive: Path, folder: Path) -> None:

@@ -18,22 +18,18 @@ from pathlib import Path
 import torch
 import transformers
 
-from modeling_random_transformer.commands.command_line import (
-    Parser,
-    existing_file,
-    model_folder,
-    run_command,
-)
+from modeling_random_transformer.base.flags import existing_file, model_folder
 from modeling_random_transformer.data import ParallelLine, ParallelText
 from modeling_random_transformer.inference.loading import load_translator
 from tutorials.pruning import measure_pruning, show_pruning
+from tutorials.scripts import exit_status, script_parser
 from tutorials.training_helpers import Pairs, add_seed
 
 MIN_PAIRS = 4
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return run_command(lambda: run(parse_arguments(argv)), "prune_heads.py")
+    return exit_status(lambda: run(parse_arguments(argv)), "prune_heads.py")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -49,12 +45,14 @@ def run(args: argparse.Namespace) -> None:
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = Parser("prune_heads.py", __doc__)
-    folder = {"type": model_folder, "default": "outputs/quickstart", "metavar": "FOLDER"}
-    parser.add_argument("--model", **folder, help="a trained model and its tokenizer")
-    file = {"type": existing_file, "metavar": "FILE"}
-    parser.add_argument("--source_file", **file, help="held-out sources (default: data/test.en of the model)")
-    parser.add_argument("--target_file", **file, help="their translations, line by line")
+    parser = script_parser("prune_heads.py", __doc__)
+    parser.add_argument(
+        "--model", type=model_folder, default="outputs/quickstart", help="a trained model and its tokenizer"
+    )
+    parser.add_argument(
+        "--source_file", type=existing_file, help="held-out sources (default: data/test.en of the model)"
+    )
+    parser.add_argument("--target_file", type=existing_file, help="their translations, line by line")
     parser.add_argument("--output", type=Path, default=Path("outputs/pruning.png"), metavar="PNG", help="plot")
     add_seed(parser, default=0)
     args = parser.parse_args(argv)

@@ -22,10 +22,10 @@ from huggingface_hub import ModelCard, ModelCardData
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, Trainer, set_seed
 
 from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerTokenizer
-from modeling_random_transformer.commands.command_line import Parser, run_command
 from modeling_random_transformer.data import ParallelLine, ParallelText, validate
 from tutorials.report import console, draw_attention, draw_losses, show_summary, show_table
 from tutorials.sample_data import EXAMPLES, describe_lexicon, write_sample
+from tutorials.scripts import exit_status, script_parser
 from tutorials.training_helpers import (
     MAX_TOKENS,
     VOCAB_SIZE,
@@ -55,7 +55,7 @@ EXPECTED_SECONDS = 180  # of training, at most
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    return run_command(lambda: run(parse_arguments(arguments)), "quickstart.py")
+    return exit_status(lambda: run(parse_arguments(arguments)), "quickstart.py")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -106,7 +106,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     Raises:
         ValueError: an argument, a combination of arguments or a file is invalid.
     """
-    parser = Parser("quickstart.py", __doc__)
+    parser = script_parser("quickstart.py", __doc__)
     parser.add_argument("sentence", nargs="*", help="sentences to translate with the trained model")
     data = parser.add_mutually_exclusive_group()
     data.add_argument("--source", type=Path, metavar="FILE", help="source sentences, one per line")

@@ -16,8 +16,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from modeling_random_transformer.commands.command_line import INTERRUPTED, run_command, run_script
-from modeling_random_transformer.commands.train import parse_flags, read_arguments
+from modeling_random_transformer.commands.command_line import INTERRUPTED, run_command
+from modeling_random_transformer.commands.train import parse_arguments
 from modeling_random_transformer.training.arguments import DataArguments, ModelArguments
 from modeling_random_transformer.training.training_arguments import TranslationTrainingArguments
 from tutorials.report import console
@@ -68,7 +68,7 @@ def run(argv: Sequence[str]) -> list[Result]:
         ValueError: an argument is invalid, or has changed since an earlier call.
     """
     classes = (DataArguments, ModelArguments, TranslationTrainingArguments, Table3Arguments)
-    data, model, args, table = parse_flags(*read_arguments(argv), classes, PROGRAM, __doc__)
+    data, model, args, table = parse_arguments(argv, classes, PROGRAM, __doc__)
     experiment = Experiment(data, model, args, table.width_scale, table.depth_scale)
     rows = [row for name, row in ROWS.items() if name in table.rows]
     experiment.check(rows)
@@ -97,4 +97,4 @@ def run(argv: Sequence[str]) -> list[Result]:
 
 
 if __name__ == "__main__":
-    run_script(main)
+    sys.exit(main())

@@ -12,12 +12,12 @@ The same command resumes an interrupted run. `--help` lists all arguments.
 import sys
 
 from modeling_random_transformer import cli
-from modeling_random_transformer.commands.command_line import run_script
 
 
 def main() -> int:
-    return cli.main(["train", *sys.argv[1:]])
+    sys.argv.insert(1, "train")
+    return cli.main()
 
 
 if __name__ == "__main__":
-    run_script(main)
+    sys.exit(main())

@@ -3,12 +3,12 @@
 import sys
 
 from modeling_random_transformer import cli
-from modeling_random_transformer.commands.command_line import run_script
 
 
 def main() -> int:
-    return cli.main(["translate", *sys.argv[1:]])
+    sys.argv.insert(1, "translate")
+    return cli.main()
 
 
 if __name__ == "__main__":
-    run_script(main)
+    sys.exit(main())

@@ -16,19 +16,15 @@ from collections.abc import Sequence
 
 import transformers
 
-from modeling_random_transformer.commands.command_line import (
-    Parser,
-    model_folder,
-    positive_integer,
-    run_command,
-)
+from modeling_random_transformer.base.flags import model_folder, positive_integer
+from tutorials.scripts import exit_status, script_parser
 from tutorials.walkthrough_blog import walkthrough_blog
 from tutorials.walkthrough_display import LANGUAGES, Display
 from tutorials.walkthrough_model import walkthrough_model
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return run_command(lambda: run(parse_arguments(argv)), "walkthrough.py")
+    return exit_status(lambda: run(parse_arguments(argv)), "walkthrough.py")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -43,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = Parser("walkthrough.py", __doc__)
+    parser = script_parser("walkthrough.py", __doc__)
     parser.add_argument("sentence", nargs="?", help="the sentence to translate with --model")
     parser.add_argument("--model", type=model_folder, metavar="FOLDER", help="a saved model")
     parser.add_argument("--layer", type=int, default=0, help="layer to print with --model")

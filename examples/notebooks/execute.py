@@ -14,8 +14,10 @@ Exit status: 0 on success; 1 if a cell raises an error, the kernel ends, or the 
 argument is invalid.
 """
 
+import argparse
 import os
 import re
+import sys
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from io import BytesIO
@@ -30,7 +32,6 @@ from nbformat import NotebookNode
 from PIL import Image
 
 from modeling_random_transformer.base.atomic_files import write_atomically
-from modeling_random_transformer.commands.command_line import Parser, print_error, run_script
 
 SCRIPT = "execute.py"
 FOLDER = Path(__file__).parent
@@ -59,7 +60,8 @@ LOCAL = re.compile(r"(?<![\w./:<])/\w+/[\w./-]+|\b0x[0-9a-f]{6,}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = Parser(SCRIPT, __doc__)
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(SCRIPT, argparse.SUPPRESS, __doc__, formatter_class=raw)
     scripts = {path.name[:2]: path for path in find_scripts()}
     parser.add_argument("numbers", nargs="*", metavar="NN", help="numbers of notebooks; default: all")
     numbers = parser.parse_args(argv).numbers
@@ -70,8 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             stored = store(scripts[number])
         except (CellExecutionError, RuntimeError, ValueError) as error:
-            print_error(SCRIPT, f"{scripts[number].name}: {error}")
-            return 1
+            parser.exit(1, f"{SCRIPT}: error: {scripts[number].name}: {error}\n")
         print(f"Wrote {stored.name} ({stored.stat().st_size / 1000:.0f} kB).")
     return 0
 
@@ -174,4 +175,4 @@ def check_outputs(notebook: NotebookNode) -> list[str]:
 
 
 if __name__ == "__main__":
-    run_script(main)
+    sys.exit(main())

@@ -7,8 +7,10 @@ Without an argument, the model is that of the environment variable MODEL, or the
 environment variables GRADIO_SERVER_NAME and GRADIO_SERVER_PORT set the address.
 """
 
+import argparse
 import html
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,8 +23,6 @@ from starlette.middleware import Middleware
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from tabs import explore_tab, inside_tab, intervene_tab, translate_tab
 from views import CSS
-
-from modeling_random_transformer.commands.command_line import Parser, run_command, run_script
 
 MAX_QUEUE = 256  # waiting requests
 MAX_BODY = 2**16  # bytes of a request
@@ -44,11 +44,16 @@ THEME = gr.themes.Default(primary_hue="blue", font=["system-ui", "sans-serif"], 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = Parser("app.py", __doc__)
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("app.py", argparse.SUPPRESS, __doc__, formatter_class=raw)
     default = os.environ.get("MODEL") or str(Path(__file__).parent / "model")
     parser.add_argument("model", nargs="?", default=default, help="folder of a saved model, or its name on the Hub")
     args = parser.parse_args(argv)
-    return run_command(lambda: serve(args.model), "app.py")
+    try:
+        serve(args.model)
+    except (ValueError, FloatingPointError) as error:
+        parser.error(str(error))
+    return 0
 
 
 def serve(model: str) -> None:
@@ -107,4 +112,4 @@ def build_page(translator: Translator, folder: Path) -> gr.Blocks:
 
 
 if __name__ == "__main__":
-    run_script(main)
+    sys.exit(main())

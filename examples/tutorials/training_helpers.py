@@ -27,14 +27,10 @@ from modeling_random_transformer import (
     RandomTransformerTokenizer,
 )
 from modeling_random_transformer.base.errors import reraise_as_value_error
-from modeling_random_transformer.commands.command_line import (
-    Parser,
-    existing_file,
-    model_folder,
-    positive_integer,
-)
+from modeling_random_transformer.base.flags import existing_file, model_folder, positive_integer
 
 from .report import console
+from .scripts import script_parser
 
 Pairs = list[tuple[str, str]]  # a text and its translation or label
 
@@ -46,14 +42,14 @@ MIN_SENTENCES, MAX_HELD_OUT = 20, 300
 # Arguments
 
 
-def add_training_arguments(parser: Parser, epochs: float, output_dir: str) -> None:
+def add_training_arguments(parser: argparse.ArgumentParser, epochs: float, output_dir: str) -> None:
     parser.add_argument("--output_dir", type=Path, default=Path(output_dir), help="folder of the model")
     parser.add_argument("--epochs", type=positive_number, default=epochs, help="number of training epochs")
     parser.add_argument("--max_steps", type=positive_integer, help="number of training steps; overrides --epochs")
     add_seed(parser)
 
 
-def add_seed(parser: Parser, default: int = 17) -> None:
+def add_seed(parser: argparse.ArgumentParser, default: int = 17) -> None:
     parser.add_argument("--seed", type=random_seed, default=default, help="random seed")
 
 
@@ -100,14 +96,14 @@ def check_sentences(sentences: Sequence[str]) -> None:
         raise ValueError(f"a sentence must not be empty, got {list(sentences)}.")
 
 
-def single_stack_parser(script: str, description: str | None, epochs: float, output_dir: str) -> Parser:
+def single_stack_parser(
+    script: str, description: str | None, epochs: float, output_dir: str
+) -> argparse.ArgumentParser:
     """The arguments of the examples that train one stack: the encoder or the decoder."""
-    parser = Parser(script, description)
-    data = {"type": existing_file, "metavar": "FILE"}
-    parser.add_argument("--train_file", **data, help="training data (default: sample data)")
-    parser.add_argument("--test_file", **data, help="held-out data (default: a tenth of --train_file)")
-    folder = {"type": model_folder, "metavar": "FOLDER"}
-    parser.add_argument("--model", **folder, help="a saved translation model to start from")
+    parser = script_parser(script, description)
+    parser.add_argument("--train_file", type=existing_file, help="training data (default: sample data)")
+    parser.add_argument("--test_file", type=existing_file, help="held-out data (default: a tenth of --train_file)")
+    parser.add_argument("--model", type=model_folder, help="a saved translation model to start from")
     add_training_arguments(parser, epochs, output_dir)
     return parser
 

@@ -11,8 +11,8 @@ resumes after an interruption, and `accelerate launch` distributes the pairs ove
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..base.flags import Parser
 from ..inference.scoring_files import align_file, align_lines
-from .command_line import Parser
 from .score import PairArguments
 
 
@@ -29,5 +29,5 @@ class Arguments(PairArguments):
 
 def run(program: str, argv: Sequence[str]) -> None:
     """Load the model and align."""
-    arguments = Parser(program, __doc__).parse(Arguments, argv)
+    arguments = Parser(program, __doc__, [Arguments]).parse(argv)
     arguments.write_lines(align_file, align_lines, truncation=arguments.truncation)

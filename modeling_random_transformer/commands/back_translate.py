@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from ..base.distributed import call_on_main_process
+from ..base.flags import Parser, existing_file
 from ..inputs_random_transformer import drop_none
 from ..stages.back_translation import BackTranslationOptions, back_translate
-from .command_line import InferenceArguments, Parser, check_new_outputs, existing_file
+from .command_line import InferenceArguments, check_new_outputs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +53,7 @@ class Arguments(BackTranslationOptions, InferenceArguments):
 
 def run(program: str, argv: Sequence[str]) -> None:
     """Load the model, translate, and print the counts."""
-    arguments = Parser(program, __doc__).parse(Arguments, argv)
+    arguments = Parser(program, __doc__, [Arguments]).parse(argv)
     names = (*(field.name for field in fields(BackTranslationOptions)), "chunk_size", "restart")
     options: dict[str, Any] = {name: getattr(arguments, name) for name in names}
     options |= drop_none(num_beams=arguments.num_beams, temperature=arguments.temperature) | arguments.text_options

@@ -14,12 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
+from ..base.flags import Parser, existing_file, positive_integer
 from ..data.cleaning import clean_files
 from ..data.filters import CleaningOptions
 from ..data.sources import ParallelText
 from ..data.splitting import SETS, name_of_set
 from ..inputs_random_transformer import drop_none
-from .command_line import Parser, check_new_outputs, existing_file, positive_integer
+from .command_line import check_new_outputs
 
 
 def numbers(text: str) -> tuple[int, ...]:
@@ -96,7 +97,7 @@ def one_or_pair(**files: Path | None) -> dict[str, Path]:
 
 def run(program: str, argv: Sequence[str]) -> None:
     """Clean, and print the report on stderr."""
-    arguments = Parser(program, __doc__).parse(Arguments, argv)
+    arguments = Parser(program, __doc__, [Arguments]).parse(argv)
     corpus = ParallelText(*arguments.inputs.values(), source_key=arguments.source_key, target_key=arguments.target_key)
     report = clean_files(
         corpus,

@@ -1,124 +1,20 @@
-"""What the commands share: the parser, arguments, exit statuses and standard output."""
+"""What the commands share: exit statuses, standard output, types of arguments, and arguments."""
 
-import argparse
-import inspect
 import os
-import re
 import signal
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import MISSING, dataclass, field, fields
-from itertools import takewhile
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import NoneType
-from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
+from typing import Any, NoReturn
 
-from transformers import HfArgumentParser
-
-from ..base import DTYPES, ENGINES, read_json
-from ..base.compressed_files import STANDARD_STREAM, is_readable, is_standard_stream, is_stream, write_binary
+from ..base import DTYPES, ENGINES
+from ..base.compressed_files import STANDARD_STREAM, is_standard_stream, is_stream, write_binary
 from ..base.distributed import start_processes
 from ..base.errors import printable
-from ..configuration_random_transformer import RandomTransformerConfig, did_you_mean
+from ..base.flags import existing_file
 from ..inputs_random_transformer import CHUNK_SIZE, drop_none
-
-T = TypeVar("T")
-ARGUMENT = re.compile(r"^    (\w+): (.*?)(?=^    [\w*]+: |^\S|\Z)", re.M | re.S)  # its entry in a docstring
-
-
-class Several(argparse.Action):
-    """Stores the values of a flag. argparse would silently keep those of the last one, if it is repeated."""
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        if getattr(namespace, self.dest) is not self.default:
-            parser.error(f"{option_string} must be given once, with all of its values, got {values} in a second one.")
-        setattr(namespace, self.dest, values)
-
-
-class Parser(HfArgumentParser):
-    """A parser whose errors are one line, whose help shows defaults, and whose options may be dataclasses.
-
-    Args:
-        program: the name in usage and errors.
-        description: the help of the command, with its line breaks.
-        options: dataclasses, such as `DataArguments`, for `parse_args_into_dataclasses`.
-        hidden: names of arguments that are not in the help.
-    """
-
-    def __init__(self, program: str, description: str | None = None, options: Any = (), hidden: Collection[str] = ()):
-        self.hidden = hidden  # before arguments are added
-        settings = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
-        super().__init__(options, prog=program, description=description, **settings)
-
-    def add_argument(self, *names: str, **settings: Any) -> argparse.Action:
-        text, is_shown = settings.get("help"), settings.get("default") not in (None, False, "", [], argparse.SUPPRESS)
-        if text and is_shown and not re.search(r"\((the )?default", text):
-            settings["help"] = f"{text} (default: %(default)s)"
-        if names[0].lstrip("-").removeprefix("no_") in self.hidden:
-            settings["help"] = argparse.SUPPRESS
-        settings |= {"action": Several} if settings.get("nargs") == "+" and "action" not in settings else {}
-        return super().add_argument(*names, **settings)
-
-    def add_options(self, options: type) -> None:
-        """Add an argument for each field of a dataclass, with its default and, as help, its entry in the docstring.
-
-        The metadata of a field are arguments of `add_argument`, or `positional`. An integer must be positive, unless
-        the metadata has another type. A field that may be `None` accepts `off`, unless `None` is its default.
-        """
-        helps, hints = help_texts(*reversed(options.__mro__[:-1])), get_type_hints(options)
-        for option in fields(options):
-            allowed = get_args(hints[option.name]) or (hints[option.name],)
-            [kind] = [each for each in allowed if each is not NoneType]
-            settings, text = dict(option.metadata), helps[option.name]
-            positional, required = settings.pop("positional", False), option.default is MISSING
-            default = None if required else option.default
-            if kind is bool:
-                settings["action"] = "store_true"
-            elif "choices" not in settings:
-                if get_args(kind):
-                    [kind] = get_args(kind)
-                    settings.setdefault("nargs", "+")
-                parse, metavar = TYPES[kind]
-                settings = {"type": parse, "metavar": metavar, **settings}
-                if NoneType in allowed and default is not None:
-                    settings["type"], text = off_or(settings["type"]), text.replace("None", "off")
-            if not positional:
-                settings["required"] = required
-            self.add_argument(option.name if positional else f"--{option.name}", default=default, help=text, **settings)
-
-    def parse(self, options: type[T], argv: Sequence[str] | None) -> T:
-        """Parse the arguments that are the fields of a dataclass; invalid arguments exit with status 2.
-
-        Raises:
-            ValueError: arguments contradict each other.
-        """
-        self.add_options(options)
-        return options(**vars(self.parse_intermixed_args(argv)))
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Parse the arguments of all ways to call the parser; a flag that does not exist is the first error."""
-        args = sys.argv[1:] if args is None else [*args]
-        flags = {flag for action in self._actions for flag in action.option_strings}  # also those of groups
-        for argument in takewhile(lambda argument: argument != "--", args):
-            name = argument.partition("=")[0]
-            if name.startswith("--") and " " not in name and name not in flags:
-                self.error(f"arguments must be among those of --help, got {name}.{did_you_mean(name, flags)}")
-        return super().parse_known_args(args, namespace)
-
-    def error(self, message: str) -> NoReturn:
-        print_error(self.prog, message)
-        sys.exit(2)
-
-
-def help_texts(*documented: Any) -> dict[str, str]:
-    """The entries of arguments in the docstrings of functions or dataclasses."""
-    texts: dict[str, str] = {}
-    for each in documented:
-        for name, text in ARGUMENT.findall(inspect.cleandoc(each.__doc__ or "")):
-            texts[name] = " ".join(text.split()).rstrip(".").replace("`", "").replace("%", "%%")
-    return texts
-
 
 # Exit statuses
 
@@ -149,16 +45,6 @@ def run_command(main: Callable[[], int | None], program: str, hint: str = "") ->
     except (FloatingPointError, ValueError, OSError) as error:
         print_error(program, format_error(error))
         return 1 if isinstance(error, FloatingPointError) else 2
-
-
-def run_script(main: Callable[[], int]) -> NoReturn:
-    """Call `main` and exit with its status, with 130 after SIGINT (Ctrl-C) and 143 after SIGTERM."""
-    raise_on_sigterm()
-    try:
-        status = main()
-    except KeyboardInterrupt:
-        status = 128 + signal.SIGINT
-    sys.exit(status)
 
 
 def raise_on_sigterm() -> None:
@@ -227,61 +113,12 @@ def discard_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-# Types of arguments
-
-
-def existing_file(text: str) -> Path:
-    """Argument type: an existing file, which may be a pipe, or `-`."""
-    if not is_readable(text):
-        raise argparse.ArgumentTypeError(f"must be a file that exists, got {text!r}.")
-    return Path(text)
-
-
-def positive_integer(text: str) -> int:
-    """Argument type."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a positive integer, got {text!r}.")
-    return int(text)
-
-
-def off_or(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Argument type: the values of another type, or `None` for `off`."""
-
-    def parse_or_off(text: str) -> Any:
-        try:
-            return None if text == "off" else parse(text)
-        except (ValueError, argparse.ArgumentTypeError) as error:
-            raise argparse.ArgumentTypeError(f"must be a number or 'off', got {text!r}.") from error
-
-    return parse_or_off
-
-
-def model_folder(text: str) -> Path:
-    """Argument type: a folder with a saved Random Transformer, or with its configuration."""
-    try:
-        found = read_json(Path(text, "config.json")).get("model_type")
-    except ValueError as error:
-        is_adapter = Path(text, "adapter_config.json").is_file()
-        hint = " It contains an adapter: merge it first (docs/how_to/fine_tune.md)." if is_adapter else ""
-        raise argparse.ArgumentTypeError(f"must contain a saved model, got {text!r}: {error}{hint}") from error
-    if found != (expected := RandomTransformerConfig.model_type):
-        raise argparse.ArgumentTypeError(f"must contain a model of type {expected!r}, got {text!r} of type {found!r}.")
-    return Path(text)
-
-
 STANDARD = Path(STANDARD_STREAM)
-# How each type of a field is parsed, and its name in the help
-TYPES: dict[type, tuple[Callable[[str], Any], str]] = {
-    int: (positive_integer, "N"),
-    float: (float, "X"),
-    str: (str, "TEXT"),
-    Path: (Path, "FILE"),
-}
 
 
 # Commands that pass texts through a model
 
-MODEL = {"action": "append", "type": Path, "metavar": "FOLDER"}  # how --model is parsed
+MODEL = {"action": "append", "type": Path, "nargs": None, "metavar": "FOLDER"}  # how --model is parsed
 
 
 @dataclass(frozen=True, kw_only=True)

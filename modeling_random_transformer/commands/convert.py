@@ -20,10 +20,10 @@ from typing import Any, get_origin
 
 import transformers
 
+from ..base.flags import Parser, help_texts, plain
 from ..extras import conversion
 from ..extras.conversion.pytorch import TOKEN_IDS
 from ..inputs_random_transformer import drop_none
-from .command_line import Parser, help_texts
 
 ARCHIVE_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 FORMATS: dict[str, Callable[..., Any]] = {
@@ -77,7 +77,7 @@ def make_parser(program: str, convert: Callable[..., Any], positional: int) -> P
         types |= TORCH_OPTIONS
     for number, (name, kind) in enumerate(types.items()):
         flag = name
-        settings: dict[str, Any] = {"help": helps.get(name, "a token id of the model")}
+        settings: dict[str, Any] = {"help": plain(helps.get(name, "a token id of the model"))}
         if number >= positional:
             flag = f"--{name}"
             settings["required"] = name in parameters and parameters[name].default is inspect.Parameter.empty

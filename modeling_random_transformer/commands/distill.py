@@ -13,14 +13,14 @@ from ..stages.monolingual import RECORD
 from ..stages.training_set import DistillationArguments
 from ..training.arguments import ModelArguments
 from ..training.training_arguments import TranslationTrainingArguments
-from .train import parse_flags, read_arguments
+from .train import parse_arguments
 
 ARGUMENTS = (DistillationArguments, StudentDataArguments, ModelArguments, TranslationTrainingArguments)
 
 
 def run(program: str, argv: Sequence[str]) -> None:
     """Parse the arguments, distill and print the comparison."""
-    arguments, data, model, args = parse_flags(*read_arguments(argv), ARGUMENTS, program, __doc__)
+    arguments, data, model, args = parse_arguments(argv, ARGUMENTS, program, __doc__)
     result = distill(arguments, data, model, args)
     if args.process_index == 0:
         folder = result.run.folder

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..base.flags import Parser, existing_file
 from ..inference.evaluation import VARIANTS, evaluate_file
-from .command_line import STANDARD, Parser, existing_file
+from .command_line import STANDARD
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +37,7 @@ class Arguments:
 
 def run(program: str, argv: Sequence[str]) -> None:
     """Print one line per metric: name, score and signature."""
-    arguments = Parser(program, __doc__).parse(Arguments, argv)
+    arguments = Parser(program, __doc__, [Arguments]).parse(argv)
     scores = evaluate_file(
         arguments.input, arguments.target_file, arguments.variant, arguments.target_lang, arguments.tokenize
     )

@@ -17,10 +17,11 @@ from pathlib import Path
 import transformers
 
 from ..base.compressed_files import is_stream
+from ..base.flags import Parser, model_folder
 from ..extras.inspection.explorer import explore, render
 from ..inference.loading import load_models
 from ..tokenization_random_transformer import is_blank
-from .command_line import Parser, check_new_outputs, model_folder, write_output
+from .command_line import check_new_outputs, write_output
 
 OUTPUT = Path("outputs", "explorer.html")
 
@@ -58,7 +59,7 @@ class Arguments:
 
 def run(program: str, argv: Sequence[str]) -> None:
     """Write the page, and print its size."""
-    arguments = Parser(program, __doc__).parse(Arguments, argv)
+    arguments = Parser(program, __doc__, [Arguments]).parse(argv)
     transformers.logging.set_verbosity_error()  # warns about translations above max_position_embeddings
     model, tokenizer = load_models([arguments.model], "float32", argument="FOLDER")
     data = explore(

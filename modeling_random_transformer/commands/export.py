@@ -19,9 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..base import DTYPES
+from ..base.flags import Parser, existing_file, model_folder
 from ..extras.export import WEIGHT_DTYPES
 from ..extras.export.saved import export_saved_model
-from .command_line import Parser, existing_file, model_folder, print_error
+from .command_line import print_error
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def run(program: str, argv: Sequence[str]) -> int:
         ValueError: an argument is invalid, or a sentence is too long for the model or the engine.
         FloatingPointError: the model's weights are not finite.
     """
-    arguments = Parser(program, __doc__).parse(Arguments, argv)
+    arguments = Parser(program, __doc__, [Arguments]).parse(argv)
     shortlist = None
     if arguments.shortlist_source is not None and arguments.shortlist_target is not None:
         shortlist = arguments.shortlist_source, arguments.shortlist_target

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..base.flags import Parser, existing_file
 from ..data.sources import ParallelText
 from ..extras.inspection.report import make_report, read_history
-from .command_line import Parser, existing_file, write_output
+from .command_line import write_output
 from .score import PairArguments
 
 
@@ -61,7 +62,7 @@ class Arguments(PairArguments):
 
 def run(program: str, argv: Sequence[str]) -> None:
     """Load the model, translate, and write the report."""
-    arguments = Parser(program, __doc__).parse(Arguments, argv)
+    arguments = Parser(program, __doc__, [Arguments]).parse(argv)
     [folder] = arguments.model
     test, training = arguments.corpus(), arguments.training_corpus()
     with arguments.load(from_file_to_file=False) as (model, tokenizer):

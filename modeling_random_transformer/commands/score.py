@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from ..base.compressed_files import check_output, is_stream
+from ..base.flags import Parser, existing_file
 from ..base.text import encode_lines
 from ..data.sources import ParallelText
 from ..inference.scoring_files import score_file, score_lines
 from ..inference.translation_files import FORMATS
-from .command_line import STANDARD, InferenceArguments, Parser, check_new_outputs, existing_file, write_output
+from .command_line import STANDARD, InferenceArguments, check_new_outputs, write_output
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +99,7 @@ class Arguments(PairArguments):
 
 def run(program: str, argv: Sequence[str]) -> None:
     """Load the model and score."""
-    arguments = Parser(program, __doc__).parse(Arguments, argv)
+    arguments = Parser(program, __doc__, [Arguments]).parse(argv)
     arguments.write_lines(
         score_file,
         score_lines,

@@ -16,9 +16,10 @@ from pathlib import Path
 import torch
 
 from ..base import DTYPES
+from ..base.flags import Parser, existing_file
 from ..data.readers import read_texts
 from ..extras.serving import Settings, create_app, load_directions, serve
-from .command_line import EngineArguments, Parser, existing_file
+from .command_line import EngineArguments
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +59,7 @@ class Arguments(EngineArguments):
 
 def run(program: str, argv: Sequence[str]) -> None:
     """Load the models and serve them."""
-    arguments = Parser(program, __doc__).parse(Arguments, argv)
+    arguments = Parser(program, __doc__, [Arguments]).parse(argv)
     limits = {name: getattr(arguments, name) for name in ("max_characters", "max_texts", "max_waiting")}
     keys = () if arguments.api_keys is None else read_keys(arguments.api_keys)
     settings = Settings(**limits, api_keys=keys, cors_origins=arguments.cors_origins or ())

@@ -29,6 +29,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..base.compressed_files import check_output, check_plain_text, is_stream, open_binary, stream_name
 from ..base.errors import reraise_as_value_error
+from ..base.flags import Parser, existing_file
 from ..base.text import encode_lines
 from ..data.readers import read_texts
 from ..extras.documents.html_translation import translate_html
@@ -40,9 +41,7 @@ from .command_line import (
     STANDARD,
     EngineArguments,
     InferenceArguments,
-    Parser,
     check_new_outputs,
-    existing_file,
     write_output,
 )
 
@@ -78,7 +77,7 @@ class Arguments(EngineArguments, InferenceArguments):
         ValueError: arguments contradict each other, or a line of the glossary is malformed.
     """
 
-    sentences: list[str] = field(metadata={"positional": True, "nargs": "*"})
+    sentences: list[str] = field(default_factory=list, metadata={"positional": True})
     input: Path = field(default=STANDARD, metadata={"type": existing_file})
     output: Path = STANDARD
     output_format: str = field(default="text", metadata={"choices": FORMATS})
@@ -138,7 +137,7 @@ class Arguments(EngineArguments, InferenceArguments):
 
 def run(program: str, argv: Sequence[str]) -> None:
     """Load the model and translate."""
-    arguments = Parser(program, __doc__).parse(Arguments, argv)
+    arguments = Parser(program, __doc__, [Arguments]).parse(argv)
     files = [path for path in (arguments.input, arguments.prefix_file) if path is not None]
     is_html = arguments.format == "html"
     from_file_to_file = not is_html and not is_stream(arguments.output) and all(path.is_file() for path in files)

@@ -29,7 +29,7 @@ from ..inference import translate
 from ..inference.evaluation import score
 from ..inference.loading import load_models, load_translator, silence_transformers
 from ..inputs_random_transformer import LanguageTags
-from ..training.arguments import DataArguments, ModelArguments
+from ..training.arguments import PREFIXES, DataArguments, ModelArguments
 from ..training.checkpoints import WEIGHTS
 from ..training.checks import check_arguments
 from ..training.manifest import MANIFEST, RunResult, fingerprint
@@ -41,9 +41,7 @@ from .monolingual import RECORD
 from .training_set import DistillationArguments, SyntheticReport, TrainingSet
 
 WORK, INT8 = "distillation", "int8"
-SECTION = "## Distillation\n"
 ROUNDS, LONG = 3, 60  # measurements of the speed; only one if the translations of all models take this many seconds
-HEADER = ("model", "dtype", "BLEU", "chrF++", "sentences/s", "MB")
 
 Model = tuple[str, str, Sequence[Path]]  # name, dtype and folders of a model or an ensemble
 
@@ -70,11 +68,6 @@ class Row:
     megabytes: float
     signature: str
 
-    def cells(self) -> tuple[str, ...]:
-        """The columns of a table."""
-        numbers = f"{self.bleu:.2f}", f"{self.chrf:.2f}", f"{self.sentences_per_second:.1f}", f"{self.megabytes:.1f}"
-        return self.model, self.dtype, *numbers
-
 
 def compare(
     models: Sequence[Model],
@@ -94,25 +87,47 @@ def compare(
         device: where the models run.
         options: the options of `translate`.
     """
-    sources, references = map(list, zip(*pairs, strict=True))
-    options, calls = {**options, "max_source_tokens": sys.maxsize}, []
+    sources = [source for source, _ in pairs]
+    references = [reference for _, reference in pairs]
+    calls = []
     for name, dtype, folders in models:
         model, tokenizer = load_models(folders, dtype, device, argument=name)
-        calls.append(partial(translate, sources, model, tokenizer, **options | languages.options(tokenizer)))
+        search = {**options, **languages.options(tokenizer), "max_source_tokens": sys.maxsize}
+        calls.append(partial(translate, sources, model, tokenizer, **search))
     start = time.perf_counter()
     translations = [call() for call in calls]
-    times = time_interleaved(calls, ROUNDS if time.perf_counter() - start < LONG else 1)
+    is_long = time.perf_counter() - start > LONG
+    times = time_interleaved(calls, 1 if is_long else ROUNDS)
     rows = []
     for (name, dtype, folders), texts, seconds in zip(models, translations, times, strict=True):
-        scores, speed = score(texts, references), len(sources) / statistics.median(seconds)
-        bleu, size = scores["bleu"], sum(folder_size(folder, "*.safetensors") for folder in folders)
-        rows.append(Row(name, dtype, bleu["score"], scores["chrf"]["score"], speed, size, bleu["signature"]))
+        scores = score(texts, references)
+        row = Row(
+            name,
+            dtype,
+            bleu=scores["bleu"]["score"],
+            chrf=scores["chrf"]["score"],
+            sentences_per_second=len(sources) / statistics.median(seconds),
+            megabytes=sum(folder_size(folder, "*.safetensors") for folder in folders),
+            signature=scores["bleu"]["signature"],
+        )
+        rows.append(row)
     return rows
 
 
 def table(rows: Sequence[Row]) -> str:
     """The rows as a Markdown table."""
-    return markdown_table(HEADER, [row.cells() for row in rows])
+    cells = [
+        (
+            row.model,
+            row.dtype,
+            f"{row.bleu:.2f}",
+            f"{row.chrf:.2f}",
+            f"{row.sentences_per_second:.1f}",
+            f"{row.megabytes:.1f}",
+        )
+        for row in rows
+    ]
+    return markdown_table(("model", "dtype", "BLEU", "chrF++", "sentences/s", "MB"), cells)
 
 
 @dataclass
@@ -167,30 +182,51 @@ def distill(
         FloatingPointError: the loss of the student is not finite.
         OSError: a file cannot be read or written.
     """
-    folder, teacher = Path(args.output_dir), [Path(name) for name in arguments.teacher]
+    folder = Path(args.output_dir)
+    teacher = [Path(name) for name in arguments.teacher]
     if model.tokenizer is None and model.vocab_size is None and model.model_name_or_path is None:
         model = replace(model, tokenizer=str(teacher[0]))
-    test = check(folder, arguments, data, model, args)
+    check(folder, arguments, data, model, args)
+    test = comparison_set(data)
     training_set = TrainingSet(folder / WORK, arguments, data.corpora("train"), (folder / MANIFEST).is_file())
     translator, tokenizer = load_models(teacher, arguments.teacher_dtype, args.device, argument="teacher")
     report = training_set.make(translator, tokenizer, data.max_source_length, test.languages)
     del translator
     run = train_translation(data.with_training_set(*training_set.files, test.languages), model, args)
-    record, weights = folder / WORK / RECORD, digests([folder])
-    work, files = (lambda: export_int8(folder)), [folder / INT8 / name for name in ("config.json", WEIGHTS)]
-    run_stage(record, "int8", {"weights": weights}, work, files, may_change=True)
-    inputs = {"weights": [*digests(teacher), *weights], "test set": fingerprint([test]), **args.generation_kwargs}
-    student: list[Model] = [("student", "float32", [folder]), ("student", "int8", [folder / INT8])]
-    models = [("teacher", "float32", teacher), *student]
+
+    stage = partial(run_stage, folder / WORK / RECORD, may_change=True)
+    weights = digests([folder])
+    files = [folder / INT8 / name for name in ("config.json", WEIGHTS)]
+    stage("int8", {"weights": weights}, lambda: export_int8(folder), files)
 
     def compare_models() -> dict[str, Any]:
+        models: list[Model] = [
+            ("teacher", "float32", teacher),
+            ("student", "float32", [folder]),
+            ("student", "int8", [folder / INT8]),
+        ]
         rows = compare(models, [*pairs_of([test])], test.languages, args.device, args.generation_kwargs)
         return {"rows": [asdict(row) for row in rows]}
 
-    facts = run_stage(record, "comparison", inputs, compare_models, may_change=True)
-    rows = [Row(**row) for row in facts["rows"]]
+    inputs = {"weights": [*digests(teacher), *weights], "test set": fingerprint([test]), **args.generation_kwargs}
+    rows = [Row(**row) for row in stage("comparison", inputs, compare_models)["rows"]]
     call_on_main_process(lambda: add_to_card(folder / CARD, arguments, report, rows))
     return DistillationResult(run, report, rows)
+
+
+def comparison_set(data: DataArguments) -> Corpus:
+    """The test set, or without one the validation set.
+
+    Raises:
+        ValueError: it is not one corpus.
+    """
+    tests = data.corpora("test")
+    corpora = tests or data.corpora("validation")
+    if len(corpora) != 1:
+        raise ValueError(
+            f"test_source_file and test_target_file, or test_file, must be one test set, got {len(tests)}."
+        )
+    return corpora[0]
 
 
 def check(
@@ -199,39 +235,44 @@ def check(
     data: StudentDataArguments,
     model: ModelArguments,
     args: TranslationTrainingArguments,
-) -> Corpus:
-    """Check the arguments before the teacher translates, and return the set of the comparison.
+) -> None:
+    """Check the arguments and the texts before the teacher translates.
 
     Raises:
         ValueError: an argument or a corpus is invalid.
     """
-    for argument, value in {"lora_rank": model.lora_rank, "train_weights": data.train_weights}.items():
+    for name, value in {"lora_rank": model.lora_rank, "train_weights": data.train_weights}.items():
         if value is not None:
-            raise ValueError(f"{argument} must be unset in a distillation, got {value}.")
-    for name in arguments.teacher:
-        if not (Path(name) / "config.json").is_file():
-            raise ValueError(f"teacher must be folders with a saved model and its tokenizer, got {name!r}.")
-    corpora = {split: data.corpora(split) for split in ("train", "validation", "test")}
-    if len(compared := corpora["test"] or corpora["validation"]) != 1:
-        count = len(corpora["test"])
-        raise ValueError(f"test_source_file and test_target_file, or test_file, must be one test set, got {count}.")
-    [test] = compared
-    if {corpus.languages for corpus in corpora["train"]} - {test.languages}:
-        found = f"{data.source_lang} and {data.target_lang}"
-        raise ValueError(f"source_lang and target_lang must be those of the test set in a distillation, got {found}.")
+            raise ValueError(f"{name} must be unset in a distillation, got {value}.")
+    for teacher in arguments.teacher:
+        if not (Path(teacher) / "config.json").is_file():
+            raise ValueError(f"teacher must be folders with a saved model and its tokenizer, got {teacher!r}.")
+    languages = comparison_set(data).languages
+    corpora = {split: data.corpora(split) for split in PREFIXES}
+    if any(corpus.languages != languages for corpus in corpora["train"]):
+        raise ValueError(
+            "source_lang and target_lang must be those of the test set in a distillation, "
+            f"got {data.source_lang} and {data.target_lang}."
+        )
     if arguments.interpolate and not corpora["train"]:
         raise ValueError("source_file and target_file, or train_file, must be given with interpolate, got no pairs.")
-    if any((folder / name).is_file() for name in (MANIFEST, "config.json")) and not (folder / WORK).is_dir():
-        raise ValueError(f"output_dir must be new or contain an earlier distillation, got {folder} with another model.")
-    if arguments.restart and (folder / MANIFEST).is_file():
-        advice = "use another output_dir"
-        raise ValueError(f"restart must be False after the training of the student has begun, got True: {advice}.")
+    check_output_folder(folder, arguments.restart)
     check_arguments(data, model, args)
     check_languages(corpora, model)
     for corpus in chain.from_iterable(corpora.values()):
         corpus.require_files()
         validate(corpus, data.on_invalid)
-    return test
+
+
+def check_output_folder(folder: Path, restart: bool) -> None:
+    """Raise a `ValueError` if the output folder has another model, or `restart` would change a trained student."""
+    has_run = (folder / MANIFEST).is_file()
+    if (has_run or (folder / "config.json").is_file()) and not (folder / WORK).is_dir():
+        raise ValueError(f"output_dir must be new or contain an earlier distillation, got {folder} with another model.")
+    if restart and has_run:
+        raise ValueError(
+            "restart must be False after the training of the student has begun, got True: use another output_dir."
+        )
 
 
 def export_int8(folder: Path) -> None:
@@ -252,7 +293,12 @@ def add_to_card(path: Path, arguments: DistillationArguments, report: SyntheticR
     """Add the section about the distillation to the student's model card, or replace it."""
     teacher = ", ".join(f"`{Path(name).name}`" for name in arguments.teacher)
     method = "interpolation" if arguments.interpolate else "knowledge distillation"
-    source = f"Trained on translations of {teacher} ({arguments.teacher_num_beams} beams)"
-    reference = "On the test or validation set, with the beams of the evaluation. The student in int8 is in `int8`."
-    first = f"{source}: sequence-level {method} (Kim & Rush 2016)."
-    set_section(path, SECTION, "\n\n".join([first, f"{report}.", table(rows), reference]))
+    section = f"""Trained on translations of {teacher} ({arguments.teacher_num_beams} beams): sequence-level {method} \
+(Kim & Rush 2016).
+
+{report}.
+
+{table(rows)}
+
+On the test or validation set, with the beams of the evaluation. The student in int8 is in `int8`."""
+    set_section(path, "## Distillation\n", section)

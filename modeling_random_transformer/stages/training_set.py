@@ -1,8 +1,7 @@
 """The training set of a student: the teacher's translations of texts, and optionally original pairs.
 
 The stages: select the texts → translate them (resumable) → with `interpolate`, choose the translations nearest to
-references → drop the translations with the lowest scores → add the original pairs. Their files are kept, so that a
-finished stage is not repeated.
+references → add the original pairs. Their files are kept, so that a finished stage is not repeated.
 
 Sequence-level interpolation (Kim & Rush 2016, section 3.3) takes the translation that is most similar to the reference,
 of those that beam search finds. The similarity is chrF (Popović 2015); the paper has a smoothed sentence-level BLEU.
@@ -10,7 +9,7 @@ of those that beam search finds. The similarity is chrF (Popović 2015); the pap
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import chain, groupby
 from operator import itemgetter
@@ -18,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.hf_argparser import HfArg
 
 from ..base import DTYPES, file_digest
 from ..base.atomic_files import write_atomically
@@ -28,7 +26,6 @@ from ..base.text import encode_lines, one_line
 from ..data.readers import TEXT_KEY, read_texts
 from ..data.sources import NO_LANGUAGES, Corpus, ParallelText, pairs_of
 from ..data.validation import ValidationReport
-from ..inference import score_file
 from ..inference.evaluation import sentence_chrf
 from ..inputs_random_transformer import LanguageTags, check_choice, check_positive
 from ..training.manifest import fingerprint
@@ -42,17 +39,29 @@ class DistillationArguments:
     With `interpolate`, a text has the nearest by chrF of the `teacher_num_beams` best translations. The references are
     the targets of the original pairs (`source_file` or `train_file`) with this source; a text without references has
     its best translation. `restart` concerns an interrupted run with the same `output_dir`.
+
+    Args:
+        teacher: Saved teacher with its tokenizer; several are an ensemble.
+        source_text: Files of the texts that the teacher translates, or -.
+        text_key: Column of the text in files with columns: a name, or a number.
+        teacher_dtype: Dtype of the teacher: float32, bfloat16 or int8.
+        teacher_num_beams: Beam size of the teacher.
+        teacher_max_tokens_per_batch: Texts × beams × tokens of the longest text.
+        interpolate: Of the best translations, use the one nearest to a reference.
+        restart: Discard the translations, before the student is trained.
+
+    Raises:
+        ValueError: a value is not allowed.
     """
 
-    teacher: list[str] = HfArg(default_factory=list, help="Saved teacher with its tokenizer; several are an ensemble.")
-    source_text: list[str] = HfArg(default_factory=list, help="Files of the texts that the teacher translates, or -.")
-    text_key: str = HfArg(default=TEXT_KEY, help="Column of the text in files with columns: a name, or a number.")
-    teacher_dtype: str = HfArg(default="float32", help="Dtype of the teacher: float32, bfloat16 or int8.")
-    teacher_num_beams: int = HfArg(default=4, help="Beam size of the teacher.")
-    teacher_max_tokens_per_batch: int = HfArg(default=4096, help="Texts × beams × tokens of the longest text.")
-    interpolate: bool = HfArg(default=False, help="Of the best translations, use the one nearest to a reference.")
-    drop_worst: float = HfArg(default=0.0, help="Share of the translations to drop, of the lowest scores per token.")
-    restart: bool = HfArg(default=False, help="Discard the translations, before the student is trained.")
+    teacher: list[str] = field(default_factory=list)
+    source_text: list[str] = field(default_factory=list)
+    text_key: str = TEXT_KEY
+    teacher_dtype: str = "float32"
+    teacher_num_beams: int = 4
+    teacher_max_tokens_per_batch: int = 4096
+    interpolate: bool = False
+    restart: bool = False
 
     def __post_init__(self) -> None:
         for name, kind in (("teacher", "folder"), ("source_text", "file")):
@@ -65,8 +74,6 @@ class DistillationArguments:
         check_positive(teacher_max_tokens_per_batch=self.teacher_max_tokens_per_batch)
         if self.interpolate and self.teacher_num_beams < 2:
             raise ValueError(f"teacher_num_beams must be at least 2 with interpolate, got {self.teacher_num_beams}.")
-        if not 0 <= self.drop_worst < 1:
-            raise ValueError(f"drop_worst must be at least 0 and below 1, got {self.drop_worst}.")
 
 
 @dataclass
@@ -77,7 +84,6 @@ class SyntheticReport:
         selected: texts that the teacher translated.
         skipped: texts that are blank or too long.
         empty: texts with an empty translation, which are dropped.
-        dropped: translations dropped for their scores.
         original: original pairs.
         interpolated: texts whose translation was chosen by a reference.
     """
@@ -85,21 +91,19 @@ class SyntheticReport:
     selected: int
     skipped: int
     empty: int
-    dropped: int
     original: int
     interpolated: int = 0
 
     @property
     def synthetic(self) -> int:
         """The number of synthetic pairs."""
-        return self.selected - self.empty - self.dropped
+        return self.selected - self.empty
 
     def __str__(self) -> str:
         share = self.synthetic / (self.synthetic + self.original)
         return (
             f"{self.synthetic:,} synthetic and {self.original:,} original pairs ({share:.0%} synthetic);"
-            f" skipped {self.skipped:,} blank or too long texts and {self.empty:,} with an empty translation,"
-            f" dropped {self.dropped:,} with the lowest scores;"
+            f" skipped {self.skipped:,} blank or too long texts and {self.empty:,} with an empty translation;"
             f" chose the translations of {self.interpolated:,} of {self.selected:,} texts by references"
         )
 
@@ -121,7 +125,6 @@ class TrainingSet:
         self.selected = folder / "selected.source"  # the texts to translate
         self.candidates = folder / ("candidates.jsonl" if arguments.interpolate else "selected.target")
         self.translated = folder / ("interpolated.target" if arguments.interpolate else "selected.target")
-        self.scores = folder / "synthetic.scores"  # of the translations
         self.files = folder / "train.source", folder / "train.target"
 
     def make(
@@ -143,28 +146,22 @@ class TrainingSet:
             ValueError: a text is not UTF-8, none can be translated, or the folder has the files of other inputs.
             OSError: a file cannot be read or written.
         """
-        arguments = self.arguments
-        codes = languages.options(tokenizer)
-        selection = self.translate(model, tokenizer, max_tokens, codes)
+        selection = self.translate(model, tokenizer, max_tokens, languages)
         counts = {"selected": selection.valid, "skipped": selection.invalid}
         original = fingerprint([*self.original])
-        if arguments.interpolate:
+        is_interpolated = self.arguments.interpolate
+        if is_interpolated:
             inputs = {"candidates": file_digest(self.candidates), "original": original}
             counts |= self.stage("interpolation", inputs, self.interpolate, [self.translated])
-        translations = file_digest(self.translated)
-        if arguments.drop_worst:
-            score = partial(self.score, model, tokenizer, codes)
-            self.stage("scores", {"translations": translations}, score, [self.scores], everywhere=True)
         inputs = {
-            "translations": translations,
+            "translations": file_digest(self.translated),
             "original": original,
-            "drop_worst": arguments.drop_worst,
-            "interpolate": arguments.interpolate,
+            "interpolate": is_interpolated,
         }
         return SyntheticReport(**self.stage("training set", inputs, lambda: self.assemble(counts), self.files))
 
     def translate(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_tokens: int, codes: dict[str, Any]
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_tokens: int, languages: LanguageTags
     ) -> ValidationReport:
         """Translate the texts, or continue an earlier call; returns the texts that are skipped."""
         arguments = self.arguments
@@ -179,18 +176,12 @@ class TrainingSet:
             self.candidates,
             model,
             tokenizer,
-            {**search, **codes},
+            {**search, **languages.options(tokenizer)},
             name="source_text",
             max_tokens=max_tokens,
             restart=arguments.restart,
             **job,
         )
-
-    def score(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, codes: dict[str, Any]) -> None:
-        """Score the translations with the teacher."""
-        pairs = ParallelText(self.selected, self.translated)
-        # Training skips translations that are too long; they must not stop the scoring.
-        score_file(pairs, self.scores, model, tokenizer, truncation=True, restart=True, **codes)
 
     def interpolate(self) -> dict[str, int]:
         """Choose one of several translations; returns the number of texts with a reference."""
@@ -202,28 +193,11 @@ class TrainingSet:
         return {"interpolated": count}
 
     def assemble(self, counts: dict[str, int]) -> dict[str, Any]:
-        """Write the training set: the synthetic pairs without the worst ones, then the original pairs."""
-        worst = self.worst(self.arguments.drop_worst) if self.arguments.drop_worst else set()
+        """Write the training set: the synthetic pairs, then the original ones."""
         synthetic = [ParallelText(self.selected, self.translated)]  # of which pairs without a translation are invalid
-        kept = (pair for number, pair in enumerate(pairs_of(synthetic)) if number not in worst)
-        total = write_pairs(chain(kept, pairs_of(self.original)), self.files)
-        translated = sum(1 for _ in pairs_of(synthetic))
-        return {
-            **counts,
-            "empty": counts["selected"] - translated,
-            "dropped": len(worst),
-            "original": total - translated + len(worst),
-        }
-
-    def worst(self, share: float) -> set[int]:
-        """The numbers of the pairs with this share of the lowest scores, among those with a score."""
-        scores = []
-        for line in read_texts(self.scores):
-            if line.strip():
-                total, tokens = line.split("\t")
-                scores.append(float(total) / int(tokens))
-        numbers = sorted(range(len(scores)), key=scores.__getitem__)
-        return set(numbers[: int(share * len(scores))])
+        total = write_pairs(pairs_of([*synthetic, *self.original]), self.files)
+        original = sum(1 for _ in pairs_of(self.original))
+        return {**counts, "empty": counts["selected"] - (total - original), "original": original}
 
 
 def targets_by_source(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:

@@ -1,7 +1,6 @@
 """The arguments of the data and of the model. The training arguments are in `training_arguments.py`."""
 
 import ast
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -143,7 +142,7 @@ class DataArguments:
         names = [entry.name for entry in fields(self) if "source" in entry.name]
         opposite = {name: name.replace("source", "target") for name in names}
         opposite |= {target: source for source, target in opposite.items()}
-        return replace(self, **{name: getattr(self, other) for name, other in opposite.items()})
+        return type(self)(**self.with_sets(**{name: getattr(self, other) for name, other in opposite.items()}))
 
     def has(self, split: str) -> bool:
         """Whether the split `"train"`, `"validation"` or `"test"` is given."""
@@ -399,15 +398,3 @@ def parse_literal(text: str) -> Any:
     with suppress(ValueError, SyntaxError):
         return ast.literal_eval(text.capitalize() if text.lower() in CONSTANTS else text)
     return text
-
-
-def to_flags(arguments: Mapping[str, Any]) -> list[list[str]]:
-    """The arguments as flags of the command line, each with its values; those that are `None` have their defaults."""
-    flags = []
-    for name, value in arguments.items():
-        if value is False and name.endswith("strategy"):  # YAML reads `no` without quotes as false
-            value = "no"
-        if value is not None:
-            values = value if isinstance(value, list) else [json.dumps(value) if isinstance(value, dict) else value]
-            flags.append([f"--{name}", *map(str, values)])
-    return flags

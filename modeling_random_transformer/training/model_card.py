@@ -13,8 +13,9 @@ from huggingface_hub import ModelCard, ModelCardData
 
 from .. import __version__
 from ..base.atomic_files import write_atomically
+from ..base.flags import to_flags
 from ..data.splitting import describe_overlap
-from .arguments import PRESET, to_flags
+from .arguments import PRESET
 from .manifest import FREE, Run, RunResult, changed_arguments
 from .training_arguments import TranslationTrainingArguments
 

@@ -7,9 +7,10 @@ from itertools import chain
 import pytest
 import table3
 
+from modeling_random_transformer.base.flags import to_flags
 from modeling_random_transformer.data import tokenization
 from modeling_random_transformer.training import TranslationTrainer
-from modeling_random_transformer.training.arguments import parse_overrides, to_flags
+from modeling_random_transformer.training.arguments import parse_overrides
 from tests.helpers.training import arguments, run, write_corpus
 from tutorials.table3_report import Table3, write_report
 from tutorials.table3_rows import ROWS, scaled_overrides

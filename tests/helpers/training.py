@@ -10,7 +10,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from modeling_random_transformer.commands.train import ARGUMENTS, parse_flags, read_arguments
+from modeling_random_transformer.base.flags import to_flags
+from modeling_random_transformer.commands.train import CommandArguments, parse_arguments
+from modeling_random_transformer.stages.recipes import TRAINING
 from modeling_random_transformer.training import (
     DataArguments,
     ModelArguments,
@@ -18,7 +20,6 @@ from modeling_random_transformer.training import (
     TranslationTrainingArguments,
     train_translation,
 )
-from modeling_random_transformer.training.arguments import to_flags
 from tests.helpers.interruption import StoppedError, stop
 
 LETTERS = "abcdefgh"
@@ -52,7 +53,7 @@ def write_corpora(folder: Path) -> dict[str, list[str]]:
 
 def parse_command(given: list[str]) -> tuple[Any, ...]:
     """The arguments of `random-transformer train`, with an optional recipe."""
-    return parse_flags(*read_arguments(given), ARGUMENTS, "train", None)
+    return parse_arguments(given, (*TRAINING, CommandArguments), "train", None)
 
 
 def arguments(folder: Path, output: str | Path, **options: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_random_transformer import cli
 from modeling_random_transformer.commands import explore
-from modeling_random_transformer.commands.command_line import run_script
+from modeling_random_transformer.commands.command_line import raise_on_sigterm
 from modeling_random_transformer.extras.conversion.weights import StateDictMapper
 from modeling_random_transformer.pipeline_random_transformer import Seq2SeqPipeline
 from tests.helpers.fairseq import checkpoint
@@ -113,14 +113,15 @@ def test_signal(case, number, status, folder, tmp_path, monkeypatch):
 
 
 def status_of_child(main) -> int:
-    """The exit status of `run_script(main)` in a child process."""
+    """The exit status of `main` in a child process."""
     child = os.fork()
     if child == 0:
         status = 99
         try:
             # A shell starts background processes with SIGINT ignored.
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            run_script(main)
+            raise_on_sigterm()
+            status = main()
         except SystemExit as end:
             status = end.code
         finally:

@@ -116,7 +116,7 @@ def test_student_and_its_comparison_with_the_teacher(folder, result):
 
 
 def test_record_and_model_card_of_a_distillation_that_is_not_repeated(folder, result, monkeypatch):
-    for module, name in ((distillation, "compare"), (distillation, "new_folder"), (TrainingSet, "worst")):
+    for module, name in ((distillation, "compare"), (distillation, "new_folder"), (TrainingSet, "assemble")):
         monkeypatch.setattr(module, name, None)
     monkeypatch.setattr(files, "translate_chunk", None)
     again = distilled(folder, **TEST)
@@ -151,8 +151,7 @@ def test_teacher_with_language_tags(tmp_path, monkeypatch):
     languages = {"source_lang": ["a"], "target_lang": ["b"]}
     run(tmp_path, "teacher", **QUICK, **NO_TEST, **languages)
     monkeypatch.setattr(distillation, "ROUNDS", 1)
-    result = distilled(tmp_path, drop_worst=0.1, **QUICK, **languages)
-    assert result.corpus.dropped > 0
+    result = distilled(tmp_path, **QUICK, **languages)
     assert len(result.rows) == 3
     tokenizer = AutoTokenizer.from_pretrained(result.run.folder)
     assert (tokenizer.src_lang, tokenizer.tgt_lang) == ("a", "b")
@@ -175,17 +174,15 @@ def test_stages_are_not_repeated_after_interruptions(folder, tmp_path, monkeypat
     interrupted("translate_chunk", files, teacher_num_beams=2, restart=True)
     interrupted("train_translation", restart=True)
     monkeypatch.setattr(files, "translate_chunk", None)
-    interrupted("score_file", training_set, drop_worst=0.3)
-    interrupted("train_translation", drop_worst=0.3)
-    interrupted("train_translation", drop_worst=0.2)
+    interrupted("write_pairs", training_set, **TEST)
+    interrupted("train_translation", **TEST)
+    interrupted("train_translation", **ORIGINAL)
     facts = json.loads((work / "job.json").read_text())["training set"]["facts"]
-    assert facts["dropped"] == int(0.2 * (facts["selected"] - facts["empty"]))
-    monkeypatch.setattr(training_set, "score_file", None)
-    options["drop_worst"] = 0.2
+    assert facts["original"] == 120
+    options |= ORIGINAL
     interrupted("compare")
     contents = [path.read_bytes() for path in sorted(work.iterdir()) if path.name != "selected.source"]
     for other, message in (
-        ({"drop_worst": 0.3}, "drop_worst was 0.2, now 0.3.*: use another output"),
         (TEST, "original was .*: use another output"),
         ({"teacher_num_beams": 2}, "num_beams was 1, now 2.*: use another output"),
         ({"restart": True}, "restart must be False after the training of the student has begun"),
@@ -193,10 +190,10 @@ def test_stages_are_not_repeated_after_interruptions(folder, tmp_path, monkeypat
         with pytest.raises(ValueError, match=message):
             distilled(folder, **options | other)
     assert [path.read_bytes() for path in sorted(work.iterdir()) if path.name != "selected.source"] == contents
-    monkeypatch.setattr(TrainingSet, "worst", None)
+    monkeypatch.setattr(TrainingSet, "assemble", None)
     monkeypatch.setattr(distillation, "new_folder", None)
     monkeypatch.setattr(distillation, "compare", lambda *_: [])
-    assert distilled(folder, **options).corpus.dropped == facts["dropped"]
+    assert vars(distilled(folder, **options).corpus) == {"interpolated": 0, **facts}
 
 
 @pytest.mark.usefixtures("_no_comparison")
@@ -211,13 +208,6 @@ def test_student_of_a_converted_marian_model(tmp_path):
     student, teacher = (AutoConfig.from_pretrained(path) for path in (result.run.folder, tmp_path / "teacher"))
     assert student.decoder_start_token_id == teacher.decoder_start_token_id == teacher.pad_token_id
     assert student.vocab_size == teacher.vocab_size
-
-
-def test_translations_with_the_lowest_scores_per_token_are_dropped(tmp_path):
-    corpus = TrainingSet(tmp_path, DistillationArguments(["x"], ["-"]), [], False)
-    corpus.scores.write_text("-9.0\t9\n\n-4.0\t2\n-1.0\t4\n-6.0\t2\n")  # a translation is blank
-    assert corpus.worst(0.25) == {3}
-    assert corpus.worst(0.5) == {1, 3}
 
 
 def test_interpolation_chooses_the_translations_nearest_to_the_references(translator, tokenizer, tmp_path, monkeypatch):
@@ -275,7 +265,6 @@ def test_student_of_interpolated_translations(folder, tmp_path):
         ({"source_text": ["missing"]}, "source_text must be a file, got 'missing'."),
         ({"interpolate": True}, "teacher_num_beams must be at least 2 with interpolate, got 1."),
         ({"interpolate": True, "teacher_num_beams": 2}, "or train_file, must be given with interpolate, got no pairs."),
-        ({"drop_worst": 1.0}, "drop_worst must be at least 0 and below 1, got 1.0."),
         ({"teacher_dtype": "int4"}, "teacher_dtype must be one of float32, bfloat16, int8, got 'int4'."),
         ({"teacher": ["missing"]}, "teacher must be folders with a saved model and its tokenizer, got 'missing'."),
         ({"output": "teacher"}, "output_dir must be new or contain an earlier distillation"),

@@ -12,11 +12,11 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_random_transformer import cli
 from modeling_random_transformer.base.jobs import Job
-from modeling_random_transformer.commands import train as command
 from modeling_random_transformer.data import ParallelText, clean_pairs
 from modeling_random_transformer.inference import translate
 from modeling_random_transformer.stages import distillation, recipes
-from modeling_random_transformer.stages.recipes import Recipe
+from modeling_random_transformer.stages.recipe_file import choose_precision
+from modeling_random_transformer.stages.recipes import RecipeRun, run_recipe
 from modeling_random_transformer.training import estimation
 from tests.helpers.corpora import read_pairs
 from tests.helpers.interruption import StoppedError, killed_after, stop
@@ -62,15 +62,11 @@ def folder(tmp_path_factory):
     return folder
 
 
-def argv(folder, output="out", **options):
-    """The command line of the recipe."""
+def run_command(folder, output="out", **options):
+    """Run the recipe by the command line."""
     given = {"monolingual_target": str(folder / "mono"), "student": True, **OPTIONS, **options}
-    return ["train", str(folder / "recipe.yaml"), *flags(folder, output, **given)]
-
-
-def run_command(*args, **options):
     PartialState._reset_state()
-    status = cli.main(argv(*args, **options))
+    status = cli.main(["train", str(folder / "recipe.yaml"), *flags(folder, output, **given)])
     PartialState._reset_state()
     return status
 
@@ -136,14 +132,8 @@ def test_training_a_model_further_does_not_make_the_result_worse(scores, expecte
     for name in ("reverse", "first", "second"):  # reverse has the best score, but is another model
         chrf = scores.get(name, 90 if name == "reverse" else 0)
         record.begin(name, {}).finish(scores={"validation": {"chrf": chrf}})
-    given = {"monolingual_target": str(folder / "mono"), **arguments(folder, tmp_path), **OPTIONS, "max_steps": None}
-    options, lines = command.read_arguments([str(folder / "recipe.yaml"), *flags(folder, tmp_path, **given)])
-
-    def parse(own):
-        return command.parse_flags(own, lines, command.RECIPE, "train", None)
-
-    made = Recipe(options["stages"], lambda own: parse(own)[:3], parse({})[-1])
-    assert made.best("second") == expected
+    given = {"monolingual_target": str(folder / "mono"), **arguments(folder, tmp_path), **OPTIONS}
+    assert RecipeRun(folder / "recipe.yaml", **given).best("second") == expected
 
 
 @pytest.mark.usefixtures("finished")
@@ -151,6 +141,12 @@ def test_a_finished_recipe_is_not_repeated_and_other_arguments_are_an_error(fold
     for name in ("train_translation", "back_translate", "distill", "clean_files"):
         monkeypatch.setattr(recipes, name, None)
     assert run_command(folder) == 0
+    given = {"monolingual_target": str(folder / "mono"), "student": True, **arguments(folder, "out", **OPTIONS)}
+    rows = run_recipe(folder / "recipe.yaml", **given)
+    assert [row["name"] for row in rows] == NAMES
+    assert {"bleu", "chrf"} <= rows[-1]["scores"]["validation"].keys()
+    with pytest.raises(ValueError, match=r"max_stepps\. Did you mean max_steps\?"):
+        run_recipe(folder / "recipe.yaml", **given, max_stepps=5)
     assert run_command(folder, max_steps=5) == 2
     assert "(max_steps was 4, now 5): use another output_dir." in capsys.readouterr().err
     (folder / "mono2").write_text("ab\n")
@@ -436,7 +432,10 @@ def test_a_dry_run_estimates_every_stage_and_writes_nothing(folder, monkeypatch,
             {"name": "a", "kind": "back_translate", "uses": "first", "beams": 4},
             "a must have options of back_translate, got beams.",
         ),
-        ({"name": "a", "kind": "distill", "uses": "first", "drop_worst": 2}, "drop_worst must be at least 0"),
+        (
+            {"name": "a", "kind": "distill", "uses": "first", "teacher_num_beams": 0},
+            "teacher_num_beams: must be a positive",
+        ),
     ],
     ids=str,
 )
@@ -466,43 +465,33 @@ def test_the_recipes_of_the_repository(recipe, names, folder, tmp_path):
     (tmp_path / "mono").write_text("ab\n")
     given = {"source_file": str(folder / "train.a"), "target_file": str(folder / "train.b"), "use_cpu": True}
     given |= {"validation_source_file": None, "validation_target_file": None} | UNSCORED
-    options, lines = command.read_arguments([str(EXAMPLES / f"{recipe}.yaml")])
-    stages = options.pop("stages")
-    options |= {name: value for name, value in given.items() if value or name in options}
-    options |= {"monolingual_target": str(tmp_path / "mono")} if "synthetic" in names else {}
-    options |= {"student": True, "bf16": False}
-
-    def parse(own):
-        return command.parse_flags({**options, **own}, lines, command.RECIPE, "train", None)
-
-    made = Recipe(stages, lambda own: parse(own)[:3], parse({})[-1])
+    given |= {"monolingual_target": str(tmp_path / "mono")} if "synthetic" in names else {}
+    made = RecipeRun(EXAMPLES / f"{recipe}.yaml", **given, student=True, bf16=False)
     assert [stage.name for stage in made.stages] == names
-    _, model, args = made.parsed(made.stages[-1])
+    _, model, args = made.arguments_of(made.stages[-1])
     assert args.warmup_steps == 600
     assert model.model_name_or_path is None or model.model_name_or_path.endswith(names[-2])
 
 
 @pytest.mark.parametrize(
-    ("capability", "gpu", "flags", "expected"),
+    ("capability", "gpu", "overrides", "expected"),
     [
-        ("avx512_bf16", None, [], {"bf16": True, "use_cpu": True}),
-        ("bf16", None, [], {"bf16": True, "use_cpu": True}),
-        (None, None, [], {"bf16": False, "use_cpu": True}),
-        (None, True, [], {"bf16": True, "use_cpu": False}),
-        ("amx_bf16", False, [], {"bf16": False, "use_cpu": False}),
-        (None, True, ["--use_cpu"], {"bf16": False, "use_cpu": True}),
+        ("avx512_bf16", None, {}, {"bf16": True, "use_cpu": True}),
+        ("bf16", None, {}, {"bf16": True, "use_cpu": True}),
+        (None, None, {}, {"bf16": False, "use_cpu": True}),
+        (None, True, {}, {"bf16": True, "use_cpu": False}),
+        ("amx_bf16", False, {}, {"bf16": False, "use_cpu": False}),
+        (None, True, {"use_cpu": True}, {"bf16": False, "use_cpu": True}),
     ],
 )
 def test_bfloat16_is_chosen_by_the_instructions_of_the_device(
-    capability, gpu, flags, expected, tmp_path, monkeypatch, caplog
+    capability, gpu, overrides, expected, monkeypatch, caplog
 ):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu is not None)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: gpu)
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: gpu is not None)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, str(capability): True})
-    (tmp_path / "recipe.yaml").write_text("bf16: auto")
-    recipe, _ = command.read_arguments([str(tmp_path / "recipe.yaml"), *flags])
-    assert recipe == expected
+    assert choose_precision({"bf16": "auto"}, overrides) == expected
     has = "has" if expected["bf16"] else "has no"
     assert caplog.messages == [f"bf16 is {expected['bf16']}: the device {has} bfloat16 instructions."]
 

@@ -20,6 +20,21 @@ def test_aligned_files_and_a_single_file(corpus):
     assert [corpus.source.name for corpus in both.corpora("train")] == ["train.a", "a.tsv"]
 
 
+def test_reversed_sets(corpus):
+    source, target = str(corpus / "train.a"), str(corpus / "train.b")
+    (corpus / "a.tsv").write_text("en\tde\nx\ty\n")
+    single = {"test_file": str(corpus / "a.tsv"), "source_key": "en", "target_key": "de"}
+    languages = {"source_lang": "en", "target_lang": "de"}
+    for options in ({}, single):
+        data = DataArguments(source_file=source, target_file=target, max_source_length=9, **languages, **options)
+        other = data.reversed()
+        assert (other.source_file, other.target_file) == ([target], [source])
+        assert (other.source_lang, other.target_lang, other.max_target_length) == (["de"], ["en"], 9)
+        assert other.reversed() == data
+        pairs = [[(line.source, line.target) for line in each.lines()] for each in other.corpora("test")]
+        assert pairs == ([[("y", "x")]] if options else [])
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -1,0 +1,218 @@
+"""Flags of the command line, and arguments in recipes: the fields of dataclasses, each declared and documented once.
+
+The entry of a field in the docstring of its class is the help of its flag; fields of transformers have it as metadata.
+The metadata of a documented field are settings of `add_argument`, or `positional`.
+"""
+
+import argparse
+import inspect
+import json
+import re
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import fields
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, NoReturn, get_args, get_origin
+
+from transformers import HfArgumentParser
+
+from ..configuration_random_transformer import RandomTransformerConfig, did_you_mean
+from . import read_json
+from .compressed_files import is_readable
+
+ENTRY = re.compile(r"^    (\w+): (.*?)(?=^    [\w*]+: |^\S|\Z)", re.M | re.S)  # of an argument in a docstring
+
+
+class Several(argparse.Action):
+    """Stores the values of a flag. argparse would silently keep those of the last one, if it is repeated."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        if hasattr(namespace, self.dest):
+            parser.error(f"{option_string} must be given once, with all of its values, got {values} in a second one.")
+        setattr(namespace, self.dest, values)
+
+
+class Parser(HfArgumentParser):
+    """A parser of the fields of dataclasses, whose help shows defaults, and whose errors are a `ValueError`.
+
+    An integer of a documented field must be positive, unless its metadata have another type. A documented field that
+    may be `None`, which is not its default, accepts `off`.
+
+    Args:
+        program: the name in usage and errors.
+        description: the help of the command, with its line breaks.
+        classes: the dataclasses.
+        hidden: names of arguments that are not in the help.
+    """
+
+    def __init__(
+        self, program: str, description: str | None = None, classes: Sequence[Any] = (), hidden: Collection[str] = ()
+    ):
+        self.hidden = hidden
+        self.classes = classes
+        self.helps: dict[str, str] = {}
+        self.metadata: dict[str, Mapping[str, Any]] = {}
+        for dataclass in classes:
+            self.helps |= help_texts(*reversed(dataclass.__mro__[:-1]))
+            self.metadata |= {entry.name: entry.metadata for entry in fields(dataclass)}
+        self.has_positional = any("positional" in metadata for metadata in self.metadata.values())
+        super().__init__(
+            classes,
+            prog=program,
+            description=description,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def add_argument(self, *names: str, **settings: Any) -> argparse.Action:
+        flag = names[0]  # `HfArgumentParser` adds a spelling with hyphens
+        name = settings.get("dest") or flag.lstrip("-")
+        if name in self.helps:
+            settings = self.documented_settings(name, settings)
+        if settings.pop("positional", False):
+            flag = name
+            if not settings.pop("required", False):
+                settings["nargs"] = "*"
+        if settings.get("nargs") == "+":
+            settings.setdefault("action", Several)
+        text = settings.get("help")
+        default = settings.get("default")
+        if text and default not in (None, False, "", [], argparse.SUPPRESS) and "default" not in text:
+            settings["help"] = f"{text} (default: {default})"
+        if name in self.hidden:
+            settings["help"] = argparse.SUPPRESS
+        settings["default"] = argparse.SUPPRESS  # the dataclass has the default
+        return super().add_argument(*(names if flag == "-h" else [flag]), **settings)
+
+    def documented_settings(self, name: str, settings: dict[str, Any]) -> dict[str, Any]:
+        """The settings of a documented field. `HfArgumentParser` replaces a type and a number of values in metadata."""
+        text = self.helps[name]
+        metadata = self.metadata[name]
+        if settings.get("const") is True and self.has_positional:
+            # A flag with an optional value would take the positional argument that follows.
+            return {"action": "store_true", "help": plain(text)}
+        kind: Any = settings.get("type")
+        if get_origin(kind) is Sequence:
+            [kind] = get_args(kind)
+            settings["nargs"] = "+"
+        settings |= {"type": positive_integer if kind is int else kind, **metadata}
+        if "`None`" in text and settings.get("default") is not None:
+            settings["type"] = off_or(settings["type"])
+            text = text.replace("`None`", "off")
+        return {**settings, "help": plain(text)}
+
+    def given(self, argv: Iterable[str] | None) -> dict[str, Any]:
+        """The values of the arguments that are given, by name.
+
+        Raises:
+            ValueError: an argument does not exist, or its value is invalid.
+        """
+        return vars(self.parse_intermixed_args(None if argv is None else [*argv]))
+
+    def parse(self, argv: Iterable[str] | None) -> Any:
+        """An object of each dataclass; of a single one not in a tuple.
+
+        Raises:
+            ValueError: an argument does not exist, its value is invalid, or arguments contradict each other.
+        """
+        objects = instances(self.classes, self.given(argv))
+        return objects[0] if len(objects) == 1 else objects
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Parse the arguments of all ways to call the parser; a flag that does not exist is the first error."""
+        args = sys.argv[1:] if args is None else [*args]
+        flags = {flag for action in self._actions for flag in action.option_strings}  # also those of groups
+        for index, argument in enumerate(takewhile(lambda argument: argument != "--", args)):
+            name, equals, value = argument.partition("=")
+            if name.startswith("--") and " " not in name:
+                flag = "--" + name[2:].replace("-", "_")  # hyphens are another spelling
+                if flag not in flags:
+                    self.error(f"arguments must be among those of --help, got {name}.{did_you_mean(flag, flags)}")
+                args[index] = flag + equals + value
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
+
+
+def help_texts(*documented: Any) -> dict[str, str]:
+    """The entries of arguments in the docstrings of functions or dataclasses."""
+    texts: dict[str, str] = {}
+    for item in documented:
+        for name, text in ENTRY.findall(inspect.cleandoc(item.__doc__ or "")):
+            texts[name] = " ".join(text.split()).rstrip(".")
+    return texts
+
+
+def plain(text: str) -> str:
+    """The text of a docstring as help, without marks of code."""
+    return text.replace("`", "").replace("%", "%%")
+
+
+def instances(classes: Iterable[type], values: Mapping[str, Any]) -> tuple[Any, ...]:
+    """An object of each dataclass with the values of its fields, and with the defaults of the others."""
+    objects = []
+    for dataclass in classes:
+        names = [entry.name for entry in fields(dataclass) if entry.name in values]
+        objects.append(dataclass(**{name: values[name] for name in names}))
+    return tuple(objects)
+
+
+def to_flags(arguments: Mapping[str, Any]) -> list[list[str]]:
+    """The arguments as flags of the command line, each with its values; those that are `None` have their defaults."""
+    flags = []
+    for name, value in arguments.items():
+        if value is False and name.endswith("strategy"):  # YAML reads `no` without quotes as false
+            value = "no"
+        if isinstance(value, dict):
+            value = json.dumps(value)
+        if value is not None:
+            values = value if isinstance(value, list) else [value]
+            flags.append([f"--{name}", *map(str, values)])
+    return flags
+
+
+# Types of arguments
+
+
+def existing_file(text: str) -> Path:
+    """Argument type: an existing file, which may be a pipe, or `-`."""
+    if not is_readable(text):
+        raise argparse.ArgumentTypeError(f"must be a file that exists, got {text!r}.")
+    return Path(text)
+
+
+def model_folder(text: str) -> Path:
+    """Argument type: a folder with a saved Random Transformer, or with its configuration."""
+    try:
+        model_type = read_json(Path(text, "config.json")).get("model_type")
+    except ValueError as error:
+        is_adapter = Path(text, "adapter_config.json").is_file()
+        hint = " It contains an adapter: merge it first (docs/how_to/fine_tune.md)." if is_adapter else ""
+        raise argparse.ArgumentTypeError(f"must contain a saved model, got {text!r}: {error}{hint}") from error
+    expected = RandomTransformerConfig.model_type
+    if model_type != expected:
+        raise argparse.ArgumentTypeError(
+            f"must contain a model of type {expected!r}, got {text!r} of type {model_type!r}."
+        )
+    return Path(text)
+
+
+def positive_integer(text: str) -> int:
+    """Argument type."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a positive integer, got {text!r}.")
+    return int(text)
+
+
+def off_or(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Argument type: the values of another type, or `None` for `off`."""
+
+    def parse_or_off(text: str) -> Any:
+        try:
+            return None if text == "off" else parse(text)
+        except (ValueError, argparse.ArgumentTypeError) as error:
+            raise argparse.ArgumentTypeError(f"must be a number or 'off', got {text!r}.") from error
+
+    return parse_or_off

@@ -1,0 +1,219 @@
+"""The content of a recipe, a YAML or JSON file: arguments of `train` by name, and optionally a list `stages`.
+
+Each stage has a `name` and, beside the other keys of `StageArguments`, arguments of its own: those of `train`, for
+`kind: back_translate` those of `back_translate`, and for `kind: distill` also those of `distill`.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from itertools import chain
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig
+
+from ..base.compressed_files import check_readable
+from ..base.errors import reraise_as_value_error
+from ..base.flags import Parser, to_flags
+from ..inputs_random_transformer import check_choice, check_positive, check_type, drop_none
+from ..training.vocabulary import load_parent_tokenizer
+
+logger = logging.getLogger(__name__)
+
+TRAIN, BACK_TRANSLATE, DISTILL = KINDS = ("train", "back_translate", "distill")
+CONDITIONS = ("monolingual_target", "student")
+TEXTS = {"monolingual_source": DISTILL, "monolingual_target": BACK_TRANSLATE}  # by the kind of stage that uses them
+DATA, RESULT = "data", "result"  # stages of every recipe, before and after its own
+ALTERNATIVES = {"tokenizer": "vocab_size", "vocab_size": "tokenizer"}  # an argument replaces the other of a recipe
+# CPU capabilities, as PyTorch names them, with which bfloat16 is faster than float32
+BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16")
+
+
+@dataclass
+class RecipeArguments:
+    """Arguments of a recipe with stages.
+
+    Args:
+        parent: Saved model of other languages that the first models start from.
+        monolingual_source: Text of the source language, for stages that distill.
+        monolingual_target: Text of the target language, to back-translate.
+        student: Run the stages of a small int8 student, which is the result.
+        remove_stages: Keep only the result, not the folders of the stages.
+
+    Raises:
+        ValueError: a file is missing, or `parent` is not a saved model.
+    """
+
+    parent: str | None = None
+    monolingual_source: str | None = None
+    monolingual_target: str | None = None
+    student: bool = False
+    remove_stages: bool = False
+
+    def __post_init__(self) -> None:
+        for name in TEXTS:
+            path = getattr(self, name)
+            if path is not None:
+                check_readable(name, path, repeatedly=True)
+        if self.parent is not None:
+            with reraise_as_value_error(f"parent must be a saved model, got {self.parent!r}"):
+                AutoConfig.from_pretrained(self.parent, trust_remote_code=False)
+            load_parent_tokenizer("parent", self.parent)
+
+
+@dataclass(frozen=True)
+class StageArguments:
+    """What a stage does, and which stages it depends on.
+
+    Args:
+        name: the name of its folder.
+        kind: `"train"`; `"back_translate"` translates `monolingual_target` with the model of `uses`; `"distill"` trains
+            on the translations of the sources, and of `monolingual_source`, by the model of `uses`.
+        when: an argument of `RecipeArguments`; the stage is skipped if it is unset.
+        starts_from: the stage whose model is trained further; `None` for a new model, or one that starts from `parent`.
+        uses: the stage whose model translates, or one that it started from, see `RecipeRun.best`.
+        reverse: train from target to source.
+        synthetic: stages whose pairs are added to the training set; skipped ones add none.
+        authentic_weight: how often the other pairs occur for each synthetic one.
+        options: the other arguments.
+
+    Raises:
+        ValueError: a value is not allowed.
+    """
+
+    name: str
+    kind: str = TRAIN
+    when: str | None = None
+    starts_from: str | None = None
+    uses: str | None = None
+    reverse: bool = False
+    synthetic: Sequence[str] = ()
+    authentic_weight: int = 1
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.name in ("", "..", DATA, RESULT) or Path(self.name).name != self.name:
+            raise ValueError(f"name must be that of a new folder, got {self.name!r}.")
+        check_choice(KINDS, kind=self.kind)
+        check_choice((None, *CONDITIONS), when=self.when)
+        check_type("synthetic", self.synthetic, list | tuple, "a list of stages")
+        check_positive(authentic_weight=self.authentic_weight)
+        if (self.uses is None) != (self.kind == TRAIN):
+            raise ValueError(f"uses must be given for back_translate and distill only, got {self}.")
+        if self.kind == DISTILL and (self.reverse or self.authentic_weight != 1):
+            raise ValueError(f"reverse and authentic_weight must be unset for kind distill, got {self}.")
+
+    @classmethod
+    def of(cls, mapping: Any) -> "StageArguments":
+        """The stage of a mapping in a recipe.
+
+        Raises:
+            ValueError: it is not a mapping with a name, or a value is not allowed.
+        """
+        if not isinstance(mapping, Mapping) or not isinstance(mapping.get("name"), str):
+            raise ValueError(f"stages must be mappings with a name, got {mapping!r}.")
+        names = {entry.name for entry in fields(cls)} - {"options"}
+        options = {name: value for name, value in mapping.items() if name not in names}
+        return cls(options=options, **drop_none(**{name: mapping.get(name) for name in names}))
+
+
+def read_recipe(path: str | PathLike) -> dict[str, Any]:
+    """The arguments in a YAML or JSON file (JSON is YAML).
+
+    Raises:
+        ValueError: the file is missing or damaged.
+    """
+    import yaml
+
+    with reraise_as_value_error(f"the recipe {path} must be YAML or JSON"):
+        recipe = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    if not isinstance(recipe, dict):
+        raise ValueError(f"{path} must map argument names to values, got {type(recipe).__name__}.")
+    return recipe
+
+
+def parse_values(arguments: Mapping[str, Any], classes: Sequence[type]) -> dict[str, Any]:
+    """The values of a recipe, which are parsed like flags: `3e-3` is a text in YAML.
+
+    Raises:
+        ValueError: an argument is not a field of these dataclasses, or its value is invalid.
+    """
+    return Parser("recipe", classes=classes).given(chain.from_iterable(to_flags(arguments)))
+
+
+def not_overridden(arguments: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments without those that others override; `tokenizer` and `vocab_size` override each other."""
+    replaced = {*overrides, *(ALTERNATIVES.get(name) for name in overrides)}
+    return {name: value for name, value in arguments.items() if name not in replaced}
+
+
+def choose_precision(arguments: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace `bf16: auto` by whether the device computes in bfloat16.
+
+    transformers requires `use_cpu` with it on a machine without an accelerator.
+
+    Args:
+        arguments: those of a recipe.
+        overrides: arguments that override them.
+    """
+    if arguments.get("bf16") != "auto":
+        return dict(arguments)
+    uses_cpu = arguments.get("use_cpu") or overrides.get("use_cpu") or not torch.accelerator.is_available()
+    is_supported = has_bfloat16(bool(uses_cpu))
+    if "bf16" not in overrides:
+        instructions = "bfloat16 instructions" if is_supported else "no bfloat16 instructions"
+        logger.warning("bf16 is %s: the device has %s.", is_supported, instructions)
+    return {**arguments, "bf16": is_supported, "use_cpu": bool(uses_cpu)}
+
+
+def has_bfloat16(on_cpu: bool) -> bool:
+    """Whether the CPU, or the accelerator, has instructions for bfloat16; emulation is slow."""
+    if on_cpu:
+        return any(torch.cpu.get_capabilities().get(name) for name in BFLOAT16)
+    return not torch.cuda.is_available() or torch.cuda.is_bf16_supported(including_emulation=False)
+
+
+def stages_to_run(mappings: Any, arguments: RecipeArguments) -> list[StageArguments]:
+    """The stages of a recipe whose conditions hold.
+
+    Raises:
+        ValueError: a stage is invalid or depends on one that is not before it, the last one does not train a model, or
+            a monolingual text is missing or not used.
+    """
+    if not isinstance(mappings, list):
+        raise ValueError(f"stages must be a list of mappings, got {type(mappings).__name__}.")
+    stages = [StageArguments.of(mapping) for mapping in mappings]
+    chosen = [stage for stage in stages if stage.when is None or getattr(arguments, stage.when)]
+    skipped = [stage for stage in stages if stage not in chosen]
+    for position, stage in enumerate(chosen):
+        check_dependencies(stage, chosen[:position], skipped)
+    if not chosen or chosen[-1].kind == BACK_TRANSLATE or chosen[-1].reverse:
+        raise ValueError("stages must end with one that trains a model from source to target.")
+    check_texts(chosen, arguments)
+    return chosen
+
+
+def check_dependencies(
+    stage: StageArguments, earlier: Sequence[StageArguments], skipped: Sequence[StageArguments]
+) -> None:
+    """Check that a stage depends on earlier ones only. Skipped ones add no synthetic pairs."""
+    if stage.name in {other.name for other in earlier}:
+        raise ValueError(f"name must be that of a new folder, got {stage.name!r}.")
+    models = [other.name for other in earlier if other.kind != BACK_TRANSLATE]
+    check_choice(models, **drop_none(starts_from=stage.starts_from, uses=stage.uses))
+    corpora = [other.name for other in (*earlier, *skipped) if other.kind == BACK_TRANSLATE]
+    for name in stage.synthetic:
+        check_choice(corpora, synthetic=name)
+
+
+def check_texts(stages: Sequence[StageArguments], arguments: RecipeArguments) -> None:
+    """Check that each monolingual text has a stage, and that each back-translation has one."""
+    kinds = {stage.kind: stage.name for stage in stages}
+    if BACK_TRANSLATE in kinds and arguments.monolingual_target is None:
+        raise ValueError(f"monolingual_target must be given for the stage {kinds[BACK_TRANSLATE]}, got None.")
+    for name, kind in TEXTS.items():
+        if kind not in kinds and getattr(arguments, name) is not None:
+            raise ValueError(f"{name} must be unset without a stage of kind {kind}, got {getattr(arguments, name)!r}.")
