@@ -157,10 +157,11 @@ class BeamKVCache:
         Returns all keys and values, `[groups, heads, entries, d_k or d_v]`, and the mask `[groups, 1, beams, entries]`.
         `advance` increases the length after all layers have appended.
         """
-        end = self.entries + self.beams
-        keys, values = self.keys[layer], self.values[layer]
+        keys = self.keys[layer]
+        values = self.values[layer]
         keys.narrow(2, self.entries, self.beams).copy_(key)
         values.narrow(2, self.entries, self.beams).copy_(value)
+        end = self.entries + self.beams
         mask = None if self.mask is None else self.mask.narrow(3, 0, end)
         return keys.narrow(2, 0, end), values.narrow(2, 0, end), mask
 
@@ -173,7 +174,8 @@ class BeamKVCache:
         """Let row `i` of the batch continue row `beam_idx[i]`, a beam of the same source."""
         if self.mask is not None:
             seen = self.mask[..., : self.entries]
-            seen.copy_(seen.flatten(0, 2)[beam_idx].view(seen.shape))
+            reordered = seen.flatten(0, 2)[beam_idx]
+            seen.copy_(reordered.view(seen.shape))
 
     def split_heads(self, projected: Tensor, width: int) -> Tensor:
         """`[batch, heads · width]` → `[groups, heads, beams, width]`."""
@@ -193,9 +195,11 @@ class BeamKVCache:
         if self.mask is None:
             return used
         visible = self.mask[:, 0, :, : self.entries] == 0  # `length` entries of each beam, in the order of the tokens
-        entries = visible.nonzero()[:, 2].view(self.groups, self.beams, self.length)
+        _, _, entries = visible.nonzero().unbind(1)
+        entries = entries.view(self.groups, self.beams, self.length)
         groups = torch.arange(self.groups, device=used.device)[:, None, None]
-        return used.transpose(1, 2)[groups, entries].transpose(2, 3).flatten(0, 1)
+        by_token = used.transpose(1, 2)[groups, entries]  # [groups, beams, length, heads, width]
+        return by_token.transpose(2, 3).flatten(0, 1)
 
 
 def select_entries(packed: Tensor, entries: Tensor) -> Tensor:
@@ -346,7 +350,8 @@ def additive_padding_mask(padding_mask: Tensor | None, dtype: torch.dtype) -> Te
     if padding_mask is None or padding_mask.all():
         return None
     hidden = padding_mask[:, None, None] == 0
-    return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill(hidden, -torch.inf)
+    visible = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
+    return visible.masked_fill(hidden, -torch.inf)
 
 
 class FastDecodingCache(EncoderDecoderCache):
@@ -687,20 +692,24 @@ def block_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     Returns:
         The highest scores in descending order and their indices, both `[batch, k]`.
     """
-    blocks = scores.shape[1] // TOP_K_BLOCK
+    batch, count = scores.shape
+    blocks = count // TOP_K_BLOCK
     if not scores.is_cpu or scores.numel() < MIN_BLOCK_TOP_K or blocks < 4 * (k + 1):
         return scores.topk(k)
-    head, tail = scores.split([blocks * TOP_K_BLOCK, scores.shape[1] % TOP_K_BLOCK], dim=1)
+    head, tail = scores.tensor_split([blocks * TOP_K_BLOCK], dim=1)
     head = head.unflatten(1, (blocks, TOP_K_BLOCK))
-    best = head.amax(dim=2).topk(k + 1)[1]  # these blocks and the tail contain the k + 1 highest scores
-    selected = head.gather(1, best[:, :, None].expand(-1, -1, TOP_K_BLOCK)).flatten(1)
-    values, positions = torch.cat([selected, tail], dim=1).topk(k + 1)
-    if not (values[:, :-1] > values[:, 1:]).all():  # equal scores, or NaN
+    _, best_blocks = head.amax(dim=2).topk(k + 1)  # they and the tail contain the k + 1 highest scores
+    selected = head.gather(1, best_blocks[:, :, None].expand(-1, -1, TOP_K_BLOCK))
+    candidates = torch.cat([selected.flatten(1), tail], dim=1)
+    values, positions = candidates.topk(k + 1)
+    is_descending = values[:, :-1] > values[:, 1:]
+    if not is_descending.all():  # equal scores, or NaN
         return scores.topk(k)
+    tail_block = best_blocks.new_full((batch, 1), blocks)
+    candidate_blocks = torch.cat([best_blocks, tail_block], dim=1)
     positions = positions[:, :k]
-    block_indices = torch.cat([best, best.new_full((len(best), 1), blocks)], dim=1)  # the tail follows all blocks
-    starts = block_indices.gather(1, positions // TOP_K_BLOCK) * TOP_K_BLOCK
-    return values[:, :k], starts + positions % TOP_K_BLOCK
+    block_indices = candidate_blocks.gather(1, positions // TOP_K_BLOCK)
+    return values[:, :k], block_indices * TOP_K_BLOCK + positions % TOP_K_BLOCK
 
 
 # Integration into `generate()`
@@ -821,8 +830,9 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         sequences[:, :, state["cur_len"]] = indices % vocab_size
         beam_indices = self._gather_beams(state["running_beam_indices"], parents)
         # Beam indices count the rows of the whole batch.
-        first_rows = torch.arange(0, batch_size * num_beams, num_beams, device=parents.device)[:, None]
-        beam_indices[:, :, state["cur_len"] - state["decoder_prompt_len"]] = parents + first_rows
+        first_rows = torch.arange(0, batch_size * num_beams, num_beams, device=parents.device)
+        position = state["cur_len"] - state["decoder_prompt_len"]
+        beam_indices[:, :, position] = parents + first_rows[:, None]
         return log_probs, sequences, beam_indices
 
     def _expand_inputs_for_generation(

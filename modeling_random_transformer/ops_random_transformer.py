@@ -83,13 +83,21 @@ def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
     if mask is None:
         return scores.softmax(dim=-1)
     if mask.dtype == torch.bool:
-        mask = scores.new_zeros(1).masked_fill(~mask, torch.finfo(scores.dtype).min)
-    hidden = mask <= torch.finfo(mask.dtype).min
-    return (scores + mask).softmax(dim=-1).masked_fill(hidden, 0.0)
+        hidden = ~mask
+        scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
+    else:
+        hidden = mask <= torch.finfo(mask.dtype).min
+        scores = scores + mask
+    return scores.softmax(dim=-1).masked_fill(hidden, 0.0)
 
 
 def select_attention(
-    implementation: str, query: Tensor, key: Tensor, attention_mask: Any, is_causal: bool, is_cross_attention: bool
+    implementation: str,
+    query: Tensor,
+    key: Tensor,
+    attention_mask: Any,
+    is_causal: bool,
+    is_cross_attention: bool,
 ) -> tuple[str, Any]:
     """Select the attention implementation for these inputs, and convert the mask to its format.
 
@@ -101,7 +109,9 @@ def select_attention(
         implementation = "sdpa"
         attention_mask = attention_mask[:, None, None].bool()
     is_empty = query.shape[0] == 0 or query.shape[2] == 0
-    if implementation != "sdpa" or not (is_empty or prefer_eager_attention_for_training(query, key)):
+    if implementation != "sdpa":
+        return implementation, attention_mask
+    if not is_empty and not prefer_eager_attention_for_training(query, key):
         return implementation, attention_mask
     if attention_mask is None and is_causal:
         query_len, key_len = query.shape[2], key.shape[2]
@@ -116,10 +126,10 @@ def prefer_eager_attention_for_training(query: Tensor, key: Tensor) -> bool:
     Above 128 keys it would need too much memory. `torch.compile` and `torch.export` would specialize the graph to one
     side of the comparison, so the former always uses eager attention, and the latter never.
     """
-    training = query.device.type == "cpu" and query.requires_grad and query.element_size() < 4
-    if torch.compiler.is_compiling():
-        return training and not torch.compiler.is_exporting()
-    return training and key.shape[2] <= 128
+    is_slow = query.device.type == "cpu" and query.requires_grad and query.element_size() < 4
+    if torch.compiler.is_exporting():
+        return False
+    return is_slow and (torch.compiler.is_compiling() or key.shape[2] <= 128)
 
 
 def prefer_matmul_attention_for_decoding(keys: Tensor, mask: Tensor | None) -> bool:
@@ -132,7 +142,13 @@ def prefer_matmul_attention_for_decoding(keys: Tensor, mask: Tensor | None) -> b
     return mask is None or not mask.isneginf().all(dim=-1).any()
 
 
-def matmul_attention(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+def matmul_attention(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor | None,
+    scale: float,
+) -> Tensor:
     """softmax(Q·Kᵀ · scale + mask)·V (paper 3.2.1), as by `scaled_dot_product_attention`.
 
     It computes two matrix products; for few keys, it calls the fused kernel, which is as fast. `query` is
@@ -142,13 +158,14 @@ def matmul_attention(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor |
         return scaled_dot_product_attention(query, keys, values, mask, scale=scale)
     if keys.element_size() < 4:
         keys = keys.contiguous()  # oneDNN's own copy would be slower
-    batch_and_heads = query.shape[:2]
-    transposed = keys.flatten(0, 1).transpose(1, 2)
-    scores = torch.bmm((query * scale).flatten(0, 1), transposed).unflatten(0, batch_and_heads)
+    batch_and_heads = keys.shape[:2]
+    scaled_query = (query * scale).flatten(0, 1)
+    transposed_keys = keys.flatten(0, 1).transpose(1, 2)
+    scores = torch.bmm(scaled_query, transposed_keys).unflatten(0, batch_and_heads)
     if mask is not None:
         scores += mask
-    weights = scores.softmax(dim=-1)
-    return torch.bmm(weights.flatten(0, 1), values.flatten(0, 1)).unflatten(0, batch_and_heads)
+    weights = scores.softmax(dim=-1).flatten(0, 1)
+    return torch.bmm(weights, values.flatten(0, 1)).unflatten(0, batch_and_heads)
 
 
 # Dropout
@@ -161,14 +178,18 @@ def fast_dropout(states: Tensor, rate: float, training: bool) -> Tensor:
     """
     if not training:
         return states
-    threshold = round(rate * 2**16)
-    if states.device.type != "cpu" or not 0 < threshold < 2**16 or is_transformed():
-        return nn.functional.dropout(states, rate, training)
+    if states.device.type != "cpu" or is_transformed():
+        return nn.functional.dropout(states, rate)
+    limit = 2**16
+    dropped = round(rate * limit)  # of the numbers of 16 bits
+    if not 0 < dropped < limit:
+        return nn.functional.dropout(states, rate)
     count = states.numel()
     words = torch.empty(math.ceil(count / 4), dtype=torch.int64).random_(-(2**63), None)
-    numbers = words.view(torch.int16)[:count].view(states.shape)  # uniform from -2**15
-    kept = (numbers >= threshold - 2**15).to(states.dtype)
-    return states * kept.mul_(2**16 / (2**16 - threshold))
+    numbers = words.view(torch.int16)[:count].view(states.shape)
+    kept = numbers >= dropped - limit // 2
+    scale = limit / (limit - dropped)
+    return states * kept.to(states.dtype).mul_(scale)
 
 
 # The loss (paper 5.4)
@@ -206,19 +227,25 @@ def smoothed_cross_entropy(
         RuntimeError: in a backward pass with `create_graph=True`. For second derivatives, use PyTorch's function or
             `torch.func`.
     """
-    logits, labels = logits.flatten(0, -2), labels.flatten().to(logits.device)
-    count = (labels != ignore_index).sum() if num_items_in_batch is None else num_items_in_batch
-    weight = reciprocal(count, logits)
+    logits = logits.flatten(0, -2)
+    labels = labels.flatten().to(logits.device)
+    if num_items_in_batch is None:
+        num_items_in_batch = (labels != ignore_index).sum()
+    weight = reciprocal(num_items_in_batch, logits)
     if is_transformed():
-        return weight * cross_entropy(
-            logits.to(weight.dtype), labels, ignore_index=ignore_index, reduction="sum", label_smoothing=smoothing
+        loss = cross_entropy(
+            logits.to(weight.dtype),
+            labels,
+            ignore_index=ignore_index,
+            reduction="sum",
+            label_smoothing=smoothing,
         )
+        return weight * loss
     if labels.device.type == "cpu" and labels.numel():
         lowest, highest = labels.masked_fill(labels == ignore_index, 0).aminmax()
         if lowest < 0 or highest >= logits.shape[1]:
             raise IndexError(f"labels must be from 0 to {logits.shape[1] - 1}, got {lowest} to {highest}.")
-    loss: Tensor = _CrossEntropySum.apply(logits, labels, ignore_index, smoothing, weight, overwrite)
-    return loss
+    return _CrossEntropySum.apply(logits, labels, ignore_index, smoothing, weight, overwrite)
 
 
 def label_log_probabilities(logits: Tensor, labels: Tensor, ignore_index: int = -100) -> Tensor:
@@ -267,7 +294,13 @@ class _CrossEntropySum(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, logits: Tensor, labels: Tensor, ignore_index: int, smoothing: float, weight: Tensor, overwrite: bool
+        ctx: Any,
+        logits: Tensor,
+        labels: Tensor,
+        ignore_index: int,
+        smoothing: float,
+        weight: Tensor,
+        overwrite: bool,
     ) -> Tensor:
         ignored = labels == ignore_index
         targets = labels.masked_fill(ignored, 0)[:, None]
@@ -285,10 +318,10 @@ class _CrossEntropySum(torch.autograd.Function):
         loss = torch.zeros_like(weight)
         for chunk in row_chunks(logits):
             scores = logits[chunk].to(weight.dtype).log_softmax(dim=1)
-            scores_of_targets = scores.gather(1, targets[chunk])[:, 0]
+            target_scores = scores.gather(1, targets[chunk])[:, 0]
             if smoothing:  # a score of -inf times 0 would be NaN
-                scores_of_targets = (1 - smoothing) * scores_of_targets + smoothing * scores.mean(dim=1)
-            loss -= scores_of_targets.masked_fill(ignored[chunk], 0).sum()
+                target_scores = (1 - smoothing) * target_scores + smoothing * scores.mean(dim=1)
+            loss -= target_scores.masked_fill(ignored[chunk], 0).sum()
             if gradient is not None:
                 errors = gradient[chunk] if gradient.dtype == scores.dtype else scores
                 write_errors(scores, targets[chunk], smoothing, errors)

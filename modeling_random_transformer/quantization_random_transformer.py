@@ -196,15 +196,28 @@ class OneDnnInt8:
 
     def __init__(self, weight: Tensor, scale: Tensor, largest: int):
         self.zero_point = largest + 1
-        zeros = torch.zeros(len(scale), dtype=torch.long)
-        self.weight = torch.ops.onednn.qlinear_prepack(weight, None), scale, zeros
-        # Bias, scale, zero point and dtype of the output; activation, its arguments and its variant.
-        self.output: tuple[Any, ...] = (None, 1.0, 0, torch.float32, "none", [], "")
+        self.weight = torch.ops.onednn.qlinear_prepack(weight, None)
+        self.scale = scale
+        self.zeros = torch.zeros(len(scale), dtype=torch.long)
 
     def __call__(self, states: Tensor) -> Tensor:
         """`[rows, inputs]` → `[rows, outputs]`."""
-        unsigned = (states + self.zero_point).round_().to(torch.uint8)  # shifted first, as FBGEMM does
-        return torch.ops.onednn.qlinear_pointwise(unsigned, 1.0, self.zero_point, *self.weight, *self.output)
+        shifted = (states + self.zero_point).round_()  # shifted first, as FBGEMM does
+        return torch.ops.onednn.qlinear_pointwise(
+            shifted.to(torch.uint8),
+            1.0,
+            self.zero_point,
+            self.weight,
+            self.scale,
+            self.zeros,
+            None,  # bias
+            1.0,  # scale, zero point and dtype of the output
+            0,
+            torch.float32,
+            "none",  # activation, its arguments and its variant
+            [],
+            "",
+        )
 
 
 @lru_cache

@@ -217,9 +217,11 @@ def rounding(model: VerifiedGenerationMixin, actual: Tensor, expected: Tensor) -
 def has_plain_weights(model: nn.Module) -> bool:
     """Whether all weights are floating-point tensors of PyTorch. An exported graph has none, and may be quantized."""
     weights = [weight.data for weight in model.parameters()]
-    return bool(weights) and all(
-        weight.is_floating_point() and type(weight).__module__.partition(".")[0] == "torch" for weight in weights
-    )
+    for weight in weights:
+        library, _, _ = type(weight).__module__.partition(".")
+        if library != "torch" or not weight.is_floating_point():
+            return False
+    return bool(weights)
 
 
 def difference(actual: Tensor, expected: Tensor, limit: float | None = None) -> str | None:
@@ -259,7 +261,8 @@ class Snapshot:
         self.code = code_of(modules)
         self.versions = versions_of(tensors)
         # Views keep addresses from being used again. On a GPU, they would keep memory, and reading them would wait.
-        self.samples = [torch.empty(0), *(sampled(tensor) for tensor in tensors if can_sample(tensor))]
+        self.samples = [torch.empty(0)]
+        self.samples += [sampled(tensor) for tensor in tensors if can_sample(tensor)]
         self.values = torch.cat(self.samples)
 
     def has_code_of(self, modules: Sequence[nn.Module]) -> bool:
@@ -276,18 +279,33 @@ def code_of(modules: Sequence[nn.Module]) -> list[Any]:
     """What changes if code is replaced, in a file, a class or one of the modules, or an attribute such as `eps`."""
     classes = dict.fromkeys(base for module in modules for base in type(module).__mro__)
     watched = [cls for cls in classes if not cls.__module__.startswith("transformers.")]  # which have many methods
-    files = dict.fromkeys(cls.__module__ for cls in watched if cls.__module__.endswith("random_transformer"))
-    values: list[Any] = [ALL_ATTENTION_FUNCTIONS.get("sdpa"), ALL_MASK_ATTENTION_FUNCTIONS.get("sdpa")]
-    for holder in (*watched, *map(sys.modules.__getitem__, files)):
+    files = {cls.__module__: sys.modules[cls.__module__] for cls in watched if is_copied(cls)}
+    values: list[Any] = [
+        ALL_ATTENTION_FUNCTIONS.get("sdpa"),
+        ALL_MASK_ATTENTION_FUNCTIONS.get("sdpa"),
+    ]
+    for holder in (*watched, *files.values()):
         values += filter(callable, vars(holder).values())
     for module in modules:
         values.append(type(module))
-        for name, value in vars(module).items():
-            # Private attributes are parameters, submodules and hooks.
-            if name[0] != "_" and (callable(value) or isinstance(value, PLAIN_TYPES)):
-                values.append(value)
+        values += public_attributes(module)
     functions = [getattr(value, "__func__", value) for value in values]
-    return functions + [getattr(function, "__code__", None) for function in functions]  # which autoreload replaces
+    code = [getattr(function, "__code__", None) for function in functions]  # which autoreload replaces
+    return functions + code
+
+
+def is_copied(cls: type) -> bool:
+    """Whether a class is from one of the files that saved folders contain."""
+    return cls.__module__.endswith("random_transformer")
+
+
+def public_attributes(module: nn.Module) -> list[Any]:
+    """Functions and plain values that a module has itself. Private attributes are parameters, submodules and hooks."""
+    return [
+        value
+        for name, value in vars(module).items()
+        if name[0] != "_" and (callable(value) or isinstance(value, PLAIN_TYPES))
+    ]
 
 
 def tensors_of(modules: Iterable[nn.Module]) -> list[Tensor]:
@@ -302,7 +320,11 @@ def tensors_of(modules: Iterable[nn.Module]) -> list[Tensor]:
 
 def versions_of(tensors: Iterable[Tensor]) -> list[Any]:
     """What changes if a tensor is replaced, or changed by an operation that PyTorch counts."""
-    return [(tensor.data_ptr(), tensor.dtype, 0 if tensor.is_inference() else tensor._version) for tensor in tensors]
+    versions = []
+    for tensor in tensors:
+        count = 0 if tensor.is_inference() else tensor._version
+        versions.append((tensor.data_ptr(), tensor.dtype, count))
+    return versions
 
 
 def can_sample(tensor: Tensor) -> bool:
@@ -380,7 +402,12 @@ def verify_attention(implementation: str, modeling: Any) -> None:
 
 
 def verify_mask(
-    name: str, mask: Any, visible: Tensor, config: PreTrainedConfig, modeling: Any, is_causal: bool = True
+    name: str,
+    mask: Any,
+    visible: Tensor,
+    config: PreTrainedConfig,
+    modeling: Any,
+    is_causal: bool = True,
 ) -> None:
     """Raise an ArithmeticError if attention with a mask, for two texts of four tokens, ignores which are visible."""
     implementation = config._attn_implementation
@@ -388,8 +415,9 @@ def verify_mask(
     module: Any = SimpleNamespace(is_causal=is_causal, training=False, config=config)
     generator = torch.Generator().manual_seed(0)
     query, key, value = torch.randn(3, 2, 2, 4, 3, generator=generator)
-    outputs = attend(module, query, key, value, mask, scaling=0.5, dropout=0.0)[0]
-    scores = (query @ key.transpose(-1, -2) * 0.5).masked_fill(~visible, -torch.inf)
-    expected = (scores.softmax(dim=-1) @ value).transpose(1, 2)
-    if not torch.allclose(outputs, expected, atol=1e-4):
+    outputs, _ = attend(module, query, key, value, mask, scaling=0.5, dropout=0.0)
+    scores = query @ key.transpose(-1, -2) * 0.5
+    weights = scores.masked_fill(~visible, -torch.inf).softmax(dim=-1)
+    expected = weights @ value
+    if not torch.allclose(outputs, expected.transpose(1, 2), atol=1e-4):
         raise ArithmeticError(f"{implementation} attention with {name} is wrong")

@@ -13,9 +13,15 @@ from typing import BinaryIO
 
 from safetensors import SafetensorError
 
+WRITTEN_FILES = ".written_files.txt"  # in a folder
 
-def check_free(output: str | PathLike) -> Path:
+
+def check_free(output: str | PathLike, overwrite: bool = False) -> Path:
     """Check that a folder can be created without overwriting anything.
+
+    Args:
+        output: the folder.
+        overwrite: allow an existing folder with files (see `new_folder`).
 
     Raises:
         ValueError: `output` is not a new or an empty folder in an existing folder.
@@ -23,8 +29,10 @@ def check_free(output: str | PathLike) -> Path:
     path = Path(output)
     if not path.absolute().parent.is_dir():
         raise ValueError(f"output must be in a folder that exists, got {str(output)!r}.")
-    if path.is_symlink() or (path.exists() and not (path.is_dir() and not any(path.iterdir()))):
+    if path.is_symlink() or (path.exists() and not path.is_dir()):
         raise ValueError(f"output must be a new or an empty folder, got {str(output)!r}.")
+    if path.exists() and any(path.iterdir()) and not overwrite:
+        raise ValueError(f"output must be a new or an empty folder without overwrite, got {str(output)!r}.")
     return path
 
 
@@ -47,30 +55,53 @@ def name_path_in_errors(path: str | PathLike) -> Iterator[None]:
 
 
 @contextmanager
-def new_folder(output: str | PathLike) -> Iterator[Path]:
+def new_folder(output: str | PathLike, overwrite: bool = False) -> Iterator[Path]:
     """Yield a temporary folder, which becomes `output` if the block succeeds: by one rename if `output` is new.
 
-    An existing folder may be the current one or a mount point, which cannot be replaced. It receives the contents of
-    the temporary folder, one rename for each.
+    An existing folder may be the current one or a mount point, which cannot be replaced. It receives the files of
+    the temporary folder, one rename for each. With `overwrite`, they replace the files that were written to it in this
+    way before, which the folder records in `WRITTEN_FILES`. All other files in it remain.
+
+    Args:
+        output: the folder.
+        overwrite: replace the files that were written before.
 
     Raises:
-        ValueError: see `check_free`.
+        ValueError: see `check_free`; or a file of another origin would be replaced.
         OSError: a file cannot be written.
     """
-    path = check_free(output)
+    path = check_free(output, overwrite)
     exists = path.exists()
     with TemporaryDirectory(dir=path if exists else path.absolute().parent, prefix=f".{path.name}.") as scratch:
         folder = Path(scratch) / "folder"  # has default permissions, unlike the scratch folder (0700)
         folder.mkdir()
         with name_path_in_errors(path):
             yield folder
+            names = sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
+            (folder / WRITTEN_FILES).write_text("\n".join(names), encoding="utf-8")
         if not exists:
             os.replace(folder, path)
             return
-        if len(os.listdir(path)) > 1:
+        if not overwrite and len(os.listdir(path)) > 1:
             raise ValueError(f"output must remain empty until it is complete, got files in {str(output)!r}.")
-        for name in os.listdir(folder):
+        written = read_written_files(path)
+        for name in names:
+            if (path / name).exists() and name not in written:
+                raise ValueError(f"output must not contain a file {name} of another origin, got {str(output)!r}.")
+        # If this is interrupted, the files are still known as written.
+        (path / WRITTEN_FILES).write_text("\n".join(sorted(written.union(names))), encoding="utf-8")
+        for name in written:
+            (path / name).unlink(missing_ok=True)
+        for name in (*names, WRITTEN_FILES):
+            (path / name).parent.mkdir(parents=True, exist_ok=True)
             os.replace(folder / name, path / name)
+
+
+def read_written_files(folder: Path) -> set[str]:
+    """The names of the files that `new_folder` has written to a folder."""
+    record = folder / WRITTEN_FILES
+    names = record.read_text(encoding="utf-8").splitlines() if record.is_file() else []
+    return {name for name in names if (folder / name).resolve().is_relative_to(folder.resolve())}
 
 
 @contextmanager

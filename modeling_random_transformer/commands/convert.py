@@ -16,7 +16,7 @@ weight was converted. Exit status: 0 on success; 2 if the checkpoint cannot be c
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, get_args, get_origin
+from typing import Any, get_origin
 
 import transformers
 
@@ -35,48 +35,57 @@ FORMATS: dict[str, Callable[..., Any]] = {
     "eole": conversion.convert_eole,
     "opennmt": conversion.convert_opennmt,
 }
-
-
-# Those of `from_torch_transformer`, which `convert_torch_transformer` has as `**options`.
-OPTIONS: dict[str, Any] = {"num_heads": int, "scale_embedding": bool, "norm_first": bool, "activation": str}
-OPTIONS |= {"layer_norm_eps": float, **dict.fromkeys(TOKEN_IDS, int)}
+# The arguments of `from_torch_transformer` that `convert_torch_transformer` has as `**options`.
+TORCH_OPTIONS: dict[str, type] = {
+    "num_heads": int,
+    "scale_embedding": bool,
+    "norm_first": bool,
+    "activation": str,
+    "layer_norm_eps": float,
+    **dict.fromkeys(TOKEN_IDS, int),
+}
 
 
 def run(program: str, argv: Sequence[str]) -> None:
     """Convert a checkpoint whose format is the first argument, or an archive, and print the report."""
-    is_archive = bool(argv) and argv[0].lower().endswith(ARCHIVE_SUFFIXES)
-    convert: Callable[..., Any] = conversion.convert_archive
-    if argv and argv[0] in FORMATS:
-        convert, program, argv = FORMATS[argv[0]], f"{program} {argv[0]}", argv[1:]
-    elif not is_archive:  # help, or an error
-        parser = Parser(program, __doc__)
-        parser.add_argument("format", choices=FORMATS, help="the format of the checkpoint")
-        parser.parse_args(argv[:1])
-    parser = Parser(program, inspect.cleandoc(convert.__doc__ or "").partition("\n\nArgs:")[0])
-    add_parameters(parser, convert, positional=2 if is_archive else 1)
+    name = argv[0] if argv else ""
+    if name.lower().endswith(ARCHIVE_SUFFIXES):
+        parser = make_parser(program, conversion.convert_archive, positional=2)
+        convert: Callable[..., Any] = conversion.convert_archive
+    else:
+        formats = Parser(program, __doc__)
+        formats.add_argument("format", choices=FORMATS, help="the format of the checkpoint")
+        convert = FORMATS[formats.parse_args(argv[:1]).format]
+        argv = argv[1:]
+        parser = make_parser(f"{program} {name}", convert, positional=1)
     arguments = vars(parser.parse_intermixed_args(argv))
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     print(convert(**drop_none(**arguments)))
 
 
-def add_parameters(parser: Parser, convert: Callable[..., Any], positional: int) -> None:
-    """Add the parameters of a conversion, of which the first ones are positional, with its docstring as help.
+def make_parser(program: str, convert: Callable[..., Any], positional: int) -> Parser:
+    """A parser of the parameters of a conversion, of which the first ones are positional, with its docstring as help.
 
     The function itself checks their values.
     """
-    helps, parameters = help_texts(conversion.from_torch_transformer, convert), inspect.signature(convert).parameters
-    kinds = {name: parameter.annotation for name, parameter in parameters.items() if name != "options"}
-    if "options" in parameters:
-        kinds |= OPTIONS
-    required = [name for name in kinds.keys() & parameters if parameters[name].default is inspect.Parameter.empty]
-    for number, (name, kind) in enumerate(kinds.items()):
+    parser = Parser(program, inspect.cleandoc(convert.__doc__ or "").partition("\n\nArgs:")[0])
+    helps = help_texts(conversion.from_torch_transformer, convert)
+    parameters = inspect.signature(convert).parameters
+    types = {name: parameter.annotation for name, parameter in parameters.items()}
+    if types.pop("options", None):
+        types |= TORCH_OPTIONS
+    for number, (name, kind) in enumerate(types.items()):
+        flag = name
         settings: dict[str, Any] = {"help": plain(helps.get(name, "a token id of the model"))}
         if number >= positional:
-            name, settings["required"] = f"--{name}", name in required
+            flag = f"--{name}"
+            settings["required"] = name in parameters and parameters[name].default is inspect.Parameter.empty
         if kind is bool:
             settings["action"] = "store_true"
-        else:
-            numbers = [each for each in (int, float) if each in (kind, *get_args(kind))]
-            settings |= {"type": (*numbers, str)[0], "nargs": "+" if get_origin(kind) is Sequence else None}
-        parser.add_argument(name, **settings)
+        elif kind in (int, float):
+            settings["type"] = kind
+        elif get_origin(kind) is Sequence:
+            settings["nargs"] = "+"
+        parser.add_argument(flag, **settings)
+    return parser

@@ -43,6 +43,7 @@ class Arguments:
             translations of the source's tokens (engine ctranslate2 only)
         shortlist_target: its translation, line by line
         sentence_splitter: LANGUAGE.onnx of MiniSBD, with which Argos Translate splits texts offline (engine argos only)
+        overwrite: replace the files that an export wrote to the folder; other files in it remain
         check: UTF-8 text, one sentence per line: compare model and engine on the first 200 (default: a few built-in
             sentences)
 
@@ -54,6 +55,7 @@ class Arguments:
     engine: str = field(metadata={"choices": tuple(WEIGHT_DTYPES)})
     output: Path = field(metadata={"metavar": "OUT"})
     dtype: str | None = field(default=None, metadata={"choices": DTYPES})
+    overwrite: bool = False
     web: bool = False
     npm_cache: Path | None = field(default=None, metadata={"metavar": "FOLDER"})
     source_lang: str | None = None
@@ -96,6 +98,7 @@ def run(program: str, argv: Sequence[str]) -> int:
         target_lang=arguments.target_lang,
         shortlist=shortlist,
         sentence_splitter=arguments.sentence_splitter,
+        overwrite=arguments.overwrite,
         check=arguments.check,
     )
     print(report)

@@ -1,6 +1,7 @@
 """The arguments of the data and of the model. The training arguments are in `training_arguments.py`."""
 
 import ast
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
@@ -366,8 +367,13 @@ def set_names(split: str, corpora: Sequence[Corpus]) -> list[str]:
     for corpus in corpora:
         file_or_dataset = Path(corpus.source).stem if isinstance(corpus, ParallelText) else str(corpus)
         names.append(f"{split} {corpus.direction or file_or_dataset}")
-    numbers = [names[: i + 1].count(name) for i, name in enumerate(names)]
-    return [f"{name} {number}" if names.count(name) > 1 else name for name, number in zip(names, numbers, strict=True)]
+    occurrences = Counter(names)
+    numbers: Counter[str] = Counter()
+    numbered = []
+    for name in names:
+        numbers[name] += 1
+        numbered.append(f"{name} {numbers[name]}" if occurrences[name] > 1 else name)
+    return numbered
 
 
 def parse_overrides(text: str) -> dict[str, Any]:

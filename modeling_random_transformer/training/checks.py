@@ -20,8 +20,8 @@ from ..modeling_random_transformer import RandomTransformerForConditionalGenerat
 from .arguments import DROPOUTS, VOCAB_SIZE, DataArguments, ModelArguments, parse_overrides
 from .checkpoints import MARKER, STATE, has_optimizer, is_complete
 from .manifest import check_folder
+from .tokenizer import load_parent_tokenizer, load_tokenizer
 from .training_arguments import TranslationTrainingArguments
-from .vocabulary import load_parent_tokenizer, load_tokenizer
 
 
 def check_arguments(data: DataArguments, model_args: ModelArguments, args: TranslationTrainingArguments) -> None:

@@ -168,8 +168,11 @@ def _repeated(data: PreparedData, args: TranslationTrainingArguments) -> np.ndar
     """Weights that repeat the pairs, so that all steps are in the first epoch and have complete batches, `[pairs]`."""
     steps = 2 * (WARM_UP_STEPS + STEPS)  # twice as many, because batches are not completely full
     needed = steps * args.gradient_accumulation_steps * args.world_size * args.max_tokens_per_batch
-    weights = np.ones(len(data.sets["train"]), int) if data.train_weights is None else data.train_weights
-    tokens = lengths_of(data.sets["train"]).sum(axis=1) @ weights  # of an epoch
+    lengths = lengths_of(data.sets["train"])
+    weights = data.train_weights
+    if weights is None:
+        weights = np.ones(len(lengths), int)
+    tokens = lengths.sum(axis=1) @ weights  # of an epoch
     return weights * math.ceil(needed / tokens)
 
 

@@ -104,7 +104,8 @@ class TranslationEvaluation(Seq2SeqTrainer):
 
     def _mean_loss(self, num_batches: int) -> float:
         """The mean loss per token of the first batches of all processes; others are repetitions."""
-        by_batch = self._gather_shards(torch.stack(self._batch_losses)).transpose(0, 1).flatten(0, 1)
+        by_process = self._gather_shards(torch.stack(self._batch_losses))  # [processes, batches, 2]
+        by_batch = by_process.transpose(0, 1).flatten(0, 1)
         loss, tokens = by_batch[:num_batches].cpu().double().sum(dim=0).tolist()
         return loss / tokens if tokens else 0.0
 

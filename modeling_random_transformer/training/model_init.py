@@ -9,9 +9,10 @@ from transformers import PreTrainedTokenizerBase, set_seed
 from ..base.errors import reraise_as_value_error
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from .arguments import ModelArguments, parse_overrides
+from .parent import with_vocabulary
 from .sharding import sharded
+from .tokenizer import load_tokenizer, special_ids
 from .training_arguments import TranslationTrainingArguments
-from .vocabulary import load_tokenizer, special_ids, with_vocabulary
 
 
 def build_model(

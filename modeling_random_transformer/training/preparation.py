@@ -24,7 +24,7 @@ from .arguments import VOCAB_SIZE, ModelArguments
 from .checkpoints import save_atomically
 from .manifest import Run, fingerprint
 from .methods.bpe_dropout import BPEDropout
-from .vocabulary import load_tokenizer
+from .tokenizer import load_tokenizer
 
 logger = logging.getLogger(__name__)
 

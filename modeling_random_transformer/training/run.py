@@ -238,9 +238,11 @@ def score_set(run: Run, trainer: TranslationTrainer, data: PreparedData, name: s
 def result_of(run: Run, new_reports: Sequence[ValidationReport]) -> RunResult:
     """The result of a finished run, from its record and the reports of this call."""
     facts = {name: value for name, value in run.trained.facts.items() if name not in INPUTS_OF_RUN}
-    reports = {report["name"]: ValidationReport(**report) for report in facts.pop("reports")}
-    reports |= {report.name: report for report in new_reports}
-    scores = {name: run.job.stages[f"score {name}"].facts["metrics"] for name in run.evaluation_sets}
+    recorded = [ValidationReport(**report) for report in facts.pop("reports")]
+    reports = {report.name: report for report in (*recorded, *new_reports)}
+    scores = {}
+    for name in run.evaluation_sets:
+        scores[name] = run.job.stages[f"score {name}"].facts["metrics"]
     return RunResult(folder=run.folder, **facts, reports=list(reports.values()), scores=with_means(scores))
 
 

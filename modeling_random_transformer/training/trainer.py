@@ -199,8 +199,9 @@ class TranslationTrainer(TranslationEvaluation):
     def get_batch_samples(self, epoch_iterator: Iterator, num_batches: int, device: torch.device) -> tuple[list, Any]:
         """The batches of a step and their number of target tokens. Also counts all tokens, for the throughput."""
         batches, num_items = super().get_batch_samples(epoch_iterator, num_batches, device)
-        # The sum stays a tensor on the device: reading it would synchronize.
-        self.tokens += sum(batch["attention_mask"].sum() + batch["labels"].ne(-100).sum() for batch in batches)
+        for batch in batches:  # the sum stays a tensor on the device: reading it would synchronize
+            self.tokens += batch["attention_mask"].sum()
+            self.tokens += batch["labels"].ne(-100).sum()
         return batches, num_items
 
     # Loss

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from safetensors import SafetensorError
 
-from modeling_random_transformer.base.atomic_files import new_folder, write_atomically
+from modeling_random_transformer.base.atomic_files import WRITTEN_FILES, new_folder, write_atomically
 
 FULL = os.strerror(errno.ENOSPC)
 
@@ -42,7 +42,7 @@ def test_empty_current_folder(output, tmp_path, monkeypatch):
         (folder / "sub").mkdir()
         (folder / "sub" / "file").write_text("a")
         (folder / "config.json").write_text("b")
-    assert sorted(os.listdir(".")) == ["config.json", "sub"]
+    assert sorted(os.listdir(".")) == [WRITTEN_FILES, "config.json", "sub"]
     assert Path("sub/file").read_text() == "a"
     assert os.listdir(tmp_path) == ["new"]
     assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
@@ -71,6 +71,63 @@ def test_files_of_others_are_not_overwritten(tmp_path):
         write()
     assert os.listdir(tmp_path) == ["config.json"]
     assert (tmp_path / "config.json").read_text() == "of others"
+
+
+def write_folder(path, names, overwrite=False):
+    with new_folder(path, overwrite) as folder:
+        for name in names:
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_text(f"{len(names)} files")
+
+
+def contents(path):
+    return {str(file.relative_to(path)): file.read_text() for file in path.rglob("*") if file.is_file()}
+
+
+def test_only_written_files_are_replaced(tmp_path):
+    """Those that are not written again are removed, and files of others remain."""
+    path = tmp_path / "out"
+    write_folder(path, ["config.json", "tokenizer.json", "sub/old"])
+    (path / "notes.txt").write_text("of others")
+    (path / "sub" / "notes.txt").write_text("of others")
+    with pytest.raises(ValueError, match=r"output must be a new or an empty folder without overwrite, got .*out"):
+        write_folder(path, ["config.json"])
+    write_folder(path, ["config.json", "sub/new"], overwrite=True)
+    found = contents(path)
+    assert set(found.pop(WRITTEN_FILES).splitlines()) == {"config.json", "sub/new"}
+    of_others = {"notes.txt": "of others", "sub/notes.txt": "of others"}
+    assert found == {"config.json": "2 files", "sub/new": "2 files", **of_others}
+
+
+def test_files_of_others_are_not_replaced(tmp_path):
+    (tmp_path / "config.json").write_text("of others")
+    (tmp_path.parent / "outside").write_text("of others")
+    (tmp_path / WRITTEN_FILES).write_text("../outside\n")
+    with pytest.raises(ValueError, match=r"output must not contain a file config\.json of another origin, got "):
+        write_folder(tmp_path, ["config.json"], overwrite=True)
+    write_folder(tmp_path, ["model"], overwrite=True)
+    assert contents(tmp_path) == {WRITTEN_FILES: "model", "config.json": "of others", "model": "1 files"}
+    assert (tmp_path.parent / "outside").read_text() == "of others"
+
+
+def test_interrupted_replacement_is_repeated(tmp_path, monkeypatch):
+    path = tmp_path / "out"
+    write_folder(path, ["a", "b"])
+    replace = os.replace
+
+    def replace_once(source, target):
+        monkeypatch.setattr(os, "replace", stop)
+        replace(source, target)
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", replace_once)
+    with pytest.raises(KeyboardInterrupt):
+        write_folder(path, ["b", "c"], overwrite=True)
+    monkeypatch.setattr(os, "replace", replace)
+    write_folder(path, ["b", "c"], overwrite=True)
+    assert contents(path).keys() == {WRITTEN_FILES, "b", "c"}
 
 
 def test_other_errors_are_unchanged(tmp_path):

@@ -11,7 +11,7 @@ from modeling_random_transformer.data import CorpusMixture, TokenBudgetStream
 from modeling_random_transformer.training import DataArguments, TranslationTrainer
 from modeling_random_transformer.training.manifest import MANIFEST, Run
 from modeling_random_transformer.training.preparation import prepare_data
-from modeling_random_transformer.training.vocabulary import load_tokenizer
+from modeling_random_transformer.training.tokenizer import load_tokenizer
 from tests.helpers.training import flags, parsed, run, write_corpus
 
 DIRECTIONS = (("a", "b"), ("a", "c"), ("b", "a"))

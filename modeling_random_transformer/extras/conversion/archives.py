@@ -70,7 +70,9 @@ class Member(NamedTuple):
 Files = dict[PurePosixPath, Member]
 
 
-def convert_archive(archive: str | Path, output: str | Path, *, model: str | None = None) -> ConversionReport:
+def convert_archive(
+    archive: str | Path, output: str | Path, *, model: str | None = None, overwrite: bool = False
+) -> ConversionReport:
     """Convert the model in a zip or tar archive: a `.npz` file of Marian or a `.pt` file of fairseq.
 
     The archives of OPUS-MT and of fairseq's translation models have the expected layout: the model with its
@@ -82,12 +84,13 @@ def convert_archive(archive: str | Path, output: str | Path, *, model: str | Non
         output: a new or empty folder.
         model: name of the model's file in the archive. When `None`, the first in alphabetical order; an archive may
             contain several, which are an ensemble.
+        overwrite: replace the files that a conversion wrote to `output`. Other files in it remain.
 
     Raises:
         ValueError: the archive is damaged or unsafe (see `open_archive`), or does not contain a model; or the model
             cannot be converted (see `convert_marian_npz` and `convert_fairseq`). In this case, nothing is written.
     """
-    archive, output = Path(archive), check_free(output)
+    archive, output = Path(archive), check_free(output, overwrite)
     with TemporaryDirectory(dir=output.absolute().parent, prefix=f".{output.name}.") as scratch:
         with open_archive(archive) as files:
             chosen, *others = find_models(archive, files, model)
@@ -99,7 +102,7 @@ def convert_archive(archive: str | Path, output: str | Path, *, model: str | Non
                 with name_path_in_errors(extracted), files[path].open() as source, extracted.open("xb") as target:
                     shutil.copyfileobj(source, target, 2**20)
         try:
-            report = CONVERTERS[chosen.suffix](Path(scratch) / chosen.name, output)
+            report = CONVERTERS[chosen.suffix](Path(scratch) / chosen.name, output, overwrite=overwrite)
         except ValueError as error:
             raise ValueError(str(error).replace(scratch, str(archive))) from error
     report.origin = report.origin.replace(scratch, str(archive))

@@ -112,7 +112,7 @@ def from_eole(folder: str | Path) -> Converted:
     return convert_weights(path, options, make_tokenizer(path, options))
 
 
-def convert_eole(folder: str | Path, output: str | Path) -> ConversionReport:
+def convert_eole(folder: str | Path, output: str | Path, *, overwrite: bool = False) -> ConversionReport:
     """Convert a model of eole to a folder with a tokenizer.
 
     Two vocabularies become one, so that one `RandomTransformerTokenizer` encodes sources and targets. As in eole, no
@@ -122,6 +122,7 @@ def convert_eole(folder: str | Path, output: str | Path) -> ConversionReport:
         folder: the folder of the model or of one of its steps, with `config.json`, `vocab.json`, the weights, and the
             SentencePiece model or the BPE codes.
         output: a new or empty folder.
+        overwrite: replace the files that a conversion wrote to `output`. Other files in it remain.
 
     Raises:
         ValueError: see `from_eole`; or a vocabulary does not match the segmentation. In this case, nothing is written.
@@ -129,7 +130,7 @@ def convert_eole(folder: str | Path, output: str | Path) -> ConversionReport:
     path = Path(folder)
     options = read_config(path)
     joined = make_tokenizer(path, options)
-    report = save_conversion(output, convert_weights(path, options, joined), joined.save)
+    report = save_conversion(output, convert_weights(path, options, joined), joined.save, overwrite)
     report.notes.append(f"Transforms of the model: {format_value(options.get('transforms'))}.")
     return report
 

@@ -120,6 +120,7 @@ def convert_fairseq(
     target_dict: str | Path | None = None,
     source_codes: str | Path | None = None,
     target_codes: str | Path | None = None,
+    overwrite: bool = False,
 ) -> ConversionReport:
     """Convert a fairseq checkpoint to a folder, with a tokenizer if there is a dictionary.
 
@@ -134,6 +135,7 @@ def convert_fairseq(
         target_dict: `dict.<target language>.txt`; `None` for the source's dictionary.
         source_codes: codes of subword-nmt or fastBPE; without them, texts must already be segmented.
         target_codes: the target's codes; `None` for the source's codes.
+        overwrite: replace the files that a conversion wrote to `output`. Other files in it remain.
 
     Raises:
         ValueError: see `from_fairseq` and `fairseq_tokenizer`; or it is ambiguous which files to use. In this case,
@@ -159,7 +161,7 @@ def convert_fairseq(
             target_codes=target_codes,
         )
     converted = convert_weights(content, options, str(path), joined)
-    return save_conversion(output, converted, joined.save if joined else None)
+    return save_conversion(output, converted, joined.save if joined else None, overwrite)
 
 
 def read_stored(checkpoint: Any, origin: str) -> Options:

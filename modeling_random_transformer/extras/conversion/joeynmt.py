@@ -108,7 +108,7 @@ def from_joeynmt(checkpoint: str | Path, tokenizer: JoinedTokenizer | None = Non
     return convert_weights(path, read_config(path), tokenizer)
 
 
-def convert_joeynmt(checkpoint: str | Path, output: str | Path) -> ConversionReport:
+def convert_joeynmt(checkpoint: str | Path, output: str | Path, *, overwrite: bool = False) -> ConversionReport:
     """Convert a model of JoeyNMT to a folder, with a tokenizer if there are vocabularies.
 
     JoeyNMT writes all files to one folder: `config.yaml`, `src_vocab.txt`, `trg_vocab.txt`, and the SentencePiece model
@@ -117,6 +117,7 @@ def convert_joeynmt(checkpoint: str | Path, output: str | Path) -> ConversionRep
     Args:
         checkpoint: a `.ckpt` file in this folder; or the folder, whose best checkpoint is converted.
         output: a new or empty folder.
+        overwrite: replace the files that a conversion wrote to `output`. Other files in it remain.
 
     Raises:
         ValueError: see `from_joeynmt`; or a vocabulary does not match the model or the segmentation. In this case,
@@ -126,7 +127,7 @@ def convert_joeynmt(checkpoint: str | Path, output: str | Path) -> ConversionRep
     options = read_config(path)
     tokenizer = make_tokenizer(path.parent, options)
     converted = convert_weights(path, options, tokenizer)
-    return save_conversion(output, converted, tokenizer.save if tokenizer else None)
+    return save_conversion(output, converted, tokenizer.save if tokenizer else None, overwrite)
 
 
 def find_checkpoint(path: Path) -> Path:

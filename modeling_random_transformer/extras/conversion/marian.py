@@ -130,7 +130,7 @@ def from_marian(marian: str | Path | PreTrainedModel) -> Converted:
     return model, mapper.report
 
 
-def convert_marian(folder: str | Path, output: str | Path) -> ConversionReport:
+def convert_marian(folder: str | Path, output: str | Path, *, overwrite: bool = False) -> ConversionReport:
     """Convert a folder with a model that `from_marian` converts, and its tokenizer's files.
 
     `AutoTokenizer` loads a `MarianTokenizer` from the new folder, which requires the package sentencepiece, or a
@@ -139,12 +139,13 @@ def convert_marian(folder: str | Path, output: str | Path) -> ConversionReport:
     Args:
         folder: config.json, weights, and the tokenizer's files if there are any.
         output: a new or empty folder.
+        overwrite: replace the files that a conversion wrote to `output`. Other files in it remain.
 
     Raises:
         ValueError: see `from_marian`; or the vocabulary does not match the model, or `output` is not empty. In this
             case, nothing is written.
     """
-    return save_conversion(output, from_marian(folder), partial(copy_tokenizer, Path(folder)))
+    return save_conversion(output, from_marian(folder), partial(copy_tokenizer, Path(folder)), overwrite)
 
 
 def load_marian(folder: Path) -> PreTrainedModel:

@@ -124,7 +124,12 @@ def from_marian_npz(model: str | Path, *, eos_token_id: int = 0, unk_token_id: i
 
 
 def convert_marian_npz(
-    model: str | Path, output: str | Path, *, vocabs: Sequence[str | Path] = (), spm: Sequence[str | Path] = ()
+    model: str | Path,
+    output: str | Path,
+    *,
+    vocabs: Sequence[str | Path] = (),
+    spm: Sequence[str | Path] = (),
+    overwrite: bool = False,
 ) -> ConversionReport:
     """Convert a `.npz` file of Marian to a folder, with a `MarianTokenizer` if there are SentencePiece models.
 
@@ -137,6 +142,7 @@ def convert_marian_npz(
         vocabs: one vocabulary, or that of the source and that of the target: `.yml` or `.json` files of tokens and ids,
             `.vocab` or `.txt` files of one token per line, or SentencePiece models (`.spm`).
         spm: the SentencePiece models of source and target, or one for both, for vocabularies of another format.
+        overwrite: replace the files that a conversion wrote to `output`. Other files in it remain.
 
     Raises:
         ValueError: see `from_marian_npz`; or a vocabulary is missing, damaged or does not match the embedding. In this
@@ -153,7 +159,7 @@ def convert_marian_npz(
     for file, ids, name in zip(files.vocabs or (), vocabularies or (), embedding_names(options), strict=False):
         check_ids(file, ids.values(), len(weights[name]))
     set_search_options(converted[0].generation_config, files.decoder, converted[1])
-    return save_conversion(output, converted, partial(save_tokenizer, vocabularies, files.spm))
+    return save_conversion(output, converted, partial(save_tokenizer, vocabularies, files.spm), overwrite)
 
 
 def read_npz(path: Path) -> tuple[Weights, Options]:

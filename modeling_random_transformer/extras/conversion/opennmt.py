@@ -74,7 +74,7 @@ def from_opennmt(checkpoint: str | Path) -> Converted:
     return convert_weights(path, content, options, make_tokenizer(path, content, options))
 
 
-def convert_opennmt(checkpoint: str | Path, output: str | Path) -> ConversionReport:
+def convert_opennmt(checkpoint: str | Path, output: str | Path, *, overwrite: bool = False) -> ConversionReport:
     """Convert a checkpoint of OpenNMT-py 2 or 3 to a folder with a tokenizer.
 
     Two vocabularies become one, so that one `RandomTransformerTokenizer` encodes sources and targets. As in
@@ -83,6 +83,7 @@ def convert_opennmt(checkpoint: str | Path, output: str | Path) -> ConversionRep
     Args:
         checkpoint: a `.pt` file, and the SentencePiece model or the BPE codes next to it.
         output: a new or empty folder.
+        overwrite: replace the files that a conversion wrote to `output`. Other files in it remain.
 
     Raises:
         ValueError: see `from_opennmt`; or a vocabulary does not match the segmentation. In this case, nothing is
@@ -91,7 +92,7 @@ def convert_opennmt(checkpoint: str | Path, output: str | Path) -> ConversionRep
     path = Path(checkpoint)
     content, options = read_stored(path)
     joined = make_tokenizer(path, content, options)
-    report = save_conversion(output, convert_weights(path, content, options, joined), joined.save)
+    report = save_conversion(output, convert_weights(path, content, options, joined), joined.save, overwrite)
     report.notes.append(f"Transforms of the model: {format_value(options['_all_transform'])}.")
     return report
 

@@ -145,6 +145,7 @@ def convert_torch_transformer(
     prefix: str = "",
     key: str | None = None,
     ignore: Sequence[str] = (),
+    overwrite: bool = False,
     **options: Any,
 ) -> ConversionReport:
     """Convert a checkpoint that contains an `nn.Transformer` among its weights to a folder.
@@ -166,6 +167,7 @@ def convert_torch_transformer(
         key: key of the state dict, if the file contains other objects too.
         ignore: names of weights that are not converted.
         **options: the other arguments of `from_torch_transformer`.
+        overwrite: replace the files that a conversion wrote to `output`. Other files in it remain.
 
     Raises:
         ValueError: see `from_torch_transformer`; or the file does not match the description. In this case, nothing is
@@ -186,7 +188,7 @@ def convert_torch_transformer(
     transformer = {name.removeprefix(prefix): weight for name, weight in mapper.remaining.items()}
     converted = from_torch_transformer(transformer, matrices, layer or None, positions=tables, **options)
     converted[1].unused.update(dict.fromkeys(ignore, "ignored on request"))
-    return save_conversion(output, converted, None)
+    return save_conversion(output, converted, None, overwrite)
 
 
 def read_output(output: Matrix | Mapping[str, Tensor] | None) -> dict[str, Tensor]:

@@ -94,15 +94,18 @@ Converted = tuple[RandomTransformerForConditionalGeneration, ConversionReport]
 
 
 def save_conversion(
-    output: str | Path, converted: Converted, save_tokenizer: Callable[[Path, Converted], Any] | None
+    output: str | Path,
+    converted: Converted,
+    save_tokenizer: Callable[[Path, Converted], Any] | None,
+    overwrite: bool,
 ) -> ConversionReport:
-    """Save a converted model in a new folder, and its tokenizer, if there is one, by a function of this folder.
+    """Save a converted model in a folder, and its tokenizer, if there is one, by a function of this folder.
 
     Raises:
-        ValueError: `output` is not a new or an empty folder, or the errors of `save_tokenizer`; nothing is written.
+        ValueError: see `new_folder`, or the errors of `save_tokenizer`; nothing is written.
     """
     model, report = converted
-    with new_folder(output) as folder:
+    with new_folder(output, overwrite) as folder:
         model.save_pretrained(folder)
         if save_tokenizer is None:
             report.notes.append("There is no vocabulary, so the folder has no tokenizer.")

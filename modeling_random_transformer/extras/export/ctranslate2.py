@@ -117,26 +117,29 @@ def load(folder: str | PathLike) -> Translate:
         raise ValueError(f"folder must contain a config.json with {SEARCH!r}, got {str(folder)!r}: export it again.")
     options = dict(config[SEARCH])
     first = options.pop("target_prefix")
+    options["length_penalty"] = config.get(PENALTY, LENGTH_PENALTY)
+    keeps_without_letters = getattr(tokenizer, "keep_without_letters", True)
     engine = ParallelTranslator(folder)
 
     def translate(texts: Sequence[str], num_beams: int, max_new_tokens: int) -> list[str]:
-        keeps = getattr(tokenizer, "keep_without_letters", True)
-        kept = [i for i, text in enumerate(texts) if has_letters(text) or not (keeps or is_blank(text))]
-        sources = [config[PREFIX] + without_outer_spaces(tokenizer, texts[index]) for index in kept]
-        ids = encode_texts(tokenizer, sources)["input_ids"] if kept else []
+        translations = ["" if is_blank(text) else text for text in texts]
+        indices = []
+        for i, text in enumerate(texts):
+            if has_letters(text) or not (keeps_without_letters or is_blank(text)):
+                indices.append(i)
+        sources = [config[PREFIX] + without_outer_spaces(tokenizer, texts[i]) for i in indices]
+        rows = encode_texts(tokenizer, sources)["input_ids"] if sources else []
         results = engine(
-            [[token_of[i] for i in row] for row in ids],
-            [first] * len(ids),
+            [[token_of[i] for i in row] for row in rows],
+            [first] * len(rows),
             beam_size=num_beams,
-            length_penalty=config.get(PENALTY, LENGTH_PENALTY),
             max_decoding_length=max_new_tokens,
             **options,
         )
-        # Ids outside the tokenizer's vocabulary have placeholder names.
-        rows = [[target[token] for token in result.hypotheses[0] if token in target] for result in results]
-        translations = ["" if is_blank(text) else text for text in texts]
-        for index, row in zip(kept, rows, strict=True):
-            translations[index] = tokenizer.decode(row, skip_special_tokens=True)
+        for i, result in zip(indices, results, strict=True):
+            # Ids outside the tokenizer's vocabulary have placeholder names.
+            ids = [target[token] for token in result.hypotheses[0] if token in target]
+            translations[i] = tokenizer.decode(ids, skip_special_tokens=True)
         return translations
 
     return translate
@@ -231,8 +234,11 @@ class WeightLoader(BartLoader):
         self.set_decoder(spec.decoder, model.model.decoder)
         self.set_linear(spec.decoder.projection, model.lm_head)
         if suppressed:
-            bias = torch.zeros(model.config.vocab_size) if model.lm_head.bias is None else model.lm_head.bias.detach()
-            spec.decoder.projection.bias = bias.index_fill(0, torch.tensor(suppressed), SUPPRESSED)
+            bias = torch.zeros(model.config.vocab_size)
+            if model.lm_head.bias is not None:
+                bias += model.lm_head.bias.detach()
+            bias[suppressed] = SUPPRESSED
+            spec.decoder.projection.bias = bias
 
     def set_common_layers(self, spec: Any, stack: Any) -> None:
         """Set what `set_encoder` and `set_decoder` share: embeddings, positions and the final norm."""
@@ -265,11 +271,12 @@ def set_config(config: Any, layer_norm_eps: float, search: SearchOptions, target
     config.eos_token = target[search.end_tokens[0]]
     # Required by the engine. A tokenizer without an unknown token raises an error for unknown words.
     config.unk_token = unk or config.eos_token
+    longer = [sequence for sequence in search.suppressed_sequences if len(sequence) > 1]
     arguments = {  # of translate_batch
         "target_prefix": [] if search.first_token is None else [target[search.first_token]],
         "min_decoding_length": search.min_new_tokens,
         "no_repeat_ngram_size": search.no_repeat_ngram_size,
-        "suppress_sequences": [[target[i] for i in word] for word in search.suppressed_sequences if len(word) > 1],
+        "suppress_sequences": [[target[i] for i in sequence] for sequence in longer],
     }
     config.add_attribute(SEARCH, arguments)
     config.add_attribute(PREFIX, search.prefix)
@@ -283,8 +290,9 @@ def check_scores(model: RandomTransformerForConditionalGeneration, tokenizer: Pr
         engine = ctranslate2.Translator(scratch, intra_threads=torch.get_num_threads())
     ids, labels = scored_ids(model, search_options(model.generation_config, model.config, "CTranslate2"))
     source, target = token_names(tokenizer, model.config.vocab_size)
-    tokens = [[source[i] for i in ids]], [[target[i] for i in labels]]
-    [result] = engine.score_batch(*tokens, max_input_length=0)
+    sources = [[source[i] for i in ids]]
+    targets = [[target[i] for i in labels]]
+    [result] = engine.score_batch(sources, targets, max_input_length=0)
     check_equal("CTranslate2", torch.tensor(result.log_probs), model_scores(model))
 
 
@@ -302,13 +310,15 @@ def model_scores(model: RandomTransformerForConditionalGeneration) -> Tensor:
     """
     search = search_options(model.generation_config, model.config, "CTranslate2")
     ids, labels = scored_ids(model, search)
-    model = copy.deepcopy(model).to("cpu", torch.float32).eval()
+    model = copy.deepcopy(model).to("cpu", torch.float32)
+    model.eval()
     inputs = torch.cat([torch.tensor([search.start_token]), labels])
-    logits = model(input_ids=ids[None], decoder_input_ids=inputs[None], return_dict=True).logits[0]
-    suppressed = torch.tensor(search.suppressed_tokens, dtype=torch.long)
-    scores = logits.index_fill(1, suppressed, -torch.inf).log_softmax(1)
     targets = torch.cat([labels, torch.tensor(search.end_tokens[:1])])
-    return scores[torch.arange(len(targets)), targets]
+    outputs = model(input_ids=ids[None], decoder_input_ids=inputs[None], return_dict=True)
+    logits = outputs.logits[0]
+    logits[:, search.suppressed_tokens] = -torch.inf
+    scores = logits.log_softmax(1)
+    return scores.gather(1, targets[:, None]).squeeze(1)
 
 
 def pad_heads(attention: Any) -> None:
@@ -318,14 +328,17 @@ def pad_heads(attention: Any) -> None:
         layer.weight = nn.Parameter(widen_heads(layer.weight, config))
         if layer.bias is not None:
             layer.bias = nn.Parameter(widen_heads(layer.bias, config))
-    attention.out_proj.weight = nn.Parameter(widen_heads(attention.out_proj.weight.T, config).T)
+    rows = widen_heads(attention.out_proj.weight.T, config)
+    attention.out_proj.weight = nn.Parameter(rows.T)
 
 
 def widen_heads(weight: Tensor, config: Any) -> Tensor:
     """Append rows of zeros to each head: `[heads · d_k or d_v, …]` → `[heads · width, …]`."""
     heads = weight.detach().unflatten(0, (config.num_heads, -1))
-    zeros = heads.new_zeros(len(heads), max(config.d_k, config.d_v) - heads.shape[1], *heads.shape[2:])
-    return torch.cat([heads, zeros], dim=1).flatten(0, 1)
+    missing = max(config.d_k, config.d_v) - heads.shape[1]
+    later_dimensions = [0, 0] * (heads.dim() - 2)
+    padded = nn.functional.pad(heads, [*later_dimensions, 0, missing])
+    return padded.flatten(0, 1)
 
 
 def position_table(stack: Any) -> Tensor:

@@ -48,6 +48,7 @@ def export_model(
     source_lang: str | None = None,
     target_lang: str | None = None,
     sentence_splitter: str | PathLike | None = None,
+    overwrite: bool = False,
 ) -> None:
     """Export a model and its tokenizer to a folder that an engine loads.
 
@@ -64,6 +65,7 @@ def export_model(
         source_lang: code of the source language, for Argos Translate; `None` for that of the tokenizer.
         target_lang: code of the target language; the same.
         sentence_splitter: `LANGUAGE.onnx` of MiniSBD, for Argos Translate, which otherwise downloads it.
+        overwrite: replace the files that an export wrote to `output`. Other files in it remain.
 
     Raises:
         ValueError: an argument is invalid or has no effect, or the engine is not installed or does not support the
@@ -78,7 +80,7 @@ def export_model(
         target_lang=target_lang,
         sentence_splitter=sentence_splitter,
     )
-    with new_folder(output) as folder:
+    with new_folder(output, overwrite) as folder:
         module.save(model, tokenizer, folder, dtype, **options)
 
 

@@ -55,19 +55,21 @@ def save(
             their products, so that results are the same on the page and in Python. WebAssembly is as fast with them;
             x86 CPUs are faster with signed weights.
     """
-    model = copy.deepcopy(model).to("cpu", torch.float32).eval()
+    model = copy.deepcopy(model).to("cpu", torch.float32)
+    model.eval()
     model.set_attn_implementation("eager")
     if web and dtype == "int8":
-        stacks: tuple[Any, ...] = (model.model.encoder, model.model.decoder)
-        for stack in stacks:
+        stack: Any
+        for stack in (model.model.encoder, model.model.decoder):
             stack.embed_tokens = Int8Embedding(stack.embed_tokens.weight.detach())
     with TemporaryDirectory() as scratch:
         graphs = folder if dtype == "float32" else Path(scratch)
         export_graphs(model, graphs)
-        if dtype == "int8":
-            for name in (ENCODER, DECODER):
-                quantize(graphs / name, folder / name, QuantType.QUInt8 if web else QuantType.QInt8)
         check_logits(model, graphs)
+        if dtype == "int8":
+            weight_type = QuantType.QUInt8 if web else QuantType.QInt8
+            for name in (ENCODER, DECODER):
+                quantize(graphs / name, folder / name, weight_type)
     model.config.save_pretrained(folder)
     model.generation_config.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -77,35 +79,53 @@ def save(
 def check_logits(model: RandomTransformerForConditionalGeneration, folder: Path) -> None:
     """Raise a ValueError if the graphs do not compute what the modules compute, whose code may have been edited."""
     sessions = [InferenceSession(folder / name, providers=PROVIDERS) for name in (ENCODER, DECODER)]
+    graphs = OnnxModel(model.config, *sessions)
     ids, target = compared_ids(model.config)[:, None]
-    mask = (torch.arange(ids.shape[1]) < max(1, ids.shape[1] - 2)).long()[None]
+    mask = torch.ones_like(ids)
+    mask[:, 1:][:, -2:] = 0
     inputs = {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": target, "return_dict": True}
-    check_equal("ONNX Runtime", OnnxModel(model.config, *sessions)(**inputs).logits, model(**inputs).logits)
+    check_equal("ONNX Runtime", graphs(**inputs).logits, model(**inputs).logits)
 
 
 def load(folder: str | PathLike) -> Translate:
     """Load an exported model as a function that translates sentences, with as many CPU threads as torch uses."""
-    return translate_fn(OnnxModel.load(folder), AutoTokenizer.from_pretrained(folder, trust_remote_code=False))
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    return translate_fn(OnnxModel.load(folder), tokenizer)
 
 
 def export_graphs(model: RandomTransformerForConditionalGeneration, folder: Path) -> None:
     """Export both graphs."""
-    heads, widths = model.config.num_heads, [model.config.d_k, model.config.d_v] * model.config.decoder_layers
-    source, past, present = (tensor_names(model.config, what) for what in ("source", "past", "present"))
+    config = model.config
+    widths = [config.d_k, config.d_v] * config.decoder_layers
+    source = tensor_names(config, "source")
+    past = tensor_names(config, "past")
+    present = tensor_names(config, "present")
     ids = torch.zeros(SOURCES, SOURCE_LEN, dtype=torch.int64)
     mask = torch.ones_like(ids)
-    names = ["input_ids", "attention_mask"]
-    export_graph(EncoderGraph(model), (ids, mask), (dynamic(0, 1),) * 2, names, source, folder / ENCODER)
-    inputs = (
-        torch.zeros(SOURCES, BEAMS, NEW_LEN, dtype=torch.int64),
-        mask,
-        [torch.zeros(SOURCES, heads, SOURCE_LEN, width) for width in widths],
-        [torch.zeros(SOURCES, BEAMS, heads, PAST_LEN, width) for width in widths],
+    export_graph(
+        EncoderGraph(model),
+        inputs=(ids, mask),
+        dynamic_shapes=(dynamic(0, 1), dynamic(0, 1)),
+        names=["input_ids", "attention_mask"],
+        outputs=source,
+        path=folder / ENCODER,
     )
-    shapes = dynamic(0, 1, 2), dynamic(0, 1), [dynamic(0, 2)] * len(widths), [dynamic(0, 1, 3)] * len(widths)
-    names = ["decoder_input_ids", "attention_mask", *source, *past]
-    outputs = ["logits", *present, "cross_attentions"]
-    export_graph(DecoderGraph(model), inputs, shapes, names, outputs, folder / DECODER)
+    target = torch.zeros(SOURCES, BEAMS, NEW_LEN, dtype=torch.int64)
+    of_source = [torch.zeros(SOURCES, config.num_heads, SOURCE_LEN, width) for width in widths]
+    of_past = [torch.zeros(SOURCES, BEAMS, config.num_heads, PAST_LEN, width) for width in widths]
+    export_graph(
+        DecoderGraph(model),
+        inputs=(target, mask, of_source, of_past),
+        dynamic_shapes=(
+            dynamic(0, 1, 2),
+            dynamic(0, 1),
+            [dynamic(0, 2) for _ in of_source],
+            [dynamic(0, 1, 3) for _ in of_past],
+        ),
+        names=["decoder_input_ids", "attention_mask", *source, *past],
+        outputs=["logits", *present, "cross_attentions"],
+        path=folder / DECODER,
+    )
 
 
 def dynamic(*dimensions: int) -> dict[int, Any]:
@@ -157,8 +177,14 @@ def quantize(path: Path, target: Path, weight_type: QuantType) -> None:
     """
     folded = path.with_suffix(".folded.onnx")  # transposed weights are folded into constants
     quant_pre_process(path, folded, skip_symbolic_shape=True)
-    options = {"op_types_to_quantize": QUANTIZED_OPS, "per_channel": True, "weight_type": weight_type}
-    quantize_dynamic(folded, target, reduce_range=weight_type == QuantType.QInt8, **options)
+    quantize_dynamic(
+        folded,
+        target,
+        op_types_to_quantize=QUANTIZED_OPS,
+        per_channel=True,
+        weight_type=weight_type,
+        reduce_range=weight_type == QuantType.QInt8,
+    )
 
 
 class Int8Embedding(nn.Module):
@@ -170,12 +196,15 @@ class Int8Embedding(nn.Module):
 
     def __init__(self, weight: Tensor):
         super().__init__()
-        self.scale = weight.abs().amax(dim=1, keepdim=True).clamp(min=torch.finfo(weight.dtype).tiny) / 127
-        self.weight = (weight / self.scale).round().to(torch.int8)
+        largest = weight.abs().amax(dim=1, keepdim=True)
+        self.scale = largest.clamp(min=torch.finfo(weight.dtype).tiny) / 127
+        rounded = (weight / self.scale).round()
+        self.weight = rounded.to(torch.int8)
 
     def forward(self, ids: Tensor) -> Tensor:
         """Ids `[…]` → `[…, d_model]`."""
-        return nn.functional.embedding(ids, self.weight) * nn.functional.embedding(ids, self.scale)
+        scale = nn.functional.embedding(ids, self.scale)
+        return nn.functional.embedding(ids, self.weight) * scale
 
 
 # The graphs. The encoder's layers are the model's modules; the decoder is the `FastDecoder` of `generate()`. Every size
@@ -201,8 +230,10 @@ class EncoderGraph(nn.Module):
         outputs: list[Tensor] = []
         for layer in decoder.layers:
             attention: Any = layer.encoder_attn
-            outputs.append(attention.split_heads(attention.k_proj(states), attention.config.d_k))
-            outputs.append(attention.split_heads(attention.v_proj(states), attention.config.d_v))
+            keys = attention.k_proj(states)
+            values = attention.v_proj(states)
+            outputs.append(attention.split_heads(keys, attention.config.d_k))
+            outputs.append(attention.split_heads(values, attention.config.d_v))
         return tuple(outputs)
 
 
@@ -239,11 +270,13 @@ class DecoderGraph(nn.Module):
         layers = zip(decoder.layers, rows[::2], rows[1::2], source[::2], source[1::2], strict=True)
         attentions = [GraphAttention(*layer, causal_mask, source_mask) for layer in layers]
         states = decoder.embed(decoder_input_ids.flatten(0, 1), new, longest=None)
-        logits = FastDecoder(decoder, self.model.lm_head)(states, attentions)
-        present = [part for attention in attentions for part in (attention.keys, attention.values)]
-        outputs = [rows.unflatten(0, (sources, beams)) for rows in (logits, *present)]
+        step = FastDecoder(decoder, self.model.lm_head)
+        outputs = [step(states, attentions)]
+        for attention in attentions:
+            outputs += [attention.keys, attention.values]
         weights = torch.stack([attention.source_weights for attention in attentions], dim=1)
-        return *outputs, weights.unflatten(3, (beams, new_len)).movedim(3, 1)
+        weights = weights.unflatten(3, (beams, new_len))  # [sources, layers, heads, beams, new_len, source_len]
+        return *(rows.unflatten(0, (sources, beams)) for rows in outputs), weights.movedim(3, 1)
 
 
 @dataclass
@@ -274,16 +307,20 @@ class GraphAttention:
     def attend_to_target(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """`[batch, new_len, heads · d_k]` and `[batch, new_len, heads · d_v]` → `[batch, new_len, heads · d_v]`."""
         attention = self.layer.self_attn
-        self.keys = torch.cat([self.keys, attention.split_heads(key, attention.config.d_k)], dim=2)
-        self.values = torch.cat([self.values, attention.split_heads(value, attention.config.d_v)], dim=2)
-        return attend(attention, query, self.keys, self.values, self.causal_mask[None, None])[0]
+        new_keys = attention.split_heads(key, attention.config.d_k)
+        new_values = attention.split_heads(value, attention.config.d_v)
+        self.keys = torch.cat([self.keys, new_keys], dim=2)
+        self.values = torch.cat([self.values, new_values], dim=2)
+        outputs, _ = attend(attention, query, self.keys, self.values, self.causal_mask[None, None])
+        return outputs
 
     def attend_to_source(self, query: Tensor) -> Tensor:
         """`[batch, new_len, heads · d_k]` → `[batch, new_len, heads · d_v]`."""
         batch, new_len, width = query.shape
         grouped = query.reshape(self.source_keys.shape[0], -1, width)
-        source = self.source_keys, self.source_values, self.source_mask
-        outputs, self.source_weights = attend(self.layer.encoder_attn, grouped, *source)
+        outputs, self.source_weights = attend(
+            self.layer.encoder_attn, grouped, self.source_keys, self.source_values, self.source_mask
+        )
         return outputs.reshape(batch, new_len, -1)
 
 

@@ -69,6 +69,7 @@ def export_saved_model(
     target_lang: str | None = None,
     shortlist: tuple[Path, Path] | None = None,
     sentence_splitter: str | PathLike | None = None,
+    overwrite: bool = False,
     check: Path | None = None,
 ) -> ExportReport:
     """Export the model of a folder to an engine, and compare the translations of both.
@@ -84,6 +85,7 @@ def export_saved_model(
         target_lang: target language, for a model of several or for argos.
         shortlist: parallel texts whose lexical shortlist is exported, for ctranslate2.
         sentence_splitter: see `export_model`.
+        overwrite: see `export_model`.
         check: sentences to translate, one per line, of which the first 200 are used; `None` for a few built-in ones.
 
     Raises:
@@ -96,21 +98,28 @@ def export_saved_model(
         raise ValueError(f"npm_cache must be given with web only, got {npm_cache}.")
     options = options_of(engine, shortlist=shortlist, sentence_splitter=sentence_splitter)
     sentences = SENTENCES if check is None else read_sentences(check)
+    dtype = dtype or ("int8" if web else "float32")
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # warns that torchvision, which is not used, is missing
     model, tokenizer = load_translator(folder)
+    if engine == "argos":
+        options |= {"source_lang": source_lang, "target_lang": target_lang}
     if engine != "argos" or tokenizer_languages(tokenizer):
         set_languages(model, tokenizer, source_lang, target_lang)
     check_lengths(model, tokenizer, sentences, engine)  # before anything is written
+    if shortlist is not None:
+        options["shortlist"] = shortlist_of(ParallelText(*shortlist), tokenizer)
     if web:
-        dtype = dtype or "int8"
-        export_web_page(model, tokenizer, output, dtype=dtype, npm_cache=npm_cache, card=Path(folder) / "README.md")
+        export_web_page(
+            model,
+            tokenizer,
+            output,
+            dtype=dtype,
+            npm_cache=npm_cache,
+            card=Path(folder) / "README.md",
+            overwrite=overwrite,
+        )
     else:
-        dtype = dtype or "float32"
-        if shortlist is not None:
-            options["shortlist"] = shortlist_of(ParallelText(*shortlist), tokenizer)
-        if engine == "argos":
-            options |= {"source_lang": source_lang, "target_lang": target_lang}
-        export_model(model, tokenizer, output, engine=engine, dtype=dtype, **options)
+        export_model(model, tokenizer, output, engine=engine, dtype=dtype, overwrite=overwrite, **options)
     return ExportReport(
         output=Path(output),
         engine=engine,

@@ -80,7 +80,7 @@ def native_model(model: RandomTransformerForConditionalGeneration) -> PreTrained
         assert "embed_positions" in weight, f"{weight} is missing for {name}"  # sinusoids are computed
     native.eval()
     ids, labels = compared_ids(model.config)
-    inputs = {"input_ids": ids[None], "decoder_input_ids": labels[None]}
+    inputs: dict[str, Any] = {"input_ids": ids[None], "decoder_input_ids": labels[None], "return_dict": True}
     check_equal(name, native(**inputs).logits, reference(**inputs).logits)
     return native
 

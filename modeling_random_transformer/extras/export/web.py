@@ -79,6 +79,7 @@ def export_web_page(
     dtype: str = "int8",
     npm_cache: str | PathLike | None = None,
     card: str | PathLike | None = None,
+    overwrite: bool = False,
 ) -> None:
     """Export a model, its tokenizer and a page that translates with them in the browser.
 
@@ -93,6 +94,7 @@ def export_web_page(
         npm_cache: folder of the archives of JavaScript packages. Missing archives are downloaded with npm. `None` for
             `~/.cache/random-transformer/npm`.
         card: a model card that greets the reader of the page: see `read_greeting`.
+        overwrite: replace the files that an export wrote to `output`. Other files in it remain.
 
     Raises:
         ValueError: an argument is invalid, onnxruntime or npm is not installed, or the page does not support the model.
@@ -102,7 +104,7 @@ def export_web_page(
     settings = page_settings(model, tokenizer, dtype) | read_greeting(card)
     cache = default_cache() if npm_cache is None else Path(npm_cache)
     download(PACKAGES, cache)
-    with new_folder(output) as folder:
+    with new_folder(output, overwrite) as folder:
         engine.save(model, tokenizer, folder, dtype, web=True)
         (folder / SETTINGS).write_text(json.dumps(settings, indent=2, allow_nan=False) + "\n")
         copy_page(folder, cache)
@@ -112,14 +114,16 @@ def copy_page(folder: Path, cache: Path) -> None:
     """Copy the page, its scripts, and the files of the JavaScript packages with their licenses."""
     shutil.copyfile(PAGE / INDEX, folder / INDEX)
     shutil.copytree(PAGE, folder / SCRIPTS, ignore=shutil.ignore_patterns(INDEX), copy_function=shutil.copyfile)
+    vendor = folder / VENDOR
     for package in PACKAGES:
-        target = folder / VENDOR / package.name.rpartition("/")[2]
+        target = vendor / package.name.rpartition("/")[2]
         target.mkdir(parents=True)
         extract(package, cache, target)
     import onnxruntime  # the archive of onnxruntime-web has no license; it is that of onnxruntime
 
+    licenses = Path(onnxruntime.__file__).parent
     for name in ("LICENSE", "ThirdPartyNotices.txt"):
-        shutil.copyfile(Path(onnxruntime.__file__).parent / name, folder / VENDOR / PACKAGES[0].name / name)
+        shutil.copyfile(licenses / name, vendor / "onnxruntime-web" / name)
 
 
 def page_settings(
@@ -165,12 +169,23 @@ def read_greeting(card: str | PathLike | None) -> dict[str, Any]:
     if card is None or not Path(card).is_file():
         return {"about": "", "examples": []}
     with reraise_as_value_error(f"{card} must be a model card"):
-        found = ModelCard.load(Path(card))
-    paragraphs = [part for part in found.text.split("\n\n") if part.strip() and not part.lstrip().startswith("#")]
-    widget = found.data.to_dict().get("widget")
-    texts = [one.get("text") for one in (widget if isinstance(widget, list) else []) if isinstance(one, dict)]
-    examples = [text for text in texts if isinstance(text, str)][:MAX_EXAMPLES]
-    return {"about": " ".join(paragraphs[0].split()) if paragraphs and examples else "", "examples": examples}
+        content = ModelCard.load(Path(card))
+    examples = []
+    widget = content.data.to_dict().get("widget")
+    for example in widget if isinstance(widget, list) else []:
+        if isinstance(example, dict) and isinstance(example.get("text"), str):
+            examples.append(example["text"])
+    about = first_paragraph(content.text) if examples else ""
+    return {"about": about, "examples": examples[:MAX_EXAMPLES]}
+
+
+def first_paragraph(text: str) -> str:
+    """The first paragraph of a text in Markdown that is not a heading, in one line."""
+    for part in text.split("\n\n"):
+        words = part.split()
+        if words and not words[0].startswith("#"):
+            return " ".join(words)
+    return ""
 
 
 def check_web_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -179,14 +194,19 @@ def check_web_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
     It splits some texts differently with imported SentencePiece models.
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    parts = {} if backend is None else json.loads(backend.to_str())
-    kinds = [(parts.get(part) or {}).get("type") for part in ("model", "pre_tokenizer", "decoder")]
-    if kinds == ["BPE", "Sequence", "ByteLevel"]:  # a pattern splits the text, then `ByteLevel` does not
-        steps = parts["pre_tokenizer"]["pretokenizers"]
-        kinds[1] = "ByteLevel" if [step["type"] for step in steps] == ["Split", "ByteLevel"] else "Sequence"
-    if kinds != ["BPE", "ByteLevel", "ByteLevel"]:
-        found = type(tokenizer).__name__ if backend is None else f"{type(tokenizer).__name__} of type {kinds[0]}"
-        raise ValueError(f"tokenizer must be a byte-level BPE tokenizer for the web page, got a {found}.")
+    kind = type(tokenizer).__name__
+    if backend is not None:
+        parts = json.loads(backend.to_str())
+        pre_tokenizer = parts["pre_tokenizer"] or {}
+        steps = [step["type"] for step in pre_tokenizer.get("pretokenizers", [pre_tokenizer]) if step]
+        model = parts["model"]["type"]
+        decoder = parts["decoder"] or {}
+        # A pattern may split the text before, and `ByteLevel` then does not.
+        is_byte_level = steps in (["ByteLevel"], ["Split", "ByteLevel"]) and decoder.get("type") == "ByteLevel"
+        if model == "BPE" and is_byte_level:
+            return
+        kind = f"{kind} of type {model}"
+    raise ValueError(f"tokenizer must be a byte-level BPE tokenizer for the web page, got a {kind}.")
 
 
 def default_cache() -> Path:
@@ -204,23 +224,35 @@ def download(packages: Sequence[Package], folder: Path) -> None:
     missing = [package for package in packages if not (folder / package.archive).exists()]
     if missing:
         folder.mkdir(parents=True, exist_ok=True)
-        names = [f"{package.name}@{package.version}" for package in missing]
-        command = [shutil.which("npm") or "npm", "pack", "--silent", "--ignore-scripts", "--pack-destination"]
-        command += [str(folder), *names]
-        try:
-            options: Any = {"capture_output": True, "text": True, "timeout": TIMEOUT, "stdin": subprocess.DEVNULL}
-            subprocess.run(command, check=True, **options)
-        except (OSError, subprocess.SubprocessError) as error:  # such as npm is not installed
-            lines = (getattr(error, "stderr", None) or str(error)).splitlines()
-            reason = next((line for line in lines if line.startswith("npm error")), lines[0])
-            allowed = f"able to download {' and '.join(names)}, or npm_cache must be a folder with the archives"
-            raise ValueError(f"npm must be {allowed}, got {str(folder)!r}: {reason}") from error
+        run_npm([f"{package.name}@{package.version}" for package in missing], folder)
     for package in packages:
-        digest = hashlib.sha512((folder / package.archive).read_bytes()).digest()
+        archive = folder / package.archive
+        digest = hashlib.sha512(archive.read_bytes()).digest()
         if base64.b64encode(digest).decode() != package.sha512:
-            allowed = f"the archive of {package.name} {package.version}"
-            found = "a file with another digest: delete it to download it again"
-            raise ValueError(f"{folder / package.archive} must be {allowed}, got {found}.")
+            raise ValueError(
+                f"{archive} must be the archive of {package.name} {package.version}, got a file with another digest: "
+                "delete it to download it again."
+            )
+
+
+def run_npm(names: Sequence[str], folder: Path) -> None:
+    """Download packages, named with their versions, to a folder.
+
+    Raises:
+        ValueError: npm is not installed, or fails.
+    """
+    npm = shutil.which("npm") or "npm"
+    command = [npm, "pack", "--silent", "--ignore-scripts", "--pack-destination", str(folder), *names]
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=TIMEOUT, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.SubprocessError) as error:  # such as npm is not installed
+        message = getattr(error, "stderr", None) or str(error)
+        lines = message.splitlines()
+        reason = next((line for line in lines if line.startswith("npm error")), lines[0])
+        raise ValueError(
+            f"npm must be able to download {' and '.join(names)}, or npm_cache must be a folder with the archives, "
+            f"got {str(folder)!r}: {reason}"
+        ) from error
 
 
 def extract(package: Package, cache: Path, folder: Path) -> None:
@@ -232,4 +264,5 @@ def extract(package: Package, cache: Path, folder: Path) -> None:
         for name in package.files:
             content = archive.extractfile(f"package/{name}")
             assert content is not None  # the digest is that of an archive with these files
-            (folder / Path(name).name.replace(".mjs", ".js")).write_bytes(content.read())
+            file = folder / Path(name).name.replace(".mjs", ".js")
+            file.write_bytes(content.read())

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from typing import Any, TypeVar
 
 from prometheus_client import generate_latest
@@ -18,7 +19,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from ...base.errors import format_names
@@ -27,11 +28,11 @@ from ...inputs_random_transformer import TextError
 from .batches import Batcher, QueueFullError
 from .directions import Direction
 from .metrics import CountRequests, Metrics
-from .openapi import PAGE, describe_api
 from .requests import BODY_SECONDS, TranslateRequest, read_fields
 
 logger = logging.getLogger(__name__)
 
+FOLDER = Path(__file__).parent
 # Bytes of a body: a character has up to 12 in JSON ("\\ud83d\\ude00") and in forms; and the other fields.
 BYTES_PER_CHARACTER, OTHER_BYTES = 12, 2**14
 LONGEST_CODE = 35  # characters of a code of a language, by BCP 47
@@ -163,14 +164,14 @@ async def show_health(_: Request) -> JSONResponse:
     return JSONResponse({"status": "ok"})
 
 
-async def show_description(_: Request) -> JSONResponse:
-    """The document of OpenAPI."""
-    return JSONResponse(describe_api())
+async def show_description(_: Request) -> FileResponse:
+    """The description of the API by OpenAPI."""
+    return FileResponse(FOLDER / "openapi.json")
 
 
-async def show_page(_: Request) -> HTMLResponse:
-    """The page that describes the API."""
-    return HTMLResponse(PAGE)
+async def show_page(_: Request) -> FileResponse:
+    """The page that describes the API, which needs no other host."""
+    return FileResponse(FOLDER / "docs.html")
 
 
 def directions_by_codes(directions: Sequence[Direction]) -> dict[tuple[str, str], Direction]:

@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 BODY_SECONDS = 30  # within which the body of a request must arrive
 OTHER_FIELDS = 20  # parts of a form beside its texts
-JSON, URLENCODED, MULTIPART = "application/json", "application/x-www-form-urlencoded", "multipart/form-data"
+URLENCODED, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
 
 
 class TranslateRequest(BaseModel):

@@ -66,7 +66,8 @@ class MuonWith(Optimizer):
         updates = orthogonalize(directions.to(self.dtype)).to(weights[0].dtype)
         scale = ADAM_RMS * max(weights[0].shape) ** 0.5
         for weight, update in zip(weights, updates, strict=True):
-            weight.mul_(1 - lr * weight_decay).sub_(update, alpha=lr * scale)
+            weight.mul_(1 - lr * weight_decay)
+            weight.sub_(update, alpha=lr * scale)
 
     def _direction(self, weight: Tensor, gradient: Any) -> Tensor:
         """Nesterov's momentum."""

@@ -190,3 +190,17 @@ def test_without_vocabularies(tmp_path):
     shutil.move(tmp_path / "best.ckpt", tmp_path / "latest.ckpt")
     report = convert_joeynmt(tmp_path, tmp_path / "out")
     assert any("no tokenizer" in note for note in report.notes)
+
+
+def test_overwrite(tmp_path):
+    """A second conversion replaces the files of the first one, and only those; a tokenizer of it does not remain."""
+    write_joeynmt(tmp_path, random_weights(**PRE))
+    out = tmp_path / "out"
+    convert_joeynmt(tmp_path, out)
+    (out / "notes.txt").write_text("of others")
+    (tmp_path / "src_vocab.txt").unlink()
+    check_refused("must be a new or an empty folder without overwrite", tmp_path, convert_joeynmt, tmp_path, out)
+    convert_joeynmt(tmp_path, out, overwrite=True)
+    assert not (out / "tokenizer.json").exists()
+    assert (out / "notes.txt").read_text() == "of others"
+    assert AutoModelForSeq2SeqLM.from_pretrained(out).config.vocab_size == SOURCE_TOKENS

@@ -8,8 +8,8 @@ from sentencepiece import SentencePieceProcessor
 from transformers import AutoTokenizer
 
 from modeling_random_transformer import RandomTransformerTokenizer
+from modeling_random_transformer.data import from_sentencepiece
 from modeling_random_transformer.data.sentencepiece import SPACE
-from modeling_random_transformer.extras.conversion import from_sentencepiece
 from modeling_random_transformer.extras.export import export_model, load_engine
 from modeling_random_transformer.extras.export.argos_tokenizer import PART_OF_CHARACTER, sentencepiece_model
 from modeling_random_transformer.tokenization_random_transformer import normalize
@@ -91,7 +91,7 @@ def test_marian_tokens(tmp_path):
 def test_package_translates_as_the_model_does(tmp_path):
     model, tokenizer = exportable()
     export_model(model, tokenizer, tmp_path / "out", engine="argos", source_lang="en", target_lang="es")
-    [package] = (tmp_path / "out").iterdir()
+    [package] = (tmp_path / "out").glob("*.argosmodel")
     assert package.name == "translate-en_es-1_0.argosmodel"
     with zipfile.ZipFile(package) as archive:
         metadata = json.loads(archive.read("translate-en_es-1_0/metadata.json"))
@@ -114,6 +114,19 @@ def test_languages_of_the_tokenizer(tmp_path):
     model.generation_config.forced_bos_token_id = tokenizer.get_lang_id("fr")
     expected = [text.removeprefix(" ") for text in own_translations(model, tokenizer, 1, ASCII)]
     assert load_engine(tmp_path / "out", "argos")(ASCII, 1, LIMIT) == expected
+
+
+def test_package_has_a_sentence_splitter_or_says_that_it_needs_one(tmp_path):
+    model, tokenizer = exportable()
+    splitter = tmp_path / "en.onnx"
+    splitter.write_bytes(b"model")
+    options = {"engine": "argos", "source_lang": "en", "target_lang": "es"}
+    for file, sentence in ((splitter, "translates offline"), (None, "--sentence_splitter en.onnx")):
+        output = tmp_path / str(file is None)
+        export_model(model, tokenizer, output, sentence_splitter=file, **options)
+        with zipfile.ZipFile(output / "translate-en_es-1_0.argosmodel") as archive:
+            assert sentence in archive.read("translate-en_es-1_0/README.md").decode()
+            assert ("translate-en_es-1_0/minisbd/en.onnx" in archive.namelist()) == (file is not None)
 
 
 def test_what_argos_translate_does_not_support(tmp_path):

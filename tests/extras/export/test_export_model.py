@@ -52,6 +52,9 @@ def test_export_and_check(engine, dtype, folder, tmp_path, capsys, monkeypatch):
     assert output.stat().st_mode == folder.stat().st_mode
     tokenizer = AutoTokenizer.from_pretrained(output)
     assert tokenizer("the boy")["input_ids"] == exportable()[1]("the boy")["input_ids"]
+    assert cli.main(["export", str(folder), *options]) == 2
+    assert "output must be a new or an empty folder without overwrite" in capsys.readouterr().err
+    assert cli.main(["export", str(folder), *options, "--overwrite"]) == 0
 
 
 @pytest.mark.parametrize(

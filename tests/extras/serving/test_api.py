@@ -9,6 +9,7 @@ from starlette.testclient import TestClient
 from modeling_random_transformer.commands.serve import read_keys
 from modeling_random_transformer.extras.documents import translate_html
 from modeling_random_transformer.extras.serving import Direction, Settings, create_app
+from modeling_random_transformer.extras.serving.requests import TranslateRequest
 from modeling_random_transformer.inference import translate
 from tests.helpers.translation import SENTENCES, multilingual_translator
 
@@ -291,8 +292,14 @@ def test_health_metrics_and_openapi(direction):
             "random_transformer_waiting_texts 0.0",
         ):
             assert line in lines
-        body = api.get("/openapi.json").json()["paths"]["/translate"]["post"]["requestBody"]["content"]
-        assert set(body["application/json"]["schema"]["properties"]) == {"q", "source", "target", "format", "api_key"}
+
+
+def test_description_is_that_of_the_fields(direction):
+    with client([direction]) as api:
+        description = api.get("/openapi.json").json()
+    assert description["components"]["schemas"]["TranslateRequest"] == TranslateRequest.model_json_schema()
+    paths = {route.path for route in create_app([direction]).routes}
+    assert set(description["paths"]) == paths - {"/docs", "/openapi.json"}
 
 
 def test_docs_need_no_other_host():

@@ -8,7 +8,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokeniz
 from modeling_random_transformer import RandomTransformerTokenizer
 from modeling_random_transformer.data import from_sentencepiece
 from modeling_random_transformer.stages.recipes import RecipeArguments
-from modeling_random_transformer.training.vocabulary import pieces_of_tokens, with_vocabulary
+from modeling_random_transformer.training.parent import pieces_of_tokens, with_vocabulary
 from tests.helpers.marian import train_sentencepiece
 from tests.helpers.models import tiny_model
 from tests.helpers.training import UNSCORED, run
