@@ -21,8 +21,8 @@ from ..base.flags import Parser, instances, to_flags
 from ..configuration_random_transformer import did_you_mean
 from ..inputs_random_transformer import check_choice, check_positive, check_type, drop_none
 from ..training.arguments import DataArguments, ModelArguments
+from ..training.tokenizer import load_parent_tokenizer
 from ..training.training_arguments import TranslationTrainingArguments
-from ..training.vocabulary import load_parent_tokenizer
 
 logger = logging.getLogger(__name__)
 
