@@ -19,7 +19,7 @@ from ..base.compressed_files import check_readable
 from ..base.errors import reraise_as_value_error
 from ..base.flags import Parser, to_flags
 from ..inputs_random_transformer import check_choice, check_positive, check_type, drop_none
-from ..training.vocabulary import load_parent_tokenizer
+from ..training.tokenizer import load_parent_tokenizer
 
 logger = logging.getLogger(__name__)
 
