@@ -119,8 +119,15 @@ class Reference(FairseqReference):
 class Original:
     """The logits of the reference, for the token ids of a converted model: -inf for tokens that the target lacks."""
 
-    def __init__(self, weights: dict[str, Tensor], tokenizer: Any, source: list[str] = SOURCE, **options: Any):
-        self.reference = Reference(weights, 2, True, **{"epsilon": 1e-5, "act": relu, **options})
+    def __init__(
+        self,
+        weights: dict[str, Tensor],
+        tokenizer: Any,
+        source: list[str] = SOURCE,
+        before: bool = True,
+        **options: Any,
+    ):
+        self.reference = Reference(weights, 2, before, **{"epsilon": 1e-5, "act": relu, **options})
         vocabulary = tokenizer.get_vocab()
         names = [name.removesuffix("</w>") for name in sorted(vocabulary, key=vocabulary.get)]
         sides = [{name.removesuffix("@@"): i for i, name in enumerate(tokens)} for tokens in (source, TARGET)]

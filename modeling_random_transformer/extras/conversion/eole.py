@@ -170,17 +170,10 @@ def convert_weights(folder: Path, options: Options, joined: JoinedTokenizer) -> 
 def finish(mapper: StateDictMapper, embeddings: Sequence[str], joined: JoinedTokenizer) -> Converted:
     """Map the embeddings, of which only the first must be stored, and build the model."""
     mapper.derive_config("the original's layers", norm_order="pre")
+    mapper.derive_config("the vocabulary", **joined.special_ids())
     source, *others = embeddings
     target, output, bias = (name if name in mapper.remaining else None for name in others)
     map_embeddings(mapper, source, target, output, bias, joined=joined)
-    tokenizer = joined.tokenizer
-    mapper.derive_config(
-        "the vocabulary",
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        decoder_start_token_id=tokenizer.bos_token_id,
-    )
     return mapper.finish(), mapper.report
 
 

@@ -86,16 +86,15 @@ Languages = tuple[str, str]  # of the source and the target
 OfLanguages = tuple[Path | None, Path | None]  # their files
 
 
-def from_fairseq(checkpoint: str | Path | Options, tokenizer: JoinedTokenizer | None = None) -> Converted:
+def from_fairseq(checkpoint: str | Path | Options) -> Converted:
     """Convert the weights of a fairseq `transformer`.
 
     fairseq's sinusoids use other frequencies (their logarithms are spaced by `d_model / 2 - 1`), so their values become
-    a table of learned positions. Dictionaries of different sizes are padded to one size, unless `tokenizer`
-    specifies their common tokens.
+    a table of learned positions. Token ids are those of fairseq. Dictionaries of different sizes are padded to one
+    size; `convert_fairseq` joins them.
 
     Args:
         checkpoint: a `.pt` file or its content: `"model"`, and `"args"` or `"cfg"`.
-        tokenizer: joins both dictionaries (`fairseq_tokenizer`). When `None`, token ids are fairseq's.
 
     Returns:
         The model, in evaluation mode, and the report.
@@ -109,7 +108,7 @@ def from_fairseq(checkpoint: str | Path | Options, tokenizer: JoinedTokenizer | 
         origin, content = "the fairseq checkpoint", checkpoint
     else:
         origin, content = str(checkpoint), read_checkpoint(checkpoint)
-    return convert_weights(content, read_stored(content, origin), origin, tokenizer)
+    return convert_weights(content, read_stored(content, origin), origin, None)
 
 
 def convert_fairseq(

@@ -7,7 +7,7 @@ from tokenizers import normalizers
 from transformers import GenerationConfig
 
 from ...base.errors import format_value
-from ...configuration_random_transformer import is_int, is_number
+from ...configuration_random_transformer import is_number
 from ...tokenization_random_transformer import lines_of_files
 from .embeddings import map_embeddings
 from .joined_tokenizer import JoinedTokenizer, find_file, join_vocabularies, name_tokens
@@ -54,12 +54,11 @@ NAMES: NameTable = {
 OUTPUTS = {"encoder": ("self_attn.out_proj", "fc2"), "decoder": ("self_attn.out_proj", "encoder_attn.out_proj", "fc2")}
 DEEPNET = "xavier_normal"  # the initializer that implies DeepNet's factors of residual connections
 SEGMENTATIONS = {"sentencepiece": "model_file", "subword-nmt": "codes"}  # and the option with the file
-SPECIAL = {"unk": "<unk>", "pad": "<pad>", "bos": "<s>", "eos": "</s>"}  # with the ids 0 to 3, by default
+SPECIAL = {"unk": "<unk>", "pad": "<pad>", "bos": "<s>", "eos": "</s>"}  # the defaults
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")  # JoeyNMT has one rate for all
 MAX_BEAMS = 1000
 MAX_EXPONENT = 60  # the largest divisor of a weight is exp(60), below the range of float32
 FACTOR = Kind("a number from 0 to 1000000", lambda value: is_number(value) and 0 < value <= 1e6, float)
-ID = Kind("an id", lambda value: is_int(value) and value >= 0)
 ACTIVATION = one_of({"relu": "relu", "gelu": "gelu", "swish": "silu"})
 EQUAL_IN_STACKS = ("num_heads", "activation", "layer_norm", "embeddings.scale")
 OPTIONS = (
@@ -78,7 +77,6 @@ OPTIONS = (
     Option("model.initializer", TEXT, "xavier_uniform"),
     Option("model.encoder.dropout", RATE, 0.1, DROPOUTS),
     *(Option(f"data.special_symbols.{name}_token", TEXT, token) for name, token in SPECIAL.items()),
-    *(Option(f"data.special_symbols.{name}_id", ID, i) for i, name in enumerate(SPECIAL)),
     *off(("data.special_symbols.sep_token", "data.special_symbols.lang_tags")),  # of prompts
     *(Option(f"data.{side}.level", one_of(("bpe", "word"))) for side in SIDES),
     *(Option(f"data.{side}.tokenizer_type", one_of(tuple(SEGMENTATIONS)), "sentencepiece") for side in SIDES),
@@ -88,28 +86,29 @@ OPTIONS = (
 )
 
 
-def from_joeynmt(checkpoint: str | Path, tokenizer: JoinedTokenizer | None = None) -> Converted:
-    """Convert the weights of a Transformer of JoeyNMT 2.
+def from_joeynmt(checkpoint: str | Path) -> Converted:
+    """Convert the weights of a Transformer of JoeyNMT 2. Token ids are those of the joined vocabulary.
 
     DeepNet's factors of residual connections (`initializer: xavier_normal`) become part of the weights.
 
     Args:
-        checkpoint: a `.ckpt` file with `config.yaml` next to it; or their folder, whose best checkpoint is converted.
-        tokenizer: joins the two vocabularies. When `None`, token ids are those of JoeyNMT.
+        checkpoint: a `.ckpt` file with `config.yaml` and the files of the tokenizer next to it (`convert_joeynmt`); or
+            their folder, whose best checkpoint is converted.
 
     Returns:
         The model, in evaluation mode, and the report.
 
     Raises:
-        ValueError: a file is damaged or requires executing code; or an option or a weight has no counterpart in this
-            model. The message names it.
+        ValueError: a file is missing, is damaged or requires executing code; or an option or a weight has no
+            counterpart in this model. The message names it.
     """
     path = find_checkpoint(Path(checkpoint))
-    return convert_weights(path, read_config(path), tokenizer)
+    options = read_config(path)
+    return convert_weights(path, options, make_tokenizer(path.parent, options))
 
 
 def convert_joeynmt(checkpoint: str | Path, output: str | Path, *, overwrite: bool = False) -> ConversionReport:
-    """Convert a model of JoeyNMT to a folder, with a tokenizer if there are vocabularies.
+    """Convert a model of JoeyNMT to a folder with a tokenizer.
 
     JoeyNMT writes all files to one folder: `config.yaml`, `src_vocab.txt`, `trg_vocab.txt`, and the SentencePiece model
     or the BPE codes.
@@ -125,9 +124,8 @@ def convert_joeynmt(checkpoint: str | Path, output: str | Path, *, overwrite: bo
     """
     path = find_checkpoint(Path(checkpoint))
     options = read_config(path)
-    tokenizer = make_tokenizer(path.parent, options)
-    converted = convert_weights(path, options, tokenizer)
-    return save_conversion(output, converted, tokenizer.save if tokenizer else None, overwrite)
+    joined = make_tokenizer(path.parent, options)
+    return save_conversion(output, convert_weights(path, options, joined), joined.save, overwrite)
 
 
 def find_checkpoint(path: Path) -> Path:
@@ -151,34 +149,25 @@ def read_config(checkpoint: Path) -> Options:
     return read_options(stored, OPTIONS, same.items())
 
 
-def convert_weights(path: Path, options: Options, joined: JoinedTokenizer | None) -> Converted:
+def convert_weights(path: Path, options: Options, joined: JoinedTokenizer) -> Converted:
     """Convert a checkpoint with these options. Arguments and errors are those of `from_joeynmt`."""
     mapper = StateDictMapper(str(path), state_dict_in(read_checkpoint(path), str(path), "model_state"))
     mapper.derive_sizes("feed_forward.pwff_layer.0", "layer_norm")
     mapper.derive_options(OPTIONS, options)
     mapper.derive_config("JoeyNMT", layer_norm_eps=1e-6, position_embedding="sinusoidal", sinusoid_layout="interleaved")
     mapper.ignore([f"{stack}.pe.pe" for stack in STACKS], "sinusoids, which are computed")
-    if joined is None:
-        ids = {name: options[f"data.special_symbols.{name}_id"] for name in SPECIAL}
-    else:
-        ids = {name: getattr(joined.tokenizer, f"{name}_token_id") for name in SPECIAL}
-    mapper.derive_config(
-        "special_symbols",
-        pad_token_id=ids["pad"],
-        bos_token_id=ids["bos"],
-        eos_token_id=ids["eos"],
-        decoder_start_token_id=ids["bos"],
-    )
+    mapper.derive_config("special_symbols", **joined.special_ids())
     embeddings = ("src_embed.lut.weight", "trg_embed.lut.weight", "decoder.output_layer.weight")
     map_embeddings(mapper, *embeddings, joined=joined)
     mapper.rename(NAMES)
     divide_by_factors(mapper, options)
     model = mapper.finish()
     # As in JoeyNMT, neither <pad> nor <s> is generated, nor </s> as the first token.
-    model.generation_config.suppress_tokens = [ids["pad"], ids["bos"]]
+    tokenizer = joined.tokenizer
+    model.generation_config.suppress_tokens = [tokenizer.pad_token_id, tokenizer.bos_token_id]
     model.generation_config.min_new_tokens = 1
     if options.get("testing.generate_unk") is False:
-        model.generation_config.suppress_tokens.append(ids["unk"])
+        model.generation_config.suppress_tokens.append(tokenizer.unk_token_id)
     set_beams(model.generation_config, options, mapper.report)
     return model, mapper.report
 
@@ -228,14 +217,12 @@ def set_beams(config: GenerationConfig, options: Options, report: ConversionRepo
         )
 
 
-def make_tokenizer(folder: Path, options: Options) -> JoinedTokenizer | None:
-    """The tokenizer of the vocabularies in a folder; `None` if there are none.
+def make_tokenizer(folder: Path, options: Options) -> JoinedTokenizer:
+    """The tokenizer of the vocabularies in a folder.
 
     Raises:
         ValueError: a file is missing or damaged, or the two languages are segmented differently.
     """
-    if not all((folder / f"{side}_vocab.txt").is_file() for side in SIDES):
-        return None
     segmentation, target_segmentation = (read_segmentation(options, side) for side in SIDES)
     if segmentation != target_segmentation:
         raise invalid("data.trg.tokenizer_type", f"that of data.src, {segmentation}", target_segmentation)
@@ -243,7 +230,7 @@ def make_tokenizer(folder: Path, options: Options) -> JoinedTokenizer | None:
     vocabularies = []
     files = []
     for side in SIDES:
-        path = folder / f"{side}_vocab.txt"
+        path = find_file(folder, f"{side}_vocab.txt")
         tokens = list(lines_of_files([path]))
         vocabularies.append(name_tokens(str(path), tokens, special_tokens, segmentation == "subword-nmt"))
         if segmentation in SEGMENTATIONS:
