@@ -81,25 +81,17 @@ FIELDS = {
 
 
 class Reference(FairseqReference):
-    """The forward pass of JoeyNMT and eole: paper's positions from 0, and factors of residual connections by stack."""
+    """The forward pass of JoeyNMT and eole: the paper's positions from 0."""
 
     def __init__(
         self,
         *args: Any,
-        factors: tuple[float, float] = (1.0, 1.0),
         epsilon: float = 1e-6,
         paper: bool = True,
         **options: Any,
     ):
         super().__init__(*args, **options)
-        self.factors = dict(zip(("encoder", "decoder"), factors, strict=True))
         self.epsilon, self.paper = epsilon, paper
-
-    def residual(self, name: str, states: Tensor, sublayer: Any) -> Tensor:
-        factor = self.factors[name.split(".")[0]]
-        if self.before:
-            return factor * states + sublayer(self.norm(name, states))
-        return self.norm(name, factor * states + sublayer(states))
 
     def linear(self, name: str, states: Tensor) -> Tensor:
         return linear(states, self.weights[f"{name}.weight"], self.weights.get(f"{name}.bias"))

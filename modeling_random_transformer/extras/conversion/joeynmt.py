@@ -1,6 +1,5 @@
 """Converts models of JoeyNMT 2: a checkpoint, and the configuration, vocabularies and tokenizer model next to it."""
 
-import math
 from pathlib import Path
 
 from tokenizers import normalizers
@@ -34,14 +33,13 @@ from .weights import STACKS, ConversionReport, Converted, NameTable, StateDictMa
 
 CHECKPOINTS = ("best.ckpt", "latest.ckpt")  # in a model's folder, which JoeyNMT calls model_dir
 SIDES = ("src", "trg")
-ATTENTIONS = {
-    "encoder.layers.{i}.src_src_att": "model.encoder.layers.{i}.self_attn",
-    "decoder.layers.{i}.trg_trg_att": "model.decoder.layers.{i}.self_attn",
-    "decoder.layers.{i}.src_trg_att": "model.decoder.layers.{i}.encoder_attn",
-}
 NAMES: NameTable = {
-    **{f"{source}.{{qkv}}_layer.{{p}}": f"{target}.{{qkv}}_proj.{{p}}" for source, target in ATTENTIONS.items()},
-    **{f"{source}.output_layer.{{p}}": f"{target}.out_proj.{{p}}" for source, target in ATTENTIONS.items()},
+    "encoder.layers.{i}.src_src_att.{qkv}_layer.{p}": "model.encoder.layers.{i}.self_attn.{qkv}_proj.{p}",
+    "encoder.layers.{i}.src_src_att.output_layer.{p}": "model.encoder.layers.{i}.self_attn.out_proj.{p}",
+    "decoder.layers.{i}.trg_trg_att.{qkv}_layer.{p}": "model.decoder.layers.{i}.self_attn.{qkv}_proj.{p}",
+    "decoder.layers.{i}.trg_trg_att.output_layer.{p}": "model.decoder.layers.{i}.self_attn.out_proj.{p}",
+    "decoder.layers.{i}.src_trg_att.{qkv}_layer.{p}": "model.decoder.layers.{i}.encoder_attn.{qkv}_proj.{p}",
+    "decoder.layers.{i}.src_trg_att.output_layer.{p}": "model.decoder.layers.{i}.encoder_attn.out_proj.{p}",
     "{stack}.layers.{i}.feed_forward.pwff_layer.0.{p}": "model.{stack}.layers.{i}.fc1.{p}",
     "{stack}.layers.{i}.feed_forward.pwff_layer.3.{p}": "model.{stack}.layers.{i}.fc2.{p}",
     "encoder.layers.{i}.layer_norm.{p}": "model.encoder.layers.{i}.self_attn_layer_norm.{p}",
@@ -50,15 +48,11 @@ NAMES: NameTable = {
     "{stack}.layers.{i}.feed_forward.layer_norm.{p}": "model.{stack}.layers.{i}.final_layer_norm.{p}",
     "{stack}.layer_norm.{p}": "model.{stack}.layer_norm.{p}",
 }
-# The last linear module of each sub-layer, in the order of computation.
-OUTPUTS = {"encoder": ("self_attn.out_proj", "fc2"), "decoder": ("self_attn.out_proj", "encoder_attn.out_proj", "fc2")}
-DEEPNET = "xavier_normal"  # the initializer that implies DeepNet's factors of residual connections
 SEGMENTATIONS = {"sentencepiece": "model_file", "subword-nmt": "codes"}  # and the option with the file
 SPECIAL = {"unk": "<unk>", "pad": "<pad>", "bos": "<s>", "eos": "</s>"}  # the defaults
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")  # JoeyNMT has one rate for all
 MAX_BEAMS = 1000
-MAX_EXPONENT = 60  # the largest divisor of a weight is exp(60), below the range of float32
-FACTOR = Kind("a number from 0 to 1000000", lambda value: is_number(value) and 0 < value <= 1e6, float)
+INITIALIZER = Kind("another one than 'xavier_normal'", lambda value: value != "xavier_normal")
 ACTIVATION = one_of({"relu": "relu", "gelu": "gelu", "swish": "silu"})
 EQUAL_IN_STACKS = ("num_heads", "activation", "layer_norm", "embeddings.scale")
 OPTIONS = (
@@ -72,9 +66,10 @@ OPTIONS = (
     Option("model.decoder.activation", ANY, "relu"),
     Option("model.decoder.layer_norm", ANY, "post"),
     Option("model.decoder.embeddings.scale", ANY, False),
-    Option("model.encoder.alpha", FACTOR, 1.0),
-    Option("model.decoder.alpha", FACTOR, 1.0),
-    Option("model.initializer", TEXT, "xavier_uniform"),
+    # DeepNet's factors of residual connections, and the initializer that implies them.
+    only("model.encoder.alpha", 1.0),
+    only("model.decoder.alpha", 1.0),
+    Option("model.initializer", INITIALIZER, "xavier_uniform"),
     Option("model.encoder.dropout", RATE, 0.1, DROPOUTS),
     *(Option(f"data.special_symbols.{name}_token", TEXT, token) for name, token in SPECIAL.items()),
     *off(("data.special_symbols.sep_token", "data.special_symbols.lang_tags")),  # of prompts
@@ -88,8 +83,6 @@ OPTIONS = (
 
 def from_joeynmt(checkpoint: str | Path) -> Converted:
     """Convert the weights of a Transformer of JoeyNMT 2. Token ids are those of the joined vocabulary.
-
-    DeepNet's factors of residual connections (`initializer: xavier_normal`) become part of the weights.
 
     Args:
         checkpoint: a `.ckpt` file with `config.yaml` and the files of the tokenizer next to it (`convert_joeynmt`); or
@@ -160,7 +153,6 @@ def convert_weights(path: Path, options: Options, joined: JoinedTokenizer) -> Co
     embeddings = ("src_embed.lut.weight", "trg_embed.lut.weight", "decoder.output_layer.weight")
     map_embeddings(mapper, *embeddings, joined=joined)
     mapper.rename(NAMES)
-    divide_by_factors(mapper, options)
     model = mapper.finish()
     # As in JoeyNMT, neither <pad> nor <s> is generated, nor </s> as the first token.
     tokenizer = joined.tokenizer
@@ -170,37 +162,6 @@ def convert_weights(path: Path, options: Options, joined: JoinedTokenizer) -> Co
         model.generation_config.suppress_tokens.append(tokenizer.unk_token_id)
     set_beams(model.generation_config, options, mapper.report)
     return model, mapper.report
-
-
-def divide_by_factors(mapper: StateDictMapper, options: Options) -> None:
-    """Divide the outputs of sub-layers by factors of residual connections (DeepNet, Wang et al. 2022, section 3.2).
-
-    As a layer norm ignores the scale of its input, LN(a x + f(x)) = LN(x + f(x) / a). With pre-norm, the scale of the
-    residual stream grows by `a` with each sub-layer. Only the epsilon of the norms acts differently (below 1e-6).
-
-    Raises:
-        ValueError: the divisors are out of range.
-    """
-    encoder_layers, decoder_layers = (mapper.config_fields[f"{stack}_layers"] for stack in STACKS)
-    if max(encoder_layers, decoder_layers) > len(mapper.state_dict):
-        return  # `finish` names the missing layers
-    factors = (options["model.encoder.alpha"], options["model.decoder.alpha"])
-    if options["model.initializer"] == DEEPNET:
-        factors = (0.81 * (encoder_layers**4 * decoder_layers) ** (1 / 16), (3 * decoder_layers) ** (1 / 4))
-    is_pre_norm = mapper.config_fields["norm_order"] == "pre"
-    for stack, layers, factor in zip(STACKS, (encoder_layers, decoder_layers), factors, strict=True):
-        if factor == 1:
-            continue
-        outputs = OUTPUTS[stack] * layers
-        if abs(math.log(factor)) * len(outputs) > MAX_EXPONENT and is_pre_norm:
-            raise invalid(f"model.{stack}.alpha", "nearer to 1 with this number of pre-norm layers", factor)
-        mapper.report.notes.append(f"The {stack}'s factor of residual connections, {factor:.4g}, divided the weights.")
-        for number, module in enumerate(outputs):
-            divisor = factor ** (number + 1) if is_pre_norm else factor
-            for parameter in ("weight", "bias"):
-                name = f"model.{stack}.layers.{number // len(OUTPUTS[stack])}.{module}.{parameter}"
-                if name in mapper.state_dict:
-                    mapper.state_dict[name] = mapper.state_dict[name] / divisor
 
 
 def set_beams(config: GenerationConfig, options: Options, report: ConversionReport) -> None:
