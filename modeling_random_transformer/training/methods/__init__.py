@@ -4,13 +4,12 @@ A regularization that changes the loss or the inputs of the model is a subclass 
 of `TranslationTrainingArguments`, and a line of `training_loss`.
 """
 
-from typing import Any
-
+from ..training_arguments import TranslationTrainingArguments
 from .loss import SmoothedCrossEntropy
 from .r_drop import RDropLoss
 
 
-def training_loss(args: Any) -> SmoothedCrossEntropy:
+def training_loss(args: TranslationTrainingArguments) -> SmoothedCrossEntropy:
     """The loss that the training arguments select."""
     if args.r_drop_alpha:
         return RDropLoss(args.label_smoothing_factor, args.r_drop_alpha)
