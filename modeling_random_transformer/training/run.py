@@ -60,15 +60,13 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
         run.job = call_on_main_process(lambda: open_job(run))
         if not (folder / MANIFEST).is_file():
             raise ValueError(f"output_dir must be on a file system that all nodes share, got {folder}.")
-        reports = score_finished(run) if run.trained.is_finished else train_and_score(run)
-        result = result_of(run, reports or [])
-        if args.process_index == 0 and (reports is not None or not (folder / CARD).is_file()):
-            write_model_card(folder / CARD, result, run)
-        return result
+        if run.trained.is_finished:
+            return score_finished(run)
+        return train_and_score(run)
 
 
-def train_and_score(run: Run) -> list[ValidationReport]:
-    """Train the model of a run, save it and score it on all sets; returns the reports of the corpora."""
+def train_and_score(run: Run) -> RunResult:
+    """Train the model of a run, save it, and score it on all sets."""
     data = prepare_data(run, list(run.corpora))
     trainer = make_trainer(run, data, run.args)
     steps, seconds = train(run, trainer)
@@ -77,16 +75,21 @@ def train_and_score(run: Run) -> list[ValidationReport]:
     record_model(run, trainer, data, steps=steps, seconds=seconds)
     for name in run.evaluation_sets:
         score_set(run, trainer, data, name)
+    result = result_of(run, data.reports)
+    write_card(run, result)
     if run.args.push_to_hub:
         trainer.push_to_hub()
-    return data.reports
+    return result
 
 
-def score_finished(run: Run) -> list[ValidationReport] | None:
-    """Score the saved model of a run on the sets without scores; `None` if all have scores."""
+def score_finished(run: Run) -> RunResult:
+    """Score the saved model of a run on the sets without scores."""
     names = call_on_main_process(lambda: [name for name in run.evaluation_sets if not scores_of(run, name).is_finished])
     if not names:
-        return None
+        result = result_of(run, [])
+        if not (run.folder / CARD).is_file():
+            write_card(run, result)
+        return result
     data = prepare_data(run, names)
     trainer = make_trainer(run, data, run.args.without_evaluation())
     load_average(trainer.accelerator.unwrap_model(trainer.model), [run.folder])
@@ -94,7 +97,9 @@ def score_finished(run: Run) -> list[ValidationReport] | None:
         call_on_main_process(lambda: trainer.model.generation_config.save_pretrained(run.folder))
     for name in names:
         score_set(run, trainer, data, name)
-    return data.reports
+    result = result_of(run, data.reports)
+    write_card(run, result)
+    return result
 
 
 # The model
@@ -244,6 +249,12 @@ def result_of(run: Run, new_reports: Sequence[ValidationReport]) -> RunResult:
     for name in run.evaluation_sets:
         scores[name] = run.job.stages[f"score {name}"].facts["metrics"]
     return RunResult(folder=run.folder, **facts, reports=list(reports.values()), scores=with_means(scores))
+
+
+def write_card(run: Run, result: RunResult) -> None:
+    """Write the model card, in the first process."""
+    if run.args.process_index == 0:
+        write_model_card(run.folder / CARD, result, run)
 
 
 def with_means(scores: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -294,6 +294,11 @@ class TranslationTrainer(TranslationEvaluation):
             keep_newest(self.args.output_dir, self.checkpoint_limit, {Path(best).resolve()} if best else set())
         self.accelerator.wait_for_everyone()
 
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """Write the model card of transformers; a run writes its own before it is uploaded."""
+        if not self.run_id:
+            super().create_model_card(*args, **kwargs)
+
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         # The best checkpoint is to be loaded, so that an evaluation without a checkpoint does not count.
         saves = self.control.should_save or self.args.save_strategy == "best"

@@ -2,8 +2,13 @@
 
 import shlex
 import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import transformers.trainer
 
 from modeling_random_transformer import cli
+from tests.helpers.training import UNSCORED, run
 
 
 def test_the_command_in_the_model_card_repeats_the_run(finished, copied, monkeypatch):
@@ -18,3 +23,18 @@ def test_the_command_in_the_model_card_repeats_the_run(finished, copied, monkeyp
     monkeypatch.chdir(copied)
     assert cli.main([verb, *flags, "--use_cpu"]) == 0
     assert (copied / "out" / "model.safetensors").read_bytes() == before
+
+
+def test_the_model_is_uploaded_with_its_card(corpus, monkeypatch):
+    uploaded = []
+
+    def upload_folder(folder_path, **_):
+        uploaded.append((Path(folder_path) / "README.md").read_text())
+
+    hub = SimpleNamespace(create_repo=lambda *_, **__: SimpleNamespace(repo_id="me/model"), upload_folder=upload_folder)
+    monkeypatch.setattr(transformers.trainer, "hf_api", lambda: hub, raising=False)
+    for name, function in vars(hub).items():  # of an older transformers
+        monkeypatch.setattr(transformers.trainer, name, function, raising=False)
+    folder = run(corpus, "out", max_steps=2, push_to_hub=True, hub_strategy="end", **UNSCORED).folder
+    assert uploaded == [(folder / "README.md").read_text()]
+    assert "random-transformer train" in uploaded[0]
