@@ -58,6 +58,12 @@ def test_inverse_sqrt_schedule_equals_the_papers_formula(d_model, warmup):
         ({"do_predict": True}, "do_predict must be unset, because test sets are always scored, got True"),
         ({"neftune_noise_alpha": 5.0}, "neftune_noise_alpha must be unset, because embeddings get no noise, got 5.0"),
         ({"use_liger_kernel": True}, "use_liger_kernel must be unset"),
+        (
+            {"remove_unused_columns": False},
+            "remove_unused_columns must be unset, because batches have the token ids only",
+        ),
+        ({"include_for_metrics": ["inputs"]}, r"include_for_metrics must be unset, .*, got \['inputs'\]"),
+        ({"length_column_name": "size"}, "length_column_name must be unset, because batches are always grouped by len"),
         ({"weight_decay": -0.1}, "weight_decay must be at least 0, got -0.1"),
         ({"max_grad_norm": -1.0}, "max_grad_norm must be at least 0, got -1.0"),
         ({"save_steps": 0}, "save_steps must be positive, got 0"),
