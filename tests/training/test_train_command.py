@@ -1,11 +1,14 @@
 """The command line of training: recipes, one line per error, exit status of signals."""
 
+import re
+
 import pytest
 import transformers
 
 from modeling_random_transformer import cli
-from modeling_random_transformer.commands.train import HIDDEN
+from modeling_random_transformer.training import DataArguments, ModelArguments, TranslationTrainingArguments
 from modeling_random_transformer.training.callbacks import describe_evaluation
+from modeling_random_transformer.training.training_arguments import UNSUPPORTED
 from tests.helpers.training import flags, parse_command, validation
 
 
@@ -63,12 +66,16 @@ def test_a_tokenizer_replaces_the_vocabulary_size_of_a_recipe(corpus):
     assert (model.tokenizer, model.vocab_size) == ("saved", None)
 
 
-def test_the_help_has_no_arguments_without_effect(capsys):
+def test_the_help_has_no_arguments_without_effect_and_all_of_this_project(capsys):
     with pytest.raises(SystemExit):
         cli.main(["train", "--help"])
-    text = capsys.readouterr().out
-    assert "--max_tokens_per_batch" in text
-    assert not [name for name in HIDDEN if f"--{name} " in text or f"--no_{name}" in text]
+    names = re.findall(r"^  --(\w+)", capsys.readouterr().out, re.MULTILINE)
+    assert len(names) == len({*names}) <= 140
+    assert not {*names} & {*UNSUPPORTED, "do_train", "do_eval"}
+    kinds = (DataArguments, ModelArguments, TranslationTrainingArguments)
+    documented = {name for kind in kinds for name in vars(kind)["__annotations__"]}
+    unlisted = {"requires_train", "do_train", "ddp_find_unused_parameters", "logging_nan_inf_filter"}
+    assert documented - {*names} <= unlisted
 
 
 def test_a_repeated_flag_of_several_values_is_an_error(corpus, capsys):
