@@ -81,10 +81,7 @@ class BPEDropout:
         for skipped in dropped:
             if skipped >= len(keys):
                 break
-            if skipped:
-                key = sorted(keys)[skipped]
-            else:  # faster, and the most frequent case
-                key = min(keys)
+            key = sorted(keys)[skipped] if skipped else min(keys)
             if key == NO_MERGE:
                 break
             i = keys.index(key)
@@ -173,7 +170,8 @@ class BPEDropoutPairs(Dataset):
 
     def __init__(self, tokens: "datasets.Dataset", bpe_dropout: BPEDropout, seed: int):
         columns = getattr(tokens, "column_names", None) or []
-        if any(name not in columns for name in WORDS):
+        missing = [name for name in WORDS if name not in columns]
+        if missing:
             raise ValueError(
                 f"train_dataset must be a Dataset with the columns {' and '.join(WORDS)} for bpe_dropout "
                 f"(tokenize_pairs, words=True), got a {type(tokens).__name__} with {', '.join(columns)}."
@@ -192,7 +190,9 @@ class BPEDropoutPairs(Dataset):
         targets: list[np.ndarray] = []
         indices = count()
         for batch in self.tokens.iter(batch_size=1000):
-            seeds = [(self.seed, epoch, next(indices)) for _ in batch["labels"]]
+            seeds = []
+            for _ in batch["labels"]:
+                seeds.append((self.seed, epoch, next(indices)))
             columns = self.bpe_dropout.segment_columns(batch, seeds)
             sources += [np.array(ids, np.int32) for ids in columns["input_ids"]]
             targets += [np.array(ids, np.int32) for ids in columns["labels"]]
