@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from modeling_random_transformer.commands.command_line import INTERRUPTED, run_command
-from modeling_random_transformer.commands.train import parse_arguments
+from modeling_random_transformer.commands.train import GROUPS, parse_arguments
 from modeling_random_transformer.training.arguments import DataArguments, ModelArguments
 from modeling_random_transformer.training.training_arguments import TranslationTrainingArguments
 from tutorials.report import console
@@ -68,7 +68,8 @@ def run(argv: Sequence[str]) -> list[Result]:
         ValueError: an argument is invalid, or has changed since an earlier call.
     """
     classes = (DataArguments, ModelArguments, TranslationTrainingArguments, Table3Arguments)
-    data, model, args, table = parse_arguments(argv, classes, PROGRAM, __doc__)
+    groups = {"rows, seeds and scale": "rows seeds width_scale depth_scale", **GROUPS}
+    data, model, args, table = parse_arguments(argv, classes, PROGRAM, __doc__, groups)
     experiment = Experiment(data, model, args, table.width_scale, table.depth_scale)
     rows = [row for name, row in ROWS.items() if name in table.rows]
     experiment.check(rows)

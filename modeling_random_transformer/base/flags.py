@@ -9,7 +9,7 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from itertools import takewhile
 from pathlib import Path
@@ -43,13 +43,17 @@ class Parser(HfArgumentParser):
         program: the name in usage and errors.
         description: the help of the command, with its line breaks.
         classes: the dataclasses.
-        hidden: names of arguments that are not in the help.
+        groups: the headings of the help with the names of the arguments below them, separated by spaces. Other
+            arguments are not in the help. `None` for a help without headings.
     """
 
     def __init__(
-        self, program: str, description: str | None = None, classes: Sequence[Any] = (), hidden: Collection[str] = ()
+        self,
+        program: str,
+        description: str | None = None,
+        classes: Sequence[Any] = (),
+        groups: Mapping[str, str] | None = None,
     ):
-        self.hidden = hidden
         self.classes = classes
         self.helps: dict[str, str] = {}
         self.metadata: dict[str, Mapping[str, Any]] = {}
@@ -64,6 +68,17 @@ class Parser(HfArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
+        if groups is not None:
+            self.group_help(groups)
+
+    def group_help(self, groups: Mapping[str, str]) -> None:
+        """Show the arguments of the groups below their headings, and no others."""
+        self.usage = "%(prog)s [arguments]"
+        self._optionals._group_actions = self._optionals._group_actions[:1]  # --help
+        for heading, names in groups.items():
+            actions = [self._option_string_actions.get(f"--{name}") for name in names.split()]
+            group = self.add_argument_group(heading)
+            group._group_actions = [action for action in actions if action is not None]  # some need a new transformers
 
     def add_argument(self, *names: str, **settings: Any) -> argparse.Action:
         flag = names[0]  # `HfArgumentParser` adds a spelling with hyphens
@@ -81,8 +96,6 @@ class Parser(HfArgumentParser):
         has_default = default not in (None, False, "", [], argparse.SUPPRESS)
         if text and has_default and not re.search(r"\((the )?default", text):
             settings["help"] = f"{text} (default: {default})"
-        if name in self.hidden:
-            settings["help"] = argparse.SUPPRESS
         settings["default"] = argparse.SUPPRESS  # the dataclass has the default
         return super().add_argument(*(names if flag == "-h" else [flag]), **settings)
 
@@ -99,7 +112,9 @@ class Parser(HfArgumentParser):
         if get_origin(kind) is Sequence:
             [kind] = get_args(kind)
             settings["nargs"] = "+"
-        settings |= {"type": positive_integer if kind is int else kind, **metadata}
+        if kind is not None:  # it is for the flag `--no_…` of a Boolean
+            settings["type"] = positive_integer if kind is int else kind
+        settings |= metadata
         if "`None`" in text and settings.get("default") is not None:
             settings["type"] = off_or(settings["type"])
             text = text.replace("`None`", "off")

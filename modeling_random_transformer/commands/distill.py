@@ -13,14 +13,17 @@ from ..stages.monolingual import RECORD
 from ..stages.training_set import DistillationArguments
 from ..training.arguments import ModelArguments
 from ..training.training_arguments import TranslationTrainingArguments
-from .train import parse_arguments
+from .train import GROUPS, parse_arguments
 
+OF_TEACHER = """teacher source_text text_key teacher_dtype teacher_num_beams teacher_max_tokens_per_batch interpolate
+    drop_worst restart"""
 ARGUMENTS = (DistillationArguments, StudentDataArguments, ModelArguments, TranslationTrainingArguments)
 
 
 def run(program: str, argv: Sequence[str]) -> None:
     """Parse the arguments, distill and print the comparison."""
-    arguments, data, model, args = parse_arguments(argv, ARGUMENTS, program, __doc__)
+    groups = {"the teacher and its texts": OF_TEACHER, **GROUPS}
+    arguments, data, model, args = parse_arguments(argv, ARGUMENTS, program, __doc__, groups)
     result = distill(arguments, data, model, args)
     if args.process_index == 0:
         folder = result.run.folder

@@ -7,7 +7,7 @@ Flags may follow the path of a YAML or JSON recipe. For one with stages, such as
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,41 @@ from ..stages.recipe_file import TRAINING, RecipeArguments, read_recipe, trainin
 from ..stages.recipes import RecipeRun, table
 from ..training.estimation import dry_run
 from ..training.run import train_translation
-from ..training.training_arguments import UNSUPPORTED
 
-HIDDEN = (*UNSUPPORTED, "do_train", "do_eval")  # arguments without effect, which are not in the help
+# The arguments in the help, by heading.
+GROUPS = {
+    "the ten that matter first": """source_file target_file validation_source_file validation_target_file output_dir
+        vocab_size preset max_steps max_tokens_per_batch bf16""",
+    "other formats of the corpus, and test sets": """train_file validation_file test_file test_source_file
+        test_target_file source_key target_key dataset_name dataset_config_name dataset_revision train_split
+        validation_split test_split""",
+    "several corpora or languages": """train_weights source_lang target_lang validation_source_lang
+        validation_target_lang test_source_lang test_target_lang""",
+    "large or noisy corpora": """streaming buffer_pairs on_invalid max_source_length max_target_length max_length_ratio
+        preprocessing_num_workers dataloader_num_workers dataloader_prefetch_factor dataloader_persistent_workers
+        dataloader_pin_memory""",
+    "another tokenizer or architecture": "tokenizer special_tokens config_overrides",
+    "a saved model to fine-tune": """model_name_or_path lora_rank lora_alpha lora_dropout
+        lora_target_modules""",
+    "optimization, by default that of the paper": """num_train_epochs learning_rate lr_scheduler_type
+        lr_scheduler_kwargs warmup_steps optim optim_args adam_beta1 adam_beta2 adam_epsilon weight_decay max_grad_norm
+        gradient_accumulation_steps seed data_seed""",
+    "small corpora: regularization and Muon": "label_smoothing_factor bpe_dropout r_drop_alpha muon",
+    "evaluation, during training and of test sets": """eval_strategy eval_steps eval_delay eval_on_start
+        per_device_eval_batch_size eval_accumulation_steps predict_with_generate prediction_loss_only num_beams
+        length_penalty generation_max_length bleu_tokenize engine load_best_model_at_end metric_for_best_model
+        greater_is_better early_stopping_patience""",
+    "checkpoints, their average, and another run to start from": """save_strategy save_steps save_total_limit
+        save_only_model average_last resume_from_checkpoint ignore_data_skip""",
+    "speed and memory of a device": """fp16 tf32 torch_compile torch_compile_backend torch_compile_mode
+        activation_checkpointing activation_checkpointing_kwargs use_cpu""",
+    "several devices": """tp_size fsdp_size fsdp fsdp_config deepspeed accelerator_config parallelism_config
+        ddp_find_unused_parameters ddp_backend ddp_timeout""",
+    "logs, and upload to the Hub": """logging_strategy logging_steps logging_first_step log_level disable_tqdm report_to
+        run_name push_to_hub hub_model_id hub_strategy hub_token hub_private_repo hub_revision""",
+}
+ESTIMATE = {"an estimate of the run": "dry_run"}
+OF_RECIPE = {"recipes with stages": "parent monolingual_source monolingual_target student remove_stages"}
 
 
 @dataclass
@@ -39,7 +71,8 @@ def run(program: str, argv: Sequence[str]) -> None:
     if path is not None and "stages" in read_recipe(path):
         run_stages(program, path, flags)
         return
-    data, model, args, command = parse_arguments(argv, (*TRAINING, CommandArguments), program, __doc__)
+    groups = {**GROUPS, **ESTIMATE}
+    data, model, args, command = parse_arguments(argv, (*TRAINING, CommandArguments), program, __doc__, groups)
     if command.dry_run:
         estimate = dry_run(data, model, args)
         if args.process_index == 0:
@@ -55,7 +88,8 @@ def run(program: str, argv: Sequence[str]) -> None:
 
 def run_stages(program: str, path: Path, flags: Sequence[str]) -> None:
     """Run the stages of a recipe and print their table, or print an estimate of each."""
-    parser = parser_of((*TRAINING, CommandArguments, RecipeArguments), program, __doc__)
+    classes = (*TRAINING, CommandArguments, RecipeArguments)
+    parser = parser_of(classes, program, __doc__, {**GROUPS, **OF_RECIPE, **ESTIMATE})
     arguments = parser.given(flags)
     is_dry = arguments.pop("dry_run", False)
     recipe = RecipeRun(path, **arguments)
@@ -67,7 +101,11 @@ def run_stages(program: str, path: Path, flags: Sequence[str]) -> None:
 
 
 def parse_arguments(
-    argv: Sequence[str], classes: Sequence[type], program: str, description: str | None
+    argv: Sequence[str],
+    classes: Sequence[type],
+    program: str,
+    description: str | None,
+    groups: Mapping[str, str] = GROUPS,
 ) -> tuple[Any, ...]:
     """Parse flags, which may follow the path of a recipe without stages.
 
@@ -76,6 +114,7 @@ def parse_arguments(
         classes: the dataclasses of the arguments.
         program: the name in usage and errors.
         description: the beginning of the help.
+        groups: the arguments in the help, see `Parser`.
 
     Returns:
         An object of each class.
@@ -84,14 +123,14 @@ def parse_arguments(
         ValueError: an argument or its value is invalid.
     """
     path, flags = split_recipe(argv)
-    given = parser_of(classes, program, description).given(flags)
+    given = parser_of(classes, program, description, groups).given(flags)
     return training_arguments({} if path is None else read_recipe(path), given, classes)
 
 
-def parser_of(classes: Sequence[type], program: str, description: str | None) -> Parser:
+def parser_of(classes: Sequence[type], program: str, description: str | None, groups: Mapping[str, str]) -> Parser:
     """A parser of training arguments. Warnings about them are shown without a prefix."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
-    return Parser(program, description, classes, hidden=HIDDEN)
+    return Parser(program, description, classes, groups)
 
 
 def split_recipe(argv: Sequence[str]) -> tuple[Path | None, Sequence[str]]:

@@ -15,7 +15,6 @@ import logging
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from itertools import chain
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -116,7 +115,7 @@ class RecipeRun:
         check_names(arguments, classes)
         recipe = choose_precision(read_recipe(path), arguments)
         stages = recipe.pop("stages", None)
-        self.command = [str(path), *chain.from_iterable(to_flags(arguments))]
+        self.recipe_path = str(path)
         self.overrides = arguments
         self.values = parse_values(not_overridden(recipe, arguments), classes)
         [self.arguments] = instances([RecipeArguments], self.values | arguments)
@@ -368,7 +367,7 @@ class RecipeRun:
                 shutil.copyfile(path, self.folder / path.name)
         if (best / INT8).is_dir():
             shutil.copytree(best / INT8, self.folder / INT8, dirs_exist_ok=True)
-        set_origin(self.folder / CARD, name, self.command)
+        set_origin(self.folder / CARD, name, self.recipe_path, to_flags(self.overrides))
         set_section(self.folder / CARD, "## Stages\n", self.description(name, rows))
 
     def remove_stages(self) -> None:

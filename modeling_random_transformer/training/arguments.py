@@ -170,6 +170,8 @@ class DataArguments:
             ValueError: a file is missing, the files cannot be combined, or the dataset cannot be loaded.
         """
         corpora: Sequence[Corpus] = self._file_texts(split) or self._dataset_texts(split)
+        if not corpora:
+            return []
         weights = [1] * len(corpora)
         if split == "train" and self.train_weights is not None:
             weights = self.train_weights

@@ -108,34 +108,26 @@ def with_portable_paths(content: str, paths: Iterable[str]) -> str:
     return content
 
 
-def set_origin(path: Path, stage: str, arguments: Sequence[str]) -> None:
+def set_origin(path: Path, stage: str, recipe: str, flags: Sequence[Sequence[str]]) -> None:
     """Change the card of a stage of a recipe to that of the result: its name, and the command of the recipe.
 
     Args:
         path: the card in the folder of the result.
         stage: the name of the stage.
-        arguments: those of `train`: the path of the recipe, and flags with their values.
+        recipe: the path of the recipe.
+        flags: the flags of `train` that follow it, each with its values. Those that have no effect on the result are
+            left out: they may be secret, as `--hub_token`.
     """
-    flags: list[list[str]] = []
-    for argument in arguments:
-        if argument.startswith("--") or not flags:
-            flags.append([])
-        flags[-1].append(argument)
-    command = command_of(flag for flag in flags if not is_private(flag[0]))
-    values = chain.from_iterable(argument.split("=", 1) for argument in arguments)
+    names = tuple(f"--{name}" for name in FREE if name != "output_dir")
+    shown = [[recipe], *(flag for flag in flags if not flag[0].startswith(names))]
+    command = with_portable_paths(command_of(shown), chain.from_iterable(shown))
+    name = path.parent.name
     content = path.read_text(encoding="utf-8")
-    content = content.replace(f"\n# {stage}\n", f"\n# {path.parent.name}\n", 1)
-    content = content.replace(f"translate --model {stage}", f"translate --model {path.parent.name}", 1)
+    content = content.replace(f"\n# {stage}\n", f"\n# {name}\n", 1)
+    content = content.replace(f"translate --model {stage}", f"translate --model {name}", 1)
     before, heading, after = content.partition("## Training\n\n```sh\n")
     _, end, rest = after.partition("\n```\n")
-    card = f"{before}{heading}{with_portable_paths(command, values)}{end}{rest}"
-    write_atomically(path, [card.encode()])
-
-
-def is_private(flag: str) -> bool:
-    """Whether a flag is left out of the card: it has no effect on the result, and may be secret, as `--hub_token`."""
-    name = flag.removeprefix("--").replace("-", "_")
-    return flag.startswith("--") and name.startswith(FREE) and not name.startswith("output_dir")
+    write_atomically(path, [f"{before}{heading}{command}{end}{rest}".encode()])
 
 
 def set_section(path: Path, heading: str, text: str) -> None:

@@ -215,11 +215,17 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         # The paper's rate depends on the number of warm-up steps, and that of an epoch is not known yet.
         needs_count = trains_epochs and self.learning_rate is None
         is_fraction = 0 < self.warmup_steps < 1
-        allowed = "0 or at least 1 if max_steps and learning_rate are unset"
-        self._require("warmup_steps", not (needs_count and is_fraction), allowed)
+        self._require(
+            "warmup_steps",
+            not (needs_count and is_fraction),
+            "0 or at least 1 if max_steps and learning_rate are unset",
+        )
         keeps_enough = self.save_total_limit is None or self.save_total_limit >= self.average_last
-        allowed = f"at least average_last={self.average_last}"
-        self._require("save_total_limit", keeps_enough or self.save_strategy == "no", allowed)
+        self._require(
+            "save_total_limit",
+            keeps_enough or self.save_strategy == "no",
+            f"at least average_last={self.average_last}",
+        )
 
     def _check_evaluation(self) -> None:
         evaluates = self.eval_strategy != "no"
@@ -236,15 +242,24 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         self._require("fp16", not (self.fp16 and on_cpu), "False on a CPU, which supports bf16")
         shards = self.tp_size * self.fsdp_size
         name = "tp_size" if self.tp_size > 1 else "fsdp_size"
-        allowed = f"such that tp_size x fsdp_size is 1 or the number of processes, here {self.world_size}"
-        self._require(name, shards in (1, self.world_size), allowed)
+        self._require(
+            name,
+            shards in (1, self.world_size),
+            f"such that tp_size x fsdp_size is 1 or the number of processes, here {self.world_size}",
+        )
         is_recent = version.parse(transformers.__version__) >= version.parse("5.23")
-        allowed = "1 with transformers older than 5.23, whose Trainer cannot shard weights"
-        self._require(name, shards == 1 or is_recent, allowed)
+        self._require(
+            name,
+            shards == 1 or is_recent,
+            "1 with transformers older than 5.23, whose Trainer cannot shard weights",
+        )
         is_partitioned = getattr(self.deepspeed_plugin, "zero_stage", None) == 3
         self._require("average_last", self.average_last == 1 or not is_partitioned, "1 with DeepSpeed ZeRO-3")
         uses_fsdp = self.fsdp or parse_flag_from_env("ACCELERATE_USE_FSDP")
         # DeepSpeed always shards the state of the optimizer.
         is_sharded = shards > 1 or uses_fsdp or self.deepspeed_plugin is not None
-        allowed = "False with weights or states that are sharded over processes"
-        self._require("muon", not (self.muon and is_sharded), allowed)
+        self._require(
+            "muon",
+            not (self.muon and is_sharded),
+            "False with weights or states that are sharded over processes",
+        )

@@ -1,6 +1,7 @@
 """Arguments for the data and the model, alone and together."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -18,6 +19,18 @@ def test_aligned_files_and_a_single_file(corpus):
     assert data.corpora("validation") == []
     both = DataArguments(source_file=source, target_file=target, train_file=single)
     assert [corpus.source.name for corpus in both.corpora("train")] == ["train.a", "a.tsv"]
+    several = replace(both, source_lang=["a", "b"], target_lang="c")
+    assert [corpus.languages.codes for corpus in several.corpora("train")] == [("a", "c"), ("b", "c")]
+    assert several.corpora("test") == []
+
+
+def test_the_other_direction(corpus):
+    source, target = (str(corpus / name) for name in ("train.a", "train.b"))
+    data = DataArguments(source_file=source, target_file=target, source_lang="a", target_lang="b", max_source_length=9)
+    other = data.reversed()
+    assert (other.source_file, other.target_file, other.source_lang) == ([target], [source], ["b"])
+    assert (other.max_source_length, other.max_target_length) == (256, 9)
+    assert other.reversed() == data
 
 
 def test_reversed_sets(corpus):

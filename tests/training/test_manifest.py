@@ -1,8 +1,6 @@
 """A second call in the same output folder resumes the run, scores missing sets, or raises an error."""
 
 import json
-import shlex
-import shutil
 from dataclasses import fields
 from pathlib import Path
 
@@ -12,7 +10,6 @@ from packaging import version
 from transformers import AutoTokenizer, Trainer
 from transformers.trainer_pt_utils import AcceleratorConfig
 
-from modeling_random_transformer import cli
 from modeling_random_transformer.base.distributed import exclusive
 from modeling_random_transformer.base.jobs import Stage
 from modeling_random_transformer.training import DataArguments, ModelArguments, TranslationTrainingArguments
@@ -196,23 +193,6 @@ def test_checkpoints_without_an_optimizer_are_not_resumed(corpus):
         run(corpus, "out", **options, max_steps=16)
 
 
-def test_the_training_time_is_that_of_all_processes(copied):
-    record = json.loads((copied / "out" / MANIFEST).read_text())
-    last = copied / "out" / "checkpoint-12"
-    state = json.loads((last / "trainer_state.json").read_text())
-    saved = state["stateful_callbacks"]["TimeCallback"]["attributes"]["seconds"]
-    assert 0 < saved <= record["train"]["facts"]["seconds"]
-    shutil.rmtree(last)
-    tenth = copied / "out" / "checkpoint-10" / "trainer_state.json"
-    text = tenth.read_text()
-    before = json.loads(text)["stateful_callbacks"]["TimeCallback"]["attributes"]["seconds"]
-    assert 0 < before < saved
-    longer = f"9{str(before)[1:]}"  # the size of the file is checked
-    tenth.write_text(text.replace(str(before), longer))
-    (copied / "out" / "model.safetensors").unlink()
-    assert run(copied, "out", **UNSCORED).seconds > float(longer)
-
-
 @pytest.mark.parametrize("checkpoint", ["nowhere", "out/runs", "out/checkpoint-10"])
 def test_an_invalid_resume_from_checkpoint_raises(checkpoint, finished):
     message = f"resume_from_checkpoint must be a complete checkpoint of another run, .*{checkpoint}"
@@ -239,17 +219,3 @@ def test_positions_for_scored_sets_are_checked_before_training(corpus, monkeypat
     monkeypatch.setattr(Trainer, "train", stop)
     with pytest.raises(ValueError, match=r"max_position_embeddings must be at least \d+, .* the test set, got 16"):
         run(corpus, "out", config_overrides=f"{SIZES},position_embedding=learned")
-
-
-def test_the_command_in_the_model_card_repeats_the_run(finished, copied, monkeypatch):
-    """It has no absolute paths, so that it can be published, and runs in a folder with the files."""
-    card = (copied / "out" / "README.md").read_text()
-    assert str(finished) not in card
-    text = card.split("## Training\n\n```sh\n")[1].split("```")[0]
-    program, verb, *flags = shlex.split(text.replace("\\\n", " "))
-    assert (program, verb) == ("random-transformer", "train")
-    before = weights(copied / "out")
-    shutil.rmtree(copied / "out")
-    monkeypatch.chdir(copied)
-    assert cli.main([verb, *flags, "--use_cpu"]) == 0
-    assert weights(copied / "out") == before

@@ -1,12 +1,13 @@
 """The command line of training: recipes, one line per error, exit status of signals."""
 
+import re
+
 import pytest
-import transformers
 
 from modeling_random_transformer import cli
-from modeling_random_transformer.commands.train import HIDDEN
-from modeling_random_transformer.training.callbacks import describe_evaluation
-from tests.helpers.training import flags, parse_command, validation
+from modeling_random_transformer.training import DataArguments, ModelArguments, TranslationTrainingArguments
+from modeling_random_transformer.training.training_arguments import UNSUPPORTED
+from tests.helpers.training import flags, parse_command
 
 
 @pytest.mark.parametrize(
@@ -63,32 +64,19 @@ def test_a_tokenizer_replaces_the_vocabulary_size_of_a_recipe(corpus):
     assert (model.tokenizer, model.vocab_size) == ("saved", None)
 
 
-def test_the_help_has_no_arguments_without_effect(capsys):
+def test_the_help_has_no_arguments_without_effect_and_all_of_this_project(capsys):
     with pytest.raises(SystemExit):
         cli.main(["train", "--help"])
-    text = capsys.readouterr().out
-    assert "--max_tokens_per_batch" in text
-    assert not [name for name in HIDDEN if f"--{name} " in text or f"--no_{name}" in text]
+    names = re.findall(r"^  --(\w+)", capsys.readouterr().out, re.MULTILINE)
+    assert len(names) == len({*names}) <= 140
+    assert not {*names} & {*UNSUPPORTED, "do_train", "do_eval"}
+    kinds = (DataArguments, ModelArguments, TranslationTrainingArguments)
+    documented = {name for kind in kinds for name in vars(kind)["__annotations__"]}
+    unlisted = {"requires_train", "do_train", "ddp_find_unused_parameters", "logging_nan_inf_filter"}
+    assert documented - {*names} <= unlisted
 
 
 def test_a_repeated_flag_of_several_values_is_an_error(corpus, capsys):
     assert cli.main(["train", *flags(corpus), "--source_file", "more"]) == 2
     error = "--source_file must be given once, with all of its values, got ['more'] in a second one."
     assert capsys.readouterr().err == f"random-transformer train: error: {error}\n"
-
-
-def test_evaluation_shows_the_best_scores_and_three_translations(corpus, capsys):
-    transformers.logging.set_verbosity_warning()  # commands of other tests raise the level, which hides the progress
-    options = {"eval_strategy": "steps", "eval_steps": 6, "num_beams": 1, **validation(corpus)}
-    assert cli.main(["train", *flags(corpus, **options)]) == 0
-    lines = "\n".join(capsys.readouterr()).replace("\r", "\n").splitlines()
-    scores = [line for line in lines if line.startswith("step ")]
-    assert [line.split(":")[0] for line in scores] == ["step 6", "step 12"]
-    assert all("BLEU" in line and "chrF++" in line and "(best " in line for line in scores)
-    sources = (corpus / "test.a").read_text().split("\n")[:3]
-    assert [line.split("→")[0].strip() for line in lines if "→" in line] == sources * 2
-
-
-def test_the_best_score_is_that_of_all_evaluations():
-    history = [{"step": 5, "eval_bleu": 9.0, "eval_chrf": 30.0}, {"step": 7, "loss": 2}, {"step": 10, "eval_bleu": 8.0}]
-    assert describe_evaluation(history, [("a", "b")]) == "step 10: BLEU 8.00 (best 9.00 at step 5)\n  a  →  b"

@@ -45,7 +45,8 @@ class BPEDropout:
         self.dropout = dropout
         self.max_length = max_length
         self.merges = bpe_merges(tokenizer)
-        self._halves = {merged: pair for pair, (_, merged) in reversed(self.merges.items())}
+        self._ranks = {pair: rank for rank, pair in enumerate(self.merges)}
+        self._halves = {merged: pair for pair, merged in reversed(self.merges.items())}
         self._words: dict[Symbols, tuple[list[int], list[int]]] = {}
 
     def __call__(self, ids: Sequence[int], words: Sequence[int], random: np.random.Generator) -> list[int]:
@@ -69,7 +70,9 @@ class BPEDropout:
                 segmented += self._merge(list(symbols), list(keys), dropped_in_word)
             else:
                 segmented += word
-        limit = min(self.tokenizer.model_max_length, self.max_length or np.inf)
+        limit = self.tokenizer.model_max_length
+        if self.max_length is not None:
+            limit = min(limit, self.max_length)
         return segmented if len(segmented) <= limit else list(ids)
 
     def _merge(self, symbols: list[int], keys: list[int], dropped: list[int]) -> list[int]:
@@ -82,28 +85,33 @@ class BPEDropout:
             if key == NO_MERGE:
                 break
             i = keys.index(key)
-            _, merged = self.merges[symbols[i], symbols.pop(i + 1)]
+            merged = self.merges[symbols[i], symbols.pop(i + 1)]
             symbols[i] = merged
             del keys[i]
             del starts[i + 1]
             if i > 0:
-                keys[i - 1] = self._key(symbols[i - 1], merged, starts[i - 1])
+                left = i - 1
+                keys[left] = self._key(symbols[left], merged, starts[left])
             if i < len(keys):
                 keys[i] = self._key(merged, symbols[i + 1], starts[i])
         return symbols
 
     def _key(self, left: int, right: int, start: int) -> int:
         """The sort key of a merge: its rank in the tokenizer, then the position of its first symbol in the word."""
-        if (left, right) not in self.merges:
+        rank = self._ranks.get((left, right))
+        if rank is None:
             return NO_MERGE
-        rank, _ = self.merges[left, right]
         return rank << 32 | start
 
     def _split(self, word: Symbols) -> tuple[list[int], list[int]]:
         """The smallest symbols of a word's tokens, and the sort keys of their merges."""
         if word not in self._words:
-            symbols = [symbol for token in word for symbol in self._symbols(token)]
-            keys = [self._key(left, right, start) for start, (left, right) in enumerate(pairwise(symbols))]
+            symbols: list[int] = []
+            for token in word:
+                symbols += self._symbols(token)
+            keys = []
+            for start, (left, right) in enumerate(pairwise(symbols)):
+                keys.append(self._key(left, right, start))
             if len(self._words) >= MAX_CACHED_WORDS:
                 self._words.clear()
             self._words[word] = symbols, keys
@@ -124,7 +132,8 @@ class BPEDropout:
         """
         sources = zip(rows["input_ids"], rows["source_words"], strict=True)
         targets = zip(rows["labels"], rows["target_words"], strict=True)
-        input_ids, labels = [], []
+        input_ids = []
+        labels = []
         for seed, source, target in zip(seeds, sources, targets, strict=True):
             random = np.random.default_rng(seed)
             input_ids.append(self(*source, random))
@@ -136,7 +145,11 @@ class BPEDropout:
 def _split_at_words(ids: Sequence[int], words: Sequence[int]) -> list[Symbols]:
     """The tokens of each word."""
     tokens = iter(ids)
-    return [tuple(islice(tokens, len(list(indices)))) for _, indices in groupby(words)]
+    split = []
+    for _, indices in groupby(words):
+        length = len(list(indices))
+        split.append(tuple(islice(tokens, length)))
+    return split
 
 
 class BPEDropoutPairs(Dataset):
@@ -157,7 +170,8 @@ class BPEDropoutPairs(Dataset):
 
     def __init__(self, tokens: "datasets.Dataset", bpe_dropout: BPEDropout, seed: int):
         columns = getattr(tokens, "column_names", None) or []
-        if any(name not in columns for name in WORDS):
+        missing = [name for name in WORDS if name not in columns]
+        if missing:
             raise ValueError(
                 f"train_dataset must be a Dataset with the columns {' and '.join(WORDS)} for bpe_dropout "
                 f"(tokenize_pairs, words=True), got a {type(tokens).__name__} with {', '.join(columns)}."
@@ -176,7 +190,9 @@ class BPEDropoutPairs(Dataset):
         targets: list[np.ndarray] = []
         indices = count()
         for batch in self.tokens.iter(batch_size=1000):
-            seeds = [(self.seed, epoch, next(indices)) for _ in batch["labels"]]
+            seeds = []
+            for _ in batch["labels"]:
+                seeds.append((self.seed, epoch, next(indices)))
             columns = self.bpe_dropout.segment_columns(batch, seeds)
             sources += [np.array(ids, np.int32) for ids in columns["input_ids"]]
             targets += [np.array(ids, np.int32) for ids in columns["labels"]]
@@ -187,12 +203,14 @@ class BPEDropoutPairs(Dataset):
         return len(self.tokens)
 
     def __getitem__(self, index: int) -> dict[str, list[int]]:
-        source, target = (ids[index].tolist() for ids in self.ids)
-        return {"input_ids": source, "attention_mask": [1] * len(source), "labels": target}
+        sources, targets = self.ids
+        input_ids = sources[index].tolist()
+        attention_mask = [1] * len(input_ids)
+        return {"input_ids": input_ids, "attention_mask": attention_mask, "labels": targets[index].tolist()}
 
 
-def bpe_merges(tokenizer: PreTrainedTokenizerBase) -> dict[tuple[int, int], tuple[int, int]]:
-    """The rank and the result of each merge of two token ids.
+def bpe_merges(tokenizer: PreTrainedTokenizerBase) -> dict[tuple[int, int], int]:
+    """The result of each merge of two token ids, in the order of their ranks.
 
     Raises:
         ValueError: the tokenizer has no BPE model, or two of them.
@@ -201,13 +219,15 @@ def bpe_merges(tokenizer: PreTrainedTokenizerBase) -> dict[tuple[int, int], tupl
         raise ValueError("bpe_dropout must be 0 for a tokenizer with different merges for sources and targets.")
     model: dict[str, Any] = {"type": type(tokenizer).__name__}
     if hasattr(tokenizer, "backend_tokenizer"):
-        model = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
+        serialized = json.loads(tokenizer.backend_tokenizer.to_str())
+        model = serialized["model"]
     if model["type"] != "BPE":
         raise ValueError(f"bpe_dropout must be 0 for a tokenizer without BPE merges, got a {model['type']} tokenizer.")
     ids = model["vocab"]
     prefix = model.get("continuing_subword_prefix") or ""
     merges = {}
-    for rank, (left, right) in enumerate(model["merges"]):
+    for left, right in model["merges"]:
         merged = left + right.removeprefix(prefix)
-        merges[ids[left], ids[right]] = rank, ids[merged]
+        pair = ids[left], ids[right]
+        merges[pair] = ids[merged]
     return merges

@@ -63,8 +63,10 @@ class MuonWith(Optimizer):
 
     def _update(self, weights: list[Tensor], lr: float, weight_decay: float) -> None:
         directions = torch.stack([self._direction(weight, weight.grad) for weight in weights])
-        updates = orthogonalize(directions.to(self.dtype)).to(weights[0].dtype)
-        scale = ADAM_RMS * max(weights[0].shape) ** 0.5
+        updates = orthogonalize(directions.to(self.dtype))
+        updates = updates.to(weights[0].dtype)
+        longer_side = max(weights[0].shape)
+        scale = ADAM_RMS * longer_side**0.5
         for weight, update in zip(weights, updates, strict=True):
             weight.mul_(1 - lr * weight_decay)
             weight.sub_(update, alpha=lr * scale)
@@ -74,7 +76,8 @@ class MuonWith(Optimizer):
         state = self.state[weight]
         if not state:
             state["momentum"] = torch.zeros_like(weight)
-        average = state["momentum"].lerp_(gradient, 1 - MOMENTUM)
+        average = state["momentum"]
+        average.lerp_(gradient, 1 - MOMENTUM)
         return gradient.lerp(average, MOMENTUM)
 
 
@@ -87,10 +90,12 @@ def orthogonalize(matrices: Tensor) -> Tensor:
     if matrices.shape[1] > matrices.shape[2]:  # products of the shorter side are smaller
         return orthogonalize(matrices.mT).mT
     a, b, c = COEFFICIENTS
-    x = matrices / matrices.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
+    norms = matrices.norm(dim=(1, 2), keepdim=True)
+    x = matrices / norms.clamp(min=1e-7)
     for _ in range(ITERATIONS):
         square = x @ x.mT
-        x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=b, alpha=c), x, beta=a)
+        factor = torch.baddbmm(square, square, square, beta=b, alpha=c)
+        x = torch.baddbmm(x, factor, x, beta=a)
     return x
 
 
