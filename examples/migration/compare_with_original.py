@@ -28,6 +28,7 @@ from modeling_random_transformer.extras.conversion.eole import read_config as eo
 from modeling_random_transformer.extras.conversion.joeynmt import find_checkpoint
 from modeling_random_transformer.extras.conversion.joeynmt import make_tokenizer as joeynmt_tokenizer
 from modeling_random_transformer.extras.conversion.joeynmt import read_config as joeynmt_config
+from modeling_random_transformer.extras.conversion.opennmt import make_tokenizer as opennmt_tokenizer
 from modeling_random_transformer.extras.conversion.opennmt import read_stored
 from tests.helpers.references import Search
 
@@ -115,7 +116,8 @@ class OpenNMT:
         from onmt.transforms import TransformPipe, make_transforms
         from onmt.utils.parse import ArgumentParser
 
-        *_, stored, self.joined = read_stored(path)
+        content, stored = read_stored(path)
+        self.joined = opennmt_tokenizer(path, content, stored)
         parser = ArgumentParser()
         translate_opts(parser)
         options = {"model": path, "src": "unused", "beam_size": BEAMS, "max_length": NEW_TOKENS, "min_length": 0}

@@ -71,6 +71,17 @@ class Parser(HfArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
+        if groups is not None:
+            self.group_help(groups)
+
+    def group_help(self, groups: Mapping[str, str]) -> None:
+        """Show the arguments of the groups below their headings, and no others."""
+        self.usage = "%(prog)s [arguments]"
+        self._optionals._group_actions = self._optionals._group_actions[:1]  # --help
+        for heading, names in groups.items():
+            actions = [self._option_string_actions.get(f"--{name}") for name in names.split()]
+            group = self.add_argument_group(heading)
+            group._group_actions = [action for action in actions if action is not None]  # some need a new transformers
 
     def add_argument(self, *names: str, **settings: Any) -> argparse.Action:
         flag = names[0]  # `HfArgumentParser` adds a spelling with hyphens
@@ -113,7 +124,9 @@ class Parser(HfArgumentParser):
         if get_origin(kind) is Sequence:
             [kind] = get_args(kind)
             settings["nargs"] = "+"
-        settings |= {"type": positive_integer if kind is int else kind, **metadata}
+        if kind is not None:  # it is for the flag `--no_…` of a Boolean
+            settings["type"] = positive_integer if kind is int else kind
+        settings |= metadata
         if "`None`" in text and settings.get("default") is not None:
             settings["type"] = off_or(settings["type"])
             text = text.replace("`None`", "off")

@@ -197,7 +197,7 @@ class MarianReference(FairseqReference):
     """
 
     epsilon = 1e-6
-    activations = {"relu": torch.relu, "swish": silu, "gelu": lambda x: x * torch.sigmoid(1.702 * x)}  # up to 1.12.0
+    activations = {"relu": torch.relu, "swish": silu}
 
     def __init__(self, weights: Weights, chosen: dict[str, Any]):
         named = {}

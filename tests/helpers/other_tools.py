@@ -81,25 +81,17 @@ FIELDS = {
 
 
 class Reference(FairseqReference):
-    """The forward pass of JoeyNMT and eole: paper's positions from 0, and factors of residual connections by stack."""
+    """The forward pass of JoeyNMT and eole: the paper's positions from 0."""
 
     def __init__(
         self,
         *args: Any,
-        factors: tuple[float, float] = (1.0, 1.0),
         epsilon: float = 1e-6,
         paper: bool = True,
         **options: Any,
     ):
         super().__init__(*args, **options)
-        self.factors = dict(zip(("encoder", "decoder"), factors, strict=True))
         self.epsilon, self.paper = epsilon, paper
-
-    def residual(self, name: str, states: Tensor, sublayer: Any) -> Tensor:
-        factor = self.factors[name.split(".")[0]]
-        if self.before:
-            return factor * states + sublayer(self.norm(name, states))
-        return self.norm(name, factor * states + sublayer(states))
 
     def linear(self, name: str, states: Tensor) -> Tensor:
         return linear(states, self.weights[f"{name}.weight"], self.weights.get(f"{name}.bias"))
@@ -119,8 +111,15 @@ class Reference(FairseqReference):
 class Original:
     """The logits of the reference, for the token ids of a converted model: -inf for tokens that the target lacks."""
 
-    def __init__(self, weights: dict[str, Tensor], tokenizer: Any, source: list[str] = SOURCE, **options: Any):
-        self.reference = Reference(weights, 2, True, **{"epsilon": 1e-5, "act": relu, **options})
+    def __init__(
+        self,
+        weights: dict[str, Tensor],
+        tokenizer: Any,
+        source: list[str] = SOURCE,
+        before: bool = True,
+        **options: Any,
+    ):
+        self.reference = Reference(weights, 2, before, **{"epsilon": 1e-5, "act": relu, **options})
         vocabulary = tokenizer.get_vocab()
         names = [name.removesuffix("</w>") for name in sorted(vocabulary, key=vocabulary.get)]
         sides = [{name.removesuffix("@@"): i for i, name in enumerate(tokens)} for tokens in (source, TARGET)]

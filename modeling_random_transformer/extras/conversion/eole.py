@@ -27,28 +27,30 @@ from .options import (
     read_options,
 )
 from .untrusted import read_checkpoint
-from .weights import STACKS, ConversionReport, Converted, NameTable, StateDictMapper, save_conversion
+from .weights import STACKS, ConversionReport, Converted, StateDictMapper, save_conversion
 
 SIDES = ("src", "tgt")
-LAYER = "{stack}.transformer_layers.{i}"
-PROJECTIONS = {"query": "q_proj", "keys": "k_proj", "values": "v_proj"}
 ATTENTIONS = {
-    **{f"self_attn.linear_{source}": f"self_attn.{target}" for source, target in PROJECTIONS.items()},
-    **{f"context_attn.linear_{source}": f"encoder_attn.{target}" for source, target in PROJECTIONS.items()},
+    "self_attn.linear_query": "self_attn.q_proj",
+    "self_attn.linear_keys": "self_attn.k_proj",
+    "self_attn.linear_values": "self_attn.v_proj",
     "self_attn.final_linear": "self_attn.out_proj",
+    "context_attn.linear_query": "encoder_attn.q_proj",
+    "context_attn.linear_keys": "encoder_attn.k_proj",
+    "context_attn.linear_values": "encoder_attn.v_proj",
     "context_attn.final_linear": "encoder_attn.out_proj",
 }
-MODULES = ATTENTIONS | {
+MODULES = {
+    **ATTENTIONS,
     "mlp.gate_up_proj": "fc1",
     "mlp.down_proj": "fc2",
     "input_layernorm": "self_attn_layer_norm",
     "precontext_layernorm": "encoder_attn_layer_norm",
     "post_attention_layernorm": "final_layer_norm",
 }
-NAMES: NameTable = {
-    **{f"{LAYER}.{source}.{{p}}": f"model.{{stack}}.layers.{{i}}.{target}.{{p}}" for source, target in MODULES.items()},
-    "{stack}.layer_norm.{p}": "model.{stack}.layer_norm.{p}",
-}
+NAMES = {"{stack}.layer_norm.{p}": "model.{stack}.layer_norm.{p}"}
+for module, target in MODULES.items():
+    NAMES[f"{{stack}}.transformer_layers.{{i}}.{module}.{{p}}"] = f"model.{{stack}}.layers.{{i}}.{target}.{{p}}"
 EMBEDDINGS = ("src_emb.embeddings.weight", "tgt_emb.embeddings.weight", "generator.weight", "generator.bias")
 SPECIAL = {"pad_token": "<blank>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}  # the defaults
 POSITIONS = 1024  # of sinusoids that this model does not compute
@@ -68,9 +70,22 @@ RATES = Kind("a list of rates", lambda value: RATE.accepts(last(value)), lambda 
 EQUAL_IN_STACKS = {"heads": 8, "mlp_activation_fn": "relu", "norm_eps": 1e-5, "layer_norm": "standard"}
 # Options of stacks without a counterpart in this model; all are off by default.
 UNSUPPORTED = (
-    *("sliding_window", "relative_positions_buckets", "shared_layer_norm", "ffn_layernorm", "parallel_residual"),
-    *("query_norm", "key_norm", "value_norm", "q_gating", "num_experts", "layer_types", "coverage_attn", "rope_config"),
-    *("heads_kv", "head_dim", "attn_scaling"),
+    "sliding_window",
+    "relative_positions_buckets",
+    "shared_layer_norm",
+    "ffn_layernorm",
+    "parallel_residual",
+    "query_norm",
+    "key_norm",
+    "value_norm",
+    "q_gating",
+    "num_experts",
+    "layer_types",
+    "coverage_attn",
+    "rope_config",
+    "heads_kv",
+    "head_dim",
+    "attn_scaling",
 )
 OPTIONS = (
     Option("model.architecture", equal("transformer")),
@@ -170,17 +185,10 @@ def convert_weights(folder: Path, options: Options, joined: JoinedTokenizer) -> 
 def finish(mapper: StateDictMapper, embeddings: Sequence[str], joined: JoinedTokenizer) -> Converted:
     """Map the embeddings, of which only the first must be stored, and build the model."""
     mapper.derive_config("the original's layers", norm_order="pre")
+    mapper.derive_config("the vocabulary", **joined.special_ids())
     source, *others = embeddings
     target, output, bias = (name if name in mapper.remaining else None for name in others)
     map_embeddings(mapper, source, target, output, bias, joined=joined)
-    tokenizer = joined.tokenizer
-    mapper.derive_config(
-        "the vocabulary",
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        decoder_start_token_id=tokenizer.bos_token_id,
-    )
     return mapper.finish(), mapper.report
 
 

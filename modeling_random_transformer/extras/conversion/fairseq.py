@@ -15,7 +15,6 @@ from .weights import STACKS, ConversionReport, Converted, NameTable, StateDictMa
 
 FIRST_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 PAD, EOS = 1, 2
-OVERWRITES = " #fairseq:overwrite"  # the end of a dictionary's line
 FIRST_POSITION = PAD + 1
 DEFAULT_POSITIONS = 1024  # fairseq's default of max_source_positions and max_target_positions
 NAMES: NameTable = {
@@ -30,9 +29,16 @@ NAMES: NameTable = {
 }
 # fairseq's architectures with the same computation. Others, such as transformer_unidirectional, may have equal weights.
 ARCHITECTURES = (
-    *("transformer", "transformer_tiny", "transformer_iwslt_de_en", "transformer_align"),
-    *("transformer_wmt_en_de", "transformer_wmt_en_de_big", "transformer_wmt_en_de_big_t2t"),
-    *("transformer_vaswani_wmt_en_de_big", "transformer_vaswani_wmt_en_fr_big", "transformer_wmt_en_de_big_align"),
+    "transformer",
+    "transformer_tiny",
+    "transformer_iwslt_de_en",
+    "transformer_align",
+    "transformer_wmt_en_de",
+    "transformer_wmt_en_de_big",
+    "transformer_wmt_en_de_big_t2t",
+    "transformer_vaswani_wmt_en_de_big",
+    "transformer_vaswani_wmt_en_fr_big",
+    "transformer_wmt_en_de_big_align",
 )
 ARCH = Kind(
     f"one of {', '.join(ARCHITECTURES)} (store 'transformer' if it only sets options of fairseq's transformer)",
@@ -52,10 +58,23 @@ ACTIVATIONS = {
 # Options that change the computation and have no counterpart in this model; all are off by default.
 STACK_OPTIONS = ("add_adapters", "recurrent_stacking", "factorized_embed_dim", "layers_to_keep", "xformers_att_config")
 UNSUPPORTED = (
-    *("adaptive_input", "adaptive_softmax_cutoff", "character_embeddings", "char_inputs", "layernorm_embedding"),
-    *("merge_src_tgt_embed", "use_factorized_embedding", "base_layers", "cross_self_attention", "no_cross_attention"),
-    *("no_decoder_final_norm", "scale_attn", "scale_heads", "scale_fc", "scale_resids"),
-    *("quant_noise_pq", "quant_noise_scalar"),
+    "adaptive_input",
+    "adaptive_softmax_cutoff",
+    "character_embeddings",
+    "char_inputs",
+    "layernorm_embedding",
+    "merge_src_tgt_embed",
+    "use_factorized_embedding",
+    "base_layers",
+    "cross_self_attention",
+    "no_cross_attention",
+    "no_decoder_final_norm",
+    "scale_attn",
+    "scale_heads",
+    "scale_fc",
+    "scale_resids",
+    "quant_noise_pq",
+    "quant_noise_scalar",
     *(f"{stack}_{name}" for stack in STACKS for name in STACK_OPTIONS),
 )
 OPTIONS = (
@@ -86,16 +105,15 @@ Languages = tuple[str, str]  # of the source and the target
 OfLanguages = tuple[Path | None, Path | None]  # their files
 
 
-def from_fairseq(checkpoint: str | Path | Options, tokenizer: JoinedTokenizer | None = None) -> Converted:
+def from_fairseq(checkpoint: str | Path | Options) -> Converted:
     """Convert the weights of a fairseq `transformer`.
 
     fairseq's sinusoids use other frequencies (their logarithms are spaced by `d_model / 2 - 1`), so their values become
-    a table of learned positions. Dictionaries of different sizes are padded to one size, unless `tokenizer`
-    specifies their common tokens.
+    a table of learned positions. Token ids are those of fairseq. Dictionaries of different sizes are padded to one
+    size; `convert_fairseq` joins them.
 
     Args:
         checkpoint: a `.pt` file or its content: `"model"`, and `"args"` or `"cfg"`.
-        tokenizer: joins both dictionaries (`fairseq_tokenizer`). When `None`, token ids are fairseq's.
 
     Returns:
         The model, in evaluation mode, and the report.
@@ -109,7 +127,7 @@ def from_fairseq(checkpoint: str | Path | Options, tokenizer: JoinedTokenizer | 
         origin, content = "the fairseq checkpoint", checkpoint
     else:
         origin, content = str(checkpoint), read_checkpoint(checkpoint)
-    return convert_weights(content, read_stored(content, origin), origin, tokenizer)
+    return convert_weights(content, read_stored(content, origin), origin, None)
 
 
 def convert_fairseq(
@@ -345,9 +363,6 @@ def fairseq_tokenizer(
 def read_dictionary(path: Path, as_pieces: bool) -> dict[str, int]:
     """Read a dictionary's tokens and ids: the special tokens, then one token and its count per line.
 
-    A token with `#fairseq:overwrite` replaces an earlier one, whose id and embedding remain without a use. A special
-    token remains itself.
-
     Args:
         path: the dictionary.
         as_pieces: convert the tokens to BPE pieces.
@@ -357,12 +372,8 @@ def read_dictionary(path: Path, as_pieces: bool) -> dict[str, int]:
     """
     tokens = [*FIRST_TOKENS]
     for number, line in numbered_lines(path):
-        token, _, count = line.removesuffix(OVERWRITES).rpartition(" ")
+        token, _, count = line.rpartition(" ")
         if not token or not count.lstrip("-").isdecimal():
             raise ValueError(f"line {number} of {path} must be a token and its count, got {format_value(line)}.")
         tokens.append(token)
-        if line.endswith(OVERWRITES) and token in tokens[:-1]:
-            earlier = tokens.index(token)
-            unused = len(tokens) - 1 if earlier < len(FIRST_TOKENS) else earlier
-            tokens[unused] = f"{token} {unused}"  # no piece of a text has a space
     return name_tokens(str(path), tokens, {}, as_pieces)

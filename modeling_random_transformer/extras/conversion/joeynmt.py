@@ -1,13 +1,12 @@
 """Converts models of JoeyNMT 2: a checkpoint, and the configuration, vocabularies and tokenizer model next to it."""
 
-import math
 from pathlib import Path
 
 from tokenizers import normalizers
 from transformers import GenerationConfig
 
 from ...base.errors import format_value
-from ...configuration_random_transformer import is_int, is_number
+from ...configuration_random_transformer import is_number
 from ...tokenization_random_transformer import lines_of_files
 from .embeddings import map_embeddings
 from .joined_tokenizer import JoinedTokenizer, find_file, join_vocabularies, name_tokens
@@ -34,14 +33,13 @@ from .weights import STACKS, ConversionReport, Converted, NameTable, StateDictMa
 
 CHECKPOINTS = ("best.ckpt", "latest.ckpt")  # in a model's folder, which JoeyNMT calls model_dir
 SIDES = ("src", "trg")
-ATTENTIONS = {
-    "encoder.layers.{i}.src_src_att": "model.encoder.layers.{i}.self_attn",
-    "decoder.layers.{i}.trg_trg_att": "model.decoder.layers.{i}.self_attn",
-    "decoder.layers.{i}.src_trg_att": "model.decoder.layers.{i}.encoder_attn",
-}
 NAMES: NameTable = {
-    **{f"{source}.{{qkv}}_layer.{{p}}": f"{target}.{{qkv}}_proj.{{p}}" for source, target in ATTENTIONS.items()},
-    **{f"{source}.output_layer.{{p}}": f"{target}.out_proj.{{p}}" for source, target in ATTENTIONS.items()},
+    "encoder.layers.{i}.src_src_att.{qkv}_layer.{p}": "model.encoder.layers.{i}.self_attn.{qkv}_proj.{p}",
+    "encoder.layers.{i}.src_src_att.output_layer.{p}": "model.encoder.layers.{i}.self_attn.out_proj.{p}",
+    "decoder.layers.{i}.trg_trg_att.{qkv}_layer.{p}": "model.decoder.layers.{i}.self_attn.{qkv}_proj.{p}",
+    "decoder.layers.{i}.trg_trg_att.output_layer.{p}": "model.decoder.layers.{i}.self_attn.out_proj.{p}",
+    "decoder.layers.{i}.src_trg_att.{qkv}_layer.{p}": "model.decoder.layers.{i}.encoder_attn.{qkv}_proj.{p}",
+    "decoder.layers.{i}.src_trg_att.output_layer.{p}": "model.decoder.layers.{i}.encoder_attn.out_proj.{p}",
     "{stack}.layers.{i}.feed_forward.pwff_layer.0.{p}": "model.{stack}.layers.{i}.fc1.{p}",
     "{stack}.layers.{i}.feed_forward.pwff_layer.3.{p}": "model.{stack}.layers.{i}.fc2.{p}",
     "encoder.layers.{i}.layer_norm.{p}": "model.encoder.layers.{i}.self_attn_layer_norm.{p}",
@@ -50,16 +48,11 @@ NAMES: NameTable = {
     "{stack}.layers.{i}.feed_forward.layer_norm.{p}": "model.{stack}.layers.{i}.final_layer_norm.{p}",
     "{stack}.layer_norm.{p}": "model.{stack}.layer_norm.{p}",
 }
-# The last linear module of each sub-layer, in the order of computation.
-OUTPUTS = {"encoder": ("self_attn.out_proj", "fc2"), "decoder": ("self_attn.out_proj", "encoder_attn.out_proj", "fc2")}
-DEEPNET = "xavier_normal"  # the initializer that implies DeepNet's factors of residual connections
 SEGMENTATIONS = {"sentencepiece": "model_file", "subword-nmt": "codes"}  # and the option with the file
-SPECIAL = {"unk": "<unk>", "pad": "<pad>", "bos": "<s>", "eos": "</s>"}  # with the ids 0 to 3, by default
+SPECIAL = {"unk": "<unk>", "pad": "<pad>", "bos": "<s>", "eos": "</s>"}  # the defaults
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")  # JoeyNMT has one rate for all
 MAX_BEAMS = 1000
-MAX_EXPONENT = 60  # the largest divisor of a weight is exp(60), below the range of float32
-FACTOR = Kind("a number from 0 to 1000000", lambda value: is_number(value) and 0 < value <= 1e6, float)
-ID = Kind("an id", lambda value: is_int(value) and value >= 0)
+INITIALIZER = Kind("another one than 'xavier_normal'", lambda value: value != "xavier_normal")
 ACTIVATION = one_of({"relu": "relu", "gelu": "gelu", "swish": "silu"})
 EQUAL_IN_STACKS = ("num_heads", "activation", "layer_norm", "embeddings.scale")
 OPTIONS = (
@@ -73,12 +66,12 @@ OPTIONS = (
     Option("model.decoder.activation", ANY, "relu"),
     Option("model.decoder.layer_norm", ANY, "post"),
     Option("model.decoder.embeddings.scale", ANY, False),
-    Option("model.encoder.alpha", FACTOR, 1.0),
-    Option("model.decoder.alpha", FACTOR, 1.0),
-    Option("model.initializer", TEXT, "xavier_uniform"),
+    # DeepNet's factors of residual connections, and the initializer that implies them.
+    only("model.encoder.alpha", 1.0),
+    only("model.decoder.alpha", 1.0),
+    Option("model.initializer", INITIALIZER, "xavier_uniform"),
     Option("model.encoder.dropout", RATE, 0.1, DROPOUTS),
     *(Option(f"data.special_symbols.{name}_token", TEXT, token) for name, token in SPECIAL.items()),
-    *(Option(f"data.special_symbols.{name}_id", ID, i) for i, name in enumerate(SPECIAL)),
     *off(("data.special_symbols.sep_token", "data.special_symbols.lang_tags")),  # of prompts
     *(Option(f"data.{side}.level", one_of(("bpe", "word"))) for side in SIDES),
     *(Option(f"data.{side}.tokenizer_type", one_of(tuple(SEGMENTATIONS)), "sentencepiece") for side in SIDES),
@@ -88,28 +81,27 @@ OPTIONS = (
 )
 
 
-def from_joeynmt(checkpoint: str | Path, tokenizer: JoinedTokenizer | None = None) -> Converted:
-    """Convert the weights of a Transformer of JoeyNMT 2.
-
-    DeepNet's factors of residual connections (`initializer: xavier_normal`) become part of the weights.
+def from_joeynmt(checkpoint: str | Path) -> Converted:
+    """Convert the weights of a Transformer of JoeyNMT 2. Token ids are those of the joined vocabulary.
 
     Args:
-        checkpoint: a `.ckpt` file with `config.yaml` next to it; or their folder, whose best checkpoint is converted.
-        tokenizer: joins the two vocabularies. When `None`, token ids are those of JoeyNMT.
+        checkpoint: a `.ckpt` file with `config.yaml` and the files of the tokenizer next to it (`convert_joeynmt`); or
+            their folder, whose best checkpoint is converted.
 
     Returns:
         The model, in evaluation mode, and the report.
 
     Raises:
-        ValueError: a file is damaged or requires executing code; or an option or a weight has no counterpart in this
-            model. The message names it.
+        ValueError: a file is missing, is damaged or requires executing code; or an option or a weight has no
+            counterpart in this model. The message names it.
     """
     path = find_checkpoint(Path(checkpoint))
-    return convert_weights(path, read_config(path), tokenizer)
+    options = read_config(path)
+    return convert_weights(path, options, make_tokenizer(path.parent, options))
 
 
 def convert_joeynmt(checkpoint: str | Path, output: str | Path, *, overwrite: bool = False) -> ConversionReport:
-    """Convert a model of JoeyNMT to a folder, with a tokenizer if there are vocabularies.
+    """Convert a model of JoeyNMT to a folder with a tokenizer.
 
     JoeyNMT writes all files to one folder: `config.yaml`, `src_vocab.txt`, `trg_vocab.txt`, and the SentencePiece model
     or the BPE codes.
@@ -125,9 +117,8 @@ def convert_joeynmt(checkpoint: str | Path, output: str | Path, *, overwrite: bo
     """
     path = find_checkpoint(Path(checkpoint))
     options = read_config(path)
-    tokenizer = make_tokenizer(path.parent, options)
-    converted = convert_weights(path, options, tokenizer)
-    return save_conversion(output, converted, tokenizer.save if tokenizer else None, overwrite)
+    joined = make_tokenizer(path.parent, options)
+    return save_conversion(output, convert_weights(path, options, joined), joined.save, overwrite)
 
 
 def find_checkpoint(path: Path) -> Path:
@@ -151,67 +142,26 @@ def read_config(checkpoint: Path) -> Options:
     return read_options(stored, OPTIONS, same.items())
 
 
-def convert_weights(path: Path, options: Options, joined: JoinedTokenizer | None) -> Converted:
+def convert_weights(path: Path, options: Options, joined: JoinedTokenizer) -> Converted:
     """Convert a checkpoint with these options. Arguments and errors are those of `from_joeynmt`."""
     mapper = StateDictMapper(str(path), state_dict_in(read_checkpoint(path), str(path), "model_state"))
     mapper.derive_sizes("feed_forward.pwff_layer.0", "layer_norm")
     mapper.derive_options(OPTIONS, options)
     mapper.derive_config("JoeyNMT", layer_norm_eps=1e-6, position_embedding="sinusoidal", sinusoid_layout="interleaved")
     mapper.ignore([f"{stack}.pe.pe" for stack in STACKS], "sinusoids, which are computed")
-    if joined is None:
-        ids = {name: options[f"data.special_symbols.{name}_id"] for name in SPECIAL}
-    else:
-        ids = {name: getattr(joined.tokenizer, f"{name}_token_id") for name in SPECIAL}
-    mapper.derive_config(
-        "special_symbols",
-        pad_token_id=ids["pad"],
-        bos_token_id=ids["bos"],
-        eos_token_id=ids["eos"],
-        decoder_start_token_id=ids["bos"],
-    )
+    mapper.derive_config("special_symbols", **joined.special_ids())
     embeddings = ("src_embed.lut.weight", "trg_embed.lut.weight", "decoder.output_layer.weight")
     map_embeddings(mapper, *embeddings, joined=joined)
     mapper.rename(NAMES)
-    divide_by_factors(mapper, options)
     model = mapper.finish()
     # As in JoeyNMT, neither <pad> nor <s> is generated, nor </s> as the first token.
-    model.generation_config.suppress_tokens = [ids["pad"], ids["bos"]]
+    tokenizer = joined.tokenizer
+    model.generation_config.suppress_tokens = [tokenizer.pad_token_id, tokenizer.bos_token_id]
     model.generation_config.min_new_tokens = 1
     if options.get("testing.generate_unk") is False:
-        model.generation_config.suppress_tokens.append(ids["unk"])
+        model.generation_config.suppress_tokens.append(tokenizer.unk_token_id)
     set_beams(model.generation_config, options, mapper.report)
     return model, mapper.report
-
-
-def divide_by_factors(mapper: StateDictMapper, options: Options) -> None:
-    """Divide the outputs of sub-layers by factors of residual connections (DeepNet, Wang et al. 2022, section 3.2).
-
-    As a layer norm ignores the scale of its input, LN(a x + f(x)) = LN(x + f(x) / a). With pre-norm, the scale of the
-    residual stream grows by `a` with each sub-layer. Only the epsilon of the norms acts differently (below 1e-6).
-
-    Raises:
-        ValueError: the divisors are out of range.
-    """
-    encoder_layers, decoder_layers = (mapper.config_fields[f"{stack}_layers"] for stack in STACKS)
-    if max(encoder_layers, decoder_layers) > len(mapper.state_dict):
-        return  # `finish` names the missing layers
-    factors = (options["model.encoder.alpha"], options["model.decoder.alpha"])
-    if options["model.initializer"] == DEEPNET:
-        factors = (0.81 * (encoder_layers**4 * decoder_layers) ** (1 / 16), (3 * decoder_layers) ** (1 / 4))
-    is_pre_norm = mapper.config_fields["norm_order"] == "pre"
-    for stack, layers, factor in zip(STACKS, (encoder_layers, decoder_layers), factors, strict=True):
-        if factor == 1:
-            continue
-        outputs = OUTPUTS[stack] * layers
-        if abs(math.log(factor)) * len(outputs) > MAX_EXPONENT and is_pre_norm:
-            raise invalid(f"model.{stack}.alpha", "nearer to 1 with this number of pre-norm layers", factor)
-        mapper.report.notes.append(f"The {stack}'s factor of residual connections, {factor:.4g}, divided the weights.")
-        for number, module in enumerate(outputs):
-            divisor = factor ** (number + 1) if is_pre_norm else factor
-            for parameter in ("weight", "bias"):
-                name = f"model.{stack}.layers.{number // len(OUTPUTS[stack])}.{module}.{parameter}"
-                if name in mapper.state_dict:
-                    mapper.state_dict[name] = mapper.state_dict[name] / divisor
 
 
 def set_beams(config: GenerationConfig, options: Options, report: ConversionReport) -> None:
@@ -228,14 +178,12 @@ def set_beams(config: GenerationConfig, options: Options, report: ConversionRepo
         )
 
 
-def make_tokenizer(folder: Path, options: Options) -> JoinedTokenizer | None:
-    """The tokenizer of the vocabularies in a folder; `None` if there are none.
+def make_tokenizer(folder: Path, options: Options) -> JoinedTokenizer:
+    """The tokenizer of the vocabularies in a folder.
 
     Raises:
         ValueError: a file is missing or damaged, or the two languages are segmented differently.
     """
-    if not all((folder / f"{side}_vocab.txt").is_file() for side in SIDES):
-        return None
     segmentation, target_segmentation = (read_segmentation(options, side) for side in SIDES)
     if segmentation != target_segmentation:
         raise invalid("data.trg.tokenizer_type", f"that of data.src, {segmentation}", target_segmentation)
@@ -243,7 +191,7 @@ def make_tokenizer(folder: Path, options: Options) -> JoinedTokenizer | None:
     vocabularies = []
     files = []
     for side in SIDES:
-        path = folder / f"{side}_vocab.txt"
+        path = find_file(folder, f"{side}_vocab.txt")
         tokens = list(lines_of_files([path]))
         vocabularies.append(name_tokens(str(path), tokens, special_tokens, segmentation == "subword-nmt"))
         if segmentation in SEGMENTATIONS:

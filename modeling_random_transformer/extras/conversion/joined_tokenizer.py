@@ -43,6 +43,12 @@ class JoinedTokenizer:
     target_ids: list[int]
     segments: bool
 
+    def special_ids(self) -> dict[str, int]:
+        """The fields of the configuration with ids of special tokens, of a decoder that starts from `<s>`."""
+        names = ("pad_token_id", "bos_token_id", "eos_token_id")
+        ids = {name: getattr(self.tokenizer, name) for name in names}
+        return {**ids, "decoder_start_token_id": ids["bos_token_id"]}
+
     def save(self, folder: Path, converted: Converted) -> None:
         """Save the tokenizer in a folder, and add notes about it to the report of a conversion."""
         notes = converted[1].notes

@@ -69,9 +69,15 @@ SAME = (
 )
 # Fields with the same name in both configs.
 COMMON_FIELDS = (
-    *("d_model", "scale_embedding"),
-    *("dropout", "attention_dropout", "activation_dropout"),
-    *("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"),
+    "d_model",
+    "scale_embedding",
+    "dropout",
+    "attention_dropout",
+    "activation_dropout",
+    "pad_token_id",
+    "bos_token_id",
+    "eos_token_id",
+    "decoder_start_token_id",
 )
 FAST_TOKENIZER = "tokenizer.json"  # of any other tokenizer
 # MarianTokenizer's files, including one that transformers 4 wrote.
@@ -79,10 +85,25 @@ TOKENIZER_FILES = ("source.spm", "target.spm", "vocab.json", "target_vocab.json"
 # The files of its settings, and the settings that are copied. Others, such as auto_map, may name code or files.
 SETTINGS_FILES = ("special_tokens_map.json", "tokenizer_config.json")
 SETTINGS = (
-    *("bos_token", "eos_token", "unk_token", "pad_token", "additional_special_tokens", "extra_special_tokens"),
-    *("source_lang", "target_lang", "separate_vocabs", "model_max_length", "added_tokens_decoder"),
-    *("padding_side", "truncation_side", "clean_up_tokenization_spaces", "split_special_tokens"),
-    *("languages", "src_lang", "tgt_lang", "target_merges"),  # of RandomTransformerTokenizer
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "pad_token",
+    "additional_special_tokens",
+    "extra_special_tokens",
+    "source_lang",
+    "target_lang",
+    "separate_vocabs",
+    "model_max_length",
+    "added_tokens_decoder",
+    "padding_side",
+    "truncation_side",
+    "clean_up_tokenization_spaces",
+    "split_special_tokens",
+    "languages",
+    "src_lang",
+    "tgt_lang",
+    "target_merges",  # of RandomTransformerTokenizer
 )
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 

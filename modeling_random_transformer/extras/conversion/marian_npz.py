@@ -49,10 +49,6 @@ NORM_NAMES: NameTable = {
     "{stack}_l{number}_ffn_ffn_ln_scale": "model.{stack}.layers.{i}.final_layer_norm.weight",
     "{stack}_l{number}_ffn_ffn_ln_bias": "model.{stack}.layers.{i}.final_layer_norm.bias",
 }
-# Marian's activation names and transformers'. Up to version 1.12.0, gelu is swish with the factor 1.702.
-ACTIVATIONS = {"relu": "relu", "swish": "silu", "gelu": "gelu"}
-APPROXIMATE_GELU, LAST_APPROXIMATE_GELU = "quick_gelu", (1, 12, 0)
-VERSION = re.compile(r"v?(\d+)\.(\d+)\.(\d+)")
 # Operations before and after a sublayer: `a` is the residual connection and `n` a layer norm. `d` is dropout, which is
 # removed, as it affects training only.
 NORM_ORDERS = {("", "an"): "post", ("n", "a"): "pre"}
@@ -75,7 +71,7 @@ OPTIONS = (
     Option("transformer-heads", SIZE, fields=("num_heads",)),
     Option("enc-depth", LAYERS, fields=("encoder_layers",)),
     Option("dec-depth", LAYERS, fields=("decoder_layers",)),
-    Option("transformer-ffn-activation", one_of(ACTIVATIONS), "swish", ("activation_function",)),
+    Option("transformer-ffn-activation", one_of({"relu": "relu", "swish": "silu"}), "swish", ("activation_function",)),
     Option("transformer-preprocess", OPERATIONS, ""),
     Option("transformer-postprocess", OPERATIONS, "dan"),
     Option("transformer-postprocess-emb", Kind("'d' or ''", lambda value: value in ("d", "")), ""),
@@ -203,10 +199,6 @@ def parse_options(stored: Options) -> Options:
     """
     given = {name: value for name, value in stored.items() if not (name in SAME and value == 0)}
     options = read_options(given, OPTIONS, SAME.items())
-    version = VERSION.match(str(options.get("version", "")))
-    is_recent = version is not None and tuple(map(int, version.groups())) > LAST_APPROXIMATE_GELU
-    if options["transformer-ffn-activation"] == "gelu" and not is_recent:
-        options["transformer-ffn-activation"] = APPROXIMATE_GELU
     order = NORM_ORDERS.get((options["transformer-preprocess"], options["transformer-postprocess"]))
     if order is None:
         preprocess = format_value(stored.get("transformer-preprocess", ""))

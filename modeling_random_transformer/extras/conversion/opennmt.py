@@ -8,19 +8,18 @@ from . import eole
 from .joined_tokenizer import JoinedTokenizer
 from .options import EPSILON, FLAG, SIZE, TEXT, Kind, Option, Options, equal, off, one_of, only, read_options
 from .untrusted import PlainObject, read_checkpoint, state_dict_in
-from .weights import STACKS, ConversionReport, Converted, NameTable, StateDictMapper, save_conversion
+from .weights import STACKS, ConversionReport, Converted, StateDictMapper, save_conversion
 
-ENCODER, DECODER = "encoder.transformer.{i}", "decoder.transformer_layers.{i}"
-FEED_FORWARD = {"feed_forward.w_1": "fc1", "feed_forward.w_2": "fc2", "feed_forward.layer_norm": "final_layer_norm"}
-MODULES = eole.ATTENTIONS | FEED_FORWARD
-NAMES: NameTable = {
-    **{f"{ENCODER}.{source}.{{p}}": f"model.encoder.layers.{{i}}.{target}.{{p}}" for source, target in MODULES.items()},
-    **{f"{DECODER}.{source}.{{p}}": f"model.decoder.layers.{{i}}.{target}.{{p}}" for source, target in MODULES.items()},
-    f"{ENCODER}.layer_norm.{{p}}": "model.encoder.layers.{i}.self_attn_layer_norm.{p}",
-    f"{DECODER}.layer_norm_1.{{p}}": "model.decoder.layers.{i}.self_attn_layer_norm.{p}",
-    f"{DECODER}.layer_norm_2.{{p}}": "model.decoder.layers.{i}.encoder_attn_layer_norm.{p}",
+NAMES = {
+    "encoder.transformer.{i}.layer_norm.{p}": "model.encoder.layers.{i}.self_attn_layer_norm.{p}",
+    "decoder.transformer_layers.{i}.layer_norm_1.{p}": "model.decoder.layers.{i}.self_attn_layer_norm.{p}",
+    "decoder.transformer_layers.{i}.layer_norm_2.{p}": "model.decoder.layers.{i}.encoder_attn_layer_norm.{p}",
     "{stack}.layer_norm.{p}": "model.{stack}.layer_norm.{p}",
 }
+FEED_FORWARD = {"feed_forward.w_1": "fc1", "feed_forward.w_2": "fc2", "feed_forward.layer_norm": "final_layer_norm"}
+for module, target in {**eole.ATTENTIONS, **FEED_FORWARD}.items():
+    NAMES[f"encoder.transformer.{{i}}.{module}.{{p}}"] = f"model.encoder.layers.{{i}}.{target}.{{p}}"
+    NAMES[f"decoder.transformer_layers.{{i}}.{module}.{{p}}"] = f"model.decoder.layers.{{i}}.{target}.{{p}}"
 PREFIXES = [f"{stack}.embeddings.make_embedding" for stack in STACKS]
 EMBEDDINGS = (*(f"{prefix}.emb_luts.0.weight" for prefix in PREFIXES), "generator.weight", "generator.bias")
 TRANSFORMS = Kind(
@@ -30,8 +29,18 @@ TRANSFORMS = Kind(
 )
 # Options without a counterpart in this model; all are off by default.
 UNSUPPORTED = (
-    *("max_relative_positions", "relative_positions_buckets", "num_kv", "multiquery", "sliding_window", "num_experts"),
-    *("parallel_residual", "copy_attn", "n_src_feats", "lora_layers", "lora_embedding", "quant_layers"),
+    "max_relative_positions",
+    "relative_positions_buckets",
+    "num_kv",
+    "multiquery",
+    "sliding_window",
+    "num_experts",
+    "parallel_residual",
+    "copy_attn",
+    "n_src_feats",
+    "lora_layers",
+    "lora_embedding",
+    "quant_layers",
 )
 OPTIONS = (
     only("model_task", "seq2seq"),

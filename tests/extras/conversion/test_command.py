@@ -50,7 +50,7 @@ def test_arguments(line, expected, monkeypatch):
     monkeypatch.setattr(command, "FORMATS", {name: recorded(each) for name, each in command.FORMATS.items()})
     monkeypatch.setattr(command.conversion, "convert_archive", recorded(command.conversion.convert_archive))
     assert cli.main(["convert", *line.split()]) == 0
-    assert calls == [{**expected, "output": "o", "overwrite": False}]
+    assert calls == [{**expected, "output": "o"}]
 
 
 @pytest.mark.parametrize("name", [*command.FORMATS, "a.zip"])

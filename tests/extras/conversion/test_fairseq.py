@@ -191,19 +191,6 @@ def test_tokenizer_of_two_dictionaries(tmp_path):
     assert tokenizer.decode([2, *range(SOURCE_TOKENS, SOURCE_TOKENS + 4), 2], skip_special_tokens=True) == "hello world"
 
 
-@pytest.mark.parametrize("codes", [None, CODES])
-def test_tokens_that_overwrite_others(codes, tmp_path):
-    """As in fairseq, a token gets its last id. The first four ids remain those of the special tokens."""
-    lines = ["a 9", "b 8", "<unk> 0 #fairseq:overwrite", "c 7 #fairseq:overwrite", "a 1 #fairseq:overwrite", "d 1"]
-    (tmp_path / "dict.txt").write_text("\n".join([*lines, "a 1 #fairseq:overwrite"]) + "\n")
-    (tmp_path / "codes").write_text(codes or "")
-    made = fairseq_tokenizer(tmp_path / "dict.txt", tmp_path / "codes" if codes else None)
-    assert made.tokenizer("a b c d e")["input_ids"] == [10, 5, 7, 9, 3, 2]
-    assert made.tokenizer.decode([10, 5, 7, 9]) == "a b c d"
-    assert made.source_ids[:11] == [*range(11)]
-    assert made.tokenizer.unk_token_id == 3
-
-
 def test_separate_target_codes(tmp_path):
     files = folder_with_two_dictionaries(tmp_path)
     for name, merges in (("source_codes", "s 0</w>\ns 1</w>\n"), ("target_codes", CODES)):

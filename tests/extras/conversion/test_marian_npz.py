@@ -40,7 +40,7 @@ def model_file(path, **changes):
         {**PRE_NORM, "transformer-postprocess-top": ""},
         {"transformer-postprocess-top": "n", "transformer-postprocess": "an", "transformer-postprocess-emb": ""},
         {"transformer-preprocess": "d", "transformer-ffn-activation": "relu", "output-omit-bias": True},
-        {"transformer-ffn-activation": "gelu", "dec-depth": 2, "transformer-heads": 4},
+        {"transformer-ffn-activation": "relu", "dec-depth": 2, "transformer-heads": 4},
         {"transformer-train-position-embeddings": True},
         {**UNTIED, "tied-embeddings-src": True},
         {**UNTIED, "tied-embeddings-src": True, "tied-embeddings": True},
@@ -79,15 +79,6 @@ def test_old_output_layer_is_transposed(tmp_path):
     stored["decoder_ff_logit_out_W"] = weights["decoder_ff_logit_out_Wt"].T.copy()
     model, _ = from_marian_npz(write_npz(tmp_path / "model.npz", stored, chosen))
     assert relative_difference(model, MarianReference(weights, chosen), (TOKENS, TOKENS)) < 1e-5
-
-
-@pytest.mark.parametrize(
-    ("version", "expected"),
-    [("v1.12.0 65bf82f 2023-02-21", "quick_gelu"), ("v1.12.14 2d067af 2024-02-16", "gelu"), (None, "quick_gelu")],
-)
-def test_gelu_depends_on_the_version(version, expected, tmp_path):
-    path, _, _ = model_file(tmp_path, version=version, **{"transformer-ffn-activation": "gelu"})
-    assert from_marian_npz(path)[0].config.activation_function == expected
 
 
 @pytest.mark.parametrize(("dtype", "order"), [(np.float16, "C"), (np.float64, "F"), (">f4", "C"), (np.float32, "F")])
