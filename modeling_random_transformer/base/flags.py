@@ -71,17 +71,6 @@ class Parser(HfArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        if groups is not None:
-            self.group_help(groups)
-
-    def group_help(self, groups: Mapping[str, str]) -> None:
-        """Show the arguments of the groups below their headings, and no others."""
-        self.usage = "%(prog)s [arguments]"
-        self._optionals._group_actions = self._optionals._group_actions[:1]  # --help
-        for heading, names in groups.items():
-            actions = [self._option_string_actions.get(f"--{name}") for name in names.split()]
-            group = self.add_argument_group(heading)
-            group._group_actions = [action for action in actions if action is not None]  # some need a new transformers
 
     def add_argument(self, *names: str, **settings: Any) -> argparse.Action:
         flag = names[0]  # `HfArgumentParser` adds a spelling with hyphens
@@ -119,14 +108,12 @@ class Parser(HfArgumentParser):
             # A flag with an optional value would take the positional argument that follows.
             return {"action": "store_true", "help": plain(text)}
         kind: Any = settings.get("type")
-        if kind is None:  # `--no_…`
+        if kind is None:  # the flag `--no_…` of a Boolean
             return {**settings, "help": plain(text)}
         if get_origin(kind) is Sequence:
             [kind] = get_args(kind)
             settings["nargs"] = "+"
-        if kind is not None:  # it is for the flag `--no_…` of a Boolean
-            settings["type"] = positive_integer if kind is int else kind
-        settings |= metadata
+        settings |= {"type": positive_integer if kind is int else kind, **metadata}
         if "`None`" in text and settings.get("default") is not None:
             settings["type"] = off_or(settings["type"])
             text = text.replace("`None`", "off")
