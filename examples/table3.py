@@ -16,11 +16,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from modeling_random_transformer.commands.command_line import INTERRUPTED, run_command
 from modeling_random_transformer.commands.train import GROUPS, parse_arguments
 from modeling_random_transformer.training.arguments import DataArguments, ModelArguments
 from modeling_random_transformer.training.training_arguments import TranslationTrainingArguments
 from tutorials.report import console
+from tutorials.scripts import exit_status
 from tutorials.table3_report import Table3, write_report
 from tutorials.table3_rows import ROWS
 from tutorials.table3_runs import Experiment, Result
@@ -54,7 +54,7 @@ class Table3Arguments:
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse the arguments, train the rows and return the exit status."""
     results: list[Result] = []
-    status = run_command(lambda: results.extend(run(sys.argv[1:] if argv is None else argv)), PROGRAM, INTERRUPTED)
+    status = exit_status(lambda: results.extend(run(sys.argv[1:] if argv is None else argv)), PROGRAM)
     return status or int(not results)
 
 

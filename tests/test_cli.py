@@ -5,14 +5,11 @@ import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from modeling_random_transformer import __version__, cli
-from modeling_random_transformer.base.flags import Parser
 from modeling_random_transformer.commands.command_line import run_command
 
 ROOT = Path(__file__).parents[1]
@@ -64,36 +61,6 @@ def test_error_of_a_command_is_one_line_and_a_status(error, status, printed, cap
     assert run_command(fail, "program", hint="interrupted") == status
     assert capsys.readouterr().err == f"program: error: {printed}\n"
     assert [run_command(lambda result=result: result, "program") for result in (None, 0, 1)] == [0, 0, 1]
-
-
-@dataclass
-class Options:
-    """Options.
-
-    Args:
-        size: how many of `them`;
-            100% by default.
-        limit: the least; `None` for no limit.
-        names: what they are called: several.
-    """
-
-    size: int = 3
-    limit: float | None = 0.5
-    names: Sequence[str] | None = None
-
-
-def test_options_of_a_dataclass_have_its_defaults_and_its_documentation():
-    parser = Parser("program", classes=[Options])
-    assert vars(parser.parse([])) == {"size": 3, "limit": 0.5, "names": None}
-    given = ["--size", "4", "--limit", "off", "--names", "a", "b"]
-    assert parser.given(given) == vars(parser.parse(given)) == {"size": 4, "limit": None, "names": ["a", "b"]}
-    assert parser.given(["--size=4"]) == {"size": 4}
-    for flag, message in (("--limit", "must be a number or 'off'"), ("--size", "must be a positive integer")):
-        with pytest.raises(ValueError, match=f"argument {flag}: {message}, got 'many'."):
-            parser.given([flag, "many"])
-    shown = " ".join(parser.format_help().split())
-    assert "how many of them; 100% by default (default: 3)" in shown
-    assert "the least; off for no limit (default: 0.5)" in shown
 
 
 @pytest.mark.slow
@@ -184,9 +151,3 @@ def test_a_misspelled_flag_is_the_first_error(command, similar, capsys):
     assert cli.main(command.split()) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith(f"error: arguments must be among those of --help, got {similar}")
-
-
-def test_texts_that_begin_with_dashes_are_arguments_after_two_dashes():
-    parser = Parser("program")
-    parser.add_argument("texts", nargs="*")
-    assert parser.parse_args(["--", "--hello"]).texts == ["--hello"]

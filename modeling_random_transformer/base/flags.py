@@ -61,24 +61,16 @@ class Parser(HfArgumentParser):
             self.helps |= help_texts(*reversed(dataclass.__mro__[:-1]))
             self.metadata |= {entry.name: entry.metadata for entry in fields(dataclass)}
         self.has_positional = any("positional" in metadata for metadata in self.metadata.values())
+        self.groups = groups
+        self.group_of: dict[str, Any] = {}  # of each argument
         super().__init__(
             classes,
             prog=program,
+            usage=None if groups is None else "%(prog)s [arguments]",
             description=description,
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        if groups is not None:
-            self.group_help(groups)
-
-    def group_help(self, groups: Mapping[str, str]) -> None:
-        """Show the arguments of the groups below their headings, and no others."""
-        self.usage = "%(prog)s [arguments]"
-        self._optionals._group_actions = self._optionals._group_actions[:1]  # --help
-        for heading, names in groups.items():
-            actions = [self._option_string_actions.get(f"--{name}") for name in names.split()]
-            group = self.add_argument_group(heading)
-            group._group_actions = [action for action in actions if action is not None]  # some need a new transformers
 
     def add_argument(self, *names: str, **settings: Any) -> argparse.Action:
         flag = names[0]  # `HfArgumentParser` adds a spelling with hyphens
@@ -97,7 +89,16 @@ class Parser(HfArgumentParser):
         if text and has_default and not re.search(r"\((the )?default", text):
             settings["help"] = f"{text} (default: {default})"
         settings["default"] = argparse.SUPPRESS  # the dataclass has the default
-        return super().add_argument(*(names if flag == "-h" else [flag]), **settings)
+        if flag == "-h":
+            return super().add_argument(*names, **settings)
+        if self.groups is None:
+            return super().add_argument(flag, **settings)
+        if not self.group_of:
+            for heading, members in self.groups.items():
+                self.group_of |= dict.fromkeys(members.split(), self.add_argument_group(heading))
+        if name not in self.group_of or flag != f"--{name}":
+            return super().add_argument(flag, **settings | {"help": argparse.SUPPRESS})
+        return self.group_of[name].add_argument(flag, **settings)
 
     def documented_settings(self, name: str, settings: dict[str, Any]) -> dict[str, Any]:
         """The settings of a documented field. `HfArgumentParser` replaces a type and a number of values in metadata."""
@@ -107,14 +108,12 @@ class Parser(HfArgumentParser):
             # A flag with an optional value would take the positional argument that follows.
             return {"action": "store_true", "help": plain(text)}
         kind: Any = settings.get("type")
-        if kind is None:  # `--no_…`
+        if kind is None:  # the flag `--no_…` of a Boolean
             return {**settings, "help": plain(text)}
         if get_origin(kind) is Sequence:
             [kind] = get_args(kind)
             settings["nargs"] = "+"
-        if kind is not None:  # it is for the flag `--no_…` of a Boolean
-            settings["type"] = positive_integer if kind is int else kind
-        settings |= metadata
+        settings |= {"type": positive_integer if kind is int else kind, **metadata}
         if "`None`" in text and settings.get("default") is not None:
             settings["type"] = off_or(settings["type"])
             text = text.replace("`None`", "off")

@@ -9,7 +9,7 @@ The record is one JSON file with the inputs of each stage, digests of the files 
         stage.finish([output], lines=120)
 
 A stage that is begun again with the same inputs continues, or is skipped if its files are as it left them. Other inputs
-are an error that lists the differences, unless there is no work that they would invalidate.
+are an error that lists the differences. A stage without results that would be lost is restarted.
 
 `run_stage` does these steps for work that is a function, in all processes of a launcher.
 """
@@ -51,7 +51,6 @@ class Job:
         inputs: dict[str, Any],
         *,
         restart: bool = False,
-        has_work: bool = True,
         may_change: Callable[[str, Any, Any], bool] = lambda *_: False,
         needs_files: bool = True,
     ) -> "Stage":
@@ -60,8 +59,7 @@ class Job:
         Args:
             name: the name of the stage.
             inputs: what determines the files of the stage, by name, as values of JSON.
-            restart: forget the stage of an earlier call.
-            has_work: whether a stage that is not finished has results; otherwise, all inputs may change.
+            restart: forget the stage of an earlier call, for example because it has no results that would be lost.
             may_change: whether the stage may continue with a changed input, from its name, its earlier and its current
                 value.
             needs_files: whether the files of a finished stage are needed; otherwise, they may be missing.
@@ -73,7 +71,7 @@ class Job:
         stage = self.stages.get(name)
         if stage is None or restart:
             stage = self.stages[name] = Stage(self)
-        elif stage.is_finished or has_work:
+        else:
             self.check_inputs(stage, current, may_change)
         is_same = stage.is_finished and stage.inputs == current
         if is_same and not (needs_files and stage.changed_files()):
@@ -188,11 +186,12 @@ def run_stage(
     """
 
     def begin() -> Stage:
-        return Job(record, advice).begin(
+        job = Job(record, advice)
+        is_finished = name in job.stages and job.stages[name].is_finished
+        return job.begin(
             name,
             inputs,
-            restart=restart,
-            has_work=False,
+            restart=restart or not is_finished,
             may_change=lambda *_: may_change,
             needs_files=needs_files,
         )

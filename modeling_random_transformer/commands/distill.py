@@ -16,7 +16,7 @@ from ..training.training_arguments import TranslationTrainingArguments
 from .train import GROUPS, parse_arguments
 
 OF_TEACHER = """teacher source_text text_key teacher_dtype teacher_num_beams teacher_max_tokens_per_batch interpolate
-    drop_worst restart"""
+    restart"""
 ARGUMENTS = (DistillationArguments, StudentDataArguments, ModelArguments, TranslationTrainingArguments)
 
 

@@ -121,7 +121,8 @@ class StageArguments:
             raise ValueError(f"stages must be mappings with a name, got {mapping!r}.")
         names = {entry.name for entry in fields(cls)} - {"options"}
         options = {name: value for name, value in mapping.items() if name not in names}
-        return cls(options=options, **drop_none(**{name: mapping.get(name) for name in names}))
+        values = {name: mapping.get(name) for name in names}
+        return cls(**drop_none(**values), options=options)
 
 
 def read_recipe(path: str | PathLike) -> dict[str, Any]:
@@ -150,7 +151,8 @@ def parse_values(arguments: Mapping[str, Any], classes: Sequence[type]) -> dict[
 
 def not_overridden(arguments: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments without those that others override; `tokenizer` and `vocab_size` override each other."""
-    replaced = {*overrides, *(ALTERNATIVES.get(name) for name in overrides)}
+    replaced = {*overrides}
+    replaced |= {ALTERNATIVES[name] for name in overrides if name in ALTERNATIVES}
     return {name: value for name, value in arguments.items() if name not in replaced}
 
 
@@ -188,7 +190,8 @@ def training_arguments(
     Raises:
         ValueError: an argument is invalid.
     """
-    values = parse_values(not_overridden(choose_precision(recipe, overrides), overrides), classes)
+    recipe = not_overridden(choose_precision(recipe, overrides), overrides)
+    values = parse_values(recipe, classes)
     return instances(classes, {**values, **overrides})
 
 

@@ -95,7 +95,8 @@ def run_recipe(path: str | PathLike, **arguments: Any) -> list[dict[str, Any]]:
     if "stages" in recipe:
         return RecipeRun(path, **arguments).run()
     check_names(arguments, TRAINING)
-    return [{"name": TRAIN, "kind": TRAIN, **facts_of(train_translation(*training_arguments(recipe, arguments)))}]
+    result = train_translation(*training_arguments(recipe, arguments))
+    return [{"name": TRAIN, "kind": TRAIN, **facts_of(result)}]
 
 
 class RecipeRun:
@@ -265,7 +266,8 @@ class RecipeRun:
 
     def texts_of(self, stage: StageArguments) -> dict[str, str]:
         """The monolingual text that a stage translates, by argument."""
-        return drop_none(**{name: getattr(self.arguments, name) for name, kind in TEXTS.items() if kind == stage.kind})
+        names = [name for name, kind in TEXTS.items() if kind == stage.kind]
+        return drop_none(**{name: getattr(self.arguments, name) for name in names})
 
     def best(self, name: str) -> str:
         """Of a finished stage and those that its model started from, the one with the highest chrF++ (validation).
@@ -273,11 +275,13 @@ class RecipeRun:
         Training a model further can make it worse, such as distillation from a poor model.
         """
         starts = {stage.name: stage.starts_from for stage in self.stages}
-        names = [name]
-        while (start := starts[names[-1]]) is not None:
-            names.append(start)
         record = self.record
-        return max(names, key=lambda name: record[name].facts["scores"]["validation"]["chrf"])
+        scores = {}
+        earlier: str | None = name
+        while earlier is not None:
+            scores[earlier] = record[earlier].facts["scores"]["validation"]["chrf"]
+            earlier = starts[earlier]
+        return max(scores, key=scores.__getitem__)
 
     def training_arguments(self, options: Mapping[str, Any]) -> TrainingArguments:
         """The arguments of the recipe with these options of a stage."""
@@ -299,16 +303,19 @@ class RecipeRun:
 
     def data_of(self, stage: StageArguments, data: DataArguments) -> DataArguments:
         """The arguments of the data of a stage: the sets of the recipe, with the synthetic pairs of other stages."""
-        sources_of_pairs = [other.name for other in self.stages if other.name in stage.synthetic]
-        synthetic = [files_of(self.path(name)) for name in sources_of_pairs]
-        synthetic = [files for files in synthetic if files[0].stat().st_size]  # all translations may be empty
+        synthetic = []
+        for other in self.stages:
+            if other.name in stage.synthetic:
+                files = files_of(self.path(other.name))
+                if files[0].stat().st_size:  # all translations may be empty
+                    synthetic.append(files)
         values: dict[str, Any] = dict.fromkeys((*FILES, "dataset_name"))
         for split in SETS.keys() & self.record[DATA].facts.keys():
-            files = [files_of(self.path(DATA), split)]
+            pairs = [files_of(self.path(DATA), split)]
             if split == "train":
-                files += synthetic
-            values[f"{PREFIXES[split]}source_file"] = [str(source) for source, _ in files]
-            values[f"{PREFIXES[split]}target_file"] = [str(target) for _, target in files]
+                pairs += synthetic
+            values[f"{PREFIXES[split]}source_file"] = [str(source) for source, _ in pairs]
+            values[f"{PREFIXES[split]}target_file"] = [str(target) for _, target in pairs]
         if synthetic and stage.authentic_weight != 1:
             values["train_weights"] = [stage.authentic_weight, *(1 for _ in synthetic)]
         data = DataArguments(**data.with_sets(**values))
@@ -343,7 +350,8 @@ class RecipeRun:
         """Train a student."""
         data, model, args = self.arguments_of(stage)
         folder = self.path(self.best(str(stage.uses)))
-        teacher = self.teacher_of(stage, folder, [str(files_of(self.path(DATA))[0]), *self.texts_of(stage).values()])
+        sources, _ = files_of(self.path(DATA))
+        teacher = self.teacher_of(stage, folder, [str(sources), *self.texts_of(stage).values()])
         if not {"tokenizer", "vocab_size"} & stage.options.keys():  # that of the teacher
             model = replace(model, tokenizer=None, vocab_size=None, special_tokens=None)
         sets = StudentDataArguments(**vars(self.data_of(stage, data)))

@@ -81,14 +81,16 @@ def test_inputs_that_may_change_continue_the_stage(output):
         begin(output, {"steps": 10}, may_change=longer)
 
 
-def test_inputs_of_a_stage_without_work_may_change(output):
-    begin(output, {"steps": 10})
+def test_inputs_of_work_that_has_failed_may_change(output):
+    def fail():
+        raise FloatingPointError
+
+    record = output.parent / "job.json"
+    with pytest.raises(FloatingPointError):
+        run_stage(record, "translate", {"steps": 10}, fail)
     with pytest.raises(ValueError, match="steps was 10, now 5"):
         begin(output, {"steps": 5})
-    stage = begin(output, {"steps": 5}, has_work=False)
-    stage.finish([output])
-    with pytest.raises(ValueError, match="steps was 5, now 10"):
-        begin(output, {"steps": 10}, has_work=False)
+    assert run_stage(record, "translate", {"steps": 5}, lambda: {"lines": 1}, [output]) == {"lines": 1}
 
 
 def test_a_stage_runs_once_and_again_with_inputs_that_may_change(output):

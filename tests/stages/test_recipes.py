@@ -4,7 +4,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 from accelerate import PartialState
 from safetensors.torch import load_file
@@ -15,7 +14,6 @@ from modeling_random_transformer.base.jobs import Job
 from modeling_random_transformer.data import ParallelText, clean_pairs
 from modeling_random_transformer.inference import translate
 from modeling_random_transformer.stages import distillation, recipe_data, recipes
-from modeling_random_transformer.stages.recipe_file import choose_precision
 from modeling_random_transformer.stages.recipes import RecipeRun, run_recipe
 from modeling_random_transformer.training import estimation
 from tests.helpers.corpora import read_pairs
@@ -27,7 +25,6 @@ from tests.helpers.training import (
     arguments,
     assert_equal_weights,
     flags,
-    parse_command,
     run,
     validation,
     write_corpus,
@@ -471,36 +468,3 @@ def test_the_recipes_of_the_repository(recipe, names, folder, tmp_path):
     _, model, args = made.arguments_of(made.stages[-1])
     assert args.warmup_steps == 600
     assert model.model_name_or_path is None or model.model_name_or_path.endswith(names[-2])
-
-
-@pytest.mark.parametrize(
-    ("capability", "gpu", "overrides", "expected"),
-    [
-        ("avx512_bf16", None, {}, {"bf16": True, "use_cpu": True}),
-        ("bf16", None, {}, {"bf16": True, "use_cpu": True}),
-        (None, None, {}, {"bf16": False, "use_cpu": True}),
-        (None, True, {}, {"bf16": True, "use_cpu": False}),
-        ("amx_bf16", False, {}, {"bf16": False, "use_cpu": False}),
-        (None, True, {"use_cpu": True}, {"bf16": False, "use_cpu": True}),
-    ],
-)
-def test_bfloat16_is_chosen_by_the_instructions_of_the_device(
-    capability, gpu, overrides, expected, monkeypatch, caplog
-):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu is not None)
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: gpu)
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: gpu is not None)
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, str(capability): True})
-    assert choose_precision({"bf16": "auto"}, overrides) == expected
-    has = "has" if expected["bf16"] else "has no"
-    assert caplog.messages == [f"bf16 is {expected['bf16']}: the device {has} bfloat16 instructions."]
-
-
-@pytest.mark.skipif(torch.accelerator.is_available(), reason="only a machine without an accelerator requires use_cpu")
-def test_bfloat16_on_a_cpu_needs_no_other_argument(tmp_path, monkeypatch):
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
-    write_corpus(tmp_path)
-    (tmp_path / "recipe.yaml").write_text("bf16: auto")
-    _, _, args, _ = parse_command([str(tmp_path / "recipe.yaml"), *flags(tmp_path, "out", use_cpu=None)])
-    assert args.bf16
-    assert args.device.type == "cpu"
