@@ -236,45 +236,43 @@ class _TsvTable(_CsvTable):
 
     def __init__(self, lines: Iterator[str]):
         super().__init__(lines)
-        self.ahead: list[str] = []  # the next lines, as far as the end of a cell in quotes has been searched in them
+        self.ahead: list[str] = []  # the next lines, in which the end of a cell in quotes has been searched
 
     def rows(self) -> Iterator[tuple[int, list[str], str]]:
         """Number of the first line, cells and text of each row."""
         number = 1
-        while self.ahead or self._read_line():
-            cells = self.ahead[0].rstrip("\r\n").split("\t")
-            line_count = 1
-            if '"' in self.ahead[0]:
-                in_quotes, line_count = self._cells_in_quotes()
+        while (line := self.ahead.pop(0) if self.ahead else next(self.lines, None)) is not None:
+            cells = line.rstrip("\r\n").split("\t")
+            following = 0  # lines of the same row
+            if '"' in line:
+                in_quotes, following = self._cells_in_quotes(line)
                 cells = in_quotes or [*map(unquoted, cells)]
-            yield number, cells, "".join(self.ahead[:line_count])
-            number += line_count
-            del self.ahead[:line_count]
+                line += "".join(self.ahead[:following])
+                del self.ahead[:following]
+            yield number, cells, line
+            number += 1 + following
 
-    def _read_line(self) -> str | None:
-        line = next(self.lines, None)
-        if line is not None:
-            self.ahead.append(line)
-        return line
-
-    def _cells_in_quotes(self) -> tuple[list[str], int]:
-        """The next row with cells in quotes as in CSV, and its number of lines; no cells if it is not such a row."""
-        reader = csv.reader(self._lines_of_cell(), delimiter="\t", strict=True)
+    def _cells_in_quotes(self, line: str) -> tuple[list[str], int]:
+        """A row with cells in quotes as in CSV, and its number of further lines; no cells if it is not such a row."""
+        reader = csv.reader(self._lines_of_cell(line), delimiter="\t", strict=True)
         try:
             cells = next(reader)
         except csv.Error:
-            return [], 1
-        if self._is_row(cells, self.ahead[: reader.line_num]):
-            return cells, reader.line_num
-        return [], 1
+            return [], 0
+        following = reader.line_num - 1
+        if self._is_row(cells, [line, *self.ahead[:following]]):
+            return cells, following
+        return [], 0
 
-    def _lines_of_cell(self) -> Iterator[str]:
-        """The next lines, in which a cell in quotes may end."""
+    def _lines_of_cell(self, line: str) -> Iterator[str]:
+        """A line and the following ones, in which a cell in quotes may end."""
+        yield line
         yield from self.ahead
-        while line := self._read_line():
-            if "\t" in line and '"' not in line:  # the cell would have both a line break and a tab
+        for following in self.lines:
+            self.ahead.append(following)
+            if "\t" in following and '"' not in following:  # the cell would have both a line break and a tab
                 return
-            yield line
+            yield following
 
     def _is_row(self, cells: list[str], lines: list[str]) -> bool:
         """Whether these cells are a row with the expected width, and the lines are not rows of as many cells."""
