@@ -27,7 +27,7 @@ TRANSLATION = "translation"  # the column of `datasets` with texts by language
 DEFAULT_KEYS = (TEXT_KEY,), ("source", "target")
 
 # The number of a row and its texts; or the row, if it does not have exactly these texts.
-Row = tuple[int, list[str] | str]
+NumberedTexts = tuple[int, list[str] | str]
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Columns:
         return keys
 
 
-def read_columns(path: Path, columns: Columns) -> Iterator[Row]:
+def read_columns(path: Path, columns: Columns) -> Iterator[NumberedTexts]:
     """Read columns of a TSV, CSV, JSONL or Parquet file; standard input is TSV.
 
     Rows of a Parquet file are counted from 1. Lines are counted from 1 including the header.
@@ -136,7 +136,9 @@ def is_utf8(text: str) -> bool:
     return True
 
 
-def texts_of(name: str | Path, rows: Iterable[tuple[int, Any, str | None]], columns: Columns) -> Iterator[Row]:
+def texts_of(
+    name: str | Path, rows: Iterable[tuple[int, Any, str | None]], columns: Columns
+) -> Iterator[NumberedTexts]:
     """The texts of numbered rows, which are dictionaries of texts by key, or have one in `translation`.
 
     Args:
@@ -183,7 +185,7 @@ def _read_parquet(path: Path) -> Iterator[tuple[int, Any, None]]:
                 yield number, row, None
 
 
-def _read_table(path: Path, columns: Columns) -> Iterator[Row]:
+def _read_table(path: Path, columns: Columns) -> Iterator[NumberedTexts]:
     positions = columns.positions
     are_numbers = bool(positions)
     with open_binary(path) as file:
@@ -285,8 +287,10 @@ class _TsvTable(_CsvTable):
 
 def unquoted(cell: str) -> str:
     """The text of a cell of a TSV file, which is quoted only if a quote within it is doubled."""
+    if not (cell.startswith('"') and cell.endswith('"')):
+        return cell
     inside = cell[1:-1]
-    if cell[:1] == cell[-1:] == '"' and '""' in inside and '"' not in inside.replace('""', ""):
+    if '""' in inside and '"' not in inside.replace('""', ""):
         return inside.replace('""', '"')
     return cell
 
