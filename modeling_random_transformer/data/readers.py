@@ -157,8 +157,8 @@ def texts_of(
             values = values | translation
         if not keys and values and translation is not None:
             keys = columns.named(name, values)
-        texts: list[Any] = [values.get(key) for key in keys]
-        if keys and all(isinstance(text, str) for text in texts):
+        texts = [text for key in keys if isinstance(text := values.get(key), str)]
+        if keys and len(texts) == len(keys):
             yield number, texts
         else:
             yield number, str(row) if line is None else line
