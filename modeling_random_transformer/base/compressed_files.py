@@ -14,8 +14,8 @@ from os import PathLike
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-from .atomic_files import new_files
 from .errors import first_line, reraise_as_value_error
+from .files import new_files
 
 STANDARD_STREAM = "-"
 FORMATS = {".gz": "gzip", ".zst": "Zstandard", ".bz2": "bzip2", ".xz": "xz"}

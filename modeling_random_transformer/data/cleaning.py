@@ -10,10 +10,10 @@ from os import PathLike
 from pathlib import Path
 from typing import IO, Any
 
-from ..base import progress_bar
 from ..base.compressed_files import check_output, create_binaries, file_format, is_stream
 from ..base.errors import printable
-from ..base.text import one_line
+from ..base.files import one_line
+from ..base.progress import progress_bar
 from .filters import SIDES, CleaningOptions, filters_of, scripts_of
 from .normalization import normalized
 from .readers import quoted

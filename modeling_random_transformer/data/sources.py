@@ -9,8 +9,8 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..base import file_digest
 from ..base.compressed_files import check_plain_text, check_readable, file_format, is_standard_stream, open_binary
+from ..base.digests import file_digest
 from ..inputs_random_transformer import LanguageTags, drop_none
 from ..tokenization_random_transformer import is_blank
 from .readers import TRANSLATION, Columns, NumberedTexts, decoded, is_utf8, read_columns, texts_of

@@ -1,19 +1,58 @@
-"""Atomic writes: a file or a folder gets its final name when it is complete."""
+"""Files: JSON, lines of text, and atomic writes, which give a file or a folder its final name when it is complete."""
 
 import errno
+import json
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from safetensors import SafetensorError
 
 WRITTEN_FILES = ".written_files.txt"  # in a folder
+NOT_IN_LINES = re.compile(r"\r\n|[\r\n\0]")
+
+
+def read_json(path: str | PathLike) -> dict[str, Any]:
+    """Read the object in a JSON file.
+
+    Raises:
+        ValueError: the file is missing or damaged, or does not contain an object.
+    """
+    try:
+        content = json.loads(Path(path).read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path} must be a JSON file, but it is missing or damaged.") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} must contain a JSON object, got {type(content).__name__}.")
+    return content
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write an object to a JSON file."""
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")
+
+
+def one_line(text: str) -> str:
+    """Replace each line break (`\\n`, `\\r` or `\\r\\n`) and each NUL character by a space."""
+    return NOT_IN_LINES.sub(" ", text)
+
+
+def encode_lines(texts: Iterable[str]) -> Iterator[bytes]:
+    """Encode each text as exactly one line of UTF-8."""
+    for text in texts:
+        yield f"{one_line(text)}\n".encode()
+
+
+def markdown_table(header: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
+    """A table with a header line; `|` in cells must be escaped."""
+    lines = [header, ("---",) * len(header), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
 def check_free(output: str | PathLike, overwrite: bool = False) -> Path:
