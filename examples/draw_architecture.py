@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from modeling_random_transformer.base.atomic_files import write_atomically
+from modeling_random_transformer.base.files import write_atomically
 from modeling_random_transformer.base.flags import model_folder
 from tutorials.architecture import draw, model_without_weights
 from tutorials.scripts import exit_status, script_parser

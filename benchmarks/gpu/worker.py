@@ -19,7 +19,7 @@ from unittest import SkipTest
 
 import torch
 
-from modeling_random_transformer.base.atomic_files import write_atomically
+from modeling_random_transformer.base.files import write_atomically
 
 from ..report import hardware
 from .parts import Figures

@@ -31,7 +31,7 @@ from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
 from PIL import Image
 
-from modeling_random_transformer.base.atomic_files import write_atomically
+from modeling_random_transformer.base.files import write_atomically
 
 SCRIPT = "execute.py"
 FOLDER = Path(__file__).parent

@@ -8,8 +8,7 @@ from statistics import mean
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from modeling_random_transformer.base.atomic_files import write_atomically
-from modeling_random_transformer.base.text import markdown_table
+from modeling_random_transformer.base.files import markdown_table, write_atomically
 
 from .report import BLUE, GRAY, GRID_COLOR, ORANGE, save_figure
 from .table3_rows import ROWS

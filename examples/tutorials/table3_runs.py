@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from modeling_random_transformer.base.atomic_files import write_atomically
+from modeling_random_transformer.base.files import write_atomically
 from modeling_random_transformer.base.jobs import Job
 from modeling_random_transformer.data.sources import ParallelLine
 from modeling_random_transformer.inference import score_pairs

@@ -14,8 +14,8 @@ from os import PathLike
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-from .atomic_files import new_files
 from .errors import first_line, reraise_as_value_error
+from .files import new_files
 
 STANDARD_STREAM = "-"
 FORMATS = {".gz": "gzip", ".zst": "Zstandard", ".bz2": "bzip2", ".xz": "xz"}
@@ -26,33 +26,44 @@ TEXT_FORMATS = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl
 HTML = (".html", ".htm", ".xhtml")
 DOCUMENTS = {
     *HTML,
-    *(".tmx", ".xliff", ".xlf", ".sdlxliff", ".mqxliff", ".tbx", ".po", ".pot", ".resx", ".xml", ".sgm", ".sgml"),
-    *(
-        ".srt",
-        ".vtt",
-        ".docx",
-        ".doc",
-        ".odt",
-        ".rtf",
-        ".pdf",
-        ".epub",
-        ".pptx",
-        ".xlsx",
-        ".ods",
-        ".md",
-        ".rst",
-        ".tex",
-    ),
+    ".tmx",
+    ".xliff",
+    ".xlf",
+    ".sdlxliff",
+    ".mqxliff",
+    ".tbx",
+    ".po",
+    ".pot",
+    ".resx",
+    ".xml",
+    ".sgm",
+    ".sgml",
+    ".srt",
+    ".vtt",
+    ".docx",
+    ".doc",
+    ".odt",
+    ".rtf",
+    ".pdf",
+    ".epub",
+    ".pptx",
+    ".xlsx",
+    ".ods",
+    ".md",
+    ".rst",
+    ".tex",
 }
+OPEN_FILE = re.compile(r"/dev/(stdout|stderr|fd/\d+)|/proc/(self|\d+)/fd/\d+")
 GZIP_LEVEL = 6  # the default of the program gzip; Python's 9 takes twice as long for 1% less
 
 
 def is_stream(path: str | PathLike) -> bool:
     """Whether a path is `-`, a pipe, a device or an open file, such as `/dev/stdout`, which cannot be replaced."""
     # An open file may be a regular one, as after a redirection.
-    is_open = re.fullmatch(r"/dev/(stdout|stderr|fd/\d+)|/proc/(self|\d+)/fd/\d+", os.fspath(path))
+    if is_standard_stream(path) or OPEN_FILE.fullmatch(os.fspath(path)):
+        return True
     path = Path(path)
-    return is_standard_stream(path) or bool(is_open) or (path.exists() and not path.is_file() and not path.is_dir())
+    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def is_standard_stream(path: str | PathLike) -> bool:
@@ -76,7 +87,8 @@ def check_readable(name: str, path: str | PathLike, *, repeatedly: bool = False)
     Raises:
         ValueError: the path is neither `-` nor a file or a pipe; or, to read it `repeatedly`, not a file.
     """
-    if not (Path(path).is_file() if repeatedly else is_readable(path)):
+    is_allowed = Path(path).is_file() if repeatedly else is_readable(path)
+    if not is_allowed:
         raise ValueError(f"{name} must be a file, got {os.fspath(path)!r}.")
 
 
@@ -96,9 +108,11 @@ def check_output(name: str, path: str | PathLike, **inputs: Path | None) -> None
     real = Path(os.path.realpath(path))
     if not real.parent.is_dir() or real.is_dir():
         raise ValueError(f"{name} must be a file, new or not, in a folder that exists, got {str(path)!r}.")
-    for other, given in inputs.items():
-        if given is not None and given.exists() and real.exists() and given.samefile(real):
-            raise ValueError(f"{name} must differ from {other}, got {str(given)!r} for both.")
+    if not real.exists():
+        return
+    for input_name, source in inputs.items():
+        if source is not None and source.exists() and source.samefile(real):
+            raise ValueError(f"{name} must differ from {input_name}, got {str(source)!r} for both.")
 
 
 def file_format(path: str | PathLike) -> str:
@@ -132,11 +146,14 @@ def check_plain_text(name: str, path: str | PathLike | None, html: bool = False)
     if path is None or (html and text_suffix(path) in HTML):
         return
     if file_format(path) != "text":
-        formats = ", ".join(TEXT_FORMATS)
-        raise ValueError(f"{name} must be a file with one text per line, not {formats}, got {str(Path(path))!r}.")
+        raise ValueError(
+            f"{name} must be a file with one text per line, not {', '.join(TEXT_FORMATS)}, got {str(path)!r}."
+        )
     if text_suffix(path) in DOCUMENTS:
-        allowed = "a file with one text per line, or HTML with --format html"
-        raise ValueError(f"{name} must be {allowed}, got {str(Path(path))!r}: extract the texts of other documents.")
+        raise ValueError(
+            f"{name} must be a file with one text per line, or HTML with --format html, got {str(path)!r}: "
+            "extract the texts of other documents."
+        )
 
 
 @contextmanager
@@ -151,25 +168,32 @@ def open_binary(path: str | PathLike) -> Iterator[BinaryIO]:
         OSError: the file cannot be read.
     """
     suffix = compression(path)
-    if {suffix, text_suffix(path)} & {*ARCHIVES}:
-        allowed = f"a text file, which may be compressed ({', '.join(FORMATS)})"
-        raise ValueError(f"{path} must be {allowed}, not an archive or another compression: extract it first.")
+    if suffix in ARCHIVES or text_suffix(path) in ARCHIVES:
+        raise ValueError(
+            f"{path} must be a text file, which may be compressed ({', '.join(FORMATS)}), "
+            "not an archive or another compression: extract it first."
+        )
     if is_standard_stream(path):
         yield sys.stdin.buffer
     elif suffix not in FORMATS:
         with open(path, "rb") as file:
             yield file
     else:
-        try:
-            if Path(path).is_file() and not Path(path).stat().st_size:  # both libraries read it as an empty text
-                raise EOFError("the file has 0 bytes")
-            with OPENERS[suffix](path) as file:
-                yield file
-        except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
-            if getattr(error, "errno", None) is not None:
-                raise
-            message = f"{path} must be a complete {FORMATS[suffix]} file, got an error: {first_line(error)}."
-            raise ValueError(message) from error
+        with _clear_errors(path, FORMATS[suffix]), OPENERS[suffix](path) as file:
+            yield file
+
+
+@contextmanager
+def _clear_errors(path: str | PathLike, format_name: str) -> Iterator[None]:
+    """Convert the errors of a compressed file that is damaged or incomplete."""
+    try:
+        if Path(path).is_file() and not Path(path).stat().st_size:  # the libraries read it as an empty text
+            raise EOFError("the file has 0 bytes")
+        yield
+    except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
+        if getattr(error, "errno", None) is not None:  # it cannot be read
+            raise
+        raise ValueError(f"{path} must be a complete {format_name} file, got an error: {first_line(error)}.") from error
 
 
 @contextmanager
@@ -193,8 +217,8 @@ def create_binaries(paths: Sequence[str | PathLike], temporary_folder: Path | No
                 file: BinaryIO = sys.stdout.buffer
             elif path in new_by_path:
                 file = new_by_path[path]
-            else:
-                file = stack.enter_context(open(path, "ab"))  # an open file keeps what it contains
+            else:  # an open file keeps what it contains
+                file = stack.enter_context(open(path, "ab"))
             files.append(stack.enter_context(_compressed(path, file)))
         yield files
 
@@ -211,8 +235,11 @@ def _compressed(path: str | PathLike, file: BinaryIO) -> Iterator[IO[bytes]]:
         # By name, since pyarrow would close a file object.
         with _pyarrow(path).output_stream(file.name, compression="zstd") as compressed:
             yield compressed
-    elif suffix in FORMATS:
-        with bz2.open(file, "wb") if suffix == ".bz2" else lzma.open(file, "wb") as compressed:
+    elif suffix == ".bz2":
+        with bz2.open(file, "wb") as compressed:
+            yield compressed
+    elif suffix == ".xz":
+        with lzma.open(file, "wb") as compressed:
             yield compressed
     else:
         yield file

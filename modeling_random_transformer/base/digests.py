@@ -1,7 +1,8 @@
-"""Digests of models."""
+"""Digests of files and models."""
 
 import hashlib
 import json
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,6 +12,13 @@ from .vocabulary import vocabulary
 
 # Fields of a configuration that do not affect the model, like private ones.
 PROVENANCE = ("architectures", "auto_map", "dtype", "transformers_version")
+
+
+def file_digest(path: Path) -> str:
+    """Size and SHA-256 of a file."""
+    with open(path, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256")
+    return f"{path.stat().st_size} bytes, sha256 {digest.hexdigest()}"
 
 
 def model_digest(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:

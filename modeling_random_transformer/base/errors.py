@@ -12,15 +12,19 @@ from safetensors import SafetensorError
 UNREADABLE = (OSError, ValueError, RuntimeError, SafetensorError)
 
 
-MAX_MESSAGE, MAX_NAME = 2000, 200  # characters
+MAX_MESSAGE = 2000  # characters
+MAX_NAME = 200
 REPR = reprlib.Repr()
-REPR.maxstring, REPR.maxlevel = MAX_NAME, 3
+REPR.maxstring = MAX_NAME
+REPR.maxlevel = 3
 
 
 def printable(text: str, limit: int = MAX_MESSAGE) -> str:
     """The text without its end, if it is long, and with escaped control characters, which terminals would execute."""
     shown = text if len(text) <= limit else f"{text[:limit]}…"
-    return shown if shown.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in shown)
+    if shown.isprintable():
+        return shown
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in shown)
 
 
 def format_value(value: Any) -> str:
@@ -32,16 +36,19 @@ def format_value(value: Any) -> str:
 
 def first_line(error: BaseException) -> str:
     """The first line of the error's message, and the second after a colon; some libraries append advice and tables."""
-    lines = str(error).strip().splitlines() or [""]
-    shown = lines[: 2 if lines[0].endswith(":") else 1]
-    return printable(" ".join(line.strip() for line in shown), 500)
+    first, *others = str(error).strip().splitlines() or [""]
+    if first.endswith(":") and others:
+        first = f"{first} {others[0].strip()}"
+    return printable(first, 500)
 
 
 def format_names(names: Iterable[str], shown: int = 5) -> str:
     """Join the first names with commas and count the others: `"a, b, c, d, e and 3 more"`."""
-    listed = list(names)
-    more = f" and {len(listed) - shown} more" if len(listed) > shown else ""
-    return ", ".join(printable(name, MAX_NAME) for name in listed[:shown]) + more
+    printed = [printable(name, MAX_NAME) for name in names]
+    listed = ", ".join(printed[:shown])
+    if len(printed) > shown:
+        return f"{listed} and {len(printed) - shown} more"
+    return listed
 
 
 @contextmanager

@@ -18,8 +18,8 @@ from typing import Any, NoReturn, get_args, get_origin
 from transformers import HfArgumentParser
 
 from ..configuration_random_transformer import RandomTransformerConfig, did_you_mean
-from . import read_json
 from .compressed_files import is_readable
+from .files import read_json
 
 ENTRY = re.compile(r"^    (\w+): (.*?)(?=^    [\w*]+: |^\S|\Z)", re.M | re.S)  # of an argument in a docstring
 

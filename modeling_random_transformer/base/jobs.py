@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import file_digest, read_json
-from .atomic_files import write_atomically
+from .digests import file_digest
 from .distributed import call_on_main_process
 from .errors import reraise_as_value_error
+from .files import read_json, write_atomically
 
 RECORDED = ("inputs", "files", "facts", "is_finished")
 RESTART = "use another output, or discard the earlier work with restart"

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from ..base.compressed_files import check_output, is_stream
+from ..base.files import encode_lines
 from ..base.flags import Parser, existing_file
-from ..base.text import encode_lines
 from ..data.sources import ParallelText
 from ..inference.scoring_files import score_file, score_lines
 from ..inference.translation_files import FORMATS

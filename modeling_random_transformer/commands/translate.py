@@ -29,8 +29,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..base.compressed_files import check_output, check_plain_text, is_stream, open_binary, stream_name
 from ..base.errors import reraise_as_value_error
+from ..base.files import encode_lines
 from ..base.flags import Parser, existing_file
-from ..base.text import encode_lines
 from ..data.readers import read_texts
 from ..extras.documents.html_translation import translate_html
 from ..inference.glossary import Glossary

@@ -70,7 +70,9 @@ class TokenBudgetSampler(Sampler[list[int]]):
         self.pad_to_multiple_of = pad_to_multiple_of
         self.bpe_dropout = bpe_dropout
         self.step_batches = num_processes * gradient_accumulation_steps
-        self.pairs = np.repeat(np.arange(len(lengths)), 1 if weights is None else weights)
+        self.pairs = np.arange(len(lengths))
+        if weights is not None:
+            self.pairs = np.repeat(self.pairs, weights)
         self.sort_by(lengths)
         if len(self.pairs) < num_processes:
             raise ValueError(
@@ -141,14 +143,14 @@ class EvaluationSampler(Sampler[list[int]]):
         limits: Sequence[int] | None = None,
     ):
         padded = [(source, target) for source, target in _round_up(lengths, pad_to_multiple_of).tolist()]
-        batches = batches_by_tokens(padded, max_tokens, limits, max_rows=max_pairs)
-        order = np.concatenate(batches)
-        starts = np.cumsum([0, *map(len, batches[:-1])]).tolist()
+        unsplit = batches_by_tokens(padded, max_tokens, limits, max_rows=max_pairs)
+        order = np.concatenate(unsplit)
+        starts = np.cumsum([0, *map(len, unsplit[:-1])]).tolist()
         starts = _split_largest(starts, len(order), num_processes)
         self.num_batches = len(starts)
         total = num_processes * math.ceil(self.num_batches / num_processes)
-        self.batches = np.split(order, starts[1:])
-        self.batches += [self.batches[i % self.num_batches] for i in range(self.num_batches, total)]
+        batches = np.split(order, starts[1:])
+        self.batches = [batches[i % self.num_batches] for i in range(total)]
 
     def __len__(self) -> int:
         return len(self.batches)
@@ -179,7 +181,8 @@ def _batch_starts(lengths: np.ndarray, max_tokens: int) -> list[int]:
         # All pairs are padded to the longest, so none has fewer tokens than the first one.
         most_pairs = max_tokens // max(1, int(lengths[start].sum()))
         window = lengths[start : start + most_pairs]
-        padded = np.maximum.accumulate(window).sum(axis=1) * np.arange(1, len(window) + 1)
+        longest = np.maximum.accumulate(window).sum(axis=1)
+        padded = longest * np.arange(1, len(window) + 1)
         start += int(np.searchsorted(padded, max_tokens, side="right"))
     return starts
 
@@ -191,5 +194,6 @@ def _split_largest(starts: list[int], pairs: int, multiple: int) -> list[int]:
         largest = int(sizes.argmax())
         if sizes[largest] < 2:
             break
-        starts.insert(largest + 1, starts[largest] + int(sizes[largest]) // 2)
+        half = int(sizes[largest]) // 2
+        starts.insert(largest + 1, starts[largest] + half)
     return starts

@@ -10,10 +10,10 @@ from os import PathLike
 from pathlib import Path
 from typing import IO, Any
 
-from ..base import progress_bar
 from ..base.compressed_files import check_output, create_binaries, file_format, is_stream
 from ..base.errors import printable
-from ..base.text import one_line
+from ..base.files import one_line
+from ..base.progress import progress_bar
 from .filters import SIDES, CleaningOptions, filters_of, scripts_of
 from .normalization import normalized
 from .readers import quoted
@@ -69,7 +69,8 @@ class CleaningReport(ValidationReport):
         total = max(1, self.lines)
         rows = [f"{self.name}: kept {self.valid:,} of {self.lines:,} pairs ({self.valid / total:.2%})"]
         if len(self.sets) > 1:
-            rows.append("  " + ", ".join(f"{name} {size:,}" for name, size in self.sets.items()))
+            sizes = [f"{name} {size:,}" for name, size in self.sets.items()]
+            rows.append(f"  {', '.join(sizes)}")
         counts = Counter(self.counts | self.normalized)
         for reason, count in counts.most_common():
             example = self.examples[reason][0]
@@ -281,7 +282,8 @@ def clean_files(
                 reject(pair, HELD_OUT)
                 continue
             report.sets[set_name] += 1
-            for path, line in zip(outputs[set_name].paths, outputs[set_name].lines(pair), strict=True):
+            set_files = outputs[set_name]
+            for path, line in zip(set_files.paths, set_files.lines(pair), strict=True):
                 _write_line(files[path], line)
         _check_kept(report)  # before the outputs replace earlier files
         if report_file is not None:
@@ -292,7 +294,9 @@ def clean_files(
 
 def _check_outputs(corpus: Corpus, paths: Sequence[str | PathLike], excluded: Sequence[str]) -> None:
     """Raise a `ValueError` for outputs that cannot be written, or that overwrite a file that is read or each other."""
-    inputs = corpus.files | {f"exclude {number}": Path(path) for number, path in enumerate(excluded, start=1)}
+    inputs = dict(corpus.files)
+    for number, excluded_file in enumerate(excluded, start=1):
+        inputs[f"exclude {number}"] = Path(excluded_file)
     for path in paths:
         check_output("output", path, **inputs)
     if len({Path(path).resolve() for path in paths}) < len(paths):

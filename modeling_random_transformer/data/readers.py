@@ -27,7 +27,7 @@ TRANSLATION = "translation"  # the column of `datasets` with texts by language
 DEFAULT_KEYS = (TEXT_KEY,), ("source", "target")
 
 # The number of a row and its texts; or the row, if it does not have exactly these texts.
-Row = tuple[int, list[str] | str]
+NumberedTexts = tuple[int, list[str] | str]
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Columns:
         return keys
 
 
-def read_columns(path: Path, columns: Columns) -> Iterator[Row]:
+def read_columns(path: Path, columns: Columns) -> Iterator[NumberedTexts]:
     """Read columns of a TSV, CSV, JSONL or Parquet file; standard input is TSV.
 
     Rows of a Parquet file are counted from 1. Lines are counted from 1 including the header.
@@ -136,7 +136,9 @@ def is_utf8(text: str) -> bool:
     return True
 
 
-def texts_of(name: str | Path, rows: Iterable[tuple[int, Any, str | None]], columns: Columns) -> Iterator[Row]:
+def texts_of(
+    name: str | Path, rows: Iterable[tuple[int, Any, str | None]], columns: Columns
+) -> Iterator[NumberedTexts]:
     """The texts of numbered rows, which are dictionaries of texts by key, or have one in `translation`.
 
     Args:
@@ -155,8 +157,8 @@ def texts_of(name: str | Path, rows: Iterable[tuple[int, Any, str | None]], colu
             values = values | translation
         if not keys and values and translation is not None:
             keys = columns.named(name, values)
-        texts: list[Any] = [values.get(key) for key in keys]
-        if keys and all(isinstance(text, str) for text in texts):
+        texts = [text for key in keys if isinstance(text := values.get(key), str)]
+        if keys and len(texts) == len(keys):
             yield number, texts
         else:
             yield number, str(row) if line is None else line
@@ -183,7 +185,7 @@ def _read_parquet(path: Path) -> Iterator[tuple[int, Any, None]]:
                 yield number, row, None
 
 
-def _read_table(path: Path, columns: Columns) -> Iterator[Row]:
+def _read_table(path: Path, columns: Columns) -> Iterator[NumberedTexts]:
     positions = columns.positions
     are_numbers = bool(positions)
     with open_binary(path) as file:
@@ -236,45 +238,43 @@ class _TsvTable(_CsvTable):
 
     def __init__(self, lines: Iterator[str]):
         super().__init__(lines)
-        self.ahead: list[str] = []  # the next lines, as far as the end of a cell in quotes has been searched in them
+        self.ahead: list[str] = []  # the next lines, in which the end of a cell in quotes has been searched
 
     def rows(self) -> Iterator[tuple[int, list[str], str]]:
         """Number of the first line, cells and text of each row."""
         number = 1
-        while self.ahead or self._read_line():
-            cells = self.ahead[0].rstrip("\r\n").split("\t")
-            line_count = 1
-            if '"' in self.ahead[0]:
-                in_quotes, line_count = self._cells_in_quotes()
+        while (line := self.ahead.pop(0) if self.ahead else next(self.lines, None)) is not None:
+            cells = line.rstrip("\r\n").split("\t")
+            following = 0  # lines of the same row
+            if '"' in line:
+                in_quotes, following = self._cells_in_quotes(line)
                 cells = in_quotes or [*map(unquoted, cells)]
-            yield number, cells, "".join(self.ahead[:line_count])
-            number += line_count
-            del self.ahead[:line_count]
+                line += "".join(self.ahead[:following])
+                del self.ahead[:following]
+            yield number, cells, line
+            number += 1 + following
 
-    def _read_line(self) -> str | None:
-        line = next(self.lines, None)
-        if line is not None:
-            self.ahead.append(line)
-        return line
-
-    def _cells_in_quotes(self) -> tuple[list[str], int]:
-        """The next row with cells in quotes as in CSV, and its number of lines; no cells if it is not such a row."""
-        reader = csv.reader(self._lines_of_cell(), delimiter="\t", strict=True)
+    def _cells_in_quotes(self, line: str) -> tuple[list[str], int]:
+        """A row with cells in quotes as in CSV, and its number of further lines; no cells if it is not such a row."""
+        reader = csv.reader(self._lines_of_cell(line), delimiter="\t", strict=True)
         try:
             cells = next(reader)
         except csv.Error:
-            return [], 1
-        if self._is_row(cells, self.ahead[: reader.line_num]):
-            return cells, reader.line_num
-        return [], 1
+            return [], 0
+        following = reader.line_num - 1
+        if self._is_row(cells, [line, *self.ahead[:following]]):
+            return cells, following
+        return [], 0
 
-    def _lines_of_cell(self) -> Iterator[str]:
-        """The next lines, in which a cell in quotes may end."""
+    def _lines_of_cell(self, line: str) -> Iterator[str]:
+        """A line and the following ones, in which a cell in quotes may end."""
+        yield line
         yield from self.ahead
-        while line := self._read_line():
-            if "\t" in line and '"' not in line:  # the cell would have both a line break and a tab
+        for following in self.lines:
+            self.ahead.append(following)
+            if "\t" in following and '"' not in following:  # the cell would have both a line break and a tab
                 return
-            yield line
+            yield following
 
     def _is_row(self, cells: list[str], lines: list[str]) -> bool:
         """Whether these cells are a row with the expected width, and the lines are not rows of as many cells."""
@@ -287,8 +287,10 @@ class _TsvTable(_CsvTable):
 
 def unquoted(cell: str) -> str:
     """The text of a cell of a TSV file, which is quoted only if a quote within it is doubled."""
+    if not (cell.startswith('"') and cell.endswith('"')):
+        return cell
     inside = cell[1:-1]
-    if cell[:1] == cell[-1:] == '"' and '""' in inside and '"' not in inside.replace('""', ""):
+    if '""' in inside and '"' not in inside.replace('""', ""):
         return inside.replace('""', '"')
     return cell
 

@@ -9,11 +9,11 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..base import file_digest
 from ..base.compressed_files import check_plain_text, check_readable, file_format, is_standard_stream, open_binary
+from ..base.digests import file_digest
 from ..inputs_random_transformer import LanguageTags, drop_none
 from ..tokenization_random_transformer import is_blank
-from .readers import TRANSLATION, Columns, Row, decoded, is_utf8, read_columns, texts_of
+from .readers import TRANSLATION, Columns, NumberedTexts, decoded, is_utf8, read_columns, texts_of
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset  # slow to import
@@ -110,7 +110,7 @@ class Corpus(ABC):
                 yield parse_pair(number, texts[0], texts[1], self.languages)
 
     @abstractmethod
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[NumberedTexts]:
         """Read the texts of each line; raises the errors of `lines`."""
 
     @abstractmethod
@@ -145,7 +145,8 @@ class ParallelText(Corpus):
     def __post_init__(self) -> None:
         for name, path in self.files.items():
             check_readable(name, path)
-        has_both_sides = file_format(self.source) != "text" or all(map(is_standard_stream, self.files.values()))
+        are_streams = all(map(is_standard_stream, self.files.values()))
+        has_both_sides = are_streams or file_format(self.source) != "text"
         if has_both_sides != (self.target is None):
             raise ValueError(
                 "target must be given with a text file and omitted with a .tsv, .csv, .jsonl or .parquet file, "
@@ -160,7 +161,7 @@ class ParallelText(Corpus):
         """The paths, by the names of the arguments."""
         return {name: Path(path) for name, path in drop_none(source=self.source, target=self.target).items()}
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[NumberedTexts]:
         if self.target is None:
             return read_columns(Path(self.source), self.columns)
         return _read_aligned(Path(self.source), Path(self.target))
@@ -213,7 +214,7 @@ class DatasetText(Corpus):
         """Whether the dataset is read while it is downloaded."""
         return not hasattr(self.dataset, "__len__")
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[NumberedTexts]:
         rows = ((number, row, None) for number, row in enumerate(self.dataset, start=1))
         return texts_of(self.name, rows, self.columns)
 
@@ -242,13 +243,14 @@ def load_split(name: str, config_name: str | None, **options: Any) -> "tuple[Dat
     if not Path(name).is_dir():
         return load_dataset(name, config_name, **options), ""
     data_files = load_dataset_builder(name, config_name).config.data_files or {}
-    version = repr([(str(split), list(paths), paths.origin_metadata) for split, paths in data_files.items()])
+    origins = [(str(split), list(paths), paths.origin_metadata) for split, paths in data_files.items()]
+    version = repr(origins)
     if (Path(name) / "README.md").is_file():
         options["description"] = version
     return load_dataset(name, config_name, **options), version
 
 
-def _read_aligned(source_path: Path, target_path: Path) -> Iterator[Row]:
+def _read_aligned(source_path: Path, target_path: Path) -> Iterator[NumberedTexts]:
     check_plain_text("source_file", source_path)
     check_plain_text("target_file", target_path)
     with open_binary(source_path) as sources, open_binary(target_path) as targets:

@@ -50,9 +50,11 @@ class Split:
         if len(sizes) > len(SETS) or any(size < 1 for size in sizes):
             raise ValueError(f"split must be one or two positive numbers, got {', '.join(map(str, sizes))}.")
         total = sum(sizes)
-        chosen = disjoint(heapq.nsmallest(CANDIDATES * total, ranked(read())), total)
+        candidates = heapq.nsmallest(CANDIDATES * total, ranked(read()))
+        chosen = _Matching(candidates, total).pairs()
         if len(chosen) < total:
-            chosen = disjoint(sorted(ranked(read())), total)
+            candidates = sorted(ranked(read()))
+            chosen = _Matching(candidates, total).pairs()
         if len(chosen) < total:
             raise ValueError(f"split must have at most {len(chosen)} pairs, which share no text, got {total}.")
         self.sets: dict[int, str] = {}  # by the number of the line
@@ -68,7 +70,9 @@ class Split:
             return "train"
         if pair.number in self.sets:
             return self.sets[pair.number]
-        if text_key(pair.source) in self.source_keys or text_key(pair.target) in self.target_keys:
+        if text_key(pair.source) in self.source_keys:
+            return None
+        if text_key(pair.target) in self.target_keys:
             return None
         return "train"
 
@@ -81,75 +85,68 @@ def ranked(pairs: Iterable[ParallelLine]) -> Iterator[RankedPair]:
         yield RankedPair(rank, pair.number, source, target)
 
 
-def disjoint(candidates: Iterable[RankedPair], size: int) -> list[RankedPair]:
-    """Up to `size` candidates of which no two share a source or a target, in their order.
+class _Matching:
+    """Up to `size` candidates of which no two share a source or a target.
 
     They are a matching of the bipartite graph of sources and targets. A pair is taken if both of its texts are free.
     If these pairs are too few, augmenting paths enlarge the matching to the largest one.
     """
-    pairs: dict[bytes, dict[bytes, RankedPair]] = {}  # by source and target
-    target_of: dict[bytes, bytes] = {}
-    source_of: dict[bytes, bytes] = {}
-    for pair in candidates:
-        pairs.setdefault(pair.source, {}).setdefault(pair.target, pair)
-        is_free = pair.source not in target_of and pair.target not in source_of
-        if is_free and len(target_of) < size:
-            target_of[pair.source] = pair.target
-            source_of[pair.target] = pair.source
-    unreachable: set[bytes] = set()
-    for source in pairs:
-        if len(target_of) < size and source not in target_of:
-            augment(source, pairs, target_of, source_of, unreachable)
-    return sorted(pairs[source][target] for source, target in target_of.items())
 
-
-def augment(
-    start: bytes,
-    pairs: Mapping[bytes, Iterable[bytes]],
-    target_of: dict[bytes, bytes],
-    source_of: dict[bytes, bytes],
-    unreachable: set[bytes],
-) -> None:
-    """Match a free source, if a path of pairs that are alternately free and chosen leads to a free target.
-
-    Args:
-        start: the source.
-        pairs: the targets of each source.
-        target_of: the chosen target of each matched source.
-        source_of: the reverse of `target_of`.
-        unreachable: targets from which no free one can be reached; grows with each search that fails.
-    """
-    previous: dict[bytes, bytes] = {}  # the source before each target
-    sources = deque([start])
-    while sources:
-        source = sources.popleft()
-        for target in pairs[source]:
-            if target in previous or target in unreachable:
-                continue
-            previous[target] = source
-            if target in source_of:
-                sources.append(source_of[target])
-            else:
-                choose_path(target, previous, target_of, source_of)
+    def __init__(self, candidates: Iterable[RankedPair], size: int):
+        self.candidates: dict[bytes, dict[bytes, RankedPair]] = {}  # by source and target
+        self.target_of: dict[bytes, bytes] = {}  # the matched pairs
+        self.source_of: dict[bytes, bytes] = {}  # the reverse
+        self.unreachable: set[bytes] = set()  # targets from which no free one can be reached
+        for pair in candidates:
+            targets = self.candidates.setdefault(pair.source, {})
+            targets.setdefault(pair.target, pair)
+            is_free = pair.source not in self.target_of and pair.target not in self.source_of
+            if is_free and len(self.target_of) < size:
+                self._match(pair.source, pair.target)
+        for source in self.candidates:
+            if len(self.target_of) == size:
                 return
-    unreachable.update(previous)
+            if source not in self.target_of:
+                self._augment(source)
 
+    def pairs(self) -> list[RankedPair]:
+        """The matched pairs in their order."""
+        matched = [self.candidates[source][target] for source, target in self.target_of.items()]
+        return sorted(matched)
 
-def choose_path(
-    end: bytes | None, previous: Mapping[bytes, bytes], target_of: dict[bytes, bytes], source_of: dict[bytes, bytes]
-) -> None:
-    """Choose the free pairs of a path instead of the chosen ones; see `augment`."""
-    while end is not None:
-        source = previous[end]
-        earlier = target_of.get(source)
-        target_of[source] = end
-        source_of[end] = source
-        end = earlier
+    def _match(self, source: bytes, target: bytes) -> None:
+        self.target_of[source] = target
+        self.source_of[target] = source
+
+    def _augment(self, start: bytes) -> None:
+        """Match a free source, if a path of pairs that are alternately free and matched leads to a free target."""
+        previous: dict[bytes, bytes] = {}  # the source before each target
+        sources = deque([start])
+        while sources:
+            source = sources.popleft()
+            for target in self.candidates[source]:
+                if target in previous or target in self.unreachable:
+                    continue
+                previous[target] = source
+                if target not in self.source_of:
+                    self._match_path(target, previous)
+                    return
+                sources.append(self.source_of[target])
+        self.unreachable.update(previous)
+
+    def _match_path(self, end: bytes | None, previous: Mapping[bytes, bytes]) -> None:
+        """Match the free pairs of a path instead of the matched ones."""
+        while end is not None:
+            source = previous[end]
+            earlier = self.target_of.get(source)
+            self._match(source, end)
+            end = earlier
 
 
 def name_of_set(path: Path, name: str) -> Path:
     """`clean.validation.tsv.gz` for `clean.tsv.gz`."""
-    suffixes = "".join(path.suffixes[-2 if path.suffix in FORMATS else -1 :])
+    count = 2 if path.suffix in FORMATS else 1
+    suffixes = "".join(path.suffixes[-count:])
     return path.with_name(f"{path.name.removesuffix(suffixes)}.{name}{suffixes}")
 
 
@@ -165,9 +162,13 @@ def shared_texts(train: "Sequence[Dataset]", held_out: "Mapping[str, Dataset]") 
     Returns:
         For each set that shares texts, its number of `pairs`, and of those whose `source` and `target` is shared.
     """
-    shared: dict[str, Counts] = {name: {"pairs": len(pairs)} for name, pairs in held_out.items()}
+    shared: dict[str, Counts] = {}
+    for name, pairs in held_out.items():
+        shared[name] = {"pairs": len(pairs)}
     for side in SIDES:
-        keys = {name: [text_key(text) for text in pairs[side]] for name, pairs in held_out.items()}
+        keys = {}
+        for name, pairs in held_out.items():
+            keys[name] = [text_key(text) for text in pairs[side]]
         unseen = set().union(*keys.values())
         for corpus in train:
             for batch in corpus.iter(1000):

@@ -1,6 +1,7 @@
 """Token-budget batches from a corpus that is streamed, for corpora too large for a tokenized copy on disk."""
 
 import heapq
+import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
@@ -31,7 +32,7 @@ class Segmentation(Protocol):
 
     max_length: int | None
 
-    def segment_columns(self, rows: dict[str, list], seeds: Sequence[tuple[int, ...]]) -> dict[str, list[list[int]]]:
+    def segment_columns(self, rows: dict[str, list], seeds: Sequence[tuple[int, ...]]) -> dict[str, list]:
         """New columns `input_ids`, `attention_mask` and `labels`."""
         ...
 
@@ -144,12 +145,12 @@ class TokenBudgetStream(IterableDataset):
     def epoch(self, number: int) -> Iterator[list[TokenizedPair]]:
         """This process's batches of one epoch."""
         for index, pairs in enumerate(self._buffers(number)):
-            seed = int(np.random.SeedSequence([self.seed, number, index]).generate_state(1)[0])
+            seeds = np.random.SeedSequence([self.seed, number, index])
             batches = TokenBudgetSampler(
                 _lengths(pairs),
                 self.max_tokens,
                 self.num_processes,
-                seed,
+                int(seeds.generate_state(1)[0]),
                 self.pad_to_multiple_of,
                 gradient_accumulation_steps=self.gradient_accumulation_steps,
             )
@@ -189,21 +190,25 @@ class TokenBudgetStream(IterableDataset):
                     yield pair
 
     def _chunks(self, epoch: int) -> Iterable[Chunk]:
-        # Prefetch a complete buffer, so that it is ready when the current one is exhausted.
-        ahead = max(2, -(-self.buffer_pairs // (LINES_PER_CHUNK * max(1, self.num_workers))))
+        prefetch_factor = None
+        if self.num_workers:
+            # Prefetch a complete buffer, so that it is ready when the current one is exhausted.
+            lines = LINES_PER_CHUNK * self.num_workers
+            prefetch_factor = max(2, math.ceil(self.buffer_pairs / lines))
         return DataLoader(
             _Chunks(self.corpus, self.tokenizer, self.bpe_dropout, (self.seed, epoch)),
             batch_size=None,
             collate_fn=tuple,  # the chunk itself
             num_workers=self.num_workers,
-            prefetch_factor=ahead if self.num_workers else None,
+            prefetch_factor=prefetch_factor,
             generator=torch.Generator(),  # the default generator would change the random state of dropout
         )
 
 
 def _lengths(pairs: list[TokenizedPair]) -> np.ndarray:
     """The lengths of source and target without BPE-dropout, `[pairs, 2]`."""
-    return np.array([[pair[name] for name in LENGTHS] for pair in pairs]).reshape(-1, 2)
+    lengths = [[pair[name] for name in LENGTHS] for pair in pairs]
+    return np.array(lengths).reshape(-1, 2)
 
 
 @dataclass(eq=False)

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,7 +55,9 @@ def tokenize_pairs(
     tokenizer.init_kwargs.pop("name_or_path", None)
     # One process at a time tokenizes a dataset that is stored in files.
     files = pairs.cache_files
-    lock = in_turn(Path(files[0]["filename"]).parent / "tokenize.lock") if files else nullcontext()
+    lock: AbstractContextManager = nullcontext()
+    if files:
+        lock = in_turn(Path(files[0]["filename"]).with_name("tokenize.lock"))
     with lock:
         tokens = pairs.map(
             tokenize_batch,
@@ -72,7 +74,8 @@ def tokenize_pairs(
             report.add(reason, number)
     report.check("skip")
     if report.invalid:
-        tokens = tokens.select(np.flatnonzero(~(skipped[TOO_LONG] | skipped[RATIO])))
+        is_kept = ~(skipped[TOO_LONG] | skipped[RATIO])
+        tokens = tokens.select(np.flatnonzero(is_kept))
     return tokens, report
 
 

@@ -17,7 +17,7 @@
 All of them take any model of `AutoModelForSeq2SeqLM`. The metrics of `evaluation` require the extra `train`.
 """
 
-from ..base.text import encode_lines, one_line
+from ..base.files import encode_lines, one_line
 from ..inputs_random_transformer import longest_target
 from ..tokenization_random_transformer import read_lines
 from .alignments import alignments

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..base import process_stream
+from ..base.progress import process_stream
 from ..inputs_random_transformer import CHUNK_SIZE, check_choice, encode_texts
 from ..pipeline_random_transformer import evaluation_mode
 from .scoring import Ids, Pair, PairModel

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..base import process_stream
+from ..base.progress import process_stream
 from ..inputs_random_transformer import (
     CHUNK_SIZE,
     LanguageTags,

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..base import process_stream
+from ..base.progress import process_stream
 from ..inputs_random_transformer import (
     CHUNK_SIZE,
     LanguageTags,

@@ -21,14 +21,13 @@ import torch
 from accelerate import PartialState
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..base import progress_bar
-from ..base.atomic_files import remove_if_empty, remove_written, write_atomically
 from ..base.compressed_files import check_output, check_plain_text, is_stream, stream_name, write_binary
 from ..base.digests import model_digest
 from ..base.distributed import call_on_main_process, exclusive
 from ..base.errors import reraise_as_value_error
+from ..base.files import encode_lines, remove_if_empty, remove_written, write_atomically
 from ..base.jobs import Job
-from ..base.text import encode_lines
+from ..base.progress import progress_bar
 from ..data.readers import read_texts
 from ..inputs_random_transformer import (
     CHUNK_SIZE,

@@ -16,10 +16,9 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..base.atomic_files import remove_if_empty, remove_written
 from ..base.compressed_files import check_output, check_readable, is_stream, write_binary
 from ..base.distributed import call_on_main_process, exclusive
-from ..base.text import encode_lines
+from ..base.files import encode_lines, remove_if_empty, remove_written
 from ..data.readers import TEXT_KEY, read_texts
 from ..data.sources import ParallelText, pairs_of
 from ..data.validation import ValidationReport

@@ -17,12 +17,11 @@ from typing import Any, ClassVar
 
 import torch
 
-from ..base import file_digest
-from ..base.atomic_files import new_folder
+from ..base.digests import file_digest
 from ..base.distributed import call_on_main_process
+from ..base.files import markdown_table, new_folder
 from ..base.jobs import run_stage
 from ..base.measures import folder_size, time_interleaved
-from ..base.text import markdown_table
 from ..data.sources import Corpus, pairs_of
 from ..data.validation import validate
 from ..inference import translate

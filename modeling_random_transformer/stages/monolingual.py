@@ -7,12 +7,10 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..base import file_digest
-from ..base.atomic_files import new_files
-from ..base.digests import model_digest
+from ..base.digests import file_digest, model_digest
 from ..base.distributed import call_on_main_process
+from ..base.files import encode_lines, new_files, one_line
 from ..base.jobs import run_stage
-from ..base.text import encode_lines, one_line
 from ..data.validation import ValidationReport
 from ..inference.translation import open_pipeline
 from ..inference.translation_files import plain_options, translate_file

@@ -21,13 +21,13 @@ from typing import Any
 
 from transformers import GenerationConfig
 
-from ..base import DTYPES, file_digest
-from ..base.atomic_files import remove_if_empty
+from ..base import DTYPES
 from ..base.compressed_files import STANDARD_STREAM
+from ..base.digests import file_digest
 from ..base.distributed import call_on_main_process, exclusive
+from ..base.files import markdown_table, remove_if_empty
 from ..base.flags import instances, to_flags
 from ..base.jobs import Job, Stage, run_stage
-from ..base.text import markdown_table
 from ..data.filters import SIDES
 from ..inference.loading import load_models
 from ..inference.translation import TranslationOptions

@@ -18,11 +18,11 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..base import DTYPES, file_digest
-from ..base.atomic_files import write_atomically
+from ..base import DTYPES
 from ..base.compressed_files import check_readable
+from ..base.digests import file_digest
+from ..base.files import encode_lines, one_line, write_atomically
 from ..base.jobs import run_stage
-from ..base.text import encode_lines, one_line
 from ..data.readers import TEXT_KEY, read_texts
 from ..data.sources import NO_LANGUAGES, Corpus, ParallelText, pairs_of
 from ..data.validation import ValidationReport

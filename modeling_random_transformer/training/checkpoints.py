@@ -22,9 +22,8 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel, TrainerState
 
-from ..base import read_json
-from ..base.atomic_files import write_atomically
 from ..base.errors import first_line
+from ..base.files import read_json, write_atomically
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from typing import Any
 from uuid import uuid4
 
 from .. import __version__
-from ..base import file_digest
+from ..base.digests import file_digest
 from ..base.distributed import call_on_main_process
 from ..base.jobs import Job, Stage, changes
 from ..data.sources import Corpus

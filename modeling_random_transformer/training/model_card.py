@@ -12,7 +12,7 @@ import torch
 from huggingface_hub import ModelCard, ModelCardData
 
 from .. import __version__
-from ..base.atomic_files import write_atomically
+from ..base.files import write_atomically
 from ..base.flags import to_flags
 from ..data.splitting import describe_overlap
 from .arguments import PRESET

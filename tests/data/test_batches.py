@@ -62,6 +62,22 @@ def test_seed_and_epoch_determine_the_order():
     assert {frozenset(batch) for batch in orders[0]} != {frozenset(batch) for batch in orders[1]}
 
 
+weighted_pairs = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30), st.integers(1, 3)), min_size=4, max_size=60)
+
+
+@given(rows=weighted_pairs, epoch=st.integers(0, 1000))
+def test_a_pair_occurs_as_often_as_its_weight(rows, epoch):
+    source, target, weight = (np.array(column) for column in zip(*rows, strict=True))
+    sampler = TokenBudgetSampler(np.stack([source, target], axis=1), 120, weights=weight)
+    sampler.set_epoch(epoch)
+    batches = list(sampler)
+    assert list(sampler) == batches  # the epoch determines the order
+    assert len(batches) == len(sampler)
+    assert all((source[batch].max() + target[batch].max()) * len(batch) <= 120 for batch in batches)
+    occurrences = np.bincount([pair for batch in batches for pair in batch], minlength=len(rows))
+    assert occurrences.tolist() == weight.tolist()
+
+
 @pytest.mark.parametrize(
     ("pairs", "options", "message"),
     [

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from modeling_random_transformer.data import CleaningOptions, clean_pairs, filters
-from modeling_random_transformer.data.filters import COPY, DUPLICATE, LANGUAGE, SCRIPT, scripts_of
+from modeling_random_transformer.data.filters import COPY, DUPLICATE, LANGUAGE, SCRIPT, scripts_of, text_key
 from modeling_random_transformer.data.lengths import RATIO, TOO_LONG
 
 OFF = {"copies": "off", "duplicates": "off", "max_length": None, "max_length_ratio": None, "min_script_share": None}
@@ -121,3 +121,20 @@ def test_languages_require_an_optional_package(monkeypatch):
 def test_invalid_option_raises_value_error(options, message):
     with pytest.raises(ValueError, match=message):
         CleaningOptions(**options)
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("20℃", "20°C"),
+        ("№ 5", "no 5"),
+        ("foo™", "footm"),
+        ("Ⓐ", "a"),
+        ("ＡＢ", "ab"),
+        ("㎏", "kg"),
+        ("㏒", "log"),
+        ("Ŀ", "l·"),
+    ],
+)
+def test_compatibility_characters_and_case_do_not_change_the_key(text, plain):
+    assert text_key(text) == text_key(plain) == text_key(text.lower()) == text_key(plain.upper())

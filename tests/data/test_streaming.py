@@ -1,5 +1,7 @@
-"""Token-budget batches from a streamed corpus."""
+"""Token-budget batches from a streamed corpus, or from one stream of several."""
 
+from collections import Counter
+from dataclasses import replace
 from itertools import islice
 
 import pytest
@@ -9,7 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from modeling_random_transformer import RandomTransformerTokenizer
-from modeling_random_transformer.data import DatasetText, LengthLimits, TokenBudgetStream, streaming
+from modeling_random_transformer.data import (
+    CorpusMixture,
+    DatasetText,
+    LengthLimits,
+    ParallelText,
+    TokenBudgetStream,
+    streaming,
+)
 from modeling_random_transformer.data.lengths import TOO_LONG
 from modeling_random_transformer.data.sources import EMPTY
 from modeling_random_transformer.training import BPEDropout
@@ -109,3 +118,22 @@ def test_streaming_dataset_has_one_worker(monkeypatch):
     (stream,), (alone,) = streams(corpus, num_workers=3), streams(corpus)
     assert stream.num_workers == 1
     assert list(stream.epoch(0)) == list(alone.epoch(0))
+
+
+def write_corpora(folder, sizes):
+    corpora = []
+    for name, size in sizes.items():
+        (folder / f"{name}.tsv").write_text("".join(f"{name}{i}\tx\n" for i in range(size)))
+        corpora.append(ParallelText(folder / f"{name}.tsv"))
+    return corpora
+
+
+def test_a_mixture_spreads_the_lines_of_each_corpus_evenly(tmp_path):
+    large, small = write_corpora(tmp_path, {"large": 40, "small": 10})
+    mixture = CorpusMixture([large, replace(small, weight=2)], [40, 10])
+    lines = list(mixture.lines())
+    expected = [f"large{i}" for i in range(40)] + [f"small{i}" for i in range(10)] * 2
+    assert sorted(line.source for line in lines) == sorted(expected)
+    quarters = [Counter(line.source[:5] for line in lines[start : start + 15]) for start in range(0, 60, 15)]
+    assert all(abs(quarter["small"] - 5) <= 1 for quarter in quarters)
+    assert {line.number for line in lines if line.source == "small3"} == {44}  # after the 40 lines of the other corpus

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from modeling_random_transformer.data import ParallelText
 from modeling_random_transformer.training import ModelArguments
-from modeling_random_transformer.training.arguments import DataArguments, parse_overrides
+from modeling_random_transformer.training.arguments import DataArguments, parse_overrides, set_names
 from tests.helpers.training import write_corpora
 
 
@@ -152,3 +153,12 @@ def test_config_overrides():
 def test_invalid_model_arguments_raise(options, message):
     with pytest.raises(ValueError, match=message):
         ModelArguments(**options)
+
+
+def test_set_names(tmp_path):
+    for name in ("news", "talks"):
+        (tmp_path / f"{name}.tsv").write_text("x\ty\n")
+    news, talks = (ParallelText(tmp_path / f"{name}.tsv") for name in ("news", "talks"))
+    assert set_names("test", [news]) == ["test"]
+    assert set_names("test", [news, talks]) == ["test news", "test talks"]
+    assert set_names("test", [news, talks, news]) == ["test news 1", "test talks", "test news 2"]

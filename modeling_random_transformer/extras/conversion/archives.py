@@ -21,8 +21,8 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from tempfile import TemporaryDirectory
 from typing import IO, Any, NamedTuple
 
-from ...base.atomic_files import check_free, name_path_in_errors
 from ...base.errors import format_names, format_value
+from ...base.files import check_free, name_path_in_errors
 from .fairseq import FILES as FAIRSEQ_FILES
 from .fairseq import convert_fairseq
 from .marian_npz import convert_marian_npz

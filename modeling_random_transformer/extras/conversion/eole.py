@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ...base import read_json
 from ...base.errors import format_value
+from ...base.files import read_json
 from .embeddings import learn_positions, map_embeddings
 from .joined_tokenizer import JoinedTokenizer, find_file, join_vocabularies, name_tokens
 from .options import (

@@ -14,8 +14,8 @@ import torch
 import transformers
 from transformers import GenerationConfig, PreTrainedModel
 
-from ...base import read_json, write_json
 from ...base.errors import format_names, format_value, reraise_as_value_error
+from ...base.files import read_json, write_json
 from ...base.vocabulary import check_tokenizer
 from ...configuration_random_transformer import RULES
 from ...tokenization_random_transformer import RandomTransformerTokenizer

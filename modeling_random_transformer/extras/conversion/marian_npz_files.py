@@ -13,8 +13,8 @@ from pathlib import Path, PureWindowsPath
 
 import yaml
 
-from ...base import write_json
 from ...base.errors import format_names, format_value, reraise_as_value_error
+from ...base.files import write_json
 from ...configuration_random_transformer import is_int
 from ...data.sentencepiece import UNKNOWN, read_model
 from ...tokenization_random_transformer import lines_of_files

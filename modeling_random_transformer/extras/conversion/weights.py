@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...base.atomic_files import new_folder
 from ...base.errors import MAX_NAME, format_names, format_value, printable
+from ...base.files import new_folder
 from ...configuration_random_transformer import RandomTransformerConfig
 from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
 from .options import Option

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ...base import process_stream
+from ...base.progress import process_stream
 from ...inference.markup import Block, Unit, needs_alignment, parse, render, unit_spans
 from ...inference.placement import Pair, UnitAligner, sentence_units
 from ...inference.sentences import SentenceSplitter, SplitText

@@ -15,7 +15,7 @@ from typing import Any
 from sentencepiece import SentencePieceProcessor
 from transformers import PreTrainedTokenizerBase
 
-from ...base import read_json, write_json
+from ...base.files import read_json, write_json
 from ...base.languages import language_name
 from ...data.sentencepiece import SPACE
 from ...inference.engine import LENGTH_PENALTY

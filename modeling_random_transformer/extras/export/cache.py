@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from ...base import file_digest, read_json, write_json
-from ...base.digests import model_digest
+from ...base.digests import file_digest, model_digest
+from ...base.files import read_json, write_json
 from ...inputs_random_transformer import tokenizer_languages
 from .compare import check_equal
 from .ctranslate2 import model_scores

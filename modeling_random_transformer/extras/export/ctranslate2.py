@@ -22,7 +22,7 @@ from ctranslate2.specs.model_spec import visit_spec
 from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from ...base import read_json
+from ...base.files import read_json
 from ...inference.engine import LENGTH_PENALTY
 from ...inputs_random_transformer import check_choice, encode_texts, without_outer_spaces
 from ...modeling_random_transformer import LearnedPositions, RandomTransformerForConditionalGeneration

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from transformers import PreTrainedTokenizerBase
 
-from ...base.atomic_files import new_folder
 from ...base.errors import reraise_as_value_error
+from ...base.files import new_folder
 from ...base.vocabulary import check_tokenizer
 from ...inference.engine import length_penalty_of
 from ...inputs_random_transformer import check_choice, drop_none

@@ -14,7 +14,7 @@ import transformers
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from ...base import read_json, write_json
+from ...base.files import read_json, write_json
 from ...configuration_random_transformer import RandomTransformerConfig
 from ...inputs_random_transformer import check_choice, tokenizer_languages
 from ...modeling_random_transformer import RandomTransformerForConditionalGeneration

@@ -20,8 +20,8 @@ from typing import Any
 from huggingface_hub import ModelCard
 from transformers import PreTrainedTokenizerBase
 
-from ...base.atomic_files import new_folder
 from ...base.errors import reraise_as_value_error
+from ...base.files import new_folder
 from ...inputs_random_transformer import LENGTH_STEP, LONGER_THAN_SOURCE, source_limit
 from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
 from .engines import check_exportable, engine_module

@@ -27,7 +27,7 @@ from modeling_random_transformer.data import (
 )
 from modeling_random_transformer.data.filters import COPY, DUPLICATE, text_key
 from modeling_random_transformer.data.sources import EMPTY, NOT_A_PAIR, NOT_UTF8
-from modeling_random_transformer.data.splitting import HELD_OUT, Split
+from modeling_random_transformer.data.splitting import HELD_OUT
 from tests.helpers.corpora import read_pairs
 
 ROWS = b"""a dog\tein Hund
@@ -272,28 +272,6 @@ def test_split(outputs, validation, tmp_path, monkeypatch):
     assert found[0] == found[1]
 
 
-FREE = [(f"s{i}", f"t{i}") for i in range(250)]
-STARS = [(f"x{i}", f"y{i} {j}") for i in range(40) for j in range(60)]  # one pair of each group can be chosen
-PATH = [("a", "one"), ("a", "two"), ("b", "one"), ("b", "three"), ("c", "three")]
-
-
-@pytest.mark.parametrize(
-    ("pairs", "largest"),
-    [(FREE + STARS, 290), (PATH, 3), ([(f"{i // 2}", f"{(i + 1) // 2}") for i in range(600)], 300)],
-)
-def test_a_split_has_every_feasible_size(pairs, largest):
-    lines = [ParallelLine(number, *pair) for number, pair in enumerate(pairs, start=1)]
-    for rows in (lines, lines[::-1]):
-        for size in (largest, largest // 2):
-            sizes = [part for part in (size - size // 2, size // 2) if part]
-            made = Split(lambda rows=rows: iter(rows), sizes)
-            assert [*made.sets.values()].count("test") == size // 2
-            chosen = [line for line in lines if line.number in made.sets]
-            assert len({line.source for line in chosen}) == len({line.target for line in chosen}) == size
-    with pytest.raises(ValueError, match=f"split must have at most {largest} pairs, which share no text"):
-        Split(lambda: iter(lines), (largest + 1,))
-
-
 def test_excluded_files_are_read_once(table, monkeypatch):
     Path("test.en").write_text("A DOG\n")
     opened = []
@@ -302,20 +280,3 @@ def test_excluded_files_are_read_once(table, monkeypatch):
     report = clean_files(ParallelText(table), "out.tsv", exclude=["test.en"], split=(1,))
     assert report.counts["source in an excluded file"] == 1
     assert opened == ["test.en"]
-
-
-@pytest.mark.parametrize(
-    ("text", "plain"),
-    [
-        ("20℃", "20°C"),
-        ("№ 5", "no 5"),
-        ("foo™", "footm"),
-        ("Ⓐ", "a"),
-        ("ＡＢ", "ab"),
-        ("㎏", "kg"),
-        ("㏒", "log"),
-        ("Ŀ", "l·"),
-    ],
-)
-def test_compatibility_characters_and_case_do_not_change_the_key(text, plain):
-    assert text_key(text) == text_key(plain) == text_key(text.lower()) == text_key(plain.upper())

@@ -1,19 +1,58 @@
-"""Atomic writes: a file or a folder gets its final name when it is complete."""
+"""Files: JSON, lines of text, and atomic writes, which give a file or a folder its final name when it is complete."""
 
 import errno
+import json
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from safetensors import SafetensorError
 
 WRITTEN_FILES = ".written_files.txt"  # in a folder
+NOT_IN_LINES = re.compile(r"\r\n|[\r\n\0]")
+
+
+def read_json(path: str | PathLike) -> dict[str, Any]:
+    """Read the object in a JSON file.
+
+    Raises:
+        ValueError: the file is missing or damaged, or does not contain an object.
+    """
+    try:
+        content = json.loads(Path(path).read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path} must be a JSON file, but it is missing or damaged.") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} must contain a JSON object, got {type(content).__name__}.")
+    return content
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write an object to a JSON file."""
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")
+
+
+def one_line(text: str) -> str:
+    """Replace each line break (`\\n`, `\\r` or `\\r\\n`) and each NUL character by a space."""
+    return NOT_IN_LINES.sub(" ", text)
+
+
+def encode_lines(texts: Iterable[str]) -> Iterator[bytes]:
+    """Encode each text as exactly one line of UTF-8."""
+    for text in texts:
+        yield f"{one_line(text)}\n".encode()
+
+
+def markdown_table(header: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
+    """A table with a header line; `|` in cells must be escaped."""
+    lines = [header, ("---",) * len(header), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
 def check_free(output: str | PathLike, overwrite: bool = False) -> Path:
@@ -50,8 +89,9 @@ def name_path_in_errors(path: str | PathLike) -> Iterator[None]:
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error
     except SafetensorError as error:
-        number = errno.ENOSPC if "os error 28" in str(error) else errno.EIO
-        raise OSError(number, os.strerror(number) if number == errno.ENOSPC else str(error), str(path)) from error
+        if "os error 28" in str(error):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
+        raise OSError(errno.EIO, str(error), str(path)) from error
 
 
 @contextmanager
@@ -78,23 +118,32 @@ def new_folder(output: str | PathLike, overwrite: bool = False) -> Iterator[Path
         with name_path_in_errors(path):
             yield folder
             names = sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
-            (folder / WRITTEN_FILES).write_text("\n".join(names), encoding="utf-8")
+            _record_files(folder, names)
         if not exists:
             os.replace(folder, path)
             return
         if not overwrite and len(os.listdir(path)) > 1:
             raise ValueError(f"output must remain empty until it is complete, got files in {str(output)!r}.")
-        written = read_written_files(path)
-        for name in names:
-            if (path / name).exists() and name not in written:
-                raise ValueError(f"output must not contain a file {name} of another origin, got {str(output)!r}.")
-        # If this is interrupted, the files are still known as written.
-        (path / WRITTEN_FILES).write_text("\n".join(sorted(written.union(names))), encoding="utf-8")
-        for name in written:
-            (path / name).unlink(missing_ok=True)
-        for name in (*names, WRITTEN_FILES):
-            (path / name).parent.mkdir(parents=True, exist_ok=True)
-            os.replace(folder / name, path / name)
+        _replace_files(path, folder, names)
+
+
+def _replace_files(path: Path, folder: Path, names: Sequence[str]) -> None:
+    """Move the files of a folder to another one, where they replace those that were written before."""
+    written = read_written_files(path)
+    for name in names:
+        if (path / name).exists() and name not in written:
+            raise ValueError(f"output must not contain a file {name} of another origin, got {str(path)!r}.")
+    # If this is interrupted, the files are still known as written.
+    _record_files(path, written.union(names))
+    for name in written:
+        (path / name).unlink(missing_ok=True)
+    for name in (*names, WRITTEN_FILES):
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        os.replace(folder / name, path / name)
+
+
+def _record_files(folder: Path, names: Iterable[str]) -> None:
+    (folder / WRITTEN_FILES).write_text("\n".join(sorted(names)), encoding="utf-8")
 
 
 def read_written_files(folder: Path) -> set[str]:
@@ -119,7 +168,10 @@ def new_files(paths: Sequence[str | PathLike], temporary_folder: Path | None = N
         OSError: a file cannot be written.
     """
     names = [Path(os.path.realpath(path)) for path in paths]
-    temporaries = [(temporary_folder or name.parent) / f"{name.name}.{secrets.token_hex(4)}.tmp" for name in names]
+    temporaries = []
+    for name in names:
+        folder = temporary_folder or name.parent
+        temporaries.append(folder / f"{name.name}.{secrets.token_hex(4)}.tmp")
     try:
         with name_path_in_errors(", ".join(map(str, names))), ExitStack() as stack:
             files = [stack.enter_context(open(temporary, "xb")) for temporary in temporaries]

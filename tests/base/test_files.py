@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from safetensors import SafetensorError
 
-from modeling_random_transformer.base.atomic_files import WRITTEN_FILES, new_folder, write_atomically
+from modeling_random_transformer.base.files import WRITTEN_FILES, new_folder, write_atomically
 
 FULL = os.strerror(errno.ENOSPC)
 
