@@ -809,12 +809,6 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
                 processors[i] = InPlaceMinLengthLogitsProcessor(processor, self.config.vocab_size)
         return processors
 
-    @staticmethod
-    def _gather_beams(tensor: Tensor, beam_indices: Tensor) -> Tensor:
-        """Select beams: `[batch, beams, …]` and indices `[batch, selected]` → `[batch, selected, …]`."""
-        indices = beam_indices[(..., *[None] * (tensor.dim() - 2))]
-        return tensor.gather(1, indices.expand(-1, -1, *tensor.shape[2:]))
-
     def _get_top_k_continuations(self, accumulated_log_probs: Tensor, **state: Any) -> tuple[Tensor, Tensor, Tensor]:
         """transformers' selection of the best continuations, with `block_top_k` instead of `torch.topk`.
 
@@ -826,9 +820,9 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         batch_size, num_beams, _ = state["running_sequences"].shape
         vocab_size = accumulated_log_probs.shape[1] // num_beams
         parents = indices // vocab_size
-        sequences = self._gather_beams(state["running_sequences"], parents)
+        sequences = state["running_sequences"].take_along_dim(parents[..., None], dim=1)
         sequences[:, :, state["cur_len"]] = indices % vocab_size
-        beam_indices = self._gather_beams(state["running_beam_indices"], parents)
+        beam_indices = state["running_beam_indices"].take_along_dim(parents[..., None], dim=1)
         # Beam indices count the rows of the whole batch.
         first_rows = torch.arange(0, batch_size * num_beams, num_beams, device=parents.device)
         position = state["cur_len"] - state["decoder_prompt_len"]

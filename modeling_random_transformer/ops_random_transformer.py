@@ -229,23 +229,19 @@ def smoothed_cross_entropy(
     """
     logits = logits.flatten(0, -2)
     labels = labels.flatten().to(logits.device)
+    ignored = labels == ignore_index
+    targets = labels.masked_fill(ignored, 0)
     if num_items_in_batch is None:
-        num_items_in_batch = (labels != ignore_index).sum()
+        num_items_in_batch = (~ignored).sum()
     weight = reciprocal(num_items_in_batch, logits)
     if is_transformed():
-        loss = cross_entropy(
-            logits.to(weight.dtype),
-            labels,
-            ignore_index=ignore_index,
-            reduction="sum",
-            label_smoothing=smoothing,
-        )
-        return weight * loss
-    if labels.device.type == "cpu" and labels.numel():
-        lowest, highest = labels.masked_fill(labels == ignore_index, 0).aminmax()
+        losses = cross_entropy(logits.to(weight.dtype), targets, reduction="none", label_smoothing=smoothing)
+        return weight * losses.masked_fill(ignored, 0).sum()
+    if targets.is_cpu and targets.numel():
+        lowest, highest = targets.aminmax()
         if lowest < 0 or highest >= logits.shape[1]:
             raise IndexError(f"labels must be from 0 to {logits.shape[1] - 1}, got {lowest} to {highest}.")
-    return _CrossEntropySum.apply(logits, labels, ignore_index, smoothing, weight, overwrite)
+    return _CrossEntropySum.apply(logits, targets[:, None], ignored, smoothing, weight, overwrite)
 
 
 def label_log_probabilities(logits: Tensor, labels: Tensor, ignore_index: int = -100) -> Tensor:
@@ -289,21 +285,19 @@ def reciprocal(count: Tensor | int, logits: Tensor) -> Tensor:
 class _CrossEntropySum(torch.autograd.Function):
     """`weight` times the sum of the tokens' losses, with its gradient computed in the same pass.
 
-    Logits are `[tokens, vocab_size]`, labels are `[tokens]`.
+    Logits are `[tokens, vocab_size]`, targets `[tokens, 1]`, with any id for ignored tokens, `[tokens]`.
     """
 
     @staticmethod
     def forward(
         ctx: Any,
         logits: Tensor,
-        labels: Tensor,
-        ignore_index: int,
+        targets: Tensor,
+        ignored: Tensor,
         smoothing: float,
         weight: Tensor,
         overwrite: bool,
     ) -> Tensor:
-        ignored = labels == ignore_index
-        targets = labels.masked_fill(ignored, 0)[:, None]
         forward_weight = weight
         backward_weight = torch.ones_like(weight)
         if logits.dtype == torch.float16:
@@ -311,7 +305,7 @@ class _CrossEntropySum(torch.autograd.Function):
             # pass, where float16 gradients are scaled by the loss scaler and do not underflow.
             forward_weight, exponent = torch.frexp(weight)
             backward_weight = torch.ldexp(backward_weight, exponent)
-        factors = forward_weight.expand(len(labels)).masked_fill(ignored, 0)[:, None]
+        factors = forward_weight.expand(len(targets)).masked_fill(ignored, 0)
         gradient = None
         if ctx.needs_input_grad[0]:
             gradient = logits.detach() if overwrite else torch.empty_like(logits)
@@ -325,7 +319,7 @@ class _CrossEntropySum(torch.autograd.Function):
             if gradient is not None:
                 errors = gradient[chunk] if gradient.dtype == scores.dtype else scores
                 write_errors(scores, targets[chunk], smoothing, errors)
-                gradient[chunk] = errors.mul_(factors[chunk])
+                gradient[chunk] = errors.mul_(factors[chunk, None])
         ctx.save_for_backward(gradient, backward_weight)
         return loss * weight
 
