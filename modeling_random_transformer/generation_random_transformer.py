@@ -162,8 +162,11 @@ class BeamKVCache:
         keys.narrow(2, self.entries, self.beams).copy_(key)
         values.narrow(2, self.entries, self.beams).copy_(value)
         end = self.entries + self.beams
-        mask = None if self.mask is None else self.mask.narrow(3, 0, end)
-        return keys.narrow(2, 0, end), values.narrow(2, 0, end), mask
+        keys = keys.narrow(2, 0, end)
+        values = values.narrow(2, 0, end)
+        if self.mask is None:
+            return keys, values, None
+        return keys, values, self.mask.narrow(3, 0, end)
 
     def advance(self) -> None:
         """Increase the length by the token that every layer has appended."""
@@ -210,7 +213,8 @@ def select_entries(packed: Tensor, entries: Tensor) -> Tensor:
     groups, heads, capacity, width = packed.shape
     first_rows = torch.arange(0, groups * heads * capacity, capacity, device=packed.device)
     rows = first_rows.view(groups, heads, 1) + entries[:, None]
-    return packed.reshape(-1, width).index_select(0, rows.flatten()).view(groups, heads, -1, width)
+    selected = packed.reshape(-1, width).index_select(0, rows.flatten())
+    return selected.view(groups, heads, -1, width)
 
 
 class StepAttention(Protocol):
@@ -331,8 +335,11 @@ class BeamAttention:
     def attend_to_target(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """`[batch, heads · d_k]` and `[batch, heads · d_v]` → `[batch, heads · d_v]`."""
         split_heads = self.cache.split_heads
-        keys, values, mask = self.cache.append(self.index, split_heads(key, self.d_k), split_heads(value, self.d_v))
-        outputs = self.attend(split_heads(query, self.d_k), keys, values, mask, scale=self.target_scale)
+        query_heads = split_heads(query, self.d_k)
+        key_heads = split_heads(key, self.d_k)
+        value_heads = split_heads(value, self.d_v)
+        keys, values, mask = self.cache.append(self.index, key_heads, value_heads)
+        outputs = self.attend(query_heads, keys, values, mask, scale=self.target_scale)
         return outputs.transpose(1, 2).reshape(len(query), -1)
 
     def attend_to_source(self, query: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ function is equivalent to.
 """
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -263,22 +264,25 @@ def label_log_probabilities(logits: Tensor, labels: Tensor, ignore_index: int = 
     for chunk in row_chunks(rows):
         log_probabilities = rows[chunk].to(dtype).log_softmax(dim=1)
         scores.append(log_probabilities.gather(1, targets[chunk]))
-    return torch.cat(scores).view(labels.shape).masked_fill(ignored, 0)
+    scores_of_labels = torch.cat(scores).view(labels.shape)
+    return scores_of_labels.masked_fill(ignored, 0)
 
 
 def row_chunks(logits: Tensor) -> list[slice]:
     """The rows of logits `[rows, vocab_size]` that are converted to float32 at a time."""
     elements = LOSS_CHUNK_CPU if logits.is_cpu else LOSS_CHUNK_GPU
     size = max(1, elements // logits.shape[1])
-    return [slice(start, start + size) for start in range(0, max(len(logits), 1), size)]
+    starts = range(0, max(len(logits), 1), size)
+    return [slice(start, start + size) for start in starts]
 
 
 def reciprocal(count: Tensor | int, logits: Tensor) -> Tensor:
     """1 / `count`, and 0 for a count of 0, on the device of the logits and in float32 at least."""
     dtype = torch.promote_types(logits.dtype, torch.float32)
-    if not isinstance(count, Tensor):  # filling does not synchronize a GPU, copying to it does
+    if isinstance(count, Tensor):
+        count = count.to(logits.device, dtype)
+    else:  # filling does not synchronize a GPU, copying to it does
         count = torch.full((), count, dtype=dtype, device=logits.device)
-    count = count.to(logits.device, dtype)
     return count.reciprocal().masked_fill(count == 0, 0)
 
 
@@ -364,11 +368,8 @@ class PackedLinear:
     """
 
     def __init__(self, layers: tuple[nn.Linear, ...], batch_size: int):
-        weights: list[Tensor] = [layer.weight for layer in layers]
-        biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
-        weight = weights[0] if len(weights) == 1 else torch.cat(weights)
+        weight, self.bias = join(layers)
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, batch_size)
-        self.bias = torch.cat(biases) if biases else None
 
     def __call__(self, states: Tensor) -> Tensor:
         """`[…, input width]` → `[…, sum of the output widths]`."""
@@ -379,26 +380,43 @@ class PackedLinear:
         return torch.ops.mkldnn._linear_pointwise.binary(states, residual, self.weight, self.bias, "add")
 
 
+def join(layers: Sequence[Any]) -> tuple[Tensor, Tensor | None]:
+    """The weights and the biases of linear layers as those of one layer. Those of a single one are not copied."""
+    first = layers[0]
+    if len(layers) == 1:
+        return first.weight, first.bias
+    weight = torch.cat([layer.weight for layer in layers])
+    if first.bias is None:
+        return weight, None
+    return weight, torch.cat([layer.bias for layer in layers])
+
+
 def can_pack(*layers: Any) -> bool:
     """Whether these are unmodified linear layers of one dtype that oneDNN multiplies faster when packed."""
     if torch.is_grad_enabled():
         return False
-    if not all(is_unmodified(layer, nn.Linear) and is_plain(layer.weight) for layer in layers):
+    first = layers[0]
+    elements = 0
+    for layer in layers:
+        if not is_unmodified(layer, nn.Linear) or not is_plain(layer.weight):
+            return False
+        if (layer.bias is None) != (first.bias is None):
+            return False
+        if layer.weight.dtype != first.weight.dtype:
+            return False
+        elements += layer.weight.numel()
+    minimum = MIN_PACKED_ELEMENTS if first.weight.element_size() > 2 else MIN_PACKED_ELEMENTS_HALF
+    if elements < minimum or not first.weight.is_cpu:
         return False
-    if len({(layer.bias is None, layer.weight.device, layer.weight.dtype) for layer in layers}) > 1:
-        return False
-    weight = layers[0].weight
-    if not (weight.is_cpu and supports_native_matmul(weight.dtype) and mkldnn_packing_available()):
-        return False
-    minimum = MIN_PACKED_ELEMENTS if weight.element_size() > 2 else MIN_PACKED_ELEMENTS_HALF
-    return sum(layer.weight.numel() for layer in layers) >= minimum
+    return supports_native_matmul(first.weight.dtype) and mkldnn_packing_available()
 
 
 def mkldnn_packing_available() -> bool:
     """Whether oneDNN and its packing operations are available and enabled (see `torch.backends.mkldnn.flags`)."""
+    if not torch.backends.mkldnn.is_available() or not torch.backends.mkldnn.enabled:
+        return False
     operations = torch.ops.mkldnn
-    exist = hasattr(operations, "_reorder_linear_weight") and hasattr(operations, "_linear_pointwise")
-    return torch.backends.mkldnn.is_available() and bool(torch.backends.mkldnn.enabled) and exist
+    return hasattr(operations, "_reorder_linear_weight") and hasattr(operations, "_linear_pointwise")
 
 
 # Detection of modified modules, whose `__call__` cannot be replaced by a function
@@ -406,22 +424,23 @@ def mkldnn_packing_available() -> bool:
 
 def is_unmodified(module: Any, kind: type[nn.Module]) -> bool:
     """Whether the module computes what its class `kind` does: no subclass, no hook, no replaced `forward`."""
-    return type(module) is kind and not has_hooks(module)
+    if type(module) is not kind:
+        return False
+    return not has_hooks(module)
 
 
 def is_plain(weight: Tensor) -> bool:
     """Whether the weight is neither sharded nor quantized, and products with it keep its dtype."""
-    return type(weight.data) is Tensor and not torch.is_autocast_enabled(weight.device.type)
+    if type(weight.data) is not Tensor:
+        return False
+    return not torch.is_autocast_enabled(weight.device.type)
 
 
 def has_hooks(module: nn.Module) -> bool:
     """Whether calling this module runs more than the `forward` of its class: a hook, or a replaced or compiled one."""
-    return (
-        bool(forward_hooks(module))
-        or "forward" in vars(module)
-        or module._compiled_call_impl is not None
-        or nn.modules.module._has_any_global_hook()
-    )
+    if "forward" in vars(module) or module._compiled_call_impl is not None:
+        return True
+    return bool(forward_hooks(module)) or nn.modules.module._has_any_global_hook()
 
 
 def forward_hooks(module: nn.Module) -> list[Any]:
@@ -430,5 +449,8 @@ def forward_hooks(module: nn.Module) -> list[Any]:
     These stay installed after the first call with `output_attentions` or `output_hidden_states`, and have no effect
     while neither is requested.
     """
-    hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
-    return [hook for hook in hooks if getattr(hook, "__module__", None) != output_capturing.__name__]
+    hooks = []
+    for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values()):
+        if getattr(hook, "__module__", None) != output_capturing.__name__:
+            hooks.append(hook)
+    return hooks
