@@ -257,15 +257,13 @@ def label_log_probabilities(logits: Tensor, labels: Tensor, ignore_index: int = 
         ignore_index: the label of positions without a target.
     """
     dtype = torch.promote_types(logits.dtype, torch.float32)
-    ignored = labels == ignore_index
     rows = logits.detach().flatten(0, -2)
-    targets = labels.masked_fill(ignored, 0).reshape(-1, 1)
-    scores = []
+    targets = labels.flatten()
+    losses = []
     for chunk in row_chunks(rows):
-        log_probabilities = rows[chunk].to(dtype).log_softmax(dim=1)
-        scores.append(log_probabilities.gather(1, targets[chunk]))
-    scores_of_labels = torch.cat(scores).view(labels.shape)
-    return scores_of_labels.masked_fill(ignored, 0)
+        scores = rows[chunk].to(dtype)
+        losses.append(cross_entropy(scores, targets[chunk], ignore_index=ignore_index, reduction="none"))
+    return 0 - torch.cat(losses).view(labels.shape)
 
 
 def row_chunks(logits: Tensor) -> list[slice]:
