@@ -162,8 +162,11 @@ class BeamKVCache:
         keys.narrow(2, self.entries, self.beams).copy_(key)
         values.narrow(2, self.entries, self.beams).copy_(value)
         end = self.entries + self.beams
-        mask = None if self.mask is None else self.mask.narrow(3, 0, end)
-        return keys.narrow(2, 0, end), values.narrow(2, 0, end), mask
+        keys = keys.narrow(2, 0, end)
+        values = values.narrow(2, 0, end)
+        if self.mask is None:
+            return keys, values, None
+        return keys, values, self.mask.narrow(3, 0, end)
 
     def advance(self) -> None:
         """Increase the length by the token that every layer has appended."""
@@ -210,7 +213,8 @@ def select_entries(packed: Tensor, entries: Tensor) -> Tensor:
     groups, heads, capacity, width = packed.shape
     first_rows = torch.arange(0, groups * heads * capacity, capacity, device=packed.device)
     rows = first_rows.view(groups, heads, 1) + entries[:, None]
-    return packed.reshape(-1, width).index_select(0, rows.flatten()).view(groups, heads, -1, width)
+    selected = packed.reshape(-1, width).index_select(0, rows.flatten())
+    return selected.view(groups, heads, -1, width)
 
 
 class StepAttention(Protocol):
@@ -238,18 +242,18 @@ class FastDecoderLayer:
     def __init__(self, layer: Any, batch_size: int):
         target_attention, source_attention = layer.self_attn, layer.encoder_attn
         self.pre_norm = layer.config.norm_order == "pre"
-        self.target_norm = functional_layer(layer.self_attn_layer_norm)
+        self.target_norm = functional_norm(layer.self_attn_layer_norm)
         self.project = fused_linear(
             (target_attention.q_proj, target_attention.k_proj, target_attention.v_proj), batch_size
         )
-        self.add_target = linear_add_residual(target_attention.out_proj, batch_size)
-        self.source_norm = functional_layer(layer.encoder_attn_layer_norm)
-        self.project_query = functional_layer(source_attention.q_proj, batch_size)
-        self.add_source = linear_add_residual(source_attention.out_proj, batch_size)
-        self.final_norm = functional_layer(layer.final_layer_norm)
-        self.fc1 = functional_layer(layer.fc1, batch_size)
+        self.target_output = functional_linear(target_attention.out_proj, batch_size)
+        self.source_norm = functional_norm(layer.encoder_attn_layer_norm)
+        self.project_query = functional_linear(source_attention.q_proj, batch_size)
+        self.source_output = functional_linear(source_attention.out_proj, batch_size)
+        self.final_norm = functional_norm(layer.final_layer_norm)
+        self.fc1 = functional_linear(layer.fc1, batch_size)
         self.activation = layer.activation_fn
-        self.add_fc2 = linear_add_residual(layer.fc2, batch_size)
+        self.fc2 = functional_linear(layer.fc2, batch_size)
 
     def __call__(self, states: Tensor, attention: StepAttention) -> Tensor:
         """`[…, d_model]` in and out."""
@@ -263,21 +267,21 @@ class FastDecoderLayer:
         def feed_forward(states: Tensor) -> Tensor:
             return self.activation(self.fc1(states))
 
-        states = self.add_and_norm(states, self.target_norm, target_attention, self.add_target)
-        states = self.add_and_norm(states, self.source_norm, source_attention, self.add_source)
-        return self.add_and_norm(states, self.final_norm, feed_forward, self.add_fc2)
+        states = self.add_and_norm(states, self.target_norm, target_attention, self.target_output)
+        states = self.add_and_norm(states, self.source_norm, source_attention, self.source_output)
+        return self.add_and_norm(states, self.final_norm, feed_forward, self.fc2)
 
     def add_and_norm(
         self,
         states: Tensor,
         norm: Callable[[Tensor], Tensor],
         sublayer: Callable[[Tensor], Tensor],
-        add: Callable[[Tensor, Tensor], Tensor],
+        output: "LinearFunction",
     ) -> Tensor:
-        """As `RandomTransformerLayer.add_and_norm`; `add` multiplies by the sub-layer's last weights, too."""
+        """As `RandomTransformerLayer.add_and_norm`, for a sub-layer without its last linear layer, `output`."""
         if self.pre_norm:
-            return add(states, sublayer(norm(states)))
-        return norm(add(states, sublayer(states)))
+            return output.add_residual(states, sublayer(norm(states)))
+        return norm(output.add_residual(states, sublayer(states)))
 
 
 class FastDecoder:
@@ -291,8 +295,8 @@ class FastDecoder:
 
     def __init__(self, decoder: Any, lm_head: nn.Module, batch_size: int = 0):
         self.layers = [FastDecoderLayer(layer, batch_size) for layer in decoder.layers]
-        self.norm = functional_layer(decoder.layer_norm)
-        self.lm_head = functional_layer(lm_head, batch_size)
+        self.norm = functional_norm(decoder.layer_norm)
+        self.lm_head = functional_linear(lm_head, batch_size)
 
     def __call__(self, states: Tensor, attentions: Iterable[StepAttention]) -> Tensor:
         """Embedded tokens `[…, d_model]` and one attention per layer → logits `[…, vocab_size]`."""
@@ -331,8 +335,11 @@ class BeamAttention:
     def attend_to_target(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """`[batch, heads · d_k]` and `[batch, heads · d_v]` → `[batch, heads · d_v]`."""
         split_heads = self.cache.split_heads
-        keys, values, mask = self.cache.append(self.index, split_heads(key, self.d_k), split_heads(value, self.d_v))
-        outputs = self.attend(split_heads(query, self.d_k), keys, values, mask, scale=self.target_scale)
+        query_heads = split_heads(query, self.d_k)
+        key_heads = split_heads(key, self.d_k)
+        value_heads = split_heads(value, self.d_v)
+        keys, values, mask = self.cache.append(self.index, key_heads, value_heads)
+        outputs = self.attend(query_heads, keys, values, mask, scale=self.target_scale)
         return outputs.transpose(1, 2).reshape(len(query), -1)
 
     def attend_to_source(self, query: Tensor) -> Tensor:
@@ -440,24 +447,57 @@ class FastStep:
 # Functional layers: for the few rows of a decoding step, the overhead of `nn.Module.__call__` dominates the time
 
 
-def functional_layer(module: Any, batch_size: int = 0) -> Callable[[Tensor], Tensor]:
-    """Convert a linear layer or a layer norm to a plain function of its input. Other modules are called as modules.
+class ModuleFunction:
+    """Calls a module: an adapter, one with hooks, or one of another class. `[batch, d]` becomes `[batch, 1, d]`."""
+
+    def __init__(self, module: nn.Module):
+        self.module = module
+
+    def __call__(self, states: Tensor) -> Tensor:
+        if states.dim() == 2:
+            return self.module(states[:, None])[:, 0]
+        return self.module(states)
+
+    def add_residual(self, residual: Tensor, states: Tensor) -> Tensor:
+        """`residual + self(states)`."""
+        return residual + self(states)
+
+
+class PlainLinear:
+    """A linear layer with the unpacked layout of its weights, `[output width, input width]`."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None):
+        self.weight = weight
+        self.bias = bias
+        self.transposed = weight.t()
+
+    def __call__(self, states: Tensor) -> Tensor:
+        return linear(states, self.weight, self.bias)
+
+    def add_residual(self, residual: Tensor, states: Tensor) -> Tensor:
+        """`residual + self(states)`, by one product that accumulates into residual + bias."""
+        shifted = residual.clone() if self.bias is None else residual + self.bias
+        return shifted.addmm_(states, self.transposed)
+
+
+LinearFunction = PackedLinear | PackedInt8Linear | PlainLinear | ModuleFunction
+
+
+def functional_linear(module: Any, batch_size: int = 0) -> LinearFunction:
+    """Convert a linear layer to a function of its input, with a method that adds the result to a residual.
 
     Args:
-        module: the layer.
+        module: the layer. Other modules are called as modules.
         batch_size: pack the weights for this number of rows; 0 keeps the unpacked layout.
     """
     packed = packed_linear((module,), batch_size)
     if packed is not None:
         return packed
-    parameters = float_parameters(module)
-    if parameters is not None:
-        weight, bias = parameters
-        return lambda states: linear(states, weight, bias)
-    if is_unmodified(module, nn.LayerNorm):
-        shape, scale, shift, eps = module.normalized_shape, module.weight, module.bias, module.eps
-        return lambda states: torch.layer_norm(states, shape, scale, shift, eps)
-    return module_fallback(module)
+    if is_unmodified(module, Int8Linear):
+        return PlainLinear(module.dequantized_weight(), module.bias)
+    if is_unmodified(module, nn.Linear) and is_plain(module.weight):
+        return PlainLinear(module.weight, module.bias)
+    return ModuleFunction(module)
 
 
 def fused_linear(modules: tuple[Any, ...], batch_size: int = 0) -> Callable[[Tensor], tuple[Tensor, ...]]:
@@ -466,23 +506,8 @@ def fused_linear(modules: tuple[Any, ...], batch_size: int = 0) -> Callable[[Ten
     if packed is not None:
         widths = [len(module.weight) for module in modules]
         return lambda states: packed(states).split(widths, dim=-1)
-    layers = [functional_layer(module, batch_size) for module in modules]
+    layers = [functional_linear(module, batch_size) for module in modules]
     return lambda states: tuple(layer(states) for layer in layers)
-
-
-def linear_add_residual(module: Any, batch_size: int = 0) -> Callable[[Tensor, Tensor], Tensor]:
-    """`residual + module(states)`; for an unmodified linear layer one product that accumulates into residual + bias."""
-    packed = packed_linear((module,), batch_size)
-    if packed is not None:
-        return packed.add_residual
-    parameters = float_parameters(module)
-    if parameters is None or not is_plain(parameters[0]):
-        call = module_fallback(module)
-        return lambda residual, states: residual + call(states)
-    weight, bias = parameters
-    transposed = weight.t()
-    shift = 0 if bias is None else bias
-    return lambda residual, states: (residual + shift).addmm_(states, transposed)
 
 
 def packed_linear(modules: tuple[Any, ...], batch_size: int) -> PackedLinear | PackedInt8Linear | None:
@@ -494,24 +519,12 @@ def packed_linear(modules: tuple[Any, ...], batch_size: int) -> PackedLinear | P
     return None
 
 
-def float_parameters(module: Any) -> tuple[Tensor, Tensor | None] | None:
-    """The weight and the bias of an unmodified linear layer, dequantized if needed; `None` for other modules."""
-    if is_unmodified(module, Int8Linear):
-        return module.dequantized_weight(), module.bias
-    if is_unmodified(module, nn.Linear):
-        return module.weight, module.bias
-    return None
-
-
-def module_fallback(module: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """Call the module itself, for adapters, hooks and other classes. `[batch, d]` is passed as `[batch, 1, d]`."""
-
-    def call(states: Tensor) -> Tensor:
-        if states.dim() == 2:
-            return module(states[:, None])[:, 0]
-        return module(states)
-
-    return call
+def functional_norm(module: Any) -> Callable[[Tensor], Tensor]:
+    """Convert a layer norm to a function of its input. Other modules are called as modules."""
+    if not is_unmodified(module, nn.LayerNorm):
+        return ModuleFunction(module)
+    shape, scale, shift, eps = module.normalized_shape, module.weight, module.bias, module.eps
+    return lambda states: torch.layer_norm(states, shape, scale, shift, eps)
 
 
 # Conditions for the fast decoder: a step computes what the modules compute
@@ -809,12 +822,6 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
                 processors[i] = InPlaceMinLengthLogitsProcessor(processor, self.config.vocab_size)
         return processors
 
-    @staticmethod
-    def _gather_beams(tensor: Tensor, beam_indices: Tensor) -> Tensor:
-        """Select beams: `[batch, beams, …]` and indices `[batch, selected]` → `[batch, selected, …]`."""
-        indices = beam_indices[(..., *[None] * (tensor.dim() - 2))]
-        return tensor.gather(1, indices.expand(-1, -1, *tensor.shape[2:]))
-
     def _get_top_k_continuations(self, accumulated_log_probs: Tensor, **state: Any) -> tuple[Tensor, Tensor, Tensor]:
         """transformers' selection of the best continuations, with `block_top_k` instead of `torch.topk`.
 
@@ -826,9 +833,9 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         batch_size, num_beams, _ = state["running_sequences"].shape
         vocab_size = accumulated_log_probs.shape[1] // num_beams
         parents = indices // vocab_size
-        sequences = self._gather_beams(state["running_sequences"], parents)
+        sequences = state["running_sequences"].take_along_dim(parents[..., None], dim=1)
         sequences[:, :, state["cur_len"]] = indices % vocab_size
-        beam_indices = self._gather_beams(state["running_beam_indices"], parents)
+        beam_indices = state["running_beam_indices"].take_along_dim(parents[..., None], dim=1)
         # Beam indices count the rows of the whole batch.
         first_rows = torch.arange(0, batch_size * num_beams, num_beams, device=parents.device)
         position = state["cur_len"] - state["decoder_prompt_len"]

@@ -726,8 +726,7 @@ class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel
             use_cache=use_cache,
             **kwargs,
         )
-        indices = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.lm_head(outputs.last_hidden_state[:, indices])
+        logits = self.lm_head(kept_positions(outputs.last_hidden_state, logits_to_keep))
         loss = checked_loss(self, labels, logits.shape[:2], logits, **kwargs)
         return Seq2SeqLMOutput(loss=loss, logits=logits, **other_fields(outputs))
 
@@ -768,6 +767,13 @@ def ungroup_weights(weights: Tensor, batch: int, query_len: int) -> Tensor:
         return weights
     rows_and_queries = (batch // weights.shape[0], query_len)
     return weights.unflatten(2, rows_and_queries).transpose(1, 2).flatten(0, 1)
+
+
+def kept_positions(states: Tensor, logits_to_keep: int | Tensor) -> Tensor:
+    """The states of this number of last positions (0: all), or of these positions: `[batch, kept, d_model]`."""
+    if isinstance(logits_to_keep, int):
+        return states[:, -logits_to_keep:]
+    return states[:, logits_to_keep]
 
 
 def tied_output_layer(config: RandomTransformerConfig, stack: str) -> dict[str, str]:
@@ -1157,13 +1163,6 @@ class RandomTransformerForCausalLM(RandomTransformerPreTrainedModel, VerifiedGen
             position_ids=position_ids,
             **kwargs,
         )
-        indices = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.lm_head(outputs.last_hidden_state[:, indices])
+        logits = self.lm_head(kept_positions(outputs.last_hidden_state, logits_to_keep))
         loss = checked_loss(self, labels, logits.shape[:2], logits, **kwargs)
-        return CausalLMOutputWithPast(
-            loss=loss,
-            logits=logits,
-            **named_cache(cache_of(outputs)),
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-        )
+        return CausalLMOutputWithPast(loss=loss, logits=logits, **other_fields(outputs))

@@ -5,6 +5,7 @@ function is equivalent to.
 """
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -229,23 +230,19 @@ def smoothed_cross_entropy(
     """
     logits = logits.flatten(0, -2)
     labels = labels.flatten().to(logits.device)
+    ignored = labels == ignore_index
+    targets = labels.masked_fill(ignored, 0)
     if num_items_in_batch is None:
-        num_items_in_batch = (labels != ignore_index).sum()
+        num_items_in_batch = (~ignored).sum()
     weight = reciprocal(num_items_in_batch, logits)
     if is_transformed():
-        loss = cross_entropy(
-            logits.to(weight.dtype),
-            labels,
-            ignore_index=ignore_index,
-            reduction="sum",
-            label_smoothing=smoothing,
-        )
-        return weight * loss
-    if labels.device.type == "cpu" and labels.numel():
-        lowest, highest = labels.masked_fill(labels == ignore_index, 0).aminmax()
+        losses = cross_entropy(logits.to(weight.dtype), targets, reduction="none", label_smoothing=smoothing)
+        return weight * losses.masked_fill(ignored, 0).sum()
+    if targets.is_cpu and targets.numel():
+        lowest, highest = targets.aminmax()
         if lowest < 0 or highest >= logits.shape[1]:
             raise IndexError(f"labels must be from 0 to {logits.shape[1] - 1}, got {lowest} to {highest}.")
-    return _CrossEntropySum.apply(logits, labels, ignore_index, smoothing, weight, overwrite)
+    return _CrossEntropySum.apply(logits, targets[:, None], ignored, smoothing, weight, overwrite)
 
 
 def label_log_probabilities(logits: Tensor, labels: Tensor, ignore_index: int = -100) -> Tensor:
@@ -260,50 +257,49 @@ def label_log_probabilities(logits: Tensor, labels: Tensor, ignore_index: int = 
         ignore_index: the label of positions without a target.
     """
     dtype = torch.promote_types(logits.dtype, torch.float32)
-    ignored = labels == ignore_index
     rows = logits.detach().flatten(0, -2)
-    targets = labels.masked_fill(ignored, 0).reshape(-1, 1)
-    scores = []
+    targets = labels.flatten()
+    losses = []
     for chunk in row_chunks(rows):
-        log_probabilities = rows[chunk].to(dtype).log_softmax(dim=1)
-        scores.append(log_probabilities.gather(1, targets[chunk]))
-    return torch.cat(scores).view(labels.shape).masked_fill(ignored, 0)
+        scores = rows[chunk].to(dtype)
+        losses.append(cross_entropy(scores, targets[chunk], ignore_index=ignore_index, reduction="none"))
+    return 0 - torch.cat(losses).view(labels.shape)
 
 
 def row_chunks(logits: Tensor) -> list[slice]:
     """The rows of logits `[rows, vocab_size]` that are converted to float32 at a time."""
     elements = LOSS_CHUNK_CPU if logits.is_cpu else LOSS_CHUNK_GPU
     size = max(1, elements // logits.shape[1])
-    return [slice(start, start + size) for start in range(0, max(len(logits), 1), size)]
+    starts = range(0, max(len(logits), 1), size)
+    return [slice(start, start + size) for start in starts]
 
 
 def reciprocal(count: Tensor | int, logits: Tensor) -> Tensor:
     """1 / `count`, and 0 for a count of 0, on the device of the logits and in float32 at least."""
     dtype = torch.promote_types(logits.dtype, torch.float32)
-    if not isinstance(count, Tensor):  # filling does not synchronize a GPU, copying to it does
+    if isinstance(count, Tensor):
+        count = count.to(logits.device, dtype)
+    else:  # filling does not synchronize a GPU, copying to it does
         count = torch.full((), count, dtype=dtype, device=logits.device)
-    count = count.to(logits.device, dtype)
     return count.reciprocal().masked_fill(count == 0, 0)
 
 
 class _CrossEntropySum(torch.autograd.Function):
     """`weight` times the sum of the tokens' losses, with its gradient computed in the same pass.
 
-    Logits are `[tokens, vocab_size]`, labels are `[tokens]`.
+    Logits are `[tokens, vocab_size]`, targets `[tokens, 1]`, with any id for ignored tokens, `[tokens]`.
     """
 
     @staticmethod
     def forward(
         ctx: Any,
         logits: Tensor,
-        labels: Tensor,
-        ignore_index: int,
+        targets: Tensor,
+        ignored: Tensor,
         smoothing: float,
         weight: Tensor,
         overwrite: bool,
     ) -> Tensor:
-        ignored = labels == ignore_index
-        targets = labels.masked_fill(ignored, 0)[:, None]
         forward_weight = weight
         backward_weight = torch.ones_like(weight)
         if logits.dtype == torch.float16:
@@ -311,7 +307,7 @@ class _CrossEntropySum(torch.autograd.Function):
             # pass, where float16 gradients are scaled by the loss scaler and do not underflow.
             forward_weight, exponent = torch.frexp(weight)
             backward_weight = torch.ldexp(backward_weight, exponent)
-        factors = forward_weight.expand(len(labels)).masked_fill(ignored, 0)[:, None]
+        factors = forward_weight.expand(len(targets)).masked_fill(ignored, 0)
         gradient = None
         if ctx.needs_input_grad[0]:
             gradient = logits.detach() if overwrite else torch.empty_like(logits)
@@ -325,7 +321,7 @@ class _CrossEntropySum(torch.autograd.Function):
             if gradient is not None:
                 errors = gradient[chunk] if gradient.dtype == scores.dtype else scores
                 write_errors(scores, targets[chunk], smoothing, errors)
-                gradient[chunk] = errors.mul_(factors[chunk])
+                gradient[chunk] = errors.mul_(factors[chunk, None])
         ctx.save_for_backward(gradient, backward_weight)
         return loss * weight
 
@@ -370,11 +366,8 @@ class PackedLinear:
     """
 
     def __init__(self, layers: tuple[nn.Linear, ...], batch_size: int):
-        weights: list[Tensor] = [layer.weight for layer in layers]
-        biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
-        weight = weights[0] if len(weights) == 1 else torch.cat(weights)
+        weight, self.bias = join(layers)
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, batch_size)
-        self.bias = torch.cat(biases) if biases else None
 
     def __call__(self, states: Tensor) -> Tensor:
         """`[…, input width]` → `[…, sum of the output widths]`."""
@@ -385,26 +378,43 @@ class PackedLinear:
         return torch.ops.mkldnn._linear_pointwise.binary(states, residual, self.weight, self.bias, "add")
 
 
+def join(layers: Sequence[Any]) -> tuple[Tensor, Tensor | None]:
+    """The weights and the biases of linear layers as those of one layer. Those of a single one are not copied."""
+    first = layers[0]
+    if len(layers) == 1:
+        return first.weight, first.bias
+    weight = torch.cat([layer.weight for layer in layers])
+    if first.bias is None:
+        return weight, None
+    return weight, torch.cat([layer.bias for layer in layers])
+
+
 def can_pack(*layers: Any) -> bool:
     """Whether these are unmodified linear layers of one dtype that oneDNN multiplies faster when packed."""
     if torch.is_grad_enabled():
         return False
-    if not all(is_unmodified(layer, nn.Linear) and is_plain(layer.weight) for layer in layers):
+    first = layers[0]
+    elements = 0
+    for layer in layers:
+        if not is_unmodified(layer, nn.Linear) or not is_plain(layer.weight):
+            return False
+        if (layer.bias is None) != (first.bias is None):
+            return False
+        if layer.weight.dtype != first.weight.dtype:
+            return False
+        elements += layer.weight.numel()
+    minimum = MIN_PACKED_ELEMENTS if first.weight.element_size() > 2 else MIN_PACKED_ELEMENTS_HALF
+    if elements < minimum or not first.weight.is_cpu:
         return False
-    if len({(layer.bias is None, layer.weight.device, layer.weight.dtype) for layer in layers}) > 1:
-        return False
-    weight = layers[0].weight
-    if not (weight.is_cpu and supports_native_matmul(weight.dtype) and mkldnn_packing_available()):
-        return False
-    minimum = MIN_PACKED_ELEMENTS if weight.element_size() > 2 else MIN_PACKED_ELEMENTS_HALF
-    return sum(layer.weight.numel() for layer in layers) >= minimum
+    return supports_native_matmul(first.weight.dtype) and mkldnn_packing_available()
 
 
 def mkldnn_packing_available() -> bool:
     """Whether oneDNN and its packing operations are available and enabled (see `torch.backends.mkldnn.flags`)."""
+    if not torch.backends.mkldnn.is_available() or not torch.backends.mkldnn.enabled:
+        return False
     operations = torch.ops.mkldnn
-    exist = hasattr(operations, "_reorder_linear_weight") and hasattr(operations, "_linear_pointwise")
-    return torch.backends.mkldnn.is_available() and bool(torch.backends.mkldnn.enabled) and exist
+    return hasattr(operations, "_reorder_linear_weight") and hasattr(operations, "_linear_pointwise")
 
 
 # Detection of modified modules, whose `__call__` cannot be replaced by a function
@@ -412,22 +422,23 @@ def mkldnn_packing_available() -> bool:
 
 def is_unmodified(module: Any, kind: type[nn.Module]) -> bool:
     """Whether the module computes what its class `kind` does: no subclass, no hook, no replaced `forward`."""
-    return type(module) is kind and not has_hooks(module)
+    if type(module) is not kind:
+        return False
+    return not has_hooks(module)
 
 
 def is_plain(weight: Tensor) -> bool:
     """Whether the weight is neither sharded nor quantized, and products with it keep its dtype."""
-    return type(weight.data) is Tensor and not torch.is_autocast_enabled(weight.device.type)
+    if type(weight.data) is not Tensor:
+        return False
+    return not torch.is_autocast_enabled(weight.device.type)
 
 
 def has_hooks(module: nn.Module) -> bool:
     """Whether calling this module runs more than the `forward` of its class: a hook, or a replaced or compiled one."""
-    return (
-        bool(forward_hooks(module))
-        or "forward" in vars(module)
-        or module._compiled_call_impl is not None
-        or nn.modules.module._has_any_global_hook()
-    )
+    if "forward" in vars(module) or module._compiled_call_impl is not None:
+        return True
+    return bool(forward_hooks(module)) or nn.modules.module._has_any_global_hook()
 
 
 def forward_hooks(module: nn.Module) -> list[Any]:
@@ -436,5 +447,8 @@ def forward_hooks(module: nn.Module) -> list[Any]:
     These stay installed after the first call with `output_attentions` or `output_hidden_states`, and have no effect
     while neither is requested.
     """
-    hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
-    return [hook for hook in hooks if getattr(hook, "__module__", None) != output_capturing.__name__]
+    hooks = []
+    for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values()):
+        if getattr(hook, "__module__", None) != output_capturing.__name__:
+            hooks.append(hook)
+    return hooks

@@ -13,7 +13,7 @@ from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING, AUTO_
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from .ops_random_transformer import MIN_PACKED_ELEMENTS, is_transformed
+from .ops_random_transformer import MIN_PACKED_ELEMENTS, is_transformed, join
 from .verification_random_transformer import tensors_of, versions_of
 
 METHOD = "dynamic_int8"
@@ -106,11 +106,8 @@ class PackedInt8Linear:
         tensors = tensors_of(layers)
         self.versions = versions_of(tensors)
         self.sources = [tensor.detach() for tensor in tensors]  # so that their addresses are not used again
-        weights: list[Tensor] = [layer.weight for layer in layers]
-        biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
-        self.weight = weights[0] if len(weights) == 1 else torch.cat(weights)
+        self.weight, self.bias = join(layers)
         self.scale = torch.cat([layer.weight_scale for layer in layers])
-        self.bias = torch.cat(biases) if biases else None
         self.largest, _ = int8_kernels()
         self.inverse_largest = torch.tensor(1 / self.largest)  # multiplying by a Python float would take twice the time
         self.kernels: dict[type, Any] = {}  # with packed weights

@@ -361,19 +361,18 @@ def verify_transformers(model: nn.Module) -> None:
 
 def verify_cache() -> None:
     """Raise an ArithmeticError if a cache does not append keys and values, count tokens or reorder rows."""
-    keys = torch.arange(24.0).view(2, 1, 4, 3)
-    values = -keys[..., :2]
+    tokens = torch.arange(24.0).view(2, 1, 4, 3)
     cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
     target = cache.self_attention_cache
-    target.update(keys[:, :, :3], values[:, :, :3], 0)
-    updated = target.update(keys[:, :, 3:], values[:, :, 3:], 0)
-    if not all(map(torch.equal, updated, (keys, values))):
+    target.update(tokens[:, :, :3], -tokens[:, :, :3], 0)
+    keys, values = target.update(tokens[:, :, 3:], -tokens[:, :, 3:], 0)
+    if not torch.equal(keys, tokens) or not torch.equal(values, -tokens):
         raise ArithmeticError("a cache does not append keys and values")
     if cache.get_seq_length() != 4 or cache.is_updated.get(0):
         raise ArithmeticError("a cache does not count its tokens")
     target.reorder_cache(torch.tensor([1, 0]))
     layer = target.layers[0]
-    if not all(map(torch.equal, (layer.keys, layer.values), (keys.flip(0), values.flip(0)))):
+    if not torch.equal(layer.keys, tokens.flip(0)) or not torch.equal(layer.values, -tokens.flip(0)):
         raise ArithmeticError("a cache does not reorder its rows")
 
 

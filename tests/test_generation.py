@@ -66,7 +66,6 @@ class WithCopies(RandomTransformerForConditionalGeneration):
     _prepare_cache_for_generation = vars(GenerationMixin)["_prepare_cache_for_generation"]
     _get_logits_processor = vars(GenerationMixin)["_get_logits_processor"]
     _get_top_k_continuations = vars(GenerationMixin)["_get_top_k_continuations"]
-    _gather_beams = vars(GenerationMixin)["_gather_beams"]
 
     def _reorder_cache(self, past_key_values, beam_idx):
         past_key_values.reorder_cache(beam_idx)

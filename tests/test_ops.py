@@ -8,9 +8,8 @@ from torch import nn
 
 from modeling_random_transformer import ops_random_transformer as ops
 from modeling_random_transformer.generation_random_transformer import (
-    functional_layer,
+    functional_linear,
     fused_linear,
-    linear_add_residual,
 )
 from modeling_random_transformer.ops_random_transformer import PackedLinear, can_pack
 from tests.helpers.models import assert_near, fixed_scores, padded_batch, tiny_model
@@ -75,8 +74,8 @@ def test_large_layers_are_packed(monkeypatch):
     assert can_pack(layer(128, 64).bfloat16()) == available
     assert not can_pack(layer(512, 255))
     assert not can_pack(layer(128, 63).bfloat16())
-    assert isinstance(functional_layer(layer(512, 256), BATCH_SIZE), PackedLinear) == available
-    assert not isinstance(functional_layer(layer(512, 256)), PackedLinear)
+    assert isinstance(functional_linear(layer(512, 256), BATCH_SIZE), PackedLinear) == available
+    assert not isinstance(functional_linear(layer(512, 256)), PackedLinear)
 
 
 def test_native_products(monkeypatch):
@@ -106,9 +105,9 @@ def test_modified_modules_are_called_and_not_packed(module):
     assert not can_pack(layer(), module)
     states = torch.randn(BATCH_SIZE, 12)
     wanted = module(states)
-    assert_close(functional_layer(module, BATCH_SIZE)(states), wanted)
+    assert_close(functional_linear(module, BATCH_SIZE)(states), wanted)
     assert_close(fused_linear((module, module), BATCH_SIZE)(states)[1], wanted)
-    assert_close(linear_add_residual(module, BATCH_SIZE)(torch.ones(()), states), 1 + wanted)
+    assert_close(functional_linear(module, BATCH_SIZE).add_residual(torch.ones(()), states), 1 + wanted)
 
 
 @pytest.mark.usefixtures("pack_all")
