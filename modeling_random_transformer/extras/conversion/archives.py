@@ -25,10 +25,11 @@ from ...base.atomic_files import check_free, name_path_in_errors
 from ...base.errors import format_names, format_value
 from .fairseq import FILES as FAIRSEQ_FILES
 from .fairseq import convert_fairseq
+from .files import StrPath, is_hidden
 from .marian_npz import convert_marian_npz
 from .marian_npz_files import FILES as MARIAN_FILES
 from .marian_npz_files import NOT_PACKED, OPTIMIZER
-from .untrusted import check_expansion, is_hidden
+from .untrusted import check_expansion
 from .weights import ConversionReport
 
 # By the suffix of a model: its conversion, and the names of the files that this reads in the same folder.
@@ -71,7 +72,7 @@ Files = dict[PurePosixPath, Member]
 
 
 def convert_archive(
-    archive: str | Path, output: str | Path, *, model: str | None = None, overwrite: bool = False
+    archive: StrPath, output: StrPath, *, model: str | None = None, overwrite: bool = False
 ) -> ConversionReport:
     """Convert the model in a zip or tar archive: a `.npz` file of Marian or a `.pt` file of fairseq.
 

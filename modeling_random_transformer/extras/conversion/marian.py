@@ -20,6 +20,7 @@ from ...base.vocabulary import check_tokenizer
 from ...configuration_random_transformer import RULES
 from ...tokenization_random_transformer import RandomTransformerTokenizer
 from .embeddings import SOURCE, TARGET, check_ids, map_embeddings, map_position_tables
+from .files import StrPath
 from .options import LAYERS, OFF, SIZE, Kind, Option, read_options
 from .untrusted import read_checkpoint, state_dict_in
 from .weights import ConversionReport, Converted, NameTable, StateDictMapper, save_conversion
@@ -108,7 +109,7 @@ SETTINGS = (
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
 
-def from_marian(marian: str | Path | PreTrainedModel) -> Converted:
+def from_marian(marian: StrPath | PreTrainedModel) -> Converted:
     """Convert the weights of a Marian model, or of a Pegasus or Blenderbot model.
 
     Args:
@@ -151,7 +152,7 @@ def from_marian(marian: str | Path | PreTrainedModel) -> Converted:
     return model, mapper.report
 
 
-def convert_marian(folder: str | Path, output: str | Path, *, overwrite: bool = False) -> ConversionReport:
+def convert_marian(folder: StrPath, output: StrPath, *, overwrite: bool = False) -> ConversionReport:
     """Convert a folder with a model that `from_marian` converts, and its tokenizer's files.
 
     `AutoTokenizer` loads a `MarianTokenizer` from the new folder, which requires the package sentencepiece, or a

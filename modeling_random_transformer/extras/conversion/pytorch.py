@@ -1,7 +1,6 @@
 """Converts `torch.nn.Transformer` with its embeddings and output layer: modules, or a checkpoint with their weights."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,6 +10,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear  # type of n
 from ...base.errors import format_names
 from ...inputs_random_transformer import check_choice, drop_none
 from .embeddings import map_embeddings, map_position_tables
+from .files import StrPath
 from .options import EPSILON, OFF, PRE_NORM, RATE, SIZE, Option, one_of, read_options
 from .untrusted import read_checkpoint, state_dict_in
 from .weights import ConversionReport, Converted, NameTable, StateDictMapper, save_conversion
@@ -136,8 +136,8 @@ def from_torch_transformer(
 
 
 def convert_torch_transformer(
-    checkpoint: str | Path,
-    output: str | Path,
+    checkpoint: StrPath,
+    output: StrPath,
     *,
     embedding: Sequence[str],
     output_layer: str | None = None,
