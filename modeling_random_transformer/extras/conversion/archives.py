@@ -9,6 +9,7 @@ import errno
 import gzip
 import lzma
 import math
+import re
 import shutil
 import stat
 import tarfile
@@ -28,10 +29,12 @@ from .fairseq import convert_fairseq
 from .files import StrPath, is_hidden
 from .marian_npz import convert_marian_npz
 from .marian_npz_files import FILES as MARIAN_FILES
-from .marian_npz_files import NOT_PACKED, OPTIMIZER
+from .marian_npz_files import MODEL as MARIAN_MODEL
+from .marian_npz_files import NOT_PACKED
 from .untrusted import check_expansion
 from .weights import ConversionReport
 
+MODEL = re.compile(rf"{MARIAN_MODEL.pattern}|.*\.pt")
 # By the suffix of a model: its conversion, and the names of the files that this reads in the same folder.
 CONVERTERS: dict[str, Callable[..., ConversionReport]] = {".npz": convert_marian_npz, ".pt": convert_fairseq}
 COMPANIONS = {".npz": MARIAN_FILES, ".pt": FAIRSEQ_FILES}
@@ -94,7 +97,7 @@ def convert_archive(
     archive, output = Path(archive), check_free(output, overwrite)
     with TemporaryDirectory(dir=output.absolute().parent, prefix=f".{output.name}.") as scratch:
         with open_archive(archive) as files:
-            chosen, *others = find_models(archive, files, model)
+            chosen, *other_models = find_models(archive, files, model)
             needed = [chosen, *find_companions(archive, files, chosen)]
             # In the order of the archive, as going back in a compressed tar archive decompresses it again.
             needed.sort(key=list(files).index)
@@ -108,8 +111,8 @@ def convert_archive(
             raise ValueError(str(error).replace(scratch, str(archive))) from error
     report.origin = report.origin.replace(scratch, str(archive))
     report.notes.insert(0, f"Read from the archive: {format_names(map(str, needed), len(needed))}.")
-    if others:
-        names = format_names(map(str, others))
+    if other_models:
+        names = format_names(map(str, other_models))
         report.notes.insert(1, f"Other models of the archive, which were not converted: {names}.")
     return report
 
@@ -120,7 +123,7 @@ def find_models(archive: Path, files: Files, name: str | None) -> list[PurePosix
     Raises:
         ValueError: there is no such model.
     """
-    models = sorted(path for path in files if path.suffix in CONVERTERS and not path.name.endswith(OPTIMIZER))
+    models = sorted(path for path in files if MODEL.fullmatch(path.name))
     if not models:
         raise ValueError(
             f"{archive} must contain a .pt file of fairseq or a .npz file of Marian{NOT_PACKED}, "

@@ -187,8 +187,8 @@ def finish(mapper: StateDictMapper, embeddings: Sequence[str], joined: JoinedTok
     """Map the embeddings, of which only the first must be stored, and build the model."""
     mapper.derive_config("the original's layers", norm_order="pre")
     mapper.derive_config("the vocabulary", **joined.special_ids())
-    source, *others = embeddings
-    target, output, bias = (name if name in mapper.remaining else None for name in others)
+    source, *optional = embeddings
+    target, output, bias = (name if name in mapper.remaining else None for name in optional)
     map_embeddings(mapper, source, target, output, bias, joined=joined)
     return mapper.finish(), mapper.report
 

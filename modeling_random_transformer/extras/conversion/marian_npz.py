@@ -198,8 +198,8 @@ def parse_options(stored: Options) -> Options:
     Raises:
         ValueError: an option is missing, or has a value that this model does not support. The message names both.
     """
-    given = {name: value for name, value in stored.items() if not (name in SAME and value == 0)}
-    options = read_options(given, OPTIONS, SAME.items())
+    decided = {name: value for name, value in stored.items() if not (name in SAME and value == 0)}
+    options = read_options(decided, OPTIONS, SAME.items())
     order = NORM_ORDERS.get((options["transformer-preprocess"], options["transformer-postprocess"]))
     if order is None:
         preprocess = format_value(stored.get("transformer-preprocess", ""))

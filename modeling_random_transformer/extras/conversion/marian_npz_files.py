@@ -23,13 +23,12 @@ from .options import Options
 from .untrusted import read_yaml
 from .weights import Converted
 
-MODEL = re.compile(r".*\.npz")
+MODEL = re.compile(r".*(?<!\.optimizer)\.npz")  # not Marian's training state
 # A file of another name that contains "vocab" may be a list of SentencePiece, with scores.
 NAMED = re.compile(r".*(?i:vocab).*\.(yml|yaml|spm)")
 VOCABULARY_SUFFIXES = (".yml", ".yaml", ".spm", ".json", ".vocab", ".txt")
 # All that `convert_marian_npz` reads besides the model, in an archive.
 FILES = re.compile(r".*\.(yml|yaml|json|spm|vocab)|.*vocab.*\.txt", re.IGNORECASE)
-OPTIMIZER = ".optimizer.npz"  # the end of the name of Marian's training state
 NOT_PACKED = " (.bin files, which are packed or have integers, are not supported)"
 # As in `opus.src.vocab.yml`, `vocab.trg.spm` and `srcvocab.ende.spm`.
 IS_SOURCE = re.compile(r"(?<![a-z])(src|source)", re.IGNORECASE)
@@ -66,14 +65,13 @@ def find_model(path: Path) -> Path:
     Raises:
         ValueError: the folder does not contain exactly one model, or the file is of another format.
     """
-    if not path.is_dir():
-        if path.suffix != ".npz" or not path.is_file():
-            raise ValueError(f"the model must be an existing .npz file of Marian{NOT_PACKED}, got {path.name!r}.")
-        return path
-    models = [file for file in list_files(path, MODEL) if not file.name.endswith(OPTIMIZER)]
+    files = list_files(path, MODEL) if path.is_dir() else [path]
+    models = [file for file in files if MODEL.fullmatch(file.name) and file.is_file()]
     if len(models) != 1:
-        names = format_names(file.name for file in models) or "none"
-        raise ValueError(f"{path} must contain one .npz file of Marian{NOT_PACKED}, got {names}.")
+        raise ValueError(
+            f"{path} must be or contain one .npz file of Marian{NOT_PACKED}, "
+            f"got {format_names(file.name for file in models) or 'none'}."
+        )
     return models[0]
 
 

@@ -182,9 +182,9 @@ def convert_torch_transformer(
         if f"{output_layer}.bias" in mapper.remaining:
             layer["bias"] = mapper.pop(f"{output_layer}.bias")
     tables: Any = positions[0] if positions[0] in POSITIONS else [mapper.pop(name) for name in positions]
-    others = [name for name in mapper.remaining if not name.startswith(prefix)]
-    if others:
-        raise ValueError(f"{checkpoint} must have all other weights under {prefix!r}, got {format_names(others)}.")
+    outside = [name for name in mapper.remaining if not name.startswith(prefix)]
+    if outside:
+        raise ValueError(f"{checkpoint} must have all other weights under {prefix!r}, got {format_names(outside)}.")
     transformer = {name.removeprefix(prefix): weight for name, weight in mapper.remaining.items()}
     converted = from_torch_transformer(transformer, matrices, layer or None, positions=tables, **options)
     converted[1].unused.update(dict.fromkeys(ignore, "ignored on request"))
