@@ -101,10 +101,7 @@ def convert_archive(
             needed = [chosen, *find_companions(archive, files, chosen)]
             # In the order of the archive, as going back in a compressed tar archive decompresses it again.
             needed.sort(key=list(files).index)
-            for path in needed:
-                extracted = Path(scratch) / path.name
-                with name_path_in_errors(extracted), files[path].open() as source, extracted.open("xb") as target:
-                    shutil.copyfileobj(source, target, 2**20)
+            extract([files[path] for path in needed], Path(scratch))
         try:
             report = CONVERTERS[chosen.suffix](Path(scratch) / chosen.name, output, overwrite=overwrite)
         except ValueError as error:
@@ -153,6 +150,22 @@ def find_companions(archive: Path, files: Files, model: PurePosixPath) -> list[P
                 f"got {format_value(str(path))} of {files[path].size} bytes."
             )
     return companions
+
+
+def extract(members: list[Member], folder: Path) -> None:
+    """Extract files into a folder, without their paths.
+
+    Raises:
+        ValueError: the disk has no space for the files and for the converted model.
+    """
+    needed = 2 * sum(member.size for member in members)
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise ValueError(f"output must be on a disk with {needed} free bytes, got {free} in {folder.parent}.")
+    for member in members:
+        path = folder / PurePosixPath(member.name).name
+        with name_path_in_errors(path), member.open() as source, path.open("xb") as target:
+            shutil.copyfileobj(source, target, 2**20)
 
 
 @contextmanager

@@ -205,6 +205,12 @@ def load_marian(folder: Path) -> PreTrainedModel:
             output_loading_info=True,
         )
         model.generation_config = GenerationConfig.from_pretrained(folder, search)
+    check_loading(folder, loading)
+    return model.eval()
+
+
+def check_loading(folder: Path, loading: Mapping[str, Any]) -> None:
+    """Raise a `ValueError` if transformers did not find exactly the weights of the model."""
     for problem in ("mismatched_keys", "unexpected_keys", "missing_keys"):
         names = [str(key[0] if isinstance(key, tuple) else key) for key in loading[problem]]
         if names:
@@ -212,7 +218,6 @@ def load_marian(folder: Path) -> PreTrainedModel:
                 f"the weights in {folder} must be those of a Marian model with its config.json, "
                 f"got {problem}: {format_names(sorted(names))}."
             )
-    return model.eval()
 
 
 def copy_tokenizer(folder: Path, output: Path, converted: Converted) -> None:
