@@ -23,7 +23,6 @@ import transformers
 from ..base.flags import Parser, help_texts, plain
 from ..extras import conversion
 from ..extras.conversion.pytorch import TOKEN_IDS
-from ..inputs_random_transformer import drop_none
 
 ARCHIVE_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 FORMATS: dict[str, Callable[..., Any]] = {
@@ -58,10 +57,10 @@ def run(program: str, argv: Sequence[str]) -> None:
         convert = FORMATS[formats.parse_args(argv[:1]).format]
         argv = argv[1:]
         parser = make_parser(f"{program} {name}", convert, positional=1)
-    arguments = vars(parser.parse_intermixed_args(argv))
+    arguments = parser.given(argv)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    print(convert(**drop_none(**arguments)))
+    print(convert(**arguments))
 
 
 def make_parser(program: str, convert: Callable[..., Any], positional: int) -> Parser:

@@ -21,7 +21,8 @@ SEPARATOR = "\ufdd0"  # a noncharacter, reserved by Unicode for internal use
 
 # Types of pieces and models in sentencepiece_model.proto.
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
-UNIGRAM, BPE = 1, 2
+UNIGRAM = 1
+BPE = 2
 
 
 def from_sentencepiece(
@@ -60,11 +61,11 @@ def from_sentencepiece(
 
 def _backend(model: Any) -> Tokenizer:
     """The model as a tokenizer, with the special tokens of this package instead of its own."""
-    special = {model.trainer_spec.bos_piece, model.trainer_spec.eos_piece, model.trainer_spec.pad_piece}
-    special |= set(SPECIAL_TOKENS.values())
+    trainer = model.trainer_spec
+    special = {trainer.bos_piece, trainer.eos_piece, trainer.pad_piece, *SPECIAL_TOKENS.values()}
     pieces = [piece for piece in model.pieces if piece.type != UNKNOWN and piece.piece not in special]
-    make_model = _unigram if model.trainer_spec.model_type == UNIGRAM else _bpe
-    backend = Tokenizer(make_model(pieces, model.trainer_spec.byte_fallback))
+    make_model = _unigram if trainer.model_type == UNIGRAM else _bpe
+    backend = Tokenizer(make_model(pieces, trainer.byte_fallback))
     backend.normalizer = _normalizer(model.normalizer_spec)
     backend.pre_tokenizer = _pre_tokenizer(pieces, isinstance(backend.model, models.BPE))
     backend.decoder = _decoder(model.normalizer_spec)
@@ -126,15 +127,17 @@ def _texts(pieces: Iterable[Any], *types: int) -> list[str]:
 def _unigram(pieces: list[Any], byte_fallback: bool) -> models.Unigram:
     """The unigram model. Control symbols are kept out of segmentations by `_pre_tokenizer`."""
     normal = [piece.score for piece in pieces if piece.type == NORMAL]
-    lowest, highest = min(normal), max(normal)
+    lowest = min(normal)
+    highest = max(normal)
     scores = dict.fromkeys(SPECIAL_TOKENS.values(), lowest)
     unk_id = list(scores).index(SPECIAL_TOKENS["unk_token"])
     for piece in pieces:
+        scores[piece.piece] = lowest
+        if piece.type == NORMAL:
+            scores[piece.piece] = piece.score
         if piece.type == USER_DEFINED:
-            # Bonus of user-defined symbols in sentencepiece's Viterbi search.
+            # Bonus in sentencepiece's Viterbi search.
             scores[piece.piece] = len(piece.piece) * highest - 0.1
-        else:
-            scores[piece.piece] = piece.score if piece.type == NORMAL else lowest
     return models.Unigram(list(scores.items()), unk_id=unk_id, byte_fallback=byte_fallback)
 
 
@@ -155,6 +158,7 @@ def _bpe(pieces: list[Any], byte_fallback: bool) -> models.BPE:
 
 
 def _normalizer(spec: Any) -> normalizers.Normalizer:
+    """What sentencepiece does with the characters of a text."""
     steps: list[normalizers.Normalizer] = []
     if spec.precompiled_charsmap:
         # `Precompiled` maps characters; composed ones first. Within a grapheme cluster it drops what follows a mapped
@@ -182,7 +186,8 @@ def _pre_tokenizer(pieces: list[Any], is_bpe: bool) -> pre_tokenizers.PreTokeniz
     steps: list[pre_tokenizers.PreTokenizer] = []
     symbols = sorted(_texts(pieces, USER_DEFINED), key=len, reverse=True)
     if symbols and is_bpe:
-        steps.append(pre_tokenizers.Split(Regex("|".join(map(re.escape, symbols))), "isolated"))
+        any_symbol = "|".join(map(re.escape, symbols))
+        steps.append(pre_tokenizers.Split(Regex(any_symbol), "isolated"))
     if symbols or not is_bpe:
         # The names of control symbols and bytes are in the vocabulary, but must not be found in texts.
         names = [*SPECIAL_TOKENS.values(), *_texts(pieces, CONTROL, BYTE)]
@@ -195,7 +200,11 @@ def _pre_tokenizer(pieces: list[Any], is_bpe: bool) -> pre_tokenizers.PreTokeniz
 
 
 def _decoder(spec: Any) -> decoders.Decoder:
-    steps: list[decoders.Decoder] = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    steps: list[decoders.Decoder] = [
+        decoders.Replace(SPACE, " "),
+        decoders.ByteFallback(),
+        decoders.Fuse(),
+    ]
     if spec.add_dummy_prefix:
         steps.append(decoders.Strip(" ", 1, 0))
     return decoders.Sequence(steps)

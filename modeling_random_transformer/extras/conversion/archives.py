@@ -9,6 +9,7 @@ import errno
 import gzip
 import lzma
 import math
+import re
 import shutil
 import stat
 import tarfile
@@ -25,12 +26,15 @@ from ...base.errors import format_names, format_value
 from ...base.files import check_free, name_path_in_errors
 from .fairseq import FILES as FAIRSEQ_FILES
 from .fairseq import convert_fairseq
+from .files import StrPath, is_hidden
 from .marian_npz import convert_marian_npz
 from .marian_npz_files import FILES as MARIAN_FILES
-from .marian_npz_files import NOT_PACKED, OPTIMIZER
-from .untrusted import check_expansion, is_hidden
+from .marian_npz_files import MODEL as MARIAN_MODEL
+from .marian_npz_files import NOT_PACKED
+from .untrusted import check_expansion
 from .weights import ConversionReport
 
+MODEL = re.compile(rf"{MARIAN_MODEL.pattern}|.*\.pt")
 # By the suffix of a model: its conversion, and the names of the files that this reads in the same folder.
 CONVERTERS: dict[str, Callable[..., ConversionReport]] = {".npz": convert_marian_npz, ".pt": convert_fairseq}
 COMPANIONS = {".npz": MARIAN_FILES, ".pt": FAIRSEQ_FILES}
@@ -71,7 +75,7 @@ Files = dict[PurePosixPath, Member]
 
 
 def convert_archive(
-    archive: str | Path, output: str | Path, *, model: str | None = None, overwrite: bool = False
+    archive: StrPath, output: StrPath, *, model: str | None = None, overwrite: bool = False
 ) -> ConversionReport:
     """Convert the model in a zip or tar archive: a `.npz` file of Marian or a `.pt` file of fairseq.
 
@@ -93,22 +97,19 @@ def convert_archive(
     archive, output = Path(archive), check_free(output, overwrite)
     with TemporaryDirectory(dir=output.absolute().parent, prefix=f".{output.name}.") as scratch:
         with open_archive(archive) as files:
-            chosen, *others = find_models(archive, files, model)
+            chosen, *other_models = find_models(archive, files, model)
             needed = [chosen, *find_companions(archive, files, chosen)]
             # In the order of the archive, as going back in a compressed tar archive decompresses it again.
             needed.sort(key=list(files).index)
-            for path in needed:
-                extracted = Path(scratch) / path.name
-                with name_path_in_errors(extracted), files[path].open() as source, extracted.open("xb") as target:
-                    shutil.copyfileobj(source, target, 2**20)
+            extract([files[path] for path in needed], Path(scratch))
         try:
             report = CONVERTERS[chosen.suffix](Path(scratch) / chosen.name, output, overwrite=overwrite)
         except ValueError as error:
             raise ValueError(str(error).replace(scratch, str(archive))) from error
     report.origin = report.origin.replace(scratch, str(archive))
     report.notes.insert(0, f"Read from the archive: {format_names(map(str, needed), len(needed))}.")
-    if others:
-        names = format_names(map(str, others))
+    if other_models:
+        names = format_names(map(str, other_models))
         report.notes.insert(1, f"Other models of the archive, which were not converted: {names}.")
     return report
 
@@ -119,7 +120,7 @@ def find_models(archive: Path, files: Files, name: str | None) -> list[PurePosix
     Raises:
         ValueError: there is no such model.
     """
-    models = sorted(path for path in files if path.suffix in CONVERTERS and not path.name.endswith(OPTIMIZER))
+    models = sorted(path for path in files if MODEL.fullmatch(path.name))
     if not models:
         raise ValueError(
             f"{archive} must contain a .pt file of fairseq or a .npz file of Marian{NOT_PACKED}, "
@@ -149,6 +150,22 @@ def find_companions(archive: Path, files: Files, model: PurePosixPath) -> list[P
                 f"got {format_value(str(path))} of {files[path].size} bytes."
             )
     return companions
+
+
+def extract(members: list[Member], folder: Path) -> None:
+    """Extract files into a folder, without their paths.
+
+    Raises:
+        ValueError: the disk has no space for the files and for the converted model.
+    """
+    needed = 2 * sum(member.size for member in members)
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise ValueError(f"output must be on a disk with {needed} free bytes, got {free} in {folder.parent}.")
+    for member in members:
+        path = folder / PurePosixPath(member.name).name
+        with name_path_in_errors(path), member.open() as source, path.open("xb") as target:
+            shutil.copyfileobj(source, target, 2**20)
 
 
 @contextmanager

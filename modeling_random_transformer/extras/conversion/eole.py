@@ -9,7 +9,8 @@ from torch import Tensor
 from ...base.errors import format_value
 from ...base.files import read_json
 from .embeddings import learn_positions, map_embeddings
-from .joined_tokenizer import JoinedTokenizer, find_file, join_vocabularies, name_tokens
+from .files import StrPath, find_file
+from .joined_tokenizer import JoinedTokenizer, join_vocabularies, name_tokens
 from .options import (
     EPSILON,
     LENGTH,
@@ -109,7 +110,7 @@ OPTIONS = (
 SAME = [(f"model.decoder.{name}", f"model.encoder.{name}") for name in EQUAL_IN_STACKS]
 
 
-def from_eole(folder: str | Path) -> Converted:
+def from_eole(folder: StrPath) -> Converted:
     """Convert the weights of a Transformer of eole. Token ids are those of the joined vocabulary (`convert_eole`).
 
     Args:
@@ -127,7 +128,7 @@ def from_eole(folder: str | Path) -> Converted:
     return convert_weights(path, options, make_tokenizer(path, options))
 
 
-def convert_eole(folder: str | Path, output: str | Path, *, overwrite: bool = False) -> ConversionReport:
+def convert_eole(folder: StrPath, output: StrPath, *, overwrite: bool = False) -> ConversionReport:
     """Convert a model of eole to a folder with a tokenizer.
 
     Two vocabularies become one, so that one `RandomTransformerTokenizer` encodes sources and targets. As in eole, no
@@ -186,8 +187,8 @@ def finish(mapper: StateDictMapper, embeddings: Sequence[str], joined: JoinedTok
     """Map the embeddings, of which only the first must be stored, and build the model."""
     mapper.derive_config("the original's layers", norm_order="pre")
     mapper.derive_config("the vocabulary", **joined.special_ids())
-    source, *others = embeddings
-    target, output, bias = (name if name in mapper.remaining else None for name in others)
+    source, *optional = embeddings
+    target, output, bias = (name if name in mapper.remaining else None for name in optional)
     map_embeddings(mapper, source, target, output, bias, joined=joined)
     return mapper.finish(), mapper.report
 

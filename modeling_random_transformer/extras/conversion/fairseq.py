@@ -8,9 +8,10 @@ from typing import Any
 
 from ...base.errors import format_names, format_value
 from .embeddings import learn_positions, map_embeddings
+from .files import Pair, StrPath, choose_pair, list_files
 from .joined_tokenizer import JoinedTokenizer, join_vocabularies, name_tokens, numbered_lines
 from .options import LENGTH, NEGATED, PRE_NORM, RATE, SIZE, Kind, Option, Options, off, one_of, read_options
-from .untrusted import is_hidden, read_checkpoint, state_dict_in
+from .untrusted import read_checkpoint, state_dict_in
 from .weights import STACKS, ConversionReport, Converted, NameTable, StateDictMapper, save_conversion
 
 FIRST_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
@@ -97,15 +98,14 @@ SAME = (
     ("decoder_input_dim", "decoder_embed_dim"),
     ("decoder_output_dim", "decoder_embed_dim"),
 )
-DICTIONARY = re.compile(r"dict\.(?P<language>.+)\.txt")
+DICTIONARY = re.compile(r"dict\..+\.txt")
 CODES = re.compile(r"(.*[._-])?(bpe)?codes?([._-].+)?")
 FILES = re.compile(f"{DICTIONARY.pattern}|{CODES.pattern}")  # files that `convert_fairseq` finds
 
 Languages = tuple[str, str]  # of the source and the target
-OfLanguages = tuple[Path | None, Path | None]  # their files
 
 
-def from_fairseq(checkpoint: str | Path | Options) -> Converted:
+def from_fairseq(checkpoint: StrPath | Options) -> Converted:
     """Convert the weights of a fairseq `transformer`.
 
     fairseq's sinusoids use other frequencies (their logarithms are spaced by `d_model / 2 - 1`), so their values become
@@ -131,13 +131,13 @@ def from_fairseq(checkpoint: str | Path | Options) -> Converted:
 
 
 def convert_fairseq(
-    checkpoint: str | Path,
-    output: str | Path,
+    checkpoint: StrPath,
+    output: StrPath,
     *,
-    source_dict: str | Path | None = None,
-    target_dict: str | Path | None = None,
-    source_codes: str | Path | None = None,
-    target_codes: str | Path | None = None,
+    source_dict: StrPath | None = None,
+    target_dict: StrPath | None = None,
+    source_codes: StrPath | None = None,
+    target_codes: StrPath | None = None,
     overwrite: bool = False,
 ) -> ConversionReport:
     """Convert a fairseq checkpoint to a folder, with a tokenizer if there is a dictionary.
@@ -166,9 +166,10 @@ def convert_fairseq(
         if target_dict or source_codes or target_codes:
             raise ValueError("source_dict must be given with target_dict, source_codes or target_codes, got None.")
         languages = read_languages(content)
-        source_dict, target_dict = find_dictionaries(path.parent, languages)
-        if source_dict is not None:
-            source_codes, target_codes = find_codes(path.parent, languages)
+        dictionaries = find_files(path.parent, "dict.<language>.txt", DICTIONARY, languages)
+        if dictionaries:
+            source_dict, target_dict = dictionaries
+            source_codes, target_codes = find_files(path.parent, "BPE codes", CODES, languages) or (None, None)
     joined = None
     if source_dict is not None:
         joined = fairseq_tokenizer(
@@ -272,70 +273,47 @@ def map_vocabulary(mapper: StateDictMapper, options: Options, joined: JoinedToke
     map_embeddings(mapper, "encoder.embed_tokens.weight", target, output, joined=joined)
 
 
-def read_languages(content: Options) -> Languages | None:
-    """The languages in a checkpoint; `None` if it does not store them."""
+def read_languages(content: Options) -> Languages:
+    """The languages in a checkpoint, or descriptions if it does not store them."""
     config = as_mapping(content.get("cfg"))
     for part in (content.get("args"), config.get("task"), config.get("model")):
         source = as_mapping(part).get("source_lang")
         target = as_mapping(part).get("target_lang")
         if isinstance(source, str) and isinstance(target, str):
             return source, target
-    return None
+    return "the source", "the target, which the checkpoint must store"
 
 
-def list_files(folder: Path, pattern: re.Pattern[str]) -> dict[str, Path]:
-    """The files in a folder whose names match a pattern, by its group, or by their names if it has none."""
-    files = {}
-    for path in sorted(folder.iterdir()):
-        match = pattern.fullmatch(path.name)
-        if match and path.is_file() and not is_hidden(path):
-            files[match.groupdict().get("language", path.name)] = path
-    return files
-
-
-def find_dictionaries(folder: Path, languages: Languages | None) -> OfLanguages:
-    """The dictionaries in a folder, if there are any. Errors are those of `choose`."""
-    files = list_files(folder, DICTIONARY)
-    return choose(folder, "dict.<language>.txt", files, languages) if files else (None, None)
-
-
-def find_codes(folder: Path, languages: Languages | None) -> OfLanguages:
-    """The BPE codes in a folder, if there are any. Errors are those of `choose`."""
-    files = list_files(folder, CODES)
-    if not files:
-        return None, None
-    if languages and len(files) > 1:  # such as bpecodes.de, or de.codes
-        parts = {path: re.split(r"[._-]", name) for name, path in files.items()}
-        files = {language: path for language in languages for path in parts if language in parts[path]}
-    return choose(folder, "BPE codes", files, languages)
-
-
-def choose(folder: Path, kind: str, files: Mapping[str, Path], languages: Languages | None) -> OfLanguages:
-    """The source's and the target's file: one for both, or those of the languages.
+def find_files(folder: Path, kind: str, pattern: re.Pattern[str], languages: Languages) -> Pair | None:
+    """The source's and the target's file of a kind, if there are any.
 
     Raises:
         ValueError: it is ambiguous which files to use.
     """
-    if len(files) == 1:
-        [file] = files.values()
-        return file, file
-    if languages and all(language in files for language in languages):
-        return files[languages[0]], files[languages[1]]
-    expected = " and ".join(languages) if languages else "the source and the target, which the checkpoint must store"
-    names = format_names(path.name for path in files.values()) or "none"
-    raise ValueError(f"{folder} must contain one file of {kind}, or those of {expected}, got {names}.")
+    files = list_files(folder, pattern)
+    if not files:
+        return None
+    # Such as dict.de.txt, bpecodes.de or de.codes.
+    source, target = (re.compile(rf"(?<![^._-]){re.escape(language)}(?![^._-])") for language in languages)
+    pair = choose_pair(files, source, target)
+    if pair is None:
+        raise ValueError(
+            f"{folder} must contain one file of {kind}, or those of {' and '.join(languages)}, "
+            f"got {format_names(path.name for path in files)}."
+        )
+    return pair
 
 
 # The tokenizer
 
 
 def fairseq_tokenizer(
-    dictionary: str | Path,
-    codes: str | Path | None = None,
+    dictionary: StrPath,
+    codes: StrPath | None = None,
     model_max_length: int = 1024,
     *,
-    target_dictionary: str | Path | None = None,
-    target_codes: str | Path | None = None,
+    target_dictionary: StrPath | None = None,
+    target_codes: StrPath | None = None,
 ) -> JoinedTokenizer:
     """Build a tokenizer that appends `</s>` to every text and joins the pieces of words when it decodes.
 

@@ -9,7 +9,8 @@ from ...base.errors import format_value
 from ...configuration_random_transformer import is_number
 from ...tokenization_random_transformer import lines_of_files
 from .embeddings import map_embeddings
-from .joined_tokenizer import JoinedTokenizer, find_file, join_vocabularies, name_tokens
+from .files import StrPath, find_file
+from .joined_tokenizer import JoinedTokenizer, join_vocabularies, name_tokens
 from .options import (
     ANY,
     FLAG,
@@ -81,7 +82,7 @@ OPTIONS = (
 )
 
 
-def from_joeynmt(checkpoint: str | Path) -> Converted:
+def from_joeynmt(checkpoint: StrPath) -> Converted:
     """Convert the weights of a Transformer of JoeyNMT 2. Token ids are those of the joined vocabulary.
 
     Args:
@@ -100,7 +101,7 @@ def from_joeynmt(checkpoint: str | Path) -> Converted:
     return convert_weights(path, options, make_tokenizer(path.parent, options))
 
 
-def convert_joeynmt(checkpoint: str | Path, output: str | Path, *, overwrite: bool = False) -> ConversionReport:
+def convert_joeynmt(checkpoint: StrPath, output: StrPath, *, overwrite: bool = False) -> ConversionReport:
     """Convert a model of JoeyNMT to a folder with a tokenizer.
 
     JoeyNMT writes all files to one folder: `config.yaml`, `src_vocab.txt`, `trg_vocab.txt`, and the SentencePiece model

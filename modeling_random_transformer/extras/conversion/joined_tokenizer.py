@@ -1,10 +1,9 @@
 """One tokenizer for two vocabularies: those of fairseq, JoeyNMT and eole, with BPE codes or a SentencePiece model."""
 
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
@@ -138,18 +137,6 @@ def tokenizer_of_pieces(tokens: list[str], path: Path, **options: Any) -> Random
             f"{path} must be the model of the vocabularies, but has no pieces {format_names(sorted(lacking))}."
         )
     return tokenizer
-
-
-def find_file(folder: Path, stored: Any) -> Path:
-    """The file in a folder that has the last name of a stored path, which may be that of any file.
-
-    Raises:
-        ValueError: there is no such file.
-    """
-    path = folder / PureWindowsPath(str(stored)).name
-    if not os.path.isfile(path):  # unlike `Path.is_file`, also for a name that is too long
-        raise ValueError(f"{folder} must contain the file of {format_value(stored)}, which is missing.")
-    return path
 
 
 def name_tokens(name: str, tokens: Sequence[Any], special_tokens: Mapping[str, str], as_pieces: bool) -> dict[str, int]:

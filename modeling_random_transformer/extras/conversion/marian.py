@@ -20,6 +20,7 @@ from ...base.vocabulary import check_tokenizer
 from ...configuration_random_transformer import RULES
 from ...tokenization_random_transformer import RandomTransformerTokenizer
 from .embeddings import SOURCE, TARGET, check_ids, map_embeddings, map_position_tables
+from .files import StrPath
 from .options import LAYERS, OFF, SIZE, Kind, Option, read_options
 from .untrusted import read_checkpoint, state_dict_in
 from .weights import ConversionReport, Converted, NameTable, StateDictMapper, save_conversion
@@ -108,7 +109,7 @@ SETTINGS = (
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
 
-def from_marian(marian: str | Path | PreTrainedModel) -> Converted:
+def from_marian(marian: StrPath | PreTrainedModel) -> Converted:
     """Convert the weights of a Marian model, or of a Pegasus or Blenderbot model.
 
     Args:
@@ -151,7 +152,7 @@ def from_marian(marian: str | Path | PreTrainedModel) -> Converted:
     return model, mapper.report
 
 
-def convert_marian(folder: str | Path, output: str | Path, *, overwrite: bool = False) -> ConversionReport:
+def convert_marian(folder: StrPath, output: StrPath, *, overwrite: bool = False) -> ConversionReport:
     """Convert a folder with a model that `from_marian` converts, and its tokenizer's files.
 
     `AutoTokenizer` loads a `MarianTokenizer` from the new folder, which requires the package sentencepiece, or a
@@ -204,6 +205,12 @@ def load_marian(folder: Path) -> PreTrainedModel:
             output_loading_info=True,
         )
         model.generation_config = GenerationConfig.from_pretrained(folder, search)
+    check_loading(folder, loading)
+    return model.eval()
+
+
+def check_loading(folder: Path, loading: Mapping[str, Any]) -> None:
+    """Raise a `ValueError` if transformers did not find exactly the weights of the model."""
     for problem in ("mismatched_keys", "unexpected_keys", "missing_keys"):
         names = [str(key[0] if isinstance(key, tuple) else key) for key in loading[problem]]
         if names:
@@ -211,7 +218,6 @@ def load_marian(folder: Path) -> PreTrainedModel:
                 f"the weights in {folder} must be those of a Marian model with its config.json, "
                 f"got {problem}: {format_names(sorted(names))}."
             )
-    return model.eval()
 
 
 def copy_tokenizer(folder: Path, output: Path, converted: Converted) -> None:

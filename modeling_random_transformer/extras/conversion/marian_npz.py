@@ -14,6 +14,7 @@ from transformers import GenerationConfig
 from ...base.errors import format_value
 from ...configuration_random_transformer import is_number
 from .embeddings import check_ids, learn_positions, map_embeddings
+from .files import StrPath
 from .marian_npz_files import EOS, UNK, find_files, find_model, read_vocabularies, save_tokenizer
 from .options import FLAG, LAYERS, RATE, SIZE, Kind, Option, Options, equal, is_size, one_of, only, read_options
 from .untrusted import parse_yaml, read_arrays, read_yaml
@@ -95,7 +96,7 @@ SAME = {
 Weights = Mapping[str, Tensor]
 
 
-def from_marian_npz(model: str | Path, *, eos_token_id: int = 0, unk_token_id: int = 1) -> Converted:
+def from_marian_npz(model: StrPath, *, eos_token_id: int = 0, unk_token_id: int = 1) -> Converted:
     """Convert the weights of a `.npz` file of Marian.
 
     Token ids are those of Marian's vocabularies. The last id is added for padding and as the first decoder input. Its
@@ -120,11 +121,11 @@ def from_marian_npz(model: str | Path, *, eos_token_id: int = 0, unk_token_id: i
 
 
 def convert_marian_npz(
-    model: str | Path,
-    output: str | Path,
+    model: StrPath,
+    output: StrPath,
     *,
-    vocabs: Sequence[str | Path] = (),
-    spm: Sequence[str | Path] = (),
+    vocabs: Sequence[StrPath] = (),
+    spm: Sequence[StrPath] = (),
     overwrite: bool = False,
 ) -> ConversionReport:
     """Convert a `.npz` file of Marian to a folder, with a `MarianTokenizer` if there are SentencePiece models.
@@ -197,8 +198,8 @@ def parse_options(stored: Options) -> Options:
     Raises:
         ValueError: an option is missing, or has a value that this model does not support. The message names both.
     """
-    given = {name: value for name, value in stored.items() if not (name in SAME and value == 0)}
-    options = read_options(given, OPTIONS, SAME.items())
+    decided = {name: value for name, value in stored.items() if not (name in SAME and value == 0)}
+    options = read_options(decided, OPTIONS, SAME.items())
     order = NORM_ORDERS.get((options["transformer-preprocess"], options["transformer-postprocess"]))
     if order is None:
         preprocess = format_value(stored.get("transformer-preprocess", ""))

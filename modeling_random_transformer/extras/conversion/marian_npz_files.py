@@ -18,16 +18,17 @@ from ...base.files import write_json
 from ...configuration_random_transformer import is_int
 from ...data.sentencepiece import UNKNOWN, read_model
 from ...tokenization_random_transformer import lines_of_files
+from .files import Pair, choose_pair, list_files
 from .options import Options
-from .untrusted import is_hidden, read_yaml
+from .untrusted import read_yaml
 from .weights import Converted
 
+MODEL = re.compile(r".*(?<!\.optimizer)\.npz")  # not Marian's training state
 # A file of another name that contains "vocab" may be a list of SentencePiece, with scores.
-NAMED_SUFFIXES = (".yml", ".yaml", ".spm")
-VOCABULARY_SUFFIXES = (*NAMED_SUFFIXES, ".json", ".vocab", ".txt")
+NAMED = re.compile(r".*(?i:vocab).*\.(yml|yaml|spm)")
+VOCABULARY_SUFFIXES = (".yml", ".yaml", ".spm", ".json", ".vocab", ".txt")
 # All that `convert_marian_npz` reads besides the model, in an archive.
 FILES = re.compile(r".*\.(yml|yaml|json|spm|vocab)|.*vocab.*\.txt", re.IGNORECASE)
-OPTIMIZER = ".optimizer.npz"  # the end of the name of Marian's training state
 NOT_PACKED = " (.bin files, which are packed or have integers, are not supported)"
 # As in `opus.src.vocab.yml`, `vocab.trg.spm` and `srcvocab.ende.spm`.
 IS_SOURCE = re.compile(r"(?<![a-z])(src|source)", re.IGNORECASE)
@@ -40,7 +41,6 @@ ENTRY = re.compile(rf"({QUOTED}|[^\"'].*?): *(\d+) *")
 LONG_ENTRY = re.compile(rf"\? *({QUOTED}|(?:[^\"'\n][^\n]*?)?)\n: *(\d+) *", re.DOTALL)
 SCORED = re.compile(r".*\t-?\d+(\.\d+)?(e-?\d+)?")  # a line of the `.vocab` file that SentencePiece writes
 
-Pair = tuple[Path, Path]  # of the source and of the target, which may be equal
 Vocabularies = tuple[dict[str, int], dict[str, int]]  # the ids of the source's and of the target's tokens
 
 
@@ -65,14 +65,13 @@ def find_model(path: Path) -> Path:
     Raises:
         ValueError: the folder does not contain exactly one model, or the file is of another format.
     """
-    if not path.is_dir():
-        if path.suffix != ".npz" or not path.is_file():
-            raise ValueError(f"the model must be an existing .npz file of Marian{NOT_PACKED}, got {path.name!r}.")
-        return path
-    models = [file for file in list_files(path) if file.suffix == ".npz" and not file.name.endswith(OPTIMIZER)]
+    files = list_files(path, MODEL) if path.is_dir() else [path]
+    models = [file for file in files if MODEL.fullmatch(file.name) and file.is_file()]
     if len(models) != 1:
-        names = format_names(file.name for file in models) or "none"
-        raise ValueError(f"{path} must contain one .npz file of Marian{NOT_PACKED}, got {names}.")
+        raise ValueError(
+            f"{path} must be or contain one .npz file of Marian{NOT_PACKED}, "
+            f"got {format_names(file.name for file in models) or 'none'}."
+        )
     return models[0]
 
 
@@ -108,10 +107,6 @@ def find_files(model: Path, vocabs: Sequence[Path] = (), spm: Sequence[Path] = (
     return NpzFiles(vocabularies, models, decoder)
 
 
-def list_files(folder: Path) -> list[Path]:
-    return [path for path in sorted(folder.iterdir()) if path.is_file() and not is_hidden(path)]
-
-
 def as_pair(name: str, paths: Sequence[Path]) -> Pair | None:
     """One path for both languages, or two.
 
@@ -140,18 +135,15 @@ def find_vocabularies(folder: Path, decoder: Options) -> Pair | None:
         paths = [folder / PureWindowsPath(name).name for name in named]
         if paths and all(path.is_file() for path in paths):
             return as_pair("vocabs", paths)
-    paths = [path for path in list_files(folder) if path.suffix in NAMED_SUFFIXES and "vocab" in path.name.lower()]
-    if len(paths) < 2:
-        return as_pair("vocabs", paths)
-    sources = [path for path in paths if IS_SOURCE.search(path.name)]
-    targets = [path for path in paths if IS_TARGET.search(path.name)]
-    if len(sources) == len(targets) == 1 and {*sources, *targets} == {*paths}:
-        return sources[0], targets[0]
-    raise ValueError(
-        "vocabs must be given if a folder contains several vocabularies, "
-        f"got {format_names(path.name for path in paths)}. "
-        "To convert an archive, extract it and run `random-transformer convert marian-npz --vocabs`."
-    )
+    paths = list_files(folder, NAMED)
+    pair = choose_pair(paths, IS_SOURCE, IS_TARGET)
+    if paths and pair is None:
+        raise ValueError(
+            "vocabs must be given if a folder contains several vocabularies, "
+            f"got {format_names(path.name for path in paths)}. "
+            "To convert an archive, extract it and run `random-transformer convert marian-npz --vocabs`."
+        )
+    return pair
 
 
 def read_vocabularies(files: NpzFiles) -> Vocabularies | None:

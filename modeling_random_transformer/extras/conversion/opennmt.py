@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ...base.errors import format_value, reraise_as_value_error
 from . import eole
+from .files import StrPath
 from .joined_tokenizer import JoinedTokenizer
 from .options import EPSILON, FLAG, SIZE, TEXT, Kind, Option, Options, equal, off, one_of, only, read_options
 from .untrusted import PlainObject, read_checkpoint, state_dict_in
@@ -63,7 +64,7 @@ OPTIONS = (
 )
 
 
-def from_opennmt(checkpoint: str | Path) -> Converted:
+def from_opennmt(checkpoint: StrPath) -> Converted:
     """Convert the weights of a Transformer of OpenNMT-py 2 or 3.
 
     Token ids are those of the joined vocabulary (`convert_opennmt`).
@@ -83,7 +84,7 @@ def from_opennmt(checkpoint: str | Path) -> Converted:
     return convert_weights(path, content, options, make_tokenizer(path, content, options))
 
 
-def convert_opennmt(checkpoint: str | Path, output: str | Path, *, overwrite: bool = False) -> ConversionReport:
+def convert_opennmt(checkpoint: StrPath, output: StrPath, *, overwrite: bool = False) -> ConversionReport:
     """Convert a checkpoint of OpenNMT-py 2 or 3 to a folder with a tokenizer.
 
     Two vocabularies become one, so that one `RandomTransformerTokenizer` encodes sources and targets. As in

@@ -1,7 +1,6 @@
 """Converts `torch.nn.Transformer` with its embeddings and output layer: modules, or a checkpoint with their weights."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,6 +10,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear  # type of n
 from ...base.errors import format_names
 from ...inputs_random_transformer import check_choice, drop_none
 from .embeddings import map_embeddings, map_position_tables
+from .files import StrPath
 from .options import EPSILON, OFF, PRE_NORM, RATE, SIZE, Option, one_of, read_options
 from .untrusted import read_checkpoint, state_dict_in
 from .weights import ConversionReport, Converted, NameTable, StateDictMapper, save_conversion
@@ -136,8 +136,8 @@ def from_torch_transformer(
 
 
 def convert_torch_transformer(
-    checkpoint: str | Path,
-    output: str | Path,
+    checkpoint: StrPath,
+    output: StrPath,
     *,
     embedding: Sequence[str],
     output_layer: str | None = None,
@@ -182,9 +182,9 @@ def convert_torch_transformer(
         if f"{output_layer}.bias" in mapper.remaining:
             layer["bias"] = mapper.pop(f"{output_layer}.bias")
     tables: Any = positions[0] if positions[0] in POSITIONS else [mapper.pop(name) for name in positions]
-    others = [name for name in mapper.remaining if not name.startswith(prefix)]
-    if others:
-        raise ValueError(f"{checkpoint} must have all other weights under {prefix!r}, got {format_names(others)}.")
+    outside = [name for name in mapper.remaining if not name.startswith(prefix)]
+    if outside:
+        raise ValueError(f"{checkpoint} must have all other weights under {prefix!r}, got {format_names(outside)}.")
     transformer = {name.removeprefix(prefix): weight for name, weight in mapper.remaining.items()}
     converted = from_torch_transformer(transformer, matrices, layer or None, positions=tables, **options)
     converted[1].unused.update(dict.fromkeys(ignore, "ignored on request"))

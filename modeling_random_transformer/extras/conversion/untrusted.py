@@ -11,7 +11,7 @@ import re
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ...base.errors import format_names, reraise_as_value_error
+from .files import StrPath
 
 MAX_YAML_BYTES = 2**18  # PyYAML parses some 100 kB per second
 MAX_DIGITS = 50  # of a number; its value may be 10 to this power
@@ -64,11 +65,6 @@ PLAIN_CLASSES = (
 ALLOWED = [argparse.Namespace, *((PlainObject, name) for name in PLAIN_CLASSES)]
 
 
-def is_hidden(path: PurePath) -> bool:
-    """Whether a file is hidden, such as the AppleDouble files `._<name>` that macOS adds to archives."""
-    return path.name.startswith(".")
-
-
 def state_dict_in(content: Any, origin: str, key: str | None = None) -> Mapping[str, Tensor]:
     """The state dict at a key of a checkpoint, or the checkpoint itself without a key.
 
@@ -85,7 +81,7 @@ def state_dict_in(content: Any, origin: str, key: str | None = None) -> Mapping[
     raise ValueError(f"{key or 'content'!r} of {origin} must be a state dict of named tensors, got {keys}.")
 
 
-def read_checkpoint(path: str | Path) -> Any:
+def read_checkpoint(path: StrPath) -> Any:
     """Read a `.pt` or `.safetensors` file. From a pickle, only tensors, plain containers and options are loaded.
 
     Raises:

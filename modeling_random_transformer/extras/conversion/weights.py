@@ -20,6 +20,7 @@ from ...base.errors import MAX_NAME, format_names, format_value, printable
 from ...base.files import new_folder
 from ...configuration_random_transformer import RandomTransformerConfig
 from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
+from .files import StrPath
 from .options import Option
 
 STACKS = ("encoder", "decoder")
@@ -94,7 +95,7 @@ Converted = tuple[RandomTransformerForConditionalGeneration, ConversionReport]
 
 
 def save_conversion(
-    output: str | Path,
+    output: StrPath,
     converted: Converted,
     save_tokenizer: Callable[[Path, Converted], Any] | None,
     overwrite: bool,

@@ -135,7 +135,11 @@ def renamed(folder):
         (("de", "en"), None, r"model1\.pt must have as many rows as tokens, 29, got 37"),
         (("en", "de"), renamed, r"of dict\.<language>\.txt, or those of en and de, got"),
         ((None, None), None, r"target, which the checkpoint must store, got dict\.de\.txt, dict\.en\.txt"),
-        (("en", "de"), lambda f: (f / "codes").write_text(CODES), "BPE codes, or those of en and de, got none"),
+        (
+            ("en", "de"),
+            lambda f: (f / "codes").write_text(CODES),
+            "BPE codes, or those of en and de, got bpecodes, codes",
+        ),
         (("en", "de"), lambda f: (f / "model1.pt").write_bytes(b"x"), r"model1\.pt must be a complete file of weights"),
     ],
 )

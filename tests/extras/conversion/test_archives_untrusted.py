@@ -6,6 +6,7 @@ import stat
 import tarfile
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -52,11 +53,13 @@ def check_error(archive: Path, message: str, tmp_path: Path) -> None:
         ("./model.npz", b"x", "must contain each file once, got 'model.npz' again"),
         ("x", bytes(2**25), "must be compressed at most 20 times, to 16777216 bytes, got 33554433"),
         ("vocab.yml", bytes(11), "vocabularies of at most 10 bytes, got 'vocab.yml' of 11 bytes"),
+        ("source.spm", b"x", "output must be on a disk with 4 free bytes, got 3"),
     ],
 )
 def test_members(other, content, message, name, tmp_path, monkeypatch):
     """Also a member that is not needed is checked."""
     monkeypatch.setattr(archives, "MAX_COMPANION_BYTES", 10)
+    monkeypatch.setattr(archives.shutil, "disk_usage", lambda _: SimpleNamespace(free=3))
     check_error(write(tmp_path / name, ("model.npz", b"x"), (other, content)), message, tmp_path)
 
 

@@ -1,0 +1,50 @@
+"""Finds the files that belong to a checkpoint, in its folder."""
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path, PurePath, PureWindowsPath
+from typing import Any
+
+from ...base.errors import format_value
+
+StrPath = str | Path
+Pair = tuple[Path, Path]  # of the source and of the target, which may be equal
+
+
+def is_hidden(path: PurePath) -> bool:
+    """Whether a file is hidden, such as the AppleDouble files `._<name>` that macOS adds to archives."""
+    return path.name.startswith(".")
+
+
+def list_files(folder: Path, pattern: re.Pattern[str]) -> list[Path]:
+    """The files in a folder whose names match a pattern, without hidden ones, in alphabetical order."""
+    return [
+        path
+        for path in sorted(folder.iterdir())
+        if path.is_file() and pattern.fullmatch(path.name) and not is_hidden(path)
+    ]
+
+
+def choose_pair(files: Sequence[Path], source: re.Pattern[str], target: re.Pattern[str]) -> Pair | None:
+    """The source's and the target's file by their names, or one file for both; `None` if it is ambiguous."""
+    if len(files) == 1:
+        return files[0], files[0]
+    sources = [path for path in files if source.search(path.name)]
+    targets = [path for path in files if target.search(path.name)]
+    if len(sources) != 1 or len(targets) != 1 or sources == targets:
+        return None
+    return sources[0], targets[0]
+
+
+def find_file(folder: Path, stored: Any) -> Path:
+    """The file in a folder that has the last name of a stored path, which may be that of any file.
+
+    Raises:
+        ValueError: there is no such file.
+    """
+    name = PureWindowsPath(str(stored)).name
+    path = folder / name
+    if not os.path.isfile(path):  # unlike `Path.is_file`, also for a name that is too long
+        raise ValueError(f"{folder} must contain the file of {format_value(stored)}, which is missing.")
+    return path
