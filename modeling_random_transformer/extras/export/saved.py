@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from os import PathLike
 from pathlib import Path
@@ -108,27 +109,14 @@ def export_saved_model(
     check_lengths(model, tokenizer, sentences, engine)  # before anything is written
     if shortlist is not None:
         options["shortlist"] = shortlist_of(ParallelText(*shortlist), tokenizer)
+    write: Any = partial(export_model, engine=engine, **options)
     if web:
-        export_web_page(
-            model,
-            tokenizer,
-            output,
-            dtype=dtype,
-            npm_cache=npm_cache,
-            card=Path(folder) / "README.md",
-            overwrite=overwrite,
-        )
-    else:
-        export_model(model, tokenizer, output, engine=engine, dtype=dtype, overwrite=overwrite, **options)
-    return ExportReport(
-        output=Path(output),
-        engine=engine,
-        dtype=dtype,
-        size=folder_size(output),
-        model_size=folder_size(folder, "*.safetensors"),
-        comparisons=compare(model, tokenizer, load_engine(output, engine), sentences),
-        least_identical=LEAST_IDENTICAL[dtype] if shortlist is None else 0,  # a shortlist changes translations
-    )
+        write = partial(export_web_page, npm_cache=npm_cache, card=Path(folder) / "README.md")
+    write(model, tokenizer, output, dtype=dtype, overwrite=overwrite)
+    comparisons = compare(model, tokenizer, load_engine(output, engine), sentences)
+    least_identical = LEAST_IDENTICAL[dtype] if shortlist is None else 0  # a shortlist changes translations
+    sizes = folder_size(output), folder_size(folder, "*.safetensors")
+    return ExportReport(Path(output), engine, dtype, *sizes, comparisons, least_identical)
 
 
 def shortlist_of(text: ParallelText, tokenizer: Any) -> bytes:

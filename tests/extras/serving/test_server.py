@@ -235,7 +235,8 @@ def test_error_of_any_kind_is_that_of_its_text(error):
 @pytest.mark.parametrize("sent", [b"", b"POST /translate HTTP/1.1\r\nHost: a\r\n"])
 def test_heads_have_a_time_limit(sent, monkeypatch):
     """Also those of a second request; bodies and idle connections have other limits."""
-    monkeypatch.setattr(server, "HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(server, "HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(server, "GRACE_SECONDS", 0.1)
     with running([Blocked().direction]) as (_, port):
         for first in (b"", b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n") if sent else (b"",):
             with socket.create_connection(("127.0.0.1", port), timeout=3) as connection:
@@ -248,6 +249,7 @@ def test_heads_have_a_time_limit(sent, monkeypatch):
 
 def test_slow_bodies_and_answers_are_not_cut(monkeypatch):
     monkeypatch.setattr(server, "HEAD_SECONDS", 0.1)
+    monkeypatch.setattr(server, "GRACE_SECONDS", 0.1)
     blocked = Blocked()
     with (
         running([blocked.direction]) as (_, port),
