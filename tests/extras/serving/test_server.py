@@ -265,6 +265,18 @@ def test_slow_bodies_and_answers_are_not_cut(monkeypatch):
         assert connection.recv(10_000).startswith(b"HTTP/1.1 200")
 
 
+def test_head_that_arrives_while_the_event_loop_is_busy_is_read(monkeypatch):
+    monkeypatch.setattr(server, "HEAD_SECONDS", 0.2)
+    with (
+        running([Blocked().direction]) as (running_server, port),
+        socket.create_connection(("127.0.0.1", port), timeout=10) as connection,
+    ):
+        time.sleep(0.05)  # it is accepted
+        running_server.servers[0].get_loop().call_soon_threadsafe(time.sleep, 0.5)
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert connection.recv(10_000).startswith(b"HTTP/1.1 200")
+
+
 def test_limit_on_open_connections(monkeypatch):
     monkeypatch.setattr(server, "MAX_CONNECTIONS", 3)
     with running([Blocked().direction]) as (_, port):
