@@ -8,6 +8,7 @@ import threading
 from asyncio import Transport
 from asyncio.events import TimerHandle
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import uvicorn
@@ -94,7 +95,8 @@ def serve(
             log_requests()
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which uvicorn raises again after it has handled it
         if reload is not None and hasattr(signal, "SIGHUP"):  # Windows has none
-            signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=replace_models, args=(app, reload)).start())
+            replace = partial(replace_models, app, reload)
+            signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=replace).start())
         config = uvicorn.Config(
             app, http=BoundedProtocol, timeout_keep_alive=IDLE_SECONDS, log_level="warning", access_log=False
         )
