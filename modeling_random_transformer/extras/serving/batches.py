@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ...inputs_random_transformer import TextError
 
@@ -120,7 +120,7 @@ class Batcher:
         """Translate what waits, until this task is cancelled."""
         self.filled = asyncio.Event()  # of this event loop: an application can be started again
         self.filled.set()
-        with Worker() as worker:
+        async with Worker() as worker:
             while True:
                 await self.filled.wait()
                 if self.queue:
@@ -173,11 +173,17 @@ class Batcher:
 class Worker:
     """A thread that runs one call at a time. If it ends, another one takes its place and repeats the call."""
 
-    def __enter__(self) -> "Worker":
+    def __init__(self) -> None:
         self.start()
+        self.result: asyncio.Future[Any] | None = None
+        self.was_replaced = False
+
+    async def __aenter__(self) -> "Worker":
+        self.watcher = asyncio.create_task(self.watch())
         return self
 
-    def __exit__(self, *_: object) -> None:
+    async def __aexit__(self, *_: object) -> None:
+        self.watcher.cancel()
         self.pool.shutdown()
 
     def start(self) -> None:
@@ -185,16 +191,27 @@ class Worker:
         self.pool = ThreadPoolExecutor(1, THREAD_NAME)
         self.thread = self.pool.submit(threading.current_thread).result()
 
+    async def watch(self) -> None:
+        """Replace the thread if it ends. Its call would never return."""
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            if not self.thread.is_alive():
+                logger.error("The thread that translates has ended. Another one takes its place.")
+                self.start()
+                if self.result is not None:
+                    self.was_replaced = self.result.cancel()
+
     async def run(self, call: Callable[[], T]) -> T:
         """The result of a call, which raises no errors."""
         while True:
             result = asyncio.get_running_loop().run_in_executor(self.pool, call)
-            while self.thread.is_alive():
-                await asyncio.wait({result}, timeout=CHECK_SECONDS)
-                if result.done():
-                    return result.result()
-            logger.error("The thread that translates has ended. Another one repeats the batch.")
-            self.start()
+            self.result = result
+            try:
+                return await result
+            except asyncio.CancelledError:
+                if not self.was_replaced:  # the task was cancelled
+                    raise
+                self.was_replaced = False
 
 
 def translate_each(translate: TranslateTexts, texts: Sequence[str]) -> list[str | Exception]:
