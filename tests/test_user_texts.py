@@ -6,8 +6,6 @@ from datasets import Dataset
 from transformers import pipeline
 
 from modeling_random_transformer.data.tokenization import tokenize_pairs
-from modeling_random_transformer.extras.export import load_engine
-from modeling_random_transformer.extras.export.engines import export_model
 from modeling_random_transformer.extras.inspection.explorer import explore
 from modeling_random_transformer.inference import alignments, score_pairs, translate
 from modeling_random_transformer.inputs_random_transformer import LanguageTags, encode_texts
@@ -89,9 +87,10 @@ def test_the_explorer_page(tokenizer):
 
 def test_engines(tokenizer, tmp_path):
     pytest.importorskip("ctranslate2")
+    export = pytest.importorskip("modeling_random_transformer.extras.export")
     model = random_translator()
-    export_model(model, tokenizer, tmp_path / "out", engine="ctranslate2", dtype="float32")
-    found = load_engine(tmp_path / "out", "ctranslate2")(TEXTS, num_beams=1, max_new_tokens=9)
+    export.export_model(model, tokenizer, tmp_path / "out", engine="ctranslate2", dtype="float32")
+    found = export.load_engine(tmp_path / "out", "ctranslate2")(TEXTS, num_beams=1, max_new_tokens=9)
     greedy = {"do_sample": False, "max_new_tokens": 9}
     ids = [torch.tensor([ids_as_text(tokenizer, text)]) for text in TEXTS]
     expected = tokenizer.batch_decode([model.generate(row, **greedy)[0] for row in ids], skip_special_tokens=True)

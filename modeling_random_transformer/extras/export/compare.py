@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -82,14 +83,14 @@ def compare(
     limit = longest_target(0, model.config, max_new_tokens)
     model_translate = translate_fn(model, tokenizer)
 
-    def compare_beams(num_beams: int) -> Comparison:
-        calls = [lambda run=run: run(texts, num_beams, limit) for run in (model_translate, engine)]
+    comparisons = []
+    for num_beams in beams:
+        calls = [partial(translate, texts, num_beams, limit) for translate in (model_translate, engine)]
         expected, actual = (call() for call in calls)
         identical = sum(a == b for a, b in zip(expected, actual, strict=True))
-        seconds = [statistics.median(times) for times in time_interleaved(calls, rounds)]
-        return Comparison(num_beams, len(texts), identical, *(len(texts) / median for median in seconds))
-
-    return [compare_beams(num_beams) for num_beams in beams]
+        speeds = [len(texts) / statistics.median(times) for times in time_interleaved(calls, rounds)]
+        comparisons.append(Comparison(num_beams, len(texts), identical, *speeds))
+    return comparisons
 
 
 def compared_ids(config: RandomTransformerConfig, excluded: Sequence[int] = ()) -> Tensor:

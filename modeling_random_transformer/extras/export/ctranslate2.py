@@ -29,7 +29,7 @@ from ...modeling_random_transformer import LearnedPositions, RandomTransformerFo
 from ...tokenization_random_transformer import has_letters, is_blank
 from .compare import check_equal, compared_ids
 from .engines import Translate
-from .search import SearchOptions, read_search, search_options, table_positions, token_names, vocabularies
+from .search import SearchOptions, engine_search, read_search, table_positions, token_names, vocabularies
 
 # By their names in transformers: those of CTranslate2's own converter, and others.
 ACTIVATIONS = {
@@ -200,8 +200,9 @@ def build_spec(
     """
     search = read_search(model, tokenizer, "CTranslate2")
     if len(search.end_tokens) != 1:
-        given = model.generation_config.eos_token_id
-        raise ValueError(f"eos_token_id must be one token id for CTranslate2, got {given}.")
+        raise ValueError(
+            f"eos_token_id must be one token id for CTranslate2, got {model.generation_config.eos_token_id}."
+        )
     config = model.config
     check_choice(ACTIVATIONS, activation_function=config.activation_function)
     options = {
@@ -288,7 +289,7 @@ def check_scores(model: RandomTransformerForConditionalGeneration, tokenizer: Pr
     with TemporaryDirectory() as scratch:
         write(build_spec(model, tokenizer), scratch, "float32")
         engine = ctranslate2.Translator(scratch, intra_threads=torch.get_num_threads())
-    ids, labels = scored_ids(model, search_options(model.generation_config, model.config, "CTranslate2"))
+    ids, labels = scored_ids(model, engine_search(model.generation_config, model.config, "CTranslate2"))
     source, target = token_names(tokenizer, model.config.vocab_size)
     sources = [[source[i] for i in ids]]
     targets = [[target[i] for i in labels]]
@@ -308,7 +309,7 @@ def model_scores(model: RandomTransformerForConditionalGeneration) -> Tensor:
     Raises:
         ValueError: CTranslate2 does not support an option of the search.
     """
-    search = search_options(model.generation_config, model.config, "CTranslate2")
+    search = engine_search(model.generation_config, model.config, "CTranslate2")
     ids, labels = scored_ids(model, search)
     model = copy.deepcopy(model).to("cpu", torch.float32)
     model.eval()

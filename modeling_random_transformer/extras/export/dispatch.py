@@ -21,12 +21,12 @@ from ...verification_random_transformer import Snapshot, tensors_of
 from .cache import cached_export
 from .ctranslate2 import ParallelTranslator
 from .engines import WEIGHT_DTYPES
-from .search import SearchOptions, search_options, table_positions, token_list, token_names
+from .search import SearchOptions, engine_search, table_positions, token_list, token_names
 from .shortlist import check_vmap
 
 logger = logging.get_logger(__name__)
 
-ENGINE = "CTranslate2"
+NAME = "CTranslate2"
 # `generate()` stops when no running beam scores higher than the finished ones (`early_stopping=False`), CTranslate2
 # when beams · patience have finished. For higher length penalties, no patience gives the scores of `generate()` for a
 # model of little data, which prefers long hypotheses (docs/results/engines.md).
@@ -53,7 +53,7 @@ def attach(
     try:
         exported = cached_export(model, tokenizer, Path(folder), dtype=dtype, shortlist=content)
     except ValueError as error:
-        logger.warning_once("generate() runs the model, not %s: %s", ENGINE, error)
+        logger.warning_once("generate() runs the model, not %s: %s", NAME, error)
         return
     except OSError as error:
         raise ValueError(
@@ -75,7 +75,7 @@ def read_shortlist(file: str | PathLike, model: Any, tokenizer: PreTrainedTokeni
     return content
 
 
-def digest_of(tensors: Iterable[Any]) -> str:
+def tensors_digest(tensors: Iterable[Any]) -> str:
     """A digest of the dtypes, shapes and values of tensors."""
     digest = hashlib.sha256()
     for tensor in tensors:
@@ -104,10 +104,10 @@ class CTranslate2Engine:
         self.batches = max(self.translate.threads, BATCHES)
         self.source, self.target = token_names(tokenizer, config.vocab_size)
         self.target_ids = {token: i for i, token in enumerate(self.target)}
-        self.exported = search_options(model.generation_config, config, ENGINE)
+        self.exported = engine_search(model.generation_config, config, NAME)
         modules = list(model.modules())
         self.snapshot = Snapshot(modules)
-        self.digest = digest_of(tensors_of(modules))
+        self.digest = tensors_digest(tensors_of(modules))
         self.positions = table_positions(config)
 
     def __deepcopy__(self, _: Any) -> "CTranslate2Engine":
@@ -141,7 +141,7 @@ class CTranslate2Engine:
             or self.changed_model(model)
         )
         if reason:
-            logger.warning_once("generate() runs the model, not %s: %s.", ENGINE, reason)
+            logger.warning_once("generate() runs the model, not %s: %s.", NAME, reason)
             return None
         return self.search(model, options, ids, mask, prefixes)
 
@@ -163,7 +163,7 @@ class CTranslate2Engine:
     def unsupported_search(self, model: Any, options: GenerationConfig) -> str | None:
         """A message about a search that the engine does not compute; `None` if it does."""
         try:
-            search = search_options(options, model.config, ENGINE)
+            search = engine_search(options, model.config, NAME)
         except ValueError as error:
             return str(error).rstrip(".")
         exported = self.exported
@@ -189,7 +189,7 @@ class CTranslate2Engine:
     def has_exported_weights(self, modules: list[nn.Module]) -> bool:
         """Whether the weights are those that were exported; all values are compared only if they may have changed."""
         if not self.snapshot.has_weights_of(modules):
-            if digest_of(tensors_of(modules)) != self.digest:
+            if tensors_digest(tensors_of(modules)) != self.digest:
                 return False
             self.snapshot = Snapshot(modules)
         return True
@@ -198,7 +198,7 @@ class CTranslate2Engine:
         self, model: Any, options: GenerationConfig, ids: Tensor, mask: Tensor | None, prefixes: list[ForcedPrefix]
     ) -> Any:
         """The output of `generate()`: `sequences`, `[batch · candidates, length]`, or a `ModelOutput` with them."""
-        search = search_options(options, model.config, ENGINE)
+        search = engine_search(options, model.config, NAME)
         sources = self.source_tokens(ids, mask)
         results = self.translate(
             sources,

@@ -73,7 +73,7 @@ def export_model(
     """
     module = engine_module(engine, dtype)
     check_exportable(model, tokenizer)
-    options = options_of(
+    options = checked_options(
         engine,
         shortlist=shortlist,
         source_lang=source_lang,
@@ -84,7 +84,7 @@ def export_model(
         module.save(model, tokenizer, folder, dtype, **options)
 
 
-def options_of(engine: str, **options: Any) -> dict[str, Any]:
+def checked_options(engine: str, **options: Any) -> dict[str, Any]:
     """The options of `export_model` that are not `None`.
 
     Raises:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from os import PathLike
 from pathlib import Path
@@ -15,7 +16,7 @@ from ...inference.loading import load_translator
 from ...inputs_random_transformer import LanguageTags, drop_none, source_limit, source_positions, tokenizer_languages
 from ...tokenization_random_transformer import is_blank
 from .compare import SENTENCES, Comparison, compare
-from .engines import export_model, load_engine, options_of
+from .engines import checked_options, export_model, load_engine
 from .search import table_positions, token_names
 from .shortlist import lexical_shortlist, vmap
 from .web import export_web_page
@@ -96,7 +97,7 @@ def export_saved_model(
         raise ValueError(f"engine must be onnx with web, got {engine}.")
     if npm_cache is not None and not web:
         raise ValueError(f"npm_cache must be given with web only, got {npm_cache}.")
-    options = options_of(engine, shortlist=shortlist, sentence_splitter=sentence_splitter)
+    options = checked_options(engine, shortlist=shortlist, sentence_splitter=sentence_splitter)
     sentences = SENTENCES if check is None else read_sentences(check)
     dtype = dtype or ("int8" if web else "float32")
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # warns that torchvision, which is not used, is missing
@@ -105,30 +106,17 @@ def export_saved_model(
         options |= {"source_lang": source_lang, "target_lang": target_lang}
     if engine != "argos" or tokenizer_languages(tokenizer):
         set_languages(model, tokenizer, source_lang, target_lang)
-    check_lengths(model, tokenizer, sentences, engine)  # before anything is written
+    check_sentences(model, tokenizer, sentences, engine)  # before anything is written
     if shortlist is not None:
         options["shortlist"] = shortlist_of(ParallelText(*shortlist), tokenizer)
+    write: Any = partial(export_model, engine=engine, **options)
     if web:
-        export_web_page(
-            model,
-            tokenizer,
-            output,
-            dtype=dtype,
-            npm_cache=npm_cache,
-            card=Path(folder) / "README.md",
-            overwrite=overwrite,
-        )
-    else:
-        export_model(model, tokenizer, output, engine=engine, dtype=dtype, overwrite=overwrite, **options)
-    return ExportReport(
-        output=Path(output),
-        engine=engine,
-        dtype=dtype,
-        size=folder_size(output),
-        model_size=folder_size(folder, "*.safetensors"),
-        comparisons=compare(model, tokenizer, load_engine(output, engine), sentences),
-        least_identical=LEAST_IDENTICAL[dtype] if shortlist is None else 0,  # a shortlist changes translations
-    )
+        write = partial(export_web_page, npm_cache=npm_cache, card=Path(folder) / "README.md")
+    write(model, tokenizer, output, dtype=dtype, overwrite=overwrite)
+    comparisons = compare(model, tokenizer, load_engine(output, engine), sentences)
+    least_identical = LEAST_IDENTICAL[dtype] if shortlist is None else 0  # a shortlist changes translations
+    sizes = folder_size(output), folder_size(folder, "*.safetensors")
+    return ExportReport(Path(output), engine, dtype, *sizes, comparisons, least_identical)
 
 
 def shortlist_of(text: ParallelText, tokenizer: Any) -> bytes:
@@ -145,7 +133,7 @@ def set_languages(model: Any, tokenizer: Any, src_lang: str | None, tgt_lang: st
         model.generation_config.forced_bos_token_id = languages.forced
 
 
-def check_lengths(model: Any, tokenizer: Any, sentences: Sequence[str], engine: str) -> None:
+def check_sentences(model: Any, tokenizer: Any, sentences: Sequence[str], engine: str) -> None:
     """Raise a `ValueError` for a sentence that is too long for the model or the engine."""
     prefix = getattr(model.config, "prefix", None) or ""
     rows = tokenizer([prefix + text for text in sentences], verbose=False)["input_ids"]

@@ -61,10 +61,10 @@ def read_search(model: RandomTransformerForConditionalGeneration, tokenizer: Any
     """The options of the model's generation config, with the target language of the tokenizer as its default.
 
     Raises:
-        ValueError: see `search_options`; or the model has several target languages, and neither its generation config
+        ValueError: see `engine_search`; or the model has several target languages, and neither its generation config
             nor the tokenizer selects one.
     """
-    search = search_options(model.generation_config, model.config, engine)
+    search = engine_search(model.generation_config, model.config, engine)
     return replace(search, first_token=first_token(model, tokenizer))
 
 
@@ -81,7 +81,7 @@ def first_token(model: RandomTransformerForConditionalGeneration, tokenizer: Any
     return forced
 
 
-def search_options(options: GenerationConfig, config: Any, engine: str) -> SearchOptions:
+def engine_search(options: GenerationConfig, config: Any, engine: str) -> SearchOptions:
     """The options of a generation config that engines support.
 
     Args:
@@ -111,9 +111,11 @@ def search_options(options: GenerationConfig, config: Any, engine: str) -> Searc
     )
 
 
-def token_list(given: int | list[int] | None) -> list[int]:
+def token_list(tokens: int | list[int] | None) -> list[int]:
     """The tokens of an option of `generate()` that may be one token or several, such as `eos_token_id`."""
-    return given if isinstance(given, list) else [] if given is None else [given]
+    if tokens is None:
+        return []
+    return tokens if isinstance(tokens, list) else [tokens]
 
 
 def suppressed_sequences(options: GenerationConfig, vocab_size: int) -> list[list[int]]:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
+from ...base.errors import reraise_as_value_error
 from ...inputs_random_transformer import CHUNK_SIZE, chunks, encode_texts
 
 Array = np.ndarray[Any, Any]
@@ -152,7 +153,9 @@ def check_vmap(content: bytes, source: Iterable[str], target: Iterable[str]) -> 
     """
     source_tokens = {"", *source}
     target_tokens = set(target)
-    lines = content.decode().removesuffix("\n").split("\n")
+    with reraise_as_value_error("shortlist must be text in UTF-8, got bytes that are not"):
+        text = content.decode()
+    lines = text.removesuffix("\n").split("\n")
     for number, line in enumerate(lines, start=1):
         sources, _, targets = line.partition("\t")
         if not targets or "\t" in targets:

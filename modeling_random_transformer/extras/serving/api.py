@@ -32,7 +32,7 @@ from .requests import BODY_SECONDS, TranslateRequest, read_fields
 
 logger = logging.getLogger(__name__)
 
-FOLDER = Path(__file__).parent
+PAGES = Path(__file__).parent
 # Bytes of a body: a character has up to 12 in JSON ("\\ud83d\\ude00") and in forms; and the other fields.
 BYTES_PER_CHARACTER, OTHER_BYTES = 12, 2**14
 LONGEST_CODE = 35  # characters of a code of a language, by BCP 47
@@ -166,12 +166,12 @@ async def show_health(_: Request) -> JSONResponse:
 
 async def show_description(_: Request) -> FileResponse:
     """The description of the API by OpenAPI."""
-    return FileResponse(FOLDER / "openapi.json")
+    return FileResponse(PAGES / "openapi.json")
 
 
 async def show_page(_: Request) -> FileResponse:
     """The page that describes the API, which needs no other host."""
-    return FileResponse(FOLDER / "docs.html")
+    return FileResponse(PAGES / "docs.html")
 
 
 def directions_by_codes(directions: Sequence[Direction]) -> dict[tuple[str, str], Direction]:

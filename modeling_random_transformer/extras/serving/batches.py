@@ -7,16 +7,17 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ...inputs_random_transformer import TextError
 
 logger = logging.getLogger(__name__)
 
-Translate = Callable[[Sequence[str]], list[str]]
+TranslateTexts = Callable[[Sequence[str]], list[str]]
 
 # Characters of the texts that are translated together. More would let new requests wait longer, for few percent more
 # throughput.
@@ -40,7 +41,7 @@ class QueueFullError(Exception):
 
 
 @dataclass(eq=False)
-class Job:
+class QueuedRequest:
     """The texts of a request.
 
     Attributes:
@@ -51,7 +52,7 @@ class Job:
         started: the number of texts that are in a batch or translated.
     """
 
-    translate: Translate
+    translate: TranslateTexts
     texts: Sequence[str]
     done: "asyncio.Future[list[str]]"
     results: list[str | Exception] = field(default_factory=list)
@@ -76,16 +77,16 @@ class Batcher:
 
     def __init__(self, max_waiting: int, observe: Callable[[int], None] = lambda _: None):
         self.max_waiting, self.observe = max_waiting, observe
-        self.jobs: deque[Job] = deque()
+        self.queue: deque[QueuedRequest] = deque()
         self.filled = asyncio.Event()
         self.seconds_per_text = 0.0  # of the last batch
 
     @property
     def waiting(self) -> int:
         """The number of texts that are in no batch yet."""
-        return sum(job.waiting for job in self.jobs)
+        return sum(request.waiting for request in self.queue)
 
-    def submit(self, translate: Translate, texts: Sequence[str]) -> "asyncio.Future[list[str]]":
+    def submit(self, translate: TranslateTexts, texts: Sequence[str]) -> "asyncio.Future[list[str]]":
         """The future of the translations of a request's texts.
 
         Its exception is the `TextError` that `translate` raises for one of them, or a `RuntimeError`.
@@ -104,75 +105,85 @@ class Batcher:
         waiting = self.waiting
         if waiting and waiting + len(texts) > self.max_waiting:
             raise QueueFullError(max(1, math.ceil(waiting * self.seconds_per_text)))
-        job = Job(translate, texts, done)
-        self.jobs.append(job)
+        request = QueuedRequest(translate, texts, done)
+        self.queue.append(request)
         self.filled.set()
-        done.add_done_callback(lambda _: self.jobs.remove(job) if job in self.jobs else None)  # if it is cancelled
+        done.add_done_callback(lambda _: self.remove(request))  # if it is cancelled
         return done
+
+    def remove(self, request: QueuedRequest) -> None:
+        """Remove a request from the queue, if it is still there."""
+        with suppress(ValueError):
+            self.queue.remove(request)
 
     async def run(self) -> None:
         """Translate what waits, until this task is cancelled."""
         self.filled = asyncio.Event()  # of this event loop: an application can be started again
         self.filled.set()
-        with Worker() as worker:
+        async with Worker() as worker:
             while True:
                 await self.filled.wait()
-                if self.jobs:
+                if self.queue:
                     await self.run_batch(worker)
                 else:
                     self.filled.clear()
 
     async def run_batch(self, worker: "Worker") -> None:
         """Translate one batch, and answer the requests that it completes."""
-        translate = self.jobs[0].translate
+        translate = self.queue[0].translate
         parts = self.take()
         texts = [text for _, part in parts for text in part]
         start = monotonic()
         results = iter(await worker.run(partial(translate_each, translate, texts)))
         self.seconds_per_text = (monotonic() - start) / len(texts)
         self.observe(len(texts))
-        for job, part in parts:
-            job.results += [next(results) for _ in part]
-            self.answer(job)
+        for request, part in parts:
+            request.results += [next(results) for _ in part]
+            self.answer(request)
 
-    def answer(self, job: Job) -> None:
+    def answer(self, request: QueuedRequest) -> None:
         """Complete a request that has all its translations or an error; a cancelled one has been completed."""
-        errors = [result for result in job.results if isinstance(result, Exception)]
-        if job.done.done() or not (errors or len(job.results) == len(job.texts)):
+        errors = [result for result in request.results if isinstance(result, Exception)]
+        if request.done.done() or not (errors or len(request.results) == len(request.texts)):
             return
         if not errors:
-            job.done.set_result(job.results)  # type: ignore[arg-type]
+            request.done.set_result(request.results)  # type: ignore[arg-type]
             return
-        job.done.set_exception(errors[0])
-        if job in self.jobs:
-            self.jobs.remove(job)
+        request.done.set_exception(errors[0])
+        self.remove(request)
 
-    def take(self) -> list[tuple[Job, Sequence[str]]]:
+    def take(self) -> list[tuple[QueuedRequest, Sequence[str]]]:
         """Remove the texts of the next batch from the queue: those with the function of the first request."""
-        translate, size = self.jobs[0].translate, 0
+        translate, size = self.queue[0].translate, 0
         parts = []
-        for job in [job for job in self.jobs if job.translate == translate]:
-            first = job.started
-            while job.waiting and size < BATCH_CHARACTERS:
-                size += len(job.texts[job.started])
-                job.started += 1
-            if job.started == first:
+        for request in [request for request in self.queue if request.translate == translate]:
+            first = request.started
+            while request.waiting and size < BATCH_CHARACTERS:
+                size += len(request.texts[request.started])
+                request.started += 1
+            if request.started == first:
                 break
-            self.jobs.remove(job)
-            if job.waiting:
-                self.jobs.append(job)
-            parts.append((job, job.texts[first : job.started]))
+            self.queue.remove(request)
+            if request.waiting:
+                self.queue.append(request)
+            parts.append((request, request.texts[first : request.started]))
         return parts
 
 
 class Worker:
     """A thread that runs one call at a time. If it ends, another one takes its place and repeats the call."""
 
-    def __enter__(self) -> "Worker":
+    def __init__(self) -> None:
         self.start()
+        self.result: asyncio.Future[Any] | None = None
+        self.was_replaced = False
+
+    async def __aenter__(self) -> "Worker":
+        self.watcher = asyncio.create_task(self.watch())
         return self
 
-    def __exit__(self, *_: object) -> None:
+    async def __aexit__(self, *_: object) -> None:
+        self.watcher.cancel()
         self.pool.shutdown()
 
     def start(self) -> None:
@@ -180,19 +191,30 @@ class Worker:
         self.pool = ThreadPoolExecutor(1, THREAD_NAME)
         self.thread = self.pool.submit(threading.current_thread).result()
 
+    async def watch(self) -> None:
+        """Replace the thread if it ends. Its call would never return."""
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            if not self.thread.is_alive():
+                logger.error("The thread that translates has ended. Another one takes its place.")
+                self.start()
+                if self.result is not None:
+                    self.was_replaced = self.result.cancel()
+
     async def run(self, call: Callable[[], T]) -> T:
         """The result of a call, which raises no errors."""
         while True:
             result = asyncio.get_running_loop().run_in_executor(self.pool, call)
-            while self.thread.is_alive():
-                await asyncio.wait({result}, timeout=CHECK_SECONDS)
-                if result.done():
-                    return result.result()
-            logger.error("The thread that translates has ended. Another one repeats the batch.")
-            self.start()
+            self.result = result
+            try:
+                return await result
+            except asyncio.CancelledError:
+                if not self.was_replaced:  # the task was cancelled
+                    raise
+                self.was_replaced = False
 
 
-def translate_each(translate: Translate, texts: Sequence[str]) -> list[str | Exception]:
+def translate_each(translate: TranslateTexts, texts: Sequence[str]) -> list[str | Exception]:
     """The translations of texts. If some cannot be translated, the error takes the place of the translation.
 
     Others than a `TextError` are logged, and replaced by one without details.

@@ -13,8 +13,8 @@ from ...tokenization_random_transformer import LANGUAGE_CODE
 from ..documents.html_translation import translate_html
 
 # Codes of a model that does not know its languages.
-UNKNOWN = ("source", "target")
-MODEL = re.compile(rf"({LANGUAGE_CODE.pattern}):({LANGUAGE_CODE.pattern})=(.+)", re.DOTALL)
+UNKNOWN_PAIR = ("source", "target")
+MODEL_ARGUMENT = re.compile(rf"({LANGUAGE_CODE.pattern}):({LANGUAGE_CODE.pattern})=(.+)", re.DOTALL)
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,13 +66,14 @@ def load_directions(
     Raises:
         ValueError: a folder cannot be loaded, a code is not one of the model, or two models have the same direction.
     """
-    found: dict[tuple[str, str], Direction] = {}
-    for given in models:
-        source, target, folder = match.groups() if (match := MODEL.fullmatch(given)) else (None, None, given)
+    directions: dict[tuple[str, str], Direction] = {}
+    for argument in models:
+        match = MODEL_ARGUMENT.fullmatch(argument)
+        source, target, folder = match.groups() if match else (None, None, argument)
         model, tokenizer = load_models([folder], dtype, device, "--model", **engine_options)
         tagged = bool(tokenizer_languages(tokenizer))
         for pair in [(source, target)] if source and target else language_pairs(tokenizer):
-            if pair in found:
+            if pair in directions:
                 raise ValueError(f"--model must have one model per direction, got two for {':'.join(pair)}.")
             languages: dict[str, str] = {}
             if tagged:
@@ -80,8 +81,8 @@ def load_directions(
                 LanguageTags.of(tokenizer, **languages)
             elif options and options.get("split_sentences"):
                 languages = {"src_lang": pair[0]}  # for its abbreviations
-            found[pair] = Direction(*pair, model, tokenizer, (options or {}) | languages)
-    return list(found.values())
+            directions[pair] = Direction(*pair, model, tokenizer, (options or {}) | languages)
+    return list(directions.values())
 
 
 def language_pairs(tokenizer: Any) -> list[tuple[str, str]]:
@@ -89,4 +90,4 @@ def language_pairs(tokenizer: Any) -> list[tuple[str, str]]:
     if languages := tokenizer_languages(tokenizer):
         return list(permutations(languages, 2))
     named = drop_none(source=getattr(tokenizer, "source_lang", None), target=getattr(tokenizer, "target_lang", None))
-    return [tuple(named.values())] if len(named) == 2 else [UNKNOWN]
+    return [tuple(named.values())] if len(named) == 2 else [UNKNOWN_PAIR]

@@ -55,7 +55,7 @@ async def read_fields(request: Request, max_texts: int) -> dict[str, Any]:
         return query | read_form(body)
     if query and not body.strip():
         return query
-    return query | read_json(body)
+    return query | parse_json(body)
 
 
 def read_form(body: bytes) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def read_form(body: bytes) -> dict[str, Any]:
         raise ValueError("the body must be UTF-8.") from error
 
 
-def read_json(body: bytes) -> dict[str, Any]:
+def parse_json(body: bytes) -> dict[str, Any]:
     """The object of a body in JSON."""
     try:
         content = from_json(body)

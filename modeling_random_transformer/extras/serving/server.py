@@ -8,6 +8,7 @@ import threading
 from asyncio import Transport
 from asyncio.events import TimerHandle
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import uvicorn
@@ -21,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 500  # that are open; processes may usually open 1,024 files
 HEAD_SECONDS = 10  # within which the head of a request must arrive
+GRACE_SECONDS = 1  # to read a head that arrived while the event loop was busy: uvloop runs timers before it reads
+IDLE_SECONDS = 30  # after which a connection without a request is closed
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -49,7 +52,10 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def start_timer(self) -> None:
-        self.head_timer = self.loop.call_later(HEAD_SECONDS, self.transport.close)
+        self.head_timer = self.loop.call_later(HEAD_SECONDS, self.close_soon)
+
+    def close_soon(self) -> None:
+        self.head_timer = self.loop.call_later(GRACE_SECONDS, self.transport.close)
 
     def stop_timer(self) -> None:
         if self.head_timer is not None:
@@ -89,8 +95,11 @@ def serve(
             log_requests()
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which uvicorn raises again after it has handled it
         if reload is not None and hasattr(signal, "SIGHUP"):  # Windows has none
-            signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=replace_models, args=(app, reload)).start())
-        config = uvicorn.Config(app, http=BoundedProtocol, log_level="warning", access_log=False)
+            replace = partial(replace_models, app, reload)
+            signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=replace).start())
+        config = uvicorn.Config(
+            app, http=BoundedProtocol, timeout_keep_alive=IDLE_SECONDS, log_level="warning", access_log=False
+        )
         uvicorn.Server(config).run(sockets=[listener])
 
 

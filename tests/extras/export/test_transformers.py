@@ -12,6 +12,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from modeling_random_transformer.extras.conversion import convert_marian, from_marian
 from modeling_random_transformer.extras.export import export_model, load_engine
 from modeling_random_transformer.extras.export.transformers import native_model
+from modeling_random_transformer.generation_random_transformer import pad_after_end
 from modeling_random_transformer.modeling_random_transformer import RandomTransformerLayer
 from tests.helpers.engines import BEAMS, LIMIT, TEXTS, check_translations, exportable, needs, own_translations
 from tests.helpers.marian import ENGLISH, opus_folder
@@ -49,7 +50,8 @@ def test_logits_and_beams_equal_those_of_the_class(name, options):
     assert_near(converted, logits, 1e-9)
     native.generation_config = model.generation_config
     beams = [each.generate(**inputs, num_beams=4, max_new_tokens=12) for each in (model, native)]
-    model._pad_after_end(beams[1])  # other classes fill with the end token
+    options = model.generation_config
+    pad_after_end(beams[1], options.pad_token_id, options.eos_token_id)  # other classes fill with the end token
     assert torch.equal(*beams)
 
 

@@ -214,7 +214,7 @@ def test_thread_that_ends_is_replaced(caplog):
         assert ask(port, "second")[1] == {"translatedText": "SECOND"}
         assert ask(port, "third")[1] == {"translatedText": "THIRD"}
         assert not thread.is_alive()
-    assert "The thread that translates has ended. Another one repeats the batch." in caplog.messages
+    assert "The thread that translates has ended. Another one takes its place." in caplog.messages
 
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, MemoryError])
@@ -235,7 +235,8 @@ def test_error_of_any_kind_is_that_of_its_text(error):
 @pytest.mark.parametrize("sent", [b"", b"POST /translate HTTP/1.1\r\nHost: a\r\n"])
 def test_heads_have_a_time_limit(sent, monkeypatch):
     """Also those of a second request; bodies and idle connections have other limits."""
-    monkeypatch.setattr(server, "HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(server, "HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(server, "GRACE_SECONDS", 0.1)
     with running([Blocked().direction]) as (_, port):
         for first in (b"", b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n") if sent else (b"",):
             with socket.create_connection(("127.0.0.1", port), timeout=3) as connection:
@@ -248,6 +249,7 @@ def test_heads_have_a_time_limit(sent, monkeypatch):
 
 def test_slow_bodies_and_answers_are_not_cut(monkeypatch):
     monkeypatch.setattr(server, "HEAD_SECONDS", 0.1)
+    monkeypatch.setattr(server, "GRACE_SECONDS", 0.1)
     blocked = Blocked()
     with (
         running([blocked.direction]) as (_, port),
@@ -260,6 +262,18 @@ def test_slow_bodies_and_answers_are_not_cut(monkeypatch):
         connection.sendall(body)
         time.sleep(0.3)
         blocked.go.set()
+        assert connection.recv(10_000).startswith(b"HTTP/1.1 200")
+
+
+def test_head_that_arrives_while_the_event_loop_is_busy_is_read(monkeypatch):
+    monkeypatch.setattr(server, "HEAD_SECONDS", 0.2)
+    with (
+        running([Blocked().direction]) as (running_server, port),
+        socket.create_connection(("127.0.0.1", port), timeout=10) as connection,
+    ):
+        time.sleep(0.05)  # it is accepted
+        running_server.servers[0].get_loop().call_soon_threadsafe(time.sleep, 0.5)
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
         assert connection.recv(10_000).startswith(b"HTTP/1.1 200")
 
 
