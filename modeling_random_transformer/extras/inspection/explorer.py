@@ -160,7 +160,8 @@ def attribution(model: Any, recorded: Trace, tokenizer: Any, chosen: Tensor) -> 
         rows.append(torch.cat([token[None], others])[:ATTRIBUTED])
     ids = torch.stack(rows)
     values = logit_attribution(model, recorded, ids[None])
-    by_part = torch.stack([value[0] for value in values.values()], dim=-1)  # [steps, tokens, parts]
+    of_first_row = [value[0] for value in values.values()]
+    by_part = torch.stack(of_first_row, dim=-1)  # [steps, tokens, parts]
     return {
         "parts": list(values),
         "tokens": [token_texts(tokenizer, row) for row in ids],
@@ -193,10 +194,12 @@ def statistics(recorded: Trace) -> list[dict[str, Any]]:
     rows = []
     for path in recorded.select("*.residual"):
         name = path.removesuffix(".residual")
-        deviation = recorded[f"{name}.variance"].float().sqrt().mean()
+        variance = recorded[f"{name}.variance"].float()
+        deviation = variance.sqrt().mean()
         row: dict[str, Any] = {"name": name, "deviation": round(deviation.item(), 5)}
         for part in ("output", "residual", "layer_norm"):
-            mean_square = recorded[f"{name}.{part}"].float().square().mean()
+            value = recorded[f"{name}.{part}"].float()
+            mean_square = value.square().mean()
             row[part] = round(mean_square.sqrt().item(), 5)
         rows.append(row)
     return rows
