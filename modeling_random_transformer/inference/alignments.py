@@ -84,6 +84,10 @@ class Aligner(PairModel):
         self.layer, self.step = layer, step
         self.recorded = {"layer": layer, "step": step}
 
+    def line(self, result: Links | None) -> str:
+        """`[(0, 0), (2, 1)]` → `"0-0 2-1"`; an empty line for `None`."""
+        return " ".join(f"{source}-{target}" for source, target in result or ())
+
     def process(self, pairs: Sequence[Pair], sources: Sequence[Ids], targets: Sequence[Ids]) -> list[Links]:
         """The links of each pair of a batch."""
         source_texts, target_texts = zip(*pairs, strict=True)
@@ -179,8 +183,3 @@ def eager_attention(model: PreTrainedModel) -> Iterator[None]:
         yield
     finally:
         model.set_attn_implementation(previous)
-
-
-def pharaoh_line(links: Links | None) -> str:
-    """`[(0, 0), (2, 1)]` → `"0-0 2-1"`; an empty line for `None`."""
-    return " ".join(f"{source}-{target}" for source, target in links or ())

@@ -11,9 +11,8 @@ import torch
 from modeling_random_transformer import cli
 from modeling_random_transformer.data import ParallelText
 from modeling_random_transformer.inference import PairScore, align_file, alignments, score_file, score_pairs
-from modeling_random_transformer.inference.alignments import pharaoh_line
-from modeling_random_transformer.inference.scoring import Scorer
-from modeling_random_transformer.inference.scoring_files import score_line
+from modeling_random_transformer.inference.alignments import Aligner
+from modeling_random_transformer.inference.scoring import Scorer, score_line
 from modeling_random_transformer.ops_random_transformer import label_log_probabilities
 from tests.helpers.foreign import foreign_model
 from tests.helpers.interruption import interrupt_at
@@ -192,7 +191,8 @@ class TestCommand:
     @pytest.mark.parametrize("verb", ["score", "align"])
     def test_files_tsv_and_standard_input_agree(self, run, translator, tokenizer, tmp_path, verb):
         if verb == "align":
-            lines = [pharaoh_line(links) for links in alignments(translator, tokenizer, PAIRS)]
+            aligner = Aligner(translator, tokenizer)
+            lines = [aligner.line(links) for links in alignments(translator, tokenizer, PAIRS)]
         else:
             lines = [score_line(score, "text") for score in score_pairs(translator, tokenizer, PAIRS)]
         expected = "".join(f"{line}\n" for line in lines).encode()
