@@ -77,8 +77,16 @@ def align_file(
     write_lines(corpus, output_file, aligner, chunk_size=chunk_size, restart=restart, progress=progress)
 
 
-def write_lines(corpus: Corpus, output_file: str | PathLike, pair_model: PairModel, **options: Any) -> None:
-    """Write one line for the result of each pair; `options` are those of `write_in_parts`."""
+def write_lines(
+    corpus: Corpus,
+    output_file: str | PathLike,
+    pair_model: PairModel,
+    *,
+    chunk_size: int = CHUNK_SIZE,
+    restart: bool = False,
+    progress: bool | None = None,
+) -> None:
+    """Write one line for the result of each pair; the arguments are those of `score_file`."""
 
     def read() -> Iterator[Pair | None]:
         return valid_pairs(corpus)
@@ -94,8 +102,18 @@ def write_lines(corpus: Corpus, output_file: str | PathLike, pair_model: PairMod
     def process(chunk: list[Any], first: int, update: Callable[[int], Any]) -> Iterable[str]:
         return map(pair_model.line, pair_model(chunk, first, update))
 
-    device = pair_model.model.device
-    write_in_parts(output_file, read, describe, process, str(corpus), device, unit="pair", **options)
+    write_in_parts(
+        output_file,
+        read,
+        describe,
+        process,
+        str(corpus),
+        pair_model.model.device,
+        chunk_size=chunk_size,
+        restart=restart,
+        progress=progress,
+        unit="pair",
+    )
 
 
 def lines_of(corpus: Corpus, pair_model: PairModel, chunk_size: int = CHUNK_SIZE) -> Iterator[str]:
