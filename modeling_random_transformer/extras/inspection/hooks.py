@@ -30,10 +30,9 @@ class AttentionHooks:
         self.path, self.pass_value = path, pass_value
         self.batch = self.query_len = 0
 
-    def save_query_shape(self, _: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+    def save_query_shape(self, inputs: tuple) -> None:
         """Save the shape of the queries before those that share a source are grouped."""
-        states = args[0] if args else kwargs["hidden_states"]
-        self.batch, self.query_len = states.shape[:2]
+        self.batch, self.query_len = inputs[0].shape[:2]
 
     def attend(
         self,
@@ -216,16 +215,13 @@ class HookManager:
         handle = module.register_forward_hook(unless_copied)
         self.on_exit.callback(handle.remove)
 
-    def add_forward_pre_hook(self, module: nn.Module, hook: Callable[[nn.Module, tuple, dict[str, Any]], Any]) -> None:
-        """Call `hook(module, args, kwargs)` before each call of the module, but not of its copies.
+    def add_forward_pre_hook(self, module: nn.Module, hook: Callable[[tuple], Any]) -> None:
+        """Call `hook(inputs)` before each call of the module, but not of its copies. It may return a new input."""
 
-        It may return new arguments.
-        """
+        def unless_copied(called: nn.Module, inputs: tuple) -> Any:
+            return hook(inputs) if called is module else None
 
-        def unless_copied(called: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Any:
-            return hook(called, args, kwargs) if called is module else None
-
-        handle = module.register_forward_pre_hook(unless_copied, with_kwargs=True)
+        handle = module.register_forward_pre_hook(unless_copied)
         self.on_exit.callback(handle.remove)
 
     def hook_output(self, module: nn.Module, path: str) -> None:
@@ -292,8 +288,8 @@ class HookManager:
     def hook_residual(self, path: str, norm: nn.LayerNorm) -> None:
         """Pass the sum of a residual connection, which is the input of a layer norm."""
 
-        def hook(_module: nn.Module, args: tuple, _kwargs: dict[str, Any]) -> None:
-            (states,) = args
+        def hook(inputs: tuple) -> None:
+            (states,) = inputs
             copied = states.clone()
             new = self.pass_value(path, copied)
             if new is not copied:
@@ -329,14 +325,10 @@ class HookManager:
         self.add_paths(path, "concatenated", "output")
         hooks = AttentionHooks(path, self.pass_value)
 
-        def pass_concatenated(_module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple:
-            (states,) = args
-            return (hooks.pass_states("concatenated", states),), kwargs
-
         AttentionHooks.active[attention] = hooks
         self.on_exit.callback(AttentionHooks.active.pop, attention)
         self.add_forward_pre_hook(attention, hooks.save_query_shape)
-        self.add_forward_pre_hook(attention.out_proj, pass_concatenated)
+        self.add_forward_pre_hook(attention.out_proj, lambda inputs: hooks.pass_states("concatenated", *inputs))
         self.add_forward_hook(attention.out_proj, lambda _, outputs: hooks.pass_states("output", outputs))
 
     def pass_output_layer(self, _: Any, logits: Tensor) -> Tensor:
