@@ -27,7 +27,7 @@ MAX_POSITIONS, MAX_WIDTH = 64, 512  # of the heat map of position encodings
 
 
 def render(data: dict[str, Any], plotly: str | None = None) -> str:
-    """The page, which works offline.
+    """The page of the explorer, as one file.
 
     Args:
         data: what `explore` returns.
