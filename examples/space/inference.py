@@ -19,16 +19,16 @@ from torch import Tensor
 
 from modeling_random_transformer.base.errors import first_line, format_value
 from modeling_random_transformer.base.flags import model_folder
-from modeling_random_transformer.extras.inspection import intervene, trace
+from modeling_random_transformer.extras.inspection import intervene
 from modeling_random_transformer.extras.inspection.beam_search import trim_padding
 from modeling_random_transformer.extras.inspection.explorer import (
-    attention_maps,
     cross_attention_labels,
     distribution,
     explore,
     render,
 )
 from modeling_random_transformer.inference import load_translator
+from modeling_random_transformer.inference.alignments import eager_attention
 from modeling_random_transformer.inference.engine import length_penalty_of
 from modeling_random_transformer.inference.sentences import SentenceSplitter, SplitText
 from modeling_random_transformer.inputs_random_transformer import (
@@ -198,7 +198,7 @@ class Translator:
             return self.pipe(texts, max_batch_tokens=MAX_BATCH_TOKENS, return_scores=True, **arguments)
 
     def inspect(self, text: Any, options: Options) -> Inside:
-        """Translate a sentence, and trace a forward pass over its translation.
+        """Translate a sentence, and compute the attention and the predictions of a forward pass over its translation.
 
         Raises:
             ValueError: the text or an option is invalid.
@@ -212,17 +212,18 @@ class Translator:
             ends = torch.tensor(self.model.generation_config.eos_token_id).view(-1)
             ids = trim_padding(outputs["sequences"][0, 0], ends)
             device = self.model.device
-            with torch.inference_mode(), trace(self.model) as recorded:
-                self.model(
+            with torch.inference_mode(), eager_attention(self.model):
+                outputs = self.model(
                     **{name: value.to(device) for name, value in inputs.items()},
                     decoder_input_ids=ids[None, :-1].to(device),
+                    output_attentions=True,
                 )
         target, source = cross_attention_labels(self.tokenizer, inputs["input_ids"][0], ids)
         return Inside(
             source=source,
             target=target,
-            attention=attention_maps(recorded, "decoder", "encoder_attn", self.model.config).cpu(),
-            steps=[distribution(logits, self.tokenizer) for logits in recorded["logits"][0].cpu()],
+            attention=torch.cat(outputs.cross_attentions).cpu(),
+            steps=[distribution(logits, self.tokenizer) for logits in outputs.logits[0].cpu()],
             chosen=ids[1:].tolist(),
         )
 

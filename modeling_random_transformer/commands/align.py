@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..base.flags import Parser
-from ..inference.scoring_files import align_file, align_lines
+from ..inference.alignments import Aligner
 from .score import PairArguments
 
 
@@ -30,4 +30,4 @@ class Arguments(PairArguments):
 def run(program: str, argv: Sequence[str]) -> None:
     """Load the model and align."""
     arguments = Parser(program, __doc__, [Arguments]).parse(argv)
-    arguments.write_lines(align_file, align_lines, truncation=arguments.truncation)
+    arguments.write_lines(Aligner, truncation=arguments.truncation)

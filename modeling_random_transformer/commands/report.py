@@ -28,7 +28,7 @@ class Arguments(PairArguments):
         train_target_file: training targets
 
     Raises:
-        ValueError: there are several models, or training targets without sources.
+        ValueError: there are several models, or training targets without sources; or `restart` is set.
     """
 
     output: Path
@@ -39,6 +39,8 @@ class Arguments(PairArguments):
         super().__post_init__()
         if len(self.model) > 1:
             raise ValueError(f"--model must be one model, got {len(self.model)}.")
+        if self.restart:
+            raise ValueError("--restart must be unset, since a report does not resume.")
         if self.train_source_file is None and self.train_target_file is not None:
             raise ValueError("--train_source_file must be given with --train_target_file.")
 
@@ -73,6 +75,7 @@ def run(program: str, argv: Sequence[str]) -> None:
             training,
             title=folder.resolve().name,
             history=read_history(folder),
+            chunk_size=arguments.chunk_size,
             **arguments.text_options,
         )
     write_output(arguments.output, [report.html().encode()])

@@ -10,7 +10,7 @@ number of these tokens, including the end token. The line of a pair with a blank
 the same command resumes after an interruption, and `accelerate launch` distributes the pairs over processes.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ from ..base.compressed_files import check_output, is_stream
 from ..base.files import encode_lines
 from ..base.flags import Parser, existing_file
 from ..data.sources import ParallelText
-from ..inference.scoring_files import score_file, score_lines
+from ..inference.scoring import PairModel, Scorer
+from ..inference.scoring_files import lines_of, write_lines
 from ..inference.translation_files import FORMATS
 from .command_line import STANDARD, InferenceArguments, check_new_outputs, write_output
 
@@ -60,26 +61,23 @@ class PairArguments(InferenceArguments):
         """
         return ParallelText(self.source_file, self.target_file, source_key=self.source_key, target_key=self.target_key)
 
-    def write_lines(
-        self, write_file: Callable[..., None], lines_of: Callable[..., Iterable[str]], **options: Any
-    ) -> None:
+    def write_lines(self, model_class: Callable[..., PairModel], **options: Any) -> None:
         """Load the model, and write one line per pair, resumably if the pairs and the output are files.
 
         Args:
-            write_file: writes a file, such as `score_file`.
-            lines_of: the same lines in one pass, such as `score_lines`.
-            **options: those of both functions.
+            model_class: `Scorer` or `Aligner`.
+            **options: its options that are no arguments of all commands.
         """
         corpus = self.corpus()
-        options |= {"chunk_size": self.chunk_size, **self.text_options}
         from_file_to_file = self.source_file != STANDARD and not is_stream(self.output)
         if from_file_to_file:
             corpus.require_files()
         with self.load(from_file_to_file) as (model, tokenizer):
+            pair_model = model_class(model, tokenizer, **self.text_options, **options)
             if from_file_to_file:
-                write_file(corpus, self.output, model, tokenizer, restart=self.restart, **options)
+                write_lines(corpus, self.output, pair_model, chunk_size=self.chunk_size, restart=self.restart)
             else:
-                write_output(self.output, encode_lines(lines_of(corpus, model, tokenizer, **options)))
+                write_output(self.output, encode_lines(lines_of(corpus, pair_model, self.chunk_size)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,8 +99,7 @@ def run(program: str, argv: Sequence[str]) -> None:
     """Load the model and score."""
     arguments = Parser(program, __doc__, [Arguments]).parse(argv)
     arguments.write_lines(
-        score_file,
-        score_lines,
+        Scorer,
         output_format=arguments.output_format,
         token_scores=arguments.token_scores,
         truncation=arguments.truncation,

@@ -69,18 +69,24 @@ class Aligner(PairModel):
 
     def __init__(self, *args: Any, layer: int = -1, step: str = "output", **options: Any):
         super().__init__(*args, **options)
-        config = self.model.config
-        if hasattr(self.model, "members"):
+        model = self.model
+        config = model.config
+        if hasattr(model, "members"):
             raise ValueError("model must be a single model for alignments, got an ensemble.")
         if getattr(config, "prefix", None):  # the words of which would be counted
             raise ValueError(f"prefix must be empty in the configuration for alignments, got {config.prefix!r}.")
-        # T5 has another name than the other classes.
-        layers = getattr(config, "num_decoder_layers", None) or config.get_text_config(decoder=True).num_hidden_layers
+        layers = getattr(config, "num_decoder_layers", None)  # of T5
+        if layers is None:
+            layers = config.get_text_config(decoder=True).num_hidden_layers
         if layer not in range(-layers, layers):
             raise ValueError(f"layer must be from {-layers} to {layers - 1}, got {layer}.")
         check_choice(STEPS, step=step)
         self.layer, self.step = layer, step
         self.recorded = {"layer": layer, "step": step}
+
+    def line(self, result: Links | None) -> str:
+        """`[(0, 0), (2, 1)]` → `"0-0 2-1"`; an empty line for `None`."""
+        return " ".join(f"{source}-{target}" for source, target in result or ())
 
     def process(self, pairs: Sequence[Pair], sources: Sequence[Ids], targets: Sequence[Ids]) -> list[Links]:
         """The links of each pair of a batch."""
@@ -95,7 +101,8 @@ class Aligner(PairModel):
         inputs, _ = self.inputs(sources, targets)
         with evaluation_mode(self.model), eager_attention(self.model):
             outputs = self.model(**inputs, use_cache=False, output_attentions=True)
-        attention = outputs.cross_attentions[self.layer].mean(dim=1).float().cpu()
+        of_heads = outputs.cross_attentions[self.layer]
+        attention = of_heads.mean(dim=1).float().cpu()
         # Row 0 predicts the first token from the start token.
         return attention[:, :-1] if self.step == "output" else attention[:, 1:]
 
@@ -107,14 +114,19 @@ class Aligner(PairModel):
         spans_of: Callable[[str], Sequence[tuple[int, int]]] = word_spans,
     ) -> list[list[int | None]]:
         """The index of the word that each token belongs to; `None` for special tokens."""
-        if not self.tokenizer.is_fast:
-            special = set(self.tokenizer.all_special_tokens)
-            return [words_by_marks(self.tokenizer.convert_ids_to_tokens(ids), special) for ids in tokens]
-        with self.languages.set(self.tokenizer):
-            encoded = encode_texts(self.tokenizer, **{side: list(texts)}, return_offsets_mapping=True, verbose=False)
+        tokenizer = self.tokenizer
         words = []
+        if not tokenizer.is_fast:
+            special = set(tokenizer.all_special_tokens)
+            for ids in tokens:
+                words.append(words_by_marks(tokenizer.convert_ids_to_tokens(ids), special))
+            return words
+        with self.languages.set(tokenizer):
+            options = {side: list(texts), "return_offsets_mapping": True, "verbose": False}
+            encoded = encode_texts(tokenizer, **options)
         for text, offsets, ids in zip(texts, encoded["offset_mapping"], tokens, strict=True):
-            words.append(words_by_offsets(spans_of(text), offsets[: len(ids)]))
+            spans = spans_of(text)
+            words.append(words_by_offsets(spans, offsets[: len(ids)]))
         return words
 
 
@@ -126,12 +138,15 @@ def link_words(attention: Tensor, source_words: Sequence[int | None], target_wor
         source_words: the word of each source token.
         target_words: the word of each target token.
     """
-    source, target = word_matrix(source_words), word_matrix(target_words[: len(attention)])
+    source = word_matrix(source_words)
+    target = word_matrix(target_words[: len(attention)])
     if not source.numel():
         return []
-    by_word = target.T @ attention[: len(target), : len(source)] @ source
-    best = by_word.argmax(dim=1).tolist()
-    return sorted((best[word], word) for word in range(len(best)) if target[:, word].any())
+    of_tokens = attention[: len(target), : len(source)]
+    of_words = target.T @ of_tokens @ source
+    best = of_words.argmax(dim=1).tolist()
+    has_tokens = target.any(dim=0).tolist()
+    return sorted((best[word], word) for word in range(len(best)) if has_tokens[word])
 
 
 def word_matrix(words: Sequence[int | None]) -> Tensor:
@@ -143,8 +158,9 @@ def word_matrix(words: Sequence[int | None]) -> Tensor:
 def words_by_offsets(words: Iterable[tuple[int, int]], offsets: Sequence[tuple[int, int]]) -> list[int | None]:
     """The word of each token, from the characters that both cover; a leading space does not count."""
     word_of: dict[int, int] = {}
-    for index, span in enumerate(words):
-        word_of |= dict.fromkeys(range(*span), index)
+    for index, (start, end) in enumerate(words):
+        for character in range(start, end):
+            word_of[character] = index
     return [word_of.get(end - 1) if end > start else None for start, end in offsets]
 
 
@@ -167,8 +183,3 @@ def eager_attention(model: PreTrainedModel) -> Iterator[None]:
         yield
     finally:
         model.set_attn_implementation(previous)
-
-
-def pharaoh_line(links: Links | None) -> str:
-    """`[(0, 0), (2, 1)]` → `"0-0 2-1"`; an empty line for `None`."""
-    return " ".join(f"{source}-{target}" for source, target in links or ())

@@ -1,8 +1,9 @@
 """Log-probabilities of translations under a model, and the batches of pairs that alignments share."""
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from operator import length_hint
 from typing import Any
 
@@ -18,6 +19,7 @@ from ..inputs_random_transformer import (
     batches_by_tokens,
     check_positive,
     check_type,
+    drop_none,
     pad_ids,
     renumber_errors,
 )
@@ -117,6 +119,10 @@ class PairModel(ABC):
         self.recorded: dict[str, Any] = {}  # what determines the results beside the model and its languages
 
     @abstractmethod
+    def line(self, result: Any) -> str:
+        """A result as the line of a file; empty, or without values, for `None`."""
+
+    @abstractmethod
     def process(self, pairs: Sequence[Pair], sources: Sequence[Ids], targets: Sequence[Ids]) -> list[Any]:
         """The result of each pair of a batch, of which the token ids are given too."""
 
@@ -158,13 +164,17 @@ class PairModel(ABC):
 class Scorer(PairModel):
     """Scores pairs; see `score_pairs` and `PairModel` for the arguments."""
 
-    def __init__(self, *args: Any, token_scores: bool = False, **options: Any):
+    def __init__(self, *args: Any, token_scores: bool = False, output_format: str = "text", **options: Any):
         super().__init__(*args, **options)
-        self.token_scores = token_scores
-        self.recorded = {"token_scores": token_scores}
+        self.token_scores, self.output_format = token_scores, output_format
+        self.recorded = {"token_scores": token_scores, "output_format": output_format}
         self.forced = self.languages.forced
         if self.forced is None:
             self.forced = self.model.generation_config.forced_bos_token_id
+
+    def line(self, result: PairScore | None) -> str:
+        """See `score_line`."""
+        return score_line(result, self.output_format)
 
     def process(self, _pairs: Sequence[Pair], sources: Sequence[Ids], targets: Sequence[Ids]) -> list[PairScore]:
         """The score of each pair of a batch."""
@@ -197,6 +207,26 @@ class Scorer(PairModel):
         log_probabilities = values[0].new_zeros(labels.shape)
         log_probabilities[scored] = torch.cat(values)
         return log_probabilities
+
+
+def score_line(score: PairScore | None, output_format: str) -> str:
+    """A score as one line.
+
+    Args:
+        score: the score; `None` for a pair with a blank side.
+        output_format: `"text"` for log-probability and number of tokens, separated by a tab, then the log-probabilities
+            of the tokens, separated by spaces, if they were requested; empty for `None`. `"jsonl"` for an object with
+            the fields of `PairScore`; for `None`, the log-probability is `null` with 0 tokens.
+    """
+    if output_format == "jsonl":
+        fields = {"log_probability": None, "tokens": 0} if score is None else drop_none(**asdict(score))
+        return json.dumps(fields)
+    if score is None:
+        return ""
+    columns = [f"{score.log_probability:.6f}", str(score.tokens)]
+    if score.token_log_probabilities is not None:
+        columns.append(" ".join(f"{value:.6f}" for value in score.token_log_probabilities))
+    return "\t".join(columns)
 
 
 def decoder_start(model: PreTrainedModel) -> int:

@@ -1,20 +1,19 @@
 """Scoring and alignment of parallel text: resumable from file to file, see `translation_files`, or in one pass."""
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
-from functools import partial
 from os import PathLike
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..base import process_stream
 from ..base.compressed_files import check_output, stream_name
 from ..base.digests import model_digest
 from ..data.sources import EMPTY, Corpus, ParallelLine
-from ..inputs_random_transformer import CHUNK_SIZE, check_choice, drop_none, name_lines_in_errors
-from .alignments import Aligner, alignments, pharaoh_line
-from .scoring import Pair, PairModel, PairScore, Scorer, score_pairs
+from ..inputs_random_transformer import CHUNK_SIZE, check_choice, name_lines_in_errors
+from .alignments import Aligner
+from .scoring import Pair, PairModel, Scorer
 from .translation_files import FORMATS, write_in_parts
 
 
@@ -30,7 +29,7 @@ def score_file(
     progress: bool | None = None,
     **options: Any,
 ) -> None:
-    """Score parallel text; line n of the output is the score of pair n, see `score_line`.
+    """Score parallel text; line n of the output is the score of pair n, see `Scorer.line`.
 
     A pair with a blank side has an empty line. Other invalid lines are an error before the first score.
 
@@ -55,16 +54,8 @@ def score_file(
         OSError: a file cannot be read or written.
     """
     check_choice(FORMATS, output_format=output_format)
-    _write_lines(
-        corpus,
-        output_file,
-        Scorer(model, tokenizer, **options),
-        partial(score_line, output_format=output_format),
-        {"output_format": output_format},
-        chunk_size=chunk_size,
-        restart=restart,
-        progress=progress,
-    )
+    scorer = Scorer(model, tokenizer, output_format=output_format, **options)
+    write_lines(corpus, output_file, scorer, chunk_size=chunk_size, restart=restart, progress=progress)
 
 
 def align_file(
@@ -82,36 +73,20 @@ def align_file(
 
     The arguments and the errors are those of `score_file`; `options` are those of `alignments`.
     """
-    _write_lines(
-        corpus,
-        output_file,
-        Aligner(model, tokenizer, **options),
-        pharaoh_line,
-        {"output_format": "pharaoh"},
-        chunk_size=chunk_size,
-        restart=restart,
-        progress=progress,
-    )
+    aligner = Aligner(model, tokenizer, **options)
+    write_lines(corpus, output_file, aligner, chunk_size=chunk_size, restart=restart, progress=progress)
 
 
-def _write_lines(
+def write_lines(
     corpus: Corpus,
     output_file: str | PathLike,
     pair_model: PairModel,
-    line: Callable[[Any], str],
-    recorded: dict[str, Any],
-    **options: Any,
+    *,
+    chunk_size: int = CHUNK_SIZE,
+    restart: bool = False,
+    progress: bool | None = None,
 ) -> None:
-    """Write one line for the result of each pair.
-
-    Args:
-        corpus: the pairs.
-        output_file: the file to write or to replace.
-        pair_model: what processes the pairs.
-        line: the line of a result.
-        recorded: what determines the lines beside the results.
-        **options: those of `write_in_parts`.
-    """
+    """Write one line for the result of each pair; the arguments are those of `score_file`."""
 
     def read() -> Iterator[Pair | None]:
         return valid_pairs(corpus)
@@ -122,42 +97,30 @@ def _write_lines(
             "model": model_digest(pair_model.model, pair_model.tokenizer),
             "languages": asdict(pair_model.languages),
             **pair_model.recorded,
-            **recorded,
         }
 
     def process(chunk: list[Any], first: int, update: Callable[[int], Any]) -> Iterable[str]:
-        return map(line, pair_model(chunk, first, update))
+        return map(pair_model.line, pair_model(chunk, first, update))
 
-    write_in_parts(output_file, read, describe, process, str(corpus), pair_model.model.device, unit="pair", **options)
+    write_in_parts(
+        output_file,
+        read,
+        describe,
+        process,
+        str(corpus),
+        pair_model.model.device,
+        chunk_size=chunk_size,
+        restart=restart,
+        progress=progress,
+        unit="pair",
+    )
 
 
-def score_lines(
-    corpus: Corpus,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    output_format: str = "text",
-    **options: Any,
-) -> Iterator[str]:
-    """The lines that `score_file` writes, in one pass over a corpus that may be a pipe.
-
-    `options` are those of `score_pairs`.
-    """
+def lines_of(corpus: Corpus, pair_model: PairModel, chunk_size: int = CHUNK_SIZE) -> Iterator[str]:
+    """The lines of `write_lines` in one pass over a corpus, which may be a pipe."""
     with name_lines_in_errors(stream_name(str(corpus))):
-        for score in score_pairs(model, tokenizer, valid_pairs(corpus), **options):
-            yield score_line(score, output_format)
-
-
-def align_lines(
-    corpus: Corpus, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **options: Any
-) -> Iterator[str]:
-    """The lines that `align_file` writes, in one pass over a corpus that may be a pipe.
-
-    `options` are those of `alignments`.
-    """
-    with name_lines_in_errors(stream_name(str(corpus))):
-        for links in alignments(model, tokenizer, valid_pairs(corpus), **options):
-            yield pharaoh_line(links)
+        results = process_stream(valid_pairs(corpus), pair_model, chunk_size, None, 0, "pair")
+        yield from map(pair_model.line, results)
 
 
 def valid_pairs(corpus: Corpus) -> Iterator[Pair | None]:
@@ -174,23 +137,3 @@ def valid_pairs(corpus: Corpus) -> Iterator[Pair | None]:
         else:
             name = stream_name(str(corpus))
             raise ValueError(f"{name} must contain valid pairs only, but line {line.number} is {line.reason}.")
-
-
-def score_line(score: PairScore | None, output_format: str) -> str:
-    """A score as one line.
-
-    Args:
-        score: the score; `None` for a pair with a blank side.
-        output_format: `"text"` for log-probability and number of tokens, separated by a tab, then the log-probabilities
-            of the tokens, separated by spaces, if they were requested; empty for `None`. `"jsonl"` for an object with
-            the fields of `PairScore`; for `None`, the log-probability is `null` with 0 tokens.
-    """
-    if output_format == "jsonl":
-        fields = {"log_probability": None, "tokens": 0} if score is None else drop_none(**asdict(score))
-        return json.dumps(fields)
-    if score is None:
-        return ""
-    columns = [f"{score.log_probability:.6f}", str(score.tokens)]
-    if score.token_log_probabilities is not None:
-        columns.append(" ".join(f"{value:.6f}" for value in score.token_log_probabilities))
-    return "\t".join(columns)

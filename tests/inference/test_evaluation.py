@@ -10,7 +10,7 @@ import pytest
 import sacrebleu
 from transformers import DataCollatorForSeq2Seq, EvalPrediction, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
-from modeling_random_transformer import RandomTransformerTokenizer, cli
+from modeling_random_transformer import RandomTransformerTokenizer
 from modeling_random_transformer.inference.evaluation import (
     METRICS,
     load_metric,
@@ -73,28 +73,15 @@ OTHER_TOKENS = ["it isn &apos;t very far : 3.5 km , said the man .", "a well-kno
         ("moses-lowercased", "en", {"tokenize": "none"}, (TOKENS, OTHER_TOKENS), "case:lc|eff:no|tok:moses-en-"),
     ],
 )
-def test_variants_of_bleu(variant, language, options, texts, case_and_tokens, tmp_path, capsys):
+def test_variants_of_bleu(variant, language, options, texts, case_and_tokens):
     given = (TEXTS, OTHERS) if language else texts
     expected = sacrebleu.BLEU(**options).corpus_score(texts[0], [texts[1]]).score
-    options_of_chrf = {"lowercase": variant == "lowercased"}
     result = score_variant(*given, variant, language)
     assert result["score"] == expected
     assert case_and_tokens in result["signature"]
-    files = [tmp_path / name for name in ("translations", "references")]
-    for file, lines in zip(files, given, strict=True):
-        file.write_text("\n".join(lines))
-    options = ["--input", files[0], "--target_file", files[1], *(["--target_lang", language] if language else [])]
-    assert cli.main(["evaluate", "--variant", variant, *map(str, options)]) == 0
-    first, *others = capsys.readouterr().out.splitlines()
-    assert first == f"bleu {expected:.2f} {result['signature']}"
-    is_plain = variant in ("cased", "lowercased")
-    assert [line.split()[0] for line in others] == (["chrf"] if is_plain else [])
-    if is_plain:
-        chrf = sacrebleu.CHRF(word_order=2, **options_of_chrf).corpus_score(texts[0], [texts[1]]).score
-        assert f"chrf {chrf:.2f} " in others[0]
 
 
-def test_invalid_variants(tmp_path, capsys):
+def test_invalid_variants():
     with pytest.raises(ValueError, match="language must be given with variant 'moses-lowercased', got None"):
         score_variant(TEXTS, OTHERS, "moses-lowercased")
     for variant, options in (("tokenized", {"language": "de"}), ("moses-lowercased", {"tokenize": "zh"})):
@@ -103,11 +90,6 @@ def test_invalid_variants(tmp_path, capsys):
             score_variant(TEXTS, OTHERS, variant, **{"language": "de", **options})
     with pytest.raises(ValueError, match=r"variant must be one of cased, .*, got 'multi-bleu'"):
         score_variant(TEXTS, OTHERS, "multi-bleu")
-    (tmp_path / "a").write_text("x\ny\n")
-    (tmp_path / "b").write_text("x\n")
-    files = ["--input", str(tmp_path / "a"), "--target_file", str(tmp_path / "b")]
-    assert cli.main(["evaluate", *files]) == 2
-    assert capsys.readouterr().err.endswith("got 2 predictions and 1 with references.\n")
 
 
 # Target languages without spaces between words
@@ -170,23 +152,6 @@ def test_metrics_in_training_use_the_language_of_the_labels(tagged):
         tokenizer.tgt_lang = "en"
     result = translation_metrics(tokenizer, **options)(EvalPrediction(generated, labels))
     assert result["bleu"] == sacrebleu.BLEU(tokenize="zh").corpus_score(OTHER_CHINESE, [CHINESE]).score > 20
-
-
-def test_several_reference_files_and_a_tokenizer_in_the_command(tmp_path, capsys):
-    for name, lines in {
-        "input": OTHER_CHINESE,
-        "first": CHINESE,
-        "second": OTHER_CHINESE,
-        "short": CHINESE[:1],
-    }.items():
-        (tmp_path / name).write_text("\n".join(lines) + "\n")
-    files = {name: str(tmp_path / name) for name in ("input", "first", "second", "short")}
-    command = ["evaluate", "--input", files["input"], "--target_file", files["first"]]
-    for option in ("--target_lang=zh", "--tokenize=zh"):
-        assert cli.main([*command, files["second"], option]) == 0
-        assert capsys.readouterr().out.startswith("bleu 100.00 nrefs:2|case:mixed|eff:no|tok:zh")
-    assert cli.main([*command, files["short"]]) == 2
-    assert "the files of references must have the same number of lines, got 2, 1." in capsys.readouterr().err
 
 
 # The interface of evaluate

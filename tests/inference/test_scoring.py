@@ -1,19 +1,13 @@
 """Log-probabilities of given translations: equal to the model's loss and to the scores of `generate()`."""
 
-import io
 import json
-import re
-import sys
 
 import pytest
 import torch
 
-from modeling_random_transformer import cli
 from modeling_random_transformer.data import ParallelText
 from modeling_random_transformer.inference import PairScore, align_file, alignments, score_file, score_pairs
-from modeling_random_transformer.inference.alignments import pharaoh_line
-from modeling_random_transformer.inference.scoring import Scorer
-from modeling_random_transformer.inference.scoring_files import score_line
+from modeling_random_transformer.inference.scoring import Scorer, score_line
 from modeling_random_transformer.ops_random_transformer import label_log_probabilities
 from tests.helpers.foreign import foreign_model
 from tests.helpers.interruption import interrupt_at
@@ -173,54 +167,3 @@ class TestFiles:
         score = PairScore(-1.5, 2, [-1.0, -0.5])
         assert score_line(score, "text") == "-1.500000\t2\t-1.000000 -0.500000"
         assert json.loads(score_line(PairScore(-1.5, 2), "jsonl")) == {"log_probability": -1.5, "tokens": 2}
-
-
-@pytest.fixture
-def run(translator_folder, monkeypatch, capsysbinary, _reset_accelerate):
-    """Run the command with bytes on standard input; returns the exit status, standard output and the errors."""
-
-    def run(*arguments, verb="score", stdin=b""):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        status = cli.main([verb, "--model", str(translator_folder), "--device", "cpu", *map(str, arguments)])
-        captured = capsysbinary.readouterr()
-        return status, captured.out, captured.err.decode()
-
-    return run
-
-
-class TestCommand:
-    @pytest.mark.parametrize("verb", ["score", "align"])
-    def test_files_tsv_and_standard_input_agree(self, run, translator, tokenizer, tmp_path, verb):
-        if verb == "align":
-            lines = [pharaoh_line(links) for links in alignments(translator, tokenizer, PAIRS)]
-        else:
-            lines = [score_line(score, "text") for score in score_pairs(translator, tokenizer, PAIRS)]
-        expected = "".join(f"{line}\n" for line in lines).encode()
-        write_pairs(tmp_path)
-        tsv = "".join(f"{source}\t{target}\n" for source, target in PAIRS).encode()
-        (tmp_path / "pairs.tsv").write_bytes(tsv)
-        aligned = ("--source_file", tmp_path / "source.txt", "--target_file", tmp_path / "target.txt")
-        for arguments in (aligned, ("--source_file", tmp_path / "pairs.tsv"), ()):
-            assert run(*arguments, verb=verb, stdin=tsv)[:2] == (0, expected)
-        assert run(*aligned, "--output", tmp_path / "scores.txt", verb=verb)[:2] == (0, b"")
-        assert (tmp_path / "scores.txt").read_bytes() == expected
-
-    def test_jsonl_with_token_scores(self, run):
-        status, output, _ = run("--output_format", "jsonl", "--token_scores", stdin=b"the boy\tel libro\n")
-        score = json.loads(output)
-        assert status == 0
-        assert sum(score["token_log_probabilities"]) == pytest.approx(score["log_probability"])
-
-    @pytest.mark.parametrize(
-        ("verb", "line", "message"),
-        [
-            ("score", b"\xe9\tb", r"stdin must contain valid pairs only, but line 2 is not UTF-8\."),
-            ("score", b"one " * 5000 + b"\tb", r"stdin, line 2: texts must have at most \d+ tokens"),
-            ("align", b"one " * 5000 + b"\tb", r"stdin, line 2: texts must have at most \d+ tokens"),
-        ],
-        ids=["not UTF-8", "long", "long, aligned"],
-    )
-    def test_errors(self, run, verb, line, message):
-        status, _, error = run(verb=verb, stdin=b"a\tb\n" + line + b"\n")
-        assert status == 2
-        assert re.search(message, error)

@@ -24,11 +24,10 @@ TOP_TOKENS = 40  # stored individually for each distribution; the others are sto
 BINS = 50
 ATTRIBUTED = 12  # tokens of each step
 MAX_POSITIONS, MAX_WIDTH = 64, 512  # of the heat map of position encodings
-MAPS = {"encoder": ("encoder", "self_attn"), "decoder": ("decoder", "self_attn"), "cross": ("decoder", "encoder_attn")}
 
 
 def render(data: dict[str, Any], plotly: str | None = None) -> str:
-    """The page, which works offline.
+    """The page of the explorer, as one file.
 
     Args:
         data: what `explore` returns.
@@ -74,7 +73,7 @@ def explore(model: Any, tokenizer: Any, sentence: str, num_beams: int, **options
     best = trim_padding(outputs.sequences[0], end_ids)
     chosen = best[1:]
     with torch.no_grad(), trace(model) as recorded:
-        model(**inputs, decoder_input_ids=best[None, :-1])
+        passed = model(**inputs, decoder_input_ids=best[None, :-1], output_attentions=True)
     target = token_texts(tokenizer, best)
     predicted, source = cross_attention_labels(tokenizer, source_ids, best)
     return {
@@ -89,8 +88,12 @@ def explore(model: Any, tokenizer: Any, sentence: str, num_beams: int, **options
         },
         "layers": {"encoder": config.encoder_layers, "decoder": config.decoder_layers},
         "heads": config.num_heads,
-        "maps": {name: rounded(attention_maps(recorded, *path, config)) for name, path in MAPS.items()},
-        "steps": [distribution(logits, tokenizer) for logits in recorded["logits"][0]],
+        "maps": {  # [layers, heads, query_len, key_len]
+            "encoder": rounded(torch.cat(passed.encoder_attentions)),
+            "decoder": rounded(torch.cat(passed.decoder_attentions)),
+            "cross": rounded(torch.cat(passed.cross_attentions)),
+        },
+        "steps": [distribution(logits, tokenizer) for logits in passed.logits[0]],
         "chosen": chosen.tolist(),
         "lens": lens(model, recorded, tokenizer, chosen),
         "attribution": attribution(model, recorded, tokenizer, chosen),
@@ -103,13 +106,6 @@ def explore(model: Any, tokenizer: Any, sentence: str, num_beams: int, **options
 def rounded(values: Tensor, decimals: int = 5) -> list[Any]:
     """Nested lists of rounded values."""
     return values.double().round(decimals=decimals).tolist()
-
-
-def attention_maps(recorded: Trace, stack: str, name: str, config: Any) -> Tensor:
-    """Weights of the first source, `[layers, heads, query_len, key_len]`."""
-    weights = recorded.select(f"{stack}.layers.*.{name}.head.*.weights")
-    maps = torch.stack([of_head[0] for of_head in weights.values()])
-    return maps.unflatten(0, (-1, config.num_heads))
 
 
 def distribution(logits: Tensor, tokenizer: Any) -> dict[str, Any]:
@@ -156,11 +152,12 @@ def attribution(model: Any, recorded: Trace, tokenizer: Any, chosen: Tensor) -> 
     best = recorded["logits"][0].topk(ATTRIBUTED).indices
     rows = []
     for token, row in zip(chosen, best, strict=True):
-        others = row[row != token]
-        rows.append(torch.cat([token[None], others])[:ATTRIBUTED])
+        alternatives = row[row != token]
+        rows.append(torch.cat([token[None], alternatives])[:ATTRIBUTED])
     ids = torch.stack(rows)
     values = logit_attribution(model, recorded, ids[None])
-    by_part = torch.stack([value[0] for value in values.values()], dim=-1)  # [steps, tokens, parts]
+    of_first_row = [value[0] for value in values.values()]
+    by_part = torch.stack(of_first_row, dim=-1)  # [steps, tokens, parts]
     return {
         "parts": list(values),
         "tokens": [token_texts(tokenizer, row) for row in ids],
@@ -193,10 +190,12 @@ def statistics(recorded: Trace) -> list[dict[str, Any]]:
     rows = []
     for path in recorded.select("*.residual"):
         name = path.removesuffix(".residual")
-        deviation = recorded[f"{name}.variance"].float().sqrt().mean()
+        variance = recorded[f"{name}.variance"].float()
+        deviation = variance.sqrt().mean()
         row: dict[str, Any] = {"name": name, "deviation": round(deviation.item(), 5)}
         for part in ("output", "residual", "layer_norm"):
-            mean_square = recorded[f"{name}.{part}"].float().square().mean()
+            value = recorded[f"{name}.{part}"].float()
+            mean_square = value.square().mean()
             row[part] = round(mean_square.sqrt().item(), 5)
         rows.append(row)
     return rows

@@ -30,30 +30,35 @@ class AttentionHooks:
         self.path, self.pass_value = path, pass_value
         self.batch = self.query_len = 0
 
-    def save_query_shape(self, _: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+    def save_query_shape(self, inputs: tuple) -> None:
         """Save the shape of the queries before those that share a source are grouped."""
-        states = args[0] if args else kwargs["hidden_states"]
-        self.batch, self.query_len = states.shape[:2]
+        self.batch, self.query_len = inputs[0].shape[:2]
 
     def attend(
         self,
         module: nn.Module,
-        *projected: Tensor,
-        mask: Tensor | None,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
         scaling: float,
         dropout: float,
+        **_: Any,
     ) -> tuple[Tensor, Tensor]:
         """Every step of `eager_attention_forward` (paper 3.2.1), bitwise equal. Rows are grouped by source."""
-        query, key, value = map(self.pass_heads, ("query", "key", "value"), projected)
+        query = self.pass_heads("query", query)
+        key = self.pass_heads("key", key)
+        value = self.pass_heads("value", value)
         scores = torch.matmul(query, key.transpose(-1, -2))
         scores = self.pass_heads("scores", scores)
         scaled = self.pass_heads("scaled_scores", scores * scaling)
-        if mask is None:
-            mask = scaled.new_zeros(())
-        mask = self.pass_heads("mask", mask.expand(scaled.shape))
+        if attention_mask is None:
+            attention_mask = scaled.new_zeros(())
+        mask = self.pass_heads("mask", attention_mask.expand(scaled.shape))
         weights = masked_softmax(scaled, mask).to(query.dtype)
         weights = self.pass_heads("weights", weights)
-        outputs = nn.functional.dropout(weights, p=dropout, training=module.training) @ value
+        dropped = nn.functional.dropout(weights, p=dropout, training=module.training)
+        outputs = dropped @ value
         outputs = self.pass_heads("output", outputs)
         return outputs.transpose(1, 2), weights
 
@@ -71,7 +76,8 @@ class AttentionHooks:
         stacked = torch.stack(new_heads, dim=1)
         if not by_query:
             return stacked
-        return stacked.unflatten(0, (len(states), -1)).transpose(1, 2).flatten(2, 3)
+        by_source = stacked.unflatten(0, (len(states), -1))
+        return by_source.transpose(1, 2).flatten(2, 3)
 
     def pass_states(self, name: str, states: Tensor) -> Tensor:
         """Pass a value of all heads: the concatenation of their outputs, or its projection."""
@@ -83,16 +89,8 @@ class AttentionHooks:
 def traced_attention(module: nn.Module, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
     """`eager_attention_forward` that passes its values to the observers of its module."""
     hooks = AttentionHooks.active.get(module)
-    if hooks is None:
-        return eager_attention_forward(module, *args, **kwargs)
-    *projected, mask = args
-    return hooks.attend(
-        module,
-        *projected,
-        mask=mask,
-        scaling=kwargs["scaling"],
-        dropout=kwargs["dropout"],
-    )
+    attend = eager_attention_forward if hooks is None else hooks.attend
+    return attend(module, *args, **kwargs)
 
 
 AttentionInterface.register(TRACED, traced_attention)
@@ -109,11 +107,9 @@ def check_attention() -> None:
     hooks.batch, hooks.query_len = 1, 2
     query, key, value = torch.arange(24.0).sin().view(3, 1, 1, 2, 4)
     mask = torch.full((1, 1, 2, 2), torch.finfo(torch.float32).min).triu(1)
-    module = nn.Identity()
+    inputs = (nn.Identity(), query, key, value, mask, 0.5, 0.0)
     with reraise_as_value_error("trace and intervene must compute eager_attention_forward (see extras/inspection)"):
-        expected = eager_attention_forward(module, query, key, value, mask, scaling=0.5, dropout=0.0)
-        steps = hooks.attend(module, query, key, value, mask=mask, scaling=0.5, dropout=0.0)
-        torch.testing.assert_close(steps, expected)
+        torch.testing.assert_close(hooks.attend(*inputs), eager_attention_forward(*inputs))
 
 
 class Observer:
@@ -219,16 +215,13 @@ class HookManager:
         handle = module.register_forward_hook(unless_copied)
         self.on_exit.callback(handle.remove)
 
-    def add_forward_pre_hook(self, module: nn.Module, hook: Callable[[nn.Module, tuple, dict[str, Any]], Any]) -> None:
-        """Call `hook(module, args, kwargs)` before each call of the module, but not of its copies.
+    def add_forward_pre_hook(self, module: nn.Module, hook: Callable[[tuple], Any]) -> None:
+        """Call `hook(inputs)` before each call of the module, but not of its copies. It may return a new input."""
 
-        It may return new arguments.
-        """
+        def unless_copied(called: nn.Module, inputs: tuple) -> Any:
+            return hook(inputs) if called is module else None
 
-        def unless_copied(called: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Any:
-            return hook(called, args, kwargs) if called is module else None
-
-        handle = module.register_forward_pre_hook(unless_copied, with_kwargs=True)
+        handle = module.register_forward_pre_hook(unless_copied)
         self.on_exit.callback(handle.remove)
 
     def hook_output(self, module: nn.Module, path: str) -> None:
@@ -255,7 +248,8 @@ class HookManager:
                 observer.start(name)
             if not tokens.is_floating_point():
                 tokens = self.pass_value(f"{name}.embedding.ids", tokens)
-            rows = self.pass_value(f"{name}.embedding.token", stack.look_up(tokens))
+            rows = stack.look_up(tokens)
+            rows = self.pass_value(f"{name}.embedding.token", rows)
             scale = stack.embed_scale
             scaled = self.pass_value(f"{name}.embedding.scaled", rows * scale)
             stack.embed_scale = 1.0  # the rows are scaled already
@@ -294,8 +288,8 @@ class HookManager:
     def hook_residual(self, path: str, norm: nn.LayerNorm) -> None:
         """Pass the sum of a residual connection, which is the input of a layer norm."""
 
-        def hook(_module: nn.Module, args: tuple, _kwargs: dict[str, Any]) -> None:
-            (states,) = args
+        def hook(inputs: tuple) -> None:
+            (states,) = inputs
             copied = states.clone()
             new = self.pass_value(path, copied)
             if new is not copied:
@@ -316,7 +310,8 @@ class HookManager:
             new_variance = self.pass_value(f"{path}.variance", variance)
             if new_mean is not mean or new_variance is not variance:
                 centered = states - new_mean[..., None]
-                normalized = centered / (new_variance[..., None] + norm.eps).sqrt()
+                deviation = (new_variance[..., None] + norm.eps).sqrt()
+                normalized = centered / deviation
                 outputs = (normalized * norm.weight + norm.bias).to(outputs.dtype)
             return self.pass_value(f"{path}.layer_norm", outputs)
 
@@ -330,14 +325,10 @@ class HookManager:
         self.add_paths(path, "concatenated", "output")
         hooks = AttentionHooks(path, self.pass_value)
 
-        def pass_concatenated(_module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple:
-            (states,) = args
-            return (hooks.pass_states("concatenated", states),), kwargs
-
         AttentionHooks.active[attention] = hooks
         self.on_exit.callback(AttentionHooks.active.pop, attention)
         self.add_forward_pre_hook(attention, hooks.save_query_shape)
-        self.add_forward_pre_hook(attention.out_proj, pass_concatenated)
+        self.add_forward_pre_hook(attention.out_proj, lambda inputs: hooks.pass_states("concatenated", *inputs))
         self.add_forward_hook(attention.out_proj, lambda _, outputs: hooks.pass_states("output", outputs))
 
     def pass_output_layer(self, _: Any, logits: Tensor) -> Tensor:
@@ -357,7 +348,8 @@ class HookManager:
         choice = self.pass_value("choice", most_probable)
         if choice is most_probable:
             return logits
-        if not 0 <= choice.min() <= choice.max() < vocab_size:
+        if choice.min() < 0 or choice.max() >= vocab_size:
             raise ValueError(f"the value of 'choice' must be ids below {vocab_size}, got {choice.tolist()}.")
-        lowest = torch.full_like(logits, torch.finfo(dtype).min)
+        minimum = torch.finfo(dtype).min
+        lowest = torch.full_like(logits, minimum)
         return lowest.scatter(-1, choice[..., None], 0.0)

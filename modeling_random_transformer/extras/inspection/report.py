@@ -21,13 +21,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...data.filters import WORD, text_key
 from ...data.sources import Corpus, pairs_of, valid_lines
+from ...inference.alignments import eager_attention
 from ...inference.evaluation import score, sentence_chrf
 from ...inference.scoring import score_pairs
 from ...inference.translation import Candidate, translate_n_best
 from ...inputs_random_transformer import LanguageTags, drop_none, encode_texts
+from ...pipeline_random_transformer import evaluation_mode
 from ...training.checkpoints import STATE, newest_complete, state_of
-from .explorer import attention_maps, cross_attention_labels
-from .record import trace
+from .explorer import cross_attention_labels
 
 WORST = 10  # pairs that are shown
 LENGTHS = (10, 20, 30, 50)  # limits of the groups by the number of words of a source
@@ -237,9 +238,9 @@ def attention(
         inputs = encode_texts(tokenizer, example.source, return_tensors="pt").to(model.device)
     start = model.config.decoder_start_token_id
     ids = torch.tensor([start, *tokenizer.convert_tokens_to_ids(example.candidate.tokens)], device=model.device)
-    with trace(model) as recorded:
-        model(**inputs, decoder_input_ids=ids[None, :-1])
-    weights = attention_maps(recorded, "decoder", "encoder_attn", model.config)[-1].mean(0)
+    with evaluation_mode(model), eager_attention(model):
+        outputs = model(**inputs, decoder_input_ids=ids[None, :-1], output_attentions=True)
+    weights = outputs.cross_attentions[-1][0].mean(0)
     return *cross_attention_labels(tokenizer, inputs["input_ids"][0], ids), weights.tolist()
 
 

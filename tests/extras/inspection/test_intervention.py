@@ -5,9 +5,8 @@ from itertools import cycle
 import pytest
 import torch
 
-from modeling_random_transformer import RandomTransformerForCausalLM, RandomTransformerForMaskedLM
 from modeling_random_transformer.extras.inspection import intervene, trace
-from modeling_random_transformer.extras.inspection.hooks import AttentionHooks, HookManager, Observer, instrument
+from tests.extras.inspection.test_hooks import value_paths
 from tests.extras.inspection.test_record import CONFIGS
 from tests.helpers.models import assert_near, exact_model, padded_batch, random_ids
 
@@ -29,11 +28,6 @@ def run(model, replacements=None, inputs=INPUTS):
     return found
 
 
-def value_paths(model):
-    with instrument(model, Observer()) as paths:
-        return paths
-
-
 def changed(path):
     """A function that changes a value of this path in a way that has an effect."""
     name = path.rpartition(".")[2]
@@ -44,13 +38,6 @@ def changed(path):
     if name == "probabilities":
         return lambda value: value.flip(-1)
     return lambda value: value * 1.5 + torch.linspace(0, 0.2, value.shape[-1]).to(value)
-
-
-def test_paths_are_those_of_the_trace(model):
-    assert sorted(value_paths(model)) == sorted(run(model))
-    for model_class in (RandomTransformerForCausalLM, RandomTransformerForMaskedLM):
-        one_stack = model_class(model.config).eval()
-        assert sorted(value_paths(one_stack)) == sorted(run(one_stack, inputs={"input_ids": INPUTS["input_ids"]}))
 
 
 def test_equal_values_change_nothing(model):
@@ -262,34 +249,7 @@ def test_checkpointed_gradients():
         torch.testing.assert_close(mine.grad, other.grad, rtol=1e-9, atol=1e-12)
 
 
-# Errors and restoration
-
-
-def state(model):
-    """The state that hooks and replaced methods change."""
-    return [
-        (set(vars(module)), len(module._forward_hooks), len(module._forward_pre_hooks)) for module in model.modules()
-    ]
-
-
-def test_nothing_remains_after_an_error():
-    model = exact_model()
-    before, logits = state(model), model(**INPUTS).logits
-
-    def fails(_):
-        raise RuntimeError("no value")
-
-    with pytest.raises(RuntimeError, match="no value"), intervene(model, {"decoder.embedding.scaled": fails}):
-        model(**INPUTS)
-    with intervene(model, {"encoder.embedding.scaled": 1.0}):
-        model(**INPUTS)
-    assert state(model) == before
-    assert torch.equal(model(**INPUTS).logits, logits)
-    assert not AttentionHooks.active
-    assert not HookManager.active
-    assert model.config._attn_implementation == "sdpa"
-    assert model.model.encoder.embed_scale == model.config.d_model**0.5
-    assert model.fallback_reason() is None
+# Errors
 
 
 @pytest.mark.parametrize(

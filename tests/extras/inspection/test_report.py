@@ -2,11 +2,9 @@
 
 import html
 import re
-import shutil
 
 import pytest
 
-from modeling_random_transformer import cli
 from modeling_random_transformer.data.sources import ParallelText
 from modeling_random_transformer.extras.inspection.report import (
     FREQUENCIES,
@@ -19,10 +17,8 @@ from modeling_random_transformer.extras.inspection.report import (
 from modeling_random_transformer.inference.scoring import score_pairs
 from modeling_random_transformer.inference.translation import Candidate, translate
 from tests.helpers.corpora import write_pairs
-from tests.helpers.training import arguments, run, validation, write_corpus
 from tests.helpers.translation import SENTENCES, multilingual_translator, random_tokenizer, random_translator
 
-REPORT = ["--model", "m", "--source_file", "a.tsv", "--output", "r.html"]
 PAIRS = [(source, target) for source in SENTENCES[:3] for target in SENTENCES[3:]] + [("a <b>&", "x < y")]
 
 
@@ -109,46 +105,3 @@ def test_the_page_shows_texts_as_they_are_and_needs_nothing_else(report):
     assert html.escape("a <b>&") in page
     assert page.count("<polyline") == 1  # one value is no curve
     assert curves([{"step": 1, "train_runtime": 3}]) == {}
-
-
-def test_the_command_writes_the_report_of_a_trained_model(tmp_path):
-    write_corpus(tmp_path)
-    run(tmp_path, "out", **validation(tmp_path), eval_strategy="steps", eval_steps=6, num_beams=1)
-    files = [f"--{name}={path}" for name, path in arguments(tmp_path, "out").items() if name.startswith("test_")]
-    files = [each.replace("--test_", "--") for each in files]
-    line = ["report", "--model", str(tmp_path / "out"), *files, "--output", str(tmp_path / "r.html"), "--overwrite"]
-    assert cli.main(line) == 0
-    page = (tmp_path / "r.html").read_text()
-    assert "<h2>Training loss by step</h2>" in page
-    assert "chrF++ by step" in page
-    assert "highest loss" not in page  # without a training set
-    [checkpoint, *_] = (tmp_path / "out").glob("checkpoint-*")
-    (checkpoint / "trainer_state.json").rename(tmp_path / "out" / "trainer_state.json")
-    for folder in (tmp_path / "out").glob("checkpoint-*"):
-        shutil.rmtree(folder)
-    assert cli.main([*line, "--overwrite"]) == 0
-    assert "<h2>Training loss by step</h2>" in (tmp_path / "r.html").read_text()
-
-
-def test_a_training_set_must_be_in_files(tmp_path, capsys):
-    write_corpus(tmp_path)
-    run(tmp_path, "out", num_beams=1)
-    pairs = write_pairs(tmp_path, "tsv", PAIRS)
-    line = ["report", "--model", str(tmp_path / "out"), "--source_file", str(pairs.source), "--output", "r.html"]
-    assert cli.main([*line, "--train_source_file", "-"]) == 2
-    assert "the corpus must be in files, since it is read more than once" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ([*REPORT, "--model", "n"], "--model must be one model, got 2."),
-        ([*REPORT, "--train_target_file", "a.tsv"], "--train_source_file must be given with --train_target_file."),
-        ([*REPORT[:-1], "a.tsv"], "--output must differ from source_file, got 'a.tsv' for both."),
-    ],
-)
-def test_arguments_that_contradict_each_other(flags, message, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert isinstance(write_pairs(tmp_path, "tsv", PAIRS), ParallelText)
-    assert cli.main(["report", *flags]) == 2
-    assert message in capsys.readouterr().err

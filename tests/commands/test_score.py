@@ -1,0 +1,70 @@
+"""The commands `score` and `align`: files, standard input and errors."""
+
+import io
+import json
+import re
+import sys
+
+import pytest
+
+from modeling_random_transformer import cli
+from modeling_random_transformer.inference import alignments, score_pairs
+from modeling_random_transformer.inference.alignments import Aligner
+from modeling_random_transformer.inference.scoring import score_line
+from tests.helpers.corpora import write_pairs
+from tests.helpers.translation import some_texts
+
+PAIRS = list(zip(some_texts(30, seed=1), some_texts(30, seed=2), strict=True))
+
+
+@pytest.fixture
+def run(translator_folder, monkeypatch, capsysbinary, _reset_accelerate):
+    """Run the command with bytes on standard input; returns the exit status, standard output and the errors."""
+
+    def run(*arguments, verb="score", stdin=b""):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        status = cli.main([verb, "--model", str(translator_folder), "--device", "cpu", *map(str, arguments)])
+        captured = capsysbinary.readouterr()
+        return status, captured.out, captured.err.decode()
+
+    return run
+
+
+@pytest.mark.parametrize("verb", ["score", "align"])
+def test_files_tsv_and_standard_input_agree(run, translator, tokenizer, tmp_path, verb):
+    if verb == "align":
+        aligner = Aligner(translator, tokenizer)
+        lines = [aligner.line(links) for links in alignments(translator, tokenizer, PAIRS)]
+    else:
+        lines = [score_line(score, "text") for score in score_pairs(translator, tokenizer, PAIRS)]
+    expected = "".join(f"{line}\n" for line in lines).encode()
+    corpus = write_pairs(tmp_path, "aligned", PAIRS)
+    tsv = "".join(f"{source}\t{target}\n" for source, target in PAIRS).encode()
+    (tmp_path / "pairs.tsv").write_bytes(tsv)
+    aligned = ("--source_file", corpus.source, "--target_file", corpus.target)
+    for arguments in (aligned, ("--source_file", tmp_path / "pairs.tsv"), ()):
+        assert run(*arguments, verb=verb, stdin=tsv)[:2] == (0, expected)
+    assert run(*aligned, "--output", tmp_path / "scores.txt", verb=verb)[:2] == (0, b"")
+    assert (tmp_path / "scores.txt").read_bytes() == expected
+
+
+def test_jsonl_with_token_scores(run):
+    status, output, _ = run("--output_format", "jsonl", "--token_scores", stdin=b"the boy\tel libro\n")
+    score = json.loads(output)
+    assert status == 0
+    assert sum(score["token_log_probabilities"]) == pytest.approx(score["log_probability"])
+
+
+@pytest.mark.parametrize(
+    ("verb", "line", "message"),
+    [
+        ("score", b"\xe9\tb", r"stdin must contain valid pairs only, but line 2 is not UTF-8\."),
+        ("score", b"one " * 5000 + b"\tb", r"stdin, line 2: texts must have at most \d+ tokens"),
+        ("align", b"one " * 5000 + b"\tb", r"stdin, line 2: texts must have at most \d+ tokens"),
+    ],
+    ids=["not UTF-8", "long", "long, aligned"],
+)
+def test_errors(run, verb, line, message):
+    status, _, error = run(verb=verb, stdin=b"a\tb\n" + line + b"\n")
+    assert status == 2
+    assert re.search(message, error)
