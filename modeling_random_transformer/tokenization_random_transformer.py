@@ -341,23 +341,31 @@ class RandomTransformerTokenizer(TokenizersBackend):
             parts += [texts[token] for token in run] if is_added else [decode(run)]
         return "".join(parts)
 
-    def encode_texts(self, *args: Any, **options: Any) -> BatchEncoding:
+    def encode_texts(
+        self, *args: Any, src_lang: str | None = None, tgt_lang: str | None = None, **options: Any
+    ) -> BatchEncoding:
         """Tokenize texts that are data: the same as `tokenizer(...)`, but `control_tokens` in a text are plain text.
 
         Thus `decode(..., skip_special_tokens=True)` restores any text. Declared special tokens, such as `<bt>` in
-        `special_tokens=["<bt>"]`, are recognized as always. All entry points of the package use this method.
+        `special_tokens=["<bt>"]`, are recognized as always. All entry points of the package use this method. The
+        tokenizer is not changed, so several threads may call it.
 
         Args:
             *args: the arguments of `tokenizer(...)`.
-            **options: the same.
+            src_lang: language code of the sources; `None` for the tokenizer's.
+            tgt_lang: language code of the targets; the same.
+            **options: the arguments of `tokenizer(...)`.
 
         Raises:
-            ValueError: a text contains a control token of a word-level vocabulary, where it has no other encoding.
+            ValueError: a language is unknown, or a text contains a control token of a word-level vocabulary, where it
+                has no other encoding.
         """
-        if self.split_special_tokens:  # the user's choice: all special tokens are plain text
-            return self(*args, **options)
         tokenizer = copy.copy(self)
         tokenizer._tokenizer = self._text_backend()
+        tokenizer.init_kwargs = dict(self.init_kwargs)
+        for name, code in (("src_lang", src_lang), ("tgt_lang", tgt_lang)):
+            if code is not None:
+                tokenizer.init_kwargs[name] = self._check_language(name, code)
         return tokenizer(*args, **options, split_special_tokens=True)
 
     def without_outer_spaces(self, text: str) -> str:
@@ -374,8 +382,9 @@ class RandomTransformerTokenizer(TokenizersBackend):
         for part in ("normalizer", "pre_tokenizer", "post_processor"):
             setattr(backend, part, getattr(self.backend_tokenizer, part))
         added = [token for _, token in sorted(self.added_tokens_decoder.items())]  # in this order, ids are equal
-        for token in added:
-            token.special = token.content in control
+        if not self.split_special_tokens:  # otherwise the user's choice: all special tokens are plain text
+            for token in added:
+                token.special = token.content in control
         backend.add_tokens(added)
         return backend
 
@@ -391,7 +400,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
         self._use_merges(of_target=False)
         if self.languages:
             self._set_template(self._check_language("src_lang", self.src_lang))
-        elif not self._ends_sources:
+        elif not self.init_kwargs.get("source_eos", True):  # the end token ends targets only (OpenNMT)
             self.backend_tokenizer.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B")
 
     def _switch_to_target_mode(self) -> None:
@@ -399,14 +408,9 @@ class RandomTransformerTokenizer(TokenizersBackend):
         self.targets_announced = True
         if self.languages:
             self._set_template(self._check_language("tgt_lang", self.tgt_lang))
-        elif not self._ends_sources:
+        elif not self.init_kwargs.get("source_eos", True):
             self._set_template(None)
         self._use_merges(of_target=True)
-
-    @property
-    def _ends_sources(self) -> bool:
-        """Whether `eos_token` ends sources too, and not only targets (false for converted models of OpenNMT)."""
-        return self.init_kwargs.get("source_eos", True)
 
     def _use_merges(self, of_target: bool) -> None:
         """Split words by the merges of targets or sources, if they differ (converted models)."""

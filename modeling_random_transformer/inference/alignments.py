@@ -110,8 +110,8 @@ class Aligner(PairModel):
         if not self.tokenizer.is_fast:
             special = set(self.tokenizer.all_special_tokens)
             return [words_by_marks(self.tokenizer.convert_ids_to_tokens(ids), special) for ids in tokens]
-        with self.languages.set(self.tokenizer):
-            encoded = encode_texts(self.tokenizer, **{side: list(texts)}, return_offsets_mapping=True, verbose=False)
+        inputs: dict[str, Any] = {side: list(texts), **self.languages.arguments}
+        encoded = encode_texts(self.tokenizer, **inputs, return_offsets_mapping=True, verbose=False)
         words = []
         for text, offsets, ids in zip(texts, encoded["offset_mapping"], tokens, strict=True):
             words.append(words_by_offsets(spans_of(text), offsets[: len(ids)]))
