@@ -369,13 +369,13 @@ class Renderer:
     """
 
     def __init__(self, block: Block, translation: str, units: Sequence[Unit]):
-        paths = paths_of(units, block)
+        paths = [[block.root, *path_of(unit, block.root)] for unit in units]
         self.block, self.translation = block, translation
         self.spans = [(unit.start, unit.end) for unit in units] + [(len(translation), len(translation))]
         self.paths = [*paths, [block.root]]
         self.unplaced = unplaced_before(units, paths, block)
         self.last_words = {id(element): number for number, path in enumerate(paths) for element in path}
-        self.output = ""
+        self.parts = [""]
         self.opened: Path = []
         self.written: set[int] = set()  # elements whose start tag is written
 
@@ -384,9 +384,14 @@ class Renderer:
         position = 0
         for number, (start, end) in enumerate(self.spans):
             self.write_markup(number, self.translation[position:start], self.translation[start:end])
-            self.output += self.block.escape(self.translation[start:end])
+            self.write(self.block.escape(self.translation[start:end]))
             position = end
-        return self.output
+        return "".join(self.parts)
+
+    def write(self, text: str) -> None:
+        """Append a text to the HTML."""
+        if text:
+            self.parts.append(text)
 
     def write_markup(self, number: int, space: str, word: str) -> None:
         """Write what is between the previous word and a word: its number, the characters before it and its own."""
@@ -401,37 +406,27 @@ class Renderer:
             else:
                 in_opened[shared(ancestors, path)] += flat(element)
         for depth in range(len(self.opened), common, -1):
-            self.output += in_closed[depth]
+            self.write(in_closed[depth])
             self.close(self.opened[depth - 1], number)
-        self.output += self.block.escape(space)
+        self.write(self.block.escape(space))
         for depth in range(common, len(path) + 1):
-            self.output += beside(self.output, in_opened[depth], word)
+            self.write(beside(self.parts[-1], in_opened[depth], word))
             if depth < len(path):
                 self.open(path[depth])
         outer = "".join(in_opened[depth] for depth in range(common))
-        self.output += beside(self.output, outer, word)
+        self.write(beside(self.parts[-1], outer, word))
         self.opened = path
 
     def close(self, element: Inline, number: int) -> None:
         """Write the end tag of an element before a word; one without a start tag is written once."""
         if element.opening or self.last_words[id(element)] == number - 1:
-            self.output += element.closing
+            self.write(element.closing)
 
     def open(self, element: Inline) -> None:
         """Write the start tag of an element; one without an end tag is written once."""
         if element.closing or id(element) not in self.written:
-            self.output += element.opening
+            self.write(element.opening)
             self.written.add(id(element))
-
-
-def paths_of(units: Sequence[Unit], block: Block) -> list[Path]:
-    """The elements of each word, from the root to the innermost."""
-    around: Path = []
-    whole = [block.root]
-    while whole:
-        around += whole
-        whole = [child for child in around[-1].children if child.start == 0 and child.end == len(block.text)]
-    return [[*around, *path_of(unit, around[-1])] for unit in units]
 
 
 def path_of(unit: Unit, element: Inline) -> Iterator[Inline]:
