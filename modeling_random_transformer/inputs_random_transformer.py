@@ -94,17 +94,17 @@ def check_positive(*, or_none: bool = False, **counts: Any) -> None:
         if or_none and value is None:
             continue
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            allowed = "None or a positive integer" if or_none else "a positive integer"
-            raise ValueError(f"{name} must be {allowed}, got {value!r}.")
+            raise ValueError(f"{name} must be {'None or ' if or_none else ''}a positive integer, got {value!r}.")
 
 
 def check_choice(allowed: Iterable[Any], **arguments: Any) -> None:
     """Check that each argument is one of the allowed values."""
     choices = list(allowed)
     for name, value in arguments.items():
+        if not choices:
+            raise ValueError(f"{name} must be unset, got {value!r}.")
         if value not in choices:
-            listed = f"one of {', '.join(map(str, choices))}" if choices else "unset"
-            raise ValueError(f"{name} must be {listed}, got {value!r}.")
+            raise ValueError(f"{name} must be one of {', '.join(map(str, choices))}, got {value!r}.")
 
 
 def drop_none(**params: Any) -> dict[str, Any]:

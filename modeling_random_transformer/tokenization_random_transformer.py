@@ -94,9 +94,9 @@ class RandomTransformerTokenizer(TokenizersBackend):
     `train_new_from_iterator`, saving and `AutoTokenizer`.
 
     With `languages`, texts start with a language tag, as those of `M2M100Tokenizer`: sources with that of `src_lang`,
-    targets (`text_target=`) with that of `tgt_lang`. Both can be set at any time, but are those of all threads that
-    share the tokenizer: `pipeline("seq2seq")` with `src_lang=` locks it, direct calls need a copy for each thread.
-    `generate()` needs `forced_bos_token_id=tokenizer.get_lang_id("de")` to translate into German.
+    targets (`text_target=`) with that of `tgt_lang`. Both can be set at any time, for all threads that share the
+    tokenizer; `encode_texts` and `pipeline("seq2seq")` take the languages of a call instead. `generate()` needs
+    `forced_bos_token_id=tokenizer.get_lang_id("de")` to translate into German.
 
     Special tokens in a text, such as `</s>`, are recognized, as in all tokenizers of transformers. `encode_texts` is
     for texts of users, which may contain any characters.
@@ -445,10 +445,12 @@ class RandomTransformerTokenizer(TokenizersBackend):
         """Check the languages that were given to the constructor, and build the model of `target_merges`."""
         if merges := self.init_kwargs.get("target_merges"):
             model, ids = self.backend_tokenizer.model, self.backend_tokenizer.get_vocab(with_added_tokens=False)
+            options = {}
+            for name in ("unk_token", "end_of_word_suffix"):
+                if getattr(model, name) is not None:
+                    options[name] = getattr(model, name)
             pairs = [tuple(merge.split(" ")) for merge in merges]
-            options = {name: getattr(model, name) for name in ("unk_token", "end_of_word_suffix")}
-            given = {name: value for name, value in options.items() if value is not None}
-            self._models = model, models.BPE(ids, pairs, **given)
+            self._models = model, models.BPE(ids, pairs, **options)
         languages = self.init_kwargs.get("languages", [])
         if not isinstance(languages, list) or not all(
             isinstance(code, str) and self.backend_tokenizer.token_to_id(language_tag(code)) is not None
@@ -482,8 +484,9 @@ class RandomTransformerTokenizer(TokenizersBackend):
             if "Missing [UNK] token" not in str(error):
                 raise
             words = ", ".join(map(repr, self.get_vocab()))
-            allowed = f"words in the vocabulary ({words}), since the tokenizer has no unk_token"
-            raise ValueError(f"text must consist of {allowed}.") from error
+            raise ValueError(
+                f"text must consist of words in the vocabulary ({words}), since the tokenizer has no unk_token."
+            ) from error
 
     def _check_words(self, encoding: BatchEncoding) -> None:
         """Raise an error for a control token that is a word of a text, since a word has one id only."""
@@ -599,8 +602,10 @@ def _check_unicode(value: Any) -> None:
             value.encode("utf-8")
         except UnicodeEncodeError as error:
             excerpt = value[max(0, error.start - 20) : error.start + 20]
-            found = f"{value[error.start]!a} at position {error.start}, in {excerpt!a}"
-            raise ValueError(f"text must not contain lone surrogates, got {found}.") from error
+            raise ValueError(
+                f"text must not contain lone surrogates, got {value[error.start]!a} at position {error.start}, "
+                f"in {excerpt!a}."
+            ) from error
     elif isinstance(value, list | tuple | dict):
         for item in value.values() if isinstance(value, dict) else value:
             _check_unicode(item)

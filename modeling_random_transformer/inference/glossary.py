@@ -114,21 +114,30 @@ class Glossary:
     def report(self) -> str:
         """One line about the terms of all texts so far."""
         required, missing = self.required.total(), self.missing.total()
-        parts = [f"{required - missing} of {required} required terms are in the translations"]
+        report = f"glossary: {required - missing} of {required} required terms are in the translations"
         if missing:
-            counts = (f"{self.terms[number][1]} ({count})" for number, count in self.missing.most_common())
-            parts.append(f"not placed: {format_names(counts)}")
-        if unused := [source for number, (source, _) in enumerate(self.terms) if number not in self.required]:
-            parts.append(f"{len(unused)} of {len(self.terms)} terms did not occur: {format_names(unused)}")
-        return f"glossary: {'; '.join(parts)}"
+            counts = []
+            for number, count in self.missing.most_common():
+                _, target = self.terms[number]
+                counts.append(f"{target} ({count})")
+            report += f"; not placed: {format_names(counts)}"
+        unused = [source for number, (source, _) in enumerate(self.terms) if number not in self.required]
+        if unused:
+            report += f"; {len(unused)} of {len(self.terms)} terms did not occur: {format_names(unused)}"
+        return report
 
 
 def check_term(term: Any, index: int) -> tuple[str, str]:
     """A term; raises a `TextError` unless it is two phrases."""
-    is_pair = not isinstance(term, str) and len(term) == 2 and all(isinstance(phrase, str) for phrase in term)
-    if not is_pair or not all(words(phrase) and is_utf8(phrase) for phrase in term):
-        raise TextError(index, f"a term must be source phrase, tab and target phrase, got {format_value(term)}.")
-    return term[0].strip(), term[1].strip()
+    if not isinstance(term, str) and len(term) == 2 and all(map(is_phrase, term)):
+        source, target = term
+        return source.strip(), target.strip()
+    raise TextError(index, f"a term must be source phrase, tab and target phrase, got {format_value(term)}.")
+
+
+def is_phrase(text: Any) -> bool:
+    """Whether a text is a string of Unicode characters with words."""
+    return isinstance(text, str) and is_utf8(text) and bool(words(text))
 
 
 # Words
@@ -148,9 +157,9 @@ def in_word(character: str) -> bool:
 def is_at(text: list[str], start: int, phrase: list[str]) -> bool:
     """Whether the words of a phrase are at an index of those of a text; one in lower case matches any case."""
     part = text[start : start + len(phrase)]
-    return len(part) == len(phrase) and all(
-        required in (word, word.lower()) for required, word in zip(phrase, part, strict=True)
-    )
+    if len(part) < len(phrase):
+        return False
+    return all(required in (word, word.lower()) for required, word in zip(phrase, part, strict=True))
 
 
 def beginnings(translation: str, phrase: str, prefix: str) -> list[str]:
@@ -266,7 +275,8 @@ class GlossaryTranslator:
         for draft in drafts:
             for number in draft.missing:
                 _, phrase = self.glossary.terms[number]
-                heads += [(draft, head) for head in beginnings(draft.best.translation, phrase, draft.prefix)]
+                for head in beginnings(draft.best.translation, phrase, draft.prefix):
+                    heads.append((draft, head))
         ranked = defaultdict(list)
         scores = self.score([(draft.text, head) for draft, head in heads])
         for (draft, head), score in zip(heads, scores, strict=True):
@@ -276,5 +286,6 @@ class GlossaryTranslator:
                 ranked[draft].append((fmean(token_scores), head))
         promising = []
         for draft, scored in ranked.items():
-            promising += [(draft, head) for _, head in sorted(scored, reverse=True)[:CONTINUED]]
+            for _, head in sorted(scored, reverse=True)[:CONTINUED]:
+                promising.append((draft, head))
         return promising

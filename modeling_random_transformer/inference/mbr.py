@@ -35,7 +35,10 @@ def most_similar(texts: Sequence[str]) -> int:
     """
     counts = [count_ngrams(text) for text in texts]
     averages = [average(of_order) for of_order in zip(*counts, strict=True)]
-    scores = [sum(map(f_score, of_text, averages)) for of_text in counts]
+    scores = []
+    for of_text in counts:
+        of_orders = map(f_score, of_text, averages)
+        scores.append(sum(of_orders))
     return scores.index(max(scores))
 
 
@@ -49,20 +52,21 @@ def count_ngrams(text: str) -> list[Counter[str]]:
     return counts
 
 
-def average(counts: Sequence[Counter[str]]) -> tuple[Counter[str], float]:
+def average(counts: Sequence[Counter[str]]) -> tuple[dict[str, float], float]:
     """The mean counts, and the mean of their totals."""
     total: Counter[str] = Counter()
     for count in counts:
         total.update(count)
-    means = Counter({ngram: number / len(counts) for ngram, number in total.items()})
+    means = {ngram: number / len(counts) for ngram, number in total.items()}
     return means, total.total() / len(counts)
 
 
-def f_score(count: Counter[str], reference: tuple[Counter[str], float]) -> float:
+def f_score(count: Counter[str], reference: tuple[dict[str, float], float]) -> float:
     """The F-score of the n-grams of one order, with weight `BETA` of recall; 0 without common n-grams."""
     means, total = reference
-    matches = sum(min(number, means[ngram]) for ngram, number in count.items())
+    matches = sum(min(number, means.get(ngram, 0)) for ngram, number in count.items())
     if not matches:
         return 0.0
     weight = BETA**2
-    return (1 + weight) * matches / (weight * total + count.total())
+    both = weight * total + count.total()
+    return (1 + weight) * matches / both

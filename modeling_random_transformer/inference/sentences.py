@@ -81,14 +81,10 @@ class SentenceSplitter:
         ValueError: sentencex is not installed.
     """
 
-    def __init__(
-        self,
-        pipe: Seq2SeqPipeline,
-        max_source_tokens: int | None = None,
-        language: str | None = None,
-    ):
-        advice = "pip install 'random-transformer[documents]'"
-        with reraise_as_value_error(f"Splitting texts into sentences requires sentencex: {advice}"):
+    def __init__(self, pipe: Seq2SeqPipeline, max_source_tokens: int | None = None, language: str | None = None):
+        with reraise_as_value_error(
+            "Splitting texts into sentences requires sentencex: pip install 'random-transformer[documents]'"
+        ):
             from sentencex import segment
         self.pipe, self.segment = pipe, segment
         limit, _ = source_limit(pipe.tokenizer, pipe.positions, max_source_tokens)
@@ -102,8 +98,8 @@ class SentenceSplitter:
         for line in text.splitlines(keepends=True):
             marker = line[: MARKER.match(line).end()]  # type: ignore[union-attr]
             gaps[-1] += marker
-            for found in self.segment(self.language, line.removeprefix(marker)):
-                for part in self.shorten(found):
+            for sentence in self.segment(self.language, line.removeprefix(marker)):
+                for part in self.shorten(sentence):
                     stripped = part.strip()
                     if not has_letters(stripped):
                         gaps[-1] += part
@@ -121,18 +117,18 @@ class SentenceSplitter:
             sentence: the text.
             cut: whether the cut of a longer clause, which contained it, is reported.
         """
-        if len(sentence.strip()) < 2 or not self.is_long(sentence.strip()):
+        stripped = sentence.strip()
+        if len(stripped) < 2 or not self.is_long(stripped):
             yield sentence
             return
         for place in (CLAUSE, WORD, ANYWHERE):
-            ends = [found.end() for found in place.finditer(sentence) if 0 < found.end() < len(sentence.rstrip())]
+            ends = [match.end() for match in place.finditer(sentence)]
+            ends = [end for end in ends if 0 < end < len(sentence.rstrip())]
             if ends:
                 break
         if place is not CLAUSE and not cut:
             # The text is not in the message: it may be that of a user of a server.
-            logger.warning(
-                "A clause of %d characters was cut: it has more than %d tokens.", len(sentence.strip()), self.limit
-            )
+            logger.warning("A clause of %d characters was cut: it has more than %d tokens.", len(stripped), self.limit)
         end = min(ends, key=lambda end: abs(end - len(sentence) / 2))
         for part in (sentence[:end], sentence[end:]):
             yield from self.shorten(part, cut or place is not CLAUSE)

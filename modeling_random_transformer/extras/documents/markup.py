@@ -116,11 +116,12 @@ class Token(NamedTuple):
         """Whether it begins an element that is not translated."""
         if self.kind != "open":
             return False
-        attributes: dict[str, str] = {}
-        for name, *values in ATTRIBUTE.findall(self.raw):  # the first of them is the name of the element
-            attributes.setdefault(name.lower(), html.unescape("".join(values)))
-        not_translated = attributes.get("translate", "").lower() == "no"
-        return not_translated or self.name in COPIED or "notranslate" in attributes.get("class", "").split()
+        if self.name in COPIED:
+            return True
+        attributes = {"translate": "", "class": ""}
+        for name, *values in reversed(ATTRIBUTE.findall(self.raw)):  # the first of several values is valid
+            attributes[name.lower()] = html.unescape("".join(values))
+        return attributes["translate"].lower() == "no" or "notranslate" in attributes["class"].split()
 
 
 def parse(document: str) -> list[str | Block]:
@@ -245,17 +246,18 @@ def blocks(inline: list[Token]) -> Iterator[str | Block]:
     if not any(token.kind == "text" and has_letters(html.unescape(token.raw)) for token in inline):
         yield "".join(token.raw for token in inline)
         return
-    inside = [token.kind != "point" and bool(TRAILING.sub("", token.raw)) for token in inline]
-    first = inside.index(True)
-    end = len(inside) - inside[::-1].index(True)
-    tokens = inline[first:end]
+    inside = []
+    for number, token in enumerate(inline):
+        if token.kind != "point" and TRAILING.sub("", token.raw):
+            inside.append(number)
+    before, tokens, after = inline[: inside[0]], inline[inside[0] : inside[-1] + 1], inline[inside[-1] + 1 :]
     leading = LEADING.match(tokens[0].raw)[0]  # type: ignore[index]
     tokens[0] = tokens[0]._replace(raw=tokens[0].raw.removeprefix(leading))
     trailing = TRAILING.search(tokens[-1].raw)[0]  # type: ignore[index]
     tokens[-1] = tokens[-1]._replace(raw=tokens[-1].raw.removesuffix(trailing))
-    yield "".join(token.raw for token in inline[:first]) + leading
+    yield "".join(token.raw for token in before) + leading
     yield build_block(tokens)
-    yield trailing + "".join(token.raw for token in inline[end:])
+    yield trailing + "".join(token.raw for token in after)
 
 
 def build_block(inline: Sequence[Token]) -> Block:
@@ -292,11 +294,12 @@ def move_space(block: Block, element: Inline) -> None:
     here = len(block.text)
     if not block.text.endswith(" ") or element.start >= here:
         return
-    inner = [*ending_at(element, here)][::-1]
+    inner = list(ending_at(element, here))
     without_text = [inline for inline in inner if inline.start == here]
     if without_text:
         block.text = block.text[:-1]
-        without_text[0].opening = f" {without_text[0].opening}"
+        first = without_text[-1]
+        first.opening = f" {first.opening}"
         for inline in (element, *inner):
             inline.start = min(inline.start, here - 1)
             inline.end = min(inline.end, here - 1)
@@ -370,11 +373,14 @@ class Renderer:
 
     def __init__(self, block: Block, translation: str, units: Sequence[Unit]):
         paths = [[block.root, *path_of(unit, block.root)] for unit in units]
+        end = Unit(len(translation), len(translation), (0, 0))
         self.block, self.translation = block, translation
-        self.spans = [(unit.start, unit.end) for unit in units] + [(len(translation), len(translation))]
+        self.units = [*units, end]
         self.paths = [*paths, [block.root]]
         self.unplaced = unplaced_before(units, paths, block)
-        self.last_words = {id(element): number for number, path in enumerate(paths) for element in path}
+        self.last_words: dict[int, int] = {}
+        for number, path in enumerate(paths):
+            self.last_words |= {id(element): number for element in path}
         self.parts = [""]
         self.opened: Path = []
         self.written: set[int] = set()  # elements whose start tag is written
@@ -382,10 +388,11 @@ class Renderer:
     def render(self) -> str:
         """The HTML."""
         position = 0
-        for number, (start, end) in enumerate(self.spans):
-            self.write_markup(number, self.translation[position:start], self.translation[start:end])
-            self.write(self.block.escape(self.translation[start:end]))
-            position = end
+        for number, unit in enumerate(self.units):
+            word = self.translation[unit.start : unit.end]
+            self.write_markup(number, self.translation[position : unit.start], word)
+            self.write(self.block.escape(word))
+            position = unit.end
         return "".join(self.parts)
 
     def write(self, text: str) -> None:
@@ -445,22 +452,21 @@ def path_of(unit: Unit, element: Inline) -> Iterator[Inline]:
 
 def unplaced_before(units: Sequence[Unit], paths: Sequence[Path], block: Block) -> list[list[tuple[Inline, Path]]]:
     """The elements that no word has, with their ancestors, by the word before which they are placed; after all last."""
-    sources = [unit.source for unit in units]
     words: dict[int, list[int]] = defaultdict(list)  # of each element, in the order of their sources
-    for number in sorted(range(len(units)), key=sources.__getitem__):
+    for number in sorted(range(len(units)), key=lambda number: units[number].source):
         for element in paths[number]:
             words[id(element)].append(number)
     before: list[list[tuple[Inline, Path]]] = [[] for _ in range(len(units) + 1)]
     for element, ancestors in unplaced(block.root, [block.root], words.keys()):
         parent = ancestors[-1]
-        allowed = words.get(id(parent), [])
-        if not allowed or element.start >= parent.end:
-            index = max(allowed, default=len(units) - 1) + 1
+        in_parent = words.get(id(parent), [])
+        if not in_parent or element.start >= parent.end:
+            index = max(in_parent, default=len(units) - 1) + 1
         elif element.start <= parent.start:
-            index = min(allowed)
+            index = min(in_parent)
         else:
-            following = bisect_left(allowed, element.start, key=lambda number: sources[number][0])
-            index = allowed[following] if following < len(allowed) else allowed[-1] + 1
+            following = bisect_left(in_parent, element.start, key=lambda number: units[number].source[0])
+            index = in_parent[following] if following < len(in_parent) else in_parent[-1] + 1
             while 0 < index < len(units) and shared(paths[index - 1], paths[index]) > len(ancestors):
                 index -= 1  # not within another element
         before[index].append((element, ancestors))
