@@ -311,14 +311,13 @@ class Seq2SeqPipeline(Pipeline):
         candidates = self.option(options.generate_options, "num_return_sequences") or 1
         max_new_tokens = options.generate_options.get("max_new_tokens")
         # Equal with and without the prefix, so that the longest source and prefix of a batch have the same limit.
-        limits = {
-            pair: (
-                longest_target(pair[0], self.model.config, max_new_tokens),
-                longest_target(pair[0], self.model.config, max_new_tokens, pair[1]),
-            )
-            for pair in set(zip(lengths, prefix_lengths, strict=True))
-        }
-        groups = [limits[pair] for pair in zip(lengths, prefix_lengths, strict=True)]
+        pairs = list(zip(lengths, prefix_lengths, strict=True))
+        limits = {}
+        for source_len, prefix_len in set(pairs):
+            without_prefix = longest_target(source_len, self.model.config, max_new_tokens)
+            with_prefix = longest_target(source_len, self.model.config, max_new_tokens, prefix_len)
+            limits[source_len, prefix_len] = without_prefix, with_prefix
+        groups = [limits[pair] for pair in pairs]
         return batches_by_tokens(sources, options.max_batch_tokens // max(beams, candidates), groups)
 
     def pad(self, sources: Sequence[Sequence[int]]) -> dict[str, Tensor]:
