@@ -5,7 +5,7 @@ function is equivalent to.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -417,7 +417,7 @@ def mkldnn_packing_available() -> bool:
     return hasattr(operations, "_reorder_linear_weight") and hasattr(operations, "_linear_pointwise")
 
 
-# Detection of modified modules, whose `__call__` cannot be replaced by a function
+# Detection of modified modules, whose `__call__` cannot be replaced by a function, and of changed weights
 
 
 def is_unmodified(module: Any, kind: type[nn.Module]) -> bool:
@@ -452,3 +452,22 @@ def forward_hooks(module: nn.Module) -> list[Any]:
         if getattr(hook, "__module__", None) != output_capturing.__name__:
             hooks.append(hook)
     return hooks
+
+
+def tensors_of(modules: Iterable[nn.Module]) -> list[Tensor]:
+    """The parameters and buffers of modules, in their order, and tied ones again at each place."""
+    return [
+        tensor
+        for module in modules
+        for tensor in (*module._parameters.values(), *module._buffers.values())
+        if tensor is not None
+    ]
+
+
+def versions_of(tensors: Iterable[Tensor]) -> list[Any]:
+    """What changes if a tensor is replaced, or changed by an operation that PyTorch counts."""
+    versions = []
+    for tensor in tensors:
+        count = 0 if tensor.is_inference() else tensor._version
+        versions.append((tensor.data_ptr(), tensor.dtype, count))
+    return versions

@@ -13,8 +13,7 @@ from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING, AUTO_
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from .ops_random_transformer import MIN_PACKED_ELEMENTS, is_transformed, join
-from .verification_random_transformer import tensors_of, versions_of
+from .ops_random_transformer import MIN_PACKED_ELEMENTS, is_transformed, join, tensors_of, versions_of
 
 METHOD = "dynamic_int8"
 

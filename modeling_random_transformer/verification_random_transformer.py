@@ -6,7 +6,7 @@ definitions, and one of its cached steps with a pass without a cache.
 """
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +21,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import ModelOutput
 
-from .ops_random_transformer import forward_hooks, is_transformed
+from .ops_random_transformer import forward_hooks, is_transformed, tensors_of, versions_of
 from .versions_random_transformer import UNTESTED_ADVICE, accepts_cache, cache_of, is_untested_version, named_cache
 
 # The largest relative difference between logits that rounding explains, by dtype.
@@ -306,25 +306,6 @@ def public_attributes(module: nn.Module) -> list[Any]:
         for name, value in vars(module).items()
         if name[0] != "_" and (callable(value) or isinstance(value, PLAIN_TYPES))
     ]
-
-
-def tensors_of(modules: Iterable[nn.Module]) -> list[Tensor]:
-    """The parameters and buffers of modules, in their order, and tied ones again at each place."""
-    return [
-        tensor
-        for module in modules
-        for tensor in (*module._parameters.values(), *module._buffers.values())
-        if tensor is not None
-    ]
-
-
-def versions_of(tensors: Iterable[Tensor]) -> list[Any]:
-    """What changes if a tensor is replaced, or changed by an operation that PyTorch counts."""
-    versions = []
-    for tensor in tensors:
-        count = 0 if tensor.is_inference() else tensor._version
-        versions.append((tensor.data_ptr(), tensor.dtype, count))
-    return versions
 
 
 def can_sample(tensor: Tensor) -> bool:

@@ -16,8 +16,9 @@ from transformers.utils import logging
 from ...base.errors import reraise_as_value_error
 from ...generation_random_transformer import modified_module
 from ...inputs_random_transformer import check_choice, pad_ids
+from ...ops_random_transformer import tensors_of
 from ...pipeline_random_transformer import ForcedPrefix
-from ...verification_random_transformer import Snapshot, tensors_of
+from ...verification_random_transformer import Snapshot
 from .cache import cached_export
 from .ctranslate2 import ParallelTranslator
 from .engines import WEIGHT_DTYPES
