@@ -88,6 +88,11 @@ class CallOptions:
         check_type("keep_without_letters", self.keep_without_letters, bool, "True or False")
         check_positive(or_none=True, max_source_tokens=self.max_source_tokens, max_batch_tokens=self.max_batch_tokens)
 
+    @property
+    def truncates(self) -> bool:
+        """Whether texts that are too long are truncated."""
+        return self.max_source_tokens is not None if self.truncation is None else self.truncation
+
 
 class Seq2SeqPipeline(Pipeline):
     """Text-to-text generation with an encoder-decoder model that has a language modeling head.
@@ -364,14 +369,9 @@ class Seq2SeqPipeline(Pipeline):
         """
         if not texts:
             return []
-        name, side = ("targets", "text_target") if is_target else ("texts", "text")
         if not is_target:
-            for index, text in enumerate(texts):
-                check_text(text, index)
-            prefix = options.prefix
-            if prefix is None:
-                prefix = getattr(self.model.config, "prefix", None) or ""
-            texts = [prefix + text for text in texts]
+            texts = self.with_prefix(texts, options)
+        side = "text_target" if is_target else "text"
         inputs: dict[str, Any] = {side: texts, "src_lang": options.src_lang, "tgt_lang": options.tgt_lang}
         # Not verbose: lengths are checked here.
         ids = encode_texts(self.tokenizer, **inputs, verbose=False)["input_ids"]
@@ -379,28 +379,38 @@ class Seq2SeqPipeline(Pipeline):
         long = [index for index, row in enumerate(ids) if len(row) > limit]
         if not long:
             return ids
-        truncation = options.truncation
-        if truncation is None:
-            truncation = options.max_source_tokens is not None
-        if not truncation:
+        if not options.truncates:
+            name = "targets" if is_target else "texts"
             to_set = "truncation" if options.truncation is False else "max_source_tokens or, in Python, truncation=True"
             raise TextError(
                 long[0],
                 f"{name} must have at most {limit} tokens ({reason}), got {len(ids[long[0]])}. To truncate it, "
                 f"set {to_set}.",
             )
-        special = self.tokenizer.num_special_tokens_to_add()
-        if limit <= special:
-            raise ValueError(f"{reason} must be greater than the number of special tokens, {special}, got {limit}.")
         inputs[side] = [texts[index] for index in long]
-        truncated = encode_texts(self.tokenizer, **inputs, truncation=True, max_length=limit)
-        for index, row in zip(long, truncated["input_ids"], strict=True):
+        for index, row in zip(long, self.truncated(inputs, limit, reason), strict=True):
             ids[index] = row
         if self.warns:
             warnings.warn(
                 f"{len(long)} of {len(texts)} texts were truncated to {limit} tokens ({reason}).", stacklevel=2
             )
         return ids
+
+    def with_prefix(self, texts: Sequence[str], options: CallOptions) -> list[str]:
+        """Checked sources with `prefix`."""
+        for index, text in enumerate(texts):
+            check_text(text, index)
+        prefix = options.prefix
+        if prefix is None:
+            prefix = getattr(self.model.config, "prefix", None) or ""
+        return [prefix + text for text in texts]
+
+    def truncated(self, inputs: dict[str, Any], limit: int, reason: str) -> list[list[int]]:
+        """The token ids of `inputs` of the tokenizer, truncated to a limit, which `reason` names."""
+        special = self.tokenizer.num_special_tokens_to_add()
+        if limit <= special:
+            raise ValueError(f"{reason} must be greater than the number of special tokens, {special}, got {limit}.")
+        return encode_texts(self.tokenizer, **inputs, truncation=True, max_length=limit)["input_ids"]
 
     def _forward(self, model_inputs: dict[str, Tensor], options: CallOptions) -> dict[str, Tensor]:
         """Call `generate()`.

@@ -177,7 +177,8 @@ def beginnings(translation: str, phrase: str, prefix: str) -> list[str]:
     heads = []
     for place in places:
         before = text[:place]
-        space = " " if before and in_word(before[-1]) and not is_wide(before[-1]) else ""
+        last = before[-1:]
+        space = " " if last and in_word(last) and not is_wide(last) else ""
         heads.append(before + space + phrase)
     if text[:1].isupper():
         heads[0] = phrase[:1].upper() + phrase[1:]
@@ -231,7 +232,8 @@ class GlossaryTranslator:
         drafts = []
         for (text, prefix), [best] in zip(rows, self.translate(rows, first, update), strict=True):
             terms = self.glossary.terms_of(text)
-            drafts.append(Draft(text, prefix, terms, best, self.glossary.lacking(terms, best.translation)))
+            missing = self.glossary.lacking(terms, best.translation)
+            drafts.append(Draft(text, prefix, terms, best, missing))
         pending = [draft for draft in drafts if draft.missing]
         if pending:
             self.choose_listed(pending)
@@ -247,7 +249,8 @@ class GlossaryTranslator:
     def choose_listed(self, drafts: Sequence[Draft]) -> None:
         """Replace each translation by the first candidate of beam search that lacks the fewest terms."""
         rows = [(draft.text, draft.prefix) for draft in drafts]
-        for draft, candidates in zip(drafts, self.list_candidates(rows, 0, lambda _: None), strict=True):
+        listed = self.list_candidates(rows, 0, lambda _: None)
+        for draft, candidates in zip(drafts, listed, strict=True):
             for candidate in candidates:
                 missing = self.glossary.lacking(draft.terms, candidate.translation)
                 if len(missing) < len(draft.missing):
@@ -259,8 +262,9 @@ class GlossaryTranslator:
         rows = [(draft.text, head) for draft, head in heads]
         candidates = [best for [best] in self.translate(rows, 0, lambda _: None)]
         pairs = [(text, best.translation) for (text, _), best in zip(rows, candidates, strict=True)]
+        scores = self.score(pairs)
         ranks: dict[Draft, tuple[int, float]] = {}
-        for (draft, _), candidate, score in zip(heads, candidates, self.score(pairs), strict=True):
+        for (draft, _), candidate, score in zip(heads, candidates, scores, strict=True):
             missing = self.glossary.lacking(draft.terms, candidate.translation)
             # The score of beam search; without beams, the length penalty applies too.
             rank = len(missing), -score.log_probability / score.tokens**self.length_penalty

@@ -181,11 +181,14 @@ def next_tag(document: str, position: int) -> Token | None:
     match = MARKUP.search(document, position)
     if match is None:
         return None
+    raw = match[0]
     name = (match["name"] or "").lower()
     kind = "close" if match["slash"] else "open"
-    if not name or name in VOID or (name in FOREIGN and match[0].endswith("/>")):
+    if not name or name in VOID:
         kind = "point"
-    return Token(kind, name, match[0], match.end())
+    if name in FOREIGN and raw.endswith("/>"):
+        kind = "point"
+    return Token(kind, name, raw, match.end())
 
 
 def end_of_element(document: str, first: Token) -> int:
@@ -200,7 +203,8 @@ def end_of_element(document: str, first: Token) -> int:
     while tag := next_tag(document, position):
         position = tag.end
         if tag.kind == "open":
-            if tag.name == first.name and tag.name in END_OMITTED and not opened_blocks:
+            is_next = tag.name == first.name and not opened_blocks
+            if is_next and tag.name in END_OMITTED:
                 return tag.start
             if tag.name in RAW:
                 position = end_of_raw(document, tag)
@@ -250,11 +254,14 @@ def blocks(inline: list[Token]) -> Iterator[str | Block]:
     for number, token in enumerate(inline):
         if token.kind != "point" and TRAILING.sub("", token.raw):
             inside.append(number)
-    before, tokens, after = inline[: inside[0]], inline[inside[0] : inside[-1] + 1], inline[inside[-1] + 1 :]
-    leading = LEADING.match(tokens[0].raw)[0]  # type: ignore[index]
-    tokens[0] = tokens[0]._replace(raw=tokens[0].raw.removeprefix(leading))
-    trailing = TRAILING.search(tokens[-1].raw)[0]  # type: ignore[index]
-    tokens[-1] = tokens[-1]._replace(raw=tokens[-1].raw.removesuffix(trailing))
+    first, end = inside[0], inside[-1] + 1
+    before, tokens, after = inline[:first], inline[first:end], inline[end:]
+    raw = tokens[0].raw
+    leading = LEADING.match(raw)[0]  # type: ignore[index]
+    tokens[0] = tokens[0]._replace(raw=raw.removeprefix(leading))
+    raw = tokens[-1].raw
+    trailing = TRAILING.search(raw)[0]  # type: ignore[index]
+    tokens[-1] = tokens[-1]._replace(raw=raw.removesuffix(trailing))
     yield "".join(token.raw for token in before) + leading
     yield build_block(tokens)
     yield trailing + "".join(token.raw for token in after)
@@ -318,7 +325,8 @@ def append_text(block: Block, raw: str, parent: Inline) -> None:
     """Append a text to a block, whose white space becomes one space; something without text keeps its own."""
     for entity in ENTITY.findall(raw):
         character = html.unescape(entity)
-        if len(character) == 1 and not (character.isascii() and character.isalnum()):
+        is_plain = character.isascii() and character.isalnum()
+        if len(character) == 1 and not is_plain:
             block.spelling.setdefault(character, entity)
     text = SPACE.sub(" ", html.unescape(raw))
     if text[:1] in CLOSING:
@@ -341,8 +349,9 @@ def needs_alignment(block: Block) -> bool:
     """Whether the places of the elements depend on the words; not if they are around or beside the whole text."""
     end = len(block.text)
     for element in descendants(block.root):
-        is_around = element.start == end or (element.start == 0 and element.end in (0, end))
-        if not is_around:
+        is_at_end = element.start == end
+        is_at_beginning = element.start == 0 and element.end in (0, end)
+        if not (is_at_end or is_at_beginning):
             return True
     return False
 
@@ -411,7 +420,8 @@ class Renderer:
             if depth > common:
                 in_closed[depth] += flat(element)
             else:
-                in_opened[shared(ancestors, path)] += flat(element)
+                depth = shared(ancestors, path)
+                in_opened[depth] += flat(element)
         for depth in range(len(self.opened), common, -1):
             self.write(in_closed[depth])
             self.close(self.opened[depth - 1], number)
@@ -484,10 +494,12 @@ def unplaced(element: Inline, ancestors: Path, placed: Container[int]) -> Iterat
 
 def shared(first: Path, second: Path) -> int:
     """The number of elements at the beginning of both paths."""
-    for count, (one, other) in enumerate(zip(first, second, strict=False)):
+    count = 0
+    for one, other in zip(first, second, strict=False):
         if one is not other:
-            return count
-    return min(len(first), len(second))
+            break
+        count += 1
+    return count
 
 
 def flat(element: Inline) -> str:
