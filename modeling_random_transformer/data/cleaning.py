@@ -67,7 +67,8 @@ class CleaningReport(ValidationReport):
     def __str__(self) -> str:
         """A table with a line for each reason."""
         total = max(1, self.lines)
-        rows = [f"{self.name}: kept {self.valid:,} of {self.lines:,} pairs ({self.valid / total:.2%})"]
+        kept = self.valid / total
+        rows = [f"{self.name}: kept {self.valid:,} of {self.lines:,} pairs ({kept:.2%})"]
         if len(self.sets) > 1:
             sizes = [f"{name} {size:,}" for name, size in self.sets.items()]
             rows.append(f"  {', '.join(sizes)}")
@@ -75,7 +76,8 @@ class CleaningReport(ValidationReport):
         for reason, count in counts.most_common():
             example = self.examples[reason][0]
             texts = " ||| ".join(printable(example[side], SHOWN_CHARACTERS) for side in SIDES)
-            rows.append(f"  {reason:46} {count:>11,}  {count / total:>7.2%}  line {example['line']}: {texts}")
+            share = count / total
+            rows.append(f"  {reason:46} {count:>11,}  {share:>7.2%}  line {example['line']}: {texts}")
         return "\n".join(rows)
 
 
@@ -306,14 +308,16 @@ def _check_outputs(corpus: Corpus, paths: Sequence[str | PathLike], excluded: Se
 def _check_kept(report: CleaningReport) -> None:
     """Raise a `ValueError` for a training set without pairs."""
     if not report.sets["train"]:
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in report.counts.items())
-        raise ValueError(f"{report.name} must have a pair to keep, got {report.lines:,} pairs: {reasons or 'none'}.")
+        reasons = [f"{count:,} {reason}" for reason, count in report.counts.items()]
+        listed = ", ".join(reasons) or "none"
+        raise ValueError(f"{report.name} must have a pair to keep, got {report.lines:,} pairs: {listed}.")
 
 
 def _write_rejected(file: IO[bytes] | None, line: Line, reason: str) -> None:
     """Write a dropped line to the file for them, if there is one."""
     if file is not None:
-        _write_line(file, _tsv_line(reason, str(line.number), line.source, line.target))
+        row = _tsv_line(reason, str(line.number), line.source, line.target)
+        _write_line(file, row)
 
 
 def _write_line(file: IO[bytes], line: str) -> None:

@@ -278,7 +278,7 @@ class _TsvTable(_CsvTable):
 
     def _is_row(self, cells: list[str], lines: list[str]) -> bool:
         """Whether these cells are a row with the expected width, and the lines are not rows of as many cells."""
-        if not cells or (self.width is not None and self.width != len(cells)):
+        if not cells or self.width not in (None, len(cells)):
             return False
         if any("\t" in cell and "\n" in cell for cell in cells):
             return False
