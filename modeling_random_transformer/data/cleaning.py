@@ -262,10 +262,7 @@ def clean_files(
         OSError: a file cannot be read or written.
     """
     settings = CleaningOptions(**options)
-    train = _PairFiles(output) if output_target is None else _PairFiles(output, output_target)
-    outputs = {"train": train}
-    for name in SETS[: len(split)]:
-        outputs[name] = train.of_set(name)
+    outputs = _files_by_set(output, output_target, split)
     paths = [path for files in outputs.values() for path in files.paths]
     paths += [path for path in (rejected_file, report_file) if path is not None]
     _check_outputs(corpus, paths, settings.exclude or ())
@@ -276,14 +273,9 @@ def clean_files(
     with create_binaries(paths) as opened, progress_bar(unit="pair") as bar:
         files: dict[Any, IO[bytes]] = dict(zip(paths, opened, strict=True))
         reject = partial(_write_rejected, files.get(rejected_file))
-        for pair in _cleaned(corpus, settings, report, reject):
+        pairs = _cleaned(corpus, settings, report, reject)
+        for set_name, pair in _with_sets(pairs, held_out, report, reject):
             bar.update()
-            set_name = held_out.set_of(pair)
-            if set_name is None:
-                report.drop(pair, HELD_OUT)
-                reject(pair, HELD_OUT)
-                continue
-            report.sets[set_name] += 1
             set_files = outputs[set_name]
             for path, line in zip(set_files.paths, set_files.lines(pair), strict=True):
                 _write_line(files[path], line)
@@ -292,6 +284,31 @@ def clean_files(
             content = asdict(report) | {"kept": report.valid, "options": asdict(settings)}
             _write_line(files[report_file], json.dumps(content, indent=2, ensure_ascii=False))
     return report
+
+
+def _files_by_set(
+    output: str | PathLike, output_target: str | PathLike | None, split: Sequence[int]
+) -> dict[str, _PairFiles]:
+    """The files of the training set, and beside them those of the other sets."""
+    train = _PairFiles(output) if output_target is None else _PairFiles(output, output_target)
+    files = {"train": train}
+    for name in SETS[: len(split)]:
+        files[name] = train.of_set(name)
+    return files
+
+
+def _with_sets(
+    pairs: Iterable[ParallelLine], held_out: Split, report: CleaningReport, reject: Callable[[Line, str], Any]
+) -> Iterator[tuple[str, ParallelLine]]:
+    """Each pair with the name of its set; pairs that share a text with a held-out one are dropped."""
+    for pair in pairs:
+        name = held_out.set_of(pair)
+        if name is None:
+            report.drop(pair, HELD_OUT)
+            reject(pair, HELD_OUT)
+        else:
+            report.sets[name] += 1
+            yield name, pair
 
 
 def _check_outputs(corpus: Corpus, paths: Sequence[str | PathLike], excluded: Sequence[str]) -> None:
