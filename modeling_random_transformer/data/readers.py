@@ -152,10 +152,10 @@ def texts_of(
     keys: tuple[str, ...] = ()
     for number, row, line in rows:
         values = row if isinstance(row, dict) else {}
-        translation = values.get(TRANSLATION, values)
+        translation = values.get(TRANSLATION)
         if isinstance(translation, dict):
             values = values | translation
-        if not keys and values and translation is not None:
+        if not keys and values and (translation is not None or TRANSLATION not in values):
             keys = columns.named(name, values)
         texts = [text for key in keys if isinstance(text := values.get(key), str)]
         if keys and len(texts) == len(keys):
