@@ -51,8 +51,11 @@ def encode_lines(texts: Iterable[str]) -> Iterator[bytes]:
 
 def markdown_table(header: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
     """A table with a header line; `|` in cells must be escaped."""
-    lines = [header, ("---",) * len(header), *rows]
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+    lines = []
+    for cells in (header, ("---",) * len(header), *rows):
+        line = " | ".join(map(str, cells))
+        lines.append(f"| {line} |")
+    return "\n".join(lines)
 
 
 def check_free(output: str | PathLike, overwrite: bool = False) -> Path:
@@ -117,7 +120,8 @@ def new_folder(output: str | PathLike, overwrite: bool = False) -> Iterator[Path
         folder.mkdir()
         with name_path_in_errors(path):
             yield folder
-            names = sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
+            files = [file for file in folder.rglob("*") if file.is_file()]
+            names = sorted(str(file.relative_to(folder)) for file in files)
             _record_files(folder, names)
         if not exists:
             os.replace(folder, path)

@@ -67,7 +67,8 @@ class CleaningReport(ValidationReport):
     def __str__(self) -> str:
         """A table with a line for each reason."""
         total = max(1, self.lines)
-        rows = [f"{self.name}: kept {self.valid:,} of {self.lines:,} pairs ({self.valid / total:.2%})"]
+        kept = self.valid / total
+        rows = [f"{self.name}: kept {self.valid:,} of {self.lines:,} pairs ({kept:.2%})"]
         if len(self.sets) > 1:
             sizes = [f"{name} {size:,}" for name, size in self.sets.items()]
             rows.append(f"  {', '.join(sizes)}")
@@ -75,7 +76,8 @@ class CleaningReport(ValidationReport):
         for reason, count in counts.most_common():
             example = self.examples[reason][0]
             texts = " ||| ".join(printable(example[side], SHOWN_CHARACTERS) for side in SIDES)
-            rows.append(f"  {reason:46} {count:>11,}  {count / total:>7.2%}  line {example['line']}: {texts}")
+            share = count / total
+            rows.append(f"  {reason:46} {count:>11,}  {share:>7.2%}  line {example['line']}: {texts}")
         return "\n".join(rows)
 
 
@@ -260,10 +262,7 @@ def clean_files(
         OSError: a file cannot be read or written.
     """
     settings = CleaningOptions(**options)
-    train = _PairFiles(output) if output_target is None else _PairFiles(output, output_target)
-    outputs = {"train": train}
-    for name in SETS[: len(split)]:
-        outputs[name] = train.of_set(name)
+    outputs = _files_by_set(output, output_target, split)
     paths = [path for files in outputs.values() for path in files.paths]
     paths += [path for path in (rejected_file, report_file) if path is not None]
     _check_outputs(corpus, paths, settings.exclude or ())
@@ -274,14 +273,9 @@ def clean_files(
     with create_binaries(paths) as opened, progress_bar(unit="pair") as bar:
         files: dict[Any, IO[bytes]] = dict(zip(paths, opened, strict=True))
         reject = partial(_write_rejected, files.get(rejected_file))
-        for pair in _cleaned(corpus, settings, report, reject):
+        pairs = _cleaned(corpus, settings, report, reject)
+        for set_name, pair in _with_sets(pairs, held_out, report, reject):
             bar.update()
-            set_name = held_out.set_of(pair)
-            if set_name is None:
-                report.drop(pair, HELD_OUT)
-                reject(pair, HELD_OUT)
-                continue
-            report.sets[set_name] += 1
             set_files = outputs[set_name]
             for path, line in zip(set_files.paths, set_files.lines(pair), strict=True):
                 _write_line(files[path], line)
@@ -290,6 +284,31 @@ def clean_files(
             content = asdict(report) | {"kept": report.valid, "options": asdict(settings)}
             _write_line(files[report_file], json.dumps(content, indent=2, ensure_ascii=False))
     return report
+
+
+def _files_by_set(
+    output: str | PathLike, output_target: str | PathLike | None, split: Sequence[int]
+) -> dict[str, _PairFiles]:
+    """The files of the training set, and beside them those of the other sets."""
+    train = _PairFiles(output) if output_target is None else _PairFiles(output, output_target)
+    files = {"train": train}
+    for name in SETS[: len(split)]:
+        files[name] = train.of_set(name)
+    return files
+
+
+def _with_sets(
+    pairs: Iterable[ParallelLine], held_out: Split, report: CleaningReport, reject: Callable[[Line, str], Any]
+) -> Iterator[tuple[str, ParallelLine]]:
+    """Each pair with the name of its set; pairs that share a text with a held-out one are dropped."""
+    for pair in pairs:
+        name = held_out.set_of(pair)
+        if name is None:
+            report.drop(pair, HELD_OUT)
+            reject(pair, HELD_OUT)
+        else:
+            report.sets[name] += 1
+            yield name, pair
 
 
 def _check_outputs(corpus: Corpus, paths: Sequence[str | PathLike], excluded: Sequence[str]) -> None:
@@ -306,14 +325,16 @@ def _check_outputs(corpus: Corpus, paths: Sequence[str | PathLike], excluded: Se
 def _check_kept(report: CleaningReport) -> None:
     """Raise a `ValueError` for a training set without pairs."""
     if not report.sets["train"]:
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in report.counts.items())
-        raise ValueError(f"{report.name} must have a pair to keep, got {report.lines:,} pairs: {reasons or 'none'}.")
+        reasons = [f"{count:,} {reason}" for reason, count in report.counts.items()]
+        listed = ", ".join(reasons) or "none"
+        raise ValueError(f"{report.name} must have a pair to keep, got {report.lines:,} pairs: {listed}.")
 
 
 def _write_rejected(file: IO[bytes] | None, line: Line, reason: str) -> None:
     """Write a dropped line to the file for them, if there is one."""
     if file is not None:
-        _write_line(file, _tsv_line(reason, str(line.number), line.source, line.target))
+        row = _tsv_line(reason, str(line.number), line.source, line.target)
+        _write_line(file, row)
 
 
 def _write_line(file: IO[bytes], line: str) -> None:

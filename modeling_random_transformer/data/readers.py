@@ -152,10 +152,10 @@ def texts_of(
     keys: tuple[str, ...] = ()
     for number, row, line in rows:
         values = row if isinstance(row, dict) else {}
-        translation = values.get(TRANSLATION, values)
+        translation = values.get(TRANSLATION)
         if isinstance(translation, dict):
             values = values | translation
-        if not keys and values and translation is not None:
+        if not keys and values and (translation is not None or TRANSLATION not in values):
             keys = columns.named(name, values)
         texts = [text for key in keys if isinstance(text := values.get(key), str)]
         if keys and len(texts) == len(keys):
@@ -278,7 +278,7 @@ class _TsvTable(_CsvTable):
 
     def _is_row(self, cells: list[str], lines: list[str]) -> bool:
         """Whether these cells are a row with the expected width, and the lines are not rows of as many cells."""
-        if not cells or (self.width is not None and self.width != len(cells)):
+        if not cells or self.width not in (None, len(cells)):
             return False
         if any("\t" in cell and "\n" in cell for cell in cells):
             return False

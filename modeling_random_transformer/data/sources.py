@@ -272,7 +272,7 @@ def parse_pair(number: int, source: str, target: str, languages: LanguageTags = 
     source, target = source.rstrip("\r\n"), target.rstrip("\r\n")
     if not (is_utf8(source) and is_utf8(target)):
         return _invalid(number, NOT_UTF8, source, target)
-    if "\0" in source or "\0" in target:  # in JSON and Parquet; elsewhere it is an error of the file
+    if "\0" in source or "\0" in target:  # in JSON and Parquet; in text, it is an error of the file
         return _invalid(number, NUL, source, target)
     if not (is_blank(source) or is_blank(target)):
         return ParallelLine(number, source, target, languages)

@@ -8,7 +8,7 @@ from filelock import FileLock
 
 from modeling_random_transformer.base.distributed import exclusive, in_turn
 
-LOCKS = {"exclusive": lambda path: exclusive(path, "in use"), "in turn": in_turn}
+LOCKS = {"exclusive": lambda path: exclusive(path, "in use"), "waiting": in_turn}
 
 
 @pytest.mark.parametrize("lock", LOCKS)
