@@ -27,7 +27,7 @@ OPTIONS = {
     "max_tokens_per_batch": 100,  # 11 batches: an incomplete step would differ between one and two processes
     "config_overrides": SIZES,
 }
-# Without word dropout, whose random numbers differ too. R-Drop requires dropout; this rate drops nothing in float32.
+# R-Drop requires dropout; this rate drops nothing in float32.
 REGULARIZATION = {
     "bpe_dropout": 0.3,
     "r_drop_alpha": 5.0,
