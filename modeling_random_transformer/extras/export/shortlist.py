@@ -84,8 +84,8 @@ def translation_probabilities(sources: list[Array], targets: list[Array]) -> tup
 
     The source tokens include `EMPTY_WORD`.
     """
-    links = [np.concatenate(column) for column in zip(*links_of(sources, targets), strict=True)]
-    source_of_link, target_of_link, position_of_link = links
+    columns = zip(*links_of(sources, targets), strict=True)
+    source_of_link, target_of_link, position_of_link = map(np.concatenate, columns)
     size = target_of_link.max() + 1
     keys = (source_of_link - EMPTY_WORD) * size
     keys += target_of_link
@@ -109,7 +109,8 @@ def links_of(sources: list[Array], targets: list[Array]) -> Iterator[tuple[Array
     """
     end = 0
     for source, target in zip(sources, targets, strict=True):
-        start, end = end, end + len(target)
+        start = end
+        end += len(target)
         positions = np.arange(start, end)
         words = np.append(source, EMPTY_WORD)
         count = len(words)
