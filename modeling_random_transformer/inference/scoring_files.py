@@ -7,9 +7,9 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..base import process_stream
 from ..base.compressed_files import check_output, stream_name
 from ..base.digests import model_digest
+from ..base.progress import process_stream
 from ..data.sources import EMPTY, Corpus, ParallelLine
 from ..inputs_random_transformer import CHUNK_SIZE, check_choice, name_lines_in_errors
 from .alignments import Aligner
