@@ -23,8 +23,8 @@ CHUNK_SIZE = 1000  # texts that are sorted by length together
 # because beam search depends on it. Rounding lengths up to a multiple of 16 allows larger batches.
 LONGER_THAN_SOURCE = 50
 LENGTH_STEP = 16
-# Truncation and padding are mutable state of a fast tokenizer's backend, so concurrent calls must be serialized.
-TOKENIZER_LOCK = threading.Lock()
+# Truncation, padding and languages are mutable state of other models' tokenizers, so their calls are serialized.
+_TOKENIZER_LOCK = threading.Lock()
 
 T = TypeVar("T")
 
@@ -94,17 +94,17 @@ def check_positive(*, or_none: bool = False, **counts: Any) -> None:
         if or_none and value is None:
             continue
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            allowed = "None or a positive integer" if or_none else "a positive integer"
-            raise ValueError(f"{name} must be {allowed}, got {value!r}.")
+            raise ValueError(f"{name} must be {'None or ' if or_none else ''}a positive integer, got {value!r}.")
 
 
 def check_choice(allowed: Iterable[Any], **arguments: Any) -> None:
     """Check that each argument is one of the allowed values."""
     choices = list(allowed)
     for name, value in arguments.items():
+        if not choices:
+            raise ValueError(f"{name} must be unset, got {value!r}.")
         if value not in choices:
-            listed = f"one of {', '.join(map(str, choices))}" if choices else "unset"
-            raise ValueError(f"{name} must be {listed}, got {value!r}.")
+            raise ValueError(f"{name} must be one of {', '.join(map(str, choices))}, got {value!r}.")
 
 
 def drop_none(**params: Any) -> dict[str, Any]:
@@ -122,59 +122,47 @@ class LanguageTags:
     Attributes:
         source: code of the source language; `None` for that of the tokenizer, or for a tokenizer without tags.
         target: code of the target language; the same.
-        forced: id of the target language's tag, which `generate()` is forced to begin with; `None` for the model's
-            `forced_bos_token_id`.
     """
 
     source: str | None = None
     target: str | None = None
-    forced: int | None = None
 
     @property
     def codes(self) -> tuple[str, ...]:
         """The codes of both languages; only of those that are given."""
         return tuple(code for code in (self.source, self.target) if code is not None)
 
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments `src_lang` and `tgt_lang` of `encode_texts` and of `translate`; only those that are given."""
+        return drop_none(src_lang=self.source, tgt_lang=self.target)
+
     def options(self, tokenizer: Any) -> dict[str, Any]:
-        """The options `src_lang` and `tgt_lang` of `translate`; none for a tokenizer without language tags."""
-        return drop_none(src_lang=self.source, tgt_lang=self.target) if tokenizer_languages(tokenizer) else {}
+        """`arguments`; none for a tokenizer without language tags."""
+        return self.arguments if tokenizer_languages(tokenizer) else {}
 
     @classmethod
     def of(cls, tokenizer: Any, src_lang: str | None = None, tgt_lang: str | None = None) -> "LanguageTags":
-        """The tags of optional language codes.
+        """The tags of a tokenizer; without a code, that of the tokenizer.
 
         Raises:
-            ValueError: a code is unknown, or is given for a tokenizer without language tags.
+            ValueError: a code is unknown, missing, or given for a tokenizer without language tags.
         """
-        for name, code in drop_none(src_lang=src_lang, tgt_lang=tgt_lang).items():
-            languages = tokenizer_languages(tokenizer)
-            if not languages:
-                raise ValueError(f"{name} must be None for a model without language tags, got {code!r}.")
-            check_choice(languages, **{name: code})
-        return cls(src_lang, tgt_lang, None if tgt_lang is None else language_id(tokenizer, tgt_lang))
+        if tokenizer_languages(tokenizer):
+            src_lang = src_lang or getattr(tokenizer, "src_lang", None)
+            tgt_lang = tgt_lang or getattr(tokenizer, "tgt_lang", None)
+            check_choice(tokenizer_languages(tokenizer), src_lang=src_lang, tgt_lang=tgt_lang)
+        check_languages(tokenizer, src_lang, tgt_lang)
+        return cls(src_lang, tgt_lang)
 
-    @classmethod
-    def of_pair(cls, tokenizer: Any, src_lang: str | None = None, tgt_lang: str | None = None) -> "LanguageTags":
-        """`of`, with the languages of the tokenizer as defaults; a tokenizer with language tags must have both."""
-        codes = {"src_lang": src_lang, "tgt_lang": tgt_lang}
-        if languages := tokenizer_languages(tokenizer):
-            codes = {name: getattr(tokenizer, name, None) if code is None else code for name, code in codes.items()}
-            check_choice(languages, **codes)
-        return cls.of(tokenizer, **codes)
 
-    @contextmanager
-    def set(self, tokenizer: Any) -> Iterator[None]:
-        """Lock the tokenizer, and set its languages; both, because it is switched back to its source afterwards."""
-        codes = drop_none(src_lang=self.source, tgt_lang=self.target)
-        with TOKENIZER_LOCK:
-            saved = {name: getattr(tokenizer, name, None) for name in codes}
-            try:
-                for name, code in codes.items():
-                    setattr(tokenizer, name, code)
-                yield
-            finally:
-                for name, code in saved.items():
-                    setattr(tokenizer, name, code)
+def check_languages(tokenizer: Any, src_lang: str | None, tgt_lang: str | None) -> None:
+    """Raise a `ValueError` for a code that is unknown, or that is given for a tokenizer without language tags."""
+    for name, code in drop_none(src_lang=src_lang, tgt_lang=tgt_lang).items():
+        languages = tokenizer_languages(tokenizer)
+        if not languages:
+            raise ValueError(f"{name} must be None for a model without language tags, got {code!r}.")
+        check_choice(languages, **{name: code})
 
 
 def tokenizer_languages(tokenizer: Any) -> list[str]:
@@ -194,18 +182,39 @@ def language_id(tokenizer: Any, code: str) -> int:
     return tokenizer.convert_tokens_to_ids(code)
 
 
-def encode_texts(tokenizer: Any, *args: Any, **options: Any) -> BatchEncoding:
+def encode_texts(
+    tokenizer: Any, *args: Any, src_lang: str | None = None, tgt_lang: str | None = None, **options: Any
+) -> BatchEncoding:
     """`tokenizer(...)` for texts of users, in which no character sequence is a control token.
 
     The tokenizer decides what a control token is (`RandomTransformerTokenizer.encode_texts`). Those of other models
     recognize their special tokens, such as `>>fra<<` and `<extra_id_0>`, which their users write into texts.
+
+    Args:
+        tokenizer: a tokenizer.
+        *args: the arguments of `tokenizer(...)`.
+        src_lang: language code of the sources; `None` for that of the tokenizer.
+        tgt_lang: language code of the targets; the same.
+        **options: the arguments of `tokenizer(...)`.
     """
-    return getattr(tokenizer, "encode_texts", tokenizer)(*args, **options)
+    codes = drop_none(src_lang=src_lang, tgt_lang=tgt_lang)
+    if hasattr(tokenizer, "encode_texts"):
+        return tokenizer.encode_texts(*args, **codes, **options)
+    with _TOKENIZER_LOCK:
+        saved = {name: getattr(tokenizer, name, None) for name in codes}
+        try:
+            for name, code in codes.items():
+                setattr(tokenizer, name, code)
+            return tokenizer(*args, **options)
+        finally:
+            for name, code in saved.items():
+                setattr(tokenizer, name, code)
 
 
-def without_outer_spaces(tokenizer: Any, text: str) -> str:
-    """A text without the white space at its ends; unchanged for the tokenizers of other models."""
-    return getattr(tokenizer, "without_outer_spaces", str)(text)
+def decode_ids(tokenizer: Any, ids: Tensor, **options: Any) -> list[str]:
+    """The text of each row of token ids, `[rows, length]`, without special tokens."""
+    with _TOKENIZER_LOCK:
+        return tokenizer.batch_decode(ids, skip_special_tokens=True, **options)
 
 
 # Limits on lengths
@@ -227,24 +236,24 @@ def longest_target(
         prefix_len: tokens of a forced prefix.
     """
     computed = LENGTH_STEP * sum(math.ceil(length / LENGTH_STEP) for length in (source_len, prefix_len))
-    limit, positions = max_new_tokens or computed + LONGER_THAN_SOURCE, target_positions(config)
+    limit, positions = max_new_tokens or computed + LONGER_THAN_SOURCE, max_target_positions(config)
     return limit if positions is None else min(limit, positions)
 
 
-def target_positions(config: PretrainedConfig) -> int | None:
+def max_target_positions(config: PretrainedConfig) -> int | None:
     """The number of positions of a decoder; `None` if it is unlimited."""
     if getattr(config, "position_embedding", "learned") != "learned":  # sinusoids have no limit
         return None
     return getattr(config, "max_position_embeddings", None)
 
 
-def source_positions(model: Any) -> int | None:
+def max_source_positions(model: Any) -> int | None:
     """The number of positions of an encoder; `None` if it is unlimited. For an ensemble, the lowest number.
 
     Only position tables are limited. Rotary, relative and computed sinusoidal positions are not.
     """
     if hasattr(model, "members"):
-        return min(filter(None, map(source_positions, model.members)), default=None)
+        return min(filter(None, map(max_source_positions, model.members)), default=None)
     encoder = model.get_encoder()
     named = (module for name, module in encoder.named_modules() if "position" in name)
     # Those of FSMT, which have `make_weight`, grow on demand.
@@ -304,20 +313,9 @@ def process_chunks(items: Iterable[T], size: int, process: Callable[[list[T], in
         first += len(chunk)
 
 
-def batches_by_count(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
-    """Indices of texts in batches of `batch_size`, the longest first, and in the original order within a batch.
-
-    Batches of one text stay in the original order.
-    """
-    order: Iterable[int] = range(len(lengths))
-    if batch_size > 1:
-        order = sorted(order, key=lambda i: -lengths[i])
-    return [sorted(batch) for batch in chunks(order, batch_size)]
-
-
 def batches_by_tokens(
     lengths: Sequence[tuple[int, ...]],
-    max_tokens: int,
+    max_tokens: float,
     groups: Sequence[Any] | None = None,
     max_rows: float = math.inf,
 ) -> list[list[int]]:

@@ -4,18 +4,26 @@
 """
 
 import re
+from dataclasses import dataclass
 from typing import Any
 
 from transformers import AutoModelForSeq2SeqLM, GenerationConfig, pipelines
 from transformers.pipelines import PIPELINE_REGISTRY
 from transformers.pipelines.base import PipelineRegistry
 
-from .inputs_random_transformer import drop_none, tokenizer_languages
-from .pipeline_random_transformer import LENGTHS, Seq2SeqPipeline
+from .inputs_random_transformer import tokenizer_languages
+from .pipeline_random_transformer import LENGTHS, CallOptions, Seq2SeqPipeline
 
 DEFAULTS = {"num_beams": 4, "max_new_tokens": 256}  # of v4, for options that the model's generation_config does not set
 UNLIMITED = int(1e30)  # the model_max_length of a tokenizer without a limit
 TRANSLATION = re.compile(r"translation_([^_]+)_to_([^_]+)")
+
+
+@dataclass(frozen=True)
+class Text2TextOptions(CallOptions):
+    """The options of a call of `Text2TextGenerationPipeline`, which explains them."""
+
+    return_tensors: bool = False
 
 
 class Text2TextGenerationPipeline(Seq2SeqPipeline):
@@ -37,9 +45,14 @@ class Text2TextGenerationPipeline(Seq2SeqPipeline):
     """
 
     return_name = "generated"
+    defaults = Text2TextOptions()
 
     def __init__(self, model: Any, *args: Any, task: str = "", **options: Any):
-        defaults = {"clean_up_tokenization_spaces": False, "truncation": "max_source_tokens" in options}
+        defaults = {
+            "return_key": f"{self.return_name}_text",
+            "clean_up_tokenization_spaces": False,
+            "truncation": "max_source_tokens" in options,
+        }
         super().__init__(model, *args, task=task, **{**defaults, **task_options(model, task, options)})
 
     def __call__(self, inputs: Any, **options: Any) -> Any:
@@ -49,26 +62,27 @@ class Text2TextGenerationPipeline(Seq2SeqPipeline):
             return [answer[0] for answer in answers]
         return answers
 
-    def _sanitize_parameters(  # type: ignore[override]
-        self, truncation: Any = None, return_tensors: bool | None = None, **options: Any
-    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        if truncation is None and "max_source_tokens" in options:
-            truncation = True
+    def call_options(self, **options: Any) -> CallOptions:
+        """The options of a call with these arguments."""
+        truncation = options.get("truncation", "max_source_tokens" in options or None)
         if truncation is not None:  # may be a TruncationStrategy or its value
             truncation = getattr(truncation, "value", truncation) not in (False, "do_not_truncate")
             limit = self.tokenizer.model_max_length if truncation else UNLIMITED
-            options = {"max_source_tokens": limit, "truncation": truncation} | options
-        preprocess, forward, postprocess = super()._sanitize_parameters(**options)
-        return preprocess, forward, postprocess | drop_none(return_tensors=return_tensors)
+            options = {"max_source_tokens": limit, **options, "truncation": truncation}
+        if options.get("return_tensors"):  # a text that is returned unchanged has no token ids
+            options = {"keep_without_letters": False, **options}
+        return super().call_options(**options)
 
-    def postprocess(  # type: ignore[override]
-        self, model_outputs: dict[str, Any], return_tensors: bool = False, **options: Any
-    ) -> Any:
+    def postprocess(self, model_outputs: dict[str, Any], options: Text2TextOptions) -> list[Any]:  # type: ignore[override]
         """Convert the outputs of `_forward` to the list of answers of each text."""
-        if return_tensors:
-            return [[{f"{self.return_name}_token_ids": ids} for ids in rows] for rows in model_outputs["sequences"]]
-        answers = super().postprocess(model_outputs, **{"return_key": f"{self.return_name}_text", **options})
-        return [answer if isinstance(answer, list) else [answer] for answer in answers]
+        if options.return_tensors:
+            name = f"{self.return_name}_token_ids"
+            return [[{name: ids} for ids in rows] for rows in model_outputs["sequences"]]
+        return super().postprocess(model_outputs, options)
+
+    def answer(self, candidates: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The answer to a text with these candidates."""
+        return candidates
 
 
 class SummarizationPipeline(Text2TextGenerationPipeline):
@@ -91,10 +105,11 @@ class TranslationPipeline(Text2TextGenerationPipeline):
             options = {"src_lang": languages[1], "tgt_lang": languages[2], **options}
         super().__init__(model, *args, task=task, **options)
 
-    def _sanitize_parameters(self, **options: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:  # type: ignore[override]
+    def call_options(self, **options: Any) -> CallOptions:
+        """The options of a call with these arguments."""
         if not tokenizer_languages(self.tokenizer):
             options = {name: value for name, value in options.items() if name not in ("src_lang", "tgt_lang")}
-        return super()._sanitize_parameters(**options)
+        return super().call_options(**options)
 
 
 TASKS = {
@@ -124,19 +139,24 @@ def check_task(task: str) -> tuple[str, dict[str, Any], Any]:
     return PipelineRegistry.check_task(PIPELINE_REGISTRY, task)
 
 
-def task_options(model: Any, task: str, given: dict[str, Any]) -> dict[str, Any]:
-    """The given options, over `task_specific_params` of the model's configuration, over `DEFAULTS`.
+def task_options(model: Any, task: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The options of the constructor, over `task_specific_params` of the model's configuration, over `DEFAULTS`.
 
     The highest of them, or the model's `generation_config`, that limits the length of the output is its only limit.
     """
-    if given.get("generation_config") is not None:  # replaces all options
-        return given
-    unset, config = GenerationConfig(), model.generation_config
-    saved = {name for name in (*DEFAULTS, *LENGTHS) if getattr(config, name) not in (None, getattr(unset, name))}
-    saved |= set(LENGTHS) if saved & set(LENGTHS) else set()
-    options: dict[str, Any] = {name: value for name, value in DEFAULTS.items() if name not in saved}
-    for layer in ((getattr(model.config, "task_specific_params", None) or {}).get(task, {}), given):
+    if options.get("generation_config") is not None:  # replaces all options
+        return options
+    unset = GenerationConfig()
+    saved = set()
+    for name in (*DEFAULTS, *LENGTHS):
+        if getattr(model.generation_config, name) not in (None, getattr(unset, name)):
+            saved.add(name)
+    if saved & set(LENGTHS):
+        saved |= set(LENGTHS)
+    merged: dict[str, Any] = {name: value for name, value in DEFAULTS.items() if name not in saved}
+    task_specific = getattr(model.config, "task_specific_params", None) or {}
+    for layer in (task_specific.get(task, {}), options):
         if layer.keys() & set(LENGTHS):
-            options = {name: value for name, value in options.items() if name not in LENGTHS}
-        options |= layer
-    return options
+            merged = {name: value for name, value in merged.items() if name not in LENGTHS}
+        merged |= layer
+    return merged

@@ -5,13 +5,13 @@ inference in this project. It is copied into saved folders.
 """
 
 import copy
+import math
 import reprlib
 import threading
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from functools import cache, partial
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -24,36 +24,27 @@ from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
 
 from .inputs_random_transformer import (
     CHUNK_SIZE,
-    TOKENIZER_LOCK,
-    LanguageTags,
     TextError,
-    batches_by_count,
     batches_by_tokens,
+    check_languages,
     check_positive,
     check_text,
     check_type,
-    drop_none,
+    decode_ids,
     encode_texts,
     language_id,
     longest_target,
+    max_source_positions,
     pad_ids,
     process_chunks,
     renumber_errors,
     source_limit,
-    source_positions,
     tokenizer_languages,
-    without_outer_spaces,
 )
 from .tokenization_random_transformer import has_letters
 
 LENGTHS = ("max_length", "max_new_tokens")  # generate() accepts one of them
 GENERATE_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  # of invalid options
-# The arguments of `preprocess`, `_forward` and `postprocess`; all others are those of `generate()`.
-OPTIONS = (
-    ("prefix", "truncation", "max_source_tokens", "target_prefix", "keep_without_letters"),
-    ("return_scores", "max_batch_tokens"),
-    ("return_key", "return_tokens", "clean_up_tokenization_spaces"),
-)
 # Options that change the number or the type of outputs, with the values of one sequence of ids per text. Those of a
 # saved generation config are ignored.
 OUTPUT_OPTIONS: dict[str, Any] = {
@@ -65,6 +56,37 @@ OUTPUT_OPTIONS: dict[str, Any] = {
     "output_hidden_states": False,
 }
 WINDOW = 16  # batches of a stream that are sorted by length together
+
+
+@dataclass(frozen=True)
+class CallOptions:
+    """The options of a call of `Seq2SeqPipeline`, which explains them.
+
+    Attributes:
+        generate_options: the options of `generate()`.
+    """
+
+    prefix: str | None = None
+    src_lang: str | None = None
+    tgt_lang: str | None = None
+    truncation: bool | None = None
+    max_source_tokens: int | None = None
+    target_prefix: str | Sequence[str] | None = None
+    max_batch_tokens: int | None = None
+    keep_without_letters: bool | None = None
+    return_key: str = "generated_text"
+    return_scores: bool = False
+    return_tokens: bool = False
+    clean_up_tokenization_spaces: bool | None = None
+    generate_options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_type("prefix", self.prefix, str, "a string")
+        check_type("target_prefix", self.target_prefix, str | list | tuple, "a string or a list of strings")
+        check_type("truncation", self.truncation, bool, "True or False")
+        check_type("return_scores", self.return_scores, bool, "True or False")
+        check_type("keep_without_letters", self.keep_without_letters, bool, "True or False")
+        check_positive(or_none=True, max_source_tokens=self.max_source_tokens, max_batch_tokens=self.max_batch_tokens)
 
 
 class Seq2SeqPipeline(Pipeline):
@@ -127,6 +149,8 @@ class Seq2SeqPipeline(Pipeline):
             from 0); the model is not an encoder-decoder, or has several target languages and `tgt_lang` is not given.
     """
 
+    defaults = CallOptions()  # of a call; those of the constructor replace them
+
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         name = type(self.model).__name__
@@ -134,8 +158,36 @@ class Seq2SeqPipeline(Pipeline):
             raise ValueError(f"model must be one of AutoModelForSeq2SeqLM, with encoder, decoder and head, got {name}.")
         if self.tokenizer is None:
             raise ValueError(f"tokenizer must be that of the model, {name}, got None.")
-        self.positions = source_positions(self.model)
+        self.defaults = self._forward_params["options"]
+        self.positions = max_source_positions(self.model)
         self.warns = True  # of texts that are truncated
+
+    def _sanitize_parameters(self, **options: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        """The arguments of `preprocess`, `_forward` and `postprocess`."""
+        params = {"options": self.call_options(**options)}
+        return params, params, params
+
+    def call_options(self, **options: Any) -> CallOptions:
+        """The options of a call with these arguments.
+
+        Raises:
+            ValueError: an argument is invalid.
+        """
+        changes: dict[str, Any] = {}
+        for name in vars(self.defaults).keys() - {"generate_options"}:
+            value = options.pop(name, None)
+            if value is not None:
+                changes[name] = value
+        check_languages(self.tokenizer, changes.get("src_lang"), changes.get("tgt_lang"))
+        for length, other in (LENGTHS, LENGTHS[::-1]):
+            if length in options:  # overrides the other one, which was saved with the model or given earlier
+                options = {other: None, **options}
+        if "generation_config" not in options:  # otherwise it replaces all options of the pipeline
+            options = {**self.defaults.generate_options, **options}
+        call = replace(self.defaults, **changes, generate_options=options)
+        if call.tgt_lang is not None:
+            options["forced_bos_token_id"] = language_id(self.tokenizer, call.tgt_lang)
+        return call
 
     def __call__(
         self,
@@ -149,136 +201,77 @@ class Seq2SeqPipeline(Pipeline):
         is_single = isinstance(inputs, bytes | Mapping)  # iterable, but not over texts
         if is_single or not (hasattr(inputs, "__iter__") or hasattr(inputs, "__getitem__")):
             raise ValueError(f"inputs must be a string or an iterable of strings, got {reprlib.repr(inputs)}.")
-        params = self.params_of_call(**options)
+        call = self.call_options(**options)
         batch_size = (self._batch_size or 1) if batch_size is None else batch_size
         check_positive(batch_size=batch_size)
         if isinstance(inputs, str):
             try:
-                [answer] = self._stream([inputs], 1, 1, params)
-                return answer
+                return self.ordered_answers([inputs], 1, call)[0]
             except TextError as error:
                 raise ValueError(error.reason) from None
         if isinstance(inputs, list | tuple):
-            return list(self._stream(inputs, max(1, len(inputs)), batch_size, params))
-        if isinstance(params[0].get("target_prefix"), list | tuple):
+            return self.ordered_answers(inputs, batch_size, call)
+        if isinstance(call.target_prefix, list | tuple):
             raise ValueError("target_prefix must be a string unless inputs is a list, got several.")
         if not hasattr(inputs, "__iter__"):  # a torch dataset
             inputs = map(inputs.__getitem__, range(len(inputs)))
-        window = WINDOW * batch_size if batch_size > 1 else 1
-        return self._stream(inputs, CHUNK_SIZE if "max_batch_tokens" in params[1] else window, batch_size, params)
+        size = WINDOW * batch_size if batch_size > 1 else 1
+        if call.max_batch_tokens is not None:
+            size = CHUNK_SIZE
+        return process_chunks(inputs, size, lambda window, _: self.ordered_answers(window, batch_size, call))
 
-    def params_of_call(self, **options: Any) -> tuple[dict[str, Any], ...]:
-        """The arguments of `preprocess`, `_forward` and `postprocess` in a call with these options."""
-        params = self._sanitize_parameters(**options)
-        return tuple({**default, **param} for default, param in zip(self.default_params, params, strict=True))
+    def ordered_answers(self, texts: Sequence[str], batch_size: int, options: CallOptions) -> list[Any]:
+        """The answer to each text; see `answers`."""
+        answers = dict(self.answers(texts, batch_size, options))
+        return [answers[index] for index in range(len(texts))]
 
-    @property
-    def default_params(self) -> tuple[dict[str, Any], ...]:
-        """The arguments of `preprocess`, `_forward` and `postprocess` of the constructor; empty while it runs."""
-        if "_postprocess_params" not in vars(self):
-            return {}, {}, {}
-        return self._preprocess_params, self._forward_params, self._postprocess_params
-
-    def _sanitize_parameters(
-        self, src_lang: str | None = None, tgt_lang: str | None = None, **options: Any
-    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        """The arguments of `preprocess`, `_forward` and `postprocess`."""
-        check_type("prefix", options.get("prefix"), str, "a string")
-        check_type("target_prefix", options.get("target_prefix"), str | list | tuple, "a string or a list of strings")
-        for name in ("truncation", "return_scores", "keep_without_letters"):
-            check_type(name, options.get(name), bool, "True or False")
-        for name in ("max_source_tokens", "max_batch_tokens"):
-            check_positive(or_none=True, **{name: options.get(name)})
-        taken = ({name: options.pop(name, None) for name in names} for names in OPTIONS)
-        preprocess, forward, postprocess = (drop_none(**given) for given in taken)
-        default_preprocess, default_forward, _ = self.default_params
-        earlier = default_preprocess.get("languages", LanguageTags())
-        languages = replace(earlier, **drop_none(**vars(LanguageTags.of(self.tokenizer, src_lang, tgt_lang))))
-        generate_options = self._with_earlier_options(default_forward.get("generate_options", {}), options)
-        if languages.forced is not None:
-            generate_options["forced_bos_token_id"] = languages.forced
-        preprocess["languages"], forward["generate_options"] = languages, generate_options
-        return preprocess, forward, postprocess
-
-    @staticmethod
-    def _with_earlier_options(defaults: dict[str, Any], generate_options: dict[str, Any]) -> dict[str, Any]:
-        """The options of `generate()` in a call, and those of the pipeline that the call does not replace."""
-        for length, other in (LENGTHS, LENGTHS[::-1]):
-            if length in generate_options:  # overrides the other one, which was saved with the model or given earlier
-                generate_options = {other: None, **generate_options}
-        if "generation_config" in generate_options:  # replaces all options of the pipeline
-            return dict(generate_options)
-        return {**defaults, **generate_options}
-
-    def _stream(
-        self, texts: Iterable[str], size: int, batch_size: int, params: Sequence[dict[str, Any]]
-    ) -> Iterator[Any]:
-        """The answers in the order of the texts, of which `size` are sorted by length together."""
-
-        def process(chunk: Sequence[str], _first: int) -> list[Any]:
-            answers: dict[int, Any] = {}
-            for batch in self.answers(chunk, batch_size, params):
-                answers |= batch
-            return [answers[index] for index in range(len(chunk))]
-
-        return process_chunks(texts, size, process)
-
-    def answers(
-        self, texts: Sequence[str], batch_size: int, params: Sequence[dict[str, Any]]
-    ) -> Iterator[dict[int, Any]]:
-        """The answers of each batch, by the index of the text; see `batches`.
-
-        Args:
-            texts: several texts.
-            batch_size: see `batches`.
-            params: the arguments of `preprocess`, `forward` and `postprocess`.
-        """
-        preprocess_params, forward_params, postprocess_params = params
-        options = dict(preprocess_params)
-        prefixes = self.prefixes(options.pop("target_prefix", None), len(texts))
-        keeps = options.pop("keep_without_letters", getattr(self.tokenizer, "keep_without_letters", True))
+    def answers(self, texts: Sequence[str], batch_size: int, options: CallOptions) -> Iterator[tuple[int, Any]]:
+        """The index of each text and its answer, batch by batch; see `batches`."""
         for index, text in enumerate(texts):
             check_text(text, index)
-        kept = [i for i, text in enumerate(texts) if keeps and not (prefixes[i] or has_letters(text))]
-        if kept:
-            yield {i: self.unchanged(texts[i], forward_params, **postprocess_params) for i in kept}
-        generated = sorted({*range(len(texts))} - {*kept})
-        options["target_prefix"] = [prefixes[i] for i in generated]
+        prefixes = target_prefixes(options.target_prefix, len(texts))
+        generated = []
+        for index, text in enumerate(texts):
+            if prefixes[index] or has_letters(text) or not self.keeps_without_letters(options):
+                generated.append(index)
+            else:
+                yield index, self.unchanged(text, options)
         with renumber_errors(generated):
-            for batch, inputs in self.batches([texts[i] for i in generated], batch_size, options, forward_params):
-                indices = [generated[i] for i in batch]
+            texts, prefixes = [texts[index] for index in generated], [prefixes[index] for index in generated]
+            for batch, inputs in self.batches(texts, prefixes, batch_size, options):
                 with renumber_errors(batch):
-                    outputs = self.forward(inputs, **forward_params)
-                yield dict(zip(indices, self.postprocess(outputs, **postprocess_params), strict=True))
+                    outputs = self.forward(inputs, options=options)
+                answers = self.postprocess(outputs, options=options)
+                yield from zip([generated[index] for index in batch], answers, strict=True)
 
-    def unchanged(
-        self,
-        text: str,
-        forward_params: dict[str, Any],
-        return_key: str = "generated_text",
-        return_tokens: bool = False,
-        **_options: Any,
-    ) -> Any:
-        """The answer to a text that is returned unchanged, in the form of the other answers."""
-        answer: dict[str, Any] = {return_key: text}
-        if return_tokens:
-            answer["tokens"] = []
-        if forward_params.get("return_scores"):
-            answer["score"] = 0.0
-        options = with_output_options(forward_params["generate_options"], return_scores=False)
-        count = self.option(options, "num_return_sequences")
-        return answer if count == 1 else [dict(answer) for _ in range(count)]
+    def keeps_without_letters(self, options: CallOptions) -> bool:
+        """Whether texts without letters are returned unchanged."""
+        if options.keep_without_letters is None:
+            return getattr(self.tokenizer, "keep_without_letters", True)
+        return options.keep_without_letters
+
+    def unchanged(self, text: str, options: CallOptions) -> Any:
+        """The answer to a text that is returned unchanged."""
+        candidate: dict[str, Any] = {options.return_key: text}
+        if options.return_tokens:
+            candidate["tokens"] = []
+        if options.return_scores:
+            candidate["score"] = 0.0
+        count = self.option(with_output_options(options.generate_options, False), "num_return_sequences")
+        return self.answer([dict(candidate) for _ in range(count)])
 
     def batches(
-        self, texts: Sequence[str], batch_size: int, preprocess_params: dict[str, Any], forward_params: dict[str, Any]
+        self, texts: Sequence[str], prefixes: Sequence[str], batch_size: int, options: CallOptions
     ) -> Iterator[tuple[list[int], dict[str, Tensor]]]:
         """The inputs of `forward` for texts that are sorted by length together.
 
+        The longest batch is the first, so that running out of memory happens early.
+
         Args:
             texts: several texts.
-            batch_size: texts of a batch, unless `forward_params` has `max_batch_tokens`.
-            preprocess_params: the arguments of `preprocess`.
-            forward_params: the arguments of `forward`.
+            prefixes: the text that each translation must begin with; `""` for none.
+            batch_size: texts of a batch, unless the options have `max_batch_tokens`.
+            options: the options.
 
         Yields:
             The indices of the texts of each batch, and `input_ids`, `attention_mask` and `prefix_ids`.
@@ -286,42 +279,46 @@ class Seq2SeqPipeline(Pipeline):
         Raises:
             TextError: a text is invalid. All are checked before the first batch.
         """
-        options = {**preprocess_params}
-        options.pop("keep_without_letters", None)
-        forced = self.option(forward_params["generate_options"], "forced_bos_token_id")
-        prefixes = self.tokenize_prefixes(options.pop("target_prefix", None), len(texts), options["languages"], forced)
-        for index, text in enumerate(texts):
-            check_text(text, index)
-        sources = self.tokenize([without_outer_spaces(self.tokenizer, text) for text in texts], **options)
-        for batch in self.group(list(map(len, sources)), batch_size, forward_params, list(map(len, prefixes))):
-            yield batch, self.pad([sources[i] for i in batch]) | pad_prefixes([prefixes[i] for i in batch])
+        prefix_ids = self.tokenize_prefixes(prefixes, options)
+        strip = getattr(self.tokenizer, "without_outer_spaces", str)
+        sources = self.tokenize([strip(text) for text in texts], options)
+        lengths = [len(source) for source in sources]
+        batches = self.group(lengths, [len(prefix) for prefix in prefix_ids], batch_size, options)
+        for batch in batches:
+            inputs = self.pad([sources[index] for index in batch])
+            batch_prefixes = [prefix_ids[index] for index in batch]
+            if any(batch_prefixes):
+                inputs["prefix_ids"] = pad_ids(batch_prefixes, -1)
+            yield batch, inputs
 
     def group(
-        self, lengths: Sequence[int], batch_size: int, forward_params: dict[str, Any], prefix_lengths: Sequence[int]
+        self, lengths: Sequence[int], prefix_lengths: Sequence[int], batch_size: int, options: CallOptions
     ) -> list[list[int]]:
-        """Group texts of similar length into batches, the longest first, so that running out of memory happens early.
+        """The indices of the texts of each batch; single texts stay in their order.
 
         Args:
             lengths: tokens of each source.
-            batch_size: texts of a batch, unless `forward_params` has `max_batch_tokens`.
-            forward_params: the arguments of `forward`.
             prefix_lengths: tokens of the prefix of each translation.
-
-        Returns:
-            The indices of the texts of each batch.
+            batch_size: texts of a batch, unless the options have `max_batch_tokens`.
+            options: the options.
         """
-        if "max_batch_tokens" not in forward_params:
-            return batches_by_count(lengths, batch_size)
-        options = forward_params["generate_options"]
-        rows = max(self.option(options, name) or 1 for name in ("num_beams", "num_return_sequences"))
-        limit = cache(partial(self.longest_target, options))
+        sources = [(length,) for length in lengths]
+        if options.max_batch_tokens is None:
+            if batch_size == 1:
+                return [[index] for index in range(len(sources))]
+            return batches_by_tokens(sources, math.inf, max_rows=batch_size)
+        beams = self.option(options.generate_options, "num_beams") or 1
+        candidates = self.option(options.generate_options, "num_return_sequences") or 1
+        max_new_tokens = options.generate_options.get("max_new_tokens")
         # Equal with and without the prefix, so that the longest source and prefix of a batch have the same limit.
-        limits = [(limit(n, 0), limit(n, prefix)) for n, prefix in zip(lengths, prefix_lengths, strict=True)]
-        return batches_by_tokens([(n,) for n in lengths], forward_params["max_batch_tokens"] // rows, limits)
-
-    def longest_target(self, options: dict[str, Any], source_len: int, prefix_len: int) -> int:
-        """The limit on new tokens for a source and a prefix, unless `options` have one; see `longest_target`."""
-        return longest_target(source_len, self.model.config, options.get("max_new_tokens"), prefix_len)
+        pairs = list(zip(lengths, prefix_lengths, strict=True))
+        limits = {}
+        for source_len, prefix_len in set(pairs):
+            without_prefix = longest_target(source_len, self.model.config, max_new_tokens)
+            with_prefix = longest_target(source_len, self.model.config, max_new_tokens, prefix_len)
+            limits[source_len, prefix_len] = without_prefix, with_prefix
+        groups = [limits[pair] for pair in pairs]
+        return batches_by_tokens(sources, options.max_batch_tokens // max(beams, candidates), groups)
 
     def pad(self, sources: Sequence[Sequence[int]]) -> dict[str, Tensor]:
         """Pad token ids on the right, regardless of the tokenizer's setting, since positions count from the left.
@@ -334,112 +331,78 @@ class Seq2SeqPipeline(Pipeline):
             "attention_mask": pad_ids([[1] * len(source) for source in sources], 0),
         }
 
-    def preprocess(self, input_: str, **options: Any) -> dict[str, Tensor]:
+    def preprocess(self, input_: str, options: CallOptions) -> dict[str, Tensor]:
         """The inputs of `forward` for one text; see `batches`."""
-        [(_, inputs)] = self.batches([input_], 1, options, self.params_of_call()[1])
+        [(_, inputs)] = self.batches([input_], target_prefixes(options.target_prefix, 1), 1, options)
         return inputs
 
-    @staticmethod
-    def prefixes(target_prefix: str | Sequence[str] | None, count: int) -> list[str]:
-        """The text that the translation of each text must begin with; `""` for none."""
-        prefixes = [target_prefix or ""] * count if isinstance(target_prefix, str | None) else list(target_prefix)
-        if len(prefixes) != count or not all(isinstance(prefix, str) for prefix in prefixes):
-            raise ValueError(
-                f"target_prefix must be a string or one string per text, {count}, got {reprlib.repr(target_prefix)}."
-            )
-        return prefixes
+    def tokenize_prefixes(self, prefixes: Sequence[str], options: CallOptions) -> list[list[int]]:
+        """The token ids that each translation must begin with; empty for none."""
+        ids: list[list[int]] = [[] for _ in prefixes]
+        places = [index for index, prefix in enumerate(prefixes) if prefix]
+        if not places:
+            return ids
+        forced = self.option(options.generate_options, "forced_bos_token_id")
+        encoding = encode_texts(
+            self.tokenizer,
+            text_target=[prefixes[index] for index in places],
+            src_lang=options.src_lang,
+            tgt_lang=options.tgt_lang,
+            verbose=False,
+        )
+        for index, row in zip(places, encoding["input_ids"], strict=True):
+            if row[-1:] == [self.tokenizer.eos_token_id]:
+                row = row[:-1]
+            ids[index] = row if forced is None or row[:1] == [forced] else [forced, *row]
+        return ids
 
-    def tokenize_prefixes(
-        self, target_prefix: str | Sequence[str] | None, count: int, languages: LanguageTags, forced: int | None = None
-    ) -> list[list[int]]:
-        """The token ids that the translation of each text must begin with; empty for none.
-
-        Args:
-            target_prefix: see the class.
-            count: the number of texts.
-            languages: the languages, whose tag is the first token.
-            forced: the token that `generate()` is forced to begin with; it is inserted before a prefix without it.
-        """
-        prefixes = self.prefixes(target_prefix, count)
-        given = [prefix for prefix in prefixes if prefix]
-        if not given:
-            return [[] for _ in prefixes]
-        with languages.set(self.tokenizer):
-            tokens = encode_texts(self.tokenizer, text_target=given, verbose=False)["input_ids"]
-        rows = (row[:-1] if row[-1:] == [self.tokenizer.eos_token_id] else row for row in tokens)
-        ids = (row if forced is None or row[:1] == [forced] else [forced, *row] for row in rows)
-        return [next(ids) if prefix else [] for prefix in prefixes]
-
-    def tokenize(
-        self,
-        texts: Sequence[str],
-        languages: LanguageTags,
-        prefix: str | None = None,
-        truncation: bool | None = None,
-        max_source_tokens: int | None = None,
-    ) -> list[list[int]]:
-        """Convert texts to token ids, and truncate them if the options allow it.
-
-        Args:
-            texts: several texts.
-            languages: the language of the texts.
-            prefix: see the class, as for the following arguments.
-            truncation: truncate texts that are too long.
-            max_source_tokens: limit on the tokens of a text.
+    def tokenize(self, texts: Sequence[str], options: CallOptions, is_target: bool = False) -> list[list[int]]:
+        """The token ids of sources, or of targets, truncated if the options allow it. The limit is that of sources.
 
         Raises:
-            TextError: a text is invalid.
+            TextError: a source is invalid, or a text is too long.
         """
-        for index, text in enumerate(texts):
-            check_text(text, index)
-        if prefix is None:
-            prefix = getattr(self.model.config, "prefix", None) or ""
-        return self.encode("texts", [prefix + text for text in texts], languages, truncation, max_source_tokens)
-
-    def encode(
-        self,
-        name: str,
-        texts: Sequence[str],
-        languages: LanguageTags,
-        truncation: bool | None = None,
-        max_source_tokens: int | None = None,
-    ) -> list[list[int]]:
-        """The token ids of `"texts"` or of `"targets"`; the limit is that of sources. See `tokenize`."""
         if not texts:
             return []
-        side = "text_target" if name == "targets" else "text"
-        limit, reason = source_limit(self.tokenizer, self.positions, max_source_tokens)
-        with languages.set(self.tokenizer):  # not verbose: lengths are checked here
-            ids = encode_texts(self.tokenizer, **{side: texts}, verbose=False)["input_ids"]
-            long = [i for i, row in enumerate(ids) if len(row) > limit]
-            if not long:
-                return ids
-            if max_source_tokens is None if truncation is None else not truncation:
-                option = "max_source_tokens or, in Python, truncation=True" if truncation is None else "truncation"
-                raise TextError(
-                    long[0],
-                    f"{name} must have at most {limit} tokens ({reason}), got {len(ids[long[0]])}. To truncate it, "
-                    f"set {option}.",
-                )
-            special = self.tokenizer.num_special_tokens_to_add()
-            if limit <= special:
-                raise ValueError(f"{reason} must be greater than the number of special tokens, {special}, got {limit}.")
-            cut = {side: [texts[i] for i in long], "truncation": True, "max_length": limit}
-            for i, row in zip(long, encode_texts(self.tokenizer, **cut)["input_ids"], strict=True):
-                ids[i] = row
+        name, side = ("targets", "text_target") if is_target else ("texts", "text")
+        if not is_target:
+            for index, text in enumerate(texts):
+                check_text(text, index)
+            prefix = options.prefix
+            if prefix is None:
+                prefix = getattr(self.model.config, "prefix", None) or ""
+            texts = [prefix + text for text in texts]
+        inputs: dict[str, Any] = {side: texts, "src_lang": options.src_lang, "tgt_lang": options.tgt_lang}
+        # Not verbose: lengths are checked here.
+        ids = encode_texts(self.tokenizer, **inputs, verbose=False)["input_ids"]
+        limit, reason = source_limit(self.tokenizer, self.positions, options.max_source_tokens)
+        long = [index for index, row in enumerate(ids) if len(row) > limit]
+        if not long:
+            return ids
+        truncation = options.truncation
+        if truncation is None:
+            truncation = options.max_source_tokens is not None
+        if not truncation:
+            to_set = "truncation" if options.truncation is False else "max_source_tokens or, in Python, truncation=True"
+            raise TextError(
+                long[0],
+                f"{name} must have at most {limit} tokens ({reason}), got {len(ids[long[0]])}. To truncate it, "
+                f"set {to_set}.",
+            )
+        special = self.tokenizer.num_special_tokens_to_add()
+        if limit <= special:
+            raise ValueError(f"{reason} must be greater than the number of special tokens, {special}, got {limit}.")
+        inputs[side] = [texts[index] for index in long]
+        truncated = encode_texts(self.tokenizer, **inputs, truncation=True, max_length=limit)
+        for index, row in zip(long, truncated["input_ids"], strict=True):
+            ids[index] = row
         if self.warns:
             warnings.warn(
                 f"{len(long)} of {len(texts)} texts were truncated to {limit} tokens ({reason}).", stacklevel=2
             )
         return ids
 
-    def _forward(
-        self,
-        model_inputs: dict[str, Tensor],
-        generate_options: dict[str, Any],
-        return_scores: bool = False,
-        max_batch_tokens: int | None = None,
-    ) -> dict[str, Tensor]:
+    def _forward(self, model_inputs: dict[str, Tensor], options: CallOptions) -> dict[str, Tensor]:
         """Call `generate()`.
 
         Returns:
@@ -449,19 +412,21 @@ class Seq2SeqPipeline(Pipeline):
         batch_size, source_len = model_inputs["input_ids"].shape
         prefix_ids = model_inputs.pop("prefix_ids", None)
         prefix_len = 0 if prefix_ids is None else prefix_ids.shape[1]
-        options = with_output_options(generate_options, return_scores)
-        if max_batch_tokens is not None and options.get("max_length") is None:
-            limit = self.longest_target(options, source_len, prefix_len)
-            options |= {"max_new_tokens": limit, "max_length": None}
-        self.check_target_language(options)
+        search = with_output_options(options.generate_options, options.return_scores)
+        if options.max_batch_tokens is not None and search.get("max_length") is None:
+            search["max_new_tokens"] = longest_target(
+                source_len, self.model.config, search.get("max_new_tokens"), prefix_len
+            )
+            search["max_length"] = None
+        self.check_target_language(search)
         if prefix_ids is not None:
-            others = options.get("logits_processor") or ()
-            options["logits_processor"] = LogitsProcessorList([*others, ForcedPrefix(prefix_ids)])
-        if self.option(options, "stop_strings") is not None:
-            options.setdefault("tokenizer", self.tokenizer)
+            processors = search.get("logits_processor") or ()
+            search["logits_processor"] = LogitsProcessorList([*processors, ForcedPrefix(prefix_ids)])
+        if self.option(search, "stop_strings") is not None:
+            search.setdefault("tokenizer", self.tokenizer)
         try:
             with evaluation_mode(self.model):
-                outputs = self.model.generate(**model_inputs, **options)
+                outputs = self.model.generate(**model_inputs, **search)
         except GENERATE_ERRORS as error:  # some options are validated only when they are used
             reason = str(error).strip().partition("\n")[0]
             raise ValueError(
@@ -470,87 +435,104 @@ class Seq2SeqPipeline(Pipeline):
             ) from error
         sequences = getattr(outputs, "sequences", outputs)
         if prefix_ids is not None:
-            self.check_prefixes(sequences.shape[1] - 1, prefix_ids)
+            check_prefixes(sequences.shape[1] - 1, prefix_ids)
         answer = {"sequences": sequences.unflatten(0, (batch_size, -1))}
-        if return_scores:
-            answer["scores"] = self.scores(outputs, options).unflatten(0, (batch_size, -1))
+        if options.return_scores:
+            answer["scores"] = self.scores(outputs, search).unflatten(0, (batch_size, -1))
         return answer
 
-    def check_prefixes(self, new_tokens: int, prefix_ids: Tensor) -> None:
-        """Check that generation went beyond the longest prefix: it is truncated at the limit on new tokens.
-
-        Args:
-            new_tokens: the number of generated tokens; without an end token, the limit.
-            prefix_ids: the forced tokens, `[batch, prefix_len]`, -1 after the end of a shorter prefix.
-        """
-        lengths = (prefix_ids >= 0).sum(dim=1)
-        if new_tokens <= lengths.max():
-            index, longest = int(lengths.argmax()), int(lengths.max())
-            raise TextError(
-                index,
-                f"target_prefix must have fewer tokens than the limit on new tokens, {new_tokens}, got {longest}.",
-            )
-
-    def check_target_language(self, options: dict[str, Any] | None = None) -> None:
+    def check_target_language(self, search: dict[str, Any]) -> None:
         """Check that a model of several target languages has one of them as its first token.
 
         Args:
-            options: the options of `generate()`; `None` for those of the pipeline.
+            search: the options of `generate()`.
         """
         languages = tokenizer_languages(self.tokenizer)
-        if not languages:
+        if not languages or "decoder_input_ids" in search:
             return
-        if options is None:
-            options = self.params_of_call()[1]["generate_options"]
-        starts = [self.option(options, name) for name in ("forced_bos_token_id", "decoder_start_token_id")]
+        starts = [self.option(search, name) for name in ("forced_bos_token_id", "decoder_start_token_id")]
         tags = {language_id(self.tokenizer, code) for code in languages}
-        if "decoder_input_ids" not in options and not tags & {token for token in starts if isinstance(token, int)}:
+        if not any(isinstance(token, int) and token in tags for token in starts):
             raise ValueError(f"tgt_lang must be one of {', '.join(languages)}, got None.")
 
     def get_inference_context(self) -> Any:
         """The context of `_forward`, faster than the base class's `torch.no_grad`."""
         return torch.inference_mode
 
-    def scores(self, outputs: Any, options: dict[str, Any]) -> Tensor:
+    def scores(self, outputs: Any, search: dict[str, Any]) -> Tensor:
         """The score of each sequence that `generate()` returned, `[sequences]`."""
         if getattr(outputs, "sequences_scores", None) is not None:
             return outputs.sequences_scores
-        end, padding = self.option(options, "eos_token_id"), self.option(options, "pad_token_id")
+        end, padding = self.option(search, "eos_token_id"), self.option(search, "pad_token_id")
         return log_probabilities(outputs.sequences[:, -len(outputs.scores) :], outputs.scores, end, padding)
 
-    def option(self, options: dict[str, Any], name: str) -> Any:
-        """The effective value of an option: from the call, its `generation_config` or that of the model."""
-        values = [options.get(name)]
-        for config in (options.get("generation_config"), self.model.generation_config):
-            values.append(getattr(config, name, None))
-        return next((value for value in values if value is not None), None)
+    def option(self, search: dict[str, Any], name: str) -> Any:
+        """The effective value of an option of `generate()`: from the call, its `generation_config` or the model's."""
+        value = search.get(name)
+        for config in (search.get("generation_config"), self.model.generation_config):
+            if value is None:
+                value = getattr(config, name, None)
+        return value
 
-    def postprocess(
-        self,
-        model_outputs: dict[str, Tensor],
-        return_key: str = "generated_text",
-        clean_up_tokenization_spaces: bool | None = None,
-        return_tokens: bool = False,
-    ) -> list[dict[str, Any]] | list[list[dict[str, Any]]]:
+    def postprocess(self, model_outputs: dict[str, Tensor], options: CallOptions) -> list[Any]:
         """Convert the outputs of `_forward` to the answer of each text."""
-        ids, count = model_outputs["sequences"].flatten(0, 1), model_outputs["sequences"].shape[1]
-        with TOKENIZER_LOCK:
-            decoded = self.tokenizer.batch_decode(
-                ids, skip_special_tokens=True, clean_up_tokenization_spaces=clean_up_tokenization_spaces
-            )
-        candidates: list[dict[str, Any]] = [{return_key: text} for text in decoded]
-        if return_tokens:
-            rows, padding, end = ids.tolist(), self.tokenizer.pad_token_id, self.tokenizer.eos_token_id
-            used = list(set(chain.from_iterable(rows)))
-            names = dict(zip(used, self.tokenizer.convert_ids_to_tokens(used), strict=True))
-            for candidate, row in zip(candidates, rows, strict=True):
-                while row[-1:] == [padding] or row[-2:] == [end, end]:  # beam search fills with `end` if padding is 0
-                    row.pop()
-                candidate["tokens"] = [names[i] for i in row]
-        if "scores" in model_outputs:
+        ids = model_outputs["sequences"].flatten(0, 1)
+        spaces = options.clean_up_tokenization_spaces
+        texts = decode_ids(self.tokenizer, ids, clean_up_tokenization_spaces=spaces)
+        candidates: list[dict[str, Any]] = [{options.return_key: text} for text in texts]
+        if options.return_tokens:
+            for candidate, tokens in zip(candidates, self.tokens(ids.tolist()), strict=True):
+                candidate["tokens"] = tokens
+        if options.return_scores:
             for candidate, score in zip(candidates, model_outputs["scores"].flatten().tolist(), strict=True):
                 candidate["score"] = score
-        return candidates if count == 1 else [candidates[i : i + count] for i in range(0, len(candidates), count)]
+        count = model_outputs["sequences"].shape[1]
+        return [self.answer(candidates[first : first + count]) for first in range(0, len(candidates), count)]
+
+    def tokens(self, rows: Sequence[list[int]]) -> list[list[str]]:
+        """The tokens of each row of ids, without padding."""
+        padding, end = self.tokenizer.pad_token_id, self.tokenizer.eos_token_id
+        ids = list(set(chain.from_iterable(rows)))
+        names = dict(zip(ids, self.tokenizer.convert_ids_to_tokens(ids), strict=True))
+        for row in rows:
+            while row[-1:] == [padding] or row[-2:] == [end, end]:  # beam search fills with `end` if padding is 0
+                row.pop()
+        return [[names[token] for token in row] for row in rows]
+
+    def answer(self, candidates: list[dict[str, Any]]) -> Any:
+        """The answer to a text with these candidates."""
+        return candidates[0] if len(candidates) == 1 else candidates
+
+
+def target_prefixes(target_prefix: str | Sequence[str] | None, count: int) -> list[str]:
+    """The text that each of `count` translations must begin with; `""` for none.
+
+    Raises:
+        ValueError: there are more or fewer.
+    """
+    if target_prefix is None or isinstance(target_prefix, str):
+        return [target_prefix or ""] * count
+    if len(target_prefix) != count or not all(isinstance(prefix, str) for prefix in target_prefix):
+        raise ValueError(
+            f"target_prefix must be a string or one string per text, {count}, got {reprlib.repr(target_prefix)}."
+        )
+    return list(target_prefix)
+
+
+def check_prefixes(new_tokens: int, prefix_ids: Tensor) -> None:
+    """Check that generation went beyond the longest prefix: it is truncated at the limit on new tokens.
+
+    Args:
+        new_tokens: the number of generated tokens; without an end token, the limit.
+        prefix_ids: the forced tokens, `[batch, prefix_len]`, -1 after the end of a shorter prefix.
+    """
+    lengths = (prefix_ids >= 0).sum(dim=1)
+    longest = int(lengths.max())
+    if new_tokens <= longest:
+        raise TextError(
+            int(lengths.argmax()),
+            f"target_prefix must have fewer tokens than the limit on new tokens, {new_tokens}, got {longest}.",
+        )
 
 
 class ForcedPrefix(LogitsProcessor):
@@ -572,15 +554,11 @@ class ForcedPrefix(LogitsProcessor):
         if step >= self.prefix_ids.shape[1]:
             return scores
         forced = self.prefix_ids[:, step].repeat_interleave(len(scores) // len(self.prefix_ids))[:, None]
-        own = scores.gather(1, forced.clamp(min=0))
-        own = own.masked_fill(own == -torch.inf, 0)  # another processor has excluded the token
-        only = torch.full_like(scores, -torch.inf).scatter(1, forced.clamp(min=0), own)
-        return torch.where(forced < 0, scores, only)
-
-
-def pad_prefixes(prefixes: Sequence[Sequence[int]]) -> dict[str, Tensor]:
-    """`prefix_ids` for `ForcedPrefix`; empty if there are no prefixes."""
-    return {"prefix_ids": pad_ids(prefixes, -1)} if any(prefixes) else {}
+        tokens = forced.clamp(min=0)
+        kept = scores.gather(1, tokens)
+        kept = kept.masked_fill(kept == -torch.inf, 0)  # another processor has excluded the token
+        only_forced = torch.full_like(scores, -torch.inf).scatter(1, tokens, kept)
+        return torch.where(forced < 0, scores, only_forced)
 
 
 def current_device(model: Any) -> torch.device | None:

@@ -94,9 +94,9 @@ class RandomTransformerTokenizer(TokenizersBackend):
     `train_new_from_iterator`, saving and `AutoTokenizer`.
 
     With `languages`, texts start with a language tag, as those of `M2M100Tokenizer`: sources with that of `src_lang`,
-    targets (`text_target=`) with that of `tgt_lang`. Both can be set at any time, but are those of all threads that
-    share the tokenizer: `pipeline("seq2seq")` with `src_lang=` locks it, direct calls need a copy for each thread.
-    `generate()` needs `forced_bos_token_id=tokenizer.get_lang_id("de")` to translate into German.
+    targets (`text_target=`) with that of `tgt_lang`. Both can be set at any time, for all threads that share the
+    tokenizer; `encode_texts` and `pipeline("seq2seq")` take the languages of a call instead. `generate()` needs
+    `forced_bos_token_id=tokenizer.get_lang_id("de")` to translate into German.
 
     Special tokens in a text, such as `</s>`, are recognized, as in all tokenizers of transformers. `encode_texts` is
     for texts of users, which may contain any characters.
@@ -341,23 +341,31 @@ class RandomTransformerTokenizer(TokenizersBackend):
             parts += [texts[token] for token in run] if is_added else [decode(run)]
         return "".join(parts)
 
-    def encode_texts(self, *args: Any, **options: Any) -> BatchEncoding:
+    def encode_texts(
+        self, *args: Any, src_lang: str | None = None, tgt_lang: str | None = None, **options: Any
+    ) -> BatchEncoding:
         """Tokenize texts that are data: the same as `tokenizer(...)`, but `control_tokens` in a text are plain text.
 
         Thus `decode(..., skip_special_tokens=True)` restores any text. Declared special tokens, such as `<bt>` in
-        `special_tokens=["<bt>"]`, are recognized as always. All entry points of the package use this method.
+        `special_tokens=["<bt>"]`, are recognized as always. All entry points of the package use this method. The
+        tokenizer is not changed, so several threads may call it.
 
         Args:
             *args: the arguments of `tokenizer(...)`.
-            **options: the same.
+            src_lang: language code of the sources; `None` for the tokenizer's.
+            tgt_lang: language code of the targets; the same.
+            **options: the arguments of `tokenizer(...)`.
 
         Raises:
-            ValueError: a text contains a control token of a word-level vocabulary, where it has no other encoding.
+            ValueError: a language is unknown, or a text contains a control token of a word-level vocabulary, where it
+                has no other encoding.
         """
-        if self.split_special_tokens:  # the user's choice: all special tokens are plain text
-            return self(*args, **options)
         tokenizer = copy.copy(self)
         tokenizer._tokenizer = self._text_backend()
+        tokenizer.init_kwargs = dict(self.init_kwargs)
+        for name, code in (("src_lang", src_lang), ("tgt_lang", tgt_lang)):
+            if code is not None:
+                tokenizer.init_kwargs[name] = self._check_language(name, code)
         return tokenizer(*args, **options, split_special_tokens=True)
 
     def without_outer_spaces(self, text: str) -> str:
@@ -374,8 +382,9 @@ class RandomTransformerTokenizer(TokenizersBackend):
         for part in ("normalizer", "pre_tokenizer", "post_processor"):
             setattr(backend, part, getattr(self.backend_tokenizer, part))
         added = [token for _, token in sorted(self.added_tokens_decoder.items())]  # in this order, ids are equal
-        for token in added:
-            token.special = token.content in control
+        if not self.split_special_tokens:  # otherwise the user's choice: all special tokens are plain text
+            for token in added:
+                token.special = token.content in control
         backend.add_tokens(added)
         return backend
 
@@ -391,7 +400,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
         self._use_merges(of_target=False)
         if self.languages:
             self._set_template(self._check_language("src_lang", self.src_lang))
-        elif not self._ends_sources:
+        elif not self.init_kwargs.get("source_eos", True):  # the end token ends targets only (OpenNMT)
             self.backend_tokenizer.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B")
 
     def _switch_to_target_mode(self) -> None:
@@ -399,14 +408,9 @@ class RandomTransformerTokenizer(TokenizersBackend):
         self.targets_announced = True
         if self.languages:
             self._set_template(self._check_language("tgt_lang", self.tgt_lang))
-        elif not self._ends_sources:
+        elif not self.init_kwargs.get("source_eos", True):
             self._set_template(None)
         self._use_merges(of_target=True)
-
-    @property
-    def _ends_sources(self) -> bool:
-        """Whether `eos_token` ends sources too, and not only targets (false for converted models of OpenNMT)."""
-        return self.init_kwargs.get("source_eos", True)
 
     def _use_merges(self, of_target: bool) -> None:
         """Split words by the merges of targets or sources, if they differ (converted models)."""
@@ -441,10 +445,12 @@ class RandomTransformerTokenizer(TokenizersBackend):
         """Check the languages that were given to the constructor, and build the model of `target_merges`."""
         if merges := self.init_kwargs.get("target_merges"):
             model, ids = self.backend_tokenizer.model, self.backend_tokenizer.get_vocab(with_added_tokens=False)
+            options = {}
+            for name in ("unk_token", "end_of_word_suffix"):
+                if getattr(model, name) is not None:
+                    options[name] = getattr(model, name)
             pairs = [tuple(merge.split(" ")) for merge in merges]
-            options = {name: getattr(model, name) for name in ("unk_token", "end_of_word_suffix")}
-            given = {name: value for name, value in options.items() if value is not None}
-            self._models = model, models.BPE(ids, pairs, **given)
+            self._models = model, models.BPE(ids, pairs, **options)
         languages = self.init_kwargs.get("languages", [])
         if not isinstance(languages, list) or not all(
             isinstance(code, str) and self.backend_tokenizer.token_to_id(language_tag(code)) is not None
@@ -478,8 +484,9 @@ class RandomTransformerTokenizer(TokenizersBackend):
             if "Missing [UNK] token" not in str(error):
                 raise
             words = ", ".join(map(repr, self.get_vocab()))
-            allowed = f"words in the vocabulary ({words}), since the tokenizer has no unk_token"
-            raise ValueError(f"text must consist of {allowed}.") from error
+            raise ValueError(
+                f"text must consist of words in the vocabulary ({words}), since the tokenizer has no unk_token."
+            ) from error
 
     def _check_words(self, encoding: BatchEncoding) -> None:
         """Raise an error for a control token that is a word of a text, since a word has one id only."""
@@ -595,8 +602,10 @@ def _check_unicode(value: Any) -> None:
             value.encode("utf-8")
         except UnicodeEncodeError as error:
             excerpt = value[max(0, error.start - 20) : error.start + 20]
-            found = f"{value[error.start]!a} at position {error.start}, in {excerpt!a}"
-            raise ValueError(f"text must not contain lone surrogates, got {found}.") from error
+            raise ValueError(
+                f"text must not contain lone surrogates, got {value[error.start]!a} at position {error.start}, "
+                f"in {excerpt!a}."
+            ) from error
     elif isinstance(value, list | tuple | dict):
         for item in value.values() if isinstance(value, dict) else value:
             _check_unicode(item)

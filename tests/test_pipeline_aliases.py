@@ -54,6 +54,15 @@ def test_outputs(task, name, model, tokenizer):
     )
 
 
+def test_texts_without_letters(model, tokenizer):
+    """They are unchanged, in the form of the other answers."""
+    pipe = make("translation", model, tokenizer, max_new_tokens=6)
+    assert pipe("42") == pipe(["42"]) == [{"translation_text": "42"}]
+    assert pipe("42", num_return_sequences=2) == [{"translation_text": "42"}] * 2
+    (answer,) = pipe("42", return_tensors=True)
+    assert answer["translation_token_ids"].ndim == 1
+
+
 def test_options_come_from_the_call_the_task_the_model_and_v4(tokenizer, tmp_path):
     specific = {"summarization": PARAMS, "translation_en_to_fr": PARAMS}
     t5 = foreign_model("T5", vocab_size=len(tokenizer), task_specific_params=specific)

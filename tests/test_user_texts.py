@@ -8,7 +8,7 @@ from transformers import pipeline
 from modeling_random_transformer.data.tokenization import tokenize_pairs
 from modeling_random_transformer.extras.inspection.explorer import explore
 from modeling_random_transformer.inference import alignments, score_pairs, translate
-from modeling_random_transformer.inputs_random_transformer import LanguageTags, encode_texts
+from modeling_random_transformer.inputs_random_transformer import encode_texts
 from tests.helpers.translation import multilingual_translator, random_translator
 
 TEXTS = ["</s>", "the boy </s> __es__ reads", "<pad><unk><s>", "a<s>b"]
@@ -33,7 +33,7 @@ def test_translations(model, tokenizer):
     expected = [generated(model, tokenizer, ids_as_text(tokenizer, text)) for text in TEXTS]
     assert [answer["generated_text"] for answer in pipe(TEXTS, batch_size=4)] == expected
     assert translate(TEXTS, model, tokenizer, length_penalty=1.0, **SHORT) == expected
-    cut = pipe.tokenize([TEXTS[1]], LanguageTags.of(tokenizer), truncation=True, max_source_tokens=6)[0]
+    cut = pipe.tokenize([TEXTS[1]], pipe.call_options(truncation=True, max_source_tokens=6))[0]
     assert cut == [*ids_as_text(tokenizer, TEXTS[1])[:5], tokenizer.eos_token_id]
 
 
@@ -47,11 +47,11 @@ def test_prefixes_of_translations(model, tokenizer):
 def test_tags_of_languages_in_texts():
     model, tokenizer = multilingual_translator(src_lang="en", tgt_lang="es")
     pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu")
-    tag, *ids, end = pipe.tokenize(["a </s> __fr__ b __en__"], LanguageTags.of(tokenizer))[0]
+    tag, *ids, end = pipe.tokenize(["a </s> __fr__ b __en__"], pipe.call_options())[0]
     assert [tag, end] == [tokenizer.get_lang_id("en"), tokenizer.eos_token_id]
     assert min(ids) > max(map(tokenizer.get_lang_id, tokenizer.languages))
     target = tokenizer.get_lang_id("es")
-    (prefix,) = pipe.tokenize_prefixes("__es__ a", 1, LanguageTags.of(tokenizer, None, "es"))
+    (prefix,) = pipe.tokenize_prefixes(["__es__ a"], pipe.call_options(tgt_lang="es"))
     assert prefix[0] == target
     assert target not in prefix[1:]
     assert pipe("the boy", tgt_lang="es", target_prefix="__es__ a", max_new_tokens=16)["generated_text"].startswith(

@@ -32,10 +32,10 @@ from modeling_random_transformer.inference.alignments import eager_attention
 from modeling_random_transformer.inference.engine import length_penalty_of
 from modeling_random_transformer.inference.sentences import SentenceSplitter, SplitText
 from modeling_random_transformer.inputs_random_transformer import (
-    LanguageTags,
     check_text,
     drop_none,
     encode_texts,
+    language_id,
     longest_target,
     source_limit,
     tokenizer_languages,
@@ -158,8 +158,7 @@ class Translator:
             ValueError: one is invalid; the message is one line.
         """
         self.check(text, options)
-        with LanguageTags(options.src_lang).set(self.tokenizer):
-            count = len(encode_texts(self.tokenizer, text, verbose=False)["input_ids"])
+        count = len(encode_texts(self.tokenizer, text, src_lang=options.src_lang, verbose=False)["input_ids"])
         if count > self.max_tokens:
             raise ValueError(f"the text must have at most {self.max_tokens} tokens, got {count}.")
 
@@ -204,11 +203,10 @@ class Translator:
             ValueError: the text or an option is invalid.
         """
         self.check_sentence(text, options)
-        languages = LanguageTags.of(self.tokenizer, options.src_lang, options.tgt_lang)
-        inputs = self.pipe.preprocess(text, languages=languages)
+        call = self.pipe.call_options(**options.languages(), **options.of_generate(), max_batch_tokens=MAX_BATCH_TOKENS)
+        inputs = self.pipe.preprocess(text, call)
         with self.lock:
-            search = options.of_generate() | drop_none(forced_bos_token_id=languages.forced)
-            outputs = self.pipe.forward(dict(inputs), generate_options=search, max_batch_tokens=MAX_BATCH_TOKENS)
+            outputs = self.pipe.forward(dict(inputs), options=call)
             ends = torch.tensor(self.model.generation_config.eos_token_id).view(-1)
             ids = trim_padding(outputs["sequences"][0, 0], ends)
             device = self.model.device
@@ -234,11 +232,13 @@ class Translator:
             ValueError: the text or an option is invalid.
         """
         self.check_sentence(text, options)
-        languages = LanguageTags.of(self.tokenizer, options.src_lang, options.tgt_lang)
-        search = drop_none(forced_bos_token_id=languages.forced, length_penalty=options.length_penalty)
-        with self.lock, languages.set(self.tokenizer):
-            limit = longest_target(len(encode_texts(self.tokenizer, text)["input_ids"]), self.model.config)
-            data = explore(self.model, self.tokenizer, text, options.num_beams, max_new_tokens=limit, **search)
+        search = drop_none(length_penalty=options.length_penalty)
+        if options.tgt_lang is not None:
+            search["forced_bos_token_id"] = language_id(self.tokenizer, options.tgt_lang)
+        with self.lock:
+            ids = encode_texts(self.tokenizer, text, src_lang=options.src_lang)["input_ids"]
+            search["max_new_tokens"] = longest_target(len(ids), self.model.config)
+            data = explore(self.model, self.tokenizer, text, options.num_beams, src_lang=options.src_lang, **search)
         return render(data, plotly)
 
     def ablate(self, text: Any, options: Options, paths: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -3,7 +3,7 @@
 from transformers import PreTrainedTokenizerBase
 
 from ..configuration_random_transformer import RandomTransformerConfig
-from ..inputs_random_transformer import LanguageTags, tokenizer_languages
+from ..inputs_random_transformer import encode_texts, tokenizer_languages
 
 # Toolkits pad the embedding to a multiple of 8, 64 or 128 rows; a larger difference means another vocabulary.
 ROUNDED_TO = 128
@@ -28,5 +28,5 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, config: RandomTransforme
 
 def vocabulary(tokenizer: PreTrainedTokenizerBase) -> tuple[dict[str, int], list[int]]:
     """The id of each token, and the ids of an empty text, in the first language if there are several."""
-    with LanguageTags(next(iter(tokenizer_languages(tokenizer)), None)).set(tokenizer):
-        return tokenizer.get_vocab(), tokenizer("")["input_ids"]
+    language = next(iter(tokenizer_languages(tokenizer)), None)
+    return tokenizer.get_vocab(), encode_texts(tokenizer, "", src_lang=language)["input_ids"]

@@ -103,13 +103,24 @@ class Arguments(EngineArguments, InferenceArguments):
         if self.mbr is not None and (self.num_beams or self.sample or self.length_penalty is not None):
             raise ValueError(f"--mbr must be given without --num_beams, --length_penalty and --sample, got {self.mbr}.")
         super().__post_init__()
-        if self.format == "html" and (self.n_best or self.prefix_file or self.output_format != "text"):
+        if self.is_html and (self.n_best or self.prefix_file or self.output_format != "text"):
             raise ValueError("--format must be text with --n_best, --prefix_file or --output_format, got html.")
-        check_plain_text("--input", self.input, html=self.format == "html")
+        check_plain_text("--input", self.input, html=self.is_html)
         check_plain_text("--prefix_file", self.prefix_file)
         check_output("--output", self.output, input=self.input, prefix_file=self.prefix_file, glossary=self.glossary)
         check_new_outputs(self.overwrite, output=self.output)
         TranslationOptions.from_kwargs(**self.options)
+
+    @property
+    def is_html(self) -> bool:
+        """Whether the input is a document."""
+        return self.format == "html"
+
+    @property
+    def is_from_file_to_file(self) -> bool:
+        """Whether the work can be interrupted and distributed over processes."""
+        inputs_are_files = self.input.is_file() and (self.prefix_file is None or self.prefix_file.is_file())
+        return inputs_are_files and not self.is_html and not is_stream(self.output)
 
     @cached_property
     def terms(self) -> Glossary | None:
@@ -119,9 +130,7 @@ class Arguments(EngineArguments, InferenceArguments):
     @property
     def options(self) -> dict[str, Any]:
         """The options of `translate` and of `generate()`."""
-        # top_k=0: sample from the complete vocabulary, not from transformers' default of 50 tokens.
-        sampling = {"do_sample": True, "top_k": 0, "temperature": self.temperature or 1.0}
-        return {
+        options = {
             "num_beams": self.num_beams or (1 if self.sample else 4),
             "length_penalty": self.length_penalty,
             **self.text_options,
@@ -131,50 +140,61 @@ class Arguments(EngineArguments, InferenceArguments):
             "n_best": self.n_best,
             "mbr": self.mbr,
             "seed": self.seed if self.sample or self.mbr else None,
-            **(sampling if self.sample else {}),
         }
+        if self.sample:
+            # top_k=0: sample from the complete vocabulary, not from transformers' default of 50 tokens.
+            options |= {"do_sample": True, "top_k": 0, "temperature": self.temperature or 1.0}
+        return options
 
 
 def run(program: str, argv: Sequence[str]) -> None:
     """Load the model and translate."""
     arguments = Parser(program, __doc__, [Arguments]).parse(argv)
-    files = [path for path in (arguments.input, arguments.prefix_file) if path is not None]
-    is_html = arguments.format == "html"
-    from_file_to_file = not is_html and not is_stream(arguments.output) and all(path.is_file() for path in files)
-    with arguments.load(from_file_to_file, **arguments.engine_options) as (model, tokenizer):
-        if is_html:
-            translate_document(arguments, model, tokenizer)
-        elif from_file_to_file:
-            names = ("prefix_file", "output_format", "chunk_size", "restart")
-            options = {name: getattr(arguments, name) for name in names} | arguments.options
-            translate_file(arguments.input, arguments.output, model, tokenizer, **options)
+    with arguments.load(arguments.is_from_file_to_file, **arguments.engine_options) as (model, tokenizer):
+        if arguments.is_html:
+            translate_documents(arguments, model, tokenizer)
+        elif arguments.is_from_file_to_file:
+            translate_file(
+                arguments.input,
+                arguments.output,
+                model,
+                tokenizer,
+                prefix_file=arguments.prefix_file,
+                output_format=arguments.output_format,
+                chunk_size=arguments.chunk_size,
+                restart=arguments.restart,
+                **arguments.options,
+            )
         else:
-            translate_lines(arguments, model, tokenizer)
+            translate_single_pass(arguments, model, tokenizer)
     if arguments.terms is not None:
         print(arguments.terms.report(), file=sys.stderr)
 
 
-def translate_lines(arguments: Arguments, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+def translate_single_pass(arguments: Arguments, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """Translate sentences, standard input or a file to standard output or a file, in a single pass."""
-    chunk_size, progress = arguments.chunk_size, None
-    if not arguments.sentences and arguments.input == STANDARD and sys.stdin.isatty():
+    is_interactive = not arguments.sentences and arguments.input == STANDARD and sys.stdin.isatty()
+    if is_interactive:
         print("Enter one text per line; end with Ctrl-D.", file=sys.stderr)
-        chunk_size, progress = 1, False
-    in_file = nullcontext() if arguments.sentences else name_lines_in_errors(stream_name(arguments.input))
-    prefixes = None if arguments.prefix_file is None else read_texts(arguments.prefix_file)
-    job: dict[str, Any] = {"prefixes": prefixes, "chunk_size": chunk_size, "progress": progress}
-    texts = arguments.sentences or read_plain_texts(arguments.input)
-    with in_file:
-        candidates = translate_n_best(texts, model, tokenizer, **job, **arguments.options)
-        lines_to_write = candidate_lines(candidates, arguments.output_format, arguments.n_best)
-        write_output(arguments.output, encode_lines(lines_to_write))
+    with nullcontext() if arguments.sentences else name_lines_in_errors(stream_name(arguments.input)):
+        candidates = translate_n_best(
+            arguments.sentences or read_plain_texts(arguments.input),
+            model,
+            tokenizer,
+            prefixes=None if arguments.prefix_file is None else read_texts(arguments.prefix_file),
+            chunk_size=1 if is_interactive else arguments.chunk_size,
+            progress=False if is_interactive else None,
+            **arguments.options,
+        )
+        lines = candidate_lines(candidates, arguments.output_format, arguments.n_best)
+        write_output(arguments.output, encode_lines(lines))
 
 
-def translate_document(arguments: Arguments, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+def translate_documents(arguments: Arguments, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """Translate an HTML document, or sentences that are fragments of one."""
     documents = [f"{fragment}\n" for fragment in arguments.sentences]
     if not documents:
         with open_binary(arguments.input) as file, reraise_as_value_error(f"{arguments.input} must be UTF-8 text"):
             documents = [file.read().decode()]
-    found = translate_html(documents, model, tokenizer, chunk_size=arguments.chunk_size, **arguments.options)
-    write_output(arguments.output, (document.encode() for document in found))
+    translated = translate_html(documents, model, tokenizer, chunk_size=arguments.chunk_size, **arguments.options)
+    write_output(arguments.output, (document.encode() for document in translated))

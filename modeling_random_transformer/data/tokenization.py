@@ -93,9 +93,9 @@ def tokenize_batch(
     rows: dict[str, list], tokenizer: PreTrainedTokenizerBase, languages: LanguageTags, words: bool = False
 ) -> dict[str, list]:
     """Convert columns of `source` and `target` texts to columns of token ids and lengths, and of words if requested."""
-    with languages.set(tokenizer):
-        source = encode_texts(tokenizer, rows["source"])
-        target = encode_texts(tokenizer, text_target=rows["target"])
+    codes = languages.arguments
+    source = encode_texts(tokenizer, rows["source"], **codes)
+    target = encode_texts(tokenizer, text_target=rows["target"], **codes)
     columns = {
         "input_ids": source["input_ids"],
         "attention_mask": source["attention_mask"],

@@ -21,11 +21,12 @@ from ..base.files import encode_lines, one_line
 from ..inputs_random_transformer import longest_target
 from ..tokenization_random_transformer import read_lines
 from .alignments import alignments
+from .candidates import Candidate
 from .glossary import Glossary
 from .loading import load_translator
 from .scoring import PairScore, score_pairs
 from .scoring_files import align_file, score_file
-from .translation import Candidate, TranslationOptions, translate, translate_n_best, translate_stream
+from .translation import TranslationOptions, translate, translate_n_best, translate_stream
 from .translation_files import translate_file
 
 __all__ = [

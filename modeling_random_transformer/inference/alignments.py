@@ -121,9 +121,8 @@ class Aligner(PairModel):
             for ids in tokens:
                 words.append(words_by_marks(tokenizer.convert_ids_to_tokens(ids), special))
             return words
-        with self.languages.set(tokenizer):
-            options = {side: list(texts), "return_offsets_mapping": True, "verbose": False}
-            encoded = encode_texts(tokenizer, **options)
+        inputs: dict[str, Any] = {side: list(texts), **self.languages.arguments}
+        encoded = encode_texts(tokenizer, **inputs, return_offsets_mapping=True, verbose=False)
         for text, offsets, ids in zip(texts, encoded["offset_mapping"], tokens, strict=True):
             spans = spans_of(text)
             words.append(words_by_offsets(spans, offsets[: len(ids)]))

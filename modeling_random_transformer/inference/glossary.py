@@ -14,28 +14,26 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from ..base.compressed_files import open_binary
 from ..base.errors import format_names, format_value
-from ..data.readers import Columns, is_utf8, read_columns
-from ..inputs_random_transformer import TextError, longest_target, name_lines_in_errors, renumber_errors
-from ..pipeline_random_transformer import Seq2SeqPipeline
-from ..tokenization_random_transformer import normalize
-from .markup import is_mark, unit_spans
-from .scoring import Scorer
-from .sentences import is_wide
+from ..data.readers import is_utf8
+from ..inputs_random_transformer import TextError, name_lines_in_errors
+from ..tokenization_random_transformer import normalize, read_lines
+from .candidates import Candidate, Row, Translate
+from .placement import is_mark, is_wide, unit_spans
+from .scoring import Pair, PairScore
 
 ROUNDS = 3  # each adds at least one term to a translation, or is its last
 CONTINUED = 4  # beginnings per translation and round
 LISTED = 8  # candidates of beam search, of which one may have a term
-
-Row = tuple[str, str]  # a text, and what its translation must begin with
-Search = Callable[[list[Row], bool], list[list[Any]]]
 
 
 class Glossary:
     """Source phrases and the target phrases that they require.
 
     A phrase occurs in a text as whole words, but not within a longer phrase of the glossary. A word in lower case
-    matches any case, another word only its own: `"polish"` occurs in `"Polish it"`, `"Polish"` not in `"polish it"`.
+    matches any case, another word only its own: `"polish"` occurs in `"Polish it"`, `"Polish"` not in `"polish it"`. Of
+    two phrases that differ in case only, the one with more words in the case of the text occurs.
 
     Args:
         terms: source phrase and target phrase of each term.
@@ -45,17 +43,23 @@ class Glossary:
         missing: the number of translations so far that lack it.
 
     Raises:
-        ValueError: a phrase is not a string, or is blank.
+        ValueError: a phrase is not a string, is blank, or is the source of two terms.
     """
 
     def __init__(self, terms: Iterable[tuple[str, str]]):
         self.terms = [check_term(term, index) for index, term in enumerate(terms)]
+        self.sources = [words(source) for source, _ in self.terms]
         self.targets = [words(target) for _, target in self.terms]
-        self.by_source: dict[tuple[str, ...], list[tuple[int, list[str]]]] = defaultdict(list)
-        for number, (source, _) in enumerate(self.terms):
-            phrase = words(source)
-            self.by_source[tuple(map(str.lower, phrase))].append((number, phrase))
-        self.longest = max(map(len, self.by_source), default=0)
+        self.by_first_word: dict[str, list[int]] = defaultdict(list)
+        for number, phrase in enumerate(self.sources):
+            similar = self.by_first_word[phrase[0].lower()]
+            for other in similar:
+                if self.sources[other] == phrase:
+                    source, _ = self.terms[number]
+                    raise TextError(
+                        number, f"a source phrase must be in one term, got {source!r}, as in term {other + 1}."
+                    )
+            similar.append(number)
         self.required: Counter[int] = Counter()
         self.missing: Counter[int] = Counter()
 
@@ -64,54 +68,76 @@ class Glossary:
         """Read a file with a source phrase, a tab and a target phrase on each line.
 
         Raises:
-            ValueError: a line is malformed, or there are none; the message names the file and the line.
+            ValueError: a line is malformed or not UTF-8, or there are none; the message names the file and the line.
             OSError: the file cannot be read.
         """
-        rows = list(read_columns(Path(path), Columns(("source", "target"))))
+        with open_binary(Path(path)) as file:
+            rows = [line.split("\t") for line in read_lines(file, str(path))]
         if not rows:
             raise ValueError(f"A glossary must have at least one term, got none in {path}.")
-        with name_lines_in_errors(str(path)), renumber_errors([number - 1 for number, _ in rows]):
-            return cls(row for _, row in rows)  # type: ignore[misc]
+        with name_lines_in_errors(str(path)):
+            return cls(rows)  # type: ignore[arg-type]
 
     def terms_of(self, text: str) -> list[int]:
         """The indices of the terms whose source phrase occurs in a text."""
-        source, found, start = words(text), dict[int, None](), 0
-        lower = [word.lower() for word in source]
+        source = words(text)
+        numbers = []
+        start = 0
         while start < len(source):
-            for length in range(min(self.longest, len(source) - start), 0, -1):
-                known = self.by_source.get(tuple(lower[start : start + length]), ())
-                if here := [number for number, phrase in known if begins_with(source[start:], phrase)]:
-                    break
+            number = self.longest_term(source, start)
+            if number is None:
+                start += 1
             else:
-                here, length = [], 1
-            found |= dict.fromkeys(here)
-            start += length
-        return list(found)
+                numbers.append(number)
+                start += len(self.sources[number])
+        return list(dict.fromkeys(numbers))
+
+    def longest_term(self, source: list[str], start: int) -> int | None:
+        """The index of the longest term whose source phrase is at an index of words; `None` if there is none."""
+        ranks = {}
+        for number in self.by_first_word.get(source[start].lower(), ()):
+            phrase = self.sources[number]
+            if is_at(source, start, phrase):
+                equal_words = sum(map(str.__eq__, phrase, source[start:]))
+                ranks[number] = len(phrase), equal_words
+        return max(ranks, key=ranks.__getitem__, default=None)
 
     def lacking(self, terms: Iterable[int], translation: str) -> list[int]:
         """Those of some terms whose target phrase does not occur in a translation."""
         target = words(translation)
-        ends = [target[start:] for start in range(len(target))]
-        return [number for number in terms if not any(begins_with(end, self.targets[number]) for end in ends)]
+        lacking = []
+        for number in terms:
+            if not any(is_at(target, start, self.targets[number]) for start in range(len(target))):
+                lacking.append(number)
+        return lacking
 
     def report(self) -> str:
         """One line about the terms of all texts so far."""
         required, missing = self.required.total(), self.missing.total()
-        parts = [f"{required - missing} of {required} required terms are in the translations"]
+        report = f"glossary: {required - missing} of {required} required terms are in the translations"
         if missing:
-            counts = (f"{self.terms[number][1]} ({count})" for number, count in self.missing.most_common())
-            parts.append(f"not placed: {format_names(counts)}")
-        if unused := [source for number, (source, _) in enumerate(self.terms) if number not in self.required]:
-            parts.append(f"{len(unused)} of {len(self.terms)} terms did not occur: {format_names(unused)}")
-        return f"glossary: {'; '.join(parts)}"
+            counts = []
+            for number, count in self.missing.most_common():
+                _, target = self.terms[number]
+                counts.append(f"{target} ({count})")
+            report += f"; not placed: {format_names(counts)}"
+        unused = [source for number, (source, _) in enumerate(self.terms) if number not in self.required]
+        if unused:
+            report += f"; {len(unused)} of {len(self.terms)} terms did not occur: {format_names(unused)}"
+        return report
 
 
-def check_term(row: Any, index: int) -> tuple[str, str]:
+def check_term(term: Any, index: int) -> tuple[str, str]:
     """A term; raises a `TextError` unless it is two phrases."""
-    is_pair = not isinstance(row, str) and len(row) == 2 and all(isinstance(phrase, str) for phrase in row)
-    if not is_pair or not all(words(phrase) and is_utf8(phrase) for phrase in row):
-        raise TextError(index, f"a term must be source phrase, tab and target phrase, got {format_value(row)}.")
-    return row[0].strip(), row[1].strip()
+    if not isinstance(term, str) and len(term) == 2 and all(map(is_phrase, term)):
+        source, target = term
+        return source.strip(), target.strip()
+    raise TextError(index, f"a term must be source phrase, tab and target phrase, got {format_value(term)}.")
+
+
+def is_phrase(text: Any) -> bool:
+    """Whether a text is a string of Unicode characters with words."""
+    return isinstance(text, str) and is_utf8(text) and bool(words(text))
 
 
 # Words
@@ -128,10 +154,12 @@ def in_word(character: str) -> bool:
     return character.isalnum() or is_mark(character)
 
 
-def begins_with(text: Sequence[str], phrase: Sequence[str]) -> bool:
-    """Whether words begin with those of a phrase."""
-    pairs = zip(phrase, text, strict=False)
-    return len(phrase) <= len(text) and all(own in (word, word.lower()) for own, word in pairs)
+def is_at(text: list[str], start: int, phrase: list[str]) -> bool:
+    """Whether the words of a phrase are at an index of those of a text; one in lower case matches any case."""
+    part = text[start : start + len(phrase)]
+    if len(part) < len(phrase):
+        return False
+    return all(required in (word, word.lower()) for required, word in zip(phrase, part, strict=True))
 
 
 def beginnings(translation: str, phrase: str, prefix: str) -> list[str]:
@@ -146,13 +174,14 @@ def beginnings(translation: str, phrase: str, prefix: str) -> list[str]:
     places = [start for start, _ in unit_spans(text)]
     if not text or in_word(text[-1]):  # nothing follows a full stop
         places.append(len(text))
-    found = []
-    for head in (text[:place] for place in places):
-        space = " " if head and in_word(head[-1]) and not is_wide(head[-1]) else ""
-        found.append(head + space + phrase)
+    heads = []
+    for place in places:
+        before = text[:place]
+        space = " " if before and in_word(before[-1]) and not is_wide(before[-1]) else ""
+        heads.append(before + space + phrase)
     if text[:1].isupper():
-        found[0] = phrase[:1].upper() + phrase[1:]
-    return [head for head in found if head.startswith(prefix)]
+        heads[0] = phrase[:1].upper() + phrase[1:]
+    return [head for head in heads if head.startswith(prefix)]
 
 
 # Placing terms
@@ -166,78 +195,97 @@ class Draft:
         text: the text.
         prefix: what its translation must begin with.
         terms: the indices of the required terms.
-        best: the `Candidate`.
+        best: the translation.
         missing: the indices of the terms that it lacks.
     """
 
     text: str
     prefix: str
     terms: list[int]
-    best: Any
+    best: Candidate
     missing: list[int]
 
 
-def place_terms(
-    pipe: Seq2SeqPipeline, options: Any, rows: Iterable[Row], found: Iterable[Any], search: Search
-) -> list[Any]:
-    """The `Candidate` of each text, or another one that lacks fewer terms.
+@dataclass(frozen=True)
+class GlossaryTranslator:
+    """Translates by another function, and replaces translations that lack terms by others that lack fewer.
 
-    Args:
-        pipe: the pipeline that translated the texts.
-        options: its `TranslationOptions`.
-        rows: the texts.
-        found: the `Candidate` of each text.
-        search: translates texts with prefixes; returns `LISTED` candidates of each text, or one.
+    Attributes:
+        glossary: the terms, and the counts of those that are required and missing.
+        translate: translates texts, and continues the beginnings of translations.
+        list_candidates: returns `LISTED` candidates of each text.
+        score: scores translations and their beginnings, with the scores of tokens.
+        longest_target: the limit on the tokens of a translation that usually has a number of tokens.
+        length_penalty: of the scores of translations.
     """
-    glossary: Glossary = options.glossary
-    drafts = []
-    for (text, prefix), best in zip(rows, found, strict=True):
-        terms = glossary.terms_of(text)
-        drafts.append(Draft(text, prefix, terms, best, glossary.lacking(terms, best.translation)))
-    if pending := [draft for draft in drafts if draft.missing]:
-        scoring = {"max_batch_tokens": options.max_batch_tokens, **options.languages(pipe.tokenizer)}
-        scorer = Scorer(pipe.model, pipe.tokenizer, token_scores=True, truncation=True, **scoring)
-        for draft, listed in zip(pending, search([(draft.text, draft.prefix) for draft in pending], True), strict=True):
-            # The first of those that lack the fewest terms
-            lacking = [(glossary.lacking(draft.terms, each.translation), each) for each in (draft.best, *listed)]
-            draft.missing, draft.best = min(lacking, key=lambda pair: len(pair[0]))
-        pending = [draft for draft in pending if draft.missing]
+
+    glossary: Glossary
+    translate: Translate
+    list_candidates: Translate
+    score: Callable[[Sequence[Pair]], list[PairScore]]
+    longest_target: Callable[[int], int]
+    length_penalty: float
+
+    def __call__(self, rows: Sequence[Row], first: int, update: Callable[[int], Any]) -> list[list[Candidate]]:
+        """One candidate of each row."""
+        drafts = []
+        for (text, prefix), [best] in zip(rows, self.translate(rows, first, update), strict=True):
+            terms = self.glossary.terms_of(text)
+            drafts.append(Draft(text, prefix, terms, best, self.glossary.lacking(terms, best.translation)))
+        pending = [draft for draft in drafts if draft.missing]
+        if pending:
+            self.choose_listed(pending)
+            pending = [draft for draft in pending if draft.missing]
         for _ in range(ROUNDS):
-            pending = improve(pending, options, scorer, search)
-    for draft in drafts:
-        glossary.required.update(draft.terms)
-        glossary.missing.update(draft.missing)
-    return [draft.best for draft in drafts]
+            if pending:
+                pending = self.improve(pending)
+        for draft in drafts:
+            self.glossary.required.update(draft.terms)
+            self.glossary.missing.update(draft.missing)
+        return [[draft.best] for draft in drafts]
 
+    def choose_listed(self, drafts: Sequence[Draft]) -> None:
+        """Replace each translation by the first candidate of beam search that lacks the fewest terms."""
+        rows = [(draft.text, draft.prefix) for draft in drafts]
+        for draft, candidates in zip(drafts, self.list_candidates(rows, 0, lambda _: None), strict=True):
+            for candidate in candidates:
+                missing = self.glossary.lacking(draft.terms, candidate.translation)
+                if len(missing) < len(draft.missing):
+                    draft.best, draft.missing = candidate, missing
 
-def improve(drafts: Sequence[Draft], options: Any, scorer: Scorer, search: Search) -> list[Draft]:
-    """Replace translations by ones that lack fewer terms; returns the drafts of those that still lack some."""
-    heads = promising(drafts, options, scorer)
-    rows = [(draft.text, head) for draft, head in heads]
-    candidates = [best for [best] in search(rows, False)]
-    pairs = [(text, each.translation) for (text, _), each in zip(rows, candidates, strict=True)]
-    scores = scorer(pairs, 0, lambda _: None)
-    ranks = {draft: (len(draft.missing), -inf) for draft in drafts}
-    for (draft, _), candidate, score in zip(heads, candidates, scores, strict=True):
-        missing = options.glossary.lacking(draft.terms, candidate.translation)
-        # The score of beam search; without beams, the length penalty applies too.
-        rank = len(missing), -score.log_probability / score.tokens**options.length_penalty
-        if rank < ranks[draft]:
-            ranks[draft], draft.best, draft.missing = rank, candidate, missing
-    return [draft for draft, (count, value) in ranks.items() if count and value > -inf]
+    def improve(self, drafts: Sequence[Draft]) -> list[Draft]:
+        """Replace translations by ones that lack fewer terms; returns the drafts of those that still lack some."""
+        heads = self.promising_beginnings(drafts)
+        rows = [(draft.text, head) for draft, head in heads]
+        candidates = [best for [best] in self.translate(rows, 0, lambda _: None)]
+        pairs = [(text, best.translation) for (text, _), best in zip(rows, candidates, strict=True)]
+        ranks: dict[Draft, tuple[int, float]] = {}
+        for (draft, _), candidate, score in zip(heads, candidates, self.score(pairs), strict=True):
+            missing = self.glossary.lacking(draft.terms, candidate.translation)
+            # The score of beam search; without beams, the length penalty applies too.
+            rank = len(missing), -score.log_probability / score.tokens**self.length_penalty
+            if rank < ranks.get(draft, (len(draft.missing), -inf)):
+                ranks[draft] = rank
+                draft.best, draft.missing = candidate, missing
+        return [draft for draft in ranks if draft.missing]
 
-
-def promising(drafts: Sequence[Draft], options: Any, scorer: Scorer) -> list[tuple[Draft, str]]:
-    """The beginnings with the most probable tokens on average, of those that leave tokens to generate."""
-    tried = [
-        (draft, head)
-        for draft in drafts
-        for number in draft.missing
-        for head in beginnings(draft.best.translation, options.glossary.terms[number][1], draft.prefix)
-    ]
-    scores = scorer([(draft.text, head) for draft, head in tried], 0, lambda _: None)
-    ranked = defaultdict(list)
-    for (draft, head), score in zip(tried, scores, strict=True):
-        if 1 < score.tokens < longest_target(0, scorer.model.config, options.max_new_tokens, score.tokens):
-            ranked[draft].append((fmean(score.token_log_probabilities[:-1]), head))  # without the end token
-    return [(draft, head) for draft in ranked for _, head in sorted(ranked[draft], reverse=True)[:CONTINUED]]
+    def promising_beginnings(self, drafts: Sequence[Draft]) -> list[tuple[Draft, str]]:
+        """The beginnings with the most probable tokens on average, of those that leave tokens to generate."""
+        heads = []
+        for draft in drafts:
+            for number in draft.missing:
+                _, phrase = self.glossary.terms[number]
+                for head in beginnings(draft.best.translation, phrase, draft.prefix):
+                    heads.append((draft, head))
+        ranked = defaultdict(list)
+        scores = self.score([(draft.text, head) for draft, head in heads])
+        for (draft, head), score in zip(heads, scores, strict=True):
+            # Not more tokens than a translation of this length may have: a term of 400 letters is no translation.
+            if 1 < score.tokens < self.longest_target(len(draft.best.tokens)):
+                token_scores = score.token_log_probabilities[:-1]  # type: ignore[index]  # without the end token
+                ranked[draft].append((fmean(token_scores), head))
+        promising = []
+        for draft, scored in ranked.items():
+            for _, head in sorted(scored, reverse=True)[:CONTINUED]:
+                promising.append((draft, head))
+        return promising

@@ -1,10 +1,29 @@
 """Minimum Bayes risk decoding: of many sampled translations, the one that is most similar to all of them."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .candidates import Candidate, Row, Translate
 
 MAX_ORDER, BETA = 6, 2  # of chrF (Popović 2015)
 SAMPLING = {"do_sample": True, "top_k": 5, "temperature": 0.7}
+
+
+@dataclass(frozen=True)
+class MbrTranslator:
+    """Translates by the most similar of the candidates of another function."""
+
+    translate: Translate
+
+    def __call__(self, rows: Sequence[Row], first: int, update: Callable[[int], Any]) -> list[list[Candidate]]:
+        """One candidate of each row."""
+        chosen = []
+        for candidates in self.translate(rows, first, update):
+            texts = [candidate.translation for candidate in candidates]
+            chosen.append([candidates[most_similar(texts)]])
+        return chosen
 
 
 def most_similar(texts: Sequence[str]) -> int:
@@ -16,27 +35,38 @@ def most_similar(texts: Sequence[str]) -> int:
     """
     counts = [count_ngrams(text) for text in texts]
     averages = [average(of_order) for of_order in zip(*counts, strict=True)]
-    scores = [sum(map(f_score, of_text, averages)) for of_text in counts]
+    scores = []
+    for of_text in counts:
+        of_orders = map(f_score, of_text, averages)
+        scores.append(sum(of_orders))
     return scores.index(max(scores))
 
 
 def count_ngrams(text: str) -> list[Counter[str]]:
     """The counts of the n-grams of each order, without spaces."""
     characters = "".join(text.split())
-    orders = range(1, MAX_ORDER + 1)
-    return [Counter(characters[i : i + n] for i in range(len(characters) - n + 1)) for n in orders]
+    counts = []
+    for order in range(1, MAX_ORDER + 1):
+        starts = range(len(characters) - order + 1)
+        counts.append(Counter(characters[start : start + order] for start in starts))
+    return counts
 
 
-def average(counts: Sequence[Counter[str]]) -> tuple[Counter[str], float]:
+def average(counts: Sequence[Counter[str]]) -> tuple[dict[str, float], float]:
     """The mean counts, and the mean of their totals."""
     total: Counter[str] = Counter()
     for count in counts:
         total.update(count)
-    return Counter({ngram: n / len(counts) for ngram, n in total.items()}), total.total() / len(counts)
+    means = {ngram: number / len(counts) for ngram, number in total.items()}
+    return means, total.total() / len(counts)
 
 
-def f_score(count: Counter[str], reference: tuple[Counter[str], float]) -> float:
+def f_score(count: Counter[str], reference: tuple[dict[str, float], float]) -> float:
     """The F-score of the n-grams of one order, with weight `BETA` of recall; 0 without common n-grams."""
     means, total = reference
-    matches = sum(min(n, means[ngram]) for ngram, n in count.items())
-    return (1 + BETA**2) * matches / (BETA**2 * total + count.total()) if matches else 0.0
+    matches = sum(min(number, means.get(ngram, 0)) for ngram, number in count.items())
+    if not matches:
+        return 0.0
+    weight = BETA**2
+    both = weight * total + count.total()
+    return (1 + weight) * matches / both

@@ -1,96 +1,206 @@
-"""Places in a translation by the cross-attention: of inline elements, and of placeholders, which stay unchanged."""
+"""Placeholders, which stay unchanged, and their places in a translation by the cross-attention."""
 
-import html
-from collections.abc import Iterator, Sequence
+import re
+import unicodedata
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from .alignments import Aligner, word_spans
-from .markup import PLACEHOLDER, Block, Unit, build_block, needs_alignment, render, text_tokens, unit_spans
+from .alignments import Aligner, Links, word_spans
+from .scoring import Pair
 
-Pair = tuple[str, str]
+# What a program replaces or a reader copies: {name}, ${name}, {{name}}, %(name)s, %s, %1$s, URLs and e-mail addresses.
+PLACEHOLDER = re.compile(
+    r"""\$?\{(?:[^{}\n]++|\{[^{}\n]*+\})*+\}
+    | (?<![\w%])%(?:\(\w++\)|\d++\$)?[-+\#0]*+\d*+(?:\.\d++)?+(?:hh?|ll?)?[sdiufFeEgGxXocp@](?![^\W\d_])
+    | (?:\b(?:https?|ftp)://|\bwww\.)[^\s<>"'\u3000-\u9fff\uff00-\uffef]*[^\s<>"'.,;:!?)\]\u3000-\u9fff\uff00-\uffef]
+    | (?<![\w.+-])[\w.+-]++@[\w-]++(?:\.[\w-]++)++""",
+    re.VERBOSE,
+)
+PLACEHOLDERS = re.compile(f"(?:{PLACEHOLDER.pattern})(?:[ ]*(?:{PLACEHOLDER.pattern}))*", re.VERBOSE)
+# Chinese and Japanese characters, other words, and all other characters one by one
+UNIT = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+|[^\w\s]")
+CLOSING = (*".,;:!?)",)  # without a space before them
+
+Span = tuple[int, int]  # the indices of the first character and after the last one
 
 
-def protect(sentence: str) -> Block | None:
-    """A sentence without its placeholders, which `restore` inserts into its translation; `None` if there are none."""
-    if PLACEHOLDER.search(sentence) is None:
-        return None
-    return build_block([*text_tokens(html.escape(sentence, quote=False))])
+def is_wide(character: str) -> bool:
+    """Whether a character has the width of Chinese and Japanese ones; a sentence that it ends has no space after it."""
+    return bool(character) and unicodedata.east_asian_width(character) in "WF"
 
 
-def restore(blocks: Sequence[Block], translations: Sequence[str], aligner: "UnitAligner | None") -> list[str]:
-    """The translations of protected sentences with their placeholders.
+def is_mark(character: str) -> bool:
+    """Whether a character is a combining mark."""
+    return unicodedata.category(character).startswith("M")
+
+
+def unit_spans(text: str) -> list[Span]:
+    """The spans of the words of a text, including combining marks, and of its punctuation marks."""
+    spans: list[Span] = []
+    for match in UNIT.finditer(text):
+        start, end = match.span()
+        first, before = text[start], text[start - 1]
+        is_inside = is_mark(first) or (is_mark(before) and first.isalnum() and not is_wide(first))
+        if is_inside and spans and spans[-1][1] == start:
+            spans[-1] = spans[-1][0], end
+        else:
+            spans.append((start, end))
+    return spans
+
+
+class Unit(NamedTuple):
+    """A word of a translation, or a punctuation mark, and the one of the source that it translates.
+
+    Attributes:
+        start: index of its first character in the translation.
+        end: index after its last character.
+        source: the span of the source word.
+    """
+
+    start: int
+    end: int
+    source: Span
+
+
+def linked_units(sentence: str, translation: str, links: Links | None, source: int = 0, target: int = 0) -> list[Unit]:
+    """The units of a translation.
 
     Args:
-        blocks: the protected sentences.
-        translations: the translations of their texts.
-        aligner: `None` for a model without alignments: words are assumed to be in the same order.
+        sentence: its source.
+        translation: the translation.
+        links: which units of the sentence and of the translation belong together; `None` for the same order.
+        source: index of the sentence in a longer text.
+        target: index of the translation in that of the longer text.
     """
-    pairs = [(block.text, translation) for block, translation in zip(blocks, translations, strict=True)]
-    aligned = [
-        needs_alignment(block) and bool(target.strip()) for block, (_, target) in zip(blocks, pairs, strict=True)
-    ]
-    weights: list[Tensor | None] = [None] * len(pairs)
-    if any(aligned) and aligner is not None:
-        found = iter(aligner([pair for pair, needed in zip(pairs, aligned, strict=True) if needed], 0, lambda _: None))
-        weights = [next(found) if needed else None for needed in aligned]
-    restored = []
-    for block, (source, target), values in zip(blocks, pairs, weights, strict=True):
-        if values is None:
-            values = diagonal(len(unit_spans(target)), len(unit_spans(source)))
-        units = [*sentence_units(source, target, values, 0, 0)]
-        restored.append(html.unescape(render(block, target, units)))
-    return restored
+    source_spans = unit_spans(sentence) or [(0, 0)]
+    target_spans = unit_spans(translation)
+    words = [sentence[start:end] for start, end in source_spans]
+    numbers = {of_target: of_source for of_source, of_target in links or ()}
+    units = []
+    number = 0
+    for row, (start, end) in enumerate(target_spans):
+        if links is None:
+            number = row * len(words) // len(target_spans)
+        number = numbers.get(row, number)
+        word = translation[start:end]
+        if word in words and not word.isalpha():  # a number or a punctuation mark translates the same one of the source
+            equal = [index for index, source_word in enumerate(words) if source_word == word]
+            number = min(equal, key=lambda index: abs(index - number))
+        first, last = source_spans[number]
+        units.append(Unit(target + start, target + end, (source + first, source + last)))
+    return units
 
 
-def diagonal(rows: int, columns: int) -> Tensor:
-    """Weights of words in the same order, `[rows, columns]`."""
-    places = torch.arange(rows)[:, None] / max(1, rows), torch.arange(columns) / max(1, columns)
-    return 1 - (places[0] - places[1]).abs()
+@dataclass(frozen=True)
+class ProtectedText:
+    """A text without its placeholders.
+
+    Attributes:
+        text: the other parts of the text.
+        placeholders: the index in it of each placeholder, and the placeholder, with a space that belongs to it.
+    """
+
+    text: str
+    placeholders: list[tuple[int, str]]
+
+    @property
+    def needs_alignment(self) -> bool:
+        """Whether the place of a placeholder depends on the words; not at the beginning and at the end."""
+        return any(0 < index < len(self.text) for index, _ in self.placeholders)
+
+    def restore(self, translation: str, links: Links | None) -> str:
+        """The translation with the placeholders.
+
+        Args:
+            translation: the translation of the other parts.
+            links: see `linked_units`.
+        """
+        units = linked_units(self.text, translation, links)
+        placed: dict[int, list[str]] = defaultdict(list)  # by the number of the following unit
+        for index, placeholder in self.placeholders:
+            placed[self.following_unit(index, units)].append(placeholder)
+        output, position = "", 0
+        for number, (start, end, _) in enumerate([*units, Unit(len(translation), len(translation), (0, 0))]):
+            output += translation[position:start]
+            word = translation[start:end]
+            for placeholder in placed[number]:
+                output += beside(output, placeholder, word)
+            output += word
+            position = end
+        return output
+
+    def following_unit(self, index: int, units: Sequence[Unit]) -> int:
+        """The number of the unit before which a placeholder at an index of the text is placed; after all units last."""
+        if index == 0 and self.text:
+            return 0
+        by_source = sorted(range(len(units)), key=lambda number: units[number].source)
+        for number in by_source:
+            if units[number].source[0] >= index:
+                return number
+        return by_source[-1] + 1 if by_source and index < len(self.text) else len(units)
 
 
-def sentence_units(sentence: str, translation: str, weights: Tensor | None, source: int, target: int) -> Iterator[Unit]:
-    """The units of a translation, with the offsets of the sentence and of its translation in the text of a block."""
-    spans = unit_spans(sentence)
-    for row, (start, end) in enumerate(unit_spans(translation)):
-        values = [0.0] * len(spans) if weights is None else weights[row].tolist()
-        # A number or a punctuation mark translates the same one of the source, if there is one.
-        unit = translation[start:end]
-        if not unit.isalpha() and (equal := [sentence[first:last] == unit for first, last in spans]) and any(equal):
-            values = [value + 1e-6 if same else 0.0 for value, same in zip(values, equal, strict=True)]
-        places = [(source + first, source + last) for first, last in spans]
-        yield Unit(target + start, target + end, list(zip(places, values, strict=True)))
+def protect(text: str) -> ProtectedText:
+    """A text and its placeholders apart; several beside each other are one."""
+    kept, position = "", 0
+    placeholders = []
+    for match in PLACEHOLDERS.finditer(text):
+        kept += text[position : match.start()]
+        placeholder, position = match[0], match.end()
+        following = text[position : position + 1]
+        if following == " " and (not kept or kept.endswith(" ")):
+            placeholder, position = f"{placeholder} ", position + 1
+        elif kept.endswith(" ") and (not following or following in CLOSING):
+            kept, placeholder = kept[:-1], f" {placeholder}"
+        placeholders.append((len(kept), placeholder))
+    return ProtectedText(kept + text[position:], placeholders)
+
+
+def beside(before: str, placeholder: str, word: str) -> str:
+    """A placeholder, or markup without text, whose space is behind it instead of before it if a word follows."""
+    if not (before.endswith(" ") and placeholder.startswith(" ")):
+        return placeholder
+    space = " " if word[:1].isalnum() else ""
+    return placeholder[1:] + space
+
+
+def align_units(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    pairs: Sequence[Pair | None],
+    languages: dict[str, Any],
+) -> list[Links | None]:
+    """The links between the units of each pair; `None` for `None`.
+
+    `languages` are `src_lang` and `tgt_lang` of a tokenizer with language tags.
+    """
+    if not any(pairs):
+        return [None] * len(pairs)
+    return UnitAligner(model, tokenizer, truncation=True, **languages)(pairs, 0, lambda _: None)
 
 
 class UnitAligner(Aligner):
-    """The attention of each unit of a target to each unit of its source, `[target_units, source_units]`."""
+    """Aligns units instead of words."""
 
-    def process(  # type: ignore[override]
-        self, pairs: Sequence[Pair], sources: Sequence[list[int]], targets: Sequence[list[int]]
-    ) -> list[Tensor]:
-        source_units = self.units("text", [source for source, _ in pairs], sources)
-        target_units = self.units("text_target", [target for _, target in pairs], targets)
-        found = []
-        attended = zip(pairs, self.attention(sources, targets), source_units, target_units, strict=True)
-        for pair, attention, columns, rows in attended:
-            source_count, target_count = (len(unit_spans(text)) for text in pair)
-            weights = torch.zeros(target_count, source_count)
-            for values, of_target in zip(attention.tolist(), rows, strict=False):
-                for value, of_source in zip(values, columns, strict=False):
-                    for target in of_target:
-                        weights[target, of_source] += value
-            found.append(weights)
-        return found
-
-    def units(self, side: str, texts: Sequence[str], tokens: Sequence[list[int]]) -> list[list[list[int]]]:
-        """The indices of the units of each token; without offsets, those of its word."""
+    def words(
+        self,
+        side: str,
+        texts: Sequence[str],
+        tokens: Sequence[list[int]],
+        spans_of: Callable[[str], Sequence[Span]] = unit_spans,
+    ) -> list[list[int | None]]:
+        """The index of the unit of each token; without offsets, that of the first unit of its word."""
+        rows = super().words(side, texts, tokens, spans_of)
         if self.tokenizer.is_fast:
-            found = self.words(side, texts, tokens, unit_spans)
-            return [[[] if unit is None else [unit] for unit in row] for row in found]
-        rows = []
-        for text, row in zip(texts, self.words(side, texts, tokens), strict=True):
-            words, spans = word_spans(text), unit_spans(text)
-            of_word = [[i for i, span in enumerate(spans) if start <= span[0] < end] for start, end in words]
-            rows.append([of_word[word] if word is not None and word < len(words) else [] for word in row])
-        return rows
+            return rows
+        numbered = []
+        for text, row in zip(texts, rows, strict=True):
+            starts = [start for start, _ in unit_spans(text)]
+            units = [bisect_left(starts, start) for start, _ in word_spans(text)]
+            numbered.append([units[word] if word is not None and word < len(units) else None for word in row])
+        return numbered

@@ -20,6 +20,7 @@ from ..inputs_random_transformer import (
     check_positive,
     check_type,
     drop_none,
+    language_id,
     pad_ids,
     renumber_errors,
 )
@@ -110,11 +111,11 @@ class PairModel(ABC):
     ):
         check_positive(max_batch_tokens=max_batch_tokens)
         check_type("truncation", truncation, bool, "True or False")
-        self.pipe = Seq2SeqPipeline(model, tokenizer, device=current_device(model))
-        self.pipe.warns = False
         self.model, self.tokenizer = model, tokenizer
-        self.languages = LanguageTags.of_pair(tokenizer, src_lang, tgt_lang)
-        self.max_batch_tokens, self.truncation = max_batch_tokens, truncation
+        self.languages = LanguageTags.of(tokenizer, src_lang, tgt_lang)
+        self.pipe = Seq2SeqPipeline(model, tokenizer, device=current_device(model), truncation=truncation)
+        self.pipe.warns = False
+        self.max_batch_tokens = max_batch_tokens
         self.start = decoder_start(model)
         self.recorded: dict[str, Any] = {}  # what determines the results beside the model and its languages
 
@@ -148,9 +149,9 @@ class PairModel(ABC):
         for index, pair in enumerate(pairs):
             if isinstance(pair, str) or len(pair) != 2 or not isinstance(pair[1], str):
                 raise TextError(index, f"pairs must be two strings, got {pair!r}.")
-        sources = self.pipe.tokenize([source for source, _ in pairs], self.languages, truncation=self.truncation)
-        targets = [target for _, target in pairs]
-        return sources, self.pipe.encode("targets", targets, self.languages, self.truncation)
+        options = self.pipe.call_options(**self.languages.arguments)
+        sources = self.pipe.tokenize([source for source, _ in pairs], options)
+        return sources, self.pipe.tokenize([target for _, target in pairs], options, is_target=True)
 
     def inputs(self, sources: Sequence[Ids], targets: Sequence[Ids]) -> tuple[dict[str, Tensor], Tensor]:
         """The arguments of the model for a batch, and the labels, `[batch, target_len]`."""
@@ -168,9 +169,9 @@ class Scorer(PairModel):
         super().__init__(*args, **options)
         self.token_scores, self.output_format = token_scores, output_format
         self.recorded = {"token_scores": token_scores, "output_format": output_format}
-        self.forced = self.languages.forced
-        if self.forced is None:
-            self.forced = self.model.generation_config.forced_bos_token_id
+        self.forced = self.model.generation_config.forced_bos_token_id
+        if self.languages.target is not None:
+            self.forced = language_id(self.tokenizer, self.languages.target)
 
     def line(self, result: PairScore | None) -> str:
         """See `score_line`."""

@@ -6,13 +6,23 @@ Models are usually trained on single sentences, and drop parts of longer texts.
 import logging
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from ..base.errors import reraise_as_value_error
-from ..inputs_random_transformer import LanguageTags, encode_texts, source_limit, tokenizer_languages
+from ..inputs_random_transformer import (
+    check_text,
+    encode_texts,
+    renumber_errors,
+    source_limit,
+    tokenizer_languages,
+)
 from ..pipeline_random_transformer import Seq2SeqPipeline
-from ..tokenization_random_transformer import has_letters
+from ..tokenization_random_transformer import has_letters, is_blank
+from .candidates import Candidate, Row, Translate
+from .placement import align_units, is_wide, protect
+from .scoring import Pair
 
 logger = logging.getLogger(__name__)
 
@@ -57,11 +67,6 @@ class SplitText:
         return gaps
 
 
-def is_wide(character: str) -> bool:
-    """Whether a character has the width of Chinese and Japanese ones; a sentence that it ends has no space after it."""
-    return bool(character) and unicodedata.east_asian_width(character) in "WF"
-
-
 class SentenceSplitter:
     """Splits texts into sentences that a model can translate. Each line is a paragraph.
 
@@ -71,25 +76,20 @@ class SentenceSplitter:
             longer sentence is split at clauses, and only a longer clause between words. Nothing is dropped.
         language: code of the source language, for its abbreviations, such as `"de"` or `"de_DE"`; `None` for English
             ones.
-        argument: name of the argument that requires the splitting, in the error message.
 
     Raises:
         ValueError: sentencex is not installed.
     """
 
-    def __init__(
-        self,
-        pipe: Seq2SeqPipeline,
-        max_source_tokens: int | None = None,
-        language: str | None = None,
-        argument: str = "split_sentences",
-    ):
-        with reraise_as_value_error(f"{argument} requires sentencex: pip install 'random-transformer[documents]'"):
+    def __init__(self, pipe: Seq2SeqPipeline, max_source_tokens: int | None = None, language: str | None = None):
+        with reraise_as_value_error(
+            "Splitting texts into sentences requires sentencex: pip install 'random-transformer[documents]'"
+        ):
             from sentencex import segment
         self.pipe, self.segment = pipe, segment
         limit, _ = source_limit(pipe.tokenizer, pipe.positions, max_source_tokens)
         self.limit = limit if max_source_tokens else min(limit, LONGEST)
-        self.tags = LanguageTags(language if tokenizer_languages(pipe.tokenizer) else None)
+        self.src_lang = language if tokenizer_languages(pipe.tokenizer) else None
         self.language = (language or getattr(pipe.tokenizer, "src_lang", None) or "en").replace("-", "_").split("_")[0]
 
     def __call__(self, text: str) -> SplitText:
@@ -98,8 +98,8 @@ class SentenceSplitter:
         for line in text.splitlines(keepends=True):
             marker = line[: MARKER.match(line).end()]  # type: ignore[union-attr]
             gaps[-1] += marker
-            for found in self.segment(self.language, line.removeprefix(marker)):
-                for part in self.shorten(found):
+            for sentence in self.segment(self.language, line.removeprefix(marker)):
+                for part in self.shorten(sentence):
                     stripped = part.strip()
                     if not has_letters(stripped):
                         gaps[-1] += part
@@ -117,18 +117,18 @@ class SentenceSplitter:
             sentence: the text.
             cut: whether the cut of a longer clause, which contained it, is reported.
         """
-        if len(sentence.strip()) < 2 or not self.is_long(sentence.strip()):
+        stripped = sentence.strip()
+        if len(stripped) < 2 or not self.is_long(stripped):
             yield sentence
             return
         for place in (CLAUSE, WORD, ANYWHERE):
-            ends = [found.end() for found in place.finditer(sentence) if 0 < found.end() < len(sentence.rstrip())]
+            ends = [match.end() for match in place.finditer(sentence)]
+            ends = [end for end in ends if 0 < end < len(sentence.rstrip())]
             if ends:
                 break
         if place is not CLAUSE and not cut:
             # The text is not in the message: it may be that of a user of a server.
-            logger.warning(
-                "A clause of %d characters was cut: it has more than %d tokens.", len(sentence.strip()), self.limit
-            )
+            logger.warning("A clause of %d characters was cut: it has more than %d tokens.", len(stripped), self.limit)
         end = min(ends, key=lambda end: abs(end - len(sentence) / 2))
         for part in (sentence[:end], sentence[end:]):
             yield from self.shorten(part, cut or place is not CLAUSE)
@@ -139,5 +139,68 @@ class SentenceSplitter:
         forms = text, unicodedata.normalize("NFKD", text)  # the tokenizer may normalize
         if max(len(form.encode()) for form in forms) <= self.limit - SPECIAL:
             return False
-        with self.tags.set(self.pipe.tokenizer):
-            return len(encode_texts(self.pipe.tokenizer, text, verbose=False)["input_ids"]) > self.limit
+        ids = encode_texts(self.pipe.tokenizer, text, src_lang=self.src_lang, verbose=False)["input_ids"]
+        return len(ids) > self.limit
+
+
+class SentenceTranslator:
+    """Translates texts of several sentences one by one, and keeps their placeholders.
+
+    Args:
+        translate: translates the sentences.
+        splitter: splits the texts.
+        languages: `src_lang` and `tgt_lang` for a tokenizer with language tags.
+    """
+
+    def __init__(self, translate: Translate, splitter: SentenceSplitter, languages: dict[str, Any]):
+        self.translate, self.splitter, self.languages = translate, splitter, languages
+
+    def __call__(self, rows: Sequence[Row], first: int, update: Callable[[int], Any]) -> list[list[Candidate]]:
+        """One candidate of each row. A prefix is that of the first sentence."""
+        documents = []
+        sentences: list[Row] = []
+        owners = []  # the index of the row of each sentence
+        for index, (text, prefix) in enumerate(rows):
+            document = self.split(text, index)
+            documents.append(document)
+            for number, sentence in enumerate(document.sentences):
+                sentences.append((sentence, "" if number else prefix))
+                owners.append(index)
+        with renumber_errors(owners):
+            translated = iter(self.translate_protected(sentences, first))
+        update(len(rows))
+        candidates = []
+        for document in documents:
+            parts = [next(translated) for _ in document.sentences]
+            translation = document.join([part.translation for part in parts])
+            candidates.append([Candidate(translation, tokens=[token for part in parts for token in part.tokens])])
+        return candidates
+
+    def split(self, text: Any, index: int) -> SplitText:
+        """The sentences of a text; raises a `TextError` unless it is a string of Unicode characters."""
+        if not isinstance(text, str) or not is_blank(text):
+            check_text(text, index)
+        return self.splitter(text)
+
+    def translate_protected(self, rows: Sequence[Row], first: int) -> list[Candidate]:
+        """The translation of each sentence, with its placeholders."""
+        protected = [protect(sentence) for sentence, _ in rows]
+        texts = [(sentence.text, prefix) for sentence, (_, prefix) in zip(protected, rows, strict=True)]
+        candidates = [best for [best] in self.translate(texts, first, lambda _: None)]
+        pairs: list[Pair | None] = []
+        for sentence, candidate in zip(protected, candidates, strict=True):
+            pair = sentence.text, candidate.translation.strip()
+            pairs.append(pair if pair[1] and self.can_align and sentence.needs_alignment else None)
+        pipe = self.splitter.pipe
+        links = align_units(pipe.model, pipe.tokenizer, pairs, self.languages)
+        for index, sentence in enumerate(protected):
+            if sentence.placeholders:
+                translation = sentence.restore(candidates[index].translation.strip(), links[index])
+                candidates[index] = replace(candidates[index], translation=translation)
+        return candidates
+
+    @property
+    def can_align(self) -> bool:
+        """Whether the model has alignments; otherwise, words are assumed to be in the same order."""
+        model = self.splitter.pipe.model
+        return not (hasattr(model, "members") or getattr(model.config, "prefix", None))

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
 from itertools import zip_longest
 from operator import length_hint
 from typing import Any
@@ -15,28 +14,35 @@ from ..inputs_random_transformer import (
     CHUNK_SIZE,
     LanguageTags,
     check_positive,
-    check_text,
     check_type,
+    longest_target,
     renumber_errors,
+    source_limit,
     tokenizer_languages,
 )
 from ..pipeline_random_transformer import OUTPUT_OPTIONS, Seq2SeqPipeline, current_device, search_options
 from ..tokenization_random_transformer import is_blank
+from .candidates import Candidate, Row, Translate
 from .engine import length_penalty_of
-from .glossary import LISTED, Glossary, place_terms
-from .markup import Block
-from .mbr import SAMPLING, most_similar
-from .placement import UnitAligner, protect, restore
-from .sentences import SentenceSplitter
+from .glossary import LISTED, Glossary, GlossaryTranslator
+from .mbr import SAMPLING, MbrTranslator
+from .scoring import Pair, PairScore, Scorer
+from .sentences import SentenceSplitter, SentenceTranslator
 
 # Beam search begins all beams but the first with a score of -1e9. They keep it if other options, such as
 # `prefix_allowed_tokens_fn`, allow fewer tokens than there are beams.
 EXCLUDED = -1e6
 # Options of the pipeline and of `generate()` that are not allowed, because they would change the type of the output.
-RESERVED = (
-    *("batch_size", "decoder_input_ids", "device", "max_length", "return_key", "return_tokens", "streamer"),
+RESERVED = {
+    "batch_size",
+    "decoder_input_ids",
+    "device",
+    "max_length",
+    "return_key",
+    "return_tokens",
+    "streamer",
     *OUTPUT_OPTIONS,
-)
+}
 
 
 @dataclass(frozen=True)
@@ -88,16 +94,18 @@ class TranslationOptions:
     def __post_init__(self) -> None:
         check_positive(max_batch_tokens=self.max_batch_tokens, num_beams=self.num_beams)
         check_positive(or_none=True, max_new_tokens=self.max_new_tokens, max_source_tokens=self.max_source_tokens)
-        for name in RESERVED:
-            if name in self.generate_options:
-                raise ValueError(f"{name} must not be given, got {self.generate_options[name]!r}.")
         check_positive(or_none=True, n_best=self.n_best, mbr=self.mbr)
         check_type("glossary", self.glossary, Glossary, "a Glossary")
+        for name, value in self.generate_options.items():
+            if name in RESERVED:
+                raise ValueError(f"{name} must not be given, got {value!r}.")
+        if self.n_best is None:
+            return
         for name in ("mbr", "split_sentences", "glossary"):
-            if self.n_best is not None and getattr(self, name):
+            if getattr(self, name):
                 raise ValueError(f"n_best must be None with {name}, got {self.n_best}.")
-        sampled = self.num_beams == 1 and self.generate_options.get("do_sample")
-        if self.n_best is not None and self.n_best > self.num_beams and not sampled:
+        is_sampled = self.num_beams == 1 and self.generate_options.get("do_sample")
+        if self.n_best > self.num_beams and not is_sampled:
             raise ValueError(f"n_best must be at most num_beams={self.num_beams}, got {self.n_best}.")
 
     @classmethod
@@ -111,171 +119,170 @@ class TranslationOptions:
         """The options of `generate()`, except for the limit on new tokens."""
         if self.mbr is not None:
             return search_options(1, **{**SAMPLING, **self.generate_options, "num_return_sequences": self.mbr})
-        count = {} if self.n_best is None else {"num_return_sequences": self.n_best}
-        return search_options(self.num_beams, self.length_penalty, **self.generate_options, **count)
-
-    def languages(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-        """`src_lang` and `tgt_lang` as far as they are given, for a tokenizer with language tags."""
-        given = LanguageTags(self.generate_options.get("src_lang"), self.generate_options.get("tgt_lang"))
-        return given.options(tokenizer)
-
-    def pipeline(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Seq2SeqPipeline:
-        """A pipeline with these options. The model stays on its device."""
-        search = self.search_options
-        if self.split_sentences and not tokenizer_languages(tokenizer):
-            search.pop("src_lang", None)
-        pipe = Seq2SeqPipeline(
-            model,
-            tokenizer,
-            device=current_device(model),
-            max_batch_tokens=self.max_batch_tokens * getattr(getattr(model, "engine", None), "batches", 1),
-            max_source_tokens=self.max_source_tokens,
-            max_new_tokens=self.max_new_tokens,
-            return_scores=self.n_best is not None,
-            return_tokens=True,
-            **search,
-        )
-        pipe.warns = False
-        pipe.check_target_language()
-        return pipe
+        search = search_options(self.num_beams, self.length_penalty, **self.generate_options)
+        if self.n_best is not None:
+            search["num_return_sequences"] = self.n_best
+        return search
 
 
 def open_pipeline(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **options: Any
-) -> tuple[Seq2SeqPipeline, TranslationOptions]:
-    """A pipeline with these options of `translate`, and the options with the model's length penalty by default."""
-    settings = TranslationOptions.from_kwargs(**options)
-    if settings.length_penalty is None:
-        settings = replace(settings, length_penalty=length_penalty_of(model.generation_config))
-    return settings.pipeline(model, tokenizer), settings
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, options: TranslationOptions
+) -> Seq2SeqPipeline:
+    """A pipeline with these options. The model stays on its device."""
+    search = options.search_options
+    if options.split_sentences and not tokenizer_languages(tokenizer):
+        search.pop("src_lang", None)  # for the abbreviations only
+    engine = getattr(model, "engine", None)
+    pipe = Seq2SeqPipeline(
+        model,
+        tokenizer,
+        device=current_device(model),
+        max_batch_tokens=options.max_batch_tokens * getattr(engine, "batches", 1),
+        max_source_tokens=options.max_source_tokens,
+        max_new_tokens=options.max_new_tokens,
+        return_scores=options.n_best is not None,
+        return_tokens=True,
+        **search,
+    )
+    pipe.warns = False
+    pipe.check_target_language(pipe.defaults.generate_options)
+    return pipe
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A translation.
+@dataclass(frozen=True)
+class BatchTranslator:
+    """Translates rows through a pipeline, in batches of similar length. The translation of a blank text is `""`."""
 
-    Attributes:
-        translation: the text.
-        score: see `return_scores` of the pipeline.
-        tokens: the generated tokens with special ones; empty for a blank text, which is not passed to the model.
-    """
+    pipe: Seq2SeqPipeline
+    options: TranslationOptions
 
-    translation: str
-    score: float = 0.0
-    tokens: list[str] = field(default_factory=list, compare=False, repr=False)
+    def __call__(self, rows: Sequence[Row], _first: int, update: Callable[[int], Any]) -> list[list[Candidate]]:
+        """`n_best` candidates of each row, or fewer if beam search finds no more; without `n_best`, one.
 
-
-def translate_chunk(
-    pipe: Seq2SeqPipeline,
-    options: TranslationOptions,
-    texts: Sequence[tuple[str, str]],
-    first: int,
-    update: Callable[[int], Any],
-) -> list[list[Candidate]]:
-    """Translate texts that are sorted by length together.
-
-    Args:
-        pipe: see `TranslationOptions.pipeline`.
-        options: the options of the pipeline.
-        texts: each text with what its translation must begin with. The translation of a blank text is `""`.
-        first: index of the first text in its file or stream, from 0, for the seed.
-        update: called after each batch with its number of texts.
-
-    Returns:
-        The candidates of each text, the best first: `n_best` of them, or fewer if beam search finds no more; without
-        `n_best`, one without a score.
-
-    Raises:
-        TextError: a text is not a string or is too long.
-    """
-    if options.split_sentences:
-        return translate_sentences(pipe, options, texts, first, update)
-    candidates = [[Candidate("")] * (options.n_best or 1) for _ in texts]
-    given = [i for i, (text, _) in enumerate(texts) if not isinstance(text, str) or not is_blank(text)]
-    update(len(texts) - len(given))
-    if options.seed is not None:
-        torch.manual_seed(options.seed + first + 1)
-    preprocess_params, forward_params, postprocess_params = pipe.params_of_call()
-    preprocess_params["target_prefix"] = [texts[i][1] for i in given]
-    params = (preprocess_params, forward_params, postprocess_params)
-    with renumber_errors(given):
-        for batch in pipe.answers([texts[i][0] for i in given], 1, params):
-            for i, answer in batch.items():
-                candidates[given[i]] = best_first(answer if isinstance(answer, list) else [answer])
-            update(len(batch))
-    if options.mbr is not None:
-        candidates = [[row[most_similar([each.translation for each in row])]] for row in candidates]
-    if options.glossary is None:
+        Raises:
+            TextError: a text is not a string or is too long.
+        """
+        candidates = [[Candidate("")] * (self.options.n_best or 1) for _ in rows]
+        visible = [i for i, (text, _) in enumerate(rows) if not isinstance(text, str) or not is_blank(text)]
+        update(len(rows) - len(visible))
+        call = replace(self.pipe.defaults, target_prefix=[rows[i][1] for i in visible])
+        with renumber_errors(visible):
+            for i, answer in self.pipe.answers([rows[i][0] for i in visible], 1, call):
+                candidates[visible[i]] = best_first(answer if isinstance(answer, list) else [answer])
+                update(1)
         return candidates
-    others = replace(options, glossary=None, seed=None)
-    listing = replace(others, mbr=None, n_best=LISTED, num_beams=LISTED)
-
-    def search(rows: Sequence[tuple[str, str]], several: bool) -> list[list[Candidate]]:
-        chosen = (listing.pipeline(pipe.model, pipe.tokenizer), listing) if several else (pipe, others)
-        return translate_chunk(*chosen, rows, first, lambda _: None)
-
-    return [[best] for best in place_terms(pipe, options, texts, [best for [best] in candidates], search)]
-
-
-def translate_sentences(
-    pipe: Seq2SeqPipeline,
-    options: TranslationOptions,
-    texts: Sequence[tuple[str, str]],
-    first: int,
-    update: Callable[[int], Any],
-) -> list[list[Candidate]]:
-    """`translate_chunk` for texts of several sentences. A prefix is that of the first sentence."""
-    splitter = SentenceSplitter(pipe, options.max_source_tokens, options.generate_options.get("src_lang"))
-    owners, rows, documents = [], [], []
-    for index, (text, prefix) in enumerate(texts):
-        if not isinstance(text, str) or not is_blank(text):
-            check_text(text, index)
-        documents.append(splitter(text))
-        owners += [index] * len(documents[-1].sentences)
-        rows += [(sentence, "" if i else prefix) for i, sentence in enumerate(documents[-1].sentences)]
-    done, total = 0, max(1, len(rows))
-
-    def update_texts(count: int) -> None:
-        nonlocal done
-        update((done + count) * len(texts) // total - done * len(texts) // total)
-        done += count
-
-    protected = [protect(sentence) for sentence, _ in rows]
-    rows = [row if block is None else (block.text, row[1]) for row, block in zip(rows, protected, strict=True)]
-    with renumber_errors(owners):
-        results = translate_chunk(pipe, replace(options, split_sentences=False), rows, first, update_texts)
-    found = iter(with_placeholders(pipe, options, protected, [best for [best] in results]))
-    candidates = []
-    for document in documents:
-        parts = [next(found) for _ in document.sentences]
-        tokens = [token for part in parts for token in part.tokens]
-        candidates.append([Candidate(document.join([part.translation for part in parts]), tokens=tokens)])
-    return candidates
-
-
-def with_placeholders(
-    pipe: Seq2SeqPipeline, options: TranslationOptions, protected: Sequence[Block | None], found: Sequence[Candidate]
-) -> list[Candidate]:
-    """The translations of sentences, with the placeholders of those that are protected."""
-    numbers = [number for number, block in enumerate(protected) if block is not None]
-    if not numbers:
-        return list(found)
-    aligner = None
-    if not (hasattr(pipe.model, "members") or getattr(pipe.model.config, "prefix", None)):
-        aligner = UnitAligner(pipe.model, pipe.tokenizer, truncation=True, **options.languages(pipe.tokenizer))
-    blocks = [block for block in protected if block is not None]
-    texts = restore(blocks, [found[number].translation.strip() for number in numbers], aligner)
-    restored = list(found)
-    for number, text in zip(numbers, texts, strict=True):
-        restored[number] = replace(found[number], translation=text)
-    return restored
 
 
 def best_first(answers: Sequence[dict[str, Any]]) -> list[Candidate]:
     """The candidates of a text, without the excluded beams; samples are in random order."""
-    found = [Candidate(answer["generated_text"], answer.get("score", 0.0), answer["tokens"]) for answer in answers]
-    found.sort(key=lambda candidate: candidate.score, reverse=True)
-    return [found[0], *(other for other in found[1:] if other.score > EXCLUDED)]
+    candidates = [Candidate(answer["generated_text"], answer.get("score", 0.0), answer["tokens"]) for answer in answers]
+    candidates.sort(key=lambda candidate: candidate.score, reverse=True)
+    return [candidates[0], *(candidate for candidate in candidates[1:] if candidate.score > EXCLUDED)]
+
+
+@dataclass(frozen=True)
+class SeededTranslator:
+    """Translates by another function, after the random number generator is set to a number that depends on the rows."""
+
+    translate: Translate
+    seed: int
+
+    def __call__(self, rows: Sequence[Row], first: int, update: Callable[[int], Any]) -> list[list[Candidate]]:
+        """The candidates of each row."""
+        torch.manual_seed(self.seed + first + 1)
+        return self.translate(rows, first, update)
+
+
+class Translator:
+    """A model with options of `translate`.
+
+    Args:
+        model: see `translate`.
+        tokenizer: its tokenizer.
+        **options: the options of `translate`.
+
+    Attributes:
+        options: the options, in which the model's length penalty is the default.
+        pipe: the pipeline.
+        translate_sentence: the `Translate` of single sentences, whose placeholders are not kept.
+        translate: that of texts.
+
+    Raises:
+        ValueError: an option is invalid.
+    """
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **options: Any):
+        self.options = TranslationOptions.from_kwargs(**options)
+        if self.options.length_penalty is None:
+            self.options = replace(self.options, length_penalty=length_penalty_of(model.generation_config))
+        self.pipe = open_pipeline(model, tokenizer, self.options)
+
+        translate: Translate = BatchTranslator(self.pipe, self.options)
+        if self.options.mbr is not None:
+            translate = MbrTranslator(translate)
+        if self.options.glossary is not None:
+            listing = replace(
+                self.options, mbr=None, glossary=None, split_sentences=False, n_best=LISTED, num_beams=LISTED
+            )
+            translate = GlossaryTranslator(
+                self.options.glossary,
+                translate,
+                BatchTranslator(open_pipeline(model, tokenizer, listing), listing),
+                self.score,
+                self.longest_target,
+                self.options.length_penalty or 0.0,
+            )
+        if self.options.seed is not None:
+            translate = SeededTranslator(translate, self.options.seed)
+        self.translate_sentence = translate
+        if self.options.split_sentences:
+            splitter = SentenceSplitter(self.pipe, self.options.max_source_tokens, options.get("src_lang"))
+            translate = SentenceTranslator(translate, splitter, self.languages)
+        self.translate = translate
+
+    @property
+    def languages(self) -> dict[str, Any]:
+        """`src_lang` and `tgt_lang` as far as they are given."""
+        return LanguageTags(self.pipe.defaults.src_lang, self.pipe.defaults.tgt_lang).arguments
+
+    def score(self, pairs: Sequence[Pair]) -> list[PairScore]:
+        """The scores of pairs, with those of their tokens. Longer texts are truncated."""
+        scorer = Scorer(
+            self.pipe.model,
+            self.pipe.tokenizer,
+            max_batch_tokens=self.options.max_batch_tokens,
+            token_scores=True,
+            truncation=True,
+            **self.languages,
+        )
+        return scorer(pairs, 0, lambda _: None)
+
+    def longest_target(self, source_len: int) -> int:
+        """The limit on the tokens of a translation."""
+        return longest_target(source_len, self.pipe.model.config, self.options.max_new_tokens)
+
+    def record(self) -> dict[str, Any]:
+        """What determines the translations beside the model: the options, with effective values."""
+        # The effective limit: truncating longer sources does not change the translation of sources within the limit.
+        limit, _ = source_limit(self.pipe.tokenizer, self.pipe.positions, self.options.max_source_tokens)
+        search = self.options.search_options
+        record = {
+            **search,
+            "max_source_tokens": limit,
+            "max_new_tokens": self.options.max_new_tokens,
+            "seed": self.options.seed,
+            "mbr": self.options.mbr,
+        }
+        engine = getattr(self.pipe.model, "engine", None)
+        if engine is not None:
+            record["engine"] = engine.name
+        if self.options.split_sentences:
+            record["split_sentences"] = True
+        if self.options.glossary is not None:
+            record["glossary"] = self.options.glossary.terms
+        if self.pipe.option(search, "do_sample"):
+            record["max_batch_tokens"] = self.options.max_batch_tokens  # the texts of a batch share random numbers
+        return record
 
 
 def translate(
@@ -305,8 +312,11 @@ def translate(
     Raises:
         ValueError: an argument is invalid, or a text is not a string or too long for the model.
     """
-    job: dict[str, Any] = {"prefixes": prefixes, "chunk_size": chunk_size, "progress": progress}
-    return list(translate_stream(texts, model, tokenizer, **job, **options))
+    return list(
+        translate_stream(
+            texts, model, tokenizer, prefixes=prefixes, chunk_size=chunk_size, progress=progress, **options
+        )
+    )
 
 
 def translate_stream(
@@ -341,16 +351,20 @@ def translate_n_best(
     """
     if isinstance(texts, str | bytes):
         raise ValueError(f"texts must be an iterable of strings, got one {type(texts).__name__}.")
-    process = partial(translate_chunk, *open_pipeline(model, tokenizer, n_best=n_best, **options))
-    return process_stream(with_prefixes(texts, prefixes), process, chunk_size, progress, length_hint(texts))
+    translator = Translator(model, tokenizer, n_best=n_best, **options)
+    rows = with_prefixes(texts, prefixes)
+    return process_stream(rows, translator.translate, chunk_size, progress, length_hint(texts))
 
 
-def with_prefixes(
-    texts: Iterable[str], prefixes: Iterable[str] | None, name: str = "prefixes"
-) -> Iterator[tuple[str, str]]:
+def with_prefixes(texts: Iterable[str], prefixes: Iterable[str] | None, name: str = "prefixes") -> Iterator[Row]:
     """Each text with what its translation must begin with; `name` is that of the prefixes in an error."""
+    if prefixes is None:
+        yield from ((text, "") for text in texts)
+        return
     absent = object()
-    for text, prefix in zip_longest(texts, () if prefixes is None else prefixes, fillvalue=absent):
-        if text is absent or (prefix is absent and prefixes is not None):
-            raise ValueError(f"{name} must be one per text, got {'more' if text is absent else 'fewer'}.")
-        yield text, "" if prefix is absent else prefix  # type: ignore[misc]
+    for text, prefix in zip_longest(texts, prefixes, fillvalue=absent):
+        if text is absent:
+            raise ValueError(f"{name} must be one per text, got more.")
+        if prefix is absent:
+            raise ValueError(f"{name} must be one per text, got fewer.")
+        yield text, prefix  # type: ignore[misc]

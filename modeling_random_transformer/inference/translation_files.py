@@ -34,12 +34,10 @@ from ..inputs_random_transformer import (
     check_choice,
     check_positive,
     chunks,
-    drop_none,
     name_lines_in_errors,
-    source_limit,
 )
-from ..pipeline_random_transformer import Seq2SeqPipeline
-from .translation import Candidate, TranslationOptions, open_pipeline, translate_chunk, with_prefixes
+from .candidates import Candidate, Row
+from .translation import Translator, with_prefixes
 
 FORMATS = ("text", "jsonl")
 # The first line of a document in HTML, XML (such as TMX and XLIFF), SGML or WebVTT.
@@ -90,7 +88,7 @@ def translate_file(
         OSError: a file cannot be read or written.
     """
     check_choice(FORMATS, output_format=output_format)
-    pipe, settings = open_pipeline(model, tokenizer, **options)
+    translator = Translator(model, tokenizer, **options)
     source, prefix = Path(input_file), None if prefix_file is None else Path(prefix_file)
 
     def read() -> Iterator[tuple[str, str]]:
@@ -100,22 +98,33 @@ def translate_file(
         check_plain_text("input_file", source)
         check_plain_text("prefix_file", prefix)
         check_output("output_file", output_file, input_file=source, prefix_file=prefix)
-        return {"model": model_digest(model, tokenizer), **plain_options(pipe, settings), "format": output_format}
+        return {"model": model_digest(model, tokenizer), **plain_record(translator), "format": output_format}
 
-    def translated(texts: list[Any], first: int, update: Callable[[int], Any]) -> Iterator[str]:
-        candidates = translate_chunk(pipe, settings, texts, first, update)
-        return candidate_lines(candidates, output_format, settings.n_best, first)
+    def lines(rows: list[Row], first: int, update: Callable[[int], Any]) -> Iterator[str]:
+        candidates = translator.translate(rows, first, update)
+        return candidate_lines(candidates, output_format, translator.options.n_best, first)
 
-    job: dict[str, Any] = {"chunk_size": chunk_size, "restart": restart, "progress": progress}
-    write_in_parts(output_file, read, describe, translated, str(source), model.device, **job)
+    write_in_parts(
+        output_file,
+        read,
+        describe,
+        lines,
+        str(source),
+        model.device,
+        chunk_size=chunk_size,
+        restart=restart,
+        progress=progress,
+    )
 
 
 def read_plain_texts(path: Path) -> Iterator[str]:
     """The lines of a text file; raises a `ValueError` if the first line is the beginning of a document."""
     for number, text in enumerate(read_texts(path)):
         if not number and DOCUMENT.match(text):
-            allowed = "one text per line, or HTML with --format html"
-            raise ValueError(f"{stream_name(path)} must be {allowed}, got a document that begins with {text[:30]!r}.")
+            raise ValueError(
+                f"{stream_name(path)} must be one text per line, or HTML with --format html, got a document that "
+                f"begins with {text[:30]!r}."
+            )
         yield text
 
 
@@ -133,38 +142,31 @@ def candidate_lines(
         first: index of the first text, from 0.
     """
     for index, alternatives in enumerate(candidates, start=first):
-        for each in alternatives:
+        for candidate in alternatives:
             if output_format == "jsonl":
-                scored = {} if n_best is None else {"score": each.score}
-                fields = {"index": index, "translation": each.translation, **scored, "tokens": each.tokens}
-                yield json.dumps(fields, ensure_ascii=False)
+                fields: dict[str, Any] = {"index": index, "translation": candidate.translation}
+                if n_best is not None:
+                    fields["score"] = candidate.score
+                yield json.dumps({**fields, "tokens": candidate.tokens}, ensure_ascii=False)
+            elif n_best is None:
+                yield candidate.translation
             else:
-                yield each.translation if n_best is None else f"{index} ||| {each.translation} ||| {each.score:.6f}"
+                yield f"{index} ||| {candidate.translation} ||| {candidate.score:.6f}"
 
 
-# What determines the output
-
-
-def plain_options(pipe: Seq2SeqPipeline, options: TranslationOptions) -> dict[str, Any]:
-    """The options that affect a translation, as values of JSON.
+def plain_record(translator: Translator) -> dict[str, Any]:
+    """What determines the translations beside the model, as values of JSON.
 
     Raises:
         ValueError: an option is an object that cannot be compared after an interruption.
     """
-    # The effective limit: truncating longer sources does not change the translation of sources within the limit.
-    limit, _ = source_limit(pipe.tokenizer, pipe.positions, options.max_source_tokens)
-    values = {**options.search_options, "max_source_tokens": limit}
-    values |= {"max_new_tokens": options.max_new_tokens, "seed": options.seed, "mbr": options.mbr}
-    engine = getattr(pipe.model, "engine", None)
-    values |= drop_none(split_sentences=options.split_sentences or None, engine=engine and engine.name)
-    if options.glossary is not None:
-        values["glossary"] = digest_of(options.glossary.terms)
-    if pipe.option(options.search_options, "do_sample"):
-        values["max_batch_tokens"] = options.max_batch_tokens  # the texts of a batch share random numbers
-    for name, value in values.items():
+    record = translator.record()
+    for name, value in record.items():
         with reraise_as_value_error(f"{name} must be a plain value for translate_file, got {value!r}"):
             json.dumps(value)
-    return values
+    if "glossary" in record:
+        record["glossary"] = digest_of(record["glossary"])
+    return record
 
 
 # The parts of an output
@@ -211,13 +213,14 @@ def write_in_parts(
         if is_stream(output):
             raise ValueError(f"output_file must be a file, new or not, in a folder that exists, got {str(output)!r}.")
         parts.check()
-        described, (counted, digests) = describe(), digests_of(read(), chunk_size)
+        described = describe()
+        counted, digests = digests_of(read(), chunk_size)
         return {**described, **counted}, digests
 
-    inputs, digests = call_on_main_process(check)
+    inputs, parts.digests = call_on_main_process(check)
     parts.key = digest_of(inputs)[:8]
     with exclusive(parts.lock, f"output_file must not be in use, got {str(output)!r} with another call in progress."):
-        missing = call_on_main_process(lambda: parts.begin(inputs, len(digests), restart))
+        missing = call_on_main_process(lambda: parts.begin(inputs, restart))
         mine = set(missing[state.process_index :: state.num_processes])
         share = sum(min(chunk_size, inputs["lines"] - number * chunk_size) for number in mine)
         items = read()
@@ -227,14 +230,11 @@ def write_in_parts(
         ):
             for number in range(max(mine, default=-1) + 1):  # the input is read in a single pass
                 chunk = list(islice(items, chunk_size))
-                if number not in mine:
-                    continue
-                if digest_of(chunk) != digests[number]:
-                    raise ValueError(f"the input must not change while {parts.output} is written, but has changed.")
-                with name_lines_in_errors(name, number * chunk_size):
-                    lines = process(chunk, number * chunk_size, bar.update)
-                write_atomically(parts.path(number), encode_lines(lines), parts.folder)
-        call_on_main_process(lambda: parts.finish(len(digests)))
+                if number in mine:
+                    parts.check_chunk(number, chunk)
+                    with name_lines_in_errors(name, number * chunk_size):
+                        parts.write(number, process(chunk, number * chunk_size, bar.update))
+        call_on_main_process(parts.finish)
 
 
 class Parts:
@@ -246,6 +246,7 @@ class Parts:
         self.folder = self.output.with_name(f"{self.output.name}.parts")
         self.record, self.lock = self.folder / "job.json", self.folder / "job.lock"
         self.key = ""  # of the job
+        self.digests: list[str] = []  # of the chunks
 
     def path(self, number: int) -> Path:
         """The file of a finished chunk, whose name has a digest of what determines the output."""
@@ -253,14 +254,26 @@ class Parts:
 
     def check(self) -> None:
         """Raise a `ValueError` if the folder belongs to something else."""
-        if self.folder.exists() and not self.record.exists():
-            others = [path for path in self.folder.iterdir() if path != self.lock and path.suffix != ".tmp"]
-            if others:
-                allowed = f"only the parts of {self.output.name}"
-                raise ValueError(f"{self.folder} must contain {allowed}, got other files, such as {others[0].name}.")
+        if self.record.exists() or not self.folder.exists():
+            return
+        for path in self.folder.iterdir():
+            if path != self.lock and path.suffix != ".tmp":
+                raise ValueError(
+                    f"{self.folder} must contain only the parts of {self.output.name}, got other files, such as "
+                    f"{path.name}."
+                )
 
-    def begin(self, inputs: dict[str, Any], count: int, restart: bool) -> list[int]:
-        """Begin the job of this number of chunks, or continue that of an earlier call, in the first process.
+    def check_chunk(self, number: int, chunk: list[Any]) -> None:
+        """Raise a `ValueError` for a chunk that is not that of the beginning."""
+        if digest_of(chunk) != self.digests[number]:
+            raise ValueError(f"the input must not change while {self.output} is written, but has changed.")
+
+    def write(self, number: int, lines: Iterable[str]) -> None:
+        """Write a finished chunk."""
+        write_atomically(self.path(number), encode_lines(lines), self.folder)
+
+    def begin(self, inputs: dict[str, Any], restart: bool) -> list[int]:
+        """Begin the job, or continue that of an earlier call, in the first process.
 
         Returns:
             The numbers of the missing chunks.
@@ -273,11 +286,11 @@ class Parts:
         if restart:
             self.remove()
         job.begin("lines", inputs, restart=restart)
-        return [number for number in range(count) if not self.path(number).exists()]
+        return [number for number in range(len(self.digests)) if not self.path(number).exists()]
 
-    def finish(self, count: int) -> None:
+    def finish(self) -> None:
         """Wait for the parts of all processes, join them to the output, and delete what the job has written."""
-        paths = [self.path(number) for number in range(count)]
+        paths = [self.path(number) for number in range(len(self.digests))]
         while not all(path.exists() for path in paths):  # a killed process also ends the others: see its launcher
             time.sleep(POLLING_INTERVAL)
         write_binary(self.output, (path.read_bytes() for path in paths), self.folder)

@@ -12,9 +12,9 @@ from ..base.distributed import call_on_main_process
 from ..base.files import encode_lines, new_files, one_line
 from ..base.jobs import run_stage
 from ..data.validation import ValidationReport
-from ..inference.translation import open_pipeline
-from ..inference.translation_files import plain_options, translate_file
-from ..inputs_random_transformer import CHUNK_SIZE, LanguageTags, chunks, encode_texts, source_limit
+from ..inference.translation import Translator
+from ..inference.translation_files import plain_record, translate_file
+from ..inputs_random_transformer import CHUNK_SIZE, chunks, encode_texts, source_limit
 from ..pipeline_random_transformer import Seq2SeqPipeline
 from ..tokenization_random_transformer import is_blank
 
@@ -70,11 +70,11 @@ def translate_lines(
     Raises:
         ValueError: no line can be translated, or a line is not UTF-8.
     """
-    pipe, settings = open_pipeline(model, tokenizer, **options)
-    tags = LanguageTags(options.get("src_lang"))
-    report = call_on_main_process(lambda: select_lines(lines, selected, pipe, tags, name, max_tokens))
+    translator = Translator(model, tokenizer, **options)
+    pipe, src_lang = translator.pipe, options.get("src_lang")
+    report = call_on_main_process(lambda: select_lines(lines, selected, pipe, src_lang, name, max_tokens))
     inputs = {"texts": file_digest(selected), "model": model_digest(model, tokenizer), **job}
-    inputs |= plain_options(pipe, settings)
+    inputs |= plain_record(translator)
     translate = partial(
         translate_file, selected, output, model, tokenizer, restart=restart, progress=progress, **job, **options
     )
@@ -83,16 +83,16 @@ def translate_lines(
 
 
 def select_lines(
-    lines: Iterable[str], selected: Path, pipe: Seq2SeqPipeline, tags: LanguageTags, name: str, max_tokens: int | None
+    lines: Iterable[str], selected: Path, pipe: Seq2SeqPipeline, src_lang: str | None, name: str, max_tokens: int | None
 ) -> ValidationReport:
     """Write the selected lines; see `translate_lines`. A file is replaced only if a line can be translated."""
     report = ValidationReport(name)
     limit, _ = source_limit(pipe.tokenizer, pipe.positions, None)
     limit = min(limit, max_tokens or limit)
     selected.parent.mkdir(parents=True, exist_ok=True)
-    with new_files([selected]) as [file], tags.set(pipe.tokenizer):
+    with new_files([selected]) as [file]:
         for chunk in chunks(map(one_line, lines), CHUNK_SIZE):
-            encoded = encode_texts(pipe.tokenizer, chunk, verbose=False)
+            encoded = encode_texts(pipe.tokenizer, chunk, src_lang=src_lang, verbose=False)
             for text, ids in zip(chunk, encoded["input_ids"], strict=True):
                 report.lines += 1
                 if is_blank(text):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from ..inputs_random_transformer import LanguageTags, tokenizer_languages
+from ..inputs_random_transformer import encode_texts, tokenizer_languages
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from .tokenizer import special_ids
 
@@ -53,8 +53,9 @@ def pieces_of_tokens(
     known = {token: index for index, token in enumerate(texts_of_tokens(parent_tokenizer))}
     tokens = texts_of_tokens(tokenizer)
     special = {parent_tokenizer.unk_token_id, *parent_tokenizer.all_special_ids}
-    with LanguageTags(next(iter(tokenizer_languages(parent_tokenizer)), None)).set(parent_tokenizer):
-        split = parent_tokenizer([text for text, _ in tokens], add_special_tokens=False)["input_ids"]
+    texts = [text for text, _ in tokens]
+    language = next(iter(tokenizer_languages(parent_tokenizer)), None)
+    split = encode_texts(parent_tokenizer, texts, src_lang=language, add_special_tokens=False)["input_ids"]
     pieces: list[Sequence[int]] = []
     for token, ids in zip(tokens, split, strict=True):
         if token in known:

@@ -27,7 +27,7 @@ from ..data.batches import EvaluationSampler, TokenBudgetSampler, padding_multip
 from ..data.streaming import TokenBudgetStream
 from ..data.tokenization import lengths_of
 from ..inference.engine import import_engine
-from ..inputs_random_transformer import longest_target, source_positions, target_positions
+from ..inputs_random_transformer import longest_target, max_source_positions, max_target_positions
 from .callbacks import ResumptionCallback, ThroughputProgressCallback
 from .checkpoints import keep_newest, last_resumable, write_checkpoint
 from .evaluation_loop import TranslationEvaluation
@@ -157,7 +157,7 @@ class TranslationTrainer(TranslationEvaluation):
 
     def _positions(self) -> int | None:
         """The longest source or target that the model's learned positions allow; `None` for no limit."""
-        limits = (source_positions(self.model), target_positions(self.model.config))
+        limits = (max_source_positions(self.model), max_target_positions(self.model.config))
         return min(filter(None, limits), default=None)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:

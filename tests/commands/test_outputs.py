@@ -75,7 +75,7 @@ def test_a_run_continues_the_files_that_it_has_written(run, name, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(translation_files, "remove_written", interrupt)
         if name == "back-translate":
-            interrupt_at(1, translation_files, "translate_chunk", patch)
+            interrupt_at(1, translation_files, "candidate_lines", patch)
         assert run(command)[0] == 130
     for output in outputs:
         Path(output).write_text("incomplete\n")

@@ -69,7 +69,7 @@ def interrupted(run, tmp_path, monkeypatch):
     (tmp_path / "in.txt").write_text("the boy\n" * 3 + "the girl\n")
     files = ["--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt", "--chunk_size", 3]
     with monkeypatch.context() as patch:
-        interrupt_at(2, translation_files, "translate_chunk", patch)
+        interrupt_at(2, translation_files, "candidate_lines", patch)
         assert run(*files)[0] == 130
     return files
 
@@ -185,7 +185,7 @@ class TestOptions:
 
     def test_dtype(self, run, monkeypatch):
         models = []
-        monkeypatch.setattr(command, "translate_lines", lambda _, model, *__: models.append(model))
+        monkeypatch.setattr(command, "translate_single_pass", lambda _, model, *__: models.append(model))
         for dtype in ("auto", "float32", "bfloat16", "int8"):
             assert run("--dtype", dtype, "the boy") == (0, [], [])
         float32, bfloat16 = torch.float32, torch.bfloat16
@@ -385,7 +385,7 @@ def test_two_processes_continue_the_parts_of_one(run, translator, tokenizer, tra
     (tmp_path / "in.txt").write_text("\n".join(texts) + "\n")
     flags = ["--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt", "--num_beams", 1, "--chunk_size", 3]
     with monkeypatch.context() as patch:
-        interrupt_at(3, translation_files, "translate_chunk", patch)
+        interrupt_at(3, translation_files, "candidate_lines", patch)
         assert run(*flags)[0] == 130
     assert len(list((tmp_path / "out.txt.parts").glob("*.txt"))) == 2
     done = run_on_two_processes("modeling_random_transformer", "translate", "--model", translator_folder, *flags)

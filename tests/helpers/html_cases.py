@@ -19,9 +19,9 @@ TRANSLATIONS = {
     "She likes the beautiful songs.": "A ella le gustan las canciones bonitas.",
     "Does Peter have a new clock?": "¿Tiene Pedro un reloj nuevo?",
 }
-# Source words of a target word, for an exact alignment without a model.
+# Source words of a target word, for an exact alignment without a model, the preferred one first.
 LEXICON = {
-    **{"me": "i", "gusta": "like", "el": "the", "la": "the her s", "las": "the", "coche": "car", "rojo": "red"},
+    **{"me": "i", "gusta": "like", "el": "the", "la": "s her the", "las": "the", "coche": "car", "rojo": "red"},
     **{"ella": "she", "tiene": "has have", "un": "a", "perro": "dog", "niño": "boy", "lee": "reads", "libro": "book"},
     **{"niñas": "girls", "no": "not", "ven": "see", "casa": "house", "vieja": "old", "queremos": "we want"},
     **{"comprar": "buy", "dos": "two", "manzanas": "apples", "rojas": "red", "veo": "see", "hola": "hello"},

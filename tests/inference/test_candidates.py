@@ -17,6 +17,7 @@ from modeling_random_transformer.inference import (
     translate_stream,
 )
 from modeling_random_transformer.inference import translation_files as files
+from modeling_random_transformer.inference.translation import open_pipeline
 from modeling_random_transformer.inference.translation_files import candidate_lines
 from modeling_random_transformer.pipeline_aliases_random_transformer import Text2TextGenerationPipeline
 from tests.helpers.interruption import interrupt_at
@@ -72,8 +73,8 @@ class TestNBest:
         scores = [[candidate.score for candidate in candidates] for candidates in found]
         assert scores == [sorted(values, reverse=True) for values in scores]
         settings = TranslationOptions(max_batch_tokens=60, num_beams=1, n_best=6, generate_options={"do_sample": True})
-        pipe = settings.pipeline(model, tokenizer)
-        assert max(map(len, pipe.group([5] * 8, 1, pipe.params_of_call()[1], [0] * 8))) == 2
+        pipe = open_pipeline(model, tokenizer, settings)
+        assert max(map(len, pipe.group([5] * 8, [0] * 8, 1, pipe.call_options()))) == 2
 
     @pytest.mark.parametrize(
         ("options", "message"),
@@ -191,7 +192,7 @@ class TestFiles:
         expected = list(candidate_lines(candidates, "jsonl", 2))
 
         options = {"n_best": 2, "prefix_file": prefixes, "output_format": "jsonl", "chunk_size": 4, **SHORT}
-        calls = interrupt_at(2, files, "translate_chunk", monkeypatch)
+        calls = interrupt_at(2, files, "candidate_lines", monkeypatch)
         with pytest.raises(KeyboardInterrupt):
             translate_file(source, output, model, tokenizer, **options)
         with pytest.raises(ValueError, match="num_return_sequences was 2, now 3"):

@@ -5,10 +5,10 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from transformers import pipeline
+from transformers import PreTrainedTokenizerFast, pipeline
 
+from modeling_random_transformer import inputs_random_transformer as inputs
 from modeling_random_transformer.inference import translate
-from modeling_random_transformer.inputs_random_transformer import TOKENIZER_LOCK
 from modeling_random_transformer.pipeline_random_transformer import evaluation_mode
 from tests.helpers.translation import random_translator, some_texts
 
@@ -86,24 +86,38 @@ def test_modes_are_restored_after_an_error():
     assert all(module.training for module in model.modules())
 
 
-def test_tokenizer_calls_are_serialized(tokenizer, monkeypatch):
-    """Each call changes the truncation of the backend, which would affect concurrent calls."""
+def test_truncation_is_a_state_of_another_backend(tokenizer, monkeypatch):
+    """Each call changes the truncation of a backend, which would affect concurrent calls."""
+    calls = []
+    call = type(tokenizer).__call__
+
+    def recorded(self, *args, **options):
+        calls.append(self)
+        return call(self, *args, **options)
+
+    monkeypatch.setattr(type(tokenizer), "__call__", recorded)
+    translate(TEXTS[0], random_translator(), tokenizer, max_source_tokens=5, **SHORT)
+    assert len(calls) > 1
+    assert not any(copied.backend_tokenizer is tokenizer.backend_tokenizer for copied in calls)
+
+
+def test_calls_of_other_tokenizers_are_serialized(tokenizer, monkeypatch):
+    other = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer.backend_tokenizer, pad_token="<pad>", eos_token="</s>", bos_token="<s>"
+    )
     locked = []
 
     def recorded(name):
-        method = getattr(type(tokenizer), name)
+        method = getattr(PreTrainedTokenizerFast, name)
 
-        def call(*args, **kwargs):
-            locked.append(TOKENIZER_LOCK.locked())
-            return method(*args, **kwargs)
+        def call(*args, **options):
+            locked.append(inputs._TOKENIZER_LOCK.locked())
+            return method(*args, **options)
 
-        monkeypatch.setattr(type(tokenizer), name, call)
+        monkeypatch.setattr(PreTrainedTokenizerFast, name, call)
 
-    model = random_translator()
     recorded("__call__")
     recorded("batch_decode")
-    translate(TEXTS[0], model, tokenizer, max_source_tokens=5, **SHORT)
-    with pytest.warns(UserWarning, match="texts were truncated"):
-        pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu")(TEXTS[0], max_source_tokens=5, **SHORT)
-    assert len(locked) > 4
+    translate(TEXTS[0], random_translator(), other, max_source_tokens=5, **SHORT)
+    assert len(locked) > 2
     assert all(locked)

@@ -29,7 +29,7 @@ def stopped(tmp_path, translator, tokenizer, monkeypatch):
         return (tmp_path / "output.txt").read_text()
 
     with monkeypatch.context() as patch:
-        interrupt_at(3, files, "translate_chunk", patch)
+        interrupt_at(3, files, "candidate_lines", patch)
         with pytest.raises(KeyboardInterrupt):
             resume()
     return resume

@@ -108,7 +108,7 @@ def test_resumes_and_reads_standard_input_again(paths, translator, limited, monk
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
         back_translate("-", *paths[1:], translator, limited, **options, **more)
 
-    calls = interrupt_at(2, files, "translate_chunk", monkeypatch)
+    calls = interrupt_at(2, files, "candidate_lines", monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         from_standard_input(paths[0].read_bytes())
     assert not any(path.exists() for path in paths[1:])
@@ -127,14 +127,14 @@ def test_resumes_and_reads_standard_input_again(paths, translator, limited, monk
 
 
 def test_a_call_during_another_one_with_the_same_output(paths, translator, limited, monkeypatch):
-    translate_chunk = files.translate_chunk
+    candidate_lines = files.candidate_lines
 
     def call_again(*args, **options):
         with pytest.raises(ValueError, match=r"output_source must not be in use, got .*synthetic"):
             back_translate(*paths, translator, limited, restart=True, **SHORT)
-        return translate_chunk(*args, **options)
+        return candidate_lines(*args, **options)
 
-    monkeypatch.setattr(files, "translate_chunk", call_again)
+    monkeypatch.setattr(files, "candidate_lines", call_again)
     assert back_translate(*paths, translator, limited, **SHORT).pairs > 3
     assert sorted(paths[0].parent.iterdir()) == sorted(paths)
 

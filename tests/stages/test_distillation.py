@@ -118,7 +118,7 @@ def test_student_and_its_comparison_with_the_teacher(folder, result):
 def test_record_and_model_card_of_a_distillation_that_is_not_repeated(folder, result, monkeypatch):
     for module, name in ((distillation, "compare"), (distillation, "new_folder"), (TrainingSet, "assemble")):
         monkeypatch.setattr(module, name, None)
-    monkeypatch.setattr(files, "translate_chunk", None)
+    monkeypatch.setattr(files, "candidate_lines", None)
     again = distilled(folder, **TEST)
     assert (again.rows, again.corpus) == (result.rows, result.corpus)
     record = json.loads((result.run.folder / "distillation" / "job.json").read_text())
@@ -171,9 +171,9 @@ def test_stages_are_not_repeated_after_interruptions(folder, tmp_path, monkeypat
     interrupted("finish", files.Parts)
     with pytest.raises(ValueError, match=r"num_beams was 1, now 2.* or discard the earlier work with restart"):
         distilled(folder, **options, teacher_num_beams=2)
-    interrupted("translate_chunk", files, teacher_num_beams=2, restart=True)
+    interrupted("candidate_lines", files, teacher_num_beams=2, restart=True)
     interrupted("train_translation", restart=True)
-    monkeypatch.setattr(files, "translate_chunk", None)
+    monkeypatch.setattr(files, "candidate_lines", None)
     interrupted("write_pairs", training_set, **TEST)
     interrupted("train_translation", **TEST)
     interrupted("train_translation", **ORIGINAL)

@@ -24,7 +24,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ...base.files import read_json
 from ...inference.engine import LENGTH_PENALTY
-from ...inputs_random_transformer import check_choice, encode_texts, without_outer_spaces
+from ...inputs_random_transformer import check_choice, encode_texts
 from ...modeling_random_transformer import LearnedPositions, RandomTransformerForConditionalGeneration
 from ...tokenization_random_transformer import has_letters, is_blank
 from .compare import check_equal, compared_ids
@@ -127,7 +127,8 @@ def load(folder: str | PathLike) -> Translate:
         for i, text in enumerate(texts):
             if has_letters(text) or not (keeps_without_letters or is_blank(text)):
                 indices.append(i)
-        sources = [config[PREFIX] + without_outer_spaces(tokenizer, texts[i]) for i in indices]
+        strip = getattr(tokenizer, "without_outer_spaces", str)
+        sources = [config[PREFIX] + strip(texts[i]) for i in indices]
         rows = encode_texts(tokenizer, sources)["input_ids"] if sources else []
         results = engine(
             [[token_of[i] for i in row] for row in rows],

@@ -13,7 +13,14 @@ from ...base.measures import folder_size
 from ...data.readers import read_texts
 from ...data.sources import ParallelText, pairs_of
 from ...inference.loading import load_translator
-from ...inputs_random_transformer import LanguageTags, drop_none, source_limit, source_positions, tokenizer_languages
+from ...inputs_random_transformer import (
+    check_languages,
+    drop_none,
+    language_id,
+    max_source_positions,
+    source_limit,
+    tokenizer_languages,
+)
 from ...tokenization_random_transformer import is_blank
 from .compare import SENTENCES, Comparison, compare
 from .engines import checked_options, export_model, load_engine
@@ -126,18 +133,18 @@ def shortlist_of(text: ParallelText, tokenizer: Any) -> bytes:
 
 def set_languages(model: Any, tokenizer: Any, src_lang: str | None, tgt_lang: str | None) -> None:
     """Make these languages the defaults of a model with language tags, so that the engine translates between them."""
-    languages = LanguageTags.of(tokenizer, src_lang, tgt_lang)
+    check_languages(tokenizer, src_lang, tgt_lang)
     for name, code in drop_none(src_lang=src_lang, tgt_lang=tgt_lang).items():
         setattr(tokenizer, name, code)
-    if languages.forced is not None:
-        model.generation_config.forced_bos_token_id = languages.forced
+    if tgt_lang is not None:
+        model.generation_config.forced_bos_token_id = language_id(tokenizer, tgt_lang)
 
 
 def check_sentences(model: Any, tokenizer: Any, sentences: Sequence[str], engine: str) -> None:
     """Raise a `ValueError` for a sentence that is too long for the model or the engine."""
     prefix = getattr(model.config, "prefix", None) or ""
     rows = tokenizer([prefix + text for text in sentences], verbose=False)["input_ids"]
-    limit, _ = source_limit(tokenizer, source_positions(model), None)
+    limit, _ = source_limit(tokenizer, max_source_positions(model), None)
     if engine != "onnx":  # the others have a table of positions
         limit = min(limit, table_positions(model.config))
     for number, row in enumerate(rows, start=1):

@@ -51,10 +51,13 @@ def render(data: dict[str, Any], plotly: str | None = None) -> str:
     return page.replace("/* data */", text.replace("<", "\\u003c"))  # so that no text can close the script element
 
 
-def explore(model: Any, tokenizer: Any, sentence: str, num_beams: int, **options: Any) -> dict[str, Any]:
+def explore(
+    model: Any, tokenizer: Any, sentence: str, num_beams: int, *, src_lang: str | None = None, **options: Any
+) -> dict[str, Any]:
     """Translate a sentence by beam search and trace a forward pass over the best translation.
 
-    `options` are those of `generate()`, such as `max_new_tokens`.
+    `src_lang` is the language code of the sentence; `None` for the tokenizer's. `options` are those of `generate()`,
+    such as `max_new_tokens`.
 
     Returns:
         The data of the page, in types that JSON supports.
@@ -64,7 +67,7 @@ def explore(model: Any, tokenizer: Any, sentence: str, num_beams: int, **options
     """
     model = model.eval()
     config = model.config
-    inputs = encode_texts(tokenizer, sentence, return_tensors="pt")
+    inputs = encode_texts(tokenizer, sentence, src_lang=src_lang, return_tensors="pt")
     source_ids = inputs["input_ids"][0]
     if len(source_ids) > tokenizer.model_max_length:
         raise ValueError(f"sentence must have at most {tokenizer.model_max_length} tokens, got {len(source_ids)}.")

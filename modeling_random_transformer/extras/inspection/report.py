@@ -22,10 +22,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ...data.filters import WORD, text_key
 from ...data.sources import Corpus, pairs_of, valid_lines
 from ...inference.alignments import eager_attention
+from ...inference.candidates import Candidate
 from ...inference.evaluation import score, sentence_chrf
 from ...inference.scoring import score_pairs
-from ...inference.translation import Candidate, translate_n_best
-from ...inputs_random_transformer import LanguageTags, drop_none, encode_texts
+from ...inference.translation import translate_n_best
+from ...inputs_random_transformer import drop_none, encode_texts
 from ...pipeline_random_transformer import evaluation_mode
 from ...training.checkpoints import STATE, newest_complete, state_of
 from .explorer import cross_attention_labels
@@ -234,8 +235,7 @@ def attention(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, example: Example, src_lang: str | None
 ) -> tuple[list[str], list[str], list[list[float]]]:
     """Labels and cross-attention of the last layer for a translation, see `Example`."""
-    with LanguageTags(src_lang).set(tokenizer):
-        inputs = encode_texts(tokenizer, example.source, return_tensors="pt").to(model.device)
+    inputs = encode_texts(tokenizer, example.source, src_lang=src_lang, return_tensors="pt").to(model.device)
     start = model.config.decoder_start_token_id
     ids = torch.tensor([start, *tokenizer.convert_tokens_to_ids(example.candidate.tokens)], device=model.device)
     with evaluation_mode(model), eager_attention(model):

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...inference.loading import load_models
 from ...inference.translation import translate
-from ...inputs_random_transformer import LanguageTags, drop_none, tokenizer_languages
+from ...inputs_random_transformer import check_languages, drop_none, tokenizer_languages
 from ...tokenization_random_transformer import LANGUAGE_CODE
 from ..documents.html_translation import translate_html
 
@@ -78,7 +78,7 @@ def load_directions(
             languages: dict[str, str] = {}
             if tagged:
                 languages = {"src_lang": pair[0], "tgt_lang": pair[1]}
-                LanguageTags.of(tokenizer, **languages)
+                check_languages(tokenizer, **languages)
             elif options and options.get("split_sentences"):
                 languages = {"src_lang": pair[0]}  # for its abbreviations
             directions[pair] = Direction(*pair, model, tokenizer, (options or {}) | languages)

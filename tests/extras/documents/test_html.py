@@ -6,27 +6,31 @@ import sys
 from collections import Counter
 
 import pytest
-import torch
 
-from modeling_random_transformer.extras.documents import html_translation, translate_html
-from modeling_random_transformer.inference import translate
+from modeling_random_transformer.extras.documents import translate_html
+from modeling_random_transformer.extras.documents.markup import DEEPEST, INLINE, Block, parse, render, tokens
+from modeling_random_transformer.inference import placement, translate
+from modeling_random_transformer.inference.candidates import Candidate
 from modeling_random_transformer.inference.loading import load_translator
-from modeling_random_transformer.inference.markup import DEEPEST, INLINE, Block, Unit, parse, render, tokens, unit_spans
-from modeling_random_transformer.inference.translation import Candidate
+from modeling_random_transformer.inference.placement import Unit, unit_spans
+from modeling_random_transformer.inference.translation import BatchTranslator
 from tests.helpers.html_cases import CASES, LEXICON, TRANSLATIONS
 
 
-class LexicalAligner(html_translation.UnitAligner):
+class LexicalAligner(placement.UnitAligner):
     """Aligns the cases by their lexicon."""
 
     def process(self, pairs, _sources, _targets):
-        return [lexical_weights(*pair) for pair in pairs]
+        return [lexical_links(*pair) for pair in pairs]
 
 
-def lexical_weights(source: str, target: str) -> torch.Tensor:
-    """The weights of a perfect alignment, `[target_units, source_units]`."""
+def lexical_links(source: str, target: str) -> list[tuple[int, int]]:
+    """The links of a perfect alignment."""
     words, translated = ([text[slice(*span)].lower() for span in unit_spans(text)] for text in (source, target))
-    return torch.tensor([[float(word in LEXICON.get(each, "").split()) for word in words] for each in translated])
+    links = []
+    for row, word in enumerate(translated):
+        links += [(words.index(other), row) for other in LEXICON.get(word, "").split() if other in words][:1]
+    return links
 
 
 def test_combining_marks_belong_to_their_letters():
@@ -39,28 +43,31 @@ def identity(document: str) -> str:
     parts = []
     for part in parse(document):
         if isinstance(part, Block):
-            units = [Unit(start, end, [((start, end), 1.0)]) for start, end in unit_spans(part.text)]
+            units = [Unit(start, end, (start, end)) for start, end in unit_spans(part.text)]
             part = render(part, part.text, units)
         parts.append(part)
     return "".join(parts)
 
 
 def tags(document: str) -> Counter:
-    return Counter(raw.strip() for kind, _, raw in tokens(document) if kind != "text")
+    return Counter(token.raw.strip() for token in tokens(document) if token.kind != "text")
 
 
 def words(document: str) -> list[str]:
     """The words and punctuation marks that a reader sees; inline elements do not separate them."""
-    parts = [raw if kind == "text" else "¶" * bool(name and name not in INLINE) for kind, name, raw in tokens(document)]
+    parts = []
+    for token in tokens(document):
+        separates = token.name and token.name not in INLINE
+        parts.append(token.raw if token.kind == "text" else "¶" * bool(separates))
     return re.findall(r"\w+|[^\w\s]", "".join(parts))
 
 
 def test_cases_with_perfect_alignments(translator, tokenizer, monkeypatch):
-    def answers(_pipe, _settings, rows, *_):
+    def answers(_translator, rows, *_):
         return [[Candidate(TRANSLATIONS[text])] for text, _ in rows]
 
-    monkeypatch.setattr(html_translation, "translate_chunk", answers)
-    monkeypatch.setattr(html_translation, "UnitAligner", LexicalAligner)
+    monkeypatch.setattr(BatchTranslator, "__call__", answers)
+    monkeypatch.setattr(placement, "UnitAligner", LexicalAligner)
     found = translate_html([source for source, _ in CASES], translator, tokenizer)
     assert len(found) == 50
     assert dict(zip(CASES, found, strict=True)) == {case: case[1] for case in CASES}
@@ -166,7 +173,7 @@ STANDARD = {
 @pytest.mark.parametrize("document", STANDARD)
 def test_markup_follows_the_standard(document):
     assert [part.text for part in parse(document) if isinstance(part, Block)] == STANDARD[document]
-    assert "".join(raw for *_, raw in tokens(document)) == document
+    assert "".join(token.raw for token in tokens(document)) == document
 
 
 @pytest.mark.parametrize("part", ["a <img>, ", "a <b>c </b>, ", "a <i>b <img></i> ", "<p translate=no>", "<x =", "</p"])
@@ -200,24 +207,33 @@ def test_texts_without_placeholders(text):
 
 def test_a_moved_placeholder_keeps_its_space():
     [block] = [part for part in parse("see %s, now") if isinstance(part, Block)]
-    units = [Unit(0, 5, [((5, 8), 1.0)]), Unit(6, 8, [((3, 4), 1.0)])]
+    units = [Unit(0, 5, (5, 8)), Unit(6, 8, (3, 4))]
     assert render(block, "ahora ve", units) == "ahora %s ve"
 
 
-def test_attention_of_units(model, tokenizer):
-    """Units of a punctuation mark and of a word in one token's word have different weights."""
-    pairs = [("the boy, the girl.", "el niño"), ("two", "dos: tres")]
-    aligner = html_translation.UnitAligner(model, tokenizer)
-    weights = aligner(pairs, 0, lambda _: None)
-    assert [list(each.shape) for each in weights] == [[2, 6], [3, 1]]
-    tokens_of_units = [2, 6]  # the attention of each token is at most 1, without the end of the source
-    assert all(row.sum() > 0 for each in weights for row in each)
-    assert tokens_of_units == list(weights[0].shape)
+def test_links_of_units(model, tokenizer):
+    """Units of a punctuation mark and of a word in one token's word have different links."""
+    pairs = [("the boy, the girl.", "el niño"), ("two", "dos: tres"), None]
+    first, second, none = placement.align_units(model, tokenizer, pairs, {})
+    assert sorted(target for _, target in first) == [0, 1]
+    assert all(source in range(6) for source, _ in first)
+    assert second == [(0, 0), (0, 1), (0, 2)]
+    assert none is None
+
+
+@pytest.mark.parametrize(
+    ("links", "sources"),
+    [(None, ["a", "a", "b", ",", "c"]), ([(3, 0), (0, 3)], ["c", "c", "c", ",", ","])],
+)
+def test_units_without_links(links, sources):
+    text = "a b, c"
+    units = placement.linked_units(text, "x y z , w", links)
+    assert [text[slice(*unit.source)] for unit in units] == sources
 
 
 def test_missing_package(translator, tokenizer, monkeypatch):
     monkeypatch.setitem(sys.modules, "sentencex", None)
-    message = r"translate_html \(--format html\) requires sentencex: pip install 'random-transformer\[documents\]': "
+    message = r"Splitting texts into sentences requires sentencex: pip install 'random-transformer\[documents\]': "
     with pytest.raises(ValueError, match=message):
         translate_html(["<p>"], translator, tokenizer)
 

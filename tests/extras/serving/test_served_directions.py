@@ -2,11 +2,11 @@
 
 import pytest
 
-from modeling_random_transformer.extras.documents import html_translation
 from modeling_random_transformer.extras.serving import load_directions
 from modeling_random_transformer.extras.serving.directions import language_pairs
 from modeling_random_transformer.inference import translate
-from modeling_random_transformer.inference.translation import Candidate
+from modeling_random_transformer.inference.candidates import Candidate
+from modeling_random_transformer.inference.translation import BatchTranslator
 from tests.helpers.marian import opus_folder
 from tests.helpers.translation import SENTENCES, multilingual_translator
 
@@ -54,9 +54,12 @@ def test_sentences_are_split(translator_folder):
 
 def test_html_is_split_as_its_source_language(translator_folder, monkeypatch):
     texts = []
-    monkeypatch.setattr(html_translation, "translate_chunk", lambda _pipe, _settings, rows, *_: [
-        (texts.append(text), [Candidate(text)])[1] for text, _ in rows
-    ])  # fmt: skip
+
+    def translate_rows(_translator, rows, *_):
+        texts.extend(text for text, _ in rows)
+        return [[Candidate(text)] for text, _ in rows]
+
+    monkeypatch.setattr(BatchTranslator, "__call__", translate_rows)
     [direction] = load_directions([f"de:es={translator_folder}"], options={"split_sentences": False})
     direction.translate_html(["<p>Am 3. Mai kam er. Er blieb.</p>"])
     assert texts == ["Am 3. Mai kam er.", "Er blieb."]

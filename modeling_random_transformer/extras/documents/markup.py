@@ -1,0 +1,495 @@
+"""HTML as blocks of text with inline elements, which return to their words after the text is translated.
+
+A block is what a reader sees as one text, such as a paragraph or a cell. All markup outside of it is copied. Inline
+elements are placed by word alignments: a translated word gets the elements of the source words that it translates, so
+an element whose words are separated in the translation is repeated.
+"""
+
+import html
+import re
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ...inference.placement import CLOSING, PLACEHOLDER, Unit, beside
+from ...tokenization_random_transformer import has_letters
+
+# Comments and tags by the HTML standard. Linear in the length of any text: all repetitions are possessive, and markup
+# that is not closed ends with the text.
+MARKUP = re.compile(
+    r"""<!--(?:-?>|.*?(?:--!?>|\Z)) | <(?:[!?]|/(?![a-zA-Z]|\Z))[^>]*+(?:>|\Z)
+    | <(?P<slash>/?)(?P<name>[a-zA-Z][^ \t\n\r\f/>]*+)
+      (?:[^=>]++|=[ \t\n\r\f]*+(?:"[^"]*+"|'[^']*+'|[^ \t\n\r\f>"'][^ \t\n\r\f>]*+)?+)*+(?:>|\Z)""",
+    re.VERBOSE | re.DOTALL,
+)
+ATTRIBUTE = re.compile(
+    r"""([^ \t\n\r\f/>=]++)(?:[ \t\n\r\f]*+=[ \t\n\r\f]*+(?:"([^"]*+)"|'([^']*+)'|([^ \t\n\r\f>]*+)))?+"""
+)
+# What decides where a script ends: in a comment, another script may begin and end.
+SCRIPT_MARK = re.compile(r"(?i)<!--(?!-?>)|-->|</?script(?=[ \t\n\r\f/>])")
+ENTITY = re.compile(r"&(?:#\w+|\w+);?")
+SPACE = re.compile(r"[ \t\n\r\f]+")
+LEADING = re.compile(r"(?:\s|&nbsp;|&#160;)*+")
+TRAILING = re.compile(r"(?<!\s)(?<!&nbsp;)(?<!&#160;)(?:\s|&nbsp;|&#160;)*+\Z")
+RAW = {"script", "style", "textarea", "title", "xmp", "iframe", "noembed", "noframes"}  # contain no markup
+COPIED = {*RAW, "code", "kbd", "samp", "svg", "math", "template", "object", "canvas", "audio", "video"} - {"title"}
+FOREIGN = {"svg", "math"}  # only these can be self-closing
+END_OMITTED = {"p", "li", "dt", "dd", "tr", "td", "th", "option"}  # the next one ends them
+INLINE = {
+    *("a", "abbr", "b", "bdi", "bdo", "big", "cite", "code", "data", "del", "dfn", "em", "font", "i", "img", "ins"),
+    *("kbd", "label", "mark", "math", "q", "s", "samp", "small", "span", "strike", "strong", "sub", "sup", "svg"),
+    *("time", "tt", "u", "var", "wbr", "script"),
+}
+DEEPEST = 32  # levels of elements in a block; tags beyond are treated as if they had no text
+VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
+
+
+@dataclass
+class Inline:
+    """An inline element of a block, or something without text, such as an image or a comment.
+
+    Attributes:
+        opening: its start tag, or all of it; `""` if the start tag is missing.
+        closing: its end tag; `""` if there is none.
+        start: index of its first character in the text of the block.
+        end: index after its last character.
+        children: the elements within it.
+    """
+
+    opening: str
+    closing: str
+    start: int
+    end: int
+    name: str = ""
+    children: list["Inline"] = field(default_factory=list)
+
+
+Path = list[Inline]  # elements, of which each contains the next, from the root
+
+
+@dataclass
+class Block:
+    """A text and its inline elements.
+
+    Attributes:
+        text: the text with decoded entities; white space is one space.
+        root: the tree of the elements.
+        spelling: the entity of each character that is written as one.
+    """
+
+    text: str = ""
+    root: Inline = field(default_factory=lambda: Inline("", "", 0, 0))
+    spelling: dict[str, str] = field(default_factory=dict)
+
+    def escape(self, text: str) -> str:
+        """A text as HTML."""
+        return "".join(self.spelling.get(character) or html.escape(character, quote=False) for character in text)
+
+
+# From HTML to blocks
+
+
+class Token(NamedTuple):
+    """A part of a document.
+
+    Attributes:
+        kind: `"text"`, `"open"`, `"close"`, or `"point"` for something without text.
+        name: name of the element in lower case; `""` for a text, a comment and a placeholder.
+        raw: its characters.
+        end: index after its last character in the document; 0 if it is not used.
+    """
+
+    kind: str
+    name: str
+    raw: str
+    end: int = 0
+
+    @property
+    def start(self) -> int:
+        """Index of its first character in the document."""
+        return self.end - len(self.raw)
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether it begins an element that is not translated."""
+        if self.kind != "open":
+            return False
+        if self.name in COPIED:
+            return True
+        attributes = {"translate": "", "class": ""}
+        for name, *values in reversed(ATTRIBUTE.findall(self.raw)):  # the first of several values is valid
+            attributes[name.lower()] = html.unescape("".join(values))
+        return attributes["translate"].lower() == "no" or "notranslate" in attributes["class"].split()
+
+
+def parse(document: str) -> list[str | Block]:
+    """The markup that is copied, and the blocks, in the order of the document."""
+    parts: list[str | Block] = []
+    inline: list[Token] = []
+    preformatted = 0  # elements `pre`, in which each line is a block
+    for token in tokens(document):
+        if token.kind == "text" and preformatted:
+            for line in re.split(r"(\r?\n)", token.raw):
+                if line.strip("\r\n"):
+                    inline.append(Token("text", "", line))
+                else:
+                    parts += [*blocks(inline), line]
+                    inline = []
+        elif token.kind == "text" or token.name in INLINE or not token.name:
+            inline.append(token)
+        else:
+            parts += [*blocks(inline), token.raw]
+            inline = []
+            if token.name == "pre":
+                preformatted += 1 if token.kind == "open" else -min(1, preformatted)
+    return [*parts, *blocks(inline)]
+
+
+def tokens(document: str) -> Iterator[Token]:
+    """The parts of a document. An element that is copied is one of them, with all that it contains."""
+    position = 0
+    while tag := next_tag(document, position):
+        yield from text_tokens(document[position : tag.start])
+        position = tag.end
+        if tag.is_copied:
+            position = end_of_element(document, tag)
+            tag = Token("point", tag.name, document[tag.start : position])
+        yield tag
+        if tag.name == "title" and tag.kind == "open":
+            end = end_of_raw(document, tag)
+            yield from text_tokens(document[position:end])
+            position = end
+    yield from text_tokens(document[position:])
+
+
+def text_tokens(raw: str) -> Iterator[Token]:
+    """The parts of a text without markup: each placeholder is one of them."""
+    position = 0
+    for match in PLACEHOLDER.finditer(raw):
+        if match.start() > position:
+            yield Token("text", "", raw[position : match.start()])
+        yield Token("point", "", match[0])
+        position = match.end()
+    if position < len(raw):
+        yield Token("text", "", raw[position:])
+
+
+def next_tag(document: str, position: int) -> Token | None:
+    """The first tag or comment from a position."""
+    match = MARKUP.search(document, position)
+    if match is None:
+        return None
+    name = (match["name"] or "").lower()
+    kind = "close" if match["slash"] else "open"
+    if not name or name in VOID or (name in FOREIGN and match[0].endswith("/>")):
+        kind = "point"
+    return Token(kind, name, match[0], match.end())
+
+
+def end_of_element(document: str, first: Token) -> int:
+    """The index after the end tag of an element, or before what ends it without an end tag."""
+    if first.name in RAW:
+        end_tag = next_tag(document, end_of_raw(document, first))
+        return end_tag.end if end_tag else len(document)
+    opened: list[str] = []
+    counts: Counter[str] = Counter()  # of the opened elements, by name
+    opened_blocks = 0
+    position = first.end
+    while tag := next_tag(document, position):
+        position = tag.end
+        if tag.kind == "open":
+            if tag.name == first.name and tag.name in END_OMITTED and not opened_blocks:
+                return tag.start
+            if tag.name in RAW:
+                position = end_of_raw(document, tag)
+            opened.append(tag.name)
+            counts[tag.name] += 1
+            opened_blocks += tag.name not in INLINE
+        elif tag.kind == "close" and counts[tag.name]:
+            name = ""
+            while name != tag.name:
+                name = opened.pop()
+                counts[name] -= 1
+                opened_blocks -= name not in INLINE
+        elif tag.kind == "close" and tag.name == first.name:
+            return tag.end
+        elif tag.kind == "close" and tag.name not in INLINE:  # of an element around this one
+            return tag.start
+    return len(document)
+
+
+def end_of_raw(document: str, first: Token) -> int:
+    """The index of the end tag of an element that contains no markup, or of the end of the document."""
+    if first.name != "script":
+        match = re.compile(rf"(?i)</{first.name}(?=[ \t\n\r\f/>])").search(document, first.end)
+        return match.start() if match else len(document)
+    depth = 0  # 1 in a comment, 2 in a script within a comment
+    for mark in SCRIPT_MARK.finditer(document, first.end):
+        match mark[0].lower():
+            case "<!--":
+                depth = max(depth, 1)
+            case "-->":
+                depth = 0
+            case "<script":
+                depth = 2 if depth else 0
+            case _ if depth < 2:
+                return mark.start()
+            case _:
+                depth = 1
+    return len(document)
+
+
+def blocks(inline: list[Token]) -> Iterator[str | Block]:
+    """A block between the markup and white space that surround it; only what is copied if it has no letters."""
+    if not any(token.kind == "text" and has_letters(html.unescape(token.raw)) for token in inline):
+        yield "".join(token.raw for token in inline)
+        return
+    inside = []
+    for number, token in enumerate(inline):
+        if token.kind != "point" and TRAILING.sub("", token.raw):
+            inside.append(number)
+    before, tokens, after = inline[: inside[0]], inline[inside[0] : inside[-1] + 1], inline[inside[-1] + 1 :]
+    leading = LEADING.match(tokens[0].raw)[0]  # type: ignore[index]
+    tokens[0] = tokens[0]._replace(raw=tokens[0].raw.removeprefix(leading))
+    trailing = TRAILING.search(tokens[-1].raw)[0]  # type: ignore[index]
+    tokens[-1] = tokens[-1]._replace(raw=tokens[-1].raw.removesuffix(trailing))
+    yield "".join(token.raw for token in before) + leading
+    yield build_block(tokens)
+    yield trailing + "".join(token.raw for token in after)
+
+
+def build_block(inline: Sequence[Token]) -> Block:
+    """The text of a block and the tree of its elements."""
+    block = Block()
+    opened = [block.root]
+    missing = 0  # start tags
+    for kind, name, raw, _ in inline:
+        here = len(block.text)
+        innermost = opened[-1]
+        if kind == "text":
+            append_text(block, raw, innermost)
+        elif kind == "point" or len(opened) + missing > DEEPEST:
+            innermost.children.append(Inline(raw, "", here, here))
+        elif kind == "open":
+            opened.append(Inline(raw, "", here, here, name))
+            innermost.children.append(opened[-1])
+        elif any(element.name == name for element in opened):
+            while opened[-1].name != name:
+                opened.pop().end = here
+            element = opened.pop()
+            element.closing, element.end = raw, here
+        else:
+            missing += 1
+            innermost.children = [Inline("", raw, innermost.start, here, children=innermost.children)]
+    for element in opened:
+        element.end = len(block.text)
+    move_space(block, block.root)
+    return block
+
+
+def move_space(block: Block, element: Inline) -> None:
+    """Move a space before something without text at the end of an element, such as an image, into it."""
+    here = len(block.text)
+    if not block.text.endswith(" ") or element.start >= here:
+        return
+    inner = list(ending_at(element, here))
+    without_text = [inline for inline in inner if inline.start == here]
+    if without_text:
+        block.text = block.text[:-1]
+        first = without_text[-1]
+        first.opening = f" {first.opening}"
+        for inline in (element, *inner):
+            inline.start = min(inline.start, here - 1)
+            inline.end = min(inline.end, here - 1)
+
+
+def ending_at(element: Inline, end: int) -> Iterator[Inline]:
+    """The elements within an element that end at an index, from the last to the first."""
+    for child in reversed(element.children):
+        if child.end < end:
+            return
+        yield from ending_at(child, end)
+        yield child
+
+
+def append_text(block: Block, raw: str, parent: Inline) -> None:
+    """Append a text to a block, whose white space becomes one space; something without text keeps its own."""
+    for entity in ENTITY.findall(raw):
+        character = html.unescape(entity)
+        if len(character) == 1 and not (character.isascii() and character.isalnum()):
+            block.spelling.setdefault(character, entity)
+    text = SPACE.sub(" ", html.unescape(raw))
+    if text[:1] in CLOSING:
+        move_space(block, parent)
+    elif text.startswith(" ") and parent.children:
+        move_space(block, parent.children[-1])
+    here = len(block.text)
+    if text.startswith(" ") and (not here or block.text.endswith(" ")):
+        text = text[1:]
+        points = [child for child in parent.children[-2:] if child.start == here]
+        if points and not points[-1].closing:
+            points[-1].opening += " "
+    block.text += text
+
+
+# From blocks to HTML
+
+
+def needs_alignment(block: Block) -> bool:
+    """Whether the places of the elements depend on the words; not if they are around or beside the whole text."""
+    end = len(block.text)
+    for element in descendants(block.root):
+        is_around = element.start == end or (element.start == 0 and element.end in (0, end))
+        if not is_around:
+            return True
+    return False
+
+
+def descendants(element: Inline) -> Iterator[Inline]:
+    for child in element.children:
+        yield child
+        yield from descendants(child)
+
+
+def render(block: Block, translation: str, units: Sequence[Unit]) -> str:
+    """The HTML of a translated block.
+
+    Args:
+        block: the block.
+        translation: the translation of its text.
+        units: the words of the translation.
+    """
+    return Renderer(block, translation, units).render()
+
+
+class Renderer:
+    """Writes the HTML of a translated block word by word; see `render`.
+
+    Between two words, elements of the first one are closed, elements of the second one are opened, and those that no
+    word has are written: outside of the elements that they do not belong to.
+    """
+
+    def __init__(self, block: Block, translation: str, units: Sequence[Unit]):
+        paths = [[block.root, *path_of(unit, block.root)] for unit in units]
+        end = Unit(len(translation), len(translation), (0, 0))
+        self.block, self.translation = block, translation
+        self.units = [*units, end]
+        self.paths = [*paths, [block.root]]
+        self.unplaced = unplaced_before(units, paths, block)
+        self.last_words: dict[int, int] = {}
+        for number, path in enumerate(paths):
+            self.last_words |= {id(element): number for element in path}
+        self.parts = [""]
+        self.opened: Path = []
+        self.written: set[int] = set()  # elements whose start tag is written
+
+    def render(self) -> str:
+        """The HTML."""
+        position = 0
+        for number, unit in enumerate(self.units):
+            word = self.translation[unit.start : unit.end]
+            self.write_markup(number, self.translation[position : unit.start], word)
+            self.write(self.block.escape(word))
+            position = unit.end
+        return "".join(self.parts)
+
+    def write(self, text: str) -> None:
+        """Append a text to the HTML."""
+        if text:
+            self.parts.append(text)
+
+    def write_markup(self, number: int, space: str, word: str) -> None:
+        """Write what is between the previous word and a word: its number, the characters before it and its own."""
+        path = self.paths[number]
+        common = shared(self.opened, path)
+        in_closed: dict[int, str] = defaultdict(str)  # elements without words, by the number of elements around them
+        in_opened: dict[int, str] = defaultdict(str)
+        for element, ancestors in self.unplaced[number]:
+            depth = shared(ancestors, self.opened)
+            if depth > common:
+                in_closed[depth] += flat(element)
+            else:
+                in_opened[shared(ancestors, path)] += flat(element)
+        for depth in range(len(self.opened), common, -1):
+            self.write(in_closed[depth])
+            self.close(self.opened[depth - 1], number)
+        self.write(self.block.escape(space))
+        for depth in range(common, len(path) + 1):
+            self.write(beside(self.parts[-1], in_opened[depth], word))
+            if depth < len(path):
+                self.open(path[depth])
+        outer = "".join(in_opened[depth] for depth in range(common))
+        self.write(beside(self.parts[-1], outer, word))
+        self.opened = path
+
+    def close(self, element: Inline, number: int) -> None:
+        """Write the end tag of an element before a word; one without a start tag is written once."""
+        if element.opening or self.last_words[id(element)] == number - 1:
+            self.write(element.closing)
+
+    def open(self, element: Inline) -> None:
+        """Write the start tag of an element; one without an end tag is written once."""
+        if element.closing or id(element) not in self.written:
+            self.write(element.opening)
+            self.written.add(id(element))
+
+
+def path_of(unit: Unit, element: Inline) -> Iterator[Inline]:
+    """The elements within an element that contain the source of a word, or a part of it."""
+    start, end = unit.source
+    children = element.children
+    index = bisect_right(children, start, key=lambda child: child.end)
+    while index < len(children) and children[index].start < end:
+        child = children[index]
+        if child.end > child.start:
+            yield child
+            yield from path_of(unit, child)
+            return
+        index += 1
+
+
+def unplaced_before(units: Sequence[Unit], paths: Sequence[Path], block: Block) -> list[list[tuple[Inline, Path]]]:
+    """The elements that no word has, with their ancestors, by the word before which they are placed; after all last."""
+    words: dict[int, list[int]] = defaultdict(list)  # of each element, in the order of their sources
+    for number in sorted(range(len(units)), key=lambda number: units[number].source):
+        for element in paths[number]:
+            words[id(element)].append(number)
+    before: list[list[tuple[Inline, Path]]] = [[] for _ in range(len(units) + 1)]
+    for element, ancestors in unplaced(block.root, [block.root], words.keys()):
+        parent = ancestors[-1]
+        in_parent = words.get(id(parent), [])
+        if not in_parent or element.start >= parent.end:
+            index = max(in_parent, default=len(units) - 1) + 1
+        elif element.start <= parent.start:
+            index = min(in_parent)
+        else:
+            following = bisect_left(in_parent, element.start, key=lambda number: units[number].source[0])
+            index = in_parent[following] if following < len(in_parent) else in_parent[-1] + 1
+            while 0 < index < len(units) and shared(paths[index - 1], paths[index]) > len(ancestors):
+                index -= 1  # not within another element
+        before[index].append((element, ancestors))
+    return before
+
+
+def unplaced(element: Inline, ancestors: Path, placed: Container[int]) -> Iterator[tuple[Inline, Path]]:
+    """The elements that no word has, with their ancestors, which have words."""
+    for child in element.children:
+        if id(child) in placed:
+            yield from unplaced(child, [*ancestors, child], placed)
+        else:
+            yield child, ancestors
+
+
+def shared(first: Path, second: Path) -> int:
+    """The number of elements at the beginning of both paths."""
+    for count, (one, other) in enumerate(zip(first, second, strict=False)):
+        if one is not other:
+            return count
+    return min(len(first), len(second))
+
+
+def flat(element: Inline) -> str:
+    """An element without words."""
+    return element.opening + "".join(map(flat, element.children)) + element.closing

@@ -1,0 +1,27 @@
+"""What the functions that translate texts have in common: each gets rows and returns the candidates of each row."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Row = tuple[str, str]  # a text, and what its translation must begin with
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A translation.
+
+    Attributes:
+        translation: the text.
+        score: see `return_scores` of the pipeline.
+        tokens: the generated tokens with special ones; empty for a blank text, which is not passed to the model.
+    """
+
+    translation: str
+    score: float = 0.0
+    tokens: list[str] = field(default_factory=list, compare=False, repr=False)
+
+
+# Called with rows, the index of the first one in its file or stream, and a function that counts finished rows. Returns
+# the candidates of each row, the best first.
+Translate = Callable[[Sequence[Row], int, Callable[[int], Any]], list[list[Candidate]]]
