@@ -44,7 +44,7 @@ GROUPS = {
     "checkpoints, their average, and another run to start from": """save_strategy save_steps save_total_limit
         save_only_model average_last resume_from_checkpoint ignore_data_skip""",
     "speed and memory of a device": """fp16 tf32 torch_compile torch_compile_backend torch_compile_mode
-        activation_checkpointing activation_checkpointing_kwargs use_cpu""",
+        gradient_checkpointing activation_checkpointing activation_checkpointing_kwargs use_cpu""",
     "several devices": """tp_size fsdp_size fsdp fsdp_config deepspeed accelerator_config parallelism_config
         ddp_find_unused_parameters ddp_backend ddp_timeout""",
     "logs, and upload to the Hub": """logging_strategy logging_steps logging_first_step log_level disable_tqdm report_to
