@@ -90,7 +90,7 @@ def run_stages(program: str, path: Path, flags: Sequence[str]) -> None:
     """Run the stages of a recipe and print their table, or print an estimate of each."""
     classes = (*TRAINING, CommandArguments, RecipeArguments)
     parser = parser_of(classes, program, __doc__, {**GROUPS, **OF_RECIPE, **ESTIMATE})
-    arguments = parser.given(flags)
+    arguments = parser.values(flags)
     is_dry = arguments.pop("dry_run", False)
     recipe = RecipeRun(path, **arguments)
     text = recipe.estimate() if is_dry else table(recipe.run())
@@ -123,8 +123,8 @@ def parse_arguments(
         ValueError: an argument or its value is invalid.
     """
     path, flags = split_recipe(argv)
-    given = parser_of(classes, program, description, groups).given(flags)
-    return training_arguments({} if path is None else read_recipe(path), given, classes)
+    overrides = parser_of(classes, program, description, groups).values(flags)
+    return training_arguments({} if path is None else read_recipe(path), overrides, classes)
 
 
 def parser_of(classes: Sequence[type], program: str, description: str | None, groups: Mapping[str, str]) -> Parser:
