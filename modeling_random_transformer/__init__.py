@@ -46,7 +46,7 @@ from .pipeline_random_transformer import Seq2SeqPipeline
 from .quantization_random_transformer import DynamicInt8Config
 from .tokenization_random_transformer import RandomTransformerTokenizer
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "DynamicInt8Config",
