@@ -119,7 +119,7 @@ class Parser(HfArgumentParser):
             text = text.replace("`None`", "off")
         return {**settings, "help": plain(text)}
 
-    def given(self, argv: Iterable[str] | None) -> dict[str, Any]:
+    def values(self, argv: Iterable[str] | None) -> dict[str, Any]:
         """The values of the arguments that are given, by name.
 
         Raises:
@@ -133,7 +133,7 @@ class Parser(HfArgumentParser):
         Raises:
             ValueError: an argument does not exist, its value is invalid, or arguments contradict each other.
         """
-        objects = instances(self.classes, self.given(argv))
+        objects = instances(self.classes, self.values(argv))
         return objects[0] if len(objects) == 1 else objects
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:

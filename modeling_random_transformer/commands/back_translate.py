@@ -14,7 +14,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
 
 from ..base.distributed import call_on_main_process
 from ..base.flags import Parser, existing_file
@@ -54,10 +53,19 @@ class Arguments(BackTranslationOptions, InferenceArguments):
 def run(program: str, argv: Sequence[str]) -> None:
     """Load the model, translate, and print the counts."""
     arguments = Parser(program, __doc__, [Arguments]).parse(argv)
-    names = (*(field.name for field in fields(BackTranslationOptions)), "chunk_size", "restart")
-    options: dict[str, Any] = {name: getattr(arguments, name) for name in names}
-    options |= drop_none(num_beams=arguments.num_beams, temperature=arguments.temperature) | arguments.text_options
-    files = arguments.input, arguments.output_source, arguments.output_target
+    options = {entry.name: getattr(arguments, entry.name) for entry in fields(BackTranslationOptions)}
+    search = drop_none(num_beams=arguments.num_beams, temperature=arguments.temperature)
     with arguments.load() as (model, tokenizer):
-        report = back_translate(*files, model, tokenizer, **options)
+        report = back_translate(
+            arguments.input,
+            arguments.output_source,
+            arguments.output_target,
+            model,
+            tokenizer,
+            chunk_size=arguments.chunk_size,
+            restart=arguments.restart,
+            **options,
+            **search,
+            **arguments.text_options,
+        )
         call_on_main_process(lambda: print(report, file=sys.stderr))

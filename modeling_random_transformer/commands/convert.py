@@ -57,7 +57,7 @@ def run(program: str, argv: Sequence[str]) -> None:
         convert = FORMATS[formats.parse_args(argv[:1]).format]
         argv = argv[1:]
         parser = make_parser(f"{program} {name}", convert, positional=1)
-    arguments = parser.given(argv)
+    arguments = parser.values(argv)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     print(convert(**arguments))

@@ -44,7 +44,7 @@ GROUPS = {
     "checkpoints, their average, and another run to start from": """save_strategy save_steps save_total_limit
         save_only_model average_last resume_from_checkpoint ignore_data_skip""",
     "speed and memory of a device": """fp16 tf32 torch_compile torch_compile_backend torch_compile_mode
-        activation_checkpointing activation_checkpointing_kwargs use_cpu""",
+        gradient_checkpointing activation_checkpointing activation_checkpointing_kwargs use_cpu""",
     "several devices": """tp_size fsdp_size fsdp fsdp_config deepspeed accelerator_config parallelism_config
         ddp_find_unused_parameters ddp_backend ddp_timeout""",
     "logs, and upload to the Hub": """logging_strategy logging_steps logging_first_step log_level disable_tqdm report_to
@@ -90,7 +90,7 @@ def run_stages(program: str, path: Path, flags: Sequence[str]) -> None:
     """Run the stages of a recipe and print their table, or print an estimate of each."""
     classes = (*TRAINING, CommandArguments, RecipeArguments)
     parser = parser_of(classes, program, __doc__, {**GROUPS, **OF_RECIPE, **ESTIMATE})
-    arguments = parser.given(flags)
+    arguments = parser.values(flags)
     is_dry = arguments.pop("dry_run", False)
     recipe = RecipeRun(path, **arguments)
     text = recipe.estimate() if is_dry else table(recipe.run())
@@ -123,8 +123,8 @@ def parse_arguments(
         ValueError: an argument or its value is invalid.
     """
     path, flags = split_recipe(argv)
-    given = parser_of(classes, program, description, groups).given(flags)
-    return training_arguments({} if path is None else read_recipe(path), given, classes)
+    overrides = parser_of(classes, program, description, groups).values(flags)
+    return training_arguments({} if path is None else read_recipe(path), overrides, classes)
 
 
 def parser_of(classes: Sequence[type], program: str, description: str | None, groups: Mapping[str, str]) -> Parser:

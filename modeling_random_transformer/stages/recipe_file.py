@@ -146,7 +146,7 @@ def parse_values(arguments: Mapping[str, Any], classes: Sequence[type]) -> dict[
     Raises:
         ValueError: an argument is not a field of these dataclasses, or its value is invalid.
     """
-    return Parser("recipe", classes=classes).given(chain.from_iterable(to_flags(arguments)))
+    return Parser("recipe", classes=classes).values(chain.from_iterable(to_flags(arguments)))
 
 
 def not_overridden(arguments: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

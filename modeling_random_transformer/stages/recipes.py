@@ -73,7 +73,7 @@ PAIRS = ("data.*source", "data.*target")
 SAVED = ("*.safetensors", "config.json", "tokenizer*", f"{INT8}/*.safetensors", f"{INT8}/config.json")
 FILES_OF_RESULT = ("*.safetensors", "*.json", "*.py", CARD)  # of the folder of a stage
 
-TrainingArguments = tuple[DataArguments, ModelArguments, TranslationTrainingArguments]
+Arguments = tuple[DataArguments, ModelArguments, TranslationTrainingArguments]
 
 
 def run_recipe(path: str | PathLike, **arguments: Any) -> list[dict[str, Any]]:
@@ -121,7 +121,7 @@ class RecipeRun:
         [self.arguments] = instances([RecipeArguments], self.values | arguments)
         self.stages = stages_to_run(stages, self.arguments)
         self.options = {stage.name: parse_options(stage) for stage in self.stages}
-        self.data, self.model, self.args = self.training_arguments({})
+        self.data, self.model, self.args = self.arguments_with({})
         self.folder = Path(self.args.output_dir)
         self.is_complete = False  # see `has_result`
         self.check()
@@ -283,15 +283,15 @@ class RecipeRun:
             earlier = starts[earlier]
         return max(scores, key=scores.__getitem__)
 
-    def training_arguments(self, options: Mapping[str, Any]) -> TrainingArguments:
+    def arguments_with(self, options: Mapping[str, Any]) -> Arguments:
         """The arguments of the recipe with these options of a stage."""
         values = not_overridden({**self.values, **options}, self.overrides) | self.overrides
         data, model, args = instances(TRAINING, copy.deepcopy(values))
         return data, model, args
 
-    def arguments_of(self, stage: StageArguments) -> TrainingArguments:
+    def arguments_of(self, stage: StageArguments) -> Arguments:
         """The arguments of a stage, with the sets of the recipe."""
-        data, model, args = self.training_arguments({} if stage.kind == BACK_TRANSLATE else self.options[stage.name])
+        data, model, args = self.arguments_with({} if stage.kind == BACK_TRANSLATE else self.options[stage.name])
         args.output_dir = str(self.path(stage.name))
         overrides = parse_overrides(model.config_overrides)
         rates = ",".join(f"{name}={overrides[name]}" for name in DROPOUTS if name in overrides)

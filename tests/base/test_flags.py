@@ -27,12 +27,12 @@ class Options:
 def test_options_of_a_dataclass_have_its_defaults_and_its_documentation():
     parser = Parser("program", classes=[Options])
     assert vars(parser.parse([])) == {"size": 3, "limit": 0.5, "names": None}
-    given = ["--size", "4", "--limit", "off", "--names", "a", "b"]
-    assert parser.given(given) == vars(parser.parse(given)) == {"size": 4, "limit": None, "names": ["a", "b"]}
-    assert parser.given(["--size=4"]) == {"size": 4}
+    argv = ["--size", "4", "--limit", "off", "--names", "a", "b"]
+    assert parser.values(argv) == vars(parser.parse(argv)) == {"size": 4, "limit": None, "names": ["a", "b"]}
+    assert parser.values(["--size=4"]) == {"size": 4}
     for flag, message in (("--limit", "must be a number or 'off'"), ("--size", "must be a positive integer")):
         with pytest.raises(ValueError, match=f"argument {flag}: {message}, got 'many'."):
-            parser.given([flag, "many"])
+            parser.values([flag, "many"])
     shown = " ".join(parser.format_help().split())
     assert "how many of them; 100% by default (default: 3)" in shown
     assert "the least; off for no limit (default: 0.5)" in shown
@@ -57,7 +57,7 @@ class Command:
 
 def test_positional_texts_and_flags_in_any_order():
     parser = Parser("program", classes=[Command])
-    assert parser.given([]) == {}
+    assert parser.values([]) == {}
     command = parser.parse(["--is-fast", "a", "--port", "-1", "b"])
     assert (command.texts, command.is_fast, command.port) == (["a", "b"], True, -1)
 
@@ -82,7 +82,7 @@ def test_a_boolean_without_positional_arguments_has_an_optional_value():
         (["--no_is_shown"], {"is_shown": False}),
         (["--no-is-shown"], {"is_shown": False}),
     ):
-        assert parser.given(argv) == values
+        assert parser.values(argv) == values
 
 
 def test_groups_of_the_help():
@@ -92,7 +92,7 @@ def test_groups_of_the_help():
     assert "usage: program [arguments]" in shown
     assert "--limit" not in shown
     assert "empty" not in shown
-    assert parser.given(["--limit", "2"]) == {"limit": 2.0}
+    assert parser.values(["--limit", "2"]) == {"limit": 2.0}
 
 
 def test_several_classes_and_flags_of_values():
