@@ -914,5 +914,7 @@ def standard_cache(cache: EncoderDecoderCache) -> EncoderDecoderCache:
         return cache
     expanded = DynamicCache()
     for i, layer in enumerate(source.layers):
-        expanded.update(layer.keys.repeat_interleave(copies, 0), layer.values.repeat_interleave(copies, 0), i)
+        keys = layer.keys.repeat_interleave(copies, 0)
+        values = layer.values.repeat_interleave(copies, 0)
+        expanded.update(keys, values, i)
     return EncoderDecoderCache(target, expanded)

@@ -127,10 +127,12 @@ def prefer_eager_attention_for_training(query: Tensor, key: Tensor) -> bool:
     Above 128 keys it would need too much memory. `torch.compile` and `torch.export` would specialize the graph to one
     side of the comparison, so the former always uses eager attention, and the latter never.
     """
-    is_slow = query.device.type == "cpu" and query.requires_grad and query.element_size() < 4
-    if torch.compiler.is_exporting():
+    is_training = query.requires_grad and query.device.type == "cpu"
+    if not is_training or query.element_size() >= 4:
         return False
-    return is_slow and (torch.compiler.is_compiling() or key.shape[2] <= 128)
+    if torch.compiler.is_compiling():
+        return not torch.compiler.is_exporting()
+    return key.shape[2] <= 128
 
 
 def prefer_matmul_attention_for_decoding(keys: Tensor, mask: Tensor | None) -> bool:
@@ -448,7 +450,8 @@ def forward_hooks(module: nn.Module) -> list[Any]:
     while neither is requested.
     """
     hooks = []
-    for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values()):
+    all_hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+    for hook in all_hooks:
         if getattr(hook, "__module__", None) != output_capturing.__name__:
             hooks.append(hook)
     return hooks

@@ -343,17 +343,19 @@ def verify_transformers(model: nn.Module) -> None:
 def verify_cache() -> None:
     """Raise an ArithmeticError if a cache does not append keys and values, count tokens or reorder rows."""
     tokens = torch.arange(24.0).view(2, 1, 4, 3)
+    first, last = tokens.split([3, 1], dim=2)
+    reordered = tokens.flip(0)
     cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
     target = cache.self_attention_cache
-    target.update(tokens[:, :, :3], -tokens[:, :, :3], 0)
-    keys, values = target.update(tokens[:, :, 3:], -tokens[:, :, 3:], 0)
+    target.update(first, -first, 0)
+    keys, values = target.update(last, -last, 0)
     if not torch.equal(keys, tokens) or not torch.equal(values, -tokens):
         raise ArithmeticError("a cache does not append keys and values")
     if cache.get_seq_length() != 4 or cache.is_updated.get(0):
         raise ArithmeticError("a cache does not count its tokens")
     target.reorder_cache(torch.tensor([1, 0]))
     layer = target.layers[0]
-    if not torch.equal(layer.keys, tokens.flip(0)) or not torch.equal(layer.values, -tokens.flip(0)):
+    if not torch.equal(layer.keys, reordered) or not torch.equal(layer.values, -reordered):
         raise ArithmeticError("a cache does not reorder its rows")
 
 
