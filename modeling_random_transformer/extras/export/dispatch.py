@@ -17,7 +17,7 @@ from ...base.errors import reraise_as_value_error
 from ...generation_random_transformer import modified_module
 from ...inputs_random_transformer import check_choice, pad_ids
 from ...ops_random_transformer import tensors_of
-from ...pipeline_random_transformer import ForcedPrefix
+from ...pipeline_random_transformer import SEQUENCE_SCORES, ForcedPrefix
 from ...verification_random_transformer import Snapshot
 from .cache import cached_export
 from .ctranslate2 import ParallelTranslator
@@ -35,7 +35,7 @@ PATIENCE = 2
 MAX_LENGTH_PENALTY = 0.8
 MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.BEAM_SEARCH)
 # Outputs that only the model computes.
-OUTPUTS = ("output_attentions", "output_hidden_states", "output_logits", "output_scores")
+OUTPUTS = ("output_attentions", "output_hidden_states", "output_logits")
 BATCHES = 4  # of the pipeline in one call of the engine, which splits them again: the checks of a call take time
 DEFAULT_DTYPE = "int8"  # 1.1 to 3 times as fast as float32 on every CPU that was measured (docs/results/engines.md)
 
@@ -124,7 +124,8 @@ class CTranslate2Engine:
     ) -> Any:
         """`model.generate()`, or `None` if the engine does not compute this call; the reason is logged once.
 
-        With `return_dict_in_generate`, the output has `sequences`.
+        With `return_dict_in_generate`, the output has `sequences`. If the pipeline requests scores, it also has
+        `sequences_scores`: for greedy search, the log-probabilities.
         """
         options, arguments = model._prepare_generation_config(generation_config, **kwargs)
         if options.max_new_tokens is None and kwargs.get("max_length") is not None:
@@ -138,7 +139,7 @@ class CTranslate2Engine:
         reason = (
             unsupported_arguments(options, arguments)
             or self.unsupported_inputs(ids, mask, options)
-            or self.unsupported_search(model, options)
+            or self.unsupported_search(model, options, has_prefix=bool(prefixes))
             or self.changed_model(model)
         )
         if reason:
@@ -161,8 +162,10 @@ class CTranslate2Engine:
         longest = max(ids.shape[1], options.max_new_tokens)
         return f"{longest} tokens exceed its {self.positions} positions" if longest > self.positions else None
 
-    def unsupported_search(self, model: Any, options: GenerationConfig) -> str | None:
+    def unsupported_search(self, model: Any, options: GenerationConfig, has_prefix: bool) -> str | None:
         """A message about a search that the engine does not compute; `None` if it does."""
+        if has_prefix and options.num_beams > 1 and options.output_scores:
+            return "scores of a prefix in beam search were requested"  # it excludes the prefix
         try:
             search = engine_search(options, model.config, NAME)
         except ValueError as error:
@@ -213,12 +216,16 @@ class CTranslate2Engine:
             no_repeat_ngram_size=search.no_repeat_ngram_size,
             suppress_sequences=[self.target_tokens(sequence) for sequence in search.suppressed_sequences],
             return_end_token=True,
+            return_scores=bool(options.output_scores),
         )
         hypotheses = [hypothesis for result in results for hypothesis in result.hypotheses]
         sequences = self.sequences(hypotheses, search.start_token, options)
-        if options.return_dict_in_generate:
-            return GenerateBeamEncoderDecoderOutput(sequences=sequences)
-        return sequences
+        if not options.return_dict_in_generate:
+            return sequences
+        scores = None
+        if options.output_scores:
+            scores = torch.tensor([score for result in results for score in result.scores])
+        return GenerateBeamEncoderDecoderOutput(sequences=sequences, sequences_scores=scores)
 
     def source_tokens(self, ids: Tensor, mask: Tensor | None) -> list[list[str]]:
         """The tokens of each source, without padding."""
@@ -267,6 +274,8 @@ def unsupported_arguments(options: GenerationConfig, arguments: dict[str, Any]) 
     for name in OUTPUTS:
         if getattr(options, name):
             return f"{name} was requested"
+    if options.output_scores and options.output_scores != SEQUENCE_SCORES:
+        return "output_scores was requested"
     if options.max_new_tokens is None:
         return "no max_new_tokens was requested"
     requested = [name for name, value in arguments.items() if not (value is None or value is False or value == [])]

@@ -144,7 +144,6 @@ REQUESTS = {
     },
     "early_stopping='never' was requested": {"early_stopping": "never"},
     "repetition_penalty must be 1 for CTranslate2, got 1.5": {"repetition_penalty": 1.5},
-    "output_scores was requested": {"num_beams": 4, "n_best": 3},
     "prefix_allowed_tokens_fn was requested": {"prefix_allowed_tokens_fn": lambda *_: [5, 6]},
     "the start token or the end token is another one than at the export": {"eos_token_id": [2, 9]},
     "1030 tokens exceed its 1024 positions": {"num_beams": 1, "max_new_tokens": 1030},
@@ -159,6 +158,30 @@ def test_model_computes_other_requests(reason, models, reasons):
     found = list(translate_n_best(texts, engine, tokenizer, **options))
     assert found == list(translate_n_best(texts, model, tokenizer, **options))
     assert set(reasons) == {f"generate() runs the model, not CTranslate2: {reason}."}
+
+
+def test_scores_of_each_token_are_computed_by_the_model(models, reasons):
+    model, engine, tokenizer = models
+    batch = tokenizer(TEXTS[:2], padding=True, return_tensors="pt")
+    options = {**SHORT, "num_beams": 2, "return_dict_in_generate": True, "output_scores": True}
+    found, expected = engine.generate(**batch, **options), model.generate(**batch, **options)
+    assert torch.equal(torch.stack(found.scores), torch.stack(expected.scores))
+    assert reasons == ["generate() runs the model, not CTranslate2: output_scores was requested."]
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_scores_of_candidates_are_computed_by_the_engine(num_beams, models, reasons):
+    model, engine, tokenizer = models
+    options = {**SHORT, "num_beams": num_beams, "n_best": min(num_beams, 3)}
+    for found, expected in zip(
+        translate_n_best(TEXTS, engine, tokenizer, **options),
+        translate_n_best(TEXTS, model, tokenizer, **options),
+        strict=True,
+    ):
+        assert [candidate.translation for candidate in found] == [candidate.translation for candidate in expected]
+        scores = [candidate.score for candidate in expected]
+        assert [candidate.score for candidate in found] == pytest.approx(scores, rel=1e-3, abs=1e-3)
+    assert not reasons
 
 
 def test_left_padding(models, reasons):
