@@ -6,7 +6,6 @@ import re
 import pytest
 
 from modeling_random_transformer import cli
-from modeling_random_transformer.extras.documents import translate_html
 from modeling_random_transformer.inference import (
     Glossary,
     TranslationOptions,
@@ -195,7 +194,13 @@ class TestTranslations:
         assert "niño" in found[0]
         assert "niño" not in before[0]
         assert found[0].split("\n")[-1] == before[0].split("\n")[-1]
-        [page] = translate_html(["<p>the <b>boy</b> reads</p>"], translator, tokenizer, glossary=glossary, **SHORT)
+
+    def test_html(self, translator, tokenizer):
+        documents = pytest.importorskip("modeling_random_transformer.extras.documents")
+        glossary = Glossary(TERMS)
+        [page] = documents.translate_html(
+            ["<p>the <b>boy</b> reads</p>"], translator, tokenizer, glossary=glossary, **SHORT
+        )
         assert "niño" in re.sub("<.*?>", "", page)
 
 

@@ -9,7 +9,6 @@ from accelerate import PartialState
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_random_transformer import cli
-from modeling_random_transformer.extras.conversion.marian import convert_marian
 from modeling_random_transformer.inference import one_line, translate, translate_n_best
 from modeling_random_transformer.inference import translation_files as files
 from modeling_random_transformer.inputs_random_transformer import LanguageTags
@@ -199,8 +198,9 @@ def test_stages_are_not_repeated_after_interruptions(folder, tmp_path, monkeypat
 @pytest.mark.usefixtures("_no_comparison")
 def test_student_of_a_converted_marian_model(tmp_path):
     """Its tokenizer has no start token: the student's targets start with the padding token, like the teacher's."""
+    marian = pytest.importorskip("modeling_random_transformer.extras.conversion.marian")
     opus_folder(tmp_path / "opus")
-    convert_marian(tmp_path / "opus", tmp_path / "teacher")
+    marian.convert_marian(tmp_path / "opus", tmp_path / "teacher")
     for name, sentences in (("a", SENTENCES[:3]), ("b", SENTENCES[3:])):
         for split in ("train", "test"):
             (tmp_path / f"{split}.{name}").write_text("".join(f"{sentence}\n" for sentence in sentences))
