@@ -1165,4 +1165,10 @@ class RandomTransformerForCausalLM(RandomTransformerPreTrainedModel, VerifiedGen
         )
         logits = self.lm_head(kept_positions(outputs.last_hidden_state, logits_to_keep))
         loss = checked_loss(self, labels, logits.shape[:2], logits, **kwargs)
-        return CausalLMOutputWithPast(loss=loss, logits=logits, **other_fields(outputs))
+        return CausalLMOutputWithPast(
+            loss=loss,
+            logits=logits,
+            **named_cache(cache_of(outputs)),
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
