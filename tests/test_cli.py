@@ -92,7 +92,7 @@ def test_wheel_installs_and_runs_outside_of_the_checkout(tmp_path):
         [entry_points] = [name for name in names if name.endswith("entry_points.txt")]
         assert "random-transformer = modeling_random_transformer.cli:main" in archive.read(entry_points).decode()
     package = "modeling_random_transformer"
-    data = {"py.typed", "export/page/search_tree.js", "training/model_card.md"}
+    data = {"py.typed", "extras/export/page/search_tree.js", "training/model_card.md"}
     data |= {f"extras/inspection/{name}" for name in ("explorer.html", "formulas.toml", "report.html")}
     assert {f"{package}/{name}" for name in (*data, "cli.py")} <= set(names)
     assert not any(name.startswith(("tests/", "examples/")) for name in names)
