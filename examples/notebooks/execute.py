@@ -72,7 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             stored = store(scripts[number])
         except (CellExecutionError, RuntimeError, ValueError) as error:
-            parser.exit(1, f"{SCRIPT}: error: {scripts[number].name}: {error}\n")
+            print(f"{SCRIPT}: error: {scripts[number].name}: {error}", file=sys.stderr)
+            return 1
         print(f"Wrote {stored.name} ({stored.stat().st_size / 1000:.0f} kB).")
     return 0
 
