@@ -32,7 +32,6 @@ from ..base.errors import reraise_as_value_error
 from ..base.files import encode_lines
 from ..base.flags import Parser, existing_file
 from ..data.readers import read_texts
-from ..extras.documents.html_translation import translate_html
 from ..inference.glossary import Glossary
 from ..inference.translation import TranslationOptions, translate_n_best
 from ..inference.translation_files import FORMATS, candidate_lines, read_plain_texts, translate_file
@@ -192,6 +191,8 @@ def translate_single_pass(arguments: Arguments, model: PreTrainedModel, tokenize
 
 def translate_documents(arguments: Arguments, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """Translate an HTML document, or sentences that are fragments of one."""
+    from ..extras.documents import translate_html  # translation of other formats does not need it
+
     documents = [f"{fragment}\n" for fragment in arguments.sentences]
     if not documents:
         with open_binary(arguments.input) as file, reraise_as_value_error(f"{arguments.input} must be UTF-8 text"):
