@@ -49,44 +49,60 @@ VERIFIED: "WeakKeyDictionary[nn.Module, set[str]]" = WeakKeyDictionary()
 
 
 class CacheVerification:
-    """Compares cached steps of one call of `generate()` with passes without a cache.
+    """Compares one cached step of a call of `generate()` with a pass without a cache.
 
     The second pass of the decoder is the first with a cache. Beams are reordered before the third one.
 
     Args:
         model: the model.
-        enabled: whether a pass without a cache computes the same.
+        arguments: those of `generate()`.
         is_beam_search: whether the rows are reordered.
     """
 
-    def __init__(self, model: "VerifiedGenerationMixin", enabled: bool, is_beam_search: bool):
+    def __init__(self, model: "VerifiedGenerationMixin", arguments: Mapping[str, Any], is_beam_search: bool):
         self.model = model
-        self.enabled = enabled
+        self.arguments = arguments
         self.search = "beam search" if is_beam_search else "one hypothesis"
+        self.last_pass = 3 if is_beam_search else 2
         self.passes = 0
         self.inputs: tuple[Tensor, dict[str, Any]] | None = None  # of the pass that is running
+        self.step: tuple[Tensor, dict[str, Any], Tensor] | None = None  # its inputs, and its logits
 
     def prepare(self, input_ids: Tensor, model_kwargs: dict[str, Any]) -> None:
         """Record the tokens `[batch, length]` and the arguments of the next pass."""
         self.inputs = input_ids, model_kwargs
 
     def complete(self, logits: Tensor) -> None:
-        """Compare the logits of a pass, `[batch, new_len, vocab_size]`, if its kind was not verified for this model.
+        """Record the logits of a pass, `[batch, new_len, vocab_size]`, and compare the last one that is recorded.
 
         Raises:
             RuntimeError: the logits differ by more than rounding.
         """
         self.passes += 1
-        if not self.enabled or self.inputs is None or self.passes not in (2, 3):
+        if self.inputs is not None and 1 < self.passes <= self.last_pass:
+            self.step = *self.inputs, logits[:, -1]
+            if self.passes == self.last_pass:
+                self.compare()
+
+    def compare(self) -> None:
+        """Compare the recorded step, if there is one whose kind was not verified for this model.
+
+        Raises:
+            RuntimeError: the logits differ by more than rounding.
+        """
+        if self.step is None:
             return
-        input_ids, model_kwargs = self.inputs
+        input_ids, model_kwargs, logits = self.step
+        self.step = None
         cache = cache_of(model_kwargs)
         target_cache = getattr(cache, "self_attention_cache", cache)
-        kind = f"{type(cache).__name__}, {type(target_cache).__name__}, {self.search}, pass {self.passes}"
-        if model_kwargs.get("use_cache") is False or kind in VERIFIED[self.model]:
+        kind = f"{type(cache).__name__}, {type(target_cache).__name__}, {self.search}"
+        if model_kwargs.get("use_cache") is False or kind in VERIFIED.get(self.model, ()):
+            return
+        if not can_verify(self.model, self.arguments):
             return
         expected = self.model.logits_without_cache(input_ids, **model_kwargs)
-        message = self.difference(logits[:, -1], expected)
+        message = self.difference(logits, expected)
         if message:
             again = self.model.logits_without_cache(input_ids, **model_kwargs)
             if torch.equal(again.nan_to_num(), expected.nan_to_num()):  # edited code may draw random numbers
@@ -101,13 +117,14 @@ class CacheVerification:
         return difference(actual[finite], expected[finite], rounding(self.model, actual, expected))
 
     def finish(self) -> None:
-        """Check that `generate()` has called the methods above.
+        """Compare a step that is still recorded, since the search ended, and check that the methods were called.
 
         Raises:
-            RuntimeError: it has not.
+            RuntimeError: the logits differ, or `generate()` has not called the methods above.
         """
-        if self.enabled and (self.passes == 0 or self.inputs is None):
+        if (self.passes == 0 or self.inputs is None) and can_verify(self.model, self.arguments):
             raise RuntimeError(f"generate() does not call this model's methods. {UNTESTED_ADVICE}")
+        self.compare()
 
 
 # Of the call of generate() that is running.
@@ -127,7 +144,7 @@ class VerifiedGenerationMixin(GenerationMixin):
             verify_transformers(self)
             VERIFIED[self] = set()
         num_beams = self.generation_option("num_beams", **kwargs) or 1
-        verification = CacheVerification(self, can_verify(self, kwargs), is_beam_search=num_beams > 1)
+        verification = CacheVerification(self, kwargs, is_beam_search=num_beams > 1)
         token = VERIFICATION.set(verification)
         try:
             outputs = super().generate(*args, **kwargs)
