@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class TextError(ValueError):
-    """A text that cannot be used. Whoever knows what the text is, such as the line of a file, replaces the index.
+    """A text that cannot be used. The caller replaces the index by what the text is, such as the line of a file.
 
     Args:
         index: the index of the text, from 0, among the texts of the call.

@@ -29,7 +29,7 @@ IGNORED = [
     ("generation_config.json", {"custom_generate": "attacker/search", "trust_remote_code": True}),
     ("tokenizer_config.json", {"auto_map": EVIL_MAP, "trust_remote_code": True}),
 ]
-REFUSED = [
+REJECTED = [
     {"model_type": "evil", "auto_map": EVIL_MAP, "trust_remote_code": True},
     {
         "model_type": "encoder-decoder",
@@ -84,7 +84,7 @@ def test_no_file_chooses_code(file, changes, way, saved, tmp_path):
 
 
 @pytest.mark.parametrize("way", [by_auto_classes, by_pipeline, load_translator])
-@pytest.mark.parametrize("changes", REFUSED)
+@pytest.mark.parametrize("changes", REJECTED)
 def test_unknown_architecture_with_code(changes, way, saved, tmp_path):
     folder = hostile(saved, tmp_path / "folder", "config.json", changes)
     with pytest.raises((ValueError, KeyError)):

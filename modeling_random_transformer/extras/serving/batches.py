@@ -221,7 +221,7 @@ def translate_each(translate: TranslateTexts, texts: Sequence[str]) -> list[str 
     """
     try:
         return [*translate(texts)]
-    except BaseException as error:  # any kind, such as the exit of a library, so that the server goes on
+    except BaseException as error:  # any kind, such as the exit of a library, so that the server continues
         if len(texts) > 1:
             return [result for text in texts for result in translate_each(translate, [text])]
         if isinstance(error, TextError):
