@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from .vocabulary import vocabulary
 
 # Fields of a configuration that do not affect the model, like private ones.
-PROVENANCE = ("architectures", "auto_map", "dtype", "transformers_version")
+PROVENANCE = ("architectures", "auto_map", "custom_pipelines", "dtype", "transformers_version")
 
 
 def file_digest(path: Path) -> str:

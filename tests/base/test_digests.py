@@ -1,0 +1,58 @@
+"""Digests that tell whether an interrupted job has the same files and the same model."""
+
+import hashlib
+
+import pytest
+import torch
+
+from modeling_random_transformer import RandomTransformerForConditionalGeneration
+from modeling_random_transformer.base.digests import file_digest, model_digest
+from tests.helpers.models import tiny_model
+from tests.helpers.translation import random_tokenizer
+
+
+def test_digest_of_a_file(tmp_path):
+    path = tmp_path / "text"
+    path.write_bytes(b"abc")
+    assert file_digest(path) == f"3 bytes, sha256 {hashlib.sha256(b'abc').hexdigest()}"
+
+
+@pytest.fixture
+def tokenizer():
+    return random_tokenizer()
+
+
+def test_a_loaded_copy_has_the_same_digest(tokenizer, tmp_path):
+    model = tiny_model(vocab_size=len(tokenizer))
+    model.save_pretrained(tmp_path)
+    copy = RandomTransformerForConditionalGeneration.from_pretrained(tmp_path)
+    copy.config.transformers_version = "4.0"
+    assert model_digest(copy, tokenizer) == model_digest(model, tokenizer)
+
+
+def change_weight(model):
+    with torch.no_grad():
+        model.model.encoder.layers[0].fc1.weight[0, 0] += 1
+
+
+CHANGES = {
+    "weight": change_weight,
+    "dtype": lambda model: model.double(),
+    "configuration": lambda model: setattr(model.config, "dropout", 0.5),
+    "generation": lambda model: setattr(model.generation_config, "length_penalty", 2.0),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_each_change_of_the_model_changes_the_digest(change, tokenizer):
+    model = tiny_model(vocab_size=len(tokenizer))
+    before = model_digest(model, tokenizer)
+    CHANGES[change](model)
+    assert model_digest(model, tokenizer) != before
+
+
+def test_a_new_token_changes_the_digest(tokenizer):
+    model = tiny_model(vocab_size=len(tokenizer))
+    before = model_digest(model, tokenizer)
+    tokenizer.add_tokens("<new>")
+    assert model_digest(model, tokenizer) != before
