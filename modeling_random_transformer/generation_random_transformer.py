@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from types import MethodType
 from typing import Any, Protocol
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, finalize
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +44,7 @@ from .verification_random_transformer import (
     VerifiedGenerationMixin,
     difference,
     has_plain_weights,
+    is_copied,
 )
 from .versions_random_transformer import CACHE_NAME, accepts_cache, cache_of, is_untested_version, named_cache
 
@@ -66,8 +67,12 @@ FIRST_PASS_ARGUMENTS = {
     "num_items_in_batch",
     "use_cache",
 }
+CACHE_KINDS = (None, "dynamic", "static")  # cache_implementation of generate()
 MIN_LENGTH_PROCESSORS = (MinLengthLogitsProcessor, MinNewTokensLengthLogitsProcessor)
 INITIAL_CAPACITY = 64  # of a KV cache, in tokens
+SMALLEST_BUCKET = 32  # capacity of a static KV cache, in tokens
+WARM_UP_STEPS = 3  # before a CUDA graph is captured
+MAX_CAPTURED_STEPS = 4  # CUDA graphs and their tensors that are kept for each model
 COMPACTION_INTERVAL = 8  # decoding steps
 TOP_K_BLOCK = 128  # scores per block of `block_top_k`
 MIN_BLOCK_TOP_K = 2**17  # scores; for fewer, `torch.topk` is as fast
@@ -180,6 +185,10 @@ class BeamKVCache:
             reordered = seen.flatten(0, 2)[beam_idx]
             seen.copy_(reordered.view(seen.shape))
 
+    def next_position(self) -> Tensor:
+        """The new token's index in the target, `[1]`."""
+        return torch.full((1,), self.length, device=self.keys[0].device)
+
     def split_heads(self, projected: Tensor, width: int) -> Tensor:
         """`[batch, heads · width]` → `[groups, heads, beams, width]`."""
         return projected.view(self.groups, self.beams, -1, width).transpose(1, 2)
@@ -215,6 +224,63 @@ def select_entries(packed: Tensor, entries: Tensor) -> Tensor:
     rows = first_rows.view(groups, heads, 1) + entries[:, None]
     selected = packed.reshape(-1, width).index_select(0, rows.flatten())
     return selected.view(groups, heads, -1, width)
+
+
+class StaticKVCache(BeamKVCache):
+    """A `BeamKVCache` whose steps have the same shapes and read their position from the device, as a CUDA graph must.
+
+    Attention sees all entries up to the capacity. The mask hides those that are not in use, which are 0. No entry is
+    removed.
+
+    Args:
+        layers: keys and values per layer, `[batch, heads, length, d_k or d_v]`.
+        beams: number of consecutive batch rows that the search reorders among themselves.
+        limit: maximum number of tokens.
+    """
+
+    def __init__(self, layers: Sequence[tuple[Tensor, Tensor]], beams: int, limit: int):
+        super().__init__(layers, beams)
+        self.capacity = bucket(limit) * beams
+        self.keys = [self.with_capacity(keys) for keys in self.keys]
+        self.values = [self.with_capacity(values) for values in self.values]
+        first_keys = self.keys[0]
+        self.mask = first_keys.new_full((self.groups, 1, beams, self.capacity), -torch.inf)
+        self.mask[..., : self.entries] = self.token_mask.repeat(1, self.length)
+        self.token_mask = self.token_mask.expand(self.groups, 1, beams, beams)
+        # Those of the last token; `reserve` moves both to the new one.
+        self.position = torch.full((1,), self.length - 1, device=first_keys.device)
+        self.token_entries = torch.arange(self.entries - beams, self.entries, device=first_keys.device)
+
+    def with_capacity(self, packed: Tensor) -> Tensor:
+        """The entries in use, and zeros up to the capacity."""
+        return pad_length(packed[:, :, : self.entries], self.capacity)
+
+    def reserve(self) -> None:
+        """Move to the next token, and set the mask of its entries."""
+        assert self.mask is not None
+        self.position.add_(1)
+        self.token_entries.add_(self.beams)
+        self.mask.index_copy_(3, self.token_entries, self.token_mask)
+
+    def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """As `BeamKVCache.append`; keys, values and mask have as many entries as the capacity."""
+        keys = self.keys[layer].index_copy_(2, self.token_entries, key)
+        values = self.values[layer].index_copy_(2, self.token_entries, value)
+        return keys, values, self.mask
+
+    def next_position(self) -> Tensor:
+        """The new token's index in the target, `[1]`, which each step changes in place."""
+        return self.position
+
+
+def bucket(length: int) -> int:
+    """The capacity for this length: a power of two, so that many lengths have the same."""
+    return max(SMALLEST_BUCKET, 2 ** (length - 1).bit_length())
+
+
+def pad_length(states: Tensor, length: int) -> Tensor:
+    """Keys or values with zeros up to this length: `[batch, heads, length, d_k or d_v]`."""
+    return nn.functional.pad(states, (0, 0, 0, length - states.shape[2]))
 
 
 class StepAttention(Protocol):
@@ -316,21 +382,22 @@ class BeamAttention:
         source_mask: 0 for source tokens, -inf for padding, `[sources, 1, 1, source_len]`; `None` without padding.
     """
 
-    def __init__(self, layer: Any, index: int, cache: BeamKVCache, source: Any, source_mask: Tensor | None):
+    def __init__(
+        self, layer: Any, index: int, cache: BeamKVCache, source: tuple[Tensor, Tensor], source_mask: Tensor | None
+    ):
         self.index = index
         self.cache = cache
         self.d_k = layer.config.d_k
         self.d_v = layer.config.d_v
         self.target_scale = layer.self_attn.scaling
         self.source_scale = layer.encoder_attn.scaling
-        self.source_keys = source.keys
-        self.source_values = source.values
+        self.source_keys, self.source_values = source
         self.source_mask = source_mask
         self.attend: Callable[..., Tensor] = scaled_dot_product_attention
-        if prefer_matmul_attention_for_decoding(source.keys, source_mask):
+        if prefer_matmul_attention_for_decoding(self.source_keys, source_mask):
             self.attend = matmul_attention
-            self.source_keys = source.keys.contiguous()
-            self.source_values = source.values.contiguous()
+            self.source_keys = self.source_keys.contiguous()
+            self.source_values = self.source_values.contiguous()
 
     def attend_to_target(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """`[batch, heads · d_k]` and `[batch, heads · d_v]` → `[batch, heads · d_v]`."""
@@ -392,9 +459,16 @@ class FastDecodingCache(EncoderDecoderCache):
     def begin_steps(self, model: Any, padding_mask: Tensor | None) -> "FastStep":
         """The step of this cache, which is created after the modules have filled it."""
         if self.step is None:
-            self.step = FastStep(model, self, padding_mask)
+            self.step = self.new_step(model, padding_mask)
             self.self_attention_cache = DynamicCache()  # its tensors have been copied
         return self.step
+
+    def new_step(self, model: Any, padding_mask: Tensor | None) -> "FastStep":
+        """A step that continues the tokens of this cache."""
+        target = BeamKVCache(keys_and_values(self.self_attention_cache), self.beams)
+        source = keys_and_values(self.cross_attention_cache)
+        mask = additive_padding_mask(padding_mask, source[0][0].dtype)
+        return FastStep(model, target, source, mask, self.limit)
 
     def end_steps(self) -> None:
         """Return the keys and values to transformers' layout, for the modules and for callers of `generate()`."""
@@ -406,42 +480,185 @@ class FastDecodingCache(EncoderDecoderCache):
         self.step = None
 
 
+def keys_and_values(cache: Cache) -> list[tuple[Tensor, Tensor]]:
+    """Those of each layer of transformers' cache, `[batch, heads, length, d_k or d_v]`."""
+    return [(layer.keys, layer.values) for layer in cache.layers]
+
+
+class StaticDecodingCache(FastDecodingCache):
+    """A `FastDecodingCache` whose steps keep their shapes, for `cache_implementation="static"`.
+
+    Args:
+        beams: number of consecutive rows that the search reorders among themselves.
+        limit: maximum number of target tokens.
+        is_captured: run the steps as a CUDA graph where that is possible.
+    """
+
+    def __init__(self, beams: int, limit: int, is_captured: bool):
+        super().__init__(beams, limit)
+        self.is_captured = is_captured
+
+    def new_step(self, model: Any, padding_mask: Tensor | None) -> "FastStep":
+        """A step on a `StaticKVCache` and on a source that is padded to the capacity of a bucket."""
+        target = StaticKVCache(keys_and_values(self.self_attention_cache), self.beams, self.limit)
+        source = keys_and_values(self.cross_attention_cache)
+        first_keys, _ = source[0]
+        sources, _, length, _ = first_keys.shape
+        capacity = bucket(length)
+        mask = additive_padding_mask(padding_mask, first_keys.dtype)
+        if mask is None:
+            mask = first_keys.new_zeros(sources, 1, 1, length)
+        mask = nn.functional.pad(mask, (0, capacity - length), value=-torch.inf)
+        padded = [(pad_length(keys, capacity), pad_length(values, capacity)) for keys, values in source]
+        if self.is_captured and can_capture(model, self.limit):
+            return self.captured_step(model, CapturedStep(model, target, padded, mask, self.limit))
+        return FastStep(model, target, padded, mask, self.limit)
+
+    def captured_step(self, model: Any, step: "CapturedStep") -> "CapturedStep":
+        """A step of an earlier call with tensors of the same shapes, or this one. It is kept for later calls."""
+        snapshot, _ = COMPARISONS[model]
+        kept = CAPTURED_STEPS.setdefault(snapshot, {})
+        shapes = step.shapes()
+        earlier = kept.pop(shapes, None)  # no other call can use it until this one is over
+        if earlier is not None:
+            earlier.load(step)
+            step = earlier
+        finalize(self, keep_step, kept, shapes, step)
+        return step
+
+
 class FastStep:
     """One decoder step after the first pass: the `step` that `generate()` passes to the model's `forward`.
 
     Args:
         model: the model.
-        cache: the keys and values of the source and of all earlier tokens.
-        padding_mask: 1 for source tokens, 0 for padding, `[sources, source_len]`.
+        cache: the keys and values of all earlier tokens.
+        source: the keys and values of the source per layer, `[sources, heads, source_len, d_k or d_v]`.
+        source_mask: 0 for source tokens, -inf for padding, `[sources, 1, 1, source_len]`; `None` without padding.
+        limit: maximum number of target tokens.
     """
 
-    def __init__(self, model: Any, cache: FastDecodingCache, padding_mask: Tensor | None):
+    def __init__(
+        self,
+        model: Any,
+        cache: BeamKVCache,
+        source: Sequence[tuple[Tensor, Tensor]],
+        source_mask: Tensor | None,
+        limit: int,
+    ):
         self.decoder = model.model.decoder
         self.lm_head = model.lm_head
         self.fast: FastDecoder | None = None
-        target_layers = cache.self_attention_cache.layers
-        source_layers = cache.cross_attention_cache.layers
-        self.cache = BeamKVCache([(layer.keys, layer.values) for layer in target_layers], cache.beams)
-        first_keys = target_layers[0].keys
-        steps = cache.limit - self.cache.length
-        self.batch_size = len(first_keys) if steps >= MIN_STEPS_TO_PACK else 0
-        mask = additive_padding_mask(padding_mask, first_keys.dtype)
+        self.cache = cache
+        self.batch_size = cache.groups * cache.beams if limit - cache.length >= MIN_STEPS_TO_PACK else 0
         self.attentions = [
-            BeamAttention(layer, i, self.cache, source, mask)
-            for i, (layer, source) in enumerate(zip(self.decoder.layers, source_layers, strict=True))
+            BeamAttention(layer, i, cache, layer_source, source_mask)
+            for i, (layer, layer_source) in enumerate(zip(self.decoder.layers, source, strict=True))
         ]
 
     def __call__(self, ids: Tensor) -> Tensor:
         """The newest tokens, `[batch, 1]` → logits of the next ones, `[batch, 1, vocab_size]`."""
         if self.fast is None:  # here, since a wrapped `forward` may enable autocast, which layers cannot ignore
             self.fast = FastDecoder(self.decoder, self.lm_head, self.batch_size)
-        self.cache.reserve()
-        length = self.cache.length
-        position = torch.full((1,), length, device=ids.device)
-        states = self.decoder.embed(ids, position, longest=length + 1)
-        logits = self.fast(states[:, 0], self.attentions)
+        logits = self.compute(self.fast, ids)
         self.cache.advance()
         return logits[:, None]
+
+    def compute(self, fast: FastDecoder, ids: Tensor) -> Tensor:
+        """The step without what Python counts: `[batch, 1]` → `[batch, vocab_size]`."""
+        self.cache.reserve()
+        states = self.decoder.embed(ids, self.cache.next_position(), longest=self.cache.length + 1)
+        return fast(states[:, 0], self.attentions)
+
+
+class CapturedStep(FastStep):
+    """A `FastStep` on a `StaticKVCache` as a CUDA graph: one launch instead of one for each kernel.
+
+    The graph computes on the tensors with which it was captured. A later call copies its tensors into them.
+    """
+
+    graph: Any = None  # torch.cuda.CUDAGraph
+    ids: Tensor  # [batch, 1], read by the graph
+    logits: Tensor  # [batch, vocab_size], written by the graph
+
+    def compute(self, fast: FastDecoder, ids: Tensor) -> Tensor:
+        """The graph's logits, which the next step overwrites: `[batch, 1]` → `[batch, vocab_size]`."""
+        if torch.is_autocast_enabled(ids.device.type):  # it frees its copies of the weights after the step
+            return super().compute(fast, ids)
+        if self.graph is None:
+            self.ids = ids.clone()
+            with torch.cuda.device(ids.device):
+                self.capture(fast)
+        self.ids.copy_(ids)
+        self.graph.replay()
+        return self.logits
+
+    def capture(self, fast: FastDecoder) -> None:
+        """Run the step a few times on another stream, as PyTorch requires, and record its kernels."""
+        initial = [tensor.clone() for tensor in self.tensors()]
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UP_STEPS):
+                super().compute(fast, self.ids)
+                self.copy_from(initial)
+        torch.cuda.current_stream().wait_stream(stream)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):  # other threads may use the GPU
+            self.logits = super().compute(fast, self.ids)
+
+    def tensors(self) -> list[Tensor]:
+        """What the steps of one call read, apart from the weights."""
+        cache = self.cache
+        tensors = [*cache.keys, *cache.values, cache.mask, cache.position, cache.token_entries]
+        for attention in self.attentions:
+            tensors += [attention.source_keys, attention.source_values, attention.source_mask]
+        return tensors
+
+    def shapes(self) -> tuple[Any, ...]:
+        """What calls that use the same graph have in common."""
+        layouts = [(tensor.shape, tensor.dtype, tensor.device) for tensor in self.tensors()]
+        modes = torch.is_inference_mode_enabled(), torch.get_float32_matmul_precision()
+        return self.cache.beams, *modes, *layouts
+
+    def load(self, step: "CapturedStep") -> None:
+        """Continue the tokens of another step."""
+        self.copy_from(step.tensors())
+        self.cache.length = step.cache.length
+        self.cache.entries = step.cache.entries
+
+    def copy_from(self, tensors: Sequence[Tensor]) -> None:
+        """Copy these into `tensors()`."""
+        for tensor, source in zip(self.tensors(), tensors, strict=True):
+            tensor.copy_(source)
+
+
+# By snapshot of a model's code and weights, and by shapes. A changed model has another snapshot.
+CAPTURED_STEPS: "WeakKeyDictionary[Snapshot, dict[tuple[Any, ...], CapturedStep]]" = WeakKeyDictionary()
+
+
+def keep_step(kept: dict[tuple[Any, ...], CapturedStep], shapes: tuple[Any, ...], step: CapturedStep) -> None:
+    """Keep a captured step for later calls, and of all of them only the last ones that were used."""
+    if step.graph is not None:
+        kept[shapes] = step
+    if len(kept) > MAX_CAPTURED_STEPS:
+        oldest = next(iter(kept))
+        del kept[oldest]
+
+
+def can_capture(model: Any, limit: int) -> bool:
+    """Whether the kernels of all steps up to this length are the same: on a GPU, and without code of other libraries.
+
+    An adapter's module, for one, can be disabled by an attribute, and a wrapped `forward` may enable autocast.
+    """
+    if model.device.type != "cuda" or limit > model.config.max_position_embeddings or "forward" in vars(model):
+        return False
+    for _, module in named_parts(model):
+        library, _, _ = type(module).__module__.partition(".")
+        is_known = library in ("torch", "transformers") or is_copied(type(module))
+        if not is_known or isinstance(module, Int8Linear):
+            return False
+    return all(is_plain(weight) for _, module in named_parts(model) for weight in module.parameters(recurse=False))
 
 
 # Functional layers: for the few rows of a decoding step, the overhead of `nn.Module.__call__` dominates the time
@@ -656,7 +873,8 @@ def unsupported_request(config: GenerationConfig, mode: GenerationMode, model_kw
         "custom_generate": CUSTOM_LOOP.get(),
         f"the generation mode {mode.value!r}": mode not in SUPPORTED_MODES,
         "use_cache=False": config.use_cache is False,
-        f"cache_implementation={config.cache_implementation!r}": config.cache_implementation not in (None, "dynamic"),
+        f"cache_implementation={config.cache_implementation!r}": config.cache_implementation not in CACHE_KINDS,
+        "compile_config": config.cache_implementation == "static" and config.compile_config is not None,
         "output_attentions": config.output_attentions,
         "output_hidden_states": config.output_hidden_states,
         "decoder_attention_mask": has_padding,
@@ -666,6 +884,13 @@ def unsupported_request(config: GenerationConfig, mode: GenerationMode, model_kw
         if is_requested:
             return f"{name} was requested"
     return None
+
+
+def decoding_cache(config: GenerationConfig, limit: int) -> FastDecodingCache:
+    """The cache of fast steps for at most `limit` target tokens."""
+    if config.cache_implementation == "static":
+        return StaticDecodingCache(config.num_beams, limit, is_captured=not config.disable_compile)
+    return FastDecodingCache(config.num_beams, limit)
 
 
 # Faster equivalents of parts of transformers' search
@@ -779,7 +1004,7 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         )
         if reason is None:
             keep_freed_memory()
-            model_kwargs[CACHE_NAME] = FastDecodingCache(generation_config.num_beams, max_cache_length)
+            model_kwargs[CACHE_NAME] = decoding_cache(generation_config, max_cache_length)
         else:
             logger.debug("generate() runs the decoder's modules at every step: %s.", reason)
 

@@ -13,7 +13,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from torch import nn
-from transformers import dynamic_module_utils
+from transformers import CompileConfig, dynamic_module_utils
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -466,7 +466,7 @@ def test_captured_outputs_disable_the_fast_decoder_for_one_call(steps):
 REASONS = {
     "use_cache=False": {"use_cache": False},
     "output_hidden_states": {"output_hidden_states": True},
-    "cache_implementation='static'": {"cache_implementation": "static"},
+    "compile_config": {"cache_implementation": "static", "compile_config": CompileConfig()},
     "decoder_attention_mask": {
         "decoder_input_ids": torch.tensor([[0, 1]] * 3),
         "decoder_attention_mask": torch.tensor([[0, 1]] * 3),

@@ -1,4 +1,4 @@
-"""A report for machines with a GPU: first checks, tests, generation, training, utilization, several devices.
+"""A report for machines with a GPU: first checks, CUDA graphs, training, tests, generation, utilization, devices.
 
 Every part runs in a separate process, limited to ten minutes. It writes PART.json, PART.log and, for all parts in the
 folder, report.md. A row that fails is reported, and the next one starts, after a crash in a new process; the exit

@@ -14,7 +14,7 @@ import torch
 from .settings import SMOKE, Settings
 from .worker import run_part
 
-NAMES = ("first", "tests", "checks", "generate", "train", "utilization", "recipe", "devices")
+NAMES = ("first", "graphs", "train", "tests", "checks", "generate", "utilization", "recipe", "devices")
 PARTS = {name: f"{__package__}.{name}" for name in NAMES}
 LIMIT = 600.0  # seconds per part
 PROGRAM = "python -m benchmarks gpu"

@@ -5,6 +5,15 @@ from typing import Any
 
 from ..models import SIZES, Size
 
+LOW_RESOURCE = {  # examples/recipes/low_resource.yaml
+    "encoder_layers": 3,
+    "decoder_layers": 3,
+    "d_model": 256,
+    "d_ff": 1024,
+    "dropout": 0.2,
+    "norm_order": "pre",
+}
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -13,11 +22,14 @@ class Settings:
     sizes: dict[str, Size] = field(default_factory=lambda: {name: SIZES[name] for name in ("base", "big")})
     checked_size: Size = SIZES["tiny"]  # of the models whose outputs are compared with a reference
     presets: dict[str, dict[str, Any]] = field(default_factory=lambda: {"base": {}, "big": {}})  # and overrides
+    low_resource: dict[str, Any] = field(default_factory=lambda: dict(LOW_RESOURCE))  # overrides of `tiny`
     generation_dtypes: tuple[str, ...] = ("bf16", "fp32")
     training_dtypes: tuple[str, ...] = ("bf16", "fp32")
     utilization_dtype: str = "bf16"
     generation_batches: tuple[int, ...] = (1, 8, 32)
     new_tokens: int = 64  # per source
+    captured_sizes: dict[str, Size] = field(default_factory=lambda: {name: SIZES[name] for name in ("base", "tiny")})
+    captured_batches: tuple[int, ...] = (1, 8, 32, 128)
     training_batch: int = 512  # pairs of 32 + 32 tokens
     sentence_pairs: int = 200_000  # whose lengths are drawn for the paper's recipe
     batch_tokens: int = 25_000  # per side (paper 5.1)
@@ -25,6 +37,7 @@ class Settings:
     utilization_pairs: int = 256  # of 48 + 48 tokens
     matmul_width: int = 8192  # of the product that defines the peak
     check_steps: int = 20
+    trainer_steps: int = 60  # a third of them, in which shapes are compiled, are not timed
     pairs: int = 5  # paired measurements
     backend: str = "inductor"  # of torch.compile
     processes: int | None = None  # `None`: one per device
@@ -40,11 +53,14 @@ SMOKE = Settings(
     sizes={"small": SMALL},
     checked_size=SMALL,
     presets={"tiny": SMALL_PRESET | {"vocab_size": 10_000}},
+    low_resource=SMALL_PRESET,
     generation_dtypes=("fp32",),
     training_dtypes=("fp32",),
     utilization_dtype="fp32",
     generation_batches=(1,),
     new_tokens=8,
+    captured_sizes={"small": SMALL},
+    captured_batches=(1, 3),
     training_batch=2,
     sentence_pairs=200,
     batch_tokens=200,
@@ -52,6 +68,7 @@ SMOKE = Settings(
     utilization_pairs=2,
     matmul_width=256,
     check_steps=3,
+    trainer_steps=3,
     pairs=1,
     backend="eager",
     processes=2,

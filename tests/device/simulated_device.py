@@ -240,6 +240,8 @@ def _functions() -> dict[str, Any]:
 def _complete_cuda() -> None:
     import torch
 
+    from tests.helpers import cuda_graphs
+
     properties = types.SimpleNamespace(
         name="Simulated CUDA",
         major=9,
@@ -264,6 +266,8 @@ def _complete_cuda() -> None:
         "default_stream": _Stream,
         "stream": lambda stream: contextlib.nullcontext(),  # noqa: ARG005
         "set_stream": lambda stream: None,  # noqa: ARG005
+        "CUDAGraph": cuda_graphs.CUDAGraph,
+        "graph": cuda_graphs.graph,
     }
     for module in (torch.cuda, torch.cuda.random, torch.cuda.memory):
         for name, value in replacements.items():

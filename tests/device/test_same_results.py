@@ -47,6 +47,8 @@ SEARCHES = {
     "long, of beams whose cache is compacted": {"num_beams": 4, "min_new_tokens": 90, "max_new_tokens": 90},
     "uncached": {"use_cache": False},
     "static cache": {"cache_implementation": "static", "disable_compile": True},
+    "static cache, captured": {"cache_implementation": "static"},
+    "static cache of beams, captured": {"cache_implementation": "static", "num_beams": 3},
     "all scores": {"return_dict_in_generate": True, "output_scores": True, "output_logits": True},
     "processors": {"repetition_penalty": 1.3, "no_repeat_ngram_size": 2, "bad_words_ids": [[7], [8, 9]]},
     "sampling": {"do_sample": True, "top_k": 5, "num_return_sequences": 2},

@@ -1,0 +1,105 @@
+"""Simulated CUDA graphs: the operations of a block are recorded as they run, and `replay` runs them again.
+
+    with simulated():
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            output = work(static_input)
+
+As on a GPU, a capture changes no tensor, its outputs have values after the first replay only, and the CPU cannot read
+a value during it.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+READ_BY_THE_CPU = {
+    torch.ops.aten._local_scalar_dense.default,
+    torch.ops.aten.nonzero.default,
+    torch.ops.aten.equal.default,
+}
+
+
+class CUDAGraph:
+    """What was recorded: functions with their arguments and their new outputs."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, Any, Any, list[torch.Tensor]]] = []
+        self.replays = 0
+
+    def replay(self) -> None:
+        self.replays += 1
+        for function, args, kwargs, outputs in self.calls:
+            results = tensors_in(function(*args, **kwargs))
+            for output, result in zip(outputs, results if outputs else (), strict=True):
+                output.copy_(result)
+
+
+class Recorder(TorchDispatchMode):
+    """Records the operations of a `CUDAGraph`."""
+
+    def __init__(self, graph: CUDAGraph):
+        super().__init__()
+        self.graph = graph
+        self.overwritten: list[tuple[torch.Tensor, torch.Tensor]] = []  # tensors, and their values before
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function in READ_BY_THE_CPU:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        kwargs = kwargs or {}
+        for value, argument in zip(args, function._schema.arguments, strict=False):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                self.overwritten.append((value, value.clone()))
+        result = function(*args, **kwargs)
+        is_new = all(output.alias_info is None for output in function._schema.returns)
+        self.graph.calls.append((function, args, kwargs, tensors_in(result) if is_new else []))
+        return result
+
+    def finish(self) -> None:
+        """Restore what was overwritten, and remove the values of new tensors."""
+        for tensor, values in reversed(self.overwritten):
+            tensor.copy_(values)
+        for *_, outputs in self.graph.calls:
+            for output in outputs:
+                if output.is_floating_point():
+                    output.fill_(torch.nan)
+
+
+@contextlib.contextmanager
+def graph(target: CUDAGraph, **_: Any) -> Iterator[None]:
+    """`torch.cuda.graph`."""
+    recorder = Recorder(target)
+    with recorder:
+        yield
+    recorder.finish()
+
+
+def tensors_in(result: Any) -> list[torch.Tensor]:
+    """The tensors among the results of an operator."""
+    results = result if isinstance(result, tuple | list) else [result]
+    return [tensor for tensor in results if isinstance(tensor, torch.Tensor)]
+
+
+class Stream:
+    """`torch.cuda.Stream`, for a machine without a GPU."""
+
+    def wait_stream(self, stream: Any) -> None: ...
+
+
+@contextlib.contextmanager
+def simulated() -> Iterator[None]:
+    """Replace the functions of `torch.cuda` that capture a graph, for tensors on the CPU."""
+    replaced = {
+        "CUDAGraph": CUDAGraph,
+        "graph": graph,
+        "Stream": Stream,
+        "current_stream": Stream,
+        "stream": lambda _: contextlib.nullcontext(),
+        "device": lambda _: contextlib.nullcontext(),
+    }
+    with patch.multiple(torch.cuda, **replaced):
+        yield

@@ -1,0 +1,242 @@
+"""`generate(cache_implementation="static")`: steps of fixed shapes, and as CUDA graphs, against the usual ones."""
+
+import gc
+import logging
+import weakref
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import CompileConfig
+from transformers.cache_utils import DynamicLayer
+
+from modeling_random_transformer import generation_random_transformer as generation
+from modeling_random_transformer.generation_random_transformer import (
+    CAPTURED_STEPS,
+    BeamKVCache,
+    CapturedStep,
+    FastStep,
+    StaticKVCache,
+    bucket,
+)
+from tests.helpers.cuda_graphs import simulated
+from tests.helpers.models import assert_near, exact_model, padded_batch, tiny_model
+from tests.test_fast_decoder import BATCH, CONFIGS, SEARCHES, check_cache, generate
+
+STATIC = {"cache_implementation": "static"}
+ON_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="requires a GPU")
+
+
+@pytest.fixture
+def caches(monkeypatch):
+    """The classes of the caches on which steps are taken."""
+    classes, compute = [], FastStep.compute
+    monkeypatch.setattr(
+        FastStep, "compute", lambda self, *inputs: classes.append(type(self.cache)) or compute(self, *inputs)
+    )
+    monkeypatch.setattr(generation, "step_difference", lambda _: None)
+    return classes
+
+
+@pytest.fixture
+def captures():
+    """Lets steps on the CPU be captured by the simulation, and lists those that were."""
+    captured, capture = [], CapturedStep.capture
+    with pytest.MonkeyPatch.context() as patched, simulated():
+        patched.setattr(generation, "can_capture", can_capture_on_cpu)
+        patched.setattr(CapturedStep, "capture", lambda self, fast: captured.append(self) or capture(self, fast))
+        yield captured
+
+
+CAN_CAPTURE = generation.can_capture
+
+
+def can_capture_on_cpu(model, limit):
+    """The conditions for a graph, for a model that pretends to be on a GPU."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(type(model), "device", torch.device("cuda"))
+        return CAN_CAPTURE(model, limit)
+
+
+def assert_same(ours, theirs, tolerance=1e-9):
+    assert torch.equal(ours.sequences, theirs.sequences)
+    for mine, other in zip(ours.logits, theirs.logits, strict=True):
+        assert_near(mine, other, tolerance)
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("config", CONFIGS)
+def test_static_steps_equal_fast_steps(config, search, caches):
+    model = exact_model(spread=2.0, **CONFIGS[config])
+    ours = generate(model, **STATIC, **SEARCHES[search])
+    assert set(caches) == {StaticKVCache}
+    caches.clear()
+    theirs = generate(model, **SEARCHES[search])
+    assert set(caches) == {BeamKVCache}
+    assert_same(ours, theirs)
+    for kind in ("self_attention_cache", "cross_attention_cache"):
+        mine, others = getattr(ours.past_key_values, kind).layers, getattr(theirs.past_key_values, kind).layers
+        for layer, other in zip(mine, others, strict=True):
+            assert type(layer) is DynamicLayer
+            torch.testing.assert_close(layer.keys, other.keys)
+            torch.testing.assert_close(layer.values, other.values)
+
+
+LEFT = {name: value.flip(1) for name, value in BATCH.items()}
+FULL = padded_batch([6, 6])
+EMPTY = BATCH | {"attention_mask": BATCH["attention_mask"] * torch.tensor([[1], [0], [1]])}
+LONG = padded_batch([40, 3])  # above the smallest bucket
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+@pytest.mark.parametrize("batch", [LEFT, FULL, EMPTY, LONG], ids=["left", "without padding", "all padding", "long"])
+def test_padding_of_the_source(batch, num_beams, caches):
+    model = exact_model(spread=2.0)
+    ours = generate(model, batch, num_beams=num_beams, **STATIC)
+    assert set(caches) == {StaticKVCache}
+    assert_same(ours, generate(model, batch, num_beams=num_beams))
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_static_cache_equals_copied_caches(beams):
+    torch.manual_seed(0)
+    keys, values = torch.randn(2 * beams, 2, 4, 3), torch.randn(2 * beams, 2, 4, 4)
+    check_cache(StaticKVCache([(keys, values)], beams, limit=20), keys, values, survivors=beams)
+
+
+@pytest.mark.parametrize(("length", "capacity"), [(1, 32), (32, 32), (33, 64), (64, 64), (65, 128)])
+def test_buckets(length, capacity):
+    assert bucket(length) == capacity
+
+
+def test_bfloat16_is_finite():
+    outputs = generate(tiny_model().to(torch.bfloat16), num_beams=3, **STATIC)
+    assert torch.stack(outputs.logits).isfinite().all()
+
+
+def test_options_for_the_compiler_of_transformers_run_the_modules(caplog):
+    model = exact_model(spread=2.0)
+    with caplog.at_level(logging.DEBUG, generation.logger.name):
+        ours = generate(model, **STATIC, compile_config=CompileConfig())
+    assert "compile_config was requested" in caplog.text
+    assert_same(ours, generate(model))
+
+
+# CUDA graphs, simulated
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("config", ["post-norm", "pre-norm", "widths", "learned positions", "no positions"])
+def test_captured_steps_equal_fast_steps(config, search, captures):
+    model = exact_model(spread=2.0, **CONFIGS[config])
+    ours = generate(model, **STATIC, **SEARCHES[search])
+    (step,) = captures
+    assert step.graph.replays == len(ours.logits) - 1
+    assert_same(ours, generate(model, **SEARCHES[search]))
+
+
+def test_a_graph_computes_later_calls_with_the_same_shapes(captures):
+    model = exact_model(spread=2.0)
+    batches = [padded_batch(lengths, seed) for seed, lengths in enumerate([[8, 5, 3], [4, 9, 2], [7, 7, 7]])]
+    for batch in batches:
+        assert_same(generate(model, batch, num_beams=2, **STATIC), generate(model, batch, num_beams=2))
+    assert len(captures) == 1
+    others = [(padded_batch([4]), {}), (BATCH, {"num_beams": 3}), (BATCH, {"max_new_tokens": 40}), (LONG, {})]
+    for count, (batch, options) in enumerate(others, start=2):
+        assert_same(generate(model, batch, **options, **STATIC), generate(model, batch, **options))
+        assert len(captures) == count
+
+
+@pytest.mark.usefixtures("captures")
+def test_calls_at_the_same_time_have_different_graphs():
+    """A logits processor generates with the same model."""
+    model = exact_model(spread=2.0)
+    inner = []
+
+    def call_again(_, scores):
+        if len(inner) < 4:
+            inner.append(None)
+            inner[-1] = generate(model, logits_processor=[], **STATIC)
+        return scores
+
+    ours = generate(model, logits_processor=[call_again], **STATIC)
+    expected = generate(model)
+    for outputs in (ours, *inner):
+        assert_same(outputs, expected)
+
+
+def test_changed_weights_are_captured_again(captures):
+    model = exact_model(spread=2.0)
+    generate(model, **STATIC)
+    with torch.no_grad():
+        model.model.decoder.layers[0].fc1.weight.mul_(-1)
+    assert_same(generate(model, **STATIC), generate(model))
+    assert len(captures) == 2
+
+
+def test_few_graphs_are_kept_and_freed_with_the_model(captures):
+    model = exact_model(spread=2.0)
+    for rows in range(1, 8):
+        generate(model, padded_batch([3] * rows), **STATIC)
+    (kept,) = CAPTURED_STEPS.values()
+    assert len(kept) == generation.MAX_CAPTURED_STEPS
+    steps = [weakref.ref(step) for step in captures]
+    captures.clear()
+    gc.collect()
+    assert sum(step() is not None for step in steps) == generation.MAX_CAPTURED_STEPS
+    del model, kept
+    gc.collect()
+    assert not any(step() for step in steps)
+
+
+def with_adapter(model):
+    get_peft_model(model, LoraConfig(target_modules=["fc1"], init_lora_weights=False)).double().eval()
+
+
+def with_wrapped_forward(model):
+    forward = type(model).forward
+
+    def wrapped(self, *args, **kwargs):
+        return forward(self, *args, **kwargs)
+
+    wrapped.__wrapped__ = forward
+    model.forward = wrapped.__get__(model)
+
+
+@pytest.mark.parametrize("change", [with_adapter, with_wrapped_forward])
+def test_foreign_code_is_not_captured(change, captures):
+    model = exact_model(spread=2.0)
+    change(model)
+    assert model.fallback_reason() is None
+    assert_same(generate(model, **STATIC), generate(model))
+    assert not captures
+
+
+@pytest.mark.parametrize(
+    ("config", "options"),
+    [({"max_position_embeddings": 8}, {}), ({}, {"disable_compile": True}), ({}, {"cache_implementation": "dynamic"})],
+    ids=str,
+)
+def test_what_is_not_captured(config, options, captures):
+    model = exact_model(spread=2.0, **config)
+    assert_same(generate(model, **STATIC | options), generate(model))
+    assert not captures
+
+
+def test_steps_under_autocast_are_not_captured(captures):
+    model = tiny_model()
+    with torch.autocast("cpu", torch.bfloat16):
+        generate(model, **STATIC)
+    assert not captures
+
+
+@ON_GPU
+@pytest.mark.parametrize("search", SEARCHES)
+def test_captured_steps_on_a_gpu(search):
+    model = exact_model(spread=2.0).to("cuda")
+    options = {name: value.to("cuda") if torch.is_tensor(value) else value for name, value in SEARCHES[search].items()}
+    batch = {name: value.to("cuda") for name, value in BATCH.items()}
+    ours = generate(model, batch, **STATIC, **options)
+    (kept,) = CAPTURED_STEPS.values()
+    assert len(kept) == 1
+    assert_same(ours, generate(model, batch, **options))
