@@ -238,6 +238,8 @@ class StaticKVCache(BeamKVCache):
         limit: maximum number of tokens.
     """
 
+    mask: Tensor
+
     def __init__(self, layers: Sequence[tuple[Tensor, Tensor]], beams: int, limit: int):
         super().__init__(layers, beams)
         self.capacity = bucket(limit) * beams
@@ -257,7 +259,6 @@ class StaticKVCache(BeamKVCache):
 
     def reserve(self) -> None:
         """Move to the next token, and set the mask of its entries."""
-        assert self.mask is not None
         self.position.add_(1)
         self.token_entries.add_(self.beams)
         self.mask.index_copy_(3, self.token_entries, self.token_mask)
@@ -577,6 +578,7 @@ class CapturedStep(FastStep):
     The graph computes on the tensors with which it was captured. A later call copies its tensors into them.
     """
 
+    cache: StaticKVCache
     graph: Any = None  # torch.cuda.CUDAGraph
     ids: Tensor  # [batch, 1], read by the graph
     logits: Tensor  # [batch, vocab_size], written by the graph
@@ -612,6 +614,7 @@ class CapturedStep(FastStep):
         cache = self.cache
         tensors = [*cache.keys, *cache.values, cache.mask, cache.position, cache.token_entries]
         for attention in self.attentions:
+            assert attention.source_mask is not None
             tensors += [attention.source_keys, attention.source_values, attention.source_mask]
         return tensors
 

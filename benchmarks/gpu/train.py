@@ -41,13 +41,12 @@ LOW_RESOURCE_TRAINING = {"muon": True, "learning_rate": 3e-3, "weight_decay": 0.
 
 def rows(settings: Settings) -> Rows:
     preset, overrides = next(iter(settings.presets.items()))
-    base = overrides | {"vocab_size": VOCAB_SIZE}, {"max_tokens_per_batch": 2 * settings.batch_tokens}
-    small = settings.low_resource | {"vocab_size": VOCAB_SIZE}, LOW_RESOURCE_TRAINING
-    for (name, kind, (config, options)), compiled in product(
-        ((preset, preset, base), ("low_resource.yaml", "tiny", small)), (False, True)
-    ):
-        label = f"`train`, {name}{', --torch_compile' if compiled else ''}"
-        yield label, partial(measure_trainer, kind, config, options, compiled, settings)
+    budget = {"max_tokens_per_batch": 2 * settings.batch_tokens}
+    for compiled in (False, True):
+        suffix = ", --torch_compile" if compiled else ""
+        yield f"`train`, {preset}{suffix}", partial(measure_trainer, preset, overrides, budget, compiled, settings)
+        small = partial(measure_trainer, "tiny", settings.low_resource, LOW_RESOURCE_TRAINING, compiled, settings)
+        yield f"`train`, low_resource.yaml{suffix}", small
     batch = make_batch(settings.training_batch)
     for (name, size), dtype in product(settings.sizes.items(), settings.training_dtypes):
         mine = trainer(ours(size, DROPOUT), batch, DTYPES[dtype], own_loss=True)
@@ -87,7 +86,9 @@ class Clock(TrainerCallback):
 
     def figures(self) -> Figures:
         timed = self.seconds() - self.start_seconds
-        tokens, padded = map(sum, zip(*self.batches[self.warm_up : self.warm_up + self.steps], strict=True))
+        timed_batches = self.batches[self.warm_up : self.warm_up + self.steps]
+        tokens = sum(unpadded for unpadded, _ in timed_batches)
+        padded = sum(size for _, size in timed_batches)
         return {
             "tokens/s": tokens / timed,
             "step, ms": 1000 * timed / self.steps,
@@ -105,7 +106,7 @@ def measure_trainer(
         options = options | {"torch_compile": True, "torch_compile_backend": settings.backend}
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.stderr):
         run = translation_trainer(
-            preset_model(preset, config),
+            preset_model(preset, config | {"vocab_size": VOCAB_SIZE}),
             folder,
             pairs=settings.sentence_pairs // 10,
             max_steps=settings.trainer_steps,
