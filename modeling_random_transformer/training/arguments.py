@@ -282,7 +282,7 @@ class ModelArguments:
         tokenizer: saved tokenizer or SentencePiece model (default: train one)
         vocab_size: size of a vocabulary that is trained (default: 8000)
         special_tokens: more special tokens of the tokenizer, such as '<bt>'
-        preset: preset of RandomTransformerConfig (default: tiny)
+        preset: tiny, base, big, iwslt, 6-2, 12-1, blog, or a row of the paper's Table 3 such as A-1 (default: tiny)
         config_overrides: fields that override the preset: "d_model=256,dropout=0.2"
         model_name_or_path: saved model to fine-tune; with `tokenizer` or `vocab_size`, the parent of a new vocabulary
         lora_rank: LoRA rank; the base model is frozen
