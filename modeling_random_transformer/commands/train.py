@@ -34,7 +34,7 @@ GROUPS = {
         preprocessing_num_workers dataloader_num_workers dataloader_prefetch_factor dataloader_persistent_workers
         dataloader_pin_memory""",
     "another tokenizer or architecture": "tokenizer special_tokens config_overrides",
-    "a saved model to fine-tune": """model_name_or_path lora_rank lora_alpha lora_dropout
+    "a saved model to fine-tune": """model_name_or_path freeze lora_rank lora_alpha lora_dropout
         lora_target_modules""",
     "optimization, by default that of the paper": """num_train_epochs learning_rate lr_scheduler_type
         lr_scheduler_kwargs warmup_steps optim optim_args adam_beta1 adam_beta2 adam_epsilon weight_decay max_grad_norm

@@ -36,11 +36,11 @@ class AdviceCallback(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:  # noqa: ARG002
         if not state.is_world_process_zero:
             return
-        show(schedule_advice(args, model.config, state.max_steps))
-        train = self.data.sets.get("train")
-        if train is not None:  # not a stream, whose length is unknown
-            show([f"{len(train):,} pairs, {state.max_steps:,} steps, {state.num_train_epochs:,} epochs"])
+        if "train" in self.data.sets:  # not a stream, whose length is unknown
+            pairs = len(self.data.sets["train"])
+            show([f"{pairs:,} pairs, {state.max_steps:,} steps, {state.num_train_epochs:,} epochs"])
             show(data_advice(self.data, state.num_train_epochs, is_new=not model.name_or_path))
+        show(schedule_advice(args, model.config, state.max_steps))
 
 
 def show(lines: Iterable[str]) -> None:
