@@ -285,7 +285,7 @@ class ModelArguments:
         preset: tiny, base, big, iwslt, 6-2, 12-1, blog, or a row of the paper's Table 3 such as A-1 (default: tiny)
         config_overrides: fields that override the preset: "d_model=256,dropout=0.2"
         model_name_or_path: saved model to fine-tune; with `tokenizer` or `vocab_size`, the parent of a new vocabulary
-        freeze: parts of parameter names to freeze, such as "encoder,shared"; a tied weight has several names
+        freeze: parts of parameter names to freeze, such as "encoder,shared"
         lora_rank: LoRA rank; the base model is frozen
         lora_alpha: LoRA scaling: alpha / rank (default: alpha of 2 · rank)
         lora_dropout: dropout rate on the input of the LoRA layers

@@ -46,7 +46,7 @@ def freeze(model: nn.Module, parts: str) -> None:
     Raises:
         ValueError: no name contains a part, or no other parameter remains.
     """
-    named = list(model.named_parameters(remove_duplicate=False))  # all names of tied weights
+    named = list(model.named_parameters())  # a tied weight has its first name
     for part in filter(None, parts.split(",")):
         frozen = [weight for name, weight in named if re.search(rf"\b{part.strip()}\b", name)]
         for weight in frozen:
