@@ -122,7 +122,7 @@ $(NEWEST)/% $(NEXT)/%: REPIN := s/^torch==.*/torch==$(TORCH)/; /^torch==/!s/==.*
 	sed '$(REPIN)' constraints.txt > $*/constraints.txt
 	$*/bin/python -m pip install $(QUIET) "$$(grep -E '^torch(==|$$)' $*/constraints.txt)"
 	$*/bin/python -m pip install $(QUIET) --constraint $*/constraints.txt hatchling editables
-	$*/bin/python -m pip install $(QUIET) --constraint $*/constraints.txt --no-build-isolation --editable '.[train]'
+	$*/bin/python -m pip install $(QUIET) --constraint $*/constraints.txt --no-build-isolation --editable '.[train,explore]'
 	touch $@
 
 %/.ready: %/.demo

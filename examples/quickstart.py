@@ -17,7 +17,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import sacrebleu
+try:
+    import matplotlib  # noqa: F401
+    import rich  # noqa: F401
+    import sacrebleu
+except ModuleNotFoundError as error:
+    sys.exit(f"quickstart.py: error: {error.name} must be installed: pip install 'random-transformer[train]'.")
+
 from huggingface_hub import ModelCard, ModelCardData
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, Trainer, set_seed
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from . import _exit_when_interrupted
+from .base.errors import reraise_as_value_error
 from .commands.command_line import INTERRUPTED, print_error, raise_on_sigterm, run_command
 
 PROGRAM = "random-transformer"
@@ -56,7 +57,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     program = f"{PROGRAM} {verb}"
 
     def run() -> int | None:
-        module = importlib.import_module(f".commands.{verb.replace('-', '_')}", __package__)  # takes seconds
+        extra = "serve" if verb == "serve" else "train"
+        with reraise_as_value_error(f"a package is missing: pip install 'random-transformer[{extra}]'"):
+            module = importlib.import_module(f".commands.{verb.replace('-', '_')}", __package__)  # takes seconds
         return module.run(program, arguments)
 
     return run_command(run, program, INTERRUPTED if verb in ("train", "distill") else "")

@@ -37,6 +37,19 @@ def test_unknown_verb_is_a_one_line_error(capsys, verb):
     assert capsys.readouterr().err == error
 
 
+@pytest.mark.parametrize(("verb", "package"), [("serve", "starlette"), ("train", "datasets")])
+def test_missing_package_is_a_one_line_error(verb, package, tmp_path):
+    """In a process of its own, where the package cannot be imported."""
+    (tmp_path / package).mkdir()
+    (tmp_path / package / "__init__.py").write_text(f"raise ModuleNotFoundError(\"No module named '{package}'\")")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (tmp_path, ROOT)))}
+    command = [sys.executable, "-m", "modeling_random_transformer", verb, "--model", "x"]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    hint = f"pip install 'random-transformer[{verb}]': No module named '{package}'."
+    assert ended.stderr.splitlines() == [f"random-transformer {verb}: error: a package is missing: {hint}"]
+    assert ended.returncode == 2
+
+
 @pytest.mark.parametrize("verb", cli.VERBS)
 def test_verb_prints_its_help(capsys, verb):
     with pytest.raises(SystemExit) as exit_:

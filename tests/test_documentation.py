@@ -49,9 +49,9 @@ TEXTS = [*PAGES, *(ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "
 EXTRAS = ("conversion", "documents", "export", "inspection", "serving")
 SUBPACKAGES = ("data", "training", "inference", "stages", *(f"extras.{extra}" for extra in EXTRAS))
 SCRIPTS = {path.stem for path in (ROOT / "examples").glob("*.py")}
-OTHER_PROGRAMS = {"cd", "curl", "git", "pre-commit", "sacrebleu", "source"}
+OTHER_PROGRAMS = {"cd", "curl", "git", "pre-commit", "python3", "sacrebleu", "source"}  # python3 -m venv
 OTHER_FLAGS = {  # of other programs
-    *("--config_file", "--directory", "--multi_gpu", "--num_processes"),
+    *("--config_file", "--cpu", "--directory", "--multi_gpu", "--num_processes"),
     *("--nproc_per_node", "--nnodes", "--max_restarts", "--rdzv_backend", "--rdzv_id", "--rdzv_endpoint"),
     *("--paired", "--format"),
 }
@@ -100,7 +100,7 @@ def prepared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / f"{split}.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs * 9))
         for language, side in (("en", 0), ("de", 1)):
             (folder / f"{split}.{language}").write_text("".join(f"{pair[side]}\n" for pair in pairs))
-    for model in ("en-de", "de-en", "quickstart"):
+    for model in ("en-de", "de-en", "quickstart", "numbers"):
         save_translator(folder / "outputs" / model)
     adapted = get_peft_model(AutoModelForSeq2SeqLM.from_pretrained(folder / "outputs" / "en-de"), LoraConfig(r=2))
     adapted.save_pretrained(str(folder / "outputs" / "animals"))

@@ -15,7 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import gradio as gr
+try:
+    import gradio as gr
+except ModuleNotFoundError:
+    sys.exit("app.py: error: gradio must be installed: pip install 'random-transformer[space]'.")
+
 import transformers
 from inference import Translator, find_model
 from model_files import greeting, show_card, show_training

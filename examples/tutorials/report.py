@@ -1,6 +1,11 @@
 """Output of the examples: tables, the format of plots, and the summary and plots of the quickstart."""
 
 import math
+import os
+import shlex
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +21,14 @@ from torch import Tensor
 
 from modeling_random_transformer.extras.inspection.explorer import cross_attention_labels
 
+NEXT = """
+Next, translate a sentence, and open a page that shows how it was translated:
+
+    {command} translate --model {folder} {sentence}
+    {command} explore {folder} {sentence}
+
+From Python:
+"""
 HOW_TO_LOAD = """
     import modeling_random_transformer  # registers the Auto classes
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
@@ -59,7 +72,23 @@ def show_summary(scores: dict[str, tuple[float, float]], seconds: float, folder:
     console.print(f"Training time: {seconds:.0f} s")
     console.print(f"Plots:         {folder / 'loss.png'}, {folder / 'attention.png'}", soft_wrap=True)
     console.print(f"Model folder:  {folder}", soft_wrap=True)
+    arguments = {"command": command(), "folder": quoted(str(folder)), "sentence": quoted(sentence)}
+    console.print(NEXT.format(**arguments), soft_wrap=True)
     console.print(HOW_TO_LOAD.format(folder=str(folder), sentence=sentence), soft_wrap=True)
+
+
+def command() -> str:
+    """How to call `random-transformer` of this environment, which may not be activated."""
+    name = "random-transformer"
+    program = shutil.which(name, path=str(Path(sys.executable).parent))
+    if program is None:
+        return f"{quoted(sys.executable)} -m modeling_random_transformer"
+    return name if shutil.which(name) == program else quoted(os.path.relpath(program))
+
+
+def quoted(text: str) -> str:
+    """A text as an argument in a shell; cmd.exe knows double quotes only."""
+    return subprocess.list2cmdline([text]) if os.name == "nt" else shlex.quote(text)
 
 
 def draw_losses(history: Sequence[dict[str, float]], path: Path, config: Any, label_smoothing: float) -> None:

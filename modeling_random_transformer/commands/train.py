@@ -1,6 +1,9 @@
 """Train or fine-tune a translation model.
 
-    random-transformer train --source_file train.en --target_file train.de --output_dir outputs/en-de
+    random-transformer train --source_file train.en --target_file train.de --output_dir outputs/en-de \
+        --vocab_size 6000 --max_steps 3000 --warmup_steps 600
+
+These settings suit a laptop. The defaults are the paper's 100,000 steps, which take days on a CPU.
 
 Flags may follow the path of a YAML or JSON recipe. For one with stages, such as examples/recipes/low_resource.yaml,
 --help also lists --parent, --monolingual_source, --monolingual_target, --student and --remove_stages.
@@ -31,7 +34,7 @@ GROUPS = {
         preprocessing_num_workers dataloader_num_workers dataloader_prefetch_factor dataloader_persistent_workers
         dataloader_pin_memory""",
     "another tokenizer or architecture": "tokenizer special_tokens config_overrides",
-    "a saved model to fine-tune": """model_name_or_path lora_rank lora_alpha lora_dropout
+    "a saved model to fine-tune": """model_name_or_path freeze lora_rank lora_alpha lora_dropout
         lora_target_modules""",
     "optimization, by default that of the paper": """num_train_epochs learning_rate lr_scheduler_type
         lr_scheduler_kwargs warmup_steps optim optim_args adam_beta1 adam_beta2 adam_epsilon weight_decay max_grad_norm

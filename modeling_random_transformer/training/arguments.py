@@ -282,9 +282,10 @@ class ModelArguments:
         tokenizer: saved tokenizer or SentencePiece model (default: train one)
         vocab_size: size of a vocabulary that is trained (default: 8000)
         special_tokens: more special tokens of the tokenizer, such as '<bt>'
-        preset: preset of RandomTransformerConfig (default: tiny)
+        preset: tiny, base, big, iwslt, 6-2, 12-1, blog, or a row of the paper's Table 3 such as A-1 (default: tiny)
         config_overrides: fields that override the preset: "d_model=256,dropout=0.2"
         model_name_or_path: saved model to fine-tune; with `tokenizer` or `vocab_size`, the parent of a new vocabulary
+        freeze: parts of parameter names to freeze, such as "encoder,shared"
         lora_rank: LoRA rank; the base model is frozen
         lora_alpha: LoRA scaling: alpha / rank (default: alpha of 2 · rank)
         lora_dropout: dropout rate on the input of the LoRA layers
@@ -300,6 +301,7 @@ class ModelArguments:
     preset: str | None = None
     config_overrides: str = ""
     model_name_or_path: str | None = None
+    freeze: str = ""
     lora_rank: int | None = None
     lora_alpha: int | None = None
     lora_dropout: float = 0.0
@@ -315,6 +317,8 @@ class ModelArguments:
             self._check_saved_model(overrides)
         elif self.lora_rank is not None:
             raise ValueError(f"lora_rank requires model_name_or_path (the base model), got {self.lora_rank}.")
+        if self.model_name_or_path is None or self.lora_rank is not None:
+            check_unset(self, "freeze", "without model_name_or_path, and with lora_rank")
         if self.lora_rank is None:
             for name in ("lora_alpha", "lora_dropout", "lora_target_modules"):
                 check_unset(self, name, "without lora_rank")

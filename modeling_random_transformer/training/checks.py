@@ -20,6 +20,7 @@ from ..modeling_random_transformer import RandomTransformerForConditionalGenerat
 from .arguments import DROPOUTS, VOCAB_SIZE, DataArguments, ModelArguments, parse_overrides
 from .checkpoints import MARKER, STATE, has_optimizer, is_complete
 from .manifest import check_folder
+from .model_init import freeze
 from .tokenizer import load_parent_tokenizer, load_tokenizer
 from .training_arguments import TranslationTrainingArguments
 
@@ -36,7 +37,10 @@ def check_arguments(data: DataArguments, model_args: ModelArguments, args: Trans
     check_adapter(model_args, args)
     call_on_main_process(lambda: check_folders(model_args, args))
     config = initial_config(model_args)
-    check_adapted_modules(config, model_args.lora_targets)
+    with torch.device("meta"):
+        model = RandomTransformerForConditionalGeneration(config)
+    check_adapted_modules(model, model_args.lora_targets)
+    freeze(model, model_args.freeze)
     check_shards(config, args)
     check_dropout(config, model_args, args)
 
@@ -137,17 +141,13 @@ def _saved_config(folder: str, overrides: str) -> RandomTransformerConfig:
     return RandomTransformerConfig.from_dict({**config.to_dict(), **parse_overrides(overrides)})
 
 
-def check_adapted_modules(config: RandomTransformerConfig, targets: Sequence[str]) -> None:
+def check_adapted_modules(model: nn.Module, targets: Sequence[str]) -> None:
     """Check the names, or ends of names, of the modules that get an adapter.
 
     Raises:
         ValueError: there is no such module, or its weight is tied: an adapter changes the output of one module, and
             merging it would change all modules with this weight.
     """
-    if not targets:
-        return
-    with torch.device("meta"):
-        model = RandomTransformerForConditionalGeneration(config)
     uses = Counter(id(weight) for _, weight in model.named_parameters(remove_duplicate=False))
     for target in targets:
         adapted = [module for name, module in model.named_modules() if f".{name}".endswith(f".{target}")]

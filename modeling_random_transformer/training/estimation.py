@@ -20,6 +20,7 @@ from ..base.distributed import call_on_main_process
 from ..base.jobs import Job
 from ..data.sources import Corpus, DatasetText
 from ..data.tokenization import lengths_of
+from .advice import schedule_advice, show
 from .arguments import VOCAB_SIZE, DataArguments, ModelArguments
 from .checks import check_arguments
 from .manifest import MANIFEST, Run
@@ -108,6 +109,8 @@ def dry_run(data: DataArguments, model: ModelArguments, args: TranslationTrainin
         trainer = _trainer(data, model, _shortened(args, call_on_main_process(lambda: folder)))
         trainer.train()
         seconds = _synchronized_time(args.device) - trainer.start
+    if args.process_index == 0:
+        show(schedule_advice(args, trainer.model.config, args.max_steps))
     devices = args.world_size
     groups = devices // args.tp_size  # of devices with the same batch
     step_tokens = float(trainer.tokens) * groups / STEPS

@@ -1,9 +1,11 @@
 """The initial model of a run: new, saved, or saved and frozen with a LoRA adapter."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import PreTrainedTokenizerBase, set_seed
 
 from ..base.errors import reraise_as_value_error
@@ -31,10 +33,26 @@ def build_model(
         model = _saved_model(model_args)
         if model_args.has_new_vocabulary:
             model = with_vocabulary(model, load_tokenizer(model_args.model_name_or_path), tokenizer)
+        freeze(model, model_args.freeze)
     model.generation_config.update(max_length=model.config.max_position_embeddings, **args.generation_kwargs)
     if args.tp_size * args.fsdp_size > 1:
         model = sharded(model, args)
     return model if model_args.lora_rank is None else _with_adapter(model, model_args)
+
+
+def freeze(model: nn.Module, parts: str) -> None:
+    """Freeze the parameters whose names contain one of the parts, which are separated by commas.
+
+    Raises:
+        ValueError: no name contains a part, or no other parameter remains.
+    """
+    named = list(model.named_parameters())  # a tied weight has its first name
+    for part in filter(None, parts.split(",")):
+        frozen = [weight for name, weight in named if re.search(rf"\b{part.strip()}\b", name)]
+        for weight in frozen:
+            weight.requires_grad = False
+        if not frozen or not any(weight.requires_grad for _, weight in named):
+            raise ValueError(f"freeze must be parts of some parameter names, such as 'encoder,shared', got {part!r}.")
 
 
 def _saved_model(model_args: ModelArguments) -> RandomTransformerForConditionalGeneration:

@@ -17,6 +17,7 @@ from ..data.validation import ValidationReport
 from ..inference.evaluation import score, target_language, translation_metrics
 from ..inference.loading import limit_sources
 from ..inputs_random_transformer import drop_none, language_id
+from .advice import AdviceCallback
 from .arguments import DataArguments, ModelArguments
 from .callbacks import TimeCallback
 from .checkpoints import complete_checkpoints, load_average, newest_complete, save_atomically, state_of
@@ -69,6 +70,7 @@ def train_and_score(run: Run) -> RunResult:
     """Train the model of a run, save it, and score it on all sets."""
     data = prepare_data(run, list(run.corpora))
     trainer = make_trainer(run, data, run.args)
+    trainer.add_callback(AdviceCallback(data))
     steps, seconds = train(run, trainer)
     average_checkpoints(run, trainer)
     save_model(run, trainer)

@@ -94,6 +94,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         save_strategy: when to save a checkpoint: no, steps, epoch or best
         save_steps: steps between checkpoints
         save_total_limit: number of checkpoints to keep (default: average_last)
+        logging_steps: steps between log entries of the loss
         do_train: always true; a finished run is scored without training
         tp_size: tensor-parallel degree; see `fsdp_size`
         fsdp_size: FSDP2 shards; `tp_size` x `fsdp_size` must be 1 or the number of processes
@@ -127,6 +128,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     save_strategy: str = "steps"
     save_steps: float = 1000
     save_total_limit: int | None = None
+    logging_steps: float = 100
     do_train: bool = True
     tp_size: int = 1
     fsdp_size: int = 1

@@ -16,6 +16,13 @@ def descents():
     return gradient_descent.experiment(seed=0)
 
 
+def test_kaiming_keeps_the_size_of_states_after_relu(descents):
+    sizes = descents.sizes
+    assert sizes["ReLU", "Xavier"] < 0.01
+    assert 0.5 < sizes["ReLU", "Kaiming"] < 2
+    assert 0.1 < sizes["tanh", "Xavier"] < sizes["tanh", "Kaiming"] < 0.7
+
+
 def test_gradient_of_a_line_by_hand_equals_autograd(descents):
     assert descents.gradient_difference < 1e-6
 

@@ -2,12 +2,15 @@
 
 import itertools
 import re
+import shlex
+import shutil
 from collections import Counter
 from statistics import mean
 
 import pytest
 import quickstart
 
+from modeling_random_transformer import cli
 from modeling_random_transformer.inference import alignments
 from modeling_random_transformer.inference.loading import load_translator
 from tutorials import pruning, sample_data, training_helpers
@@ -104,10 +107,23 @@ def test_tenth_of_the_input_files_is_held_out(names, files):
 def test_insufficient_training_exits_with_1(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(training_helpers, "MAX_TOKENS", 16)  # an untrained model does not generate the end token
     assert quickstart.main(["--output_dir", str(tmp_path), "--max_steps", "3"]) == 1
-    assert "Exact match of held-out sentences is too low" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert "Exact match of held-out sentences is too low" in output
     assert {"loss.png", "attention.png", "model.safetensors", "tokenizer.json"} <= {p.name for p in tmp_path.iterdir()}
     assert quickstart.main(["--output_dir", str(tmp_path), "--translate_only", "I see her."]) == 0
     assert "I see her." in capsys.readouterr().out
+    check_next_commands(output, tmp_path, monkeypatch)
+
+
+def check_next_commands(output, folder, monkeypatch):
+    """The commands at the end of the demo work, also where the environment is not activated."""
+    lines = [line for line in output.splitlines() if f"--model {folder}" in line or f" explore {folder}" in line]
+    calls = [shlex.split(line) for line in lines]
+    assert [arguments[1] for arguments in calls] == ["translate", "explore"]
+    assert all(shutil.which(arguments[0]) for arguments in calls)
+    monkeypatch.chdir(folder)  # of outputs/explorer.html
+    assert [cli.main(arguments[1:]) for arguments in calls] == [0, 0]
+    assert (folder / "outputs" / "explorer.html").is_file()
 
 
 @pytest.mark.slow

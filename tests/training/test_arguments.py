@@ -130,6 +130,7 @@ def test_config_overrides():
             "config_overrides must not have fields of the tokenizer, got vocab_size",
         ),
         ({"config_overrides": "d_ff=8,eos_token_id=7"}, "config_overrides must not .*, got eos_token_id"),
+        ({"freeze": "encoder"}, "freeze must be unset without model_name_or_path, and with lora_rank, got 'encoder'"),
         ({"lora_rank": 4}, r"lora_rank requires model_name_or_path \(the base model\), got 4"),
         ({"lora_target_modules": "fc1"}, "lora_target_modules must be unset without lora_rank, got 'fc1'"),
         (

@@ -7,7 +7,7 @@ import pytest
 from modeling_random_transformer.training import ModelArguments, preparation, train_translation
 from modeling_random_transformer.training.checks import check_adapted_modules, check_arguments
 from tests.helpers.interruption import stop
-from tests.helpers.models import tiny_config
+from tests.helpers.models import tiny_model
 from tests.helpers.training import parsed
 
 LORA = {"model_name_or_path": "m", "lora_rank": 2, "vocab_size": None, "config_overrides": ""}
@@ -75,4 +75,4 @@ def test_adapted_modules(config, targets, error):
     """A module that is adapted alone would change others when the adapter is merged."""
     names = ModelArguments(model_name_or_path="m", lora_rank=2, lora_target_modules=targets).lora_targets
     with nullcontext() if error is None else pytest.raises(ValueError, match=f"lora_target_modules must be {error}"):
-        check_adapted_modules(tiny_config(**config), names)
+        check_adapted_modules(tiny_model(**config), names)

@@ -1,6 +1,7 @@
 """Fine-tuning a saved model: all weights, or a LoRA adapter."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -9,8 +10,15 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from modeling_random_transformer.training import average_weights, load_average
+from modeling_random_transformer.training import (
+    TranslationTrainer,
+    TranslationTrainingArguments,
+    average_weights,
+    load_average,
+)
 from modeling_random_transformer.training.checkpoints import ADAPTER, all_checkpoints
+from modeling_random_transformer.training.model_init import freeze
+from tests.helpers.models import tiny_model
 from tests.helpers.training import STEPS, UNSCORED, assert_equal_weights, run
 
 SAVED = {"config_overrides": "", "vocab_size": None}  # the architecture of the saved model
@@ -50,6 +58,43 @@ def test_fine_tuning_starts_from_the_saved_weights(finished, tmp_path):
     assert moved.trained == moved.parameters
     card = (moved.folder / "README.md").read_text()
     assert f"`out`, {moved.parameters:,} parameters, fine-tuned on 120" in card
+
+
+@pytest.mark.parametrize(
+    ("parts", "frozen"),
+    [
+        ("encoder", r"model\.encoder\."),
+        ("encoder,shared", r"model\.encoder\.|shared"),  # embeddings and output layer are tied
+        ("decoder.layers.0.fc1, k_proj.weight", r"decoder\.layers\.0\.fc1\.|k_proj\.weight"),
+    ],
+)
+def test_frozen_parameters_keep_their_values(parts, frozen, finished, tmp_path):
+    tuned = fine_tune(finished, tmp_path / "out", freeze=parts, max_steps=2, **UNSCORED)
+    before, after = (load_file(folder / "model.safetensors") for folder in (finished / "out", tuned.folder))
+    for name, weights in before.items():
+        if not name.endswith("k_proj.bias"):  # which changes nothing: its gradient is rounding
+            assert torch.equal(weights, after[name]) is bool(re.search(frozen, name)), name
+    assert 0 < tuned.trained < tuned.parameters
+    assert f"fine-tuned with frozen `{parts}` on 120 pairs" in (tuned.folder / "README.md").read_text()
+
+
+@pytest.mark.parametrize("parts", ["encodr", "encoder,missing", "model", "encoder.layer", "lm_head"])
+def test_parts_of_no_or_of_all_parameters_are_an_error_before_the_corpus_is_read(parts, finished, tmp_path):
+    message = "freeze must be parts of some parameter names, such as 'encoder,shared', got"
+    with pytest.raises(ValueError, match=message):
+        fine_tune(finished, tmp_path / "out", freeze=parts, source_file="missing", target_file="missing")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_optimizer_has_no_frozen_parameters():
+    model = tiny_model()
+    freeze(model, "encoder")
+    args = TranslationTrainingArguments(output_dir="unused", use_cpu=True, muon=True)
+    for muon in (True, False):
+        args.muon = muon
+        optimizer = TranslationTrainer(model, args).create_optimizer()
+        optimized = {weight for group in optimizer.param_groups for weight in group["params"]}
+        assert optimized == {weight for weight in model.parameters() if weight.requires_grad}
 
 
 def test_greedy_evaluation_of_a_model_with_options_of_beam_search(finished, tmp_path):

@@ -33,12 +33,14 @@ class AblationResult:
     Attributes:
         removed: translations of a trained model without a part.
         translations: of the first sentence.
+        attention: translations without encoder-decoder attention; the figures of docs/how_to/intervene.md.
         trained: reversals of models that were trained without the part.
     """
 
     removed: dict[str, float] = field(default_factory=dict)
     source: str = ""
     translations: dict[str, str] = field(default_factory=dict)
+    attention: dict[str, float] = field(default_factory=dict)
     trained: dict[str, float] = field(default_factory=dict)
 
 
@@ -97,6 +99,14 @@ def parts_of_stacks() -> dict[str, Replacements]:
     }
 
 
+def parts_of_attention(config: RandomTransformerConfig) -> dict[str, Replacements]:
+    """The replacements that remove the encoder-decoder attention of each layer, and each head of the last one."""
+    layers = {f"layer {i}": {f"decoder.layers.{i}.encoder_attn.output": 0} for i in range(config.decoder_layers)}
+    last = f"decoder.layers.{config.decoder_layers - 1}.encoder_attn"
+    heads = {f"head {i} of the last layer": {f"{last}.head.{i}.output": 0} for i in range(config.num_heads)}
+    return {**layers, **heads}
+
+
 # Experiments
 
 
@@ -110,6 +120,8 @@ def experiment(seed: int, folder: Path, sentences: int = SENTENCES, steps: int =
             (result.translations[name],) = translate(
                 translator.model, translator.tokenizer, [result.source], do_sample=False, max_new_tokens=20
             )
+    for name, replacements in parts_of_attention(translator.model.config).items():
+        result.attention[name] = exact_match_with(translator, replacements, pairs)
     for name in (COMPLETE, NO_FFN, NO_RESIDUALS, NO_POSITIONS, HARD, STRAIGHT_THROUGH):
         result.trained[name] = train_without(name, seed, steps)
     return result
@@ -136,6 +148,8 @@ def train_without(name: str, seed: int, steps: int) -> float:
 def show(result: AblationResult, folder: Path) -> None:
     rows = [(name, f"{share:.1%}", result.translations[name]) for name, share in result.removed.items()]
     show_table("A trained translator without a part", ("", "exact match", f"{result.source} →"), rows)
+    attention = [(name, f"{share:.1%}") for name, share in result.attention.items()]
+    show_table("Without the encoder-decoder attention of a layer or a head", ("", "exact match"), attention)
     trained = [(name, f"{share:.1%}") for name, share in result.trained.items()]
     title = f"{TRAINED_LAYERS} + {TRAINED_LAYERS} layers, trained without the part to reverse {TASK.length} symbols"
     show_table(title, ("", "exact match"), trained)

@@ -20,6 +20,9 @@ NETWORK_STYLES: dict[str, dict[str, Any]] = {
     "two linear layers": {"color": ORANGE, "dashes": (3, 2)},
     "ReLU between them": {"color": BLUE},
 }
+DEPTH, WIDTH = 20, 256  # of the stacks of layers with initial weights
+INITIALIZATIONS: dict[str, Any] = {"Xavier": nn.init.xavier_normal_, "Kaiming": nn.init.kaiming_normal_}
+ACTIVATIONS: dict[str, Any] = {"ReLU": torch.relu, "tanh": torch.tanh}
 
 
 @dataclass
@@ -33,6 +36,7 @@ class DescentResult:
         paths: by start, the weights of two units before each step and after the last, `[steps + 1, 2]`.
         path_losses: by start, the loss at the end of the path.
         fits: by network, the final loss on the bent data and the predictions, `[101]`.
+        sizes: by activation and initialization, the root mean square of the states after `DEPTH` layers.
     """
 
     gradient_difference: float = 0.0
@@ -41,6 +45,7 @@ class DescentResult:
     paths: dict[tuple[float, float], Tensor] = field(default_factory=dict)
     path_losses: dict[tuple[float, float], float] = field(default_factory=dict)
     fits: dict[str, tuple[float, Tensor]] = field(default_factory=dict)
+    sizes: dict[tuple[str, str], float] = field(default_factory=dict)
 
 
 def experiment(seed: int, line_steps: int = 60, unit_steps: int = 200, steps: int = 1500) -> DescentResult:
@@ -58,6 +63,9 @@ def experiment(seed: int, line_steps: int = 60, unit_steps: int = 200, steps: in
         result.paths[start], result.path_losses[start] = path, loss_of(two_units(path[-1]), BENT).item()
     for name in NETWORK_STYLES:
         result.fits[name] = fit_network(build_network(name), steps)
+    for activation in ACTIVATIONS:
+        for initialization in INITIALIZATIONS:
+            result.sizes[activation, initialization] = size_after_layers(activation, initialization)
     return result
 
 
@@ -127,6 +135,16 @@ def fit_network(network: nn.Module, steps: int, rate: float = 0.1) -> tuple[floa
     return loss_of(predictions, BENT).item(), predictions
 
 
+@torch.no_grad()
+def size_after_layers(activation: str, initialization: str) -> float:
+    """The root mean square of 100 random states, at first 1, after layers with initial weights."""
+    states = torch.randn(100, WIDTH)
+    for _ in range(DEPTH):
+        weights = INITIALIZATIONS[initialization](torch.empty(WIDTH, WIDTH))
+        states = ACTIVATIONS[activation](states @ weights.T)
+    return states.square().mean().sqrt().item()
+
+
 def show(result: DescentResult, folder: Path) -> None:
     console.print(f"Largest relative difference of the gradient from autograd: {result.gradient_difference:.2g}\n")
     rates = [(str(rate), f"{first:.4g}", f"{last:.4g}") for rate, (first, *_, last) in result.line_losses.items()]
@@ -139,6 +157,11 @@ def show(result: DescentResult, folder: Path) -> None:
     show_table("Two units, ReLU(w₁·x) + ReLU(w₂·x)", ("start (w₁, w₂)", "end", "loss"), units)
     fits = [(name, f"{loss:.2g}") for name, (loss, _) in result.fits.items()]
     show_table("Networks fitted to a bent line", ("network", "loss"), fits)
+    sizes = [
+        (activation, *(f"{result.sizes[activation, name]:.2g}" for name in INITIALIZATIONS))
+        for activation in ACTIVATIONS
+    ]
+    show_table(f"Size of random states after {DEPTH} initial layers", ("activation", *INITIALIZATIONS), sizes)
     save_plot(draw(result), folder / "gradient_descent.png")
 
 

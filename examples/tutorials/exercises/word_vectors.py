@@ -15,10 +15,12 @@ from torch.nn.functional import normalize, one_hot
 from modeling_random_transformer.inference.loading import load_translator
 
 from ..report import BLUE, ORANGE, console, format_axes, save_plot, show_table
-from ..sample_data import NOUNS, english_plural, entries, spanish_plural
+from ..sample_data import NOUNS, english_plural, entries, held_out_sample, spanish_plural
+from .skip_gram import train_vectors
 
 WORDS = ("niño", "rojo", "los", "boy")  # whose neighbors are printed
 NEIGHBORS = 4
+PAIRS = 6300  # of the sample data, as in the quickstart
 PROPERTIES = {"gender": ("m", "f"), "number": ("singular", "plural")}
 
 
@@ -62,6 +64,8 @@ class WordVectorResult:
         lookup_difference: the largest difference between one-hot · matrix and the matrix's row.
         neighbors: the nearest words and their cosines, by word.
         translations: mean cosine of a noun and its translation.
+        skip_gram: the nearest words by the vectors of Word2Vec's skip-gram.
+        skip_gram_accuracy: as `LanguageResult.accuracy`, of the Spanish nouns with these vectors.
     """
 
     one_hot_similarity: float
@@ -69,10 +73,30 @@ class WordVectorResult:
     neighbors: dict[str, list[tuple[str, float]]]
     translations: float
     languages: dict[str, LanguageResult]
+    skip_gram: dict[str, list[tuple[str, float]]] = field(default_factory=dict)
+    skip_gram_accuracy: dict[str, float] = field(default_factory=dict)
+
+
+def experiment(seed: int, folder: Path) -> WordVectorResult:
+    """Examine the model of the quickstart in `folder`, and vectors that are trained alone."""
+    result = examine_translator(seed, folder)
+    train, _ = held_out_sample(PAIRS)
+    words, vectors = train_vectors((target for _, target in train), seed)
+    for word in WORDS[:-1]:  # the last one is English
+        index = words.index(word)
+        values, ids = cosines(vectors[index : index + 1], vectors)[0].topk(NEIGHBORS + 1)
+        result.skip_gram[word] = [
+            (words[i], value) for i, value in zip(ids.tolist()[1:], values.tolist()[1:], strict=True)
+        ]
+    nouns = [noun for noun in read_nouns("Spanish") if noun.word in words]
+    of_nouns = vectors[[words.index(noun.word) for noun in nouns]]
+    for name in PROPERTIES:
+        result.skip_gram_accuracy[name] = accuracy(nouns, held_out_projections(nouns, of_nouns, name), name)
+    return result
 
 
 @torch.no_grad()
-def experiment(seed: int, folder: Path) -> WordVectorResult:
+def examine_translator(seed: int, folder: Path) -> WordVectorResult:
     """Examine the model of the quickstart in `folder`. The seed is that of the random vectors."""
     model, tokenizer = load_translator(folder, argument="--model")
     matrix = model.get_input_embeddings().weight.detach()  # [vocab_size, d_model]
@@ -190,6 +214,13 @@ def show(result: WordVectorResult, folder: Path) -> None:
         for word, nearest in result.neighbors.items()
     ]
     show_table("Nearest embeddings, by cosine", ("word", "neighbors"), rows)
+    alone = [
+        (word, ", ".join(f"{other} {value:.2f}" for other, value in nearest))
+        for word, nearest in result.skip_gram.items()
+    ]
+    show_table("Nearest vectors of skip-gram", ("word", "neighbors"), alone)
+    for name, value in result.skip_gram_accuracy.items():
+        console.print(f"Spanish nouns on the right side of {name} with skip-gram: {value:.1%}")
     directions = [
         (language, name, f"{of.accuracy[name]:.1%}", f"{of.random[name]:.1%}")
         for language, of in result.languages.items()

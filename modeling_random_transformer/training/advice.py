@@ -1,0 +1,91 @@
+"""What a run prints at its start: its size, and a warning about each setting that rarely trains a good model.
+
+A warning does not stop the run: a test may have five pairs. The progress bar shows the remaining time.
+"""
+
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any
+
+from tqdm import tqdm
+from transformers import TrainerCallback
+
+from ..data.tokenization import lengths_of
+from .preparation import PreparedData
+from .training_arguments import TranslationTrainingArguments
+
+MAX_EPOCHS = 300
+MIN_PAIRS = 1000
+MIN_OCCURRENCES = 20  # of a vocabulary entry in the training set, on average
+MAX_POST_NORM_RATE = 1.0  # peak rate times d_model; the paper's models have 0.36 (base) and 0.5 (big)
+SAMPLED_PAIRS = 1000  # of each set, to compare its sides
+MARGIN = 1.2  # sides in one language are about equally similar
+
+
+class AdviceCallback(TrainerCallback):
+    """Prints the size of a run and its warnings when training begins.
+
+    Args:
+        data: the prepared data.
+    """
+
+    def __init__(self, data: PreparedData):
+        self.data = data
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:  # noqa: ARG002
+        if not state.is_world_process_zero:
+            return
+        if "train" in self.data.sets:  # not a stream, whose length is unknown
+            pairs = len(self.data.sets["train"])
+            show([f"{pairs:,} pairs, {state.max_steps:,} steps, {state.num_train_epochs:,} epochs"])
+            show(data_advice(self.data, state.num_train_epochs, is_new=not model.name_or_path))
+        show(schedule_advice(args, model.config, state.max_steps))
+
+
+def show(lines: Iterable[str]) -> None:
+    """Print lines on stderr, not into a progress bar."""
+    for line in lines:
+        tqdm.write(line, file=sys.stderr)
+
+
+def schedule_advice(args: TranslationTrainingArguments, config: Any, steps: int) -> Iterator[str]:
+    """The warnings about the learning rate of a model with this configuration, trained for so many steps."""
+    warmup = args.get_warmup_steps(steps)
+    if warmup >= steps:
+        yield f"Warning: warmup_steps={warmup:,} does not end within {steps:,} steps; a tenth of the steps is enough."
+    rate = args.peak_rate(config.d_model)
+    highest = MAX_POST_NORM_RATE / config.d_model
+    if rate > highest and config.norm_order == "post" and not args.muon:
+        yield (
+            f"Warning: the peak learning rate {rate:.1e} is too high for most post-norm models of width "
+            f"{config.d_model}: set it to at most {highest:.1e}, or set norm_order=pre in config_overrides."
+        )
+
+
+def data_advice(data: PreparedData, epochs: int, is_new: bool) -> Iterator[str]:
+    """The warnings about the data: those about its size and its vocabulary are for a new model."""
+    if epochs > MAX_EPOCHS:
+        yield f"Warning: {epochs:,} epochs of the training set; more than {MAX_EPOCHS} rarely help: reduce max_steps."
+    lengths = lengths_of(data.sets["train"])
+    if is_new and len(lengths) < MIN_PAIRS:
+        yield f"Warning: {len(lengths):,} pairs are too few to translate new sentences: a model needs some thousands."
+    occurrences = lengths.sum() / len(data.tokenizer)
+    if is_new and occurrences < MIN_OCCURRENCES:
+        yield f"Warning: {occurrences:.1f} tokens per entry of the vocabulary are too few to learn it: reduce its size."
+    if len(data.corpora) == 1:  # several may be of several directions
+        yield from swapped_sets(data)
+
+
+def swapped_sets(data: PreparedData) -> Iterator[str]:
+    """Warn of each set whose sources have the tokens of the training targets, and the reverse."""
+    sides = {}
+    for name, rows in data.sets.items():
+        sample = rows[:SAMPLED_PAIRS]
+        sides[name] = [{*chain.from_iterable(sample[column])} for column in ("input_ids", "labels")]
+    train_source, train_target = sides["train"]
+    for name, (source, target) in sides.items():
+        straight = len(source & train_source) + len(target & train_target)
+        crossed = len(source & train_target) + len(target & train_source)
+        if crossed > MARGIN * straight:
+            yield f"Warning: source and target of the {name} set look swapped beside the training set."

@@ -1,0 +1,96 @@
+"""What a run prints at its start: one warning for each rule, and none for a usual run."""
+
+import pytest
+from datasets import Dataset
+
+from modeling_random_transformer import RandomTransformerConfig
+from modeling_random_transformer.training import TranslationTrainingArguments
+from modeling_random_transformer.training.advice import data_advice, schedule_advice
+from modeling_random_transformer.training.preparation import PreparedData
+from tests.helpers.training import run
+from tests.helpers.translation import random_tokenizer
+
+ENGLISH = ["the boy reads a book in the garden", "the girls do not see the old house", "we want to buy two red apples"]
+SPANISH = ["el niño lee un libro en el jardín", "las niñas no ven la casa vieja", "queremos comprar manzanas rojas"]
+
+
+def training_arguments(tmp_path, **options):
+    return TranslationTrainingArguments(output_dir=str(tmp_path), use_cpu=True, **options)
+
+
+def prepared(pairs, length):
+    """Data of so many pairs, with this number of tokens on each side."""
+    columns = {name: [[5] * length] * pairs for name in ("input_ids", "labels")}
+    lengths = {name: [length] * pairs for name in ("source_length", "target_length")}
+    return PreparedData(
+        random_tokenizer(), [], {}, corpora=[None], sets={"train": Dataset.from_dict(columns | lengths)}
+    )
+
+
+def test_size_of_the_data():
+    enough = prepared(1000, 4)  # 320 entries of the vocabulary
+    assert list(data_advice(enough, 300, is_new=True)) == []
+    [warning] = data_advice(enough, 301, is_new=True)
+    assert "301 epochs of the training set; more than 300" in warning
+    few = prepared(999, 3)
+    warnings = list(data_advice(few, 300, is_new=True))
+    assert [warning.split()[1] for warning in warnings] == ["999", "18.7"]
+    assert list(data_advice(few, 300, is_new=False)) == []  # fine-tuned
+
+
+@pytest.mark.parametrize(("warmup_steps", "warns"), [(599, False), (600, True), (4000, True), (0.1, False)])
+def test_warmup_that_does_not_end(warmup_steps, warns, tmp_path):
+    args = training_arguments(tmp_path, warmup_steps=warmup_steps, learning_rate=1e-4)
+    assert bool(list(schedule_advice(args, RandomTransformerConfig(), 600))) is warns
+
+
+@pytest.mark.parametrize(
+    ("preset", "options", "warns"),
+    [
+        ("base", {}, False),  # the paper's rates
+        ("big", {}, False),
+        ("tiny", {"warmup_steps": 600}, False),
+        ("base", {"warmup_steps": 100}, True),
+        ("tiny", {"learning_rate": 1e-2}, True),
+        ("tiny", {"learning_rate": 1e-2, "muon": True}, False),
+    ],
+)
+def test_learning_rate_of_post_norm(preset, options, warns, tmp_path):
+    args = training_arguments(tmp_path, **options)
+    config = RandomTransformerConfig.from_preset(preset)
+    assert ["post-norm" in warning for warning in schedule_advice(args, config, 100_000)] == [True] * warns
+    config.norm_order = "pre"
+    assert list(schedule_advice(args, config, 100_000)) == []
+
+
+def tokens(tokenizer, sources, targets):
+    return Dataset.from_dict({"input_ids": tokenizer(sources).input_ids, "labels": tokenizer(targets).input_ids})
+
+
+@pytest.mark.parametrize(
+    ("train", "held_out", "warns"),
+    [
+        ((ENGLISH, SPANISH), (ENGLISH[:2], SPANISH[:2]), False),
+        ((ENGLISH, SPANISH), (SPANISH[:2], ENGLISH[:2]), True),
+        ((ENGLISH, ENGLISH[::-1]), (ENGLISH[:2], ENGLISH[1:]), False),  # both sides in one language
+    ],
+    ids=("straight", "swapped", "one language"),
+)
+def test_swapped_sides(train, held_out, warns):
+    tokenizer = random_tokenizer()
+    sets = {"train": tokens(tokenizer, *train), "test": tokens(tokenizer, *held_out)}
+    data = PreparedData(tokenizer, [], {}, corpora=[None], sets=sets)
+    assert ["test set look swapped" in warning for warning in data_advice(data, 1, is_new=False)] == [True] * warns
+    data.corpora *= 2  # may be of several directions
+    assert list(data_advice(data, 1, is_new=False)) == []
+
+
+def test_a_run_prints_its_size_and_its_warnings(corpus, capsys):
+    run(corpus, "out", max_steps=24, warmup_steps=24)
+    lines = capsys.readouterr().err.splitlines()
+    assert any(line.startswith("120 pairs, 24 steps, ") and line.endswith(" epochs") for line in lines)
+    warnings = [line for line in lines if line.startswith("Warning: ")]
+    assert len(warnings) == 3
+    assert any("warmup_steps=24" in line for line in warnings)
+    assert any("120 pairs" in line for line in warnings)
+    assert any("vocab_size" in line for line in warnings)
