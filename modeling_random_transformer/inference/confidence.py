@@ -110,23 +110,23 @@ class RatingTranslator:
     """
 
     translate: Translate
-    score: Callable[[Sequence[Pair]], list[PairScore]]
+    score: Callable[[Sequence[Pair | None]], list[PairScore | None]]
     calibration: Calibration
 
     def __call__(self, rows: Sequence[Row], first: int, update: Callable[[int], Any]) -> list[list[Candidate]]:
-        """The candidates of each row, with a confidence unless the model has not translated the text."""
-        results = [list(candidates) for candidates in self.translate(rows, first, update)]
-        places = []
-        pairs = []
-        for row, candidates in enumerate(results):
-            for number, candidate in enumerate(candidates):
-                if candidate.tokens:
-                    places.append((row, number))
-                    pairs.append((rows[row][0], candidate.translation))
-        for (row, number), pair, score in zip(places, pairs, self.score(pairs), strict=True):
-            confidence = self.calibration.confidence(features_of(pair, score))
-            results[row][number] = replace(results[row][number], confidence=confidence, words=score.words)
-        return results
+        """One candidate of each row, with a confidence unless the model has not translated the text."""
+        pairs: list[Pair | None] = []
+        translated = [best for [best] in self.translate(rows, first, update)]
+        for (text, _), best in zip(rows, translated, strict=True):
+            pairs.append((text, best.translation) if best.tokens else None)
+        return [[self.rated(*row)] for row in zip(translated, pairs, self.score(pairs), strict=True)]
+
+    def rated(self, candidate: Candidate, pair: Pair | None, score: PairScore | None) -> Candidate:
+        """A candidate with its confidence, if it was scored."""
+        if pair is None or score is None:
+            return candidate
+        confidence = self.calibration.confidence(features_of(pair, score))
+        return replace(candidate, confidence=confidence, words=score.words)
 
 
 @dataclass(frozen=True)
@@ -151,11 +151,5 @@ class SelectingTranslator:
             if best.confidence is not None and best.confidence < self.minimum:
                 candidates[index] = [replace(best, translation=rows[index][0] if self.keep_source else "")]
                 replaced += 1
-        logger.warning(
-            "Texts %d to %d: %d translations with a confidence below %s were replaced.",
-            first + 1,
-            first + len(rows),
-            replaced,
-            self.minimum,
-        )
+        logger.warning("%d of %d translations were below the minimum confidence.", replaced, len(rows))
         return candidates

@@ -4,6 +4,7 @@ import json
 import math
 import re
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from operator import length_hint
@@ -286,14 +287,12 @@ def with_words(score: PairScore, text: str, words: Sequence[int | None]) -> Pair
         text: the target.
         words: the index of the word of each token, `None` for special ones.
     """
-    spans = word_spans(text)
-    sums = [0.0] * len(spans)
     values = score.token_log_probabilities or []
+    sums: Counter[int | None] = Counter()
     for word, value in zip(words[len(words) - len(values) :], values, strict=True):  # without a forced first token
-        if word is not None:
-            sums[word] += value
-    probabilities = [(text[start:end], math.exp(value)) for (start, end), value in zip(spans, sums, strict=True)]
-    return replace(score, words=probabilities)
+        sums[word] += value  # type: ignore[assignment]
+    spans = enumerate(word_spans(text))
+    return replace(score, words=[(text[start:end], math.exp(sums[word])) for word, (start, end) in spans])
 
 
 def score_line(score: PairScore | None, output_format: str) -> str:

@@ -78,7 +78,7 @@ class TranslationOptions:
         repair: where a translation has `problems`, such as a loop, replace it by another hypothesis of beam search, by
             one of a search without repetitions, or by the translations of the clauses; not with `n_best`. All others
             are those without `repair`. Requires sentencex.
-        confidence: rate the translations, for a model with a calibration.
+        confidence: rate the translations, for a model with a calibration; not with `n_best`.
         min_confidence: replace translations with a lower confidence by an empty text; not with `n_best`.
         keep_source: replace them by the source.
         generate_options: `src_lang`, `tgt_lang` and options of `generate()`, such as `do_sample`, `temperature` or
@@ -116,7 +116,7 @@ class TranslationOptions:
                 raise ValueError(f"{name} must not be given, got {value!r}.")
         if self.n_best is None:
             return
-        for name in ("mbr", "split_sentences", "glossary", "repair", "min_confidence"):
+        for name in ("mbr", "split_sentences", "glossary", "repair", "confidence", "min_confidence"):
             if getattr(self, name):
                 raise ValueError(f"n_best must be None with {name}, got {self.n_best}.")
         is_sampled = self.num_beams == 1 and self.generate_options.get("do_sample")
@@ -289,7 +289,7 @@ class Translator:
         remedies = [self.search(HYPOTHESES), self.search(HYPOTHESES, **WITHOUT_REPETITIONS), clauses]
         return RepairingTranslator(translate, detector_of(self.pipe.model, self.pipe.tokenizer), remedies)
 
-    def score(self, pairs: Sequence[Pair]) -> list[PairScore]:
+    def score(self, pairs: Sequence[Pair | None]) -> list[PairScore]:
         """The scores of pairs, with those of their tokens and words. Longer texts are truncated."""
         scorer = Scorer(
             self.pipe.model,

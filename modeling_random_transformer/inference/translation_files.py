@@ -143,9 +143,9 @@ def candidate_lines(
     Args:
         candidates: the candidates of each text.
         output_format: `"text"` for the translation; with `n_best` as in Moses, `index ||| translation ||| score`; with
-            `confidence`, it follows a tab. `"jsonl"` for an object with `index`, `translation`, `tokens` (the generated
-            tokens with special ones), with `n_best` `score`, with `confidence` `confidence` and `words` (each word and
-            its probability), and `problems` if there are any.
+            `confidence`, which follows a tab. `"jsonl"` for an object with `index`, `translation`, `tokens` (the
+            generated tokens with special ones), with `n_best` `score`, with `confidence` `confidence` and `words` (each
+            word and its probability), and `problems` if there are any.
         n_best: see `TranslationOptions`.
         first: index of the first text, from 0.
         confidence: whether candidates have a confidence; a text that the model has not translated has none.
@@ -161,14 +161,13 @@ def candidate_lines(
                 if candidate.problems:
                     fields["problems"] = candidate.problems
                 yield json.dumps({**fields, "tokens": candidate.tokens}, ensure_ascii=False)
-                continue
-            line = candidate.translation
-            if n_best is not None:
-                line = f"{index} ||| {line} ||| {candidate.score:.6f}"
-            if confidence:
+            elif confidence:
                 column = "" if candidate.confidence is None else f"{candidate.confidence:.4f}"
-                line = f"{line.replace(TAB, ' ')}{TAB}{column}"
-            yield line
+                yield f"{candidate.translation.replace(TAB, ' ')}{TAB}{column}"
+            elif n_best is None:
+                yield candidate.translation
+            else:
+                yield f"{index} ||| {candidate.translation} ||| {candidate.score:.6f}"
 
 
 def plain_record(translator: Translator) -> dict[str, Any]:
