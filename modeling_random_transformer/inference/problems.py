@@ -46,14 +46,16 @@ class Detector:
     def __call__(self, source: str, candidate: Candidate) -> list[str]:
         """The problems of a translation, some of `PROBLEMS`; none of a text that the model has not translated."""
         translation = candidate.translation
+        if not candidate.tokens:
+            return []
         if not translation.strip():
-            return [EMPTY] if source.strip() else []
+            return [EMPTY]
         problems = []
         if has_loop(source, translation):
             problems.append(LOOP)
         if text_key(source) == text_key(translation) and len(WORD.findall(source)) >= COPIED_WORDS:
             problems.append(COPY)
-        if candidate.tokens and candidate.tokens[-1] != self.end_token:
+        if candidate.tokens[-1] != self.end_token:
             problems.append(UNFINISHED)
         if self.has_other_length(source, translation):
             problems.append(LENGTH)

@@ -16,7 +16,6 @@ LONG = "the boy reads an old book about two red apples in the garden of the hous
     ("source", "translation", "problems"),
     [
         ("a dog", " ", [EMPTY]),
-        (" ", "", []),
         ("a dog", "ein Hund", []),
         ("the the the", "der der der", []),  # as its source
         ("no no no", "nein nein nein nein nein nein nein nein", [LOOP]),
@@ -39,7 +38,11 @@ def test_each_problem(source, translation, problems):
 
 def test_a_translation_without_an_end():
     assert DETECT("a dog", Candidate("ein Hund", tokens=["ein", "Hund"])) == [UNFINISHED]
-    assert DETECT("12:30", Candidate("12:30")) == []  # not translated by the model
+
+
+@pytest.mark.parametrize("text", ["", "12:30", "1 2 3 4 5 5 5 5 5 5"])
+def test_texts_that_the_model_does_not_translate(text):
+    assert DETECT(text, Candidate(text)) == []
 
 
 def test_the_calibration_tells_the_length_and_the_script():
