@@ -110,7 +110,7 @@ class RatingTranslator:
     """
 
     translate: Translate
-    score: Callable[[Sequence[Pair | None]], list[PairScore | None]]
+    score: Callable[[Sequence[Pair | None]], list[Any]]
     calibration: Calibration
 
     def __call__(self, rows: Sequence[Row], first: int, update: Callable[[int], Any]) -> list[list[Candidate]]:

@@ -4,7 +4,7 @@ import json
 import math
 import re
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from operator import length_hint
@@ -288,9 +288,9 @@ def with_words(score: PairScore, text: str, words: Sequence[int | None]) -> Pair
         words: the index of the word of each token, `None` for special ones.
     """
     values = score.token_log_probabilities or []
-    sums: Counter[int | None] = Counter()
+    sums: dict[int | None, float] = defaultdict(float)
     for word, value in zip(words[len(words) - len(values) :], values, strict=True):  # without a forced first token
-        sums[word] += value  # type: ignore[assignment]
+        sums[word] += value
     spans = enumerate(word_spans(text))
     return replace(score, words=[(text[start:end], math.exp(sums[word])) for word, (start, end) in spans])
 
