@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from . import (
+    confidence,
     corpus,
     dry_run,
     generate,
@@ -32,6 +33,7 @@ BENCHMARKS = {
     "serving": serving,
     "space": space,
     "http": http,
+    "confidence": confidence,
     "soak": soak,
     "start": start,
     "corpus": corpus,

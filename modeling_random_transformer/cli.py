@@ -18,6 +18,7 @@ VERBS = {
     "score": "compute the log-probability of given translations",
     "align": "link the words of given translations to those of their sources",
     "evaluate": "print BLEU and chrF++ of translations, also in the variant of a paper",
+    "calibrate": "fit the confidence of a model's translations on parallel text",
     "back-translate": "make a synthetic corpus from monolingual text and a reverse model",
     "distill": "train a small model on the translations of a teacher",
     "convert": "convert a checkpoint of Marian, fairseq or torch.nn.Transformer",

@@ -37,10 +37,7 @@ class Arguments(PairArguments):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(self.model) > 1:
-            raise ValueError(f"--model must be one model, got {len(self.model)}.")
-        if self.restart:
-            raise ValueError("--restart must be unset, since a report does not resume.")
+        self.check_one_pass()
         if self.train_source_file is None and self.train_target_file is not None:
             raise ValueError("--train_source_file must be given with --train_target_file.")
 

@@ -26,8 +26,8 @@ from .command_line import STANDARD, InferenceArguments, check_new_outputs, write
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairArguments(InferenceArguments):
-    """Arguments of commands that pass pairs of texts through a model.
+class CorpusArguments(InferenceArguments):
+    """Arguments of commands that pass parallel text through a model.
 
     Args:
         source_file: sources, one per line; or both sides in a .tsv, .jsonl or .parquet file; - is
@@ -35,23 +35,12 @@ class PairArguments(InferenceArguments):
         target_file: targets, line by line
         source_key: column of the source in a file with both sides: a name, or a number from 1
         target_key: column of the target in a file with both sides: a name, or a number from 1
-        output: file to write, compressed if its name ends so (.gz, .zst, .bz2, .xz); - is standard output (the default)
-        overwrite: replace an output that exists
-
-    Raises:
-        ValueError: the output is an input, or it exists.
     """
 
     source_file: Path = field(default=STANDARD, metadata={"type": existing_file})
     target_file: Path | None = field(default=None, metadata={"type": existing_file})
     source_key: str = "source"
     target_key: str = "target"
-    output: Path = STANDARD
-    overwrite: bool = False
-
-    def __post_init__(self) -> None:
-        check_output("--output", self.output, source_file=self.source_file, target_file=self.target_file)
-        check_new_outputs(self.overwrite, output=self.output)
 
     def corpus(self) -> ParallelText:
         """The pairs.
@@ -60,6 +49,33 @@ class PairArguments(InferenceArguments):
             ValueError: the files are not parallel text.
         """
         return ParallelText(self.source_file, self.target_file, source_key=self.source_key, target_key=self.target_key)
+
+    def check_one_pass(self) -> None:
+        """Raise a `ValueError` if there are several models, or an argument of resumed work."""
+        if len(self.model) > 1:
+            raise ValueError(f"--model must be one model, got {len(self.model)}.")
+        if self.restart:
+            raise ValueError("--restart must be unset, since this command does not resume.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairArguments(CorpusArguments):
+    """Arguments of commands that write a file about parallel text.
+
+    Args:
+        output: file to write, compressed if its name ends so (.gz, .zst, .bz2, .xz); - is standard output (the default)
+        overwrite: replace an output that exists
+
+    Raises:
+        ValueError: the output is an input, or it exists.
+    """
+
+    output: Path = STANDARD
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        check_output("--output", self.output, source_file=self.source_file, target_file=self.target_file)
+        check_new_outputs(self.overwrite, output=self.output)
 
     def write_lines(self, model_class: Callable[..., PairModel], **options: Any) -> None:
         """Load the model, and write one line per pair, resumably if the pairs and the output are files.

@@ -66,6 +66,7 @@ def run(program: str, argv: Sequence[str]) -> None:
     device = arguments.device or str(torch.accelerator.current_accelerator(check_available=True) or "cpu")
     options = {
         "split_sentences": not arguments.no_split_sentences,
+        "repair": True,
         "num_beams": arguments.num_beams,
         "max_batch_tokens": arguments.max_tokens_per_batch,
     }

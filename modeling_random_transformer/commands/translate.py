@@ -7,6 +7,7 @@
     random-transformer translate --model outputs/quickstart --engine ctranslate2 --input test.en --output translated.es
     random-transformer translate --model outputs/quickstart --format html --input page.html --output page.es.html
     random-transformer translate --model outputs/quickstart --glossary terms.tsv --input test.en --output translated.es
+    random-transformer translate --model outputs/quickstart --repair --confidence --input test.en --output test.tsv
     random-transformer translate --model outputs/first --model outputs/second --input test.en --output translated.es
     accelerate launch --multi_gpu --num_processes 8 -m modeling_random_transformer translate \\
         --model outputs/quickstart --input big.en --output big.es
@@ -70,6 +71,12 @@ class Arguments(EngineArguments, InferenceArguments):
         split_sentences: translate each line sentence by sentence, for a model that is trained on sentences;
             --source_lang determines the abbreviations, by default English ones
         glossary: TSV file of source phrases and the target phrases that translations must contain
+        repair: translate again where a translation has a loop, is empty, a copy, much too long or short, or in another
+            script; always on with --format html
+        confidence: write the confidence of each translation, 0 to 1, after a tab or, with --output_format jsonl, in
+            fields for the text and for each word; needs a model with confidence.json, see calibrate
+        min_confidence: write an empty line instead of a translation with a lower confidence, and count them
+        keep_source: with --min_confidence, write the source instead
         overwrite: replace an output that exists
 
     Raises:
@@ -92,6 +99,10 @@ class Arguments(EngineArguments, InferenceArguments):
     format: str = field(default="text", metadata={"choices": ("text", "html")})
     split_sentences: bool = False
     glossary: Path | None = field(default=None, metadata={"type": existing_file})
+    repair: bool = False
+    confidence: bool = False
+    min_confidence: float | None = None
+    keep_source: bool = False
     overwrite: bool = False
 
     def __post_init__(self) -> None:
@@ -102,8 +113,12 @@ class Arguments(EngineArguments, InferenceArguments):
         if self.mbr is not None and (self.num_beams or self.sample or self.length_penalty is not None):
             raise ValueError(f"--mbr must be given without --num_beams, --length_penalty and --sample, got {self.mbr}.")
         super().__post_init__()
+        if self.keep_source and self.min_confidence is None:
+            raise ValueError("--min_confidence must be given with --keep_source, got None.")
         if self.is_html and (self.n_best or self.prefix_file or self.output_format != "text"):
             raise ValueError("--format must be text with --n_best, --prefix_file or --output_format, got html.")
+        if self.is_html and (self.repair or self.confidence or self.min_confidence is not None):
+            raise ValueError("--format must be text with --repair, --confidence or --min_confidence, got html.")
         check_plain_text("--input", self.input, html=self.is_html)
         check_plain_text("--prefix_file", self.prefix_file)
         check_output("--output", self.output, input=self.input, prefix_file=self.prefix_file, glossary=self.glossary)
@@ -136,6 +151,10 @@ class Arguments(EngineArguments, InferenceArguments):
             "max_source_tokens": self.max_source_tokens,
             "split_sentences": self.split_sentences,
             "glossary": self.terms,
+            "repair": self.repair,
+            "confidence": self.confidence,
+            "min_confidence": self.min_confidence,
+            "keep_source": self.keep_source,
             "n_best": self.n_best,
             "mbr": self.mbr,
             "seed": self.seed if self.sample or self.mbr else None,
@@ -185,7 +204,7 @@ def translate_single_pass(arguments: Arguments, model: PreTrainedModel, tokenize
             progress=False if is_interactive else None,
             **arguments.options,
         )
-        lines = candidate_lines(candidates, arguments.output_format, arguments.n_best)
+        lines = candidate_lines(candidates, arguments.output_format, arguments.n_best, confidence=arguments.confidence)
         write_output(arguments.output, encode_lines(lines))
 
 

@@ -5,8 +5,7 @@ the decoder's input and therefore known (Chen et al. 2020, "Accurate Word Alignm
 Translation").
 """
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import length_hint
 from typing import Any
@@ -16,13 +15,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..base.progress import process_stream
-from ..inputs_random_transformer import CHUNK_SIZE, check_choice, encode_texts
+from ..inputs_random_transformer import CHUNK_SIZE, check_choice
 from ..pipeline_random_transformer import evaluation_mode
 from .scoring import Ids, Pair, PairModel
 
 Links = list[tuple[int, int]]
 STEPS = ("output", "input")
-WORD = re.compile(r"\S+")
 
 
 def alignments(
@@ -57,11 +55,6 @@ def alignments(
     """
     aligner = Aligner(model, tokenizer, layer=layer, step=step, **options)
     return process_stream(pairs, aligner, chunk_size, progress, length_hint(pairs), "pair")
-
-
-def word_spans(text: str) -> list[tuple[int, int]]:
-    """The spans of the words of a text, which are separated by white space."""
-    return [word.span() for word in WORD.finditer(text)]
 
 
 class Aligner(PairModel):
@@ -106,28 +99,6 @@ class Aligner(PairModel):
         # Row 0 predicts the first token from the start token.
         return attention[:, :-1] if self.step == "output" else attention[:, 1:]
 
-    def words(
-        self,
-        side: str,
-        texts: Sequence[str],
-        tokens: Sequence[Ids],
-        spans_of: Callable[[str], Sequence[tuple[int, int]]] = word_spans,
-    ) -> list[list[int | None]]:
-        """The index of the word that each token belongs to; `None` for special tokens."""
-        tokenizer = self.tokenizer
-        words = []
-        if not tokenizer.is_fast:
-            special = set(tokenizer.all_special_tokens)
-            for ids in tokens:
-                words.append(words_by_marks(tokenizer.convert_ids_to_tokens(ids), special))
-            return words
-        inputs: dict[str, Any] = {side: list(texts), **self.languages.arguments}
-        encoded = encode_texts(tokenizer, **inputs, return_offsets_mapping=True, verbose=False)
-        for text, offsets, ids in zip(texts, encoded["offset_mapping"], tokens, strict=True):
-            spans = spans_of(text)
-            words.append(words_by_offsets(spans, offsets[: len(ids)]))
-        return words
-
 
 def link_words(attention: Tensor, source_words: Sequence[int | None], target_words: Sequence[int | None]) -> Links:
     """Link each target word to the source word with the most attention, sorted by source word.
@@ -152,25 +123,6 @@ def word_matrix(words: Sequence[int | None]) -> Tensor:
     """1 for each token and its word, `[tokens, words]`."""
     indices = torch.tensor([-1 if word is None else word for word in words])
     return nn.functional.one_hot(indices + 1)[:, 1:].float()
-
-
-def words_by_offsets(words: Iterable[tuple[int, int]], offsets: Sequence[tuple[int, int]]) -> list[int | None]:
-    """The word of each token, from the characters that both cover; a leading space does not count."""
-    word_of: dict[int, int] = {}
-    for index, (start, end) in enumerate(words):
-        for character in range(start, end):
-            word_of[character] = index
-    return [word_of.get(end - 1) if end > start else None for start, end in offsets]
-
-
-def words_by_marks(tokens: Sequence[str], special: set[str]) -> list[int | None]:
-    """The word of each token of SentencePiece, where `▁` begins a word."""
-    words: list[int | None] = []
-    current = -1
-    for token in tokens:
-        current += token.startswith("▁") and token not in special
-        words.append(None if token in special else max(current, 0))
-    return words
 
 
 @contextmanager

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from .alignments import Aligner, Links, word_spans
-from .scoring import Pair
+from .alignments import Aligner, Links
+from .scoring import Pair, word_spans
 
 # What a program replaces or a reader copies: {name}, ${name}, {{name}}, %(name)s, %s, %1$s, URLs and e-mail addresses.
 PLACEHOLDER = re.compile(

@@ -1,9 +1,12 @@
 """Log-probabilities of translations under a model, and the batches of pairs that alignments share."""
 
 import json
+import math
+import re
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from operator import length_hint
 from typing import Any
 
@@ -20,6 +23,7 @@ from ..inputs_random_transformer import (
     check_positive,
     check_type,
     drop_none,
+    encode_texts,
     language_id,
     pad_ids,
     renumber_errors,
@@ -29,6 +33,7 @@ from ..ops_random_transformer import label_log_probabilities
 from ..pipeline_random_transformer import Seq2SeqPipeline, current_device, evaluation_mode
 
 IGNORED = -100  # the label of positions that are not scored
+WORD = re.compile(r"\S+")
 LOGIT_ROWS = 512  # tokens whose logits are in memory together
 
 Pair = tuple[str, str]  # a source and a target
@@ -43,11 +48,13 @@ class PairScore:
         log_probability: sum of the natural logarithms of the target tokens' probabilities, including the end token.
         tokens: number of these tokens.
         token_log_probabilities: the terms of the sum, in the order of the tokens, if they were requested.
+        words: each word of the target and the product of its tokens' probabilities, if they were requested.
     """
 
     log_probability: float
     tokens: int
     token_log_probabilities: list[float] | None = None
+    words: list[tuple[str, float]] | None = None
 
 
 def score_pairs(
@@ -80,6 +87,30 @@ def score_pairs(
     """
     scorer = Scorer(model, tokenizer, token_scores=token_scores, **options)
     return process_stream(pairs, scorer, chunk_size, progress, length_hint(pairs), "pair")
+
+
+def word_spans(text: str) -> list[tuple[int, int]]:
+    """The spans of the words of a text, which are separated by white space."""
+    return [word.span() for word in WORD.finditer(text)]
+
+
+def words_by_offsets(words: Iterable[tuple[int, int]], offsets: Sequence[tuple[int, int]]) -> list[int | None]:
+    """The word of each token, from the characters that both cover; a leading space does not count."""
+    word_of: dict[int, int] = {}
+    for index, (start, end) in enumerate(words):
+        for character in range(start, end):
+            word_of[character] = index
+    return [word_of.get(end - 1) if end > start else None for start, end in offsets]
+
+
+def words_by_marks(tokens: Sequence[str], special: set[str]) -> list[int | None]:
+    """The word of each token of SentencePiece, where `▁` begins a word."""
+    words: list[int | None] = []
+    current = -1
+    for token in tokens:
+        current += token.startswith("▁") and token not in special
+        words.append(None if token in special else max(current, 0))
+    return words
 
 
 class PairModel(ABC):
@@ -153,6 +184,28 @@ class PairModel(ABC):
         sources = self.pipe.tokenize([source for source, _ in pairs], options)
         return sources, self.pipe.tokenize([target for _, target in pairs], options, is_target=True)
 
+    def words(
+        self,
+        side: str,
+        texts: Sequence[str],
+        tokens: Sequence[Ids],
+        spans_of: Callable[[str], Sequence[tuple[int, int]]] = word_spans,
+    ) -> list[list[int | None]]:
+        """The index of the word that each token belongs to; `None` for special tokens."""
+        tokenizer = self.tokenizer
+        words = []
+        if not tokenizer.is_fast:
+            special = set(tokenizer.all_special_tokens)
+            for ids in tokens:
+                words.append(words_by_marks(tokenizer.convert_ids_to_tokens(ids), special))
+            return words
+        inputs: dict[str, Any] = {side: list(texts), **self.languages.arguments}
+        encoded = encode_texts(tokenizer, **inputs, return_offsets_mapping=True, verbose=False)
+        for text, offsets, ids in zip(texts, encoded["offset_mapping"], tokens, strict=True):
+            spans = spans_of(text)
+            words.append(words_by_offsets(spans, offsets[: len(ids)]))
+        return words
+
     def inputs(self, sources: Sequence[Ids], targets: Sequence[Ids]) -> tuple[dict[str, Tensor], Tensor]:
         """The arguments of the model for a batch, and the labels, `[batch, target_len]`."""
         device = self.model.device
@@ -165,9 +218,16 @@ class PairModel(ABC):
 class Scorer(PairModel):
     """Scores pairs; see `score_pairs` and `PairModel` for the arguments."""
 
-    def __init__(self, *args: Any, token_scores: bool = False, output_format: str = "text", **options: Any):
+    def __init__(
+        self,
+        *args: Any,
+        token_scores: bool = False,
+        word_scores: bool = False,
+        output_format: str = "text",
+        **options: Any,
+    ):
         super().__init__(*args, **options)
-        self.token_scores, self.output_format = token_scores, output_format
+        self.token_scores, self.word_scores, self.output_format = token_scores, word_scores, output_format
         self.recorded = {"token_scores": token_scores, "output_format": output_format}
         self.forced = self.model.generation_config.forced_bos_token_id
         if self.languages.target is not None:
@@ -177,8 +237,17 @@ class Scorer(PairModel):
         """See `score_line`."""
         return score_line(result, self.output_format)
 
-    def process(self, _pairs: Sequence[Pair], sources: Sequence[Ids], targets: Sequence[Ids]) -> list[PairScore]:
+    def process(self, pairs: Sequence[Pair], sources: Sequence[Ids], targets: Sequence[Ids]) -> list[PairScore]:
         """The score of each pair of a batch."""
+        scores = self.scores(sources, targets)
+        if not self.word_scores:
+            return scores
+        texts = [target for _, target in pairs]
+        words = self.words("text_target", texts, targets)
+        return list(map(with_words, scores, texts, words))
+
+    def scores(self, sources: Sequence[Ids], targets: Sequence[Ids]) -> list[PairScore]:
+        """The scores without words."""
         scores = []
         for target, row in zip(targets, self.forward(sources, targets), strict=True):
             first = int(target[:1] == [self.forced])
@@ -208,6 +277,22 @@ class Scorer(PairModel):
         log_probabilities = values[0].new_zeros(labels.shape)
         log_probabilities[scored] = torch.cat(values)
         return log_probabilities
+
+
+def with_words(score: PairScore, text: str, words: Sequence[int | None]) -> PairScore:
+    """A score of tokens with the probabilities of the words.
+
+    Args:
+        score: the score, with those of the tokens.
+        text: the target.
+        words: the index of the word of each token, `None` for special ones.
+    """
+    values = score.token_log_probabilities or []
+    sums: dict[int | None, float] = defaultdict(float)
+    for word, value in zip(words[len(words) - len(values) :], values, strict=True):  # without a forced first token
+        sums[word] += value
+    spans = enumerate(word_spans(text))
+    return replace(score, words=[(text[start:end], math.exp(sums[word])) for word, (start, end) in spans])
 
 
 def score_line(score: PairScore | None, output_format: str) -> str:

@@ -143,6 +143,14 @@ class SentenceSplitter:
         return len(ids) > self.limit
 
 
+class ClauseSplitter(SentenceSplitter):
+    """Splits sentences into clauses and parts of them, without reports."""
+
+    def shorten(self, sentence: str, cut: bool = True) -> Iterator[str]:
+        """See `SentenceSplitter.shorten`."""
+        yield from super().shorten(sentence, cut)
+
+
 class SentenceTranslator:
     """Translates texts of several sentences one by one, and keeps their placeholders.
 
@@ -173,7 +181,7 @@ class SentenceTranslator:
         for document in documents:
             parts = [next(translated) for _ in document.sentences]
             translation = document.join([part.translation for part in parts])
-            candidates.append([Candidate(translation, tokens=[token for part in parts for token in part.tokens])])
+            candidates.append([joined(translation, parts)])
         return candidates
 
     def split(self, text: Any, index: int) -> SplitText:
@@ -204,3 +212,14 @@ class SentenceTranslator:
         """Whether the model has alignments; otherwise, words are assumed to be in the same order."""
         model = self.splitter.pipe.model
         return not (hasattr(model, "members") or getattr(model.config, "prefix", None))
+
+
+def joined(translation: str, parts: Sequence[Candidate]) -> Candidate:
+    """A text of several sentences, with the problems of all and the lowest confidence."""
+    return Candidate(
+        translation,
+        tokens=[token for part in parts for token in part.tokens],
+        problems=list(dict.fromkeys(problem for part in parts for problem in part.problems)),
+        confidence=min((part.confidence for part in parts if part.confidence is not None), default=None),
+        words=[word for part in parts for word in part.words],
+    )

@@ -20,14 +20,17 @@ from ..inputs_random_transformer import (
     source_limit,
     tokenizer_languages,
 )
-from ..pipeline_random_transformer import OUTPUT_OPTIONS, Seq2SeqPipeline, current_device, search_options
+from ..pipeline_random_transformer import OUTPUT_OPTIONS, CallOptions, Seq2SeqPipeline, current_device, search_options
 from ..tokenization_random_transformer import is_blank
 from .candidates import Candidate, Row, Translate
+from .confidence import RatingTranslator, SelectingTranslator, calibration_of
 from .engine import length_penalty_of
 from .glossary import LISTED, Glossary, GlossaryTranslator
 from .mbr import SAMPLING, MbrTranslator
+from .problems import detector_of
+from .repair import CLAUSE_TOKENS, HYPOTHESES, WITHOUT_REPETITIONS, RepairingTranslator
 from .scoring import Pair, PairScore, Scorer
-from .sentences import SentenceSplitter, SentenceTranslator
+from .sentences import ClauseSplitter, SentenceSplitter, SentenceTranslator
 
 # Beam search begins all beams but the first with a score of -1e9. They keep it if other options, such as
 # `prefix_allowed_tokens_fn`, allow fewer tokens than there are beams.
@@ -72,6 +75,12 @@ class TranslationOptions:
             unchanged.
         glossary: phrases that translations must contain; not with `n_best`. A translation that lacks one is continued
             again after it, and is replaced if the result lacks fewer. All others are those without a glossary.
+        repair: where a translation has `problems`, such as a loop, replace it by another hypothesis of beam search, by
+            one of a search without repetitions, or by the translations of the clauses; not with `n_best`. All others
+            are those without `repair`. Requires sentencex.
+        confidence: rate the translations, for a model with a calibration; not with `n_best`.
+        min_confidence: replace translations with a lower confidence by an empty text; not with `n_best`.
+        keep_source: replace them by the source.
         generate_options: `src_lang`, `tgt_lang` and options of `generate()`, such as `do_sample`, `temperature` or
             `no_repeat_ngram_size`.
 
@@ -89,6 +98,10 @@ class TranslationOptions:
     seed: int | None = None
     split_sentences: bool = False
     glossary: Glossary | None = None
+    repair: bool = False
+    confidence: bool = False
+    min_confidence: float | None = None
+    keep_source: bool = False
     generate_options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -96,12 +109,14 @@ class TranslationOptions:
         check_positive(or_none=True, max_new_tokens=self.max_new_tokens, max_source_tokens=self.max_source_tokens)
         check_positive(or_none=True, n_best=self.n_best, mbr=self.mbr)
         check_type("glossary", self.glossary, Glossary, "a Glossary")
+        if self.min_confidence is not None and not 0 <= self.min_confidence <= 1:
+            raise ValueError(f"min_confidence must be from 0 to 1, got {self.min_confidence}.")
         for name, value in self.generate_options.items():
             if name in RESERVED:
                 raise ValueError(f"{name} must not be given, got {value!r}.")
         if self.n_best is None:
             return
-        for name in ("mbr", "split_sentences", "glossary"):
+        for name in ("mbr", "split_sentences", "glossary", "repair", "confidence", "min_confidence"):
             if getattr(self, name):
                 raise ValueError(f"n_best must be None with {name}, got {self.n_best}.")
         is_sampled = self.num_beams == 1 and self.generate_options.get("do_sample")
@@ -113,6 +128,11 @@ class TranslationOptions:
         """Separate the options of this class from those of `generate()`."""
         names = [entry.name for entry in fields(cls) if entry.name in options]
         return cls(**{name: options.pop(name) for name in names}, generate_options=options)
+
+    @property
+    def is_rated(self) -> bool:
+        """Whether translations have a confidence."""
+        return self.confidence or self.min_confidence is not None
 
     @property
     def search_options(self) -> dict[str, Any]:
@@ -154,18 +174,19 @@ class BatchTranslator:
     """Translates rows through a pipeline, in batches of similar length. The translation of a blank text is `""`."""
 
     pipe: Seq2SeqPipeline
-    options: TranslationOptions
+    call: CallOptions
 
     def __call__(self, rows: Sequence[Row], _first: int, update: Callable[[int], Any]) -> list[list[Candidate]]:
-        """`n_best` candidates of each row, or fewer if beam search finds no more; without `n_best`, one.
+        """`num_return_sequences` candidates of each row, by default one; or fewer if beam search finds no more.
 
         Raises:
             TextError: a text is not a string or is too long.
         """
-        candidates = [[Candidate("")] * (self.options.n_best or 1) for _ in rows]
+        count = self.call.generate_options.get("num_return_sequences", 1)
+        candidates = [[Candidate("")] * count for _ in rows]
         visible = [i for i, (text, _) in enumerate(rows) if not isinstance(text, str) or not is_blank(text)]
         update(len(rows) - len(visible))
-        call = replace(self.pipe.defaults, target_prefix=[rows[i][1] for i in visible])
+        call = replace(self.call, target_prefix=[rows[i][1] for i in visible])
         with renumber_errors(visible):
             for i, answer in self.pipe.answers([rows[i][0] for i in visible], 1, call):
                 candidates[visible[i]] = best_first(answer if isinstance(answer, list) else [answer])
@@ -217,27 +238,30 @@ class Translator:
             self.options = replace(self.options, length_penalty=length_penalty_of(model.generation_config))
         self.pipe = open_pipeline(model, tokenizer, self.options)
 
-        translate: Translate = BatchTranslator(self.pipe, self.options)
+        translate: Translate = BatchTranslator(self.pipe, self.pipe.defaults)
         if self.options.mbr is not None:
             translate = MbrTranslator(translate)
+        if self.options.repair:
+            translate = self.repaired(translate, options.get("src_lang"))
         if self.options.glossary is not None:
-            listing = replace(
-                self.options, mbr=None, glossary=None, split_sentences=False, n_best=LISTED, num_beams=LISTED
-            )
             translate = GlossaryTranslator(
                 self.options.glossary,
                 translate,
-                BatchTranslator(open_pipeline(model, tokenizer, listing), listing),
+                self.search(LISTED),
                 self.score,
                 self.longest_target,
                 self.options.length_penalty or 0.0,
             )
         if self.options.seed is not None:
             translate = SeededTranslator(translate, self.options.seed)
+        if self.options.is_rated:
+            translate = RatingTranslator(translate, self.score, calibration_of(model))
         self.translate_sentence = translate
         if self.options.split_sentences:
             splitter = SentenceSplitter(self.pipe, self.options.max_source_tokens, options.get("src_lang"))
             translate = SentenceTranslator(translate, splitter, self.languages)
+        if self.options.min_confidence is not None:
+            translate = SelectingTranslator(translate, self.options.min_confidence, self.options.keep_source)
         self.translate = translate
 
     @property
@@ -245,13 +269,34 @@ class Translator:
         """`src_lang` and `tgt_lang` as far as they are given."""
         return LanguageTags(self.pipe.defaults.src_lang, self.pipe.defaults.tgt_lang).arguments
 
-    def score(self, pairs: Sequence[Pair]) -> list[PairScore]:
-        """The scores of pairs, with those of their tokens. Longer texts are truncated."""
+    def search(self, candidates: int, **generate_options: Any) -> BatchTranslator:
+        """Another beam search, which returns a number of candidates, with more options of `generate()`."""
+        call = self.pipe.call_options(
+            num_beams=max(candidates, self.options.num_beams),
+            num_return_sequences=candidates,
+            do_sample=False,
+            length_penalty=self.options.length_penalty,
+            return_scores=True,
+            **generate_options,
+        )
+        return BatchTranslator(self.pipe, call)
+
+    def repaired(self, translate: Translate, src_lang: str | None) -> RepairingTranslator:
+        """A function that translates again where the translations of another one have problems."""
+        clauses = SentenceTranslator(
+            self.search(1, **WITHOUT_REPETITIONS), ClauseSplitter(self.pipe, CLAUSE_TOKENS, src_lang), self.languages
+        )
+        remedies = [self.search(HYPOTHESES), self.search(HYPOTHESES, **WITHOUT_REPETITIONS), clauses]
+        return RepairingTranslator(translate, detector_of(self.pipe.model, self.pipe.tokenizer), remedies)
+
+    def score(self, pairs: Sequence[Pair | None]) -> list[PairScore]:
+        """The scores of pairs, with those of their tokens and words. Longer texts are truncated."""
         scorer = Scorer(
             self.pipe.model,
             self.pipe.tokenizer,
             max_batch_tokens=self.options.max_batch_tokens,
             token_scores=True,
+            word_scores=True,
             truncation=True,
             **self.languages,
         )
@@ -280,6 +325,11 @@ class Translator:
             record["split_sentences"] = True
         if self.options.glossary is not None:
             record["glossary"] = self.options.glossary.terms
+        if self.options.repair:
+            record["repair"] = True
+        if self.options.is_rated:
+            record["calibration"] = repr(calibration_of(self.pipe.model))
+            record |= {"min_confidence": self.options.min_confidence, "keep_source": self.options.keep_source}
         if self.pipe.option(search, "do_sample"):
             record["max_batch_tokens"] = self.options.max_batch_tokens  # the texts of a batch share random numbers
         return record

@@ -40,6 +40,7 @@ from .candidates import Candidate, Row
 from .translation import Translator, with_prefixes
 
 FORMATS = ("text", "jsonl")
+TAB = "\t"
 # The first line of a document in HTML, XML (such as TMX and XLIFF), SGML or WebVTT.
 DOCUMENT = re.compile(r"\s*<(\?xml|!doctype|html|tmx|xliff|srcset|refset)\b|WEBVTT\b", re.IGNORECASE)
 PART = r"\d{8,}\.[0-9a-f]{8}\.txt"  # the name of a finished chunk
@@ -102,7 +103,8 @@ def translate_file(
 
     def lines(rows: list[Row], first: int, update: Callable[[int], Any]) -> Iterator[str]:
         candidates = translator.translate(rows, first, update)
-        return candidate_lines(candidates, output_format, translator.options.n_best, first)
+        options = translator.options
+        return candidate_lines(candidates, output_format, options.n_best, first, confidence=options.confidence)
 
     write_in_parts(
         output_file,
@@ -129,17 +131,24 @@ def read_plain_texts(path: Path) -> Iterator[str]:
 
 
 def candidate_lines(
-    candidates: Iterable[Sequence[Candidate]], output_format: str, n_best: int | None, first: int = 0
+    candidates: Iterable[Sequence[Candidate]],
+    output_format: str,
+    n_best: int | None,
+    first: int = 0,
+    *,
+    confidence: bool = False,
 ) -> Iterator[str]:
     """One line for each candidate of consecutive texts.
 
     Args:
         candidates: the candidates of each text.
-        output_format: `"text"` for the translation; with `n_best` as in Moses, `index ||| translation ||| score`.
-            `"jsonl"` for an object with `index`, `translation`, `tokens` (the generated tokens with special ones) and,
-            with `n_best`, `score`.
+        output_format: `"text"` for the translation; with `n_best` as in Moses, `index ||| translation ||| score`; with
+            `confidence`, which follows a tab. `"jsonl"` for an object with `index`, `translation`, `tokens` (the
+            generated tokens with special ones), with `n_best` `score`, with `confidence` `confidence` and `words` (each
+            word and its probability), and `problems` if there are any.
         n_best: see `TranslationOptions`.
         first: index of the first text, from 0.
+        confidence: whether candidates have a confidence; a text that the model has not translated has none.
     """
     for index, alternatives in enumerate(candidates, start=first):
         for candidate in alternatives:
@@ -147,7 +156,14 @@ def candidate_lines(
                 fields: dict[str, Any] = {"index": index, "translation": candidate.translation}
                 if n_best is not None:
                     fields["score"] = candidate.score
+                if confidence:
+                    fields |= {"confidence": candidate.confidence, "words": candidate.words}
+                if candidate.problems:
+                    fields["problems"] = candidate.problems
                 yield json.dumps({**fields, "tokens": candidate.tokens}, ensure_ascii=False)
+            elif confidence:
+                column = "" if candidate.confidence is None else f"{candidate.confidence:.4f}"
+                yield f"{candidate.translation.replace(TAB, ' ')}{TAB}{column}"
             elif n_best is None:
                 yield candidate.translation
             else:

@@ -9,13 +9,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from datasets import Dataset
 from transformers import TrainerState, set_seed
 
 from ..base.distributed import call_on_main_process, exclusive
 from ..base.jobs import Job, Stage
 from ..data.validation import ValidationReport
+from ..inference.calibration import MIN_PAIRS, calibrate
 from ..inference.evaluation import score, target_language, translation_metrics
-from ..inference.loading import limit_sources
+from ..inference.loading import limit_sources, load_translator
 from ..inputs_random_transformer import drop_none, language_id
 from .advice import AdviceCallback
 from .arguments import DataArguments, ModelArguments
@@ -239,7 +241,18 @@ def score_set(run: Run, trainer: TranslationTrainer, data: PreparedData, name: s
     language = target_language(trainer.processing_class, data.sets[name][0]["labels"])
     options = drop_none(language=language, tokenize=run.args.bleu_tokenize)
     metrics = score(translations, pairs["target"][:], **options)
+    if name == "validation" and len(translations) >= MIN_PAIRS:
+        call_on_main_process(lambda: calibrate_saved(run, pairs, translations))
     run.record(lambda _: scores_of(run, name).finish(metrics=metrics))
+
+
+def calibrate_saved(run: Run, pairs: Dataset, translations: Sequence[str]) -> None:
+    """Fit the confidence of the saved model on its translations of the validation set."""
+    model, tokenizer = load_translator(run.folder)  # that of the trainer may be in parts on several devices
+    model.to(run.args.device)
+    [corpus] = run.corpora["validation"]
+    rows = list(zip(pairs["source"][:], pairs["target"][:], strict=True))
+    calibrate(model, tokenizer, rows, translations, **corpus.languages.arguments).save(run.folder)
 
 
 def result_of(run: Run, new_reports: Sequence[ValidationReport]) -> RunResult:

@@ -4,14 +4,9 @@ import pytest
 import torch
 
 from modeling_random_transformer.inference import alignments
-from modeling_random_transformer.inference.alignments import (
-    Aligner,
-    link_words,
-    word_spans,
-    words_by_marks,
-    words_by_offsets,
-)
+from modeling_random_transformer.inference.alignments import Aligner, link_words
 from modeling_random_transformer.inference.ensemble import EnsembleForSeq2SeqLM
+from modeling_random_transformer.inference.scoring import word_spans, words_by_marks, words_by_offsets
 from tests.helpers.translation import some_texts
 
 PAIRS = list(zip(some_texts(12, seed=1), some_texts(12, seed=2), strict=True))

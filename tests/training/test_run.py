@@ -8,6 +8,8 @@ import transformers.trainer
 from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
+from modeling_random_transformer.inference import calibration, load_translator, translate_n_best
+from modeling_random_transformer.inference.confidence import CALIBRATION
 from modeling_random_transformer.training import run as training_run
 from modeling_random_transformer.training.checkpoints import MARKER, UNFINISHED, all_checkpoints, state_of, step_of
 from modeling_random_transformer.training.manifest import MANIFEST
@@ -52,6 +54,18 @@ def test_evaluation_without_translations_and_a_scored_model(option, corpus, monk
     assert again.hardware == result.hardware
     assert result.hardware in (again.folder / "README.md").read_text()
     assert AutoModelForSeq2SeqLM.from_pretrained(again.folder).generation_config.num_beams == 2  # as in the card
+
+
+def test_a_validation_set_calibrates_the_model_unless_it_is_tiny(corpus, monkeypatch):
+    options = validation(corpus) | {"max_steps": 2}
+    assert not (run(corpus, "tiny", **options).folder / CALIBRATION).exists()
+    for module in (training_run, calibration):
+        monkeypatch.setattr(module, "MIN_PAIRS", 2)
+    result = run(corpus, "calibrated", **options)
+    model, tokenizer = load_translator(result.folder)
+    assert model.calibration.pairs >= 2
+    [[candidate]] = translate_n_best(["abc"], model, tokenizer, n_best=None, confidence=True)
+    assert 0 <= candidate.confidence <= 1
 
 
 def test_an_incomplete_checkpoint_is_not_resumed(copied, caplog):

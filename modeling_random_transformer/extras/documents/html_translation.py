@@ -38,13 +38,14 @@ def translate_html(
         tokenizer: its tokenizer.
         chunk_size: number of sentences that are sorted by length together.
         progress: show a progress bar of sentences on stderr; `None` shows it after a delay.
-        **options: those of `translate`, except for `n_best` and `prefixes`. Sentences are always split.
+        **options: those of `translate`, except for `n_best` and `prefixes`. Sentences are always split, and repaired
+            unless `repair=False`.
 
     Raises:
         ValueError: an argument is invalid, a document is not a string of Unicode characters, or sentencex is not
             installed.
     """
-    translator = Translator(model, tokenizer, **options | {"split_sentences": True})
+    translator = Translator(model, tokenizer, **{"repair": True} | options | {"split_sentences": True})
     splitter = SentenceSplitter(translator.pipe, translator.options.max_source_tokens, options.get("src_lang"))
     parsed = [parse_document(document, index) for index, document in enumerate(documents)]
     blocks = [part for parts in parsed for part in parts if isinstance(part, Block)]

@@ -7,7 +7,6 @@ The functions need the extra `train`.
 """
 
 import heapq
-import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,11 +18,12 @@ import torch
 from jinja2 import Environment
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ...data.filters import WORD, text_key
+from ...data.filters import WORD
 from ...data.sources import Corpus, pairs_of, valid_lines
 from ...inference.alignments import eager_attention
 from ...inference.candidates import Candidate
 from ...inference.evaluation import score, sentence_chrf
+from ...inference.problems import PROBLEMS, Detector, detector_of
 from ...inference.scoring import score_pairs
 from ...inference.translation import translate_n_best
 from ...inputs_random_transformer import drop_none, encode_texts
@@ -34,8 +34,6 @@ from .explorer import cross_attention_labels
 WORST = 10  # pairs that are shown
 LENGTHS = (10, 20, 30, 50)  # limits of the groups by the number of words of a source
 FREQUENCIES = (0, 4, 19, 99)  # of those by the frequency of its rarest word in the training set
-REPEATED = re.compile(r"(.{3,40}?)\1{2,}", re.DOTALL)  # a part that follows itself at least twice
-PROBLEMS = ("empty", "repeats a part", "copies the source", "without an end token")
 CURVES = {"loss": "Training loss", "eval_loss": "Validation loss", "eval_bleu": "BLEU", "eval_chrf": "chrF++"}
 TEMPLATE = Path(__file__).with_suffix(".html")
 
@@ -79,8 +77,7 @@ class Report:
         title: the name of the model.
         scores: the result of `score` on the test set.
         groups: groups of pairs, by what distinguishes them.
-        problems: the numbers of the lines whose translation is empty, repeats a part, copies the source, or ends
-            without the end token.
+        problems: the numbers of the lines whose translation has each of `PROBLEMS`.
         worst: the pairs with the lowest chrF++.
         losses: the training pairs with the highest loss: loss per token, number of the line and texts of each.
         curves: name and points (step, value) of each learning curve.
@@ -135,7 +132,7 @@ def make_report(
         title=title,
         scores=scores_of(examples),
         groups={"length": grouped(examples, lambda example: len(words(example.source)), LENGTHS, "words")},
-        problems=problems(examples, tokenizer),
+        problems=problems(examples, detector_of(model, tokenizer)),
         worst=worst,
         curves=curves(history),
     )
@@ -208,26 +205,13 @@ def range_name(limits: Sequence[int], index: int) -> str:
     return f"{low} to {high}" if low else f"up to {high}"
 
 
-def problems(examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[int]]:
+def problems(examples: Sequence[Example], detector: Detector) -> dict[str, list[int]]:
     """The numbers of the lines with each kind of suspicious translation."""
     numbers: dict[str, list[int]] = {problem: [] for problem in PROBLEMS}
     for example in examples:
-        for problem in problems_of(example, str(tokenizer.eos_token)):
+        for problem in detector(example.source, example.candidate):
             numbers[problem].append(example.number)
     return numbers
-
-
-def problems_of(example: Example, end_token: str) -> Iterator[str]:
-    """What is suspicious in a translation."""
-    translation, tokens = example.candidate.translation, example.candidate.tokens
-    if not translation.strip():
-        yield "empty"
-    if REPEATED.search(translation) and not REPEATED.search(example.source):
-        yield "repeats a part"
-    if text_key(example.source) == text_key(translation):
-        yield "copies the source"
-    if tokens and tokens[-1] != end_token:
-        yield "without an end token"
 
 
 @torch.no_grad()

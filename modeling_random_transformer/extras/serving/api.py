@@ -130,14 +130,17 @@ class Api:
         texts = [asked.q] if isinstance(asked.q, str) else asked.q
         check_size(texts, self.settings)
         direction = find_direction(self.directions, asked.source, asked.target)
-        translate = direction.translate_html if asked.format == "html" else direction.translate
-        translations = await unless_disconnected(request, self.batcher.submit(translate, texts))
+        translations = await unless_disconnected(request, self.batcher.submit(asked.function(direction), texts))
         self.metrics.characters.labels(direction.source, direction.target).inc(sum(map(len, texts)))
-        languages = [{"language": direction.source, "confidence": 100.0}] * len(texts)
-        is_single = isinstance(asked.q, str)
-        answer: dict[str, Any] = {"translatedText": translations[0] if is_single else translations}
+        answer: dict[str, list[Any]] = {"translatedText": translations}
+        if asked.confidence:
+            answer["translatedText"] = [candidate.translation for candidate in translations]
+            answer["confidence"] = [candidate.confidence for candidate in translations]
+            answer["doubtful"] = [bool(candidate.problems) for candidate in translations]
         if normalize_code(asked.source) == "auto":
-            answer["detectedLanguage"] = languages[0] if is_single else languages
+            answer["detectedLanguage"] = [{"language": direction.source, "confidence": 100.0}] * len(texts)
+        if isinstance(asked.q, str):
+            return JSONResponse({name: values[0] for name, values in answer.items()})
         return JSONResponse(answer)
 
     def check_key(self, key: Any) -> None:

@@ -17,7 +17,7 @@ from ...inputs_random_transformer import TextError
 
 logger = logging.getLogger(__name__)
 
-TranslateTexts = Callable[[Sequence[str]], list[str]]
+TranslateTexts = Callable[[Sequence[str]], list[Any]]  # strings, or candidates with a confidence
 
 # Characters of the texts that are translated together. More would let new requests wait longer, for few percent more
 # throughput.
@@ -54,8 +54,8 @@ class QueuedRequest:
 
     translate: TranslateTexts
     texts: Sequence[str]
-    done: "asyncio.Future[list[str]]"
-    results: list[str | Exception] = field(default_factory=list)
+    done: "asyncio.Future[list[Any]]"
+    results: list[Any] = field(default_factory=list)
     started: int = 0
 
     @property
@@ -86,7 +86,7 @@ class Batcher:
         """The number of texts that are in no batch yet."""
         return sum(request.waiting for request in self.queue)
 
-    def submit(self, translate: TranslateTexts, texts: Sequence[str]) -> "asyncio.Future[list[str]]":
+    def submit(self, translate: TranslateTexts, texts: Sequence[str]) -> "asyncio.Future[list[Any]]":
         """The future of the translations of a request's texts.
 
         Its exception is the `TextError` that `translate` raises for one of them, or a `RuntimeError`.
@@ -147,7 +147,7 @@ class Batcher:
         if request.done.done() or not (errors or len(request.results) == len(request.texts)):
             return
         if not errors:
-            request.done.set_result(request.results)  # type: ignore[arg-type]
+            request.done.set_result(request.results)
             return
         request.done.set_exception(errors[0])
         self.remove(request)
@@ -214,7 +214,7 @@ class Worker:
                 self.was_replaced = False
 
 
-def translate_each(translate: TranslateTexts, texts: Sequence[str]) -> list[str | Exception]:
+def translate_each(translate: TranslateTexts, texts: Sequence[str]) -> list[Any]:
     """The translations of texts. If some cannot be translated, the error takes the place of the translation.
 
     Others than a `TextError` are logged, and replaced by one without details.

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from itertools import permutations
 from typing import Any
 
+from ...inference.candidates import Candidate
 from ...inference.loading import load_models
-from ...inference.translation import translate
+from ...inference.translation import translate, translate_n_best
 from ...inputs_random_transformer import check_languages, drop_none, tokenizer_languages
 from ...tokenization_random_transformer import LANGUAGE_CODE
 from ..documents.html_translation import translate_html
@@ -38,6 +39,16 @@ class Direction:
     def translate(self, texts: Sequence[str], **options: Any) -> list[str]:
         """Translate texts, with more arguments of `translate`."""
         return translate(texts, self.model, self.tokenizer, progress=False, **self.options, **options)
+
+    def rate(self, texts: Sequence[str]) -> list[Candidate]:
+        """Translate texts, with the confidence of each.
+
+        Raises:
+            ValueError: the model has no calibration.
+        """
+        options = {**self.options, "confidence": True}
+        results = translate_n_best(texts, self.model, self.tokenizer, n_best=None, progress=False, **options)
+        return [best for [best] in results]
 
     def translate_html(self, documents: Sequence[str]) -> list[str]:
         """Translate HTML documents or fragments."""

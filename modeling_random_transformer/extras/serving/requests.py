@@ -9,6 +9,10 @@ from pydantic import BaseModel, Field, ValidationInfo, field_validator
 from pydantic_core import from_json
 from starlette.requests import Request
 
+from ...inference.confidence import calibration_of
+from .batches import TranslateTexts
+from .directions import Direction
+
 BODY_SECONDS = 30  # within which the body of a request must arrive
 OTHER_FIELDS = 20  # parts of a form beside its texts
 URLENCODED, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
@@ -21,13 +25,27 @@ class TranslateRequest(BaseModel):
     source: str = Field(description="Code of the source language; `auto` if there is only one", examples=["en"])
     target: str = Field(description="Code of the target language", examples=["de"])
     format: Literal["text", "html"] = Field("text", description="`html`: tags are kept, inline ones on their words")
+    confidence: bool = Field(False, description="Also return the confidence of each text, 0 to 1, without `html`")
     api_key: str = ""
 
-    @field_validator("format", "api_key", mode="before")
+    @field_validator("format", "confidence", "api_key", mode="before")
     @classmethod
     def default_if_empty(cls, value: Any, info: ValidationInfo) -> Any:
         """The default of an optional field for `null` and `""`, which clients send for a missing one."""
         return cls.model_fields[str(info.field_name)].default if value in (None, "") else value
+
+    def function(self, direction: Direction) -> TranslateTexts:
+        """What translates the texts: to strings, or to candidates with a confidence.
+
+        Raises:
+            ValueError: a confidence is requested of a document, or of a model without a calibration.
+        """
+        if not self.confidence:
+            return direction.translate_html if self.format == "html" else direction.translate
+        if self.format == "html":
+            raise ValueError("confidence must be false with html, got true.")
+        calibration_of(direction.model)
+        return direction.rate
 
 
 NAMES = {name.encode() for name in TranslateRequest.model_fields}

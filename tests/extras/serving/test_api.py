@@ -11,6 +11,7 @@ from modeling_random_transformer.extras.documents import translate_html
 from modeling_random_transformer.extras.serving import Direction, Settings, create_app
 from modeling_random_transformer.extras.serving.requests import TranslateRequest
 from modeling_random_transformer.inference import translate
+from modeling_random_transformer.inference.confidence import Calibration
 from tests.helpers.translation import SENTENCES, multilingual_translator
 
 
@@ -57,6 +58,23 @@ def test_html(direction, translator, tokenizer):
         assert ask(api, documents[0], format="text").json()["translatedText"] != expected[0]
         answer = ask(api, "<p>" * 34, format="html")
         assert answer.json() == {"error": "q must have at most 100 characters, got 102."}
+
+
+def test_confidence(translator, tokenizer, monkeypatch):
+    ask_for = {"confidence": True}
+    direction = Direction("en", "es", translator, tokenizer, {"repair": True})
+    with client([direction]) as api:
+        assert "make it by random-transformer calibrate" in ask(api, **ask_for).json()["error"]
+        calibration = Calibration(50.0, 100, [0.5, 0.1, 0.2, 0.3], 0.0, 1.0, ["Han"])
+        monkeypatch.setattr(translator, "calibration", calibration, raising=False)
+        answer = ask(api, SENTENCES[0], **ask_for).json()
+        assert answer["translatedText"] == ask(api, SENTENCES[0]).json()["translatedText"]
+        assert 0 < answer["confidence"] < 1
+        assert answer["doubtful"] is True  # no translation is in Chinese
+        answer = ask(api, [SENTENCES[0], "", "12"], **ask_for).json()
+        assert answer["confidence"][1:] == [None, None]
+        assert answer["doubtful"][1:] == [False, False]
+        assert ask(api, format="html", **ask_for).json() == {"error": "confidence must be false with html, got true."}
 
 
 class Echo:

@@ -57,7 +57,7 @@ def test_html_is_split_as_its_source_language(translator_folder, monkeypatch):
 
     def translate_rows(_translator, rows, *_):
         texts.extend(text for text, _ in rows)
-        return [[Candidate(text)] for text, _ in rows]
+        return [[Candidate(f"¡{len(text)}!")] for text, _ in rows]
 
     monkeypatch.setattr(BatchTranslator, "__call__", translate_rows)
     [direction] = load_directions([f"de:es={translator_folder}"], options={"split_sentences": False})

@@ -1,0 +1,53 @@
+"""Calibrate the confidence of a saved model on parallel text that it was not trained on.
+
+    random-transformer calibrate --model outputs/quickstart --source_file validation.en --target_file validation.es
+    random-transformer translate --model outputs/quickstart --confidence "the boy sees the girl"
+
+It translates the text, and writes confidence.json into the folder of the model. `train` does so with its validation
+set. Never calibrate on a test set whose confidence you report.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..base.flags import Parser
+from ..data.sources import pairs_of
+from ..inference.confidence import CALIBRATION
+from .score import CorpusArguments
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arguments(CorpusArguments):
+    """Arguments of `calibrate`.
+
+    Args:
+        overwrite: replace the calibration of the model
+
+    Raises:
+        ValueError: there are several models, `restart` is set, or a calibration exists and `overwrite` is not set.
+    """
+
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        self.check_one_pass()
+        if self.file.exists() and not self.overwrite:
+            raise ValueError(f"--model must be without {CALIBRATION} unless --overwrite is given, got {self.model[0]}.")
+
+    @property
+    def file(self) -> Path:
+        """The file to write."""
+        return self.model[0] / CALIBRATION
+
+
+def run(program: str, argv: Sequence[str]) -> None:
+    """Load the model, translate, fit, and write the file."""
+    arguments = Parser(program, __doc__, [Arguments]).parse(argv)
+    pairs = list(pairs_of([arguments.corpus()]))
+    with arguments.load(from_file_to_file=False) as (model, tokenizer):
+        from ..inference.calibration import calibrate  # needs sacrebleu
+
+        calibration = calibrate(model, tokenizer, pairs, **arguments.text_options)
+        calibration.save(arguments.model[0])
+    print(f"{arguments.file}: {calibration.pairs} pairs, median chrF++ {calibration.threshold:.2f}")

@@ -1,0 +1,71 @@
+"""Fits the confidence of a model's translations on a validation set; needs the extra `train`."""
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+import numpy as np
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..data.filters import scripts_of
+from .confidence import Calibration, features_of
+from .evaluation import sentence_chrf
+from .scoring import Pair, score_pairs
+from .translation import translate
+
+MIN_PAIRS = 100  # of a validation set; fewer do not determine a calibration
+NEWTON_STEPS, RIDGE = 20, 1.0  # of the logistic regression
+
+
+def calibrate(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    pairs: Sequence[Pair],
+    translations: Sequence[str] | None = None,
+    **options: Any,
+) -> Calibration:
+    """Fit the confidence of a model on a validation set. The result becomes `model.calibration`.
+
+    Args:
+        model: any model of `AutoModelForSeq2SeqLM`.
+        tokenizer: its tokenizer.
+        pairs: at least 100 sources and their translations, which are no training pairs.
+        translations: the model's translations of the sources; by default, they are translated.
+        **options: those of `translate`; with translations, those of `score_pairs`.
+
+    Raises:
+        ValueError: there are too few pairs, an argument is invalid, or sacrebleu is not installed.
+    """
+    if len(pairs) < MIN_PAIRS:
+        raise ValueError(f"pairs must be at least {MIN_PAIRS} for a calibration, got {len(pairs)}.")
+    sources, targets = zip(*pairs, strict=True)
+    if translations is None:
+        translations = translate(sources, model, tokenizer, **options)
+        options = {name: value for name, value in options.items() if name in ("src_lang", "tgt_lang")}
+    rated = list(zip(sources, translations, strict=True))
+    scores = score_pairs(model, tokenizer, rated, token_scores=True, truncation=True, **options)
+    features = np.array([features_of(pair, pair_score) for pair, pair_score in zip(rated, scores, strict=True)])
+    chrf = [sentence_chrf(translation, [target]) for translation, target in zip(translations, targets, strict=True)]
+    threshold = median(chrf)
+    bias, *weights = fit_logistic(features, np.array(chrf) >= threshold).tolist()
+    length_ratio = median(len(target) / len(source) for source, target in pairs)
+    model.calibration = Calibration(threshold, len(pairs), weights, bias, length_ratio, scripts_of(targets))
+    return model.calibration
+
+
+def fit_logistic(features: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """The bias and the weights of a logistic regression with a ridge penalty, by Newton's method.
+
+    Args:
+        features: `[examples, features]`.
+        labels: whether each example is positive, `[examples]`.
+    """
+    inputs = np.column_stack([np.ones(len(features)), features])
+    penalty = np.diag([0, *RIDGE * features.var(axis=0)])  # as for features of unit variance
+    weights = np.zeros(inputs.shape[1])
+    for _ in range(NEWTON_STEPS):
+        probabilities = 1 / (1 + np.exp(-inputs @ weights))
+        gradient = inputs.T @ (probabilities - labels) + penalty @ weights
+        curvature = (inputs.T * (probabilities * (1 - probabilities))) @ inputs + penalty
+        weights -= np.linalg.pinv(curvature) @ gradient
+    return weights

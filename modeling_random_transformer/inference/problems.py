@@ -1,0 +1,97 @@
+"""What is suspicious in a translation, without a reference: loops, copies, inventions, another script.
+
+The report counts these problems, and `repair` translates such texts in other ways.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..data.filters import WORD, script_filter, text_key
+from .candidates import Candidate
+
+EMPTY = "empty"
+LOOP = "repeats a part"
+COPY = "copies the source"
+UNFINISHED = "without an end token"
+LENGTH = "length far from that of the source"
+SCRIPT = "in another script"
+PROBLEMS = (EMPTY, LOOP, COPY, UNFINISHED, LENGTH, SCRIPT)
+
+RUN = re.compile(r"(.{2,80}?)\1{2,}", re.DOTALL)  # a part that follows itself at least twice
+NGRAM, REPETITIONS = 4, 3  # so many equal n-grams of words are a loop
+COPIED_WORDS = 4  # fewer may be a name
+# Limits on the characters of a translation: multiples of the expected length, and characters beyond them.
+SHORTEST, LONGEST, MARGIN = 0.25, 3.0, 30
+MIN_SCRIPT_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class Detector:
+    """Finds the problems of translations.
+
+    Attributes:
+        end_token: the token that ends a translation.
+        length_ratio: characters of a translation per character of its source.
+        scripts: Unicode scripts of translations; empty for any.
+    """
+
+    end_token: str
+    length_ratio: float = 1.0
+    scripts: Sequence[str] = ()
+
+    def __call__(self, source: str, candidate: Candidate) -> list[str]:
+        """The problems of a translation, some of `PROBLEMS`; none of a text that the model has not translated."""
+        translation = candidate.translation
+        if not candidate.tokens:
+            return []
+        if not translation.strip():
+            return [EMPTY]
+        problems = []
+        if has_loop(source, translation):
+            problems.append(LOOP)
+        if text_key(source) == text_key(translation) and len(WORD.findall(source)) >= COPIED_WORDS:
+            problems.append(COPY)
+        if candidate.tokens[-1] != self.end_token:
+            problems.append(UNFINISHED)
+        if self.has_other_length(source, translation):
+            problems.append(LENGTH)
+        if self.scripts and not script_filter(self.scripts, MIN_SCRIPT_SHARE)(translation):
+            problems.append(SCRIPT)
+        return problems
+
+    def has_other_length(self, source: str, translation: str) -> bool:
+        """Whether a translation is much longer or shorter than its source predicts."""
+        expected = self.length_ratio * len(source.strip())
+        length = len(translation.strip())
+        return length > LONGEST * expected + MARGIN or length < SHORTEST * (expected - MARGIN)
+
+
+def detector_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Detector:
+    """The detector for the translations of a model, with the lengths and scripts of its calibration, if it has one."""
+    calibration = getattr(model, "calibration", None)
+    if calibration is None:
+        return Detector(str(tokenizer.eos_token))
+    return Detector(str(tokenizer.eos_token), calibration.length_ratio, calibration.scripts)
+
+
+def has_loop(source: str, translation: str) -> bool:
+    """Whether a translation repeats parts more than its source."""
+    if longest_run(translation) > 2 * longest_run(source):
+        return True
+    return max_repetitions(translation) >= max(REPETITIONS, 2 * max_repetitions(source) + 1)
+
+
+def longest_run(text: str) -> int:
+    """The characters of the longest part that consists of at least three equal parts."""
+    return max((len(run[0]) for run in RUN.finditer(f" {text.casefold()} ")), default=0)
+
+
+def max_repetitions(text: str) -> int:
+    """How often the most frequent n-gram of words occurs."""
+    words: Sequence[str] = WORD.findall(text.casefold())
+    ngrams = Counter(zip(*(words[start:] for start in range(NGRAM)), strict=False))
+    return max(ngrams.values(), default=0)

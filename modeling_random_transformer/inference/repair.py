@@ -1,0 +1,55 @@
+"""Translations with problems are replaced: by another hypothesis, by a search without repetitions, by clauses."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from .candidates import Candidate, Row, Translate
+from .problems import Detector
+
+HYPOTHESES = 4  # of each search
+WITHOUT_REPETITIONS = {"no_repeat_ngram_size": 3}  # of tokens
+CLAUSE_TOKENS = 16  # of the parts of a sentence that are translated one by one
+
+
+@dataclass(frozen=True)
+class RepairingTranslator:
+    """Translates by another function, and again by the remedies where the detector finds problems.
+
+    A translation is replaced by the first one without problems, and if there is none, by the first one with the fewest.
+    Its problems are then in `Candidate.problems`.
+
+    Attributes:
+        translate: translates texts.
+        detect: finds problems.
+        remedies: translate the texts whose translations have problems, in this order.
+    """
+
+    translate: Translate
+    detect: Detector
+    remedies: Sequence[Translate]
+
+    def __call__(self, rows: Sequence[Row], first: int, update: Callable[[int], Any]) -> list[list[Candidate]]:
+        """One candidate of each row."""
+        best = []
+        for (text, _), [candidate] in zip(rows, self.translate(rows, first, update), strict=True):
+            best.append(self.examined(text, candidate))
+        for remedy in self.remedies:
+            pending = [index for index, candidate in enumerate(best) if candidate.problems]
+            if not pending:
+                break
+            alternatives = remedy([rows[index] for index in pending], first, lambda _: None)
+            for index, candidates in zip(pending, alternatives, strict=True):
+                text, _ = rows[index]
+                examined = [self.examined(text, candidate) for candidate in candidates]
+                best[index] = min([best[index], *examined], key=count_problems)
+        return [[candidate] for candidate in best]
+
+    def examined(self, text: str, candidate: Candidate) -> Candidate:
+        """A candidate with its problems."""
+        return replace(candidate, problems=self.detect(text, candidate))
+
+
+def count_problems(candidate: Candidate) -> int:
+    """The number of problems of a candidate."""
+    return len(candidate.problems)

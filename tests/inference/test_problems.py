@@ -1,0 +1,54 @@
+"""What is suspicious in a translation: each problem, and texts that have none."""
+
+import pytest
+
+from modeling_random_transformer.inference import Candidate
+from modeling_random_transformer.inference.confidence import Calibration
+from modeling_random_transformer.inference.problems import COPY, EMPTY, LENGTH, LOOP, SCRIPT, UNFINISHED, Detector
+from modeling_random_transformer.inference.problems import detector_of as make_detector
+from tests.helpers.translation import random_tokenizer, random_translator
+
+DETECT = Detector("</s>", scripts=["Latin"])
+LONG = "the boy reads an old book about two red apples in the garden of the house"
+
+
+@pytest.mark.parametrize(
+    ("source", "translation", "problems"),
+    [
+        ("a dog", " ", [EMPTY]),
+        ("a dog", "ein Hund", []),
+        ("the the the", "der der der", []),  # as its source
+        ("no no no", "nein nein nein nein nein nein nein nein", [LOOP]),
+        ("a dog", "der hund und der hund und der hund und", [LOOP]),
+        ("a dog", "Hund Hund Hund", [LOOP]),
+        ("ha ha ha ha ha ha", "ha ha ha ha ha ha!", [COPY]),
+        ("in der Stadt Berlin", "in der Stadt, Berlin", [COPY]),
+        ("Angela Merkel", "Angela Merkel", []),  # a name
+        ("A dog.", "собака", [SCRIPT]),
+        ("a dog", "Hund " * 3 + "und eine Katze, die auf dem Dach eines alten Hauses sitzt", [LOOP, LENGTH]),
+        (LONG, "der Junge", [LENGTH]),
+        (LONG, "er sieht " + "den alten Mann an, ".join(["dann ", "jetzt ", "bald "]) + "ihn", []),
+        (LONG, " und ".join(f"dort in der Stadt {place}" for place in ("A", "B", "C")), [LOOP]),  # with gaps
+        ("犬", "犬が庭で本を読んでいるのを見た" * 3, [LOOP, LENGTH, SCRIPT]),
+    ],
+)
+def test_each_problem(source, translation, problems):
+    assert DETECT(source, Candidate(translation, tokens=["a", "</s>"])) == problems
+
+
+def test_a_translation_without_an_end():
+    assert DETECT("a dog", Candidate("ein Hund", tokens=["ein", "Hund"])) == [UNFINISHED]
+
+
+@pytest.mark.parametrize("text", ["", "12:30", "1 2 3 4 5 5 5 5 5 5"])
+def test_texts_that_the_model_does_not_translate(text):
+    assert DETECT(text, Candidate(text)) == []
+
+
+def test_the_calibration_tells_the_length_and_the_script():
+    model, tokenizer = random_translator(), random_tokenizer()
+    chinese = Candidate("男孩在花园里读一本书", tokens=[tokenizer.eos_token])
+    source = "the boy reads a book in the garden of his old house in the city"
+    model.calibration = Calibration(50.0, 100, [], 0.0, length_ratio=0.3, scripts=["Han"])
+    assert make_detector(model, tokenizer)(source, chinese) == []
+    assert make_detector(model, tokenizer)(source, Candidate("el niño lee un libro", tokens=["</s>"])) == [SCRIPT]
