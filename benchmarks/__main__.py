@@ -11,6 +11,7 @@ from . import (
     gpu,
     http,
     memory,
+    robustness,
     scaling,
     scoring,
     serving,
@@ -37,6 +38,7 @@ BENCHMARKS = {
     "corpus": corpus,
     "weights": weights,
     "dry_run": dry_run,
+    "robustness": robustness,
     "gpu": gpu,
 }
 

@@ -28,12 +28,12 @@ COLUMNS = ("input_ids", "attention_mask", "labels")  # of a batch
 
 
 class Segmentation(Protocol):
-    """Segments tokenized pairs anew, as `BPEDropout` does."""
+    """Changes the tokens of pairs, as `BPEDropout` and `Augmentation` do."""
 
     max_length: int | None
 
     def segment_columns(self, rows: dict[str, list], seeds: Sequence[tuple[int, ...]]) -> dict[str, list]:
-        """New columns `input_ids`, `attention_mask` and `labels`."""
+        """New columns `input_ids`, `attention_mask` and `labels`, from these, their words and their texts."""
         ...
 
 
@@ -89,8 +89,8 @@ class TokenBudgetStream(IterableDataset):
         pad_to_multiple_of: the collator rounds the lengths of a batch up to a multiple of this.
         num_workers: number of processes that read and tokenize ahead; 0 to do both in this process. At most one for a
             streaming dataset, since `datasets` would give each worker different files.
-        bpe_dropout: segments the texts anew in every epoch. The token budget and the maximum lengths count tokens
-            without dropout.
+        bpe_dropout: changes the tokens of the pairs in every epoch: `BPEDropout` or `Augmentation`. The token budget
+            and the maximum lengths count the tokens before.
 
     Raises:
         ValueError: an argument is invalid, a line is invalid and `on_invalid` is `"error"`, a pair is longer than
@@ -246,6 +246,6 @@ class _Chunks(IterableDataset):
         columns["line"] = [line.number for line in lines]
         if self.bpe_dropout is not None:
             seeds = [(*self.seed, number) for number in columns["line"]]
-            columns |= self.bpe_dropout.segment_columns(columns, seeds)
+            columns |= self.bpe_dropout.segment_columns(texts | columns, seeds)
         for values in zip(*columns.values(), strict=True):
             yield dict(zip(columns, values, strict=True))

@@ -19,6 +19,7 @@ from .validation import ValidationReport
 if TYPE_CHECKING:
     from datasets import Dataset  # slow to import
 
+TEXTS = ("source", "target")
 WORDS = ("source_words", "target_words")
 LENGTHS = ("source_length", "target_length")
 VOCABULARY_PAIRS = 1_000_000  # the most pairs to train a vocabulary on
@@ -33,6 +34,7 @@ def tokenize_pairs(
     num_proc: int | None = None,
     name: str = "pairs",
     words: bool = False,
+    texts: bool = False,
 ) -> "tuple[Dataset, ValidationReport]":
     """Tokenize pairs into the columns `input_ids`, `attention_mask`, `labels`, `source_length` and `target_length`.
 
@@ -44,7 +46,8 @@ def tokenize_pairs(
         num_proc: number of processes.
         name: name of the dataset in the report.
         words: add the columns `source_words` and `target_words`, the index of each token's word (-1 for special
-            tokens), which BPE-dropout requires.
+            tokens), which BPE-dropout and augmentation require.
+        texts: keep the columns `source` and `target`, which augmentation requires.
 
     Raises:
         ValueError: no pair remains.
@@ -63,7 +66,7 @@ def tokenize_pairs(
             tokenize_batch,
             batched=True,
             fn_kwargs={"tokenizer": tokenizer, "languages": languages, "words": words},
-            remove_columns=["source", "target"],
+            remove_columns=None if texts else [*TEXTS],
             num_proc=num_proc,
             desc="tokenizing",
         )

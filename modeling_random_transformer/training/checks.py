@@ -20,6 +20,7 @@ from ..modeling_random_transformer import RandomTransformerForConditionalGenerat
 from .arguments import DROPOUTS, VOCAB_SIZE, DataArguments, ModelArguments, parse_overrides
 from .checkpoints import MARKER, STATE, has_optimizer, is_complete
 from .manifest import check_folder
+from .methods.augmentation import augmentation_shares
 from .tokenizer import load_parent_tokenizer, load_tokenizer
 from .training_arguments import TranslationTrainingArguments
 
@@ -34,6 +35,8 @@ def check_arguments(data: DataArguments, model_args: ModelArguments, args: Trans
     check_metric(args)
     check_schedule(args)
     check_adapter(model_args, args)
+    if args.augment is not None:
+        augmentation_shares(args.augment)
     call_on_main_process(lambda: check_folders(model_args, args))
     config = initial_config(model_args)
     check_adapted_modules(config, model_args.lora_targets)

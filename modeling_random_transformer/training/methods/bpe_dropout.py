@@ -38,6 +38,8 @@ class BPEDropout:
         ValueError: the tokenizer has no BPE model, or `dropout` is invalid.
     """
 
+    columns = WORDS  # of the rows, beside token ids
+
     def __init__(self, tokenizer: PreTrainedTokenizerBase, dropout: float, max_length: int | None = None):
         if not 0 <= dropout < 1:
             raise ValueError(f"bpe_dropout must be at least 0 and below 1, got {dropout}.")
@@ -170,13 +172,13 @@ class BPEDropoutPairs(Dataset):
 
     def __init__(self, tokens: "datasets.Dataset", bpe_dropout: BPEDropout, seed: int):
         columns = getattr(tokens, "column_names", None) or []
-        missing = [name for name in WORDS if name not in columns]
-        if missing:
+        required = bpe_dropout.columns
+        if not {*required} <= {*columns}:
             raise ValueError(
-                f"train_dataset must be a Dataset with the columns {' and '.join(WORDS)} for bpe_dropout "
-                f"(tokenize_pairs, words=True), got a {type(tokens).__name__} with {', '.join(columns)}."
+                f"train_dataset must be a Dataset with the columns {', '.join(required)} for bpe_dropout and augment "
+                f"(tokenize_pairs, words=True, texts=True), got a {type(tokens).__name__} with {', '.join(columns)}."
             )
-        self.tokens = tokens.select_columns(["input_ids", "labels", *WORDS])
+        self.tokens = tokens.select_columns(["input_ids", "labels", *required])
         self.bpe_dropout = bpe_dropout
         self.seed = seed
         self.epoch: int | None = None
