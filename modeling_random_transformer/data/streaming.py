@@ -24,7 +24,7 @@ TokenizedPair = dict[str, Any]  # token ids, lengths and number of a line
 # The number of consecutive lines, the invalid ones, and the others.
 Chunk = tuple[int, list[InvalidLine], list[TokenizedPair]]
 LINES_PER_CHUNK = 1000
-COLUMNS = ("input_ids", "attention_mask", "labels")  # of a batch
+COLUMNS = ("input_ids", "labels")  # of a batch; the collator adds the mask
 
 
 class Segmentation(Protocol):
@@ -33,7 +33,7 @@ class Segmentation(Protocol):
     max_length: int | None
 
     def segment_columns(self, rows: dict[str, list], seeds: Sequence[tuple[int, ...]]) -> dict[str, list]:
-        """New columns `input_ids`, `attention_mask` and `labels`, from these, their words and their texts."""
+        """New columns `input_ids` and `labels`, from these, their words and their texts."""
         ...
 
 

@@ -34,7 +34,6 @@ def tokenize_pairs(
     num_proc: int | None = None,
     name: str = "pairs",
     words: bool = False,
-    texts: bool = False,
 ) -> "tuple[Dataset, ValidationReport]":
     """Tokenize pairs into the columns `input_ids`, `attention_mask`, `labels`, `source_length` and `target_length`.
 
@@ -45,9 +44,8 @@ def tokenize_pairs(
         languages: the languages of the pairs, for a tokenizer with language tags.
         num_proc: number of processes.
         name: name of the dataset in the report.
-        words: add the columns `source_words` and `target_words`, the index of each token's word (-1 for special
-            tokens), which BPE-dropout and augmentation require.
-        texts: keep the columns `source` and `target`, which augmentation requires.
+        words: keep the columns `source` and `target`, and add `source_words` and `target_words`, the index of each
+            token's word (-1 for special tokens), which BPE-dropout and augmentation require.
 
     Raises:
         ValueError: no pair remains.
@@ -66,7 +64,7 @@ def tokenize_pairs(
             tokenize_batch,
             batched=True,
             fn_kwargs={"tokenizer": tokenizer, "languages": languages, "words": words},
-            remove_columns=None if texts else [*TEXTS],
+            remove_columns=None if words else [*TEXTS],
             num_proc=num_proc,
             desc="tokenizing",
         )

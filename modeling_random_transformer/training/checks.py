@@ -20,7 +20,6 @@ from ..modeling_random_transformer import RandomTransformerForConditionalGenerat
 from .arguments import DROPOUTS, VOCAB_SIZE, DataArguments, ModelArguments, parse_overrides
 from .checkpoints import MARKER, STATE, has_optimizer, is_complete
 from .manifest import check_folder
-from .methods.augmentation import augmentation_shares
 from .tokenizer import load_parent_tokenizer, load_tokenizer
 from .training_arguments import TranslationTrainingArguments
 
@@ -35,8 +34,6 @@ def check_arguments(data: DataArguments, model_args: ModelArguments, args: Trans
     check_metric(args)
     check_schedule(args)
     check_adapter(model_args, args)
-    if args.augment is not None:
-        augmentation_shares(args.augment)
     call_on_main_process(lambda: check_folders(model_args, args))
     config = initial_config(model_args)
     check_adapted_modules(config, model_args.lora_targets)
@@ -172,10 +169,12 @@ def check_shards(config: RandomTransformerConfig, args: TranslationTrainingArgum
 def check_dropout(
     config: RandomTransformerConfig, model_args: ModelArguments, args: TranslationTrainingArguments
 ) -> None:
-    """Both passes of R-Drop are equal without dropout."""
+    """Both passes of R-Drop are equal without dropout, and augmented texts must have positions."""
     has_dropout = model_args.lora_rank is not None or any(getattr(config, name) for name in DROPOUTS)
     if args.r_drop_alpha and not has_dropout:
         raise ValueError(f"r_drop_alpha must be 0 for a model without dropout, got {args.r_drop_alpha}.")
+    if args.augment and config.position_embedding == "learned":  # changed texts may be longer
+        raise ValueError("augment must be False for a model with learned positions, got True.")
 
 
 # Resuming

@@ -143,8 +143,7 @@ def tokenize_set(run: Run, name: str, texts: Sequence[Dataset], data: PreparedDa
             length_limits(run) if is_train else LengthLimits(),
             languages=corpus.languages,
             num_proc=run.data.preprocessing_num_workers,
-            words=is_train and run.args.changes_tokens,
-            texts=is_train and run.args.augment is not None,
+            words=is_train and bool(run.args.bpe_dropout or run.args.augment),
             name=f"{name} pairs of {corpus}",
         )
         tokenized.append(tokens)
@@ -233,15 +232,15 @@ def _train_tokenizer(run: Run, job: Job, lines: int, defaults: Mapping[str, str]
         "special_tokens": run.model.special_tokens or [],
     }
     # Inputs change only if nothing has been trained with the tokenizer.
-    inputs = {"training set": fingerprint(corpora), **options, **drop_none(augment=run.args.augment)}
+    inputs = {"training set": fingerprint(corpora), **options, **drop_none(augment=run.args.augment or None)}
     stage = job.begin("tokenizer", inputs, may_change=lambda *_: True)
     if stage.is_finished:
         return
     if path.is_file() and stage.changed_files():
         raise ValueError(f"tokenizer must be that of this run, but {path} has changed.")
     sample: Iterable[str] = chain.from_iterable(vocabulary_sample(corpus, lines or None) for corpus in corpora)
-    if run.args.augment is not None:  # otherwise, words in capitals would be split into letters
-        augmentation = Augmentation(RandomTransformerTokenizer.train((), **options), run.args.augment)
+    if run.args.augment:  # otherwise, words in capitals would be split into letters
+        augmentation = Augmentation(RandomTransformerTokenizer.train((), **options))
         sample = augmentation.texts(sample, run.args.order_seed)
     tokenizer = RandomTransformerTokenizer.train(sample, **options)
     with save_atomically(run.folder) as temporary:

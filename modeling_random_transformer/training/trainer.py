@@ -119,8 +119,8 @@ class TranslationTrainer(TranslationEvaluation):
         if isinstance(dataset, TokenBudgetStream):
             return self._stream_loader(dataset)
         segmented = None
-        if self.args.changes_tokens:  # in every epoch
-            changes = segmentation(self.args, self.processing_class, self._positions())
+        changes = segmentation(self.args, self.processing_class, self._positions())
+        if changes is not None:  # in every epoch
             dataset = segmented = BPEDropoutPairs(dataset, changes, self.args.order_seed)
         sampler = TokenBudgetSampler(
             lengths_of(self.train_dataset),
@@ -133,15 +133,14 @@ class TranslationTrainer(TranslationEvaluation):
             bpe_dropout=segmented,
         )
         self.resumption.sampler = sampler
-        keeps_workers = self.args.dataloader_persistent_workers and not self.args.changes_tokens
+        keeps_workers = self.args.dataloader_persistent_workers and segmented is None
         return self._loader(dataset, sampler, persistent_workers=keeps_workers)
 
     def _stream_loader(self, stream: TokenBudgetStream) -> DataLoader:
         """The batches of a `TokenBudgetStream`, which itself distributes them over the processes."""
-        if self.args.changes_tokens and stream.bpe_dropout is None:
-            raise ValueError(
-                f"bpe_dropout must be given to TokenBudgetStream too, got {self.args.augment or self.args.bpe_dropout}."
-            )
+        changes = segmentation(self.args, self.processing_class)
+        if changes is not None and type(stream.bpe_dropout) is not type(changes):
+            raise ValueError(f"bpe_dropout must be given to TokenBudgetStream too, got {stream.bpe_dropout}.")
         stream.set_max_length(self._positions())
         stream.set_share(self._data_parallel_rank(), self._data_parallel_size(), self.args.gradient_accumulation_steps)
         loader = DataLoader(

@@ -79,7 +79,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         adam_epsilon: Adam's ε (paper 5.3)
         label_smoothing_factor: label smoothing factor (paper 5.4)
         bpe_dropout: BPE-dropout: probability to drop a merge of the tokenizer
-        augment: true, or shares such as "upper=0.05,typos=0.1": pairs in capitals, with typing errors and so on
+        augment: put shares of the pairs in capitals, or add typing errors, numbers, placeholders and other changes
         r_drop_alpha: R-Drop: weight of the divergence of two passes, such as 5
         max_steps: optimizer steps (paper 5.2); -1 to train for `num_train_epochs`
         gradient_accumulation_steps: batches of each device in an optimizer step
@@ -114,7 +114,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     adam_epsilon: float = 1e-9
     label_smoothing_factor: float = 0.1
     bpe_dropout: float = 0.0
-    augment: str | None = None
+    augment: bool = False
     r_drop_alpha: float = 0.0
     max_steps: int = field(default=100_000, metadata={"type": int})  # not only a positive number
     max_tokens_per_batch: int = 4096
@@ -141,8 +141,6 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         return min(super().n_gpu, 1)
 
     def __post_init__(self) -> None:
-        if str(self.augment).lower() == "true":  # YAML reads `true` as a Boolean
-            self.augment = "true"
         self._check_values()  # before transformers divides by some of them
         super().__post_init__()
         # The samplers distribute complete batches evenly. Accelerate would also repeat pairs to equalize batch sizes.
@@ -168,11 +166,6 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         if self.num_beams == 1:
             return {"num_beams": 1, "length_penalty": None, "early_stopping": None}
         return {"num_beams": self.num_beams, "length_penalty": self.length_penalty}
-
-    @property
-    def changes_tokens(self) -> bool:
-        """Whether the tokens of the training pairs change in every epoch."""
-        return bool(self.bpe_dropout) or self.augment is not None
 
     @property
     def order_seed(self) -> int:

@@ -25,6 +25,4 @@ def segmentation(
 ) -> Augmentation | BPEDropout | None:
     """What changes the tokens of the training pairs in every epoch; `max_length` is the limit of the model."""
     bpe_dropout = BPEDropout(tokenizer, args.bpe_dropout, max_length) if args.bpe_dropout else None
-    if args.augment is None:
-        return bpe_dropout
-    return Augmentation(tokenizer, args.augment, bpe_dropout, max_length)
+    return Augmentation(tokenizer, bpe_dropout) if args.augment else bpe_dropout
