@@ -12,6 +12,7 @@ from . import (
     gpu,
     http,
     memory,
+    robustness,
     scaling,
     scoring,
     serving,
@@ -39,6 +40,7 @@ BENCHMARKS = {
     "corpus": corpus,
     "weights": weights,
     "dry_run": dry_run,
+    "robustness": robustness,
     "gpu": gpu,
 }
 

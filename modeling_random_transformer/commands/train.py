@@ -39,7 +39,7 @@ GROUPS = {
     "optimization, by default that of the paper": """num_train_epochs learning_rate lr_scheduler_type
         lr_scheduler_kwargs warmup_steps optim optim_args adam_beta1 adam_beta2 adam_epsilon weight_decay max_grad_norm
         gradient_accumulation_steps seed data_seed""",
-    "small corpora: regularization and Muon": "label_smoothing_factor bpe_dropout r_drop_alpha muon",
+    "small corpora: regularization and Muon": "label_smoothing_factor bpe_dropout augment r_drop_alpha muon",
     "evaluation, during training and of test sets": """eval_strategy eval_steps eval_delay eval_on_start
         per_device_eval_batch_size eval_accumulation_steps predict_with_generate prediction_loss_only num_beams
         length_penalty generation_max_length bleu_tokenize engine load_best_model_at_end metric_for_best_model

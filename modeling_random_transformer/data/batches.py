@@ -12,12 +12,12 @@ from ..inputs_random_transformer import batches_by_tokens
 
 
 class SegmentedPairs(Protocol):
-    """Pairs whose segmentation changes with the epoch, as `BPEDropoutPairs`."""
+    """Pairs whose tokens change with the epoch, as `BPEDropoutPairs`."""
 
     ids: list[list[np.ndarray]]
 
     def set_epoch(self, epoch: int) -> None:
-        """Segment all pairs for this epoch."""
+        """Make the tokens of all pairs for this epoch."""
         ...
 
 
@@ -46,9 +46,9 @@ class TokenBudgetSampler(Sampler[list[int]]):
         pad_to_multiple_of: the collator rounds the lengths of a batch up to a multiple of this.
         weights: how often each pair occurs per epoch, integers, `[pairs]`; `None` for once.
         gradient_accumulation_steps: number of batches of each process in an optimizer step.
-        bpe_dropout: the pairs with new segmentations, if the lengths are those without dropout. The token budget
-            determines how many pairs each batch has. Every epoch has these numbers of pairs, sorted by the lengths of
-            its segmentations.
+        bpe_dropout: the pairs whose tokens change with the epoch, if the lengths are those before. The token budget
+            determines how many pairs each batch has. Every epoch has these numbers of pairs, sorted by their lengths
+            in it.
 
     Raises:
         ValueError: there are fewer pairs than processes, or a pair is longer than `max_tokens`.
@@ -89,7 +89,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         self.starts = _split_largest(starts, len(self.pairs), self.step_batches)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch, which determines the order of the next iteration, and segment the pairs for BPE-dropout."""
+        """Set the epoch, which determines the order of the next iteration and the tokens of pairs that change."""
         self.epoch = epoch
         if self.bpe_dropout is not None:
             self.bpe_dropout.set_epoch(epoch)

@@ -24,16 +24,16 @@ TokenizedPair = dict[str, Any]  # token ids, lengths and number of a line
 # The number of consecutive lines, the invalid ones, and the others.
 Chunk = tuple[int, list[InvalidLine], list[TokenizedPair]]
 LINES_PER_CHUNK = 1000
-COLUMNS = ("input_ids", "attention_mask", "labels")  # of a batch
+COLUMNS = ("input_ids", "labels")  # of a batch; the collator adds the mask
 
 
 class Segmentation(Protocol):
-    """Segments tokenized pairs anew, as `BPEDropout` does."""
+    """Changes the tokens of pairs, as `BPEDropout` and `Augmentation` do."""
 
     max_length: int | None
 
     def segment_columns(self, rows: dict[str, list], seeds: Sequence[tuple[int, ...]]) -> dict[str, list]:
-        """New columns `input_ids`, `attention_mask` and `labels`."""
+        """New columns `input_ids` and `labels`, from these, their words and their texts."""
         ...
 
 
@@ -89,8 +89,8 @@ class TokenBudgetStream(IterableDataset):
         pad_to_multiple_of: the collator rounds the lengths of a batch up to a multiple of this.
         num_workers: number of processes that read and tokenize ahead; 0 to do both in this process. At most one for a
             streaming dataset, since `datasets` would give each worker different files.
-        bpe_dropout: segments the texts anew in every epoch. The token budget and the maximum lengths count tokens
-            without dropout.
+        bpe_dropout: changes the tokens of the pairs in every epoch: `BPEDropout` or `Augmentation`. The token budget
+            and the maximum lengths count the tokens before.
 
     Raises:
         ValueError: an argument is invalid, a line is invalid and `on_invalid` is `"error"`, a pair is longer than
@@ -246,6 +246,6 @@ class _Chunks(IterableDataset):
         columns["line"] = [line.number for line in lines]
         if self.bpe_dropout is not None:
             seeds = [(*self.seed, number) for number in columns["line"]]
-            columns |= self.bpe_dropout.segment_columns(columns, seeds)
+            columns |= self.bpe_dropout.segment_columns(texts | columns, seeds)
         for values in zip(*columns.values(), strict=True):
             yield dict(zip(columns, values, strict=True))

@@ -19,6 +19,7 @@ from .validation import ValidationReport
 if TYPE_CHECKING:
     from datasets import Dataset  # slow to import
 
+TEXTS = ("source", "target")
 WORDS = ("source_words", "target_words")
 LENGTHS = ("source_length", "target_length")
 VOCABULARY_PAIRS = 1_000_000  # the most pairs to train a vocabulary on
@@ -43,8 +44,8 @@ def tokenize_pairs(
         languages: the languages of the pairs, for a tokenizer with language tags.
         num_proc: number of processes.
         name: name of the dataset in the report.
-        words: add the columns `source_words` and `target_words`, the index of each token's word (-1 for special
-            tokens), which BPE-dropout requires.
+        words: keep the columns `source` and `target`, and add `source_words` and `target_words`, the index of each
+            token's word (-1 for special tokens), which BPE-dropout and augmentation require.
 
     Raises:
         ValueError: no pair remains.
@@ -63,7 +64,7 @@ def tokenize_pairs(
             tokenize_batch,
             batched=True,
             fn_kwargs={"tokenizer": tokenizer, "languages": languages, "words": words},
-            remove_columns=["source", "target"],
+            remove_columns=None if words else [*TEXTS],
             num_proc=num_proc,
             desc="tokenizing",
         )

@@ -169,10 +169,12 @@ def check_shards(config: RandomTransformerConfig, args: TranslationTrainingArgum
 def check_dropout(
     config: RandomTransformerConfig, model_args: ModelArguments, args: TranslationTrainingArguments
 ) -> None:
-    """Both passes of R-Drop are equal without dropout."""
+    """Both passes of R-Drop are equal without dropout, and augmented texts must have positions."""
     has_dropout = model_args.lora_rank is not None or any(getattr(config, name) for name in DROPOUTS)
     if args.r_drop_alpha and not has_dropout:
         raise ValueError(f"r_drop_alpha must be 0 for a model without dropout, got {args.r_drop_alpha}.")
+    if args.augment and config.position_embedding == "learned":  # changed texts may be longer
+        raise ValueError("augment must be False for a model with learned positions, got True.")
 
 
 # Resuming

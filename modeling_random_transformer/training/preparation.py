@@ -23,7 +23,8 @@ from ..tokenization_random_transformer import RandomTransformerTokenizer
 from .arguments import VOCAB_SIZE, ModelArguments
 from .checkpoints import save_atomically
 from .manifest import Run, fingerprint
-from .methods.bpe_dropout import BPEDropout
+from .methods import segmentation
+from .methods.augmentation import Augmentation
 from .tokenizer import load_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -142,7 +143,7 @@ def tokenize_set(run: Run, name: str, texts: Sequence[Dataset], data: PreparedDa
             length_limits(run) if is_train else LengthLimits(),
             languages=corpus.languages,
             num_proc=run.data.preprocessing_num_workers,
-            words=is_train and bool(run.args.bpe_dropout),
+            words=is_train and bool(run.args.bpe_dropout or run.args.augment),
             name=f"{name} pairs of {corpus}",
         )
         tokenized.append(tokens)
@@ -173,7 +174,7 @@ def make_stream(run: Run, lines: Sequence[int], tokenizer: PreTrainedTokenizerBa
         seed=run.args.order_seed,
         pad_to_multiple_of=padding_multiple(run.args.device),
         num_workers=run.args.dataloader_num_workers,
-        bpe_dropout=BPEDropout(tokenizer, run.args.bpe_dropout) if run.args.bpe_dropout else None,
+        bpe_dropout=segmentation(run.args, tokenizer),
     )
 
 
@@ -231,13 +232,16 @@ def _train_tokenizer(run: Run, job: Job, lines: int, defaults: Mapping[str, str]
         "special_tokens": run.model.special_tokens or [],
     }
     # Inputs change only if nothing has been trained with the tokenizer.
-    inputs = {"training set": fingerprint(corpora), **options}
+    inputs = {"training set": fingerprint(corpora), **options, **drop_none(augment=run.args.augment or None)}
     stage = job.begin("tokenizer", inputs, may_change=lambda *_: True)
     if stage.is_finished:
         return
     if path.is_file() and stage.changed_files():
         raise ValueError(f"tokenizer must be that of this run, but {path} has changed.")
-    sample = chain.from_iterable(vocabulary_sample(corpus, lines or None) for corpus in corpora)
+    sample: Iterable[str] = chain.from_iterable(vocabulary_sample(corpus, lines or None) for corpus in corpora)
+    if run.args.augment:  # otherwise, words in capitals would be split into letters
+        augmentation = Augmentation(RandomTransformerTokenizer.train((), **options))
+        sample = augmentation.texts(sample, run.args.order_seed)
     tokenizer = RandomTransformerTokenizer.train(sample, **options)
     with save_atomically(run.folder) as temporary:
         tokenizer.save_pretrained(temporary)

@@ -31,8 +31,8 @@ from ..inputs_random_transformer import longest_target, max_source_positions, ma
 from .callbacks import ResumptionCallback, ThroughputProgressCallback
 from .checkpoints import keep_newest, last_resumable, write_checkpoint
 from .evaluation_loop import TranslationEvaluation
-from .methods import training_loss
-from .methods.bpe_dropout import BPEDropout, BPEDropoutPairs
+from .methods import segmentation, training_loss
+from .methods.bpe_dropout import BPEDropoutPairs
 from .methods.muon import muon_optimizer
 from .sharding import shard_layers
 from .training_arguments import TranslationTrainingArguments
@@ -119,9 +119,9 @@ class TranslationTrainer(TranslationEvaluation):
         if isinstance(dataset, TokenBudgetStream):
             return self._stream_loader(dataset)
         segmented = None
-        if self.args.bpe_dropout:  # the pairs are segmented anew in every epoch
-            bpe_dropout = BPEDropout(self.processing_class, self.args.bpe_dropout, self._positions())
-            dataset = segmented = BPEDropoutPairs(dataset, bpe_dropout, self.args.order_seed)
+        changes = segmentation(self.args, self.processing_class, self._positions())
+        if changes is not None:  # in every epoch
+            dataset = segmented = BPEDropoutPairs(dataset, changes, self.args.order_seed)
         sampler = TokenBudgetSampler(
             lengths_of(self.train_dataset),
             self.args.max_tokens_per_batch,
@@ -133,13 +133,14 @@ class TranslationTrainer(TranslationEvaluation):
             bpe_dropout=segmented,
         )
         self.resumption.sampler = sampler
-        keeps_workers = self.args.dataloader_persistent_workers and not self.args.bpe_dropout
+        keeps_workers = self.args.dataloader_persistent_workers and segmented is None
         return self._loader(dataset, sampler, persistent_workers=keeps_workers)
 
     def _stream_loader(self, stream: TokenBudgetStream) -> DataLoader:
         """The batches of a `TokenBudgetStream`, which itself distributes them over the processes."""
-        if self.args.bpe_dropout and stream.bpe_dropout is None:
-            raise ValueError(f"bpe_dropout must be given to TokenBudgetStream too, got {self.args.bpe_dropout}.")
+        changes = segmentation(self.args, self.processing_class)
+        if changes is not None and type(stream.bpe_dropout) is not type(changes):
+            raise ValueError(f"bpe_dropout must be given to TokenBudgetStream too, got {stream.bpe_dropout}.")
         stream.set_max_length(self._positions())
         stream.set_share(self._data_parallel_rank(), self._data_parallel_size(), self.args.gradient_accumulation_steps)
         loader = DataLoader(

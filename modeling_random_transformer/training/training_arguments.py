@@ -79,6 +79,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         adam_epsilon: Adam's ε (paper 5.3)
         label_smoothing_factor: label smoothing factor (paper 5.4)
         bpe_dropout: BPE-dropout: probability to drop a merge of the tokenizer
+        augment: put shares of the pairs in capitals, or add typing errors, numbers, placeholders and other changes
         r_drop_alpha: R-Drop: weight of the divergence of two passes, such as 5
         max_steps: optimizer steps (paper 5.2); -1 to train for `num_train_epochs`
         gradient_accumulation_steps: batches of each device in an optimizer step
@@ -114,6 +115,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     adam_epsilon: float = 1e-9
     label_smoothing_factor: float = 0.1
     bpe_dropout: float = 0.0
+    augment: bool = False
     r_drop_alpha: float = 0.0
     max_steps: int = field(default=100_000, metadata={"type": int})  # not only a positive number
     max_tokens_per_batch: int = 4096
@@ -169,7 +171,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
 
     @property
     def order_seed(self) -> int:
-        """The seed of the order of the training pairs and of their random segmentations."""
+        """The seed of the order of the training pairs and of their random changes."""
         return self.seed if self.data_seed is None else self.data_seed
 
     def without_evaluation(self) -> "TranslationTrainingArguments":

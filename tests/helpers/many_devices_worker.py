@@ -29,6 +29,7 @@ OPTIONS = {
 }
 # R-Drop requires dropout; this rate drops nothing in float32.
 REGULARIZATION = {
+    "augment": True,
     "bpe_dropout": 0.3,
     "r_drop_alpha": 5.0,
     "average_last": 1,

@@ -21,6 +21,11 @@ LORA = {"model_name_or_path": "m", "lora_rank": 2, "vocab_size": None, "config_o
         ({"config_overrides": "d_ff=3"}, 2, "d_ff must be a multiple of tp_size=2, got 3"),
         (LORA, 2, r"lora_rank must be unset with tp_size .*, got 2\."),
         ({"r_drop_alpha": 5.0, "config_overrides": "dropout=0.0"}, 1, r"r_drop_alpha must be 0 for .*, got 5\.0\."),
+        (
+            {"augment": True, "config_overrides": "position_embedding=learned"},
+            1,
+            r"augment must be False for a model with learned positions, got True\.",
+        ),
         ({"eval_strategy": "steps"}, 1, "eval_strategy must be 'no' without a validation set, got 'steps'"),
         ({"lr_scheduler_kwargs": {"zz": 1}}, 1, "lr_scheduler_kwargs must suit lr_scheduler_type, got {'zz': 1}"),
         ({"streaming": True, "save_strategy": "epoch"}, 1, "save_strategy and eval_strategy must be 'steps' with stre"),

@@ -97,7 +97,8 @@ def test_a_full_disk_keeps_the_previous_checkpoint(corpus, monkeypatch):
 REGULARIZATIONS = {
     "regularized": {"bpe_dropout": 0.3, "r_drop_alpha": 5.0},
     "weighted": {"train_weights": [1, 2], "dataloader_num_workers": 2},
-    "streaming": {"bpe_dropout": 0.3, "train_weights": [1, 2], "streaming": True, "buffer_pairs": 50},
+    "augmented": {"augment": True, "bpe_dropout": 0.3, "dataloader_num_workers": 2},
+    "streaming": {"augment": True, "bpe_dropout": 0.3, "train_weights": [1, 2], "streaming": True, "buffer_pairs": 50},
 }
 
 

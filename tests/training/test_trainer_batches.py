@@ -105,12 +105,16 @@ def test_padded_lengths_are_multiples_of_8_on_a_gpu(multiple, lengths, tmp_path,
         assert len(batch["labels"]) * (batch["input_ids"].shape[1] + batch["labels"].shape[1]) <= 64
 
 
+@pytest.mark.parametrize("method", [{"bpe_dropout": 0.1}, {"augment": True}])
 @pytest.mark.parametrize(
     ("streamed", "message"),
-    [(False, "must be a Dataset with the columns source_words"), (True, "must be given to TokenBudgetStream too")],
+    [
+        (False, "must be a Dataset with the columns input_ids, labels, source_words"),
+        (True, "must be given to TokenBudgetStream too"),
+    ],
 )
-def test_bpe_dropout_with_data_that_was_prepared_without_it_raises(streamed, message, tmp_path):
-    trainer = new_trainer(tmp_path, bpe_dropout=0.1)
+def test_a_method_with_data_that_was_prepared_without_it_raises(method, streamed, message, tmp_path):
+    trainer = new_trainer(tmp_path, **method)
     if streamed:
         corpus = DatasetText(Dataset.from_list([{"source": "a", "target": "b"}]))
         trainer.train_dataset = TokenBudgetStream(corpus, trainer.processing_class, max_tokens=90)

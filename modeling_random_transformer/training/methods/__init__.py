@@ -4,7 +4,11 @@ A regularization that changes the loss or the inputs of the model is a subclass 
 of `TranslationTrainingArguments`, and a line of `training_loss`.
 """
 
+from transformers import PreTrainedTokenizerBase
+
 from ..training_arguments import TranslationTrainingArguments
+from .augmentation import Augmentation
+from .bpe_dropout import BPEDropout
 from .loss import SmoothedCrossEntropy
 from .r_drop import RDropLoss
 
@@ -14,3 +18,11 @@ def training_loss(args: TranslationTrainingArguments) -> SmoothedCrossEntropy:
     if args.r_drop_alpha:
         return RDropLoss(args.label_smoothing_factor, args.r_drop_alpha)
     return SmoothedCrossEntropy(args.label_smoothing_factor, overwrite=True)
+
+
+def segmentation(
+    args: TranslationTrainingArguments, tokenizer: PreTrainedTokenizerBase, max_length: int | None = None
+) -> Augmentation | BPEDropout | None:
+    """What changes the tokens of the training pairs in every epoch; `max_length` is the limit of the model."""
+    bpe_dropout = BPEDropout(tokenizer, args.bpe_dropout, max_length) if args.bpe_dropout else None
+    return Augmentation(tokenizer, bpe_dropout) if args.augment else bpe_dropout

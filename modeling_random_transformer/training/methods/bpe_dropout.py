@@ -9,7 +9,8 @@ import numpy as np
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from ...data.tokenization import WORDS
+from ...data.streaming import Segmentation
+from ...data.tokenization import TEXTS, WORDS
 
 if TYPE_CHECKING:
     import datasets  # slow to import
@@ -138,8 +139,7 @@ class BPEDropout:
             random = np.random.default_rng(seed)
             input_ids.append(self(*source, random))
             labels.append(self(*target, random))
-        attention_mask = [[1] * len(ids) for ids in input_ids]
-        return {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
+        return {"input_ids": input_ids, "labels": labels}
 
 
 def _split_at_words(ids: Sequence[int], words: Sequence[int]) -> list[Symbols]:
@@ -153,46 +153,44 @@ def _split_at_words(ids: Sequence[int], words: Sequence[int]) -> list[Symbols]:
 
 
 class BPEDropoutPairs(Dataset):
-    """Training pairs with new segmentations in every epoch.
+    """Training pairs with new tokens in every epoch, by BPE-dropout or augmentation.
 
-    A segmentation depends on the seed, the epoch and the index of the pair only. Thus neither resuming nor the number
-    of workers or processes changes it. `set_epoch` segments all pairs, since their lengths determine the order in a
-    `TokenBudgetSampler`, which calls it.
+    The tokens depend on the seed, the epoch and the index of the pair only. Thus neither resuming nor the number of
+    workers or processes changes them. `set_epoch` makes those of all pairs, since their lengths determine the order in
+    a `TokenBudgetSampler`, which calls it.
 
     Args:
         tokens: the result of `tokenize_pairs` with `words=True`.
-        bpe_dropout: segments the texts.
-        seed: determines the segmentations.
+        bpe_dropout: `BPEDropout` or `Augmentation`.
+        seed: determines the tokens.
 
     Raises:
-        ValueError: `tokens` has no words.
+        ValueError: `tokens` has no texts and words.
     """
 
-    def __init__(self, tokens: "datasets.Dataset", bpe_dropout: BPEDropout, seed: int):
+    def __init__(self, tokens: "datasets.Dataset", bpe_dropout: Segmentation, seed: int):
         columns = getattr(tokens, "column_names", None) or []
-        missing = [name for name in WORDS if name not in columns]
-        if missing:
+        required = ["input_ids", "labels", *WORDS, *TEXTS]
+        if not {*required} <= {*columns}:
             raise ValueError(
-                f"train_dataset must be a Dataset with the columns {' and '.join(WORDS)} for bpe_dropout "
+                f"train_dataset must be a Dataset with the columns {', '.join(required)} for bpe_dropout and augment "
                 f"(tokenize_pairs, words=True), got a {type(tokens).__name__} with {', '.join(columns)}."
             )
-        self.tokens = tokens.select_columns(["input_ids", "labels", *WORDS])
+        self.tokens = tokens.select_columns(required)
         self.bpe_dropout = bpe_dropout
         self.seed = seed
         self.epoch: int | None = None
         self.ids: list[list[np.ndarray]] = [[], []]  # of each source and of each target in this epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Segment all pairs for this epoch."""
+        """Make the tokens of all pairs for this epoch."""
         if epoch == self.epoch:
             return
         sources: list[np.ndarray] = []
         targets: list[np.ndarray] = []
         indices = count()
         for batch in self.tokens.iter(batch_size=1000):
-            seeds = []
-            for _ in batch["labels"]:
-                seeds.append((self.seed, epoch, next(indices)))
+            seeds = [(self.seed, epoch, next(indices)) for _ in batch["labels"]]
             columns = self.bpe_dropout.segment_columns(batch, seeds)
             sources += [np.array(ids, np.int32) for ids in columns["input_ids"]]
             targets += [np.array(ids, np.int32) for ids in columns["labels"]]
@@ -204,9 +202,7 @@ class BPEDropoutPairs(Dataset):
 
     def __getitem__(self, index: int) -> dict[str, list[int]]:
         sources, targets = self.ids
-        input_ids = sources[index].tolist()
-        attention_mask = [1] * len(input_ids)
-        return {"input_ids": input_ids, "attention_mask": attention_mask, "labels": targets[index].tolist()}
+        return {"input_ids": sources[index].tolist(), "labels": targets[index].tolist()}
 
 
 def bpe_merges(tokenizer: PreTrainedTokenizerBase) -> dict[tuple[int, int], int]:

@@ -104,7 +104,7 @@ def batches(tokens, num_workers=0, epoch=0, seed=1, num_processes=1, weights=Non
 def test_segmentations_depend_on_the_seed_and_the_epoch_only():
     tokens = training_set()
     first = batches(tokens)
-    assert set(first[0][0]) == {"input_ids", "attention_mask", "labels"}
+    assert set(first[0][0]) == {"input_ids", "labels"}
     assert first == batches(tokens) == batches(tokens, num_workers=2)
     rows = [sorted(map(str, chain(*epoch))) for epoch in (first, batches(tokens, epoch=1), batches(tokens, seed=2))]
     assert rows[0] not in rows[1:]

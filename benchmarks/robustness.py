@@ -1,0 +1,94 @@
+"""Translation of disturbed sources: capitals, typing errors, invisible characters, numbers and placeholders."""
+
+import argparse
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from modeling_random_transformer.data.sources import ParallelText, pairs_of
+from modeling_random_transformer.inference import load_translator, translate
+from modeling_random_transformer.inference.evaluation import score
+from modeling_random_transformer.inference.placement import PLACEHOLDER
+from modeling_random_transformer.training.methods.augmentation import NUMBER, Augmentation, typing_errors
+
+Pairs = list[tuple[str, str]]
+Random = np.random.Generator
+INVISIBLE = ("\u00ad", "\u200b", "\ufeff")  # soft hyphen, zero width space, byte order mark
+CHANGES = {
+    "capitals": "upper",
+    "title case": "title",
+    "lower case": "lower",
+    "no final punctuation": "no_punctuation",
+    "with a number": "numbers",
+    "with a placeholder": "placeholders",
+}
+COPIED = {"with a number": NUMBER, "with a placeholder": PLACEHOLDER}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", type=Path, nargs="+", required=True, help="folders of saved models")
+    parser.add_argument("--source_file", type=Path, required=True, help="test sources, one per line")
+    parser.add_argument("--target_file", type=Path, required=True, help="their references")
+    parser.add_argument("--num_beams", type=int, default=4, help="beam size")
+    parser.add_argument("--engine", choices=["ctranslate2"], help="engine that translates")
+    parser.add_argument("--seed", type=int, default=0, help="random seed of the disturbances")
+
+
+def run(options: argparse.Namespace) -> None:
+    pairs = list(pairs_of([ParallelText(options.source_file, options.target_file)]))
+    for folder in options.model:
+        model, tokenizer = load_translator(folder, engine=options.engine)
+        print(f"| {folder.name} | BLEU | chrF++ | of the clean chrF++ | copied |\n|---|---|---|---|---|")
+        clean = 0.0
+        for name, disturbed in disturbances(pairs, Augmentation(tokenizer), options.seed).items():
+            sources, references = map(list, zip(*disturbed, strict=True))
+            translations = translate(sources, model, tokenizer, num_beams=options.num_beams, progress=False)
+            scores = score(translations, references)
+            chrf = scores["chrf"]["score"]
+            clean = clean or chrf
+            copied = ""
+            if name in COPIED:
+                copied = f"{share_of_copies(name, disturbed, translations):.1%}"
+            print(
+                f"| {name} | {scores['bleu']['score']:.1f} | {chrf:.1f} | {chrf / clean:.1%} | {copied} |", flush=True
+            )
+
+
+def disturbances(pairs: Pairs, augmentation: Augmentation, seed: int) -> dict[str, Pairs]:
+    """The pairs, and the same with each disturbance of all sources, and of references that follow their source."""
+
+    def of_sources(disturb: Callable[[str, Random], str]) -> Pairs:
+        random = np.random.default_rng(seed)
+        return [(disturb(source, random), target) for source, target in pairs]
+
+    disturbed = {"clean": pairs}
+    for name, change in CHANGES.items():
+        random = np.random.default_rng(seed)
+        disturbed[name] = [augmentation.change(change, *pair, random) for pair in pairs]
+    for percent in (2, 5):
+        rate = percent / 100
+        disturbed[f"{percent}% typing errors"] = of_sources(
+            lambda text, random, rate=rate: typing_errors(text, rate, random)
+        )
+    disturbed["NFD"] = of_sources(lambda text, _: unicodedata.normalize("NFD", text))
+    disturbed["invisible characters"] = of_sources(with_invisible_characters)
+    return disturbed
+
+
+def with_invisible_characters(text: str, random: Random) -> str:
+    """A text with an invisible character at three places."""
+    for index in random.integers(len(text), size=3):
+        text = text[:index] + random.choice(INVISIBLE) + text[index:]
+    return text
+
+
+def share_of_copies(name: str, disturbed: Pairs, translations: list[str]) -> float:
+    """The share of translations with all numbers, or placeholders, that a source and its reference have."""
+    find = COPIED[name].findall
+    are_copied = []
+    for (source, reference), translation in zip(disturbed, translations, strict=True):
+        expected = {*find(source)} & {*find(reference)}
+        are_copied.append(expected <= {*find(translation)})
+    return float(np.mean(are_copied))

@@ -1,0 +1,142 @@
+"""Augmentation of training pairs: capitals, missing punctuation, typing errors, and other numbers and placeholders.
+
+After OpusTrainer (Bogoychev et al. 2023, https://arxiv.org/abs/2311.14838). Models that are trained on clean text only
+fail on capitals, and lose numbers and placeholders.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from string import ascii_lowercase, capwords, digits
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from ...data.tokenization import TEXTS, WORDS, tokenize_batch
+from ...inference.placement import PLACEHOLDER
+from ...inputs_random_transformer import LanguageTags, tokenizer_languages
+from .bpe_dropout import BPEDropout
+
+Random = np.random.Generator
+# The shares of pairs with each change, in the order in which they are applied.
+SHARES = {
+    "numbers": 0.05,
+    "placeholders": 0.05,
+    "no_punctuation": 0.05,
+    "upper": 0.1,
+    "title": 0.02,
+    "lower": 0.05,
+    "typos": 0.15,
+}
+CASES = {"upper": str.upper, "title": partial(capwords, sep=" "), "lower": str.lower}
+OF_SOURCES = ("lower", "typos")  # the other changes are made on both sides
+NUMBER = re.compile(r"\b(?!1\b)\d+\b")  # not the number 1, whose noun is in the singular
+FINAL_PUNCTUATION = re.compile(r"\s*[.!?…。！？]*\s*$")
+PLACEHOLDERS = ("{name}", "{{name}}", "${name}", "%(name)s", "%s", "%d", "{0}", "https://name.org", "name@name.org")
+TYPED = re.compile(r"([^\W\d_]| )(.?)")  # a letter or space, and the next character
+NEXT_KEY = dict(zip("qwertyuiopasdfghjklzxcvbnm", "wertyuiop[sdfghjkl;xcvbnm,", strict=True))
+MAX_ERROR_RATE = 0.1
+STREAM = 1  # of random numbers, so that they differ from those of BPE-dropout
+
+
+def typing_errors(text: str, rate: float, random: Random) -> str:
+    """A text with missing, doubled, transposed and wrong letters and spaces, with a number of errors per letter."""
+
+    def mistyped(match: re.Match[str]) -> str:
+        typed, following = match.groups()
+        if random.random() >= rate * len(match[0]):
+            return match[0]
+        wrong = NEXT_KEY.get(typed, typed) + following
+        return random.choice([following, typed + match[0], following + typed, wrong])
+
+    return TYPED.sub(mistyped, text)
+
+
+@dataclass(eq=False)
+class Augmentation:
+    """Changes shares of training pairs at random, and tokenizes them.
+
+    Each change is drawn independently. Placeholders and special tokens in texts stay as they are. A target is changed
+    only if its source is.
+
+    Args:
+        tokenizer: a fast tokenizer.
+        bpe_dropout: segments all pairs afterwards; `None` for ordinary segmentations.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    bpe_dropout: BPEDropout | None = None
+
+    def __post_init__(self) -> None:
+        special = map(re.escape, self.tokenizer.all_special_tokens)
+        self.unchanged = re.compile(f"({'|'.join([*special, PLACEHOLDER.pattern])})", re.VERBOSE)
+
+    def __call__(self, source: str, target: str, random: Random) -> tuple[str, str]:
+        """A pair with the changes that are drawn for it."""
+        for name, share in SHARES.items():
+            if random.random() < share:
+                source, target = self.change(name, source, target, random)
+        return source, target
+
+    def change(self, name: str, source: str, target: str, random: Random) -> tuple[str, str]:
+        """A pair with one change."""
+        if name in ("numbers", "placeholders"):
+            edit = self._copying(name, source, target, random)
+        elif name == "no_punctuation":
+            edit = partial(FINAL_PUNCTUATION.sub, "")
+        else:
+            errors = partial(typing_errors, rate=random.uniform(0, MAX_ERROR_RATE), random=random)
+            edit = partial(self._edited, CASES.get(name, errors))
+        changed = edit(source)
+        return changed, target if name in OF_SOURCES or changed == source else edit(target)
+
+    def _edited(self, edit: Callable[[str], str], text: str) -> str:
+        """A text that is edited outside placeholders and special tokens."""
+        parts = self.unchanged.split(text)
+        parts[::2] = map(edit, parts[::2])
+        return "".join(parts)
+
+    def _copying(self, name: str, source: str, target: str, random: Random) -> Callable[[str], str]:
+        """The replacement of a common number of a pair; without one, an insertion at the beginning or the end."""
+        common = {*NUMBER.findall(source)} & {*NUMBER.findall(target)}
+        number = min(common, default="0" * random.integers(1, 7))
+        copy = "".join(random.choice([*(digits if name == "numbers" else ascii_lowercase)], len(number)))
+        if name == "placeholders":
+            copy = random.choice(PLACEHOLDERS).replace("name", copy)
+        if common:
+            return partial(self._edited, partial(re.sub, rf"\b{number}\b", copy))
+        if random.random() < 0.5 and not self.unchanged.match(source):
+            return partial(re.sub, "^", f"{copy} ")
+        return partial(FINAL_PUNCTUATION.sub, rf" {copy}\g<0>", count=1)
+
+    def texts(self, texts: Iterable[str], seed: int) -> Iterator[str]:
+        """Changed texts for a vocabulary with words in capitals, from sources that are each followed by a target."""
+        alternating = iter(texts)
+        for number, pair in enumerate(zip(alternating, alternating, strict=True)):
+            yield from self(*pair, np.random.default_rng((seed, number)))
+
+    def segment_columns(self, rows: dict[str, list], seeds: Sequence[tuple[int, ...]]) -> dict[str, list[list[int]]]:
+        """Tokens of changed pairs, as columns; see `BPEDropout.segment_columns`."""
+        pairs = []
+        for seed, source, target in zip(seeds, rows["source"], rows["target"], strict=True):
+            pairs.append(self(source, target, np.random.default_rng((*seed, STREAM))))
+        texts = dict(zip(TEXTS, zip(*pairs, strict=True), strict=True))
+        languages = LanguageTags(*tokenizer_languages(self.tokenizer)[:1] * 2)  # their tags are replaced
+        columns = tokenize_batch(texts, self.tokenizer, languages, words=True)
+        for ids, words in zip(("input_ids", "labels"), WORDS, strict=True):
+            columns[ids] = list(map(with_special_tokens, rows[ids], rows[words], columns[ids], columns[words]))
+        if self.bpe_dropout is not None:
+            columns |= self.bpe_dropout.segment_columns(columns, seeds)
+        return {name: columns[name] for name in ("input_ids", "labels")}
+
+
+def with_special_tokens(*columns: Sequence[int]) -> list[int]:
+    """The tokens of a new text with the special tokens of a row, such as that of its language.
+
+    Args:
+        *columns: tokens and words of the row, and tokens and words of the new text.
+    """
+    ids, words, new_ids, new_words = map(np.array, columns)
+    new_ids[new_words < 0] = ids[words < 0]
+    return new_ids.tolist()

@@ -1,0 +1,23 @@
+"""The disturbances of `python -m benchmarks robustness`."""
+
+import unicodedata
+
+from benchmarks.robustness import INVISIBLE, disturbances, share_of_copies
+from modeling_random_transformer import RandomTransformerTokenizer
+from modeling_random_transformer.training.methods.augmentation import Augmentation
+
+PAIRS = [("A café.", "Ein Café."), ("Two cats sleep.", "Zwei Katzen schlafen.")]
+
+
+def test_disturbances_change_sources_and_references_that_follow_them():
+    augmentation = Augmentation(RandomTransformerTokenizer.train(["a"], vocab_size=270))
+    disturbed = disturbances(PAIRS, augmentation, seed=0)
+    assert disturbed["clean"] == PAIRS
+    assert disturbed["capitals"][0] == ("A CAFÉ.", "EIN CAFÉ.")
+    assert disturbed["lower case"][1] == ("two cats sleep.", PAIRS[1][1])
+    assert disturbed["NFD"][0] == (unicodedata.normalize("NFD", PAIRS[0][0]), PAIRS[0][1])
+    assert sum(character in INVISIBLE for character in disturbed["invisible characters"][1][0]) == 3
+    for name in ("with a number", "with a placeholder"):
+        references = [reference for _, reference in disturbed[name]]
+        assert share_of_copies(name, disturbed[name], references) == 1
+        assert share_of_copies(name, disturbed[name], [reference for _, reference in PAIRS]) == 0
