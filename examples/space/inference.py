@@ -50,7 +50,7 @@ METHODS = ("greedy", "beam search", "sampling")
 RANGES: dict[str, tuple[float, float, bool]] = {
     "num_beams": (1, MAX_BEAMS, True),
     "n_best": (1, MAX_BEAMS, True),
-    "length_penalty": (0, 2, False),
+    "length_penalty": (0, 3, False),
     "temperature": (0.1, 3, False),
     "top_p": (0.05, 1, False),
     "seed": (0, 2**31 - 1, True),

@@ -51,7 +51,7 @@ GROUPS = {
     "several devices": """tp_size fsdp_size fsdp fsdp_config deepspeed accelerator_config parallelism_config
         ddp_find_unused_parameters ddp_backend ddp_timeout""",
     "logs, and upload to the Hub": """logging_strategy logging_steps logging_first_step log_level disable_tqdm report_to
-        run_name push_to_hub hub_model_id hub_strategy hub_token hub_private_repo hub_revision""",
+        run_name push_to_hub hub_license hub_model_id hub_strategy hub_token hub_private_repo hub_revision""",
 }
 ESTIMATE = {"an estimate of the run": "dry_run"}
 OF_RECIPE = {"recipes with stages": "parent monolingual_source monolingual_target student remove_stages"}

@@ -7,7 +7,9 @@ Each stage has a `name` and, beside the other keys of `StageArguments`, argument
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from importlib.util import find_spec
 from itertools import chain
+from math import sqrt
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -15,14 +17,16 @@ from typing import Any
 import torch
 from transformers import AutoConfig
 
+from ..base import ENGINES
 from ..base.compressed_files import check_readable
 from ..base.errors import reraise_as_value_error
 from ..base.flags import Parser, instances, to_flags
 from ..configuration_random_transformer import did_you_mean
+from ..data.sources import pairs_of
 from ..inputs_random_transformer import check_choice, check_positive, check_type, drop_none
 from ..training.arguments import DataArguments, ModelArguments
 from ..training.tokenizer import load_parent_tokenizer
-from ..training.training_arguments import TranslationTrainingArguments
+from ..training.training_arguments import AUTO, TranslationTrainingArguments
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +35,9 @@ TRAIN, BACK_TRANSLATE, DISTILL = KINDS = ("train", "back_translate", "distill")
 CONDITIONS = ("monolingual_target", "student")
 TEXTS = {"monolingual_source": DISTILL, "monolingual_target": BACK_TRANSLATE}  # by the kind of stage that uses them
 DATA, RESULT = "data", "result"  # stages of every recipe, before and after its own
-ALTERNATIVES = {"tokenizer": "vocab_size", "vocab_size": "tokenizer"}  # an argument replaces the other of a recipe
+# An argument of a call also replaces another one of the recipe.
+ALTERNATIVES = {"tokenizer": "vocab_size", "vocab_size": "tokenizer", "eval_strategy": "early_stopping_patience"}
+SIZES = ("vocab_size", "max_steps")  # may be `auto`, see `sizes_of`
 # CPU capabilities, as PyTorch names them, with which bfloat16 is faster than float32
 BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16")
 
@@ -150,7 +156,7 @@ def parse_values(arguments: Mapping[str, Any], classes: Sequence[type]) -> dict[
 
 
 def not_overridden(arguments: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments without those that others override; `tokenizer` and `vocab_size` override each other."""
+    """The arguments without those that others override, also as `ALTERNATIVES`."""
     replaced = {*overrides}
     replaced |= {ALTERNATIVES[name] for name in overrides if name in ALTERNATIVES}
     return {name: value for name, value in arguments.items() if name not in replaced}
@@ -165,14 +171,27 @@ def choose_precision(arguments: Mapping[str, Any], overrides: Mapping[str, Any])
         arguments: those of a recipe.
         overrides: arguments that override them.
     """
-    if arguments.get("bf16") != "auto":
+    if arguments.get("bf16") != AUTO:
         return dict(arguments)
-    uses_cpu = arguments.get("use_cpu") or overrides.get("use_cpu") or not torch.accelerator.is_available()
-    is_supported = has_bfloat16(bool(uses_cpu))
+    uses_cpu = is_on_cpu(arguments, overrides)
+    is_supported = has_bfloat16(uses_cpu)
     if "bf16" not in overrides:
         instructions = "bfloat16 instructions" if is_supported else "no bfloat16 instructions"
         logger.warning("bf16 is %s: the device has %s.", is_supported, instructions)
-    return {**arguments, "bf16": is_supported, "use_cpu": bool(uses_cpu)}
+    return {**arguments, "bf16": is_supported, "use_cpu": uses_cpu}
+
+
+def choose_engine(arguments: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace `engine: auto` by an engine that is installed, if the device is a CPU."""
+    if arguments.get("engine") != AUTO:
+        return dict(arguments)
+    installed = filter(find_spec, ENGINES)
+    return {**arguments, "engine": next(installed, None) if is_on_cpu(arguments, overrides) else None}
+
+
+def is_on_cpu(arguments: Mapping[str, Any], overrides: Mapping[str, Any]) -> bool:
+    """Whether the arguments, or the machine, require training on a CPU."""
+    return bool(arguments.get("use_cpu") or overrides.get("use_cpu") or not torch.accelerator.is_available())
 
 
 def has_bfloat16(on_cpu: bool) -> bool:
@@ -190,9 +209,33 @@ def training_arguments(
     Raises:
         ValueError: an argument is invalid.
     """
-    recipe = not_overridden(choose_precision(recipe, overrides), overrides)
-    values = parse_values(recipe, classes)
-    return instances(classes, {**values, **overrides})
+    return instances(classes, {**recipe_values(recipe, overrides, classes), **overrides})
+
+
+def recipe_values(recipe: Mapping[str, Any], overrides: Mapping[str, Any], classes: Sequence[type]) -> dict[str, Any]:
+    """The values of a recipe that are not overridden. Those that are `auto` are chosen.
+
+    Raises:
+        ValueError: an argument is not a field of these dataclasses, or its value is invalid.
+    """
+    recipe = choose_engine(choose_precision(recipe, overrides), overrides)
+    recipe = not_overridden(recipe, overrides)
+    sizes = [name for name in SIZES if recipe.get(name) == AUTO]
+    values = parse_values({name: value for name, value in recipe.items() if name not in sizes}, classes)
+    if sizes:
+        [data] = instances([DataArguments], {**values, **overrides})
+        characters = sum(len(source) + len(target) for source, target in pairs_of(data.corpora("train")))
+        chosen = sizes_of(characters)
+        for name in sizes:
+            values[name] = chosen[name]
+            logger.warning("%s is %d: the training set has %d characters.", name, chosen[name], characters)
+    return values
+
+
+def sizes_of(characters: int) -> dict[str, int]:
+    """The arguments that suit a training set of this size, source and target (docs/how_to/low_resource.md)."""
+    entries = characters // 300
+    return {"vocab_size": min(max(entries, 1000), 6000), "max_steps": int(4.4 * sqrt(characters))}
 
 
 def check_names(arguments: Iterable[str], classes: Sequence[type]) -> None:

@@ -53,10 +53,10 @@ from .recipe_file import (
     RecipeArguments,
     StageArguments,
     check_names,
-    choose_precision,
     not_overridden,
     parse_values,
     read_recipe,
+    recipe_values,
     stages_to_run,
     training_arguments,
 )
@@ -113,11 +113,11 @@ class RecipeRun:
     def __init__(self, path: str | PathLike, **arguments: Any):
         classes = (*TRAINING, RecipeArguments)
         check_names(arguments, classes)
-        recipe = choose_precision(read_recipe(path), arguments)
+        recipe = read_recipe(path)
         stages = recipe.pop("stages", None)
         self.recipe_path = str(path)
         self.overrides = arguments
-        self.values = parse_values(not_overridden(recipe, arguments), classes)
+        self.values = recipe_values(recipe, arguments, classes)
         [self.arguments] = instances([RecipeArguments], self.values | arguments)
         self.stages = stages_to_run(stages, self.arguments)
         self.options = {stage.name: parse_options(stage) for stage in self.stages}

@@ -34,6 +34,7 @@ def check_arguments(data: DataArguments, model_args: ModelArguments, args: Trans
     check_evaluation(data, args)
     check_metric(args)
     check_schedule(args)
+    check_license(args)
     check_adapter(model_args, args)
     call_on_main_process(lambda: check_folders(model_args, args))
     config = initial_config(model_args)
@@ -50,6 +51,9 @@ def check_evaluation(data: DataArguments, args: TranslationTrainingArguments) ->
     if args.eval_strategy != "no" and not data.has("validation"):
         strategy = IntervalStrategy(args.eval_strategy).value
         raise ValueError(f"eval_strategy must be 'no' without a validation set, got {strategy!r}.")
+    can_choose = data.has("validation") and args.predict_with_generate and not args.prediction_loss_only
+    if args.chooses_length_penalty and not can_choose:
+        raise ValueError("length_penalty must be a number without translations of a validation set, got 'auto'.")
     if data.streaming and "epoch" in (args.save_strategy, args.eval_strategy):
         raise ValueError("save_strategy and eval_strategy must be 'steps' with streaming, got 'epoch'.")
 
@@ -71,6 +75,12 @@ def check_schedule(args: TranslationTrainingArguments) -> None:
         with reraise_as_value_error(f"lr_scheduler_kwargs must suit lr_scheduler_type, got {options}"):
             optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))])
             get_scheduler(args.lr_scheduler_type, optimizer, 1, 2, dict(options))
+
+
+def check_license(args: TranslationTrainingArguments) -> None:
+    """A model that is uploaded has a license."""
+    if args.push_to_hub and args.hub_license is None:
+        raise ValueError("hub_license must be given with push_to_hub, got None.")
 
 
 def check_adapter(model_args: ModelArguments, args: TranslationTrainingArguments) -> None:

@@ -153,7 +153,7 @@ class TranslationEvaluation(Seq2SeqTrainer):
             if options.setdefault(name, value) != value:
                 raise ValueError(f"{name} must be {value} in evaluate and predict, got {options[name]}.")
         if options.get("generation_config") is None:
-            options = search_options(self.args.num_beams, self.args.length_penalty) | drop_none(**options)
+            options = search_options(**drop_none(**self.args.generation_kwargs)) | drop_none(**options)
         if options.get("max_length") is None and options.get("max_new_tokens") is None:
             longest_source = int(inputs["attention_mask"].sum(dim=1).max())
             options["max_new_tokens"] = longest_target(longest_source, self.model.config)

@@ -23,7 +23,8 @@ from .arguments import FILES, LANGUAGES, DataArguments, ModelArguments
 from .checkpoints import all_checkpoints, check_checkpoints, newest_complete, step_of
 from .training_arguments import TranslationTrainingArguments
 
-MANIFEST, LOCK, TRAIN = "training_manifest.json", ".training.lock", "train"
+MANIFEST, LOCK = "training_manifest.json", ".training.lock"
+TRAIN, SEARCH = "train", "search"  # stages of the record
 # Files that a run saves. In a folder without a record, they are those of another program.
 MODEL_FILES = (
     "*.safetensors",
@@ -147,6 +148,11 @@ class Run:
     def evaluation_sets(self) -> list[str]:
         """The names of the validation and test sets."""
         return [name for name in self.corpora if name != "train"]
+
+    @property
+    def validation_sets(self) -> list[str]:
+        """The names of the validation sets."""
+        return [name for name in self.corpora if name.startswith("validation")]
 
     @property
     def trained(self) -> Stage:
@@ -302,8 +308,7 @@ def recorded(run: Run) -> dict[str, Any]:
     values["gradient_accumulation_steps x devices"] = args.gradient_accumulation_steps * args.world_size // args.tp_size
     values["training set"] = fingerprint(run.corpora["train"])
     if selects(args):
-        validation = [name for name in run.corpora if name.startswith("validation")]
-        values |= {name: fingerprint(run.corpora[name]) for name in validation}
+        values |= {name: fingerprint(run.corpora[name]) for name in run.validation_sets}
     for name in ("tokenizer", "model_name_or_path"):
         saved = getattr(run.model, name)
         if saved is not None:

@@ -12,11 +12,13 @@ import torch
 from huggingface_hub import ModelCard, ModelCardData
 
 from .. import __version__
-from ..base.files import write_atomically
+from ..base.files import read_json, write_atomically
 from ..base.flags import to_flags
 from ..data.splitting import describe_overlap
+from ..inputs_random_transformer import drop_none
 from .arguments import PRESET
 from .manifest import FREE, Run, RunResult, changed_arguments
+from .search_choice import describe_choice
 from .training_arguments import TranslationTrainingArguments
 
 CARD = "README.md"
@@ -55,6 +57,7 @@ def write_model_card(path: Path, result: RunResult, run: Run) -> None:
     metadata = ModelCardData(
         library_name="transformers" if run.model.lora_rank is None else "peft",
         language=languages or None,
+        license=run.args.hub_license,
         pipeline_tag="translation",
         tags=["translation", "random_transformer"],
     )
@@ -62,6 +65,7 @@ def write_model_card(path: Path, result: RunResult, run: Run) -> None:
     for group in (run.data, run.model, run.args):
         arguments |= changed_arguments(group)
     flags = to_flags(arguments)
+    calibration = path.with_name("confidence.json")
     card = ModelCard.from_template(
         metadata,
         str(TEMPLATE),
@@ -69,6 +73,7 @@ def write_model_card(path: Path, result: RunResult, run: Run) -> None:
         model=run.model,
         preset=PRESET,
         result=result,
+        search=describe_choice(run),
         parameters=f"{result.parameters:,}",
         version=__version__,
         environment=", ".join(f"{name} {version(name)}" for name in PACKAGES),
@@ -78,6 +83,7 @@ def write_model_card(path: Path, result: RunResult, run: Run) -> None:
         hardware=result.hardware or hardware(run.args),
         hyperparameters=hyperparameters(run.args, result),
         history=run.trained.facts["history"],
+        calibration=read_json(calibration) if calibration.is_file() else None,
     )
     write_atomically(path, [with_portable_paths(str(card), chain.from_iterable(flags)).encode()])
 
@@ -90,6 +96,7 @@ def hyperparameters(args: TranslationTrainingArguments, result: RunResult) -> di
         names.remove("average_last")
     values = {name: getattr(args, name) for name in names}
     values = {name: getattr(value, "value", value) for name, value in values.items()}  # of an enumeration member
+    values |= drop_none(**args.generation_kwargs)
     return {**values, "learning_rate": result.learning_rate, "world_size": result.world_size}
 
 

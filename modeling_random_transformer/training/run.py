@@ -7,6 +7,7 @@ The record in the output folder (`jobs.Job`) contains the progress, so that the 
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from datasets import Dataset
@@ -28,6 +29,7 @@ from .manifest import LOCK, MANIFEST, TRAIN, Run, RunResult, fingerprint, open_j
 from .model_card import CARD, hardware, write_model_card
 from .model_init import build_model
 from .preparation import PreparedData, check_languages, check_lengths, prepare_data
+from .search_choice import begin_choice, choose_length_penalty
 from .trainer import TranslationTrainer
 from .training_arguments import TranslationTrainingArguments
 
@@ -77,6 +79,7 @@ def train_and_score(run: Run) -> RunResult:
     average_checkpoints(run, trainer)
     save_model(run, trainer)
     record_model(run, trainer, data, steps=steps, seconds=seconds)
+    choose_length_penalty(run, trainer)
     for name in run.evaluation_sets:
         score_set(run, trainer, data, name)
     result = result_of(run, data.reports)
@@ -88,7 +91,9 @@ def train_and_score(run: Run) -> RunResult:
 
 def score_finished(run: Run) -> RunResult:
     """Score the saved model of a run on the sets without scores."""
-    names = call_on_main_process(lambda: [name for name in run.evaluation_sets if not scores_of(run, name).is_finished])
+    names = run.evaluation_sets
+    if begin_choice(run):
+        names = call_on_main_process(lambda: [name for name in names if not scores_of(run, name).is_finished])
     if not names:
         result = result_of(run, [])
         if not (run.folder / CARD).is_file():
@@ -97,8 +102,7 @@ def score_finished(run: Run) -> RunResult:
     data = prepare_data(run, names)
     trainer = make_trainer(run, data, run.args.without_evaluation())
     load_average(trainer.accelerator.unwrap_model(trainer.model), [run.folder])
-    if run.model.lora_rank is None:  # an adapter has that of its base model
-        call_on_main_process(lambda: trainer.model.generation_config.save_pretrained(run.folder))
+    choose_length_penalty(run, trainer)
     for name in names:
         score_set(run, trainer, data, name)
     result = result_of(run, data.reports)
@@ -281,7 +285,7 @@ def with_means(scores: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
             continue
         means[f"{split} mean"] = {
             metric: {
-                "score": sum(metrics[metric]["score"] for metrics in sets) / len(sets),
+                "score": fmean(metrics[metric]["score"] for metrics in sets),
                 "name": values["name"],
                 "signature": values["signature"],
             }

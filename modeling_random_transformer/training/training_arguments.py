@@ -56,7 +56,14 @@ AT_LEAST = {
     "early_stopping_patience": 1,
     "max_tokens_per_batch": 2,
 }
+AUTO = "auto"
+UNCHOSEN_PENALTY = 1.0  # in evaluation during training, before the length penalty is chosen
 FRACTIONS = ("bpe_dropout", "label_smoothing_factor", "adam_beta1", "adam_beta2")
+
+
+def number_or_auto(text: str) -> float | str:
+    """Argument type."""
+    return AUTO if text == AUTO else float(text)
 
 
 def paper_peak_rate(d_model: int, warmup_steps: int) -> float:
@@ -87,7 +94,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         average_last: number of last checkpoints to average into the model (paper 6.1)
         early_stopping_patience: evaluations without improvement before stopping
         num_beams: beam size in evaluation (paper 6.1)
-        length_penalty: length penalty in evaluation (paper 6.1)
+        length_penalty: length penalty in evaluation (paper 6.1); auto: chosen on the validation sets
         bleu_tokenize: sacreBLEU's tokenizer (default: that of the target language)
         engine: engine that translates in evaluation, on a CPU: ctranslate2
         per_device_eval_batch_size: maximum number of pairs in an evaluation batch
@@ -97,6 +104,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         save_total_limit: number of checkpoints to keep (default: average_last)
         logging_steps: steps between log entries of the loss
         do_train: always true; a finished run is scored without training
+        hub_license: license of the model for its card, such as cc-by-4.0; required to upload it
         tp_size: tensor-parallel degree; see `fsdp_size`
         fsdp_size: FSDP2 shards; `tp_size` x `fsdp_size` must be 1 or the number of processes
         ddp_find_unused_parameters: whether DDP searches for unused parameters
@@ -122,7 +130,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     average_last: int = 5
     early_stopping_patience: int | None = None
     num_beams: int = 4
-    length_penalty: float = 0.6
+    length_penalty: float | str = field(default=0.6, metadata={"type": number_or_auto})
     bleu_tokenize: str | None = None
     engine: str | None = None
     per_device_eval_batch_size: int = 32
@@ -132,6 +140,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     save_total_limit: int | None = None
     logging_steps: float = 100
     do_train: bool = True
+    hub_license: str | None = None
     tp_size: int = 1
     fsdp_size: int = 1
     ddp_find_unused_parameters: bool | None = False
@@ -155,6 +164,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         self._check_steps()
         self._check_evaluation()
         self._check_devices()
+        self.chosen_penalty = UNCHOSEN_PENALTY
         if self.early_stopping_patience is not None:
             self.restore_callback_states_from_checkpoint = True  # resumes the count of evaluations without improvement
         if self.tp_size * self.fsdp_size > 1:
@@ -167,7 +177,20 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         """Keyword arguments of `generate()` for evaluation; one beam has no options of beam search."""
         if self.num_beams == 1:
             return {"num_beams": 1, "length_penalty": None, "early_stopping": None}
-        return {"num_beams": self.num_beams, "length_penalty": self.length_penalty}
+        search = {"num_beams": self.num_beams, "length_penalty": self.length_penalty}
+        if self.chooses_length_penalty:  # without early stopping, a large one prefers endless repetition
+            search |= {"length_penalty": self.chosen_penalty, "early_stopping": True}
+        return search
+
+    @property
+    def chooses_length_penalty(self) -> bool:
+        """Whether the length penalty is chosen on the validation sets; one beam has none."""
+        return self.length_penalty == AUTO and self.num_beams > 1
+
+    @property
+    def translation_metric(self) -> str:
+        """`"bleu"` if it selects the best checkpoint, otherwise `"chrf"`."""
+        return "bleu" if "bleu" in str(self.metric_for_best_model) else "chrf"
 
     @property
     def order_seed(self) -> int:
@@ -239,6 +262,8 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         has_metric = self.metric_for_best_model is not None
         self._require("metric_for_best_model", has_metric or not stops_early, "set with early_stopping_patience")
         self._require("engine", self.engine in (None, *ENGINES), f"one of {', '.join(ENGINES)}")
+        is_valid = self.length_penalty == AUTO or not isinstance(self.length_penalty, str)
+        self._require("length_penalty", is_valid, f"a number or {AUTO!r}")
 
     def _check_devices(self) -> None:
         on_cpu = self.device.type == "cpu"

@@ -1,9 +1,17 @@
-"""The content of a recipe: arguments that others override, and the choice of bfloat16."""
+"""The content of a recipe: arguments that others override, and values that are chosen."""
 
 import pytest
 import torch
 
-from modeling_random_transformer.stages.recipe_file import choose_precision, not_overridden, training_arguments
+from modeling_random_transformer.stages import recipe_file
+from modeling_random_transformer.stages.recipe_file import (
+    SIZES,
+    choose_engine,
+    choose_precision,
+    not_overridden,
+    sizes_of,
+    training_arguments,
+)
 from tests.helpers.training import arguments, flags, parse_command, write_corpus
 
 
@@ -48,3 +56,40 @@ def test_bfloat16_on_a_cpu_needs_no_other_argument(tmp_path, monkeypatch):
     _, _, args, _ = parse_command([str(tmp_path / "recipe.yaml"), *flags(tmp_path, "out", use_cpu=None)])
     assert args.bf16
     assert args.device.type == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("characters", "vocab_size", "max_steps"),
+    [(100, 1000, 44), (540_000, 1800, 3233), (1_800_000, 6000, 5903), (7_300_000, 6000, 11_888)],
+)
+def test_sizes_follow_from_the_characters_of_the_training_set(characters, vocab_size, max_steps):
+    assert sizes_of(characters) == {"vocab_size": vocab_size, "max_steps": max_steps}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sizes", "announced"),
+    [
+        ({}, (1000, 136), ["vocab_size", "max_steps"]),
+        ({"max_steps": 3}, (1000, 3), ["vocab_size"]),
+        ({"max_steps": 3, "tokenizer": "saved"}, (None, 3), []),
+    ],
+)
+def test_given_sizes_replace_those_of_the_training_set(overrides, sizes, announced, tmp_path, caplog):
+    write_corpus(tmp_path)
+    given = arguments(tmp_path, "out", **overrides)
+    given = {name: value for name, value in given.items() if name in overrides or name not in SIZES}
+    _, model, args = training_arguments({"vocab_size": "auto", "max_steps": "auto"}, given)
+    assert (model.vocab_size, args.max_steps) == sizes
+    assert [message.split()[0] for message in caplog.messages] == announced
+
+
+@pytest.mark.parametrize(("accelerator", "installed", "engine"), [(0, 1, "ctranslate2"), (0, 0, None), (1, 1, None)])
+def test_an_installed_engine_is_chosen_on_a_cpu(accelerator, installed, engine, monkeypatch):
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: bool(accelerator))
+    monkeypatch.setattr(recipe_file, "find_spec", lambda _: installed or None)
+    assert choose_engine({"engine": "auto"}, {}) == {"engine": engine}
+
+
+def test_a_call_without_evaluation_does_not_stop_early():
+    recipe = {"eval_strategy": "steps", "early_stopping_patience": 3, "seed": 1}
+    assert not_overridden(recipe, {"eval_strategy": "no"}) == {"seed": 1}

@@ -5,7 +5,9 @@ import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
 import transformers.trainer
+from huggingface_hub import ModelCard
 
 from modeling_random_transformer import cli
 from tests.helpers.training import UNSCORED, run
@@ -35,6 +37,27 @@ def test_the_model_is_uploaded_with_its_card(corpus, monkeypatch):
     monkeypatch.setattr(transformers.trainer, "hf_api", lambda: hub, raising=False)
     for name, function in vars(hub).items():  # of an older transformers
         monkeypatch.setattr(transformers.trainer, name, function, raising=False)
-    folder = run(corpus, "out", max_steps=2, push_to_hub=True, hub_strategy="end", **UNSCORED).folder
+    folder = run(
+        corpus, "out", max_steps=2, push_to_hub=True, hub_strategy="end", hub_license="cc-by-4.0", **UNSCORED
+    ).folder
     assert uploaded == [(folder / "README.md").read_text()]
     assert "random-transformer train" in uploaded[0]
+    assert "\nlicense: cc-by-4.0\n" in uploaded[0]
+
+
+def test_an_upload_needs_a_license(corpus):
+    with pytest.raises(ValueError, match=r"hub_license must be given with push_to_hub, got None\."):
+        run(corpus, "out", push_to_hub=True)
+    assert not (corpus / "out").exists()
+
+
+def test_the_card_states_languages_and_the_calibration_of_confidence(corpus):
+    (corpus / "out").mkdir()
+    (corpus / "out" / "confidence.json").write_text('{"threshold": 41.26, "pairs": 1200}')
+    folder = run(
+        corpus, "out", max_steps=2, source_lang=["es"], target_lang=["pt-BR"], vocab_size=300, **UNSCORED
+    ).folder
+    card = (folder / "README.md").read_text()
+    assert ModelCard(card).data.language == ["es", "pt-BR"]
+    assert "at least 41.3 chrF++,\nfitted on 1,200 validation pairs." in card
+    assert "\n## Intended use and limits\n" in card

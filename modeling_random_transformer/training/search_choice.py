@@ -1,0 +1,105 @@
+"""The length penalty of a trained model, chosen by its translations of the validation sets (`length_penalty="auto"`).
+
+Models of little data translate too shortly with the paper's length penalty, and repeat themselves with one that is too
+large. The best one depends on the corpus and on the model.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from datasets import Dataset
+
+from ..base.distributed import call_on_main_process
+from ..base.files import markdown_table
+from .manifest import SEARCH, Run, fingerprint
+from .trainer import TranslationTrainer
+
+logger = logging.getLogger(__name__)
+
+LENGTH_PENALTIES = (0.6, 1.0, 1.5, 2.0, 2.5, 3.0)  # ascending: the translations become longer
+MAX_LENGTH_RATIO = 1.1
+SENTENCES = 300  # of each validation set, evenly spaced
+
+
+class SearchScore(NamedTuple):
+    """The mean score of validation sets, and the number of tokens of the translations per token of the references."""
+
+    length_penalty: float
+    score: float
+    length_ratio: float
+
+
+def begin_choice(run: Run) -> bool:
+    """Use the length penalty that is given, or that an earlier call has chosen for the same weights and sets.
+
+    Returns:
+        Whether nothing is left to choose.
+    """
+    args = run.args
+    if not args.chooses_length_penalty:
+        return True
+    inputs: dict[str, Any] = {name: fingerprint(run.corpora[name]) for name in run.validation_sets}
+    inputs |= {"weights": run.trained.files, "num_beams": args.num_beams, "metric": args.translation_metric}
+    run.record(lambda job: job.begin(SEARCH, inputs, may_change=lambda *_: True))
+    stage = run.job.stages[SEARCH]
+    if stage.is_finished:
+        args.chosen_penalty = stage.facts["length_penalty"]
+    return stage.is_finished
+
+
+def choose_length_penalty(run: Run, trainer: TranslationTrainer) -> None:
+    """Choose the length penalty of the trained model, and save it with the model, unless it is given."""
+    args = run.args
+    if not begin_choice(run):
+        searches = [*search_scores(trainer)]
+        best = best_search(searches)
+        run.record(lambda job: job.stages[SEARCH].finish(length_penalty=best.length_penalty, searches=searches))
+        args.chosen_penalty = best.length_penalty
+        if args.process_index == 0:
+            logger.warning("%s", describe_choice(run))
+    trainer.args.chosen_penalty = args.chosen_penalty
+    generation_config = trainer.model.generation_config
+    generation_config.update(**args.generation_kwargs)
+    if run.model.lora_rank is None:  # an adapter has that of its base model
+        call_on_main_process(lambda: generation_config.save_pretrained(run.folder))
+
+
+def search_scores(trainer: TranslationTrainer) -> Iterator[SearchScore]:
+    """The scores of the length penalties, up to the first one with translations that are too long."""
+    sets = trainer.eval_dataset
+    samples = [sample(rows) for rows in (sets.values() if isinstance(sets, dict) else [sets])]
+    expected = fmean(fmean(rows["target_length"]) - 1 for rows in samples)  # without the end
+    for penalty in LENGTH_PENALTIES:
+        trainer.args.chosen_penalty = penalty
+        metrics: list[Any] = [trainer.predict(rows).metrics for rows in samples]
+        score = fmean(entry[f"test_{trainer.args.translation_metric}"] for entry in metrics)
+        ratio = fmean(entry["test_generated_length"] for entry in metrics) / expected
+        yield SearchScore(penalty, round(score, 2), round(ratio, 2))
+        if ratio > MAX_LENGTH_RATIO:
+            return
+
+
+def sample(rows: Dataset) -> Dataset:
+    """At most `SENTENCES` pairs of a set, evenly spaced."""
+    return rows.shard(-(-len(rows) // SENTENCES), 0, contiguous=False)
+
+
+def best_search(searches: Sequence[SearchScore]) -> SearchScore:
+    """The highest score without translations that are too long; of equal ones that of the smallest length penalty."""
+    allowed = [search for search in searches if search.length_ratio <= MAX_LENGTH_RATIO]
+    return max(allowed or searches[:1], key=attrgetter("score"))
+
+
+def describe_choice(run: Run) -> str:
+    """The chosen length penalty and its table; empty if it was given."""
+    if not run.args.chooses_length_penalty:
+        return ""
+    facts = run.job.stages[SEARCH].facts
+    table = markdown_table(("length penalty", "score", "length ratio"), facts["searches"])
+    return (
+        f"The length penalty {facts['length_penalty']} was chosen on at most {SENTENCES} validation pairs, by "
+        f"{run.args.translation_metric} with a length ratio of at most {MAX_LENGTH_RATIO}:\n\n{table}"
+    )

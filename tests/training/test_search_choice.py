@@ -1,0 +1,109 @@
+"""The length penalty that is chosen on the validation sets."""
+
+import json
+import shutil
+
+import pytest
+from transformers import GenerationConfig
+
+from modeling_random_transformer.training import run as training_run
+from modeling_random_transformer.training import search_choice
+from modeling_random_transformer.training.search_choice import SearchScore, best_search
+from tests.helpers.interruption import StoppedError, stop
+from tests.helpers.training import UNSCORED, run, validation
+
+SHORT, GOOD, LONG = SearchScore(0.6, 10.0, 0.7), SearchScore(1.5, 12.0, 1.0), SearchScore(2.0, 15.0, 1.3)
+OPTIONS = {"length_penalty": "auto", "max_steps": 2, "average_last": 1}
+
+
+@pytest.mark.parametrize(
+    ("searches", "expected"),
+    [
+        ([SHORT, GOOD, LONG], GOOD),
+        ([SHORT, SHORT._replace(length_penalty=1.0)], SHORT),
+        ([LONG, LONG._replace(length_penalty=2.5, score=20.0)], LONG),
+    ],
+)
+def test_the_best_score_without_too_long_translations_is_chosen(searches, expected):
+    assert best_search(searches) == expected
+
+
+@pytest.fixture
+def scored(monkeypatch):
+    """Scores that depend on the length penalty only; the penalties for which `search_scores` was called."""
+    calls = []
+
+    def search_scores(trainer):
+        calls.append(trainer.args.generation_kwargs)
+        yield from (SHORT, GOOD, LONG)
+
+    monkeypatch.setattr(search_choice, "search_scores", search_scores)
+    return calls
+
+
+def saved_search(folder):
+    config = GenerationConfig.from_pretrained(folder)
+    return config.length_penalty, config.early_stopping
+
+
+def test_the_choice_is_saved_stated_and_not_repeated(corpus, scored, caplog):
+    options = {**OPTIONS, **validation(corpus)}
+    result = run(corpus, "out", **options)
+    assert scored == [{"num_beams": 4, "length_penalty": 1.0, "early_stopping": True}]
+    assert saved_search(result.folder) == (1.5, True)
+    assert any(message.startswith("The length penalty 1.5 was chosen on") for message in caplog.messages)
+    card = (result.folder / "README.md").read_text()
+    assert "The length penalty 1.5 was chosen on at most 300 validation pairs, by chrf" in card
+    assert "| 2.0 | 15.0 | 1.3 |" in card
+    assert "| `length_penalty` | 1.5 |" in card
+    assert "--length_penalty auto" in card
+    (result.folder / "README.md").unlink()
+    again = run(corpus, "out", **options)
+    assert again.scores == result.scores
+    assert len(scored) == 1
+    assert (result.folder / "README.md").read_text() == card
+    run(corpus, "out", **{**options, "length_penalty": 0.6})
+    assert saved_search(result.folder)[0] == 0.6
+    assert "was chosen" not in (result.folder / "README.md").read_text()
+
+
+def test_an_interrupted_choice_is_made_by_the_next_call(corpus, scored, monkeypatch):
+    options = {**OPTIONS, **validation(corpus)}
+    whole = run(corpus, "whole", **options)
+    with monkeypatch.context() as patch:
+        patch.setattr(training_run, "choose_length_penalty", stop)
+        with pytest.raises(StoppedError):
+            run(corpus, "out", **options)
+    result = run(corpus, "out", **options)
+    assert len(scored) == 2
+    assert (saved_search(result.folder), result.scores) == ((1.5, True), whole.scores)
+
+
+def test_a_finished_model_gets_a_chosen_length_penalty(copied, scored):
+    options = validation(copied) | {"hub_token": "hf_secret", "hub_model_id": "me/private", "length_penalty": "auto"}
+    result = run(copied, "out", report_to="tensorboard", **options)
+    assert len(scored) == 1
+    assert {*result.scores} == {"validation", "test"}
+    assert saved_search(copied / "out") == (1.5, True)
+
+
+def test_translations_of_several_validation_sets_are_scored(corpus, monkeypatch):
+    monkeypatch.setattr(search_choice, "SENTENCES", 5)
+    monkeypatch.setattr(search_choice, "LENGTH_PENALTIES", (0.6, 2.0))
+    shutil.copy(corpus / "test.a", corpus / "other.a")
+    sets = {"validation_source_file": [str(corpus / "test.a"), str(corpus / "other.a")]}
+    sets["validation_target_file"] = [str(corpus / "test.b")] * 2
+    result = run(corpus, "out", **{**OPTIONS, **sets, **UNSCORED}, eval_strategy="steps", eval_steps=2)
+    facts = json.loads((result.folder / "training_manifest.json").read_text())["search"]["facts"]
+    penalties = [row[0] for row in facts["searches"]]
+    assert penalties in ([0.6], [0.6, 2.0])
+    assert facts["length_penalty"] in penalties
+    assert saved_search(result.folder)[0] == facts["length_penalty"]
+
+
+@pytest.mark.parametrize("option", [{}, {"validation": True, "predict_with_generate": False}, {"length_penalty": "x"}])
+def test_a_choice_needs_translations_of_a_validation_set(option, corpus):
+    sets = validation(corpus) if option.pop("validation", False) else {}
+    with pytest.raises(ValueError, match="length_penalty must be a number"):
+        run(corpus, "out", **{**OPTIONS, **sets, **option})
+    assert not (corpus / "out").exists()
