@@ -37,6 +37,7 @@ TRY_IT = """# Try it
 
 {about}
 
+- [**Watch** a Transformer learn](micro_transformer.html) to write numbers in German, in two minutes.
 - <a href="../translator/">**Translate** your own sentence in this browser</a>. It shows what each word attends to, and
   what beam search keeps and discards.
 - **Explore** a prepared sentence: every token with its alternatives, why it was preferred, all attention maps, and all

@@ -13,6 +13,7 @@ from tests.helpers.models import save_translator
 PAGES = (
     "",
     "try_it/",
+    "micro_transformer.html",
     "explanation/architecture/",
     "explanation/exercises/",
     "explorer/sentence_2.html",
