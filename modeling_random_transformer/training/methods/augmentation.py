@@ -35,9 +35,7 @@ NUMBER = re.compile(r"\b(?!1\b)\d+\b")  # not the number 1, whose noun is in the
 FINAL_PUNCTUATION = re.compile(r"\s*[.!?…。！？]*\s*$")
 PLACEHOLDERS = ("{name}", "{{name}}", "${name}", "%(name)s", "%s", "%d", "{0}", "https://name.org", "name@name.org")
 TYPED = re.compile(r"([^\W\d_]| )(.?)")  # a letter or space, and the next character
-NEXT_KEY = dict(zip("qwertyuiopasdfghjklzxcvbnm", "wertyuiop[sdfghjkl;xcvbnm,", strict=True))
-MAX_ERROR_RATE = 0.1
-STREAM = 1  # of random numbers, so that they differ from those of BPE-dropout
+NEXT_KEY = str.maketrans("qwertyuiopasdfghjklzxcvbnm", "wertyuiop[sdfghjkl;xcvbnm,")
 
 
 def typing_errors(text: str, rate: float, random: Random) -> str:
@@ -47,7 +45,7 @@ def typing_errors(text: str, rate: float, random: Random) -> str:
         typed, following = match.groups()
         if random.random() >= rate * len(match[0]):
             return match[0]
-        wrong = NEXT_KEY.get(typed, typed) + following
+        wrong = typed.translate(NEXT_KEY) + following
         return random.choice([following, typed + match[0], following + typed, wrong])
 
     return TYPED.sub(mistyped, text)
@@ -86,7 +84,7 @@ class Augmentation:
         elif name == "no_punctuation":
             edit = partial(FINAL_PUNCTUATION.sub, "")
         else:
-            errors = partial(typing_errors, rate=random.uniform(0, MAX_ERROR_RATE), random=random)
+            errors = partial(typing_errors, rate=random.uniform(0, 0.1), random=random)
             edit = partial(self._edited, CASES.get(name, errors))
         changed = edit(source)
         return changed, target if name in OF_SOURCES or changed == source else edit(target)
@@ -112,15 +110,15 @@ class Augmentation:
 
     def texts(self, texts: Iterable[str], seed: int) -> Iterator[str]:
         """Changed texts for a vocabulary with words in capitals, from sources that are each followed by a target."""
-        alternating = iter(texts)
-        for number, pair in enumerate(zip(alternating, alternating, strict=True)):
+        for number, pair in enumerate(zip(*[iter(texts)] * 2, strict=True)):
             yield from self(*pair, np.random.default_rng((seed, number)))
 
     def segment_columns(self, rows: dict[str, list], seeds: Sequence[tuple[int, ...]]) -> dict[str, list[list[int]]]:
         """Tokens of changed pairs, as columns; see `BPEDropout.segment_columns`."""
         pairs = []
         for seed, source, target in zip(seeds, rows["source"], rows["target"], strict=True):
-            pairs.append(self(source, target, np.random.default_rng((*seed, STREAM))))
+            # With 1, the random numbers are not those of BPE-dropout.
+            pairs.append(self(source, target, np.random.default_rng((*seed, 1))))
         texts = dict(zip(TEXTS, zip(*pairs, strict=True), strict=True))
         languages = LanguageTags(*tokenizer_languages(self.tokenizer)[:1] * 2)  # their tags are replaced
         columns = tokenize_batch(texts, self.tokenizer, languages, words=True)
