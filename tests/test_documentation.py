@@ -49,7 +49,7 @@ TEXTS = [*PAGES, *(ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "
 EXTRAS = ("conversion", "documents", "export", "inspection", "serving")
 SUBPACKAGES = ("data", "training", "inference", "stages", *(f"extras.{extra}" for extra in EXTRAS))
 SCRIPTS = {path.stem for path in (ROOT / "examples").glob("*.py")}
-OTHER_PROGRAMS = {"cd", "curl", "git", "pre-commit", "python3", "sacrebleu", "source"}  # python3 -m venv
+OTHER_PROGRAMS = {"cd", "curl", "git", "hf", "pre-commit", "python3", "sacrebleu", "source"}  # python3 -m venv
 OTHER_FLAGS = {  # of other programs
     *("--config_file", "--cpu", "--directory", "--multi_gpu", "--num_processes"),
     *("--nproc_per_node", "--nnodes", "--max_restarts", "--rdzv_backend", "--rdzv_id", "--rdzv_endpoint"),
