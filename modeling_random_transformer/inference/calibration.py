@@ -43,7 +43,7 @@ def calibrate(
         translations = translate(sources, model, tokenizer, **options)
         options = {name: value for name, value in options.items() if name in ("src_lang", "tgt_lang")}
     rated = list(zip(sources, translations, strict=True))
-    scores = score_pairs(model, tokenizer, rated, token_scores=True, truncation=True, **options)
+    scores = score_pairs(model, tokenizer, rated, token_scores=True, word_scores=True, truncation=True, **options)
     features = np.array([features_of(pair, pair_score) for pair, pair_score in zip(rated, scores, strict=True)])
     chrf = [sentence_chrf(translation, [target]) for translation, target in zip(translations, targets, strict=True)]
     threshold = median(chrf)

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from operator import mul
 from os import PathLike
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, pstdev
 from typing import Any
 
 from transformers import PreTrainedModel
@@ -92,11 +92,23 @@ def calibration_of(model: PreTrainedModel) -> Calibration:
 
 
 def features_of(pair: Pair, score: PairScore) -> list[float]:
-    """What the confidence of a translation is computed from: a source and its translation, and the scores of tokens."""
-    source, translation = pair
+    """What the confidence of a translation is computed from.
+
+    Args:
+        pair: a source and its translation.
+        score: the scores of the translation's tokens and words.
+    """
+    source_len, target_len = (max(len(text), 1) for text in pair)
     values = score.token_log_probabilities or [0.0]
-    length_ratio = max(len(translation), 1) / max(len(source), 1)
-    return [fmean(values), min(values), math.log(score.tokens), math.log(length_ratio)]
+    return [
+        fmean(values),
+        min(values),
+        pstdev(values),
+        math.log(score.tokens),
+        math.log(target_len / source_len),
+        # More tokens per character in words that the tokenizer does not know, such as those of another language.
+        math.log((score.source_tokens or 1) / source_len),
+    ]
 
 
 @dataclass(frozen=True)

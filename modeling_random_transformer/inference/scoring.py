@@ -49,12 +49,14 @@ class PairScore:
         tokens: number of these tokens.
         token_log_probabilities: the terms of the sum, in the order of the tokens, if they were requested.
         words: each word of the target and the product of its tokens' probabilities, if they were requested.
+        source_tokens: number of tokens of the source, with the words.
     """
 
     log_probability: float
     tokens: int
     token_log_probabilities: list[float] | None = None
     words: list[tuple[str, float]] | None = None
+    source_tokens: int | None = None
 
 
 def score_pairs(
@@ -244,7 +246,7 @@ class Scorer(PairModel):
             return scores
         texts = [target for _, target in pairs]
         words = self.words("text_target", texts, targets)
-        return list(map(with_words, scores, texts, words))
+        return list(map(with_words, scores, texts, words, map(len, sources)))
 
     def scores(self, sources: Sequence[Ids], targets: Sequence[Ids]) -> list[PairScore]:
         """The scores without words."""
@@ -279,20 +281,22 @@ class Scorer(PairModel):
         return log_probabilities
 
 
-def with_words(score: PairScore, text: str, words: Sequence[int | None]) -> PairScore:
-    """A score of tokens with the probabilities of the words.
+def with_words(score: PairScore, text: str, words: Sequence[int | None], source_tokens: int) -> PairScore:
+    """A score of tokens with the probabilities of the words, and the number of tokens of the source.
 
     Args:
         score: the score, with those of the tokens.
         text: the target.
         words: the index of the word of each token, `None` for special ones.
+        source_tokens: tokens of the source.
     """
     values = score.token_log_probabilities or []
     sums: dict[int | None, float] = defaultdict(float)
     for word, value in zip(words[len(words) - len(values) :], values, strict=True):  # without a forced first token
         sums[word] += value
     spans = enumerate(word_spans(text))
-    return replace(score, words=[(text[start:end], math.exp(sums[word])) for word, (start, end) in spans])
+    probabilities = [(text[start:end], math.exp(sums[word])) for word, (start, end) in spans]
+    return replace(score, words=probabilities, source_tokens=source_tokens)
 
 
 def score_line(score: PairScore | None, output_format: str) -> str:

@@ -16,7 +16,9 @@ from tests.helpers.translation import SENTENCES, random_tokenizer, random_transl
 
 TEXTS = [*SENTENCES[:3], "", "12:30"]
 SHORT = {"num_beams": 2, "progress": False}
-CALIBRATED = Calibration(50.0, 100, weights=[0.5, 0.1, 0.2, -0.3], bias=1.0, length_ratio=1.0, scripts=["Latin"])
+CALIBRATED = Calibration(
+    50.0, 100, weights=[0.5, 0.1, 0.2, -0.3, 0.1, 0.1], bias=1.0, length_ratio=1.0, scripts=["Latin"]
+)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +54,8 @@ def test_a_confidence_is_that_of_the_scores_of_the_translation(calibrated):
     candidates = rated(*calibrated)
     assert [best.translation for best in candidates] == translate(TEXTS, model, tokenizer, **SHORT)
     pairs = [(text, best.translation) for text, best in zip(TEXTS[:3], candidates[:3], strict=True)]
-    for best, pair, score in zip(candidates, pairs, score_pairs(*calibrated, pairs, token_scores=True), strict=False):
+    scores = score_pairs(*calibrated, pairs, token_scores=True, word_scores=True)
+    for best, pair, score in zip(candidates, pairs, scores, strict=False):
         assert best.confidence == pytest.approx(CALIBRATED.confidence(features_of(pair, score)), abs=1e-5)
         assert [word for word, _ in best.words] == best.translation.split()
         assert all(0 < probability <= 1 for _, probability in best.words)
@@ -61,7 +64,7 @@ def test_a_confidence_is_that_of_the_scores_of_the_translation(calibrated):
 
 def test_a_word_has_the_probability_of_its_tokens():
     score = PairScore(math.log(0.01), 4, [math.log(value) for value in (0.5, 0.1, 0.4, 0.5)])
-    words = with_words(score, "ein  Hund", [None, 0, 0, 1, None]).words  # a tag of the language, and the end
+    words = with_words(score, "ein  Hund", [None, 0, 0, 1, None], 3).words  # a tag of the language, and the end
     assert [word for word, _ in words] == ["ein", "Hund"]
     assert [probability for _, probability in words] == pytest.approx([0.05, 0.4])
 

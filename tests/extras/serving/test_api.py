@@ -65,7 +65,7 @@ def test_confidence(translator, tokenizer, monkeypatch):
     direction = Direction("en", "es", translator, tokenizer, {"repair": True})
     with client([direction]) as api:
         assert "make it by random-transformer calibrate" in ask(api, **ask_for).json()["error"]
-        calibration = Calibration(50.0, 100, [0.5, 0.1, 0.2, 0.3], 0.0, 1.0, ["Han"])
+        calibration = Calibration(50.0, 100, [0.5, 0.1, 0.2, 0.3, 0.1, 0.1], 0.0, 1.0, ["Han"])
         monkeypatch.setattr(translator, "calibration", calibration, raising=False)
         answer = ask(api, SENTENCES[0], **ask_for).json()
         assert answer["translatedText"] == ask(api, SENTENCES[0]).json()["translatedText"]
