@@ -219,13 +219,13 @@ class Transformer:
                 probabilities = self.logits(source, target).softmax().rows[-1]
                 candidates += [(score + math.log(p), [*target, token]) for token, p in enumerate(probabilities)]
             candidates = sorted(candidates, reverse=True)[: 2 * beams]
-            finished += [(score / length, target) for score, target in candidates[:beams] if target[-1] == END]
-            finished = sorted(finished, reverse=True)[:beams]
-            running = [candidate for candidate in candidates if candidate[1][-1] != END][:beams]
+            ended = [(score, target) for score, target in candidates[:beams] if END in target or length == MAX_TOKENS]
+            finished = sorted(finished + [(score / length, target) for score, target in ended], reverse=True)[:beams]
+            running = [(score, target) for score, target in candidates if END not in target][:beams]
             if len(finished) == beams and running[0][0] / length <= finished[-1][0]:
                 break
         Matrix.tape.clear()
-        return max(finished or running)[1][1:]
+        return finished[0][1][1:]
 
 
 def main() -> None:
