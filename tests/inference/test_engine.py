@@ -22,12 +22,12 @@ def test_the_length_penalty_is_that_of_the_generation_config(saved, applied, tok
     model.generation_config.length_penalty = saved
 
     [[candidate]] = translate_n_best([SENTENCES[0]], model, tokenizer, n_best=1, **SEARCH)
-    assert candidate.score == pytest.approx(expected, abs=1e-4)
+    assert candidate.score == pytest.approx(expected, rel=1e-4)
     pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer, return_scores=True, **SEARCH)
-    assert pipe(SENTENCES[0])["score"] == pytest.approx(expected, abs=1e-4)
+    assert pipe(SENTENCES[0])["score"] == pytest.approx(expected, rel=1e-4)
     outputs, hypotheses = record_search(model, inputs, **SEARCH)
     [best] = [hypothesis for hypothesis in hypotheses if hypothesis.place == 0]
-    assert best.score == pytest.approx(expected, abs=1e-4)
-    assert outputs.sequences_scores.item() == pytest.approx(expected, abs=1e-4)
+    assert best.score == pytest.approx(expected, rel=1e-4)
+    assert outputs.sequences_scores.item() == pytest.approx(expected, rel=1e-4)
     assert read_search(model, tokenizer, "an engine").length_penalty == applied
     assert page_settings(model, tokenizer, "float32")["length_penalty"] == applied
