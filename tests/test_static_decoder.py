@@ -165,6 +165,17 @@ def test_calls_at_the_same_time_have_different_graphs():
         assert_same(outputs, expected)
 
 
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_inference_mode_has_graphs_of_its_own(num_beams, captures):
+    """Its tensors cannot be changed outside of it."""
+    model = exact_model(spread=2.0)
+    expected = generate(model, num_beams=num_beams)
+    for count in (1, 2, 2):
+        with torch.inference_mode(count == 1):
+            assert_same(generate(model, num_beams=num_beams, **STATIC), expected)
+        assert len(captures) == count
+
+
 def test_changed_weights_are_captured_again(captures):
     model = exact_model(spread=2.0)
     generate(model, **STATIC)

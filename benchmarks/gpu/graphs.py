@@ -66,6 +66,7 @@ def check_tokens(model: Any, ids: Tensor, num_beams: int, settings: Settings) ->
     return with_error_if_not_captured(checked({}, max(wrong), 0.0), candidate)
 
 
+@torch.inference_mode()
 def measure(model: Any, peer: Any, ids: Tensor, num_beams: int, tokens: int, pairs: int) -> Figures:
     captured = partial(generate, model, ids, num_beams, tokens, **CAPTURED)
     usual = partial(generate, model, ids, num_beams, tokens)

@@ -12,7 +12,7 @@ from benchmarks.gpu.settings import SMOKE
 from benchmarks.memory import MIB
 from tests.device.test_cuda_device import COUNTED, device_tensor
 
-SLOW = ("checks", "tests")
+SLOW = ("checks", "tests", "train")
 SKIPPED = {
     "devices": {"this build of torch has no NCCL"},
     "first": {"not installed", "the kernel of this build of torch has no backward pass"},

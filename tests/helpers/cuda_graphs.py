@@ -16,6 +16,7 @@ from unittest.mock import patch
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 READ_BY_THE_CPU = {
     torch.ops.aten._local_scalar_dense.default,
@@ -28,15 +29,15 @@ class CUDAGraph:
     """What was recorded: functions with their arguments and their new outputs."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[Any, Any, Any, list[torch.Tensor]]] = []
+        self.calls: list[tuple[Any, Any, Any, list[torch.Tensor | None]]] = []
         self.replays = 0
 
     def replay(self) -> None:
         self.replays += 1
         for function, args, kwargs, outputs in self.calls:
-            results = tensors_in(function(*args, **kwargs))
-            for output, result in zip(outputs, results if outputs else (), strict=True):
-                output.copy_(result)
+            for output, result in zip(outputs, tensors_in(function(*args, **kwargs)), strict=True):
+                if output is not None:
+                    output.copy_(result)
 
 
 class Recorder(TorchDispatchMode):
@@ -55,8 +56,10 @@ class Recorder(TorchDispatchMode):
             if argument.alias_info is not None and argument.alias_info.is_write:
                 self.overwritten.append((value, value.clone()))
         result = function(*args, **kwargs)
-        is_new = all(output.alias_info is None for output in function._schema.returns)
-        self.graph.calls.append((function, args, kwargs, tensors_in(result) if is_new else []))
+        memory = {storage(tensor) for tensor in tensors_in(tree_leaves((args, kwargs)))}
+        # A view changes with its tensor. Whether `reshape` returns one depends on the strides.
+        outputs = [None if storage(tensor) in memory else tensor for tensor in tensors_in(result)]
+        self.graph.calls.append((function, args, kwargs, outputs))
         return result
 
     def finish(self) -> None:
@@ -65,7 +68,7 @@ class Recorder(TorchDispatchMode):
             tensor.copy_(values)
         for *_, outputs in self.graph.calls:
             for output in outputs:
-                if output.is_floating_point():
+                if output is not None and output.is_floating_point():
                     output.fill_(torch.nan)
 
 
@@ -76,6 +79,11 @@ def graph(target: CUDAGraph, **_: Any) -> Iterator[None]:
     with recorder:
         yield
     recorder.finish()
+
+
+def storage(tensor: torch.Tensor) -> int:
+    """The address of a tensor's memory, the same for its views."""
+    return tensor.untyped_storage().data_ptr()
 
 
 def tensors_in(result: Any) -> list[torch.Tensor]:
