@@ -1,6 +1,6 @@
 """The length penalty of a trained model, chosen by its translations of the validation sets (`length_penalty="auto"`).
 
-Models of little data translate too shortly with the paper's length penalty, and repeat themselves with one that is too
+Translations of a model of little data are too short with the paper's length penalty, and too long with one that is too
 large. The best one depends on the corpus and on the model.
 """
 

@@ -178,7 +178,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         if self.num_beams == 1:
             return {"num_beams": 1, "length_penalty": None, "early_stopping": None}
         search = {"num_beams": self.num_beams, "length_penalty": self.length_penalty}
-        if self.chooses_length_penalty:  # without early stopping, a large one prefers endless repetition
+        if self.chooses_length_penalty:  # without early stopping, a large one makes them too long
             search |= {"length_penalty": self.chosen_penalty, "early_stopping": True}
         return search
 
