@@ -212,7 +212,7 @@ class Transformer:
 
     def translate(self, source: list[int], beams: int) -> list[int]:
         """Beam search; greedy search with one beam. A score is the mean log probability of a translation's tokens."""
-        running, finished = [(0.0, [START])], []
+        running, finished = [(0.0, [START])], []  # type: ignore[var-annotated]
         for length in range(1, MAX_TOKENS + 1):
             candidates = []
             for score, target in running:
