@@ -112,8 +112,8 @@ def calibration_error(confidence: np.ndarray, is_good: np.ndarray) -> float:
 
 def spearman(first: np.ndarray, second: np.ndarray) -> float:
     """The rank correlation, without ties."""
-    ranks = [values.argsort().argsort() for values in (first, second)]
-    return float(np.corrcoef(*ranks)[0, 1])
+    ranks = np.stack([values.argsort().argsort() for values in (first, second)])
+    return float(np.asarray(np.corrcoef(ranks))[0, 1])
 
 
 def auc(higher: np.ndarray, lower: np.ndarray) -> float:

@@ -3,6 +3,7 @@
 import argparse
 import unicodedata
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -59,20 +60,17 @@ def run(options: argparse.Namespace) -> None:
 def disturbances(pairs: Pairs, augmentation: Augmentation, seed: int) -> dict[str, Pairs]:
     """The pairs, and the same with each disturbance of all sources, and of references that follow their source."""
 
-    def of_sources(disturb: Callable[[str, Random], str]) -> Pairs:
+    def of_sources(disturb: Callable[..., str]) -> Pairs:
         random = np.random.default_rng(seed)
-        return [(disturb(source, random), target) for source, target in pairs]
+        return [(disturb(source, random=random), target) for source, target in pairs]
 
     disturbed = {"clean": pairs}
     for name, change in CHANGES.items():
         random = np.random.default_rng(seed)
         disturbed[name] = [augmentation.change(change, *pair, random) for pair in pairs]
     for percent in (2, 5):
-        rate = percent / 100
-        disturbed[f"{percent}% typing errors"] = of_sources(
-            lambda text, random, rate=rate: typing_errors(text, rate, random)
-        )
-    disturbed["NFD"] = of_sources(lambda text, _: unicodedata.normalize("NFD", text))
+        disturbed[f"{percent}% typing errors"] = of_sources(partial(typing_errors, rate=percent / 100))
+    disturbed["NFD"] = of_sources(lambda text, **_: unicodedata.normalize("NFD", text))
     disturbed["invisible characters"] = of_sources(with_invisible_characters)
     return disturbed
 

@@ -138,7 +138,7 @@ class RatingTranslator:
         if pair is None or score is None:
             return candidate
         confidence = self.calibration.confidence(features_of(pair, score))
-        return replace(candidate, confidence=confidence, words=score.words)
+        return replace(candidate, confidence=confidence, words=score.words or [])
 
 
 @dataclass(frozen=True)

@@ -286,7 +286,7 @@ class Translator:
         clauses = SentenceTranslator(
             self.search(1, **WITHOUT_REPETITIONS), ClauseSplitter(self.pipe, CLAUSE_TOKENS, src_lang), self.languages
         )
-        remedies = [self.search(HYPOTHESES), self.search(HYPOTHESES, **WITHOUT_REPETITIONS), clauses]
+        remedies: list[Translate] = [self.search(HYPOTHESES), self.search(HYPOTHESES, **WITHOUT_REPETITIONS), clauses]
         return RepairingTranslator(translate, detector_of(self.pipe.model, self.pipe.tokenizer), remedies)
 
     def score(self, pairs: Sequence[Pair | None]) -> list[PairScore]:

@@ -6,7 +6,7 @@ fail on capitals, and lose numbers and placeholders.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from string import ascii_lowercase, capwords, digits
 
@@ -29,7 +29,7 @@ SHARES = {
     "lower": 0.05,
     "typos": 0.15,
 }
-CASES = {"upper": str.upper, "title": partial(capwords, sep=" "), "lower": str.lower}
+CASES: dict[str, Callable[[str], str]] = {"upper": str.upper, "title": partial(capwords, sep=" "), "lower": str.lower}
 OF_SOURCES = ("lower", "typos")  # the other changes are made on both sides
 NUMBER = re.compile(r"\b(?!1\b)\d+\b")  # not the number 1, whose noun is in the singular
 FINAL_PUNCTUATION = re.compile(r"\s*[.!?…。！？]*\s*$")
@@ -65,6 +65,7 @@ class Augmentation:
 
     tokenizer: PreTrainedTokenizerBase
     bpe_dropout: BPEDropout | None = None
+    max_length: int | None = field(default=None, init=False)  # changed texts have no limit, see `training.checks`
 
     def __post_init__(self) -> None:
         special = map(re.escape, self.tokenizer.all_special_tokens)
@@ -110,8 +111,9 @@ class Augmentation:
 
     def texts(self, texts: Iterable[str], seed: int) -> Iterator[str]:
         """Changed texts for a vocabulary with words in capitals, from sources that are each followed by a target."""
-        for number, pair in enumerate(zip(*[iter(texts)] * 2, strict=True)):
-            yield from self(*pair, np.random.default_rng((seed, number)))
+        alternating = iter(texts)
+        for number, (source, target) in enumerate(zip(alternating, alternating, strict=True)):
+            yield from self(source, target, np.random.default_rng((seed, number)))
 
     def segment_columns(self, rows: dict[str, list], seeds: Sequence[tuple[int, ...]]) -> dict[str, list[list[int]]]:
         """Tokens of changed pairs, as columns; see `BPEDropout.segment_columns`."""
@@ -119,7 +121,7 @@ class Augmentation:
         for seed, source, target in zip(seeds, rows["source"], rows["target"], strict=True):
             # With 1, the random numbers are not those of BPE-dropout.
             pairs.append(self(source, target, np.random.default_rng((*seed, 1))))
-        texts = dict(zip(TEXTS, zip(*pairs, strict=True), strict=True))
+        texts = {name: [pair[side] for pair in pairs] for side, name in enumerate(TEXTS)}
         languages = LanguageTags(*tokenizer_languages(self.tokenizer)[:1] * 2)  # their tags are replaced
         columns = tokenize_batch(texts, self.tokenizer, languages, words=True)
         for ids, words in zip(("input_ids", "labels"), WORDS, strict=True):
