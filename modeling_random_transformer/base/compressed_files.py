@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import IO, Any, BinaryIO
+from zipfile import BadZipFile
 
 from .errors import first_line, reraise_as_value_error
 from .files import new_files
@@ -20,25 +21,36 @@ from .files import new_files
 STANDARD_STREAM = "-"
 FORMATS = {".gz": "gzip", ".zst": "Zstandard", ".bz2": "bzip2", ".xz": "xz"}
 ARCHIVES = (".zip", ".7z", ".rar", ".tar", ".tgz", ".tbz2", ".txz", ".lzma", ".lz4", ".br", ".z")
-# With columns.
-TEXT_FORMATS = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
+# With columns, or a text for each language.
+TEXT_FORMATS = {
+    ".tsv": "tsv",
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".json": "jsonl",
+    ".parquet": "parquet",
+    ".tmx": "tmx",
+    ".zip": "zip",
+}
 # Documents, in which texts are between mark-up.
-HTML = (".html", ".htm", ".xhtml")
+DOCUMENT_FORMATS = {  # that can be translated
+    ".html": "html",
+    ".htm": "html",
+    ".xhtml": "html",
+    ".srt": "srt",
+    ".po": "po",
+    ".pot": "po",
+}
 DOCUMENTS = {
-    *HTML,
-    ".tmx",
+    *DOCUMENT_FORMATS,
     ".xliff",
     ".xlf",
     ".sdlxliff",
     ".mqxliff",
     ".tbx",
-    ".po",
-    ".pot",
     ".resx",
     ".xml",
     ".sgm",
     ".sgml",
-    ".srt",
     ".vtt",
     ".docx",
     ".doc",
@@ -116,7 +128,7 @@ def check_output(name: str, path: str | PathLike, **inputs: Path | None) -> None
 
 
 def file_format(path: str | PathLike) -> str:
-    """`"tsv"`, `"csv"`, `"jsonl"`, `"parquet"` or `"text"`, by the suffix before that of a compression, in any case."""
+    """A value of `TEXT_FORMATS`, or `"text"`, by the suffix before that of a compression, in any case."""
     return TEXT_FORMATS.get(text_suffix(path), "text")
 
 
@@ -132,18 +144,18 @@ def compression(path: str | PathLike) -> str:
     return Path(path).suffix.lower()
 
 
-def check_plain_text(name: str, path: str | PathLike | None, html: bool = False) -> None:
+def check_plain_text(name: str, path: str | PathLike | None, document_format: str = "text") -> None:
     """Check that the lines of a file are texts, by its name.
 
     Args:
         name: name of the argument, for errors.
         path: the file, if there is one.
-        html: whether it may be HTML.
+        document_format: a value of `DOCUMENT_FORMATS`, for a file that may be such a document instead.
 
     Raises:
         ValueError: it is a file with columns or a document.
     """
-    if path is None or (html and text_suffix(path) in HTML):
+    if path is None or DOCUMENT_FORMATS.get(text_suffix(path)) == document_format:
         return
     if file_format(path) != "text":
         raise ValueError(
@@ -151,7 +163,8 @@ def check_plain_text(name: str, path: str | PathLike | None, html: bool = False)
         )
     if text_suffix(path) in DOCUMENTS:
         raise ValueError(
-            f"{name} must be a file with one text per line, or HTML with --format html, got {str(path)!r}: "
+            f"{name} must be a file with one text per line, or a document with --format "
+            f"{', '.join(dict.fromkeys(DOCUMENT_FORMATS.values()))}, got {str(path)!r}: "
             "extract the texts of other documents."
         )
 
@@ -179,18 +192,18 @@ def open_binary(path: str | PathLike) -> Iterator[BinaryIO]:
         with open(path, "rb") as file:
             yield file
     else:
-        with _clear_errors(path, FORMATS[suffix]), OPENERS[suffix](path) as file:
+        with clear_errors(path, FORMATS[suffix]), OPENERS[suffix](path) as file:
             yield file
 
 
 @contextmanager
-def _clear_errors(path: str | PathLike, format_name: str) -> Iterator[None]:
-    """Convert the errors of a compressed file that is damaged or incomplete."""
+def clear_errors(path: str | PathLike, format_name: str) -> Iterator[None]:
+    """Convert the errors of a compressed file that is damaged, incomplete or encrypted."""
     try:
         if Path(path).is_file() and not Path(path).stat().st_size:  # the libraries read it as an empty text
             raise EOFError("the file has 0 bytes")
         yield
-    except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
+    except (EOFError, OSError, RuntimeError, lzma.LZMAError, zlib.error, BadZipFile) as error:
         if getattr(error, "errno", None) is not None:  # it cannot be read
             raise
         raise ValueError(f"{path} must be a complete {format_name} file, got an error: {first_line(error)}.") from error

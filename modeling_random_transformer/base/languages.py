@@ -1,4 +1,6 @@
-"""Names of languages."""
+"""Names and codes of languages."""
+
+from collections.abc import Iterable
 
 from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
@@ -11,4 +13,25 @@ def language_name(code: str) -> str:
 
 def without_region(code: str) -> str:
     """The language of a code with a region or a script, in lower case: `"pt"` of `"pt-BR"`, `"zh"` of `"zh_Hans"`."""
-    return code.replace("_", "-").partition("-")[0].lower()
+    return _canonical(code).partition("-")[0]
+
+
+def matching_code(code: str, available: Iterable[str]) -> str | None:
+    """The code that names the same language: in another spelling, or else with a region that only one of them has.
+
+    `"es"` matches `"ES"`, otherwise the first of `"es-ES"` and `"es_MX"`; `"es-MX"` matches `"es"`, but not `"es-ES"`.
+    """
+    wanted = _canonical(code)
+    best = None
+    for name in available:
+        candidate = _canonical(name)
+        if candidate == wanted:
+            return name
+        has_prefix = candidate.startswith(f"{wanted}-") or wanted.startswith(f"{candidate}-")
+        if has_prefix and best is None:
+            best = name
+    return best
+
+
+def _canonical(code: str) -> str:
+    return code.replace("_", "-").lower()

@@ -35,9 +35,9 @@ class Arguments(CleaningOptions):
     Args:
         source_file: sources, one per line; - is standard input
         target_file: targets, aligned with --source_file by line
-        train_file: both sides in a .tsv, .jsonl or .parquet file; - is TSV on standard input
-        source_key: column of the source in --train_file: a name, or a number from 1
-        target_key: column of the target in --train_file: a name, or a number from 1
+        train_file: both sides in a .tsv, .csv, .jsonl, .parquet, .tmx or .zip file; - is TSV on standard input
+        source_key: column or language of the source in --train_file: a name, or the number of a column from 1
+        target_key: column or language of the target in --train_file: a name, or the number of a column from 1
         output_source: text file of the remaining sources
         output_target: text file of the remaining targets
         output: .tsv or .jsonl file of the remaining pairs; - is TSV on standard output

@@ -30,11 +30,11 @@ class CorpusArguments(InferenceArguments):
     """Arguments of commands that pass parallel text through a model.
 
     Args:
-        source_file: sources, one per line; or both sides in a .tsv, .jsonl or .parquet file; - is
+        source_file: sources, one per line; or both sides in a .tsv, .csv, .jsonl, .parquet, .tmx or .zip file; - is
             standard input: TSV, or sources with --target_file
         target_file: targets, line by line
-        source_key: column of the source in a file with both sides: a name, or a number from 1
-        target_key: column of the target in a file with both sides: a name, or a number from 1
+        source_key: column or language of the source in a file with both sides: a name, or the number of a column
+        target_key: column or language of the target in a file with both sides: a name, or the number of a column
     """
 
     source_file: Path = field(default=STANDARD, metadata={"type": existing_file})

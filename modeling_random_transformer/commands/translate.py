@@ -6,6 +6,7 @@
     random-transformer translate --model outputs/quickstart --input test.en --output translated.es
     random-transformer translate --model outputs/quickstart --engine ctranslate2 --input test.en --output translated.es
     random-transformer translate --model outputs/quickstart --format html --input page.html --output page.es.html
+    random-transformer translate --model outputs/quickstart --format srt --input film.en.srt --output film.es.srt
     random-transformer translate --model outputs/quickstart --glossary terms.tsv --input test.en --output translated.es
     random-transformer translate --model outputs/quickstart --repair --confidence --input test.en --output test.tsv
     random-transformer translate --model outputs/first --model outputs/second --input test.en --output translated.es
@@ -67,7 +68,7 @@ class Arguments(EngineArguments, InferenceArguments):
         max_source_tokens: truncate longer texts (default: a text above the tokenizer's or the model's limit is an
             error); with --split_sentences, split longer sentences (default: 128)
         format: html: the input is an HTML document, or each sentence is a fragment; its tags, scripts and styles stay
-            unchanged, and sentences are always split
+            unchanged, and sentences are always split; srt: subtitles; po: messages of gettext
         split_sentences: translate each line sentence by sentence, for a model that is trained on sentences;
             --source_lang determines the abbreviations, by default English ones
         glossary: TSV file of source phrases and the target phrases that translations must contain
@@ -96,7 +97,7 @@ class Arguments(EngineArguments, InferenceArguments):
     temperature: float | None = None
     seed: int = field(default=0, metadata={"type": int})
     max_source_tokens: int | None = None
-    format: str = field(default="text", metadata={"choices": ("text", "html")})
+    format: str = field(default="text", metadata={"choices": ("text", "html", "srt", "po")})
     split_sentences: bool = False
     glossary: Path | None = field(default=None, metadata={"type": existing_file})
     repair: bool = False
@@ -115,26 +116,30 @@ class Arguments(EngineArguments, InferenceArguments):
         super().__post_init__()
         if self.keep_source and self.min_confidence is None:
             raise ValueError("--min_confidence must be given with --keep_source, got None.")
-        if self.is_html and (self.n_best or self.prefix_file or self.output_format != "text"):
-            raise ValueError("--format must be text with --n_best, --prefix_file or --output_format, got html.")
-        if self.is_html and (self.repair or self.confidence or self.min_confidence is not None):
-            raise ValueError("--format must be text with --repair, --confidence or --min_confidence, got html.")
-        check_plain_text("--input", self.input, html=self.is_html)
+        if self.is_document and (self.n_best or self.prefix_file or self.output_format != "text"):
+            raise ValueError(
+                f"--format must be text with --n_best, --prefix_file or --output_format, got {self.format}."
+            )
+        if self.is_document and (self.repair or self.confidence or self.min_confidence is not None):
+            raise ValueError(
+                f"--format must be text with --repair, --confidence or --min_confidence, got {self.format}."
+            )
+        check_plain_text("--input", self.input, self.format)
         check_plain_text("--prefix_file", self.prefix_file)
         check_output("--output", self.output, input=self.input, prefix_file=self.prefix_file, glossary=self.glossary)
         check_new_outputs(self.overwrite, output=self.output)
         TranslationOptions.from_kwargs(**self.options)
 
     @property
-    def is_html(self) -> bool:
+    def is_document(self) -> bool:
         """Whether the input is a document."""
-        return self.format == "html"
+        return self.format != "text"
 
     @property
     def is_from_file_to_file(self) -> bool:
         """Whether the work can be interrupted and distributed over processes."""
         inputs_are_files = self.input.is_file() and (self.prefix_file is None or self.prefix_file.is_file())
-        return inputs_are_files and not self.is_html and not is_stream(self.output)
+        return inputs_are_files and not self.is_document and not is_stream(self.output)
 
     @cached_property
     def terms(self) -> Glossary | None:
@@ -169,7 +174,7 @@ def run(program: str, argv: Sequence[str]) -> None:
     """Load the model and translate."""
     arguments = Parser(program, __doc__, [Arguments]).parse(argv)
     with arguments.load(arguments.is_from_file_to_file, **arguments.engine_options) as (model, tokenizer):
-        if arguments.is_html:
+        if arguments.is_document:
             translate_documents(arguments, model, tokenizer)
         elif arguments.is_from_file_to_file:
             translate_file(
@@ -209,12 +214,17 @@ def translate_single_pass(arguments: Arguments, model: PreTrainedModel, tokenize
 
 
 def translate_documents(arguments: Arguments, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Translate an HTML document, or sentences that are fragments of one."""
-    from ..extras.documents import translate_html  # translation of other formats does not need it
+    """Translate a document, or sentences that are fragments of HTML or complete documents."""
+    from ..extras.documents import TRANSLATORS, translate_html  # translation of lines does not need it
 
     documents = [f"{fragment}\n" for fragment in arguments.sentences]
     if not documents:
         with open_binary(arguments.input) as file, reraise_as_value_error(f"{arguments.input} must be UTF-8 text"):
             documents = [file.read().decode()]
-    translated = translate_html(documents, model, tokenizer, chunk_size=arguments.chunk_size, **arguments.options)
+    options = arguments.options | {"chunk_size": arguments.chunk_size}
+    if arguments.format == "html":
+        translated = translate_html(documents, model, tokenizer, **options)
+    else:
+        translate_document = TRANSLATORS[arguments.format]
+        translated = [translate_document(document, model, tokenizer, **options) for document in documents]
     write_output(arguments.output, (document.encode() for document in translated))

@@ -1,7 +1,8 @@
-"""Texts in files, compressed or not: lines of plain text, and columns of TSV, CSV, JSONL and Parquet files.
+"""Texts in files, compressed or not: lines of plain text, columns of tables, and languages of translation memories.
 
-A CSV file follows RFC 4180. In a TSV file, most quotes are part of the text, such as those of a sentence in quotes. As
-spreadsheets and pandas write it, a cell may be in quotes for a line break, a tab or a quote, which is doubled:
+A CSV file follows RFC 4180, also with semicolons, as spreadsheets write it in many countries. In a TSV file, most
+quotes are part of the text, such as those of a sentence in quotes. As spreadsheets and pandas write it, a cell may be
+in quotes for a line break, a tab or a quote, which is doubled:
 
 - A cell that begins and ends with `"` is unquoted if it contains quotes and all of them are doubled.
 - A cell in quotes may have line breaks or tabs if its lines are not rows themselves. Not both: otherwise a quote at the
@@ -12,8 +13,9 @@ Bytes that are not UTF-8 become lone surrogates (`surrogateescape`), by which th
 
 import csv
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, zip_longest
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -21,10 +23,13 @@ from typing import Any
 from ..base.compressed_files import check_plain_text, file_format, open_binary, stream_name
 from ..base.errors import format_names, reraise_as_value_error
 from ..tokenization_random_transformer import read_lines, text_lines
+from .moses import open_members
+from .tmx import read_tmx
 
 TEXT_KEY = "text"
 TRANSLATION = "translation"  # the column of `datasets` with texts by language
 DEFAULT_KEYS = (TEXT_KEY,), ("source", "target")
+DELIMITERS = ",;"  # of CSV files
 
 # The number of a row and its texts; or the row, if it does not have exactly these texts.
 NumberedTexts = tuple[int, list[str] | str]
@@ -47,6 +52,11 @@ class Columns:
     def are_default(self) -> bool:
         """Whether no other keys were chosen."""
         return self.keys in DEFAULT_KEYS
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """The keys of a file whose columns are languages."""
+        return (self.are_default and self.languages) or self.keys
 
     @property
     def positions(self) -> list[int]:
@@ -81,26 +91,33 @@ class Columns:
 
 
 def read_columns(path: Path, columns: Columns) -> Iterator[NumberedTexts]:
-    """Read columns of a TSV, CSV, JSONL or Parquet file; standard input is TSV.
+    """Read columns of a TSV, CSV, JSONL or Parquet file, or languages of a TMX file or a zip archive of Moses.
 
-    Rows of a Parquet file are counted from 1. Lines are counted from 1 including the header.
+    Standard input is TSV. Rows of a Parquet file and units of a TMX file are counted from 1. Lines are counted from 1
+    including the header.
 
     Raises:
         ValueError: the file does not have these columns, or is damaged.
     """
-    if file_format(path) == "parquet":
-        return texts_of(path, _read_parquet(path), columns)
-    if file_format(path) == "jsonl":
-        return texts_of(path, _read_json(path), columns)
+    match file_format(path):
+        case "parquet":
+            return texts_of(path, _read_parquet(path), columns)
+        case "jsonl":
+            return texts_of(path, _read_json(path), columns)
+        case "tmx":
+            return read_tmx(path, columns.codes)
+        case "zip":
+            return _read_moses(path, columns)
     return _read_table(path, columns)
 
 
 def read_texts(path: str | PathLike, key: str = TEXT_KEY) -> Iterator[str]:
-    """Read monolingual text: the lines of a file, or a column of a TSV, CSV, JSONL or Parquet file.
+    """Read monolingual text: the lines of a file, or a column of a file with columns.
 
     Args:
         path: the file; `.gz`, `.zst`, `.bz2` and `.xz` are decompressed, `-` is standard input with one text per line.
-        key: the key of the column; by default `"text"`, or the only column of a TSV or CSV file without a header.
+        key: the key of the column; by default `"text"`, or the only column of a TSV or CSV file without a header. In a
+            TMX file or a zip archive of Moses, a language.
 
     Raises:
         ValueError: a line is not UTF-8, has a NUL character or has no such column; the message gives its number.
@@ -185,12 +202,35 @@ def _read_parquet(path: Path) -> Iterator[tuple[int, Any, None]]:
                 yield number, row, None
 
 
+def _read_moses(path: Path, columns: Columns) -> Iterator[NumberedTexts]:
+    with open_members(path, columns.codes) as files:
+        yield from aligned_rows([*files], [*files.values()])
+
+
+def aligned_rows(names: Sequence[str | Path], files: Sequence[Iterable[bytes]]) -> Iterator[NumberedTexts]:
+    """The lines of several files, of which line n of each is a text of row n.
+
+    Raises:
+        ValueError: the files have different numbers of lines.
+    """
+    columns = [decoded(lines, name) for name, lines in zip(names, files, strict=True)]
+    for number, row in enumerate(zip_longest(*columns), start=1):
+        if None in row:
+            shorter, longer = names if row[0] is None else names[::-1]
+            rest = sum(1 for _ in chain(*columns))
+            raise ValueError(
+                f"{names[0]} and {names[1]} must have the same number of lines, "
+                f"got {number - 1} in {shorter} and {number + rest} in {longer}."
+            )
+        yield number, [*row]
+
+
 def _read_table(path: Path, columns: Columns) -> Iterator[NumberedTexts]:
     positions = columns.positions
     are_numbers = bool(positions)
     with open_binary(path) as file:
         lines = decoded(file, path)
-        table = _CsvTable(lines) if file_format(path) == "csv" else _TsvTable(lines)
+        table = _csv_table(lines, columns) if file_format(path) == "csv" else _TsvTable(lines)
         if columns.are_default:
             table.width = len(columns.keys)
         for number, cells, line in table.rows():
@@ -210,16 +250,35 @@ def _read_table(path: Path, columns: Columns) -> Iterator[NumberedTexts]:
                 table.width = len(cells)
 
 
+def _csv_table(lines: Iterator[str], columns: Columns) -> "_CsvTable":
+    first = next(lines, "")
+    return _CsvTable(chain(filter(None, [first]), lines), delimiter_of(first, columns))
+
+
+def delimiter_of(first_line: str, columns: Columns) -> str:
+    """`,` or `;`: the first by which the first line of a CSV file has these columns; `,` if none does."""
+    positions = columns.positions
+    for delimiter in DELIMITERS:
+        # The csv module has a limit for the length of a cell.
+        [cells] = csv.reader([first_line[:10_000]], delimiter=delimiter)
+        has_width = columns.are_default and len(cells) == len(columns.keys)
+        has_positions = bool(positions) and len(cells) > max(1, *positions)
+        if has_width or has_positions or columns.among(cells) is not None:
+            return delimiter
+    return DELIMITERS[0]
+
+
 class _CsvTable:
     """The rows of a CSV file."""
 
-    def __init__(self, lines: Iterator[str]):
+    def __init__(self, lines: Iterator[str], delimiter: str = ","):
         self.lines = lines
+        self.delimiter = delimiter
         self.width: int | None = None  # the number of cells of each row, if it is known
 
     def rows(self) -> Iterator[tuple[int, list[str], str]]:
         """Number of the first line, cells and text of each row; without cells and text if the row is not valid."""
-        reader = csv.reader(self.lines, strict=True)
+        reader = csv.reader(self.lines, delimiter=self.delimiter, strict=True)
         while True:
             number = reader.line_num + 1
             try:
@@ -230,7 +289,7 @@ class _CsvTable:
                 for line in range(number, reader.line_num + 1):
                     yield line, [], ""
             else:
-                yield number, cells, ",".join(cells)
+                yield number, cells, self.delimiter.join(cells)
 
 
 class _TsvTable(_CsvTable):

@@ -1,19 +1,24 @@
-"""Sources of parallel text: two aligned files, a TSV, CSV, JSONL or Parquet file, or a dataset of `datasets`."""
+"""Sources of parallel text: two aligned files, a file with both sides, or a dataset of `datasets`."""
 
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..base.compressed_files import check_plain_text, check_readable, file_format, is_standard_stream, open_binary
+from ..base.compressed_files import (
+    check_plain_text,
+    check_readable,
+    file_format,
+    is_standard_stream,
+    open_binary,
+)
 from ..base.digests import file_digest
 from ..inputs_random_transformer import LanguageTags, drop_none
 from ..tokenization_random_transformer import is_blank
-from .readers import TRANSLATION, Columns, NumberedTexts, decoded, is_utf8, read_columns, texts_of
+from .readers import TRANSLATION, Columns, NumberedTexts, aligned_rows, is_utf8, read_columns, texts_of
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset  # slow to import
@@ -127,11 +132,13 @@ class ParallelText(Corpus):
 
     Args:
         source: a text file with one source per line; or a file with a column for each side, `.tsv`, `.csv`, `.jsonl`
-            (`.json`) or `.parquet`. Without `target`, standard input is TSV.
+            (`.json`) or `.parquet`; or a file with a text for each language, `.tmx` or a `.zip` of OPUS with the files
+            of Moses. Without `target`, standard input is TSV.
         target: the text file with the translations, line by line; `None` for a file with a column for each side.
         source_key: the column of the source: a name in the header of a TSV or CSV file, or the number (from 1) of a
-            column of one without a header; a key of a JSON object; a Parquet column; or a language of the object
-            `translation`. By default, a TSV or CSV file without the header names `source` and `target` has two columns.
+            column of one without a header; a key of a JSON object; a Parquet column; a language of the object
+            `translation`; or a language of a `.tmx` or `.zip` file, see `matching_code`. By default, a TSV or CSV file
+            without the header names `source` and `target` has two columns.
         target_key: the same for the target.
         languages, weight: see `Corpus`.
 
@@ -149,8 +156,8 @@ class ParallelText(Corpus):
         has_both_sides = are_streams or file_format(self.source) != "text"
         if has_both_sides != (self.target is None):
             raise ValueError(
-                "target must be given with a text file and omitted with a .tsv, .csv, .jsonl or .parquet file, "
-                f"got source={self.source} and target={self.target}."
+                "target must be given with a text file and omitted with a .tsv, .csv, .jsonl, .parquet, .tmx or .zip "
+                f"file, got source={self.source} and target={self.target}."
             )
 
     def __str__(self) -> str:
@@ -254,17 +261,7 @@ def _read_aligned(source_path: Path, target_path: Path) -> Iterator[NumberedText
     check_plain_text("source_file", source_path)
     check_plain_text("target_file", target_path)
     with open_binary(source_path) as sources, open_binary(target_path) as targets:
-        source_lines = decoded(sources, source_path)
-        target_lines = decoded(targets, target_path)
-        for number, (source, target) in enumerate(zip_longest(source_lines, target_lines), start=1):
-            if source is None or target is None:
-                shorter, longer = (source_path, target_path) if source is None else (target_path, source_path)
-                rest = sum(1 for _ in chain(source_lines, target_lines))
-                raise ValueError(
-                    f"{source_path} and {target_path} must have the same number of lines, "
-                    f"got {number - 1} in {shorter} and {number + rest} in {longer}."
-                )
-            yield number, [source, target]
+        yield from aligned_rows([source_path, target_path], [sources, targets])
 
 
 def parse_pair(number: int, source: str, target: str, languages: LanguageTags = NO_LANGUAGES) -> Line:

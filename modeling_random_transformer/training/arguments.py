@@ -27,15 +27,16 @@ Texts = list[str] | None  # one or several; one is a list too
 class DataArguments:
     """The parallel text, and the treatment of invalid lines.
 
-    The training, validation and test sets are each given as two aligned text files, as one .tsv, .csv, .jsonl or
-    .parquet file, or as a split of a dataset for `datasets.load_dataset`. Text, .tsv, .csv and .jsonl files may be
-    compressed. Several files are several corpora of the set: first those of two aligned files, then those
-    of one file. In Python, a single file may also be given as a string.
+    The training, validation and test sets are each given as two aligned text files, as one .tsv, .csv, .jsonl,
+    .parquet or .tmx file, as a .zip file of OPUS with aligned text, or as a split of a dataset for
+    `datasets.load_dataset`. All but .parquet and .zip files may be compressed. Several files are several corpora of
+    the set: first those of two aligned files, then those of one file. In Python, a single file may also be given as a
+    string.
 
     Args:
         source_file: training sources: one or several UTF-8 text files
         target_file: training targets, aligned with `source_file` by line
-        train_file: training pairs: .tsv, .csv, .jsonl or .parquet files
+        train_file: training pairs: .tsv, .csv, .jsonl, .parquet, .tmx or .zip files
         train_weights: one per training corpus: 2 to see its pairs twice
         validation_source_file: validation sources
         validation_target_file: validation targets
@@ -55,8 +56,8 @@ class DataArguments:
         train_split: split of the dataset to train on
         validation_split: split of the dataset to validate on
         test_split: split of the dataset to test on
-        source_key: column of the source: a name, or a number from 1
-        target_key: column of the target: a name, or a number from 1
+        source_key: column or language of the source: a name, or the number of a column from 1
+        target_key: column or language of the target: a name, or the number of a column from 1
         streaming: stream the training set instead of caching it on disk
         buffer_pairs: shuffle buffer of a stream, in pairs
         on_invalid: treatment of invalid lines: error or skip

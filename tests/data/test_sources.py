@@ -34,6 +34,7 @@ def test_all_file_formats_yield_the_same_pairs(file_format, suffix, tmp_path):
 
 
 TABLE = "\ufeffid\ten\tes\n1\tdog\tperro\n2\tcat\n3\tbird\tpájaro\textra\n"
+SEMICOLONS = '\ufeffid;en;es\r\n1;"a ""dog"", b";"perro; x\ny"\r\n2;cat;gato, gato\r\n3;bird\r\n'
 ENGLISH_SPANISH = {"source_key": "en", "target_key": "es"}
 BY_LANGUAGES = {"languages": LanguageTags("en", "es")}
 TRANSLATIONS = '{"translation": {"en": "dog", "es": "perro"}}\n{"translation": null}\n'
@@ -51,6 +52,16 @@ DEEP = "[" * 200_000 + '\n{"a":\n{"source": "x", "target": "y"}\n'
         ("a.csv", "id,en,es\n1,dog,perro\n2,x\n", BY_LANGUAGES, [(2, "dog", "perro"), 3]),
         ("a.csv", 'only one\n"x"y,z\nx,y\n', {}, [1, 2, (3, "x", "y")]),
         ("a.csv", 'a,b\n"not closed,b\nx,y\nz,w\n', {}, [(1, "a", "b"), 2, 3, 4]),
+        ("a.csv", SEMICOLONS, ENGLISH_SPANISH, [(2, 'a "dog", b', "perro; x\ny"), (4, "cat", "gato, gato"), 5]),
+        ("a.csv", SEMICOLONS, {"source_key": "3", "target_key": "2"},
+         [(1, "es", "en"), (2, "perro; x\ny", 'a "dog", b'), (4, "gato, gato", "cat"), 5]),
+        ("a.csv", "one, two;uno, dos\nred, blue, green;rojo\n", {}, [(1, "one, two", "uno, dos"),
+         (2, "red, blue, green", "rojo")]),
+        ("a.csv", "one; two,uno; dos\nred; blue,rojo\n", {}, [(1, "one; two", "uno; dos"), (2, "red; blue", "rojo")]),
+        ("a.csv", "one;two,three\n", {}, [(1, "one;two", "three")]),
+        ("a.csv", "x" * 1_000_000 + ",y\na,b\n", {}, [1, (2, "a", "b")]),
+        ("a.csv", "es;en\nperro;dog\n" + "gato, gris;grey, cat\n" * 200 + "x\n", BY_LANGUAGES,
+         [(2, "dog", "perro"), *((number, "grey, cat", "gato, gris") for number in range(3, 203)), 203]),
         ("a.jsonl", TRANSLATIONS, BY_LANGUAGES, [(1, "dog", "perro"), 2]),
         ("a.jsonl", TRANSLATIONS, ENGLISH_SPANISH, [(1, "dog", "perro"), 2]),
         ("a.jsonl", '{"source": 1, "target": "b"}\n{"source": "b"}\n{"source": "x", "target": "y"}\n', {},
@@ -153,7 +164,7 @@ def test_an_invalid_line_has_the_beginnings_of_its_texts(name, content, texts, t
 def test_invalid_files_raise_value_error(tmp_path):
     for name in ("a.en", "a.tsv"):
         (tmp_path / name).touch()
-    message = "target must be given with a text file and omitted with a .tsv, .csv, .jsonl or .parquet file"
+    message = "target must be given with a text file and omitted with a .tsv, .csv, .jsonl, .parquet, .tmx or .zip file"
     for files, expected in (
         (("b.en", "a.en"), r"source must be a file, got '.*b\.en'"),
         (("a.en",), message),

@@ -1,5 +1,9 @@
 """Translation of documents with mark-up."""
 
 from .html_translation import translate_html
+from .po import translate_po
+from .srt import translate_srt
 
-__all__ = ["translate_html"]
+TRANSLATORS = {"srt": translate_srt, "po": translate_po}  # of one document, by format
+
+__all__ = ["TRANSLATORS", "translate_html", "translate_po", "translate_srt"]

@@ -1,0 +1,93 @@
+"""Message catalogs: only messages without a translation change, and gettext reads the result."""
+
+import shutil
+import subprocess
+
+import pytest
+
+from modeling_random_transformer.extras.documents import po, translate_po
+
+polib = pytest.importorskip("polib")
+PO = r"""# Translators of the demo
+msgid ""
+msgstr ""
+"Project-Id-Version: demo\n"
+"Language: es\n"
+"MIME-Version: 1.0\n"
+"Content-Type: text/plain; charset=CHARSET\n"
+"Content-Transfer-Encoding: 8bit\n"
+"Plural-Forms: nplurals=3; plural=n%10;\n"
+
+#. a comment
+#: a.c:1 b.c:2
+#, c-format
+msgid "%s sees <b>the girl</b> & 5 < 6\n"
+msgstr ""
+
+msgctxt "menu"
+msgid "the boy"
+msgstr ""
+
+msgid "one horse"
+msgid_plural "%d horses"
+msgstr[0] ""
+msgstr[1] ""
+
+msgid "done"
+msgstr "hecho"
+
+#, fuzzy
+#| msgid "old"
+msgid "new"
+msgstr "viejo"
+
+#~ msgid "obsolete"
+#~ msgstr "obsoleto"
+"""
+
+
+@pytest.fixture
+def translated(monkeypatch):
+    """The catalog, whose texts a model without errors would put in upper case."""
+    monkeypatch.setattr(po, "translate_plain", lambda texts, *_, **__: [text.upper() for text in texts])
+    return translate_po(PO, None, None)
+
+
+def test_only_messages_without_translation_change(translated):
+    catalog = polib.pofile(translated)
+    texts = {entry.msgid: entry.msgstr or entry.msgstr_plural for entry in catalog}
+    assert texts == {
+        "%s sees <b>the girl</b> & 5 < 6\n": "%S SEES <B>THE GIRL</B> & 5 < 6\n",
+        "the boy": "THE BOY",
+        "one horse": {0: "ONE HORSE", 1: "%D HORSES", 2: "%D HORSES"},
+        "done": "hecho",
+        "new": "viejo",
+        "obsolete": "obsoleto",
+    }
+    assert [entry.msgid for entry in catalog if not entry.fuzzy] == ["done", "obsolete"]
+    assert catalog[0].flags == ["c-format", "fuzzy"]
+    assert catalog.metadata["Content-Type"] == "text/plain; charset=UTF-8"
+    kept = [line for line in PO.splitlines() if not line.startswith("msgstr") and "CHARSET" not in line]
+    assert {*kept} - {*translated.splitlines()} == {"#, c-format"}
+    assert translate_po(translated, None, None) == translated
+
+
+@pytest.mark.skipif(shutil.which("msgfmt") is None, reason="gettext is not installed")
+def test_gettext_reads_the_result(translated, tmp_path):
+    (tmp_path / "a.po").write_text(translated, encoding="utf-8")
+    command = ["msgfmt", "--check-format", "-o", str(tmp_path / "a.mo"), str(tmp_path / "a.po")]
+    subprocess.run(command, check=True)
+
+
+@pytest.mark.parametrize("document", ["the boy", 'msgid "a"\nmsgstr[x] ""', "/etc/passwd"])
+def test_other_documents_are_errors(document):
+    with pytest.raises(ValueError, match=r"the document must be PO: "):
+        translate_po(document, None, None)
+
+
+def test_model_keeps_placeholders_and_line_breaks(translator, tokenizer):
+    [message, *_] = polib.pofile(translate_po(PO, translator, tokenizer))
+    assert message.msgstr.endswith("\n")
+    assert message.msgstr.count("%s") == 1
+    assert "<b>" in message.msgstr
+    assert "&lt;" not in message.msgstr
