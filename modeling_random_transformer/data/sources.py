@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..base.compressed_files import (
-    TEXT_FORMATS,
     check_plain_text,
     check_readable,
     file_format,
@@ -157,8 +156,8 @@ class ParallelText(Corpus):
         has_both_sides = are_streams or file_format(self.source) != "text"
         if has_both_sides != (self.target is None):
             raise ValueError(
-                f"target must be given with a text file and omitted with {', '.join(TEXT_FORMATS)} files, "
-                f"got source={self.source} and target={self.target}."
+                "target must be given with a text file and omitted with a .tsv, .csv, .jsonl, .parquet, .tmx or .zip "
+                f"file, got source={self.source} and target={self.target}."
             )
 
     def __str__(self) -> str:

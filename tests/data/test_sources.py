@@ -164,7 +164,7 @@ def test_an_invalid_line_has_the_beginnings_of_its_texts(name, content, texts, t
 def test_invalid_files_raise_value_error(tmp_path):
     for name in ("a.en", "a.tsv"):
         (tmp_path / name).touch()
-    message = "target must be given with a text file and omitted with a .tsv, .csv, .jsonl or .parquet file"
+    message = "target must be given with a text file and omitted with a .tsv, .csv, .jsonl, .parquet, .tmx or .zip file"
     for files, expected in (
         (("b.en", "a.en"), r"source must be a file, got '.*b\.en'"),
         (("a.en",), message),
