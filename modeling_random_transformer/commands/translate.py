@@ -73,7 +73,7 @@ class Arguments(EngineArguments, InferenceArguments):
             --source_lang determines the abbreviations, by default English ones
         glossary: TSV file of source phrases and the target phrases that translations must contain
         repair: translate again where a translation has a loop, is empty, a copy, much too long or short, or in another
-            script; always on with --format html
+            script; always on for documents (--format)
         confidence: write the confidence of each translation, 0 to 1, after a tab or, with --output_format jsonl, in
             fields for the text and for each word; needs a model with confidence.json, see calibrate
         min_confidence: write an empty line instead of a translation with a lower confidence, and count them
@@ -156,7 +156,7 @@ class Arguments(EngineArguments, InferenceArguments):
             "max_source_tokens": self.max_source_tokens,
             "split_sentences": self.split_sentences,
             "glossary": self.terms,
-            "repair": self.repair,
+            "repair": self.repair or self.is_document,
             "confidence": self.confidence,
             "min_confidence": self.min_confidence,
             "keep_source": self.keep_source,
