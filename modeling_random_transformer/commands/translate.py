@@ -58,7 +58,7 @@ class Arguments(EngineArguments, InferenceArguments):
         output_format: text: one translation per line; with --n_best, 'index ||| translation ||| score'
         prefix_file: what each translation must begin with, line by line; an empty line allows anything
         num_beams: beam size (default: 4, or 1 with --sample)
-        length_penalty: larger values favor longer translations (default: the model's, or 1)
+        length_penalty: larger values favor longer translations (default: the model's, or 0.6)
         n_best: write the N best translations of each text with their scores, at most --num_beams
         mbr: choose the most similar to all of this number of samples, such as 16 (minimum Bayes risk), instead of beam
             search; slower, and better for models of little data

@@ -10,11 +10,11 @@ from ..base import ENGINES
 from ..base.errors import reraise_as_value_error
 from ..inputs_random_transformer import check_choice
 
-LENGTH_PENALTY = 1.0  # of `generate()`, for a generation config without one
+LENGTH_PENALTY = 0.6  # paper 6.1
 
 
 def length_penalty_of(options: GenerationConfig) -> float:
-    """The length penalty of a generation config, as `generate()` applies it."""
+    """The length penalty of a generation config, or the paper's."""
     stored = getattr(options, "length_penalty", None)
     return LENGTH_PENALTY if stored is None else stored
 

@@ -59,8 +59,8 @@ class TranslationOptions:
             text forms a separate batch. An engine gets several batches at once.
         num_beams: hypotheses of beam search (paper 6.1: 4); 1 for greedy search or sampling.
         length_penalty: exponent of the length by which the log-probability of a hypothesis is divided; `None` for that
-            of the model's generation config, or 1, as in `generate()`. Larger values favor longer translations. Unused
-            with one beam.
+            of the model's generation config, or 0.6 (paper 6.1, with (5 + length) / 6 as the length). Larger values
+            favor longer translations. Unused with one beam.
         max_new_tokens: limit on the tokens of a translation, including those of a forced prefix; `None` for
             `longest_target`. Learned positions limit both.
         max_source_tokens: truncate longer sources. With `None`, a source longer than `tokenizer.model_max_length` or

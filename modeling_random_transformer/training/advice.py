@@ -72,7 +72,7 @@ def data_advice(data: PreparedData, epochs: int, is_new: bool) -> Iterator[str]:
         yield f"Warning: {len(lengths):,} pairs are too few to translate new sentences: a model needs some thousands."
     occurrences = lengths.sum() / len(data.tokenizer)
     if is_new and occurrences < MIN_OCCURRENCES:
-        yield f"Warning: {occurrences:.1f} tokens per entry of the vocabulary are too few to learn it: reduce its size."
+        yield f"Warning: {occurrences:.1f} tokens per vocabulary entry are too few to learn it: reduce vocab_size."
     if len(data.corpora) == 1:  # several may be of several directions
         yield from swapped_sets(data)
 

@@ -48,7 +48,7 @@ def freeze(model: nn.Module, parts: str) -> None:
     """
     named = list(model.named_parameters())  # a tied weight has its first name
     for part in filter(None, parts.split(",")):
-        frozen = [weight for name, weight in named if re.search(rf"\b{part.strip()}\b", name)]
+        frozen = [weight for name, weight in named if re.search(rf"\b{re.escape(part.strip())}\b", name)]
         for weight in frozen:
             weight.requires_grad = False
         if not frozen or not any(weight.requires_grad for _, weight in named):

@@ -105,7 +105,7 @@ def test_failures_of_rows_and_crashes_are_reported(run_part, tmp_path, capsys):
     [
         (
             ["--smoke", "--parts", "train", "speed"],
-            "--parts must be among first, tests, checks, generate, train, .*, got speed.",
+            "--parts must be among first, graphs, train, tests, checks, generate, .*, got speed.",
         ),
         ([], "a GPU must be available to torch, got none. --smoke tests the code on a CPU."),
         (["--smoke", "--output", "FILE/folder"], "--output must be a writable folder, got .*/folder: Not a directory."),

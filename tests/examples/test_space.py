@@ -102,7 +102,7 @@ def test_beam_search_has_the_length_penalty_of_the_model(folder, tmp_path):
     scores = [each["translations"][0]["score"] for each in translator.translate([SENTENCES[0]] * 3, given)]
     assert scores[0] == pytest.approx(scores[1])
     assert scores[0] != pytest.approx(scores[2])
-    assert Translator(folder).model.generation_config.length_penalty == 1
+    assert Translator(folder).model.generation_config.length_penalty == 0.6
 
 
 @pytest.mark.parametrize("text", ["42", " 3,5 % …"])
@@ -175,7 +175,7 @@ def test_large_requests_are_refused(url):
 
 def test_gradio_client(url, pipe):
     client = Client(url, verbose=False)
-    (text, _), *_ = expected(pipe, SENTENCES[0], num_beams=4)
+    (text, _), *_ = expected(pipe, SENTENCES[0], num_beams=4, length_penalty=0.6)
     assert client.predict(SENTENCES[0], api_name="/translate")["translations"][0]["text"] == text
     assert list(client.view_api(return_format="dict")["named_endpoints"]) == ["/translate", "/intervene"]
     with pytest.raises(AppError, match=r"off must be paths of layers and heads that the page lists, got '<b>'"):
@@ -403,7 +403,7 @@ def user(browser, url):
 def test_translating(user, pipe, url):
     user.submit(SENTENCES[0])
     user.wait(lambda: user.visible(".scroll table"))
-    translations = expected(pipe, SENTENCES[0], num_beams=4, num_return_sequences=3)
+    translations = expected(pipe, SENTENCES[0], num_beams=4, num_return_sequences=3, length_penalty=0.6)
     assert user.visible("textarea")[1].get_property("value") == translations[0][0]
     for rank, (text, score) in enumerate(translations):
         assert user.cells(0, rank) == [str(rank + 1), text, f"{score:.3f}"]
@@ -474,7 +474,7 @@ def test_exploring(user, pipe, size):
     user.wait(lambda: user.visible("#search g") and user.visible("#attention .main-svg"))
     # The explorer runs the model, whose limit on new tokens is lower than that of the engine.
     limit = longest_target(len(pipe.tokenizer("a red car").input_ids), pipe.model.config)
-    (text, _), *_ = expected(pipe, "a red car", num_beams=4, max_new_tokens=limit)
+    (text, _), *_ = expected(pipe, "a red car", num_beams=4, length_penalty=0.6, max_new_tokens=limit)
     assert user.driver.find_element(By.ID, "translation").text == text
     assert user.driver.execute_script("return document.documentElement.scrollWidth") <= size[0]
     user.driver.switch_to.default_content()

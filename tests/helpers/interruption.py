@@ -47,11 +47,11 @@ def interrupt_at(number: int, owner: Any, name: str, patch: pytest.MonkeyPatch) 
     """Raise a KeyboardInterrupt in one call of a function; returns a list that receives the arguments of each call."""
     original, calls = getattr(owner, name), list[tuple[Any, ...]]()
 
-    def counted(*arguments: Any) -> Any:
+    def counted(*arguments: Any, **options: Any) -> Any:
         calls.append(arguments)
         if len(calls) == number:
             raise KeyboardInterrupt
-        return original(*arguments)
+        return original(*arguments, **options)
 
     patch.setattr(owner, name, counted)
     return calls

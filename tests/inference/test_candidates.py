@@ -37,6 +37,7 @@ class TestNBest:
                 **tokenizer(text, return_tensors="pt"),
                 num_beams=4,
                 num_return_sequences=3,
+                length_penalty=0.6,
                 max_new_tokens=8,
                 return_dict_in_generate=True,
                 output_scores=True,
@@ -102,6 +103,7 @@ class TestPrefixes:
                 return forced[len(ids) - 1 : len(ids)] or every_token
 
             options = {"num_beams": num_beams, "max_new_tokens": 8, "prefix_allowed_tokens_fn": allowed}
+            options |= {"length_penalty": 0.6} if num_beams > 1 else {}
             ids = model.generate(**tokenizer(text, return_tensors="pt"), **options)
             assert translation == tokenizer.decode(ids[0], skip_special_tokens=True)
             assert translation.startswith(prefix)

@@ -141,7 +141,7 @@ class TestCommands:
         assert cli.main([*translating, "--input", str(source), "--output", str(output)]) == 0
         model, tokenizer = load_translator(folder)
         expected = rated(model, tokenizer)
-        for line, best in zip(output.read_text().splitlines(), expected, strict=True):
+        for line, best in zip(output.read_text().removesuffix("\n").split("\n"), expected, strict=True):
             translation, confidence = line.split("\t")
             assert translation == best.translation.replace("\t", " ")
             assert confidence == ("" if best.confidence is None else f"{best.confidence:.4f}")

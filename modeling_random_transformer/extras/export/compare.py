@@ -62,7 +62,7 @@ def compare(
 ) -> list[Comparison]:
     """Compare the translations and the throughput of a model and an engine.
 
-    Both use the same search: no sampling, the model's length penalty, and two properties of beam search in CTranslate2:
+    Both use the same search: no sampling, a length penalty of 0.6, and two properties of beam search in CTranslate2:
     `early_stopping=True` and, if tokens are forbidden, `renormalize_logits=True`.
 
     Args:

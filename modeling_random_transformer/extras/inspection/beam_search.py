@@ -9,7 +9,6 @@ from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from ...inference.alignments import eager_attention
-from ...inference.engine import length_penalty_of
 
 Ids = tuple[int, ...]
 
@@ -79,7 +78,7 @@ def record_search(model: Any, inputs: Any, num_beams: int, **options: Any) -> tu
     for place, ids in enumerate(outputs.sequences.cpu()):
         places[tuple(trim_padding(ids, end_ids).tolist())] = place
     hypotheses = list_hypotheses(recorder.beams, outputs, places, end_ids.tolist())
-    length_penalty = length_penalty_of(config)
+    length_penalty = 1.0 if config.length_penalty is None else config.length_penalty
     for hypothesis in hypotheses[1:]:
         if hypothesis.place is not None or hypothesis.id in end_ids:
             hypothesis.score = hypothesis.total / hypothesis.depth**length_penalty

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ...base.errors import reraise_as_value_error
+from ...inference.engine import length_penalty_of
 from ...inputs_random_transformer import encode_texts
 from .attribution import logit_attribution, logit_lens
 from .beam_search import Hypothesis, record_search, trim_padding
@@ -57,7 +58,7 @@ def explore(
     """Translate a sentence by beam search and trace a forward pass over the best translation.
 
     `src_lang` is the language code of the sentence; `None` for the tokenizer's. `options` are those of `generate()`,
-    such as `max_new_tokens`.
+    such as `max_new_tokens`. The length penalty is that of `translate`.
 
     Returns:
         The data of the page, in types that JSON supports.
@@ -71,6 +72,7 @@ def explore(
     source_ids = inputs["input_ids"][0]
     if len(source_ids) > tokenizer.model_max_length:
         raise ValueError(f"sentence must have at most {tokenizer.model_max_length} tokens, got {len(source_ids)}.")
+    options = {"length_penalty": length_penalty_of(model.generation_config), **options}
     outputs, hypotheses = record_search(model, inputs, num_beams, num_return_sequences=num_beams, **options)
     end_ids = torch.tensor(model.generation_config.eos_token_id).view(-1)
     best = trim_padding(outputs.sequences[0], end_ids)

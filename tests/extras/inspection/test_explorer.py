@@ -31,8 +31,8 @@ def data(translator, tokenizer):
 def outputs(translator, tokenizer):
     """The same beam search without the explorer."""
     inputs = tokenizer(SENTENCE, return_tensors="pt")
-    options = {"num_beams": 3, "num_return_sequences": 3, "max_new_tokens": 7, "return_dict_in_generate": True}
-    return translator.generate(**inputs, **options, output_scores=True)
+    options = {"num_beams": 3, "num_return_sequences": 3, "length_penalty": 0.6, "max_new_tokens": 7}
+    return translator.generate(**inputs, **options, return_dict_in_generate=True, output_scores=True)
 
 
 # Data

@@ -14,6 +14,7 @@ from modeling_random_transformer.extras.inspection.report import (
     make_report,
     problems,
 )
+from modeling_random_transformer.inference.problems import detector_of
 from modeling_random_transformer.inference.scoring import score_pairs
 from modeling_random_transformer.inference.translation import Candidate, translate
 from tests.helpers.corpora import write_pairs
@@ -86,15 +87,21 @@ def test_groups_contain_every_pair_once():
 
 
 def test_suspicious_translations(model):
-    _, tokenizer = model
-    end = [tokenizer.eos_token]
+    detector = detector_of(*model)
+    end = [detector.end_token]
     rows = [("a dog", " "), ("a dog", "der hund und der hund und der hund und "),
-            ("ha ha ha ha ha ha", "ha ha ha ha ha ha!"), ("A  Dog.", "a dog"), ("a dog", "ein Hund")]  # fmt: skip
+            ("ha ha ha ha ha ha", "ha ha ha ha ha ha!"), ("A  Dog sees it.", "a dog sees it"),
+            ("a dog", "ein Hund")]  # fmt: skip
     candidates = [Candidate(text, tokens=end) for _, text in rows[:-1]] + [Candidate("ein Hund", tokens=["H"])]
     pairs = enumerate(zip(rows, candidates, strict=True), start=1)
     examples = [Example(i, source, "", candidate, 0.0) for i, ((source, _), candidate) in pairs]
-    found = problems(examples, tokenizer)
-    assert found == {"empty": [1], "repeats a part": [2], "copies the source": [3, 4], "without an end token": [5]}
+    found = problems(examples, detector)
+    assert {problem: lines for problem, lines in found.items() if lines} == {
+        "empty": [1],
+        "repeats a part": [2],
+        "copies the source": [3, 4],
+        "without an end token": [5],
+    }
 
 
 def test_the_page_shows_texts_as_they_are_and_needs_nothing_else(report):
