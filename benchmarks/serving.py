@@ -22,7 +22,8 @@ from rich.console import Console
 from rich.table import Table
 
 from modeling_random_transformer.extras.export import export_model
-from modeling_random_transformer.inference import load_translator, translate
+from modeling_random_transformer.inference import load_translator
+from modeling_random_transformer.inference.translation import Translator
 from modeling_random_transformer.tokenization_random_transformer import read_lines
 
 LIMIT = 128  # tokens of a translation
@@ -67,9 +68,13 @@ def run(options: argparse.Namespace) -> None:
 def ours(folder: Path, num_beams: int, **options: Any) -> Callable[[Sequence[str]], Any]:
     """`translate` with a saved model, or with an engine."""
     model, tokenizer = load_translator(folder, **options)
-    return lambda texts: translate(
-        texts, model, tokenizer, num_beams=num_beams, max_new_tokens=LIMIT, early_stopping=True, progress=False
-    )
+    return prepared(model, tokenizer, num_beams)
+
+
+def prepared(model: Any, tokenizer: Any, num_beams: int) -> Callable[[Sequence[str]], Any]:
+    """A function that translates with options that are prepared once, as by the commands `translate` and `serve`."""
+    translator = Translator(model, tokenizer, num_beams=num_beams, max_new_tokens=LIMIT, early_stopping=True)
+    return lambda texts: list(translator.stream(texts, progress=False))
 
 
 def onnx(folder: Path, num_beams: int, output: Path, dtype: str) -> Callable[[Sequence[str]], Any]:
@@ -79,9 +84,7 @@ def onnx(folder: Path, num_beams: int, output: Path, dtype: str) -> Callable[[Se
     model, tokenizer = load_translator(folder)
     export_model(model, tokenizer, output, engine="onnx", dtype=dtype)
     graphs = OnnxModel.load(output)
-    return lambda texts: translate(
-        texts, graphs, tokenizer, num_beams=num_beams, max_new_tokens=LIMIT, early_stopping=True, progress=False
-    )
+    return prepared(graphs, tokenizer, num_beams)
 
 
 def program(folder: Path, num_beams: int, output: Path, dtype: str) -> Callable[[Sequence[str]], Any]:

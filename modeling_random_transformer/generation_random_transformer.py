@@ -42,6 +42,7 @@ from .verification_random_transformer import (
     INEXACT_ROUNDING,
     Snapshot,
     VerifiedGenerationMixin,
+    checked,
     difference,
     has_plain_weights,
     is_copied,
@@ -751,8 +752,15 @@ def functional_norm(module: Any) -> Callable[[Tensor], Tensor]:
 
 
 COMPARED_LENGTH = 512  # tokens before the step that is compared
+
+
 # Of the models whose steps were compared: what the result depends on, and the result.
 COMPARISONS: "WeakKeyDictionary[nn.Module, tuple[Snapshot, str | None]]" = WeakKeyDictionary()
+
+
+def check_fast_step(model: Any) -> str | None:
+    """A message if a `FastStep` cannot be used for a model, or computes other logits than the modules."""
+    return unsupported_model(model) or changed_computation(model)
 
 
 def unsupported_model(model: Any) -> str | None:
@@ -799,21 +807,11 @@ def named_parts(model: Any) -> Iterator[tuple[str, nn.Module]]:
 
 
 def changed_computation(model: Any) -> str | None:
-    """A message if a `FastStep` and the modules compute different logits; `None` if they agree.
-
-    They are compared once per model, and again after a change of the code, of an attribute or of the weights: a module
-    of another class may compute the same as the original for some weights only.
-    """
-    modules = [model, *(module for _, module in named_parts(model))]
-    if model in COMPARISONS:
-        snapshot, reason = COMPARISONS[model]
-        if snapshot.has_code_of(modules) and snapshot.has_weights_of(modules):
-            return reason
+    """A message if a `FastStep` and the modules compute different logits; `None` if they agree."""
     try:
         reason = step_difference(model)
     except Exception as error:  # of any class: the code may have been edited. The modules raise it again if needed.
         reason = f"a fast decoder step cannot be compared with the modules: {type(error).__name__}: {error}"
-    COMPARISONS[model] = Snapshot(modules), reason
     if reason:
         logger.warning_once("generate() runs the decoder's modules at every step, which is slower: %s.", reason)
     return reason
@@ -1014,10 +1012,11 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
     def fallback_reason(self) -> str | None:
         """Why `generate()` runs the modules at each step; `None` if it uses a `FastDecoder`.
 
-        The first call runs a decoder step both ways and compares the logits (`changed_computation`). Under tensor
+        The first call, and the first one after a change of the model, runs a decoder step both ways and compares the
+        logits: a module of another class may compute the same as the original for some weights only. Under tensor
         parallelism, all processes must call it.
         """
-        return unsupported_model(self) or changed_computation(self)
+        return checked(self, check_fast_step, COMPARISONS)
 
     @accepts_cache
     def prepare_inputs_for_generation(

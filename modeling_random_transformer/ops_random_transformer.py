@@ -440,7 +440,12 @@ def has_hooks(module: nn.Module) -> bool:
     """Whether calling this module runs more than the `forward` of its class: a hook, or a replaced or compiled one."""
     if "forward" in vars(module) or module._compiled_call_impl is not None:
         return True
-    return bool(forward_hooks(module)) or nn.modules.module._has_any_global_hook()
+    return bool(forward_hooks(module)) or has_global_hooks()
+
+
+def has_global_hooks() -> bool:
+    """Whether hooks are registered for all modules of the process."""
+    return nn.modules.module._has_any_global_hook()
 
 
 def forward_hooks(module: nn.Module) -> list[Any]:
@@ -469,8 +474,4 @@ def tensors_of(modules: Iterable[nn.Module]) -> list[Tensor]:
 
 def versions_of(tensors: Iterable[Tensor]) -> list[Any]:
     """What changes if a tensor is replaced, or changed by an operation that PyTorch counts."""
-    versions = []
-    for tensor in tensors:
-        count = 0 if tensor.is_inference() else tensor._version
-        versions.append((tensor.data_ptr(), tensor.dtype, count))
-    return versions
+    return [(tensor.data_ptr(), tensor.dtype, 0 if tensor.is_inference() else tensor._version) for tensor in tensors]

@@ -6,10 +6,12 @@ definitions, and one of its cached steps with a pass without a cache.
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from contextvars import ContextVar
-from types import SimpleNamespace
-from typing import Any
+from itertools import chain
+from operator import is_
+from types import FunctionType, SimpleNamespace
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -21,7 +23,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import ModelOutput
 
-from .ops_random_transformer import forward_hooks, is_transformed, tensors_of, versions_of
+from .ops_random_transformer import forward_hooks, has_global_hooks, is_transformed, tensors_of, versions_of
 from .versions_random_transformer import UNTESTED_ADVICE, accepts_cache, cache_of, is_untested_version, named_cache
 
 # The largest relative difference between logits that rounding explains, by dtype.
@@ -260,69 +262,113 @@ def difference(actual: Tensor, expected: Tensor, limit: float | None = None) -> 
 # How long a comparison holds
 
 
-PLAIN_TYPES = (bool, int, float, str, tuple, torch.dtype)
+T = TypeVar("T")
+PLAIN_TYPES = (bool, int, float, str, tuple, torch.dtype, classmethod, property)
 
 
 class Snapshot:
-    """The code, attributes and weights of modules: a comparison of their logits holds as long as these are the same.
+    """What the outputs of a model depend on: its modules, code, attributes, configuration, hooks and weights.
 
-    A tensor that is replaced has another address, and PyTorch counts operations in place. It does not count a write
-    through `.data`, `.numpy()` or `vector_to_parameters`: on a CPU, it is noticed by values of all rows and columns.
+    Everything is gathered once, so that comparing it later takes a fraction of a walk over the modules. Objects are
+    compared by their identity, the code of functions by its own. A tensor that is replaced has another address, and
+    PyTorch counts operations in place. It does not count a write through `.data`, `.numpy()` or
+    `vector_to_parameters`: on a CPU, it is noticed by values of all rows and columns.
+
+    It does not refer to the model itself, whose memory is free as soon as nobody else does.
 
     Args:
-        modules: the modules. The functions of their classes and files are included.
+        model: the model.
     """
 
-    def __init__(self, modules: Sequence[nn.Module]):
-        tensors = tensors_of(modules)
-        self.code = code_of(modules)
-        self.versions = versions_of(tensors)
+    def __init__(self, model: nn.Module):
+        modules = list(model.modules())
+        self.parts = modules[1:]
+        self.views = [namespace.values() for namespace in namespaces_of(modules)]  # which show later changes
+        self.values = self.current_values(model)
+        self.functions = [function for function in code_of(self.values) if isinstance(function, FunctionType)]
+        self.code = [function.__code__ for function in self.functions]
+        self.tensors = distinct(tensors_of(modules))
+        self.versions = versions_of(self.tensors)
         # Views keep addresses from being used again. On a GPU, they would keep memory, and reading them would wait.
         self.samples = [torch.empty(0)]
-        self.samples += [sampled(tensor) for tensor in tensors if can_sample(tensor)]
-        self.values = torch.cat(self.samples)
+        self.samples += [sampled(tensor) for tensor in self.tensors if can_sample(tensor)]
+        self.sampled_values = torch.cat(self.samples)
 
-    def has_code_of(self, modules: Sequence[nn.Module]) -> bool:
-        """Whether these modules run the same code with the same attributes."""
-        return code_of(modules) == self.code
+    def current_values(self, model: nn.Module) -> list[Any]:
+        """The values of all namespaces, and the parts of PyTorch and transformers that users replace."""
+        values = [*chain.from_iterable(self.views), *map(type, self.parts), type(model)]
+        values += code_of(vars(model).values())  # without the engine, for example, which has a snapshot itself
+        values += ALL_ATTENTION_FUNCTIONS.get("sdpa"), ALL_MASK_ATTENTION_FUNCTIONS.get("sdpa"), has_global_hooks()
+        return values
 
-    def has_weights_of(self, modules: Sequence[nn.Module]) -> bool:
-        """Whether these modules have the same tensors, with the same values."""
-        are_same_tensors = versions_of(tensors_of(modules)) == self.versions
-        return are_same_tensors and torch.equal(torch.cat(self.samples), self.values)
+    def is_current(self, model: nn.Module) -> bool:
+        """Whether nothing has changed in this model."""
+        values = self.current_values(model)
+        return (
+            len(values) == len(self.values)
+            and all(map(is_, values, self.values))
+            and [function.__code__ for function in self.functions] == self.code
+            and versions_of(self.tensors) == self.versions
+            and torch.equal(torch.cat(self.samples), self.sampled_values)
+        )
 
 
-def code_of(modules: Sequence[nn.Module]) -> list[Any]:
-    """What changes if code is replaced, in a file, a class or one of the modules, or an attribute such as `eps`."""
-    classes = dict.fromkeys(base for module in modules for base in type(module).__mro__)
-    watched = [cls for cls in classes if not cls.__module__.startswith("transformers.")]  # which have many methods
-    files = {cls.__module__: sys.modules[cls.__module__] for cls in watched if is_copied(cls)}
-    values: list[Any] = [
-        ALL_ATTENTION_FUNCTIONS.get("sdpa"),
-        ALL_MASK_ATTENTION_FUNCTIONS.get("sdpa"),
-    ]
-    for holder in (*watched, *files.values()):
-        values += filter(callable, vars(holder).values())
+def checked(model: Any, check: Callable[[Any], str | None], results: MutableMapping[Any, Any]) -> str | None:
+    """The message of a check of a model, which is repeated when the model has changed.
+
+    Args:
+        model: the model.
+        check: returns a message about the model, or `None`.
+        results: the `Snapshot` and the message of each model that has been checked.
+    """
+    if model in results:
+        snapshot, message = results[model]
+        if snapshot.is_current(model):
+            return message
+    message = check(model)
+    results[model] = Snapshot(model), message
+    return message
+
+
+def namespaces_of(modules: Sequence[nn.Module]) -> list[Mapping[str, Any]]:
+    """The attributes of the parts of a model; the children, tensors, hooks and configurations; classes and files.
+
+    The model itself is the first of the modules.
+    """
+    namespaces: list[Mapping[str, Any]] = [*map(vars, modules[1:])]
     for module in modules:
-        values.append(type(module))
-        values += public_attributes(module)
-    functions = [getattr(value, "__func__", value) for value in values]
-    code = [getattr(function, "__code__", None) for function in functions]  # which autoreload replaces
-    return functions + code
+        namespaces += module._parameters, module._buffers, module._modules
+        namespaces += module._forward_hooks, module._forward_pre_hooks
+        if isinstance(vars(module).get("config"), PreTrainedConfig):
+            namespaces.append(vars(module.config))
+    for cls in dict.fromkeys(base for module in modules for base in type(module).__mro__):
+        if not cls.__module__.startswith("transformers."):  # which have many methods
+            namespaces.append(vars(cls))
+        if is_copied(cls):
+            file = vars(sys.modules[cls.__module__])
+            file.setdefault("__warningregistry__", {})  # which the first warning would add
+            namespaces.append(file)
+    return distinct(namespaces)
+
+
+def code_of(values: Iterable[Any]) -> list[Any]:
+    """The functions with their code, classes and plain attributes among some values: equal ones compute the same."""
+    functions = [
+        getattr(value, "__func__", value)
+        for value in values
+        if isinstance(value, PLAIN_TYPES) or (callable(value) and not isinstance(value, nn.Module))
+    ]
+    return functions + [getattr(function, "__code__", None) for function in functions]  # which autoreload replaces
+
+
+def distinct(items: Iterable[T]) -> list[T]:
+    """Each object once; equal ones may be different."""
+    return list({id(item): item for item in items}.values())
 
 
 def is_copied(cls: type) -> bool:
     """Whether a class is from one of the files that saved folders contain."""
     return cls.__module__.endswith("random_transformer")
-
-
-def public_attributes(module: nn.Module) -> list[Any]:
-    """Functions and plain values that a module has itself. Private attributes are parameters, submodules and hooks."""
-    return [
-        value
-        for name, value in vars(module).items()
-        if name[0] != "_" and (callable(value) or isinstance(value, PLAIN_TYPES))
-    ]
 
 
 def can_sample(tensor: Tensor) -> bool:

@@ -215,7 +215,7 @@ class SeededTranslator:
 
 
 class Translator:
-    """A model with options of `translate`.
+    """A model with options of `translate`, which are prepared once for any number of calls.
 
     Args:
         model: see `translate`.
@@ -263,6 +263,19 @@ class Translator:
         if self.options.min_confidence is not None:
             translate = SelectingTranslator(translate, self.options.min_confidence, self.options.keep_source)
         self.translate = translate
+
+    def stream(
+        self,
+        texts: Iterable[str],
+        prefixes: Iterable[str] | None = None,
+        chunk_size: int = CHUNK_SIZE,
+        progress: bool | None = None,
+    ) -> Iterator[list[Candidate]]:
+        """The candidates of each text, lazily; see `translate_n_best`."""
+        if isinstance(texts, str | bytes):
+            raise ValueError(f"texts must be an iterable of strings, got one {type(texts).__name__}.")
+        rows = with_prefixes(texts, prefixes)
+        return process_stream(rows, self.translate, chunk_size, progress, length_hint(texts))
 
     @property
     def languages(self) -> dict[str, Any]:
@@ -399,11 +412,7 @@ def translate_n_best(
     With `None`, there is one translation without a score. Otherwise, the scores of all tokens at all steps of a batch
     are in memory: decrease `max_batch_tokens` if it is exceeded.
     """
-    if isinstance(texts, str | bytes):
-        raise ValueError(f"texts must be an iterable of strings, got one {type(texts).__name__}.")
-    translator = Translator(model, tokenizer, n_best=n_best, **options)
-    rows = with_prefixes(texts, prefixes)
-    return process_stream(rows, translator.translate, chunk_size, progress, length_hint(texts))
+    return Translator(model, tokenizer, n_best=n_best, **options).stream(texts, prefixes, chunk_size, progress)
 
 
 def with_prefixes(texts: Iterable[str], prefixes: Iterable[str] | None, name: str = "prefixes") -> Iterator[Row]:

@@ -1,13 +1,17 @@
 """CTranslate2 under `generate()` of a loaded model, with an export that is cached beside the model's files."""
 
+import copy
 import hashlib
+from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 from transformers.generation.configuration_utils import GenerationMode
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
@@ -18,7 +22,7 @@ from ...generation_random_transformer import modified_module
 from ...inputs_random_transformer import check_choice, pad_ids
 from ...ops_random_transformer import tensors_of
 from ...pipeline_random_transformer import SEQUENCE_SCORES, ForcedPrefix
-from ...verification_random_transformer import Snapshot
+from ...verification_random_transformer import Snapshot, checked, code_of
 from .cache import cached_export
 from .ctranslate2 import ParallelTranslator
 from .engines import WEIGHT_DTYPES
@@ -36,6 +40,7 @@ MAX_LENGTH_PENALTY = 0.8
 MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.BEAM_SEARCH)
 # Outputs that only the model computes.
 OUTPUTS = ("output_attentions", "output_hidden_states", "output_logits")
+MAX_PREPARED = 32  # searches; without `max_new_tokens`, sources of different lengths have different limits
 BATCHES = 4  # of the pipeline in one call of the engine, which splits them again: the checks of a call take time
 DEFAULT_DTYPE = "int8"  # 1.1 to 3 times as fast as float32 on every CPU that was measured (docs/results/engines.md)
 
@@ -85,6 +90,23 @@ def tensors_digest(tensors: Iterable[Any]) -> str:
     return digest.hexdigest()
 
 
+@dataclass(frozen=True)
+class PreparedSearch:
+    """A search of `generate()`, prepared for the engine.
+
+    Attributes:
+        request: what determines it: the model's generation config and that of the call, and the other arguments.
+        options: the effective options.
+        search: those that the engine applies; `None` if it does not support one of them.
+        reason: why the model computes it; `None` if the engine does.
+    """
+
+    request: list[Any]
+    options: GenerationConfig
+    search: SearchOptions | None
+    reason: str | None
+
+
 class CTranslate2Engine:
     """The `engine` of a model: an exported model that computes `generate()`.
 
@@ -106,13 +128,14 @@ class CTranslate2Engine:
         self.source, self.target = token_names(tokenizer, config.vocab_size)
         self.target_ids = {token: i for i, token in enumerate(self.target)}
         self.exported = engine_search(model.generation_config, config, NAME)
-        modules = list(model.modules())
-        self.snapshot = Snapshot(modules)
-        self.digest = tensors_digest(tensors_of(modules))
+        self.code = code_of(Snapshot(model).values)
+        self.digest = tensors_digest(tensors_of(model.modules()))
+        self.compared: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # models, such as copies of this one
+        self.prepared: deque[PreparedSearch] = deque(maxlen=MAX_PREPARED)
         self.positions = table_positions(config)
 
     def __deepcopy__(self, _: Any) -> "CTranslate2Engine":
-        return self  # `changed_model` compares the copy with the export
+        return self  # `compare` compares the copy with the export
 
     def generate(
         self,
@@ -127,49 +150,46 @@ class CTranslate2Engine:
         With `return_dict_in_generate`, the output has `sequences`. If the pipeline requests scores, it also has
         `sequences_scores`: for greedy search, the log-probabilities.
         """
-        options, arguments = model._prepare_generation_config(generation_config, **kwargs)
-        if options.max_new_tokens is None and kwargs.get("max_length") is not None:
-            options.max_new_tokens = kwargs["max_length"] - 1  # which counts the start token
-        ids = arguments.pop("input_ids", inputs)
-        mask = arguments.pop("attention_mask", None)
-        arguments.pop("labels", None)  # of `Seq2SeqTrainer`, without effect
+        ids = kwargs.pop("input_ids", inputs)
+        mask = kwargs.pop("attention_mask", None)
+        kwargs.pop("labels", None)  # of `Seq2SeqTrainer`, without effect
         processors = logits_processor or []
         prefixes = [processor for processor in processors if isinstance(processor, ForcedPrefix)]
-        arguments["logits_processor"] = [processor for processor in processors if processor not in prefixes]
+        kwargs["logits_processor"] = [processor for processor in processors if processor not in prefixes]
+        prepared = self.prepare(model, generation_config, kwargs)
+        options = prepared.options
         reason = (
-            unsupported_arguments(options, arguments)
-            or self.unsupported_inputs(ids, mask, options)
-            or self.unsupported_search(model, options, has_prefix=bool(prefixes))
-            or self.changed_model(model)
+            prepared.reason or self.unsupported_inputs(ids, mask, options, bool(prefixes)) or self.changed_model(model)
         )
-        if reason:
+        if reason or prepared.search is None:
             logger.warning_once("generate() runs the model, not %s: %s.", NAME, reason)
             return None
-        return self.search(model, options, ids, mask, prefixes)
+        return self.search(options, prepared.search, ids, mask, prefixes)
 
-    def unsupported_inputs(self, ids: Tensor | None, mask: Tensor | None, options: GenerationConfig) -> str | None:
-        """A message about texts that the engine cannot translate; `None` if it can."""
-        if ids is None or not ids.numel():
-            return "no input_ids were given"
-        if ids.min() < 0 or ids.max() >= len(self.source):
-            return "input_ids were not in the vocabulary"
-        if mask is None and (ids == options.pad_token_id).any():
-            return "input_ids were given without attention_mask"
-        if mask is not None and not mask.any(dim=1).all():
-            return "a source is empty"
-        if mask is not None and (mask.long().diff(dim=1) > 0).any():
-            return "a source has padding before its last token"  # which is removed, so that positions would change
-        longest = max(ids.shape[1], options.max_new_tokens)
-        return f"{longest} tokens exceed its {self.positions} positions" if longest > self.positions else None
-
-    def unsupported_search(self, model: Any, options: GenerationConfig, has_prefix: bool) -> str | None:
-        """A message about a search that the engine does not compute; `None` if it does."""
-        if has_prefix and options.num_beams > 1 and options.output_scores:
-            return "scores of a prefix in beam search were requested"  # it excludes the prefix
+    def prepare(
+        self, model: Any, generation_config: GenerationConfig | None, arguments: dict[str, Any]
+    ) -> "PreparedSearch":
+        """The search of a call of `generate()`, which is prepared once for equal options."""
+        of_call = None if generation_config is None else vars(generation_config)
+        request = [vars(model.generation_config), of_call, arguments]
+        for prepared in list(self.prepared):  # another thread may prepare one
+            if prepared.request == request:
+                return prepared
+        options, others = model._prepare_generation_config(generation_config, **arguments)
+        if options.max_new_tokens is None and arguments.get("max_length") is not None:
+            options.max_new_tokens = arguments["max_length"] - 1  # which counts the start token
+        if reason := unsupported_arguments(options, others):
+            return PreparedSearch([], options, None, reason)
         try:
             search = engine_search(options, model.config, NAME)
         except ValueError as error:
-            return str(error).rstrip(".")
+            return PreparedSearch([], options, None, str(error).rstrip("."))
+        prepared = PreparedSearch(copy.deepcopy(request), options, search, self.unsupported_search(search, options))
+        self.prepared.append(prepared)
+        return prepared
+
+    def unsupported_search(self, search: SearchOptions, options: GenerationConfig) -> str | None:
+        """A message about a search that the engine does not compute; `None` if it does."""
         exported = self.exported
         if (search.start_token, search.end_tokens) != (exported.start_token, exported.end_tokens):
             return "the start token or the end token is another one than at the export"
@@ -179,30 +199,52 @@ class CTranslate2Engine:
             return "the minimum length is greater than the maximum length"
         return None
 
+    def unsupported_inputs(
+        self, ids: Tensor | None, mask: Tensor | None, options: GenerationConfig, has_prefix: bool
+    ) -> str | None:
+        """A message about texts that the engine cannot translate; `None` if it can."""
+        if ids is None or not ids.numel():
+            return "no input_ids were given"
+        rows = ids.tolist()
+        if min(map(min, rows)) < 0 or max(map(max, rows)) >= len(self.source):
+            return "input_ids were not in the vocabulary"
+        if mask is None and any(options.pad_token_id in row for row in rows):
+            return "input_ids were given without attention_mask"
+        for is_used in [] if mask is None else mask.tolist():
+            count = used_tokens(is_used)
+            if not count:
+                return "a source is empty"
+            if not all(is_used[:count]):  # positions would change without the padding
+                return "a source has padding before its last token"
+        if has_prefix and options.num_beams > 1 and options.output_scores:
+            return "scores of a prefix in beam search were requested"  # it excludes the prefix
+        longest = max(ids.shape[1], options.max_new_tokens)
+        return f"{longest} tokens exceed its {self.positions} positions" if longest > self.positions else None
+
     def changed_model(self, model: Any) -> str | None:
         """A message if the model computes something else than its export; `None` if it does not."""
+        return checked(model, self.compare, self.compared)
+
+    def compare(self, model: Any) -> str | None:
+        """`changed_model`, by reading all weights."""
         if model.device.type != "cpu":
             return f"the model is on the device {model.device}"
         if reason := modified_module(model.named_modules()):
             return reason
-        modules = list(model.modules())
-        if self.snapshot.has_code_of(modules) and self.has_exported_weights(modules):
+        has_same_code = code_of(Snapshot(model).values) == self.code
+        if has_same_code and tensors_digest(tensors_of(model.modules())) == self.digest:
             return None
         return "the code or the weights have changed since the export"
 
-    def has_exported_weights(self, modules: list[nn.Module]) -> bool:
-        """Whether the weights are those that were exported; all values are compared only if they may have changed."""
-        if not self.snapshot.has_weights_of(modules):
-            if tensors_digest(tensors_of(modules)) != self.digest:
-                return False
-            self.snapshot = Snapshot(modules)
-        return True
-
     def search(
-        self, model: Any, options: GenerationConfig, ids: Tensor, mask: Tensor | None, prefixes: list[ForcedPrefix]
+        self,
+        options: GenerationConfig,
+        search: SearchOptions,
+        ids: Tensor,
+        mask: Tensor | None,
+        prefixes: list[ForcedPrefix],
     ) -> Any:
         """The output of `generate()`: `sequences`, `[batch · candidates, length]`, or a `ModelOutput` with them."""
-        search = engine_search(options, model.config, NAME)
         sources = self.source_tokens(ids, mask)
         results = self.translate(
             sources,
@@ -229,10 +271,9 @@ class CTranslate2Engine:
 
     def source_tokens(self, ids: Tensor, mask: Tensor | None) -> list[list[str]]:
         """The tokens of each source, without padding."""
-        if mask is None:
-            rows = ids.tolist()
-        else:
-            rows = [row[is_used].tolist() for row, is_used in zip(ids, mask.bool(), strict=True)]
+        rows = ids.tolist()
+        if mask is not None:
+            rows = [row[: used_tokens(is_used)] for row, is_used in zip(rows, mask.tolist(), strict=True)]
         return [[self.source[i] for i in row] for row in rows]
 
     def target_tokens(self, ids: Iterable[int]) -> list[str]:
@@ -255,6 +296,11 @@ class CTranslate2Engine:
             last = options.max_new_tokens
             rows = [[*row[:last], min(ends)] if len(row) > last else row for row in rows]
         return pad_ids(rows, options.pad_token_id or 0)
+
+
+def used_tokens(mask: list[int]) -> int:
+    """The number of tokens that a row of an attention mask does not exclude."""
+    return len(mask) - mask.count(0)
 
 
 def unsupported_arguments(options: GenerationConfig, arguments: dict[str, Any]) -> str | None:

@@ -3,12 +3,13 @@
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import permutations
 from typing import Any
 
 from ...inference.candidates import Candidate
 from ...inference.loading import load_models
-from ...inference.translation import translate, translate_n_best
+from ...inference.translation import Translator, translate_n_best
 from ...inputs_random_transformer import check_languages, drop_none, tokenizer_languages
 from ...tokenization_random_transformer import LANGUAGE_CODE
 from ..documents.html_translation import translate_html
@@ -36,9 +37,14 @@ class Direction:
     tokenizer: Any
     options: dict[str, Any] = field(default_factory=dict)
 
-    def translate(self, texts: Sequence[str], **options: Any) -> list[str]:
-        """Translate texts, with more arguments of `translate`."""
-        return translate(texts, self.model, self.tokenizer, progress=False, **self.options, **options)
+    @cached_property
+    def translator(self) -> Translator:
+        """The model with its options."""
+        return Translator(self.model, self.tokenizer, **self.options)
+
+    def translate(self, texts: Sequence[str]) -> list[str]:
+        """Translate texts."""
+        return [best.translation for [best] in self.translator.stream(texts, progress=False)]
 
     def rate(self, texts: Sequence[str]) -> list[Candidate]:
         """Translate texts, with the confidence of each.

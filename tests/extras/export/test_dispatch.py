@@ -2,6 +2,7 @@
 
 import copy
 import errno
+import inspect
 import logging
 import os
 import shutil
@@ -158,6 +159,9 @@ def test_model_computes_other_requests(reason, models, reasons):
     found = list(translate_n_best(texts, engine, tokenizer, **options))
     assert found == list(translate_n_best(texts, model, tokenizer, **options))
     assert set(reasons) == {f"generate() runs the model, not CTranslate2: {reason}."}
+    reasons.clear()
+    translate(TEXTS[:2], engine, tokenizer, **SHORT)  # again by the engine
+    assert not reasons
 
 
 def test_scores_of_each_token_are_computed_by_the_model(models, reasons):
@@ -228,6 +232,47 @@ def test_edited_models_run_themselves(name, models, reasons):
     assert not reasons
 
 
+@pytest.mark.parametrize("name", EDITS)
+def test_edits_after_a_translation_are_noticed(name, models, reasons):
+    _, engine, tokenizer = models
+    translate(TEXTS[:2], engine, tokenizer, **SHORT)
+    EDITS[name](engine)
+    assert not reasons
+    for _ in range(2):
+        translate(TEXTS[:2], engine, tokenizer, **SHORT)
+    assert len(reasons) == 2
+
+
+def test_an_edit_of_the_configuration_is_noticed(models, reasons):
+    _, engine, tokenizer = models
+    translate(TEXTS[:2], engine, tokenizer, **SHORT)
+    engine.config.scale_embedding = not engine.config.scale_embedding
+    translate(TEXTS[:2], engine, tokenizer, **SHORT)
+    assert "the code or the weights have changed" in reasons[0]
+
+
+def test_a_search_is_prepared_once_for_equal_options(models, reasons, monkeypatch):
+    _, engine, tokenizer = models
+    prepared, prepare = [], engine._prepare_generation_config
+    monkeypatch.setattr(
+        type(engine),
+        "_prepare_generation_config",
+        lambda _, *args, **kwargs: prepared.append(1) or prepare(*args, **kwargs),
+    )
+    for _ in range(3):
+        translate(TEXTS[:1], engine, tokenizer, num_beams=2, **SHORT)
+    assert len(prepared) == 1
+    [translation] = translate(TEXTS[:1], engine, tokenizer, num_beams=1, **SHORT)
+    assert len(prepared) == 2
+    [token, *_] = tokenizer(translation)["input_ids"]
+    tokens = engine.generation_config.suppress_tokens = [9]
+    without_9 = translate(TEXTS[:1], engine, tokenizer, num_beams=1, **SHORT)
+    tokens.append(token)  # in place
+    assert translate(TEXTS[:1], engine, tokenizer, num_beams=1, **SHORT) != without_9
+    assert len(prepared) == 4
+    assert not reasons
+
+
 def test_restored_weights_are_those_of_the_export(models, reasons):
     model, engine, tokenizer = models
     EDITS[".data ="](engine)
@@ -238,9 +283,14 @@ def test_restored_weights_are_those_of_the_export(models, reasons):
     assert not reasons
 
 
+@pytest.mark.parametrize("is_copy", [True, False])
 @pytest.mark.parametrize("reason", CHANGES)
-def test_changed_models_run_themselves(reason, models, reasons):
-    changed = copy.deepcopy(models[1])
+def test_changed_models_run_themselves(reason, is_copy, models, reasons):
+    """Copies, and a model that the engine has translated for."""
+    changed = copy.deepcopy(models[1]) if is_copy else models[1]
+    if not is_copy:
+        translate(TEXTS, changed, models[2], **SHORT)
+        assert not reasons
     CHANGES[reason](changed)
     own = copy.deepcopy(changed)
     own.engine = None
@@ -249,8 +299,20 @@ def test_changed_models_run_themselves(reason, models, reasons):
     assert all(reason in message for message in reasons)
 
 
-def test_edited_code_of_a_class(models, reasons, monkeypatch):
-    monkeypatch.setattr(RandomTransformerEncoderLayer, "forward", lambda _, states, *__, **___: states)
+def identity(_, states, *__, **___):
+    return states
+
+
+@pytest.mark.parametrize("is_reloaded", [False, True])
+def test_edited_code_of_a_class(is_reloaded, models, reasons, monkeypatch):
+    """Also the code of a function, which IPython's autoreload replaces, and after a translation."""
+    translate(TEXTS, models[1], models[2], **SHORT)
+    assert not reasons
+    method = RandomTransformerEncoderLayer.forward
+    if is_reloaded:
+        monkeypatch.setattr(inspect.unwrap(method), "__code__", identity.__code__)
+    else:
+        monkeypatch.setattr(RandomTransformerEncoderLayer, "forward", identity)
     assert translate(TEXTS, models[1], models[2], **SHORT) == translate(TEXTS, models[0], models[2], **SHORT)
     assert "the code or the weights have changed" in reasons[0]
 
