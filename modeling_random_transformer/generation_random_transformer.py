@@ -518,8 +518,7 @@ class StaticDecodingCache(FastDecodingCache):
 
     def captured_step(self, model: Any, step: "CapturedStep") -> "CapturedStep":
         """A step of an earlier call with tensors of the same shapes, or this one. It is kept for later calls."""
-        snapshot, _ = COMPARISONS[model]
-        kept = CAPTURED_STEPS.setdefault(snapshot, {})
+        kept = CAPTURED_STEPS.setdefault(vars(model)[COMPARISON], {})
         shapes = step.shapes()
         earlier = kept.pop(shapes, None)  # no other call can use it until this one is over
         if earlier is not None:
@@ -752,10 +751,7 @@ def functional_norm(module: Any) -> Callable[[Tensor], Tensor]:
 
 
 COMPARED_LENGTH = 512  # tokens before the step that is compared
-
-
-# Of the models whose steps were compared: what the result depends on, and the result.
-COMPARISONS: "WeakKeyDictionary[nn.Module, tuple[Snapshot, str | None]]" = WeakKeyDictionary()
+COMPARISON = "step_comparison"  # attribute of a model whose steps were compared: what the result depends on
 
 
 def check_fast_step(model: Any) -> str | None:
@@ -1014,9 +1010,9 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
 
         The first call, and the first one after a change of the model, runs a decoder step both ways and compares the
         logits: a module of another class may compute the same as the original for some weights only. Under tensor
-        parallelism, all processes must call it.
+        parallelism, all processes must call it, after the same changes.
         """
-        return checked(self, check_fast_step, COMPARISONS)
+        return checked(self, check_fast_step, vars(self), COMPARISON)
 
     @accepts_cache
     def prepare_inputs_for_generation(

@@ -254,8 +254,6 @@ def max_source_positions(model: Any) -> int | None:
     """
     if hasattr(model, "members"):
         return min(filter(None, map(max_source_positions, model.members)), default=None)
-    if getattr(model.config, "position_embedding", "learned") != "learned":
-        return None
     encoder = model.get_encoder()
     named = (module for name, module in encoder.named_modules() if "position" in name)
     # Those of FSMT, which have `make_weight`, grow on demand.

@@ -589,11 +589,8 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
     Thread-safe, also for models that share modules: the first call switches a module, the last one restores it.
     """
-    modules = [model]
-    for module in modules:  # `model.modules()` takes as long as a small layer
-        modules += [child for child in module._modules.values() if child is not None]
     with _evaluating_lock:
-        modules = [module for module in modules if module.training or module in _evaluating]
+        modules = [module for module in model.modules() if module.training or module in _evaluating]
         for module in modules:
             users, training = _evaluating.get(module, (0, module.training))
             _evaluating[module] = users + 1, training

@@ -5,6 +5,7 @@ Therefore the first `generate()` of a model object compares transformers' caches
 definitions, and one of its cached steps with a pass without a cache.
 """
 
+import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from contextvars import ContextVar
@@ -263,7 +264,7 @@ def difference(actual: Tensor, expected: Tensor, limit: float | None = None) -> 
 
 
 T = TypeVar("T")
-PLAIN_TYPES = (bool, int, float, str, tuple, torch.dtype, classmethod, property)
+PLAIN_TYPES = (bool, int, float, str, tuple, torch.dtype)
 
 
 class Snapshot:
@@ -274,31 +275,41 @@ class Snapshot:
     PyTorch counts operations in place. It does not count a write through `.data`, `.numpy()` or
     `vector_to_parameters`: on a CPU, it is noticed by values of all rows and columns.
 
-    It does not refer to the model itself, whose memory is free as soon as nobody else does.
+    It belongs to the model, to which its modules and hooks may refer. A copy of the model has none.
 
     Args:
         model: the model.
     """
 
+    message: str | None = None  # of a check of the model
+
     def __init__(self, model: nn.Module):
         modules = list(model.modules())
         self.parts = modules[1:]
-        self.views = [namespace.values() for namespace in namespaces_of(modules)]  # which show later changes
+        _, *namespaces = [*attributes_of(modules), *namespaces_of(modules)]  # without those of the model itself
+        # Views show later changes. Of hooks, whose keys PyTorch does not use again, their functions are not needed.
+        self.views: list[Iterable[Any]] = [namespace.values() for namespace in namespaces]
+        for module in modules:
+            self.views += module._forward_hooks.keys(), module._forward_pre_hooks.keys()
         self.values = self.current_values(model)
         self.functions = [function for function in code_of(self.values) if isinstance(function, FunctionType)]
         self.code = [function.__code__ for function in self.functions]
         self.tensors = distinct(tensors_of(modules))
         self.versions = versions_of(self.tensors)
-        # Views keep addresses from being used again. On a GPU, they would keep memory, and reading them would wait.
-        self.samples = [torch.empty(0)]
+        self.samples = [torch.empty(0)]  # none on a GPU, where reading them would wait
         self.samples += [sampled(tensor) for tensor in self.tensors if can_sample(tensor)]
         self.sampled_values = torch.cat(self.samples)
+
+    def __reduce__(self) -> Any:
+        return type(None), ()  # what `copy.deepcopy` and `pickle` create instead
 
     def current_values(self, model: nn.Module) -> list[Any]:
         """The values of all namespaces, and the parts of PyTorch and transformers that users replace."""
         values = [*chain.from_iterable(self.views), *map(type, self.parts), type(model)]
-        values += code_of(vars(model).values())  # without the engine, for example, which has a snapshot itself
-        values += ALL_ATTENTION_FUNCTIONS.get("sdpa"), ALL_MASK_ATTENTION_FUNCTIONS.get("sdpa"), has_global_hooks()
+        attributes = dict(vars(model))  # without the engine and this snapshot, for example
+        values += code_of(attributes.values()) + plain_values([attributes])
+        values += vars(model).get("config"), has_global_hooks()
+        values += ALL_ATTENTION_FUNCTIONS.get("sdpa"), ALL_MASK_ATTENTION_FUNCTIONS.get("sdpa")
         return values
 
     def is_current(self, model: nn.Module) -> bool:
@@ -313,52 +324,67 @@ class Snapshot:
         )
 
 
-def checked(model: Any, check: Callable[[Any], str | None], results: MutableMapping[Any, Any]) -> str | None:
+def checked(model: Any, check: Callable[[Any], str | None], results: MutableMapping[Any, Any], key: Any) -> str | None:
     """The message of a check of a model, which is repeated when the model has changed.
 
     Args:
         model: the model.
         check: returns a message about the model, or `None`.
-        results: the `Snapshot` and the message of each model that has been checked.
+        results: where the `Snapshot` of the model is kept, with the message.
+        key: its key.
     """
-    if model in results:
-        snapshot, message = results[model]
-        if snapshot.is_current(model):
-            return message
-    message = check(model)
-    results[model] = Snapshot(model), message
-    return message
+    snapshot = results.get(key)
+    if snapshot is None or not snapshot.is_current(model):
+        snapshot = Snapshot(model)  # before the check: another thread may change the model during it
+        snapshot.message = check(model)
+        results[key] = snapshot
+    return snapshot.message
+
+
+def attributes_of(modules: Sequence[nn.Module]) -> list[Mapping[str, Any]]:
+    """The attributes of each module, and of their configurations."""
+    configs = [vars(module).get("config") for module in modules]
+    model_configs = distinct(config for config in configs if isinstance(config, PreTrainedConfig))
+    return [*map(vars, modules), *map(vars, model_configs)]
 
 
 def namespaces_of(modules: Sequence[nn.Module]) -> list[Mapping[str, Any]]:
-    """The attributes of the parts of a model; the children, tensors, hooks and configurations; classes and files.
-
-    The model itself is the first of the modules.
-    """
-    namespaces: list[Mapping[str, Any]] = [*map(vars, modules[1:])]
+    """The children and tensors of modules, their classes, and the files of those that are copied."""
+    namespaces: list[Mapping[str, Any]] = []
     for module in modules:
         namespaces += module._parameters, module._buffers, module._modules
-        namespaces += module._forward_hooks, module._forward_pre_hooks
-        if isinstance(vars(module).get("config"), PreTrainedConfig):
-            namespaces.append(vars(module.config))
     for cls in dict.fromkeys(base for module in modules for base in type(module).__mro__):
         if not cls.__module__.startswith("transformers."):  # which have many methods
             namespaces.append(vars(cls))
         if is_copied(cls):
-            file = vars(sys.modules[cls.__module__])
-            file.setdefault("__warningregistry__", {})  # which the first warning would add
-            namespaces.append(file)
+            namespaces.append(vars(sys.modules[cls.__module__]))
     return distinct(namespaces)
 
 
+def definition_of(model: nn.Module) -> list[Any]:
+    """The code and the attributes of a model: with equal ones and equal weights, models compute the same."""
+    modules = list(model.modules())
+    values = plain_values([*attributes_of(modules), *namespaces_of(modules)])
+    # Saving a model replaces the dtype in its configuration by the name.
+    names = [str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else value for value in values]
+    return code_of(Snapshot(model).values) + names
+
+
 def code_of(values: Iterable[Any]) -> list[Any]:
-    """The functions with their code, classes and plain attributes among some values: equal ones compute the same."""
+    """The functions with their code, and the classes, among some values."""
     functions = [
         getattr(value, "__func__", value)
         for value in values
-        if isinstance(value, PLAIN_TYPES) or (callable(value) and not isinstance(value, nn.Module))
+        if isinstance(value, classmethod | property) or (callable(value) and not isinstance(value, nn.Module))
     ]
+    functions = [*functions, *map(inspect.unwrap, functions)]
     return functions + [getattr(function, "__code__", None) for function in functions]  # which autoreload replaces
+
+
+def plain_values(namespaces: Iterable[Mapping[str, Any]]) -> list[Any]:
+    """The plain values among public attributes. Libraries keep results in private ones."""
+    items = chain.from_iterable(namespace.items() for namespace in namespaces)
+    return [value for name, value in items if isinstance(value, PLAIN_TYPES) and name[0] != "_"]
 
 
 def distinct(items: Iterable[T]) -> list[T]:

@@ -3,6 +3,7 @@
 import copy
 import gc
 import logging
+import pickle
 import weakref
 from functools import partial
 from pathlib import Path
@@ -513,3 +514,25 @@ def test_300_calls_leak_no_tensor_and_the_model_is_freed():
     del model
     gc.collect()
     assert reference() is None
+
+
+def test_a_hook_that_refers_to_its_model_does_not_keep_it():
+    model = tiny_model()
+    model.model.encoder.layers[0].register_forward_hook(partial(lambda *_: None, model))
+    model.generate(**padded_batch([3, 2]), max_new_tokens=2)
+    reference = weakref.ref(model)
+    del model
+    gc.collect()
+    assert reference() is None
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_copy_of_a_model_that_has_generated_is_compared_itself(copied):
+    model = tiny_model()
+    options = padded_batch([3, 2]) | {"max_new_tokens": 2}
+    expected = model.generate(**options)
+    copy_of_model = copied(model)
+    assert torch.equal(copy_of_model.generate(**options), expected)
+    copy_of_model.model.decoder.layers[0].register_forward_hook(lambda *_: None)
+    assert "hook" in copy_of_model.fallback_reason()
+    assert model.fallback_reason() is None

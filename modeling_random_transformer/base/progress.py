@@ -29,10 +29,6 @@ def progress_bar(total: int | None = None, shown: bool | None = None, unit: str 
     )
 
 
-def uncounted(_: int) -> None:
-    """Does not count items."""
-
-
 def process_stream(
     items: Iterable[T],
     process: Callable[[Sequence[T], int, Callable[[int], Any]], list[Any]],
@@ -52,8 +48,6 @@ def process_stream(
         unit: what the progress bar counts.
     """
     check_positive(chunk_size=chunk_size)
-    if progress is False:  # a hidden bar would take as long as a tokenization
-        return process_chunks(items, chunk_size, lambda chunk, first: process(chunk, first, uncounted))
 
     def results() -> Iterator[Any]:
         with progress_bar(total, progress, unit) as bar:

@@ -22,7 +22,7 @@ from ...generation_random_transformer import modified_module
 from ...inputs_random_transformer import check_choice, pad_ids
 from ...ops_random_transformer import tensors_of
 from ...pipeline_random_transformer import SEQUENCE_SCORES, ForcedPrefix
-from ...verification_random_transformer import Snapshot, checked, code_of
+from ...verification_random_transformer import Snapshot, checked, definition_of
 from .cache import cached_export
 from .ctranslate2 import ParallelTranslator
 from .engines import WEIGHT_DTYPES
@@ -101,7 +101,7 @@ class PreparedSearch:
         reason: why the model computes it; `None` if the engine does.
     """
 
-    request: list[Any]
+    request: list[dict[str, Any]]
     options: GenerationConfig
     search: SearchOptions | None
     reason: str | None
@@ -128,9 +128,9 @@ class CTranslate2Engine:
         self.source, self.target = token_names(tokenizer, config.vocab_size)
         self.target_ids = {token: i for i, token in enumerate(self.target)}
         self.exported = engine_search(model.generation_config, config, NAME)
-        self.code = code_of(Snapshot(model).values)
+        self.definition = definition_of(model)
         self.digest = tensors_digest(tensors_of(model.modules()))
-        self.compared: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # models, such as copies of this one
+        self.compared: WeakKeyDictionary[Any, Snapshot] = WeakKeyDictionary()  # by model: copies have the same engine
         self.prepared: deque[PreparedSearch] = deque(maxlen=MAX_PREPARED)
         self.positions = table_positions(config)
 
@@ -170,8 +170,8 @@ class CTranslate2Engine:
         self, model: Any, generation_config: GenerationConfig | None, arguments: dict[str, Any]
     ) -> "PreparedSearch":
         """The search of a call of `generate()`, which is prepared once for equal options."""
-        of_call = None if generation_config is None else vars(generation_config)
-        request = [vars(model.generation_config), of_call, arguments]
+        of_call = {} if generation_config is None else vars(generation_config)
+        request = [*map(comparable, (vars(model.generation_config), of_call, arguments))]
         for prepared in list(self.prepared):  # another thread may prepare one
             if prepared.request == request:
                 return prepared
@@ -223,7 +223,7 @@ class CTranslate2Engine:
 
     def changed_model(self, model: Any) -> str | None:
         """A message if the model computes something else than its export; `None` if it does not."""
-        return checked(model, self.compare, self.compared)
+        return checked(model, self.compare, self.compared, model)
 
     def compare(self, model: Any) -> str | None:
         """`changed_model`, by reading all weights."""
@@ -231,8 +231,7 @@ class CTranslate2Engine:
             return f"the model is on the device {model.device}"
         if reason := modified_module(model.named_modules()):
             return reason
-        has_same_code = code_of(Snapshot(model).values) == self.code
-        if has_same_code and tensors_digest(tensors_of(model.modules())) == self.digest:
+        if definition_of(model) == self.definition and tensors_digest(tensors_of(model.modules())) == self.digest:
             return None
         return "the code or the weights have changed since the export"
 
@@ -296,6 +295,11 @@ class CTranslate2Engine:
             last = options.max_new_tokens
             rows = [[*row[:last], min(ends)] if len(row) > last else row for row in rows]
         return pad_ids(rows, options.pad_token_id or 0)
+
+
+def comparable(options: dict[str, Any]) -> dict[str, Any]:
+    """Options with lists instead of arrays, whose comparison has several values."""
+    return {name: value.tolist() if hasattr(value, "tolist") else value for name, value in options.items()}
 
 
 def used_tokens(mask: list[int]) -> int:

@@ -251,14 +251,22 @@ def test_an_edit_of_the_configuration_is_noticed(models, reasons):
     assert "the code or the weights have changed" in reasons[0]
 
 
+@pytest.mark.parametrize("use", ["save", "capture attention"])
+def test_a_model_that_is_saved_or_observed_is_not_changed(use, models, reasons, tmp_path):
+    _, engine, tokenizer = models
+    if use == "save":
+        engine.save_pretrained(tmp_path)
+    else:
+        ids = torch.tensor([[4, 2]])
+        engine(input_ids=ids, decoder_input_ids=ids, output_attentions=True)
+    translate(TEXTS[:2], engine, tokenizer, **SHORT)
+    assert not reasons
+
+
 def test_a_search_is_prepared_once_for_equal_options(models, reasons, monkeypatch):
     _, engine, tokenizer = models
-    prepared, prepare = [], engine._prepare_generation_config
-    monkeypatch.setattr(
-        type(engine),
-        "_prepare_generation_config",
-        lambda _, *args, **kwargs: prepared.append(1) or prepare(*args, **kwargs),
-    )
+    prepared, search = [], dispatch.engine_search
+    monkeypatch.setattr(dispatch, "engine_search", lambda *args: prepared.append(args) or search(*args))
     for _ in range(3):
         translate(TEXTS[:1], engine, tokenizer, num_beams=2, **SHORT)
     assert len(prepared) == 1
