@@ -1012,7 +1012,7 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         logits: a module of another class may compute the same as the original for some weights only. Under tensor
         parallelism, all processes must call it, after the same changes.
         """
-        return checked(self, check_fast_step, vars(self), COMPARISON)
+        return checked(self, check_fast_step, self.__dict__, COMPARISON)
 
     @accepts_cache
     def prepare_inputs_for_generation(

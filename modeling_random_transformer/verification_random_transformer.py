@@ -372,7 +372,7 @@ def definition_of(model: nn.Module) -> list[Any]:
 
 def code_of(values: Iterable[Any]) -> list[Any]:
     """The functions with their code, and the classes, among some values."""
-    functions = [
+    functions: list[Any] = [
         getattr(value, "__func__", value)
         for value in values
         if isinstance(value, classmethod | property) or (callable(value) and not isinstance(value, nn.Module))
