@@ -19,12 +19,14 @@ from .normalization import normalized
 from .readers import quoted
 from .sources import Corpus, InvalidLine, Line, ParallelLine, parse_pair
 from .splitting import HELD_OUT, SETS, Split, name_of_set
+from .traits import traits
 from .validation import ValidationReport
 
 EXAMPLES = 3  # for each reason
 SHOWN_CHARACTERS = 40  # of each text of the example in a table
 SAMPLE_PAIRS = 10_000  # that determine the scripts
 SAMPLE_LINES = 100_000  # the most lines to find these pairs in
+INSPECTED_PAIRS = 100_000  # the most pairs whose traits are counted
 
 
 @dataclass
@@ -36,12 +38,16 @@ class CleaningReport(ValidationReport):
         scripts: the scripts that were accepted, for source and target.
         sets: number of pairs of each set of `clean_files(split=...)`.
         normalized: number of pairs with each kind of change of the normalization. `examples` has the first of them too.
+        inspected: number of kept pairs that `clean_files` inspects: the first `INSPECTED_PAIRS`.
+        traits: number of these pairs with each trait, see `traits`. `examples` has the first of them too.
     """
 
     examples: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     scripts: dict[str, list[str]] = field(default_factory=dict)
     sets: dict[str, int] = field(default_factory=dict)
     normalized: dict[str, int] = field(default_factory=dict)
+    inspected: int = 0
+    traits: dict[str, int] = field(default_factory=dict)
 
     def drop(self, line: Line, reason: str) -> None:
         """Count a line that is dropped."""
@@ -54,9 +60,19 @@ class CleaningReport(ValidationReport):
         target, target_changes = normalized(line.target)
         changes = {*source_changes, *target_changes}
         for kind in changes:
-            self.normalized[kind] = self.normalized.get(kind, 0) + 1
-            self.show(line, kind, self.normalized)
+            self.count(line, kind, self.normalized)
         return ParallelLine(line.number, source, target) if changes else line
+
+    def inspect(self, pairs: Sequence[ParallelLine]) -> None:
+        """Count the traits of kept pairs."""
+        self.inspected = len(pairs)
+        for pair, trait in traits(pairs):
+            self.count(pair, trait, self.traits)
+
+    def count(self, line: Line, kind: str, counts: dict[str, int]) -> None:
+        """Count a line that is kept."""
+        counts[kind] = counts.get(kind, 0) + 1
+        self.show(line, kind, counts)
 
     def show(self, line: Line, kind: str, counts: dict[str, int]) -> None:
         """Keep a line as an example, if it is one of the first."""
@@ -65,20 +81,26 @@ class CleaningReport(ValidationReport):
             self.examples.setdefault(kind, []).append(example)
 
     def __str__(self) -> str:
-        """A table with a line for each reason."""
+        """A table with a line for each reason, and one for each trait of the kept pairs."""
         total = max(1, self.lines)
         kept = self.valid / total
         rows = [f"{self.name}: kept {self.valid:,} of {self.lines:,} pairs ({kept:.2%})"]
         if len(self.sets) > 1:
             sizes = [f"{name} {size:,}" for name, size in self.sets.items()]
             rows.append(f"  {', '.join(sizes)}")
-        counts = Counter(self.counts | self.normalized)
-        for reason, count in counts.most_common():
+        rows += self._rows(self.counts | self.normalized, total)
+        if self.traits:
+            rows.append(f"  Of {self.inspected:,} kept pairs, look at those with")
+            rows += self._rows(self.traits, self.inspected)
+        return "\n".join(rows)
+
+    def _rows(self, counts: dict[str, int], total: int) -> Iterator[str]:
+        """A line for each count, with an example."""
+        for reason, count in Counter(counts).most_common():
             example = self.examples[reason][0]
             texts = " ||| ".join(printable(example[side], SHOWN_CHARACTERS) for side in SIDES)
             share = count / total
-            rows.append(f"  {reason:46} {count:>11,}  {share:>7.2%}  line {example['line']}: {texts}")
-        return "\n".join(rows)
+            yield f"  {reason:46} {count:>11,}  {share:>7.2%}  line {example['line']}: {texts}"
 
 
 def clean_pairs(
@@ -274,12 +296,16 @@ def clean_files(
         files: dict[Any, IO[bytes]] = dict(zip(paths, opened, strict=True))
         reject = partial(_write_rejected, files.get(rejected_file))
         pairs = _cleaned(corpus, settings, report, reject)
+        kept: list[ParallelLine] = []
         for set_name, pair in _with_sets(pairs, held_out, report, reject):
             bar.update()
+            if len(kept) < INSPECTED_PAIRS:
+                kept.append(pair)
             set_files = outputs[set_name]
             for path, line in zip(set_files.paths, set_files.lines(pair), strict=True):
                 _write_line(files[path], line)
         _check_kept(report)  # before the outputs replace earlier files
+        report.inspect(kept)
         if report_file is not None:
             content = asdict(report) | {"kept": report.valid, "options": asdict(settings)}
             _write_line(files[report_file], json.dumps(content, indent=2, ensure_ascii=False))

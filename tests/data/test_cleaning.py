@@ -180,7 +180,7 @@ def test_command_with_aligned_files_and_all_filters_off(tmp_path, capsys):
     )
     flags = f"--source_file a.en --target_file a.de.gz --output_source b.en --output_target b.de {off}"
     assert run(f"{flags} --report r.json --rejected r.tsv") == 0
-    assert capsys.readouterr().err == "a.en and a.de.gz: kept 5 of 5 pairs (100.00%)\n"
+    assert capsys.readouterr().err.startswith("a.en and a.de.gz: kept 5 of 5 pairs (100.00%)\n  Of 5 kept pairs, ")
     assert (tmp_path / "b.en").read_text() == "a dog\ntwo cats\ntwo cats\nThree birds.\nfour red cars\n"
     assert json.loads((tmp_path / "r.json").read_text())["options"]["max_length_ratio"] is None
     assert (tmp_path / "r.tsv").read_bytes() == b""
