@@ -305,11 +305,16 @@ class Snapshot:
 
     def current_values(self, model: nn.Module) -> list[Any]:
         """The values of all namespaces, and the parts of PyTorch and transformers that users replace."""
-        values = [*chain.from_iterable(self.views), *map(type, self.parts), type(model)]
+        values = list(chain.from_iterable(self.views))
+        values += map(type, self.parts)
+        values.append(type(model))
         attributes = dict(vars(model))  # without the engine and this snapshot, for example
-        values += code_of(attributes.values()) + plain_values([attributes])
-        values += vars(model).get("config"), has_global_hooks()
-        values += ALL_ATTENTION_FUNCTIONS.get("sdpa"), ALL_MASK_ATTENTION_FUNCTIONS.get("sdpa")
+        values += code_of(attributes.values())
+        values += plain_values([attributes])
+        values.append(attributes.get("config"))
+        values.append(has_global_hooks())
+        values.append(ALL_ATTENTION_FUNCTIONS.get("sdpa"))
+        values.append(ALL_MASK_ATTENTION_FUNCTIONS.get("sdpa"))
         return values
 
     def is_current(self, model: nn.Module) -> bool:
@@ -353,7 +358,10 @@ def namespaces_of(modules: Sequence[nn.Module]) -> list[Mapping[str, Any]]:
     namespaces: list[Mapping[str, Any]] = []
     for module in modules:
         namespaces += module._parameters, module._buffers, module._modules
-    for cls in dict.fromkeys(base for module in modules for base in type(module).__mro__):
+    classes: dict[type, None] = {}  # in their order
+    for module_class in dict.fromkeys(map(type, modules)):
+        classes |= dict.fromkeys(module_class.__mro__)
+    for cls in classes:
         if not cls.__module__.startswith("transformers."):  # which have many methods
             namespaces.append(vars(cls))
         if is_copied(cls):
@@ -372,19 +380,24 @@ def definition_of(model: nn.Module) -> list[Any]:
 
 def code_of(values: Iterable[Any]) -> list[Any]:
     """The functions with their code, and the classes, among some values."""
-    functions: list[Any] = [
-        getattr(value, "__func__", value)
-        for value in values
-        if isinstance(value, classmethod | property) or (callable(value) and not isinstance(value, nn.Module))
-    ]
-    functions = [*functions, *map(inspect.unwrap, functions)]
-    return functions + [getattr(function, "__code__", None) for function in functions]  # which autoreload replaces
+    functions: list[Any] = []
+    for value in values:
+        is_function = callable(value) and not isinstance(value, nn.Module)
+        if is_function or isinstance(value, classmethod | property):
+            functions.append(getattr(value, "__func__", value))
+    functions += list(map(inspect.unwrap, functions))
+    codes = [getattr(function, "__code__", None) for function in functions]  # which autoreload replaces
+    return functions + codes
 
 
 def plain_values(namespaces: Iterable[Mapping[str, Any]]) -> list[Any]:
     """The plain values among public attributes. Libraries keep results in private ones."""
-    items = chain.from_iterable(namespace.items() for namespace in namespaces)
-    return [value for name, value in items if isinstance(value, PLAIN_TYPES) and name[0] != "_"]
+    values: list[Any] = []
+    for namespace in namespaces:
+        for name, value in namespace.items():
+            if name[0] != "_" and isinstance(value, PLAIN_TYPES):
+                values.append(value)
+    return values
 
 
 def distinct(items: Iterable[T]) -> list[T]:

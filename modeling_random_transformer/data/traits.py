@@ -4,6 +4,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from .filters import WORD
 from .sources import ParallelLine
@@ -23,27 +24,46 @@ APOSTROPHE = "another apostrophe than the usual one"
 
 def traits(pairs: Sequence[ParallelLine]) -> Iterator[tuple[ParallelLine, str]]:
     """Each trait of each pair. Of pairs that are equal but for orthography, the first is no duplicate."""
+    if not pairs:
+        return
     sources = "".join(pair.source for pair in pairs)
     targets = "".join(pair.target for pair in pairs)
-    characters = Counter(sources) + Counter(targets)
-    rare = {character for character, count in characters.items() if count < RARE}
-    source_others = {*APOSTROPHES} - {max(APOSTROPHES, key=sources.count)}
-    target_others = {*APOSTROPHES} - {max(APOSTROPHES, key=targets.count)}
+    rare = rare_characters(sources, targets)
+    source_others = unusual_apostrophes(sources)
+    target_others = unusual_apostrophes(targets)
     usual_ratio = len(targets) / len(sources)
     earlier: set[int] = set()
     for pair in pairs:
-        source, target = words_of(pair.source), words_of(pair.target)
+        source = words_of(pair.source)
+        target = words_of(pair.target)
+        common = {*source}.intersection(target)
+        longest = max(len(source), len(target), MIN_WORDS)
+        ratio = len(pair.target) / len(pair.source)
         key = hash((*source, None, *target))  # takes less memory than the words
         has_trait = {
             ONE_WORD: len(source) == len(target) == 1,
             NEAR_DUPLICATE: key in earlier,
-            SAME_LANGUAGE: 3 * len({*source} & {*target}) >= 2 * max(len(source), len(target), MIN_WORDS),
-            UNUSUAL_RATIO: not 0.5 <= len(pair.target) / len(pair.source) / usual_ratio <= 2,
+            SAME_LANGUAGE: 3 * len(common) >= 2 * longest,
+            UNUSUAL_RATIO: not 0.5 <= ratio / usual_ratio <= 2,
             RARE_CHARACTER: not rare.isdisjoint(pair.source + pair.target),
             APOSTROPHE: not (source_others.isdisjoint(pair.source) and target_others.isdisjoint(pair.target)),
         }
         earlier.add(key)
-        yield from ((pair, trait) for trait, is_present in has_trait.items() if is_present)
+        for trait, is_present in has_trait.items():
+            if is_present:
+                yield pair, trait
+
+
+def rare_characters(*texts: str) -> set[str]:
+    """The characters that occur fewer than `RARE` times."""
+    counts = Counter(chain.from_iterable(texts))
+    return {character for character, count in counts.items() if count < RARE}
+
+
+def unusual_apostrophes(text: str) -> set[str]:
+    """All apostrophes but the most frequent one of a text."""
+    usual = max(APOSTROPHES, key=text.count)
+    return {*APOSTROPHES} - {usual}
 
 
 def words_of(text: str) -> list[str]:

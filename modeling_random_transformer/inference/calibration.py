@@ -41,15 +41,22 @@ def calibrate(
     sources, targets = zip(*pairs, strict=True)
     if translations is None:
         translations = translate(sources, model, tokenizer, **options)
-        options = {name: value for name, value in options.items() if name in ("src_lang", "tgt_lang")}
+        options = {name: options[name] for name in ("src_lang", "tgt_lang") if name in options}
     rated = list(zip(sources, translations, strict=True))
     scores = score_pairs(model, tokenizer, rated, token_scores=True, word_scores=True, truncation=True, **options)
-    features = np.array([features_of(pair, pair_score) for pair, pair_score in zip(rated, scores, strict=True)])
-    chrf = [sentence_chrf(translation, [target]) for translation, target in zip(translations, targets, strict=True)]
-    threshold = median(chrf)
-    bias, *weights = fit_logistic(features, np.array(chrf) >= threshold).tolist()
-    length_ratio = median(len(target) / len(source) for source, target in pairs)
-    model.calibration = Calibration(threshold, len(pairs), weights, bias, length_ratio, scripts_of(targets))
+    features = np.array(list(map(features_of, rated, scores)))
+    chrf = np.array(list(map(sentence_chrf, translations, [[target] for target in targets])))
+    threshold = float(np.median(chrf))
+    is_good = chrf >= threshold
+    bias, *weights = fit_logistic(features, is_good).tolist()
+    model.calibration = Calibration(
+        threshold=threshold,
+        pairs=len(pairs),
+        weights=weights,
+        bias=bias,
+        length_ratio=median(len(target) / len(source) for source, target in pairs),
+        scripts=scripts_of(targets),
+    )
     return model.calibration
 
 
@@ -60,12 +67,15 @@ def fit_logistic(features: np.ndarray, labels: np.ndarray) -> np.ndarray:
         features: `[examples, features]`.
         labels: whether each example is positive, `[examples]`.
     """
-    inputs = np.column_stack([np.ones(len(features)), features])
-    penalty = np.diag([0, *RIDGE * features.var(axis=0)])  # as for features of unit variance
+    ones = np.ones(len(features))
+    inputs = np.column_stack([ones, features])
+    variances = features.var(axis=0)
+    penalty = np.diag([0, *RIDGE * variances])  # as for features of unit variance
     weights = np.zeros(inputs.shape[1])
     for _ in range(NEWTON_STEPS):
         probabilities = 1 / (1 + np.exp(-inputs @ weights))
+        variance = probabilities * (1 - probabilities)
         gradient = inputs.T @ (probabilities - labels) + penalty @ weights
-        curvature = (inputs.T * (probabilities * (1 - probabilities))) @ inputs + penalty
+        curvature = (inputs.T * variance) @ inputs + penalty
         weights -= np.linalg.pinv(curvature) @ gradient
     return weights

@@ -218,13 +218,16 @@ def recipe_values(recipe: Mapping[str, Any], overrides: Mapping[str, Any], class
     Raises:
         ValueError: an argument is not a field of these dataclasses, or its value is invalid.
     """
-    recipe = choose_engine(choose_precision(recipe, overrides), overrides)
+    recipe = choose_precision(recipe, overrides)
+    recipe = choose_engine(recipe, overrides)
     recipe = not_overridden(recipe, overrides)
     sizes = [name for name in SIZES if recipe.get(name) == AUTO]
-    values = parse_values({name: value for name, value in recipe.items() if name not in sizes}, classes)
+    for name in sizes:
+        del recipe[name]
+    values = parse_values(recipe, classes)
     if sizes:
         [data] = instances([DataArguments], {**values, **overrides})
-        characters = sum(len(source) + len(target) for source, target in pairs_of(data.corpora("train")))
+        characters = count_characters(data)
         chosen = sizes_of(characters)
         for name in sizes:
             values[name] = chosen[name]
@@ -232,10 +235,19 @@ def recipe_values(recipe: Mapping[str, Any], overrides: Mapping[str, Any], class
     return values
 
 
+def count_characters(data: DataArguments) -> int:
+    """The characters of the training set, source and target."""
+    count = 0
+    for source, target in pairs_of(data.corpora("train")):
+        count += len(source) + len(target)
+    return count
+
+
 def sizes_of(characters: int) -> dict[str, int]:
-    """The arguments that suit a training set of this size, source and target (docs/how_to/low_resource.md)."""
-    entries = characters // 300
-    return {"vocab_size": min(max(entries, 1000), 6000), "max_steps": int(4.4 * sqrt(characters))}
+    """The arguments that suit a training set of this size (docs/how_to/low_resource.md)."""
+    entries = max(1000, min(6000, characters // 300))
+    steps = int(4.4 * sqrt(characters))
+    return {"vocab_size": entries, "max_steps": steps}
 
 
 def check_names(arguments: Iterable[str], classes: Sequence[type]) -> None:

@@ -29,11 +29,25 @@ SHARES = {
     "lower": 0.05,
     "typos": 0.15,
 }
-CASES: dict[str, Callable[[str], str]] = {"upper": str.upper, "title": partial(capwords, sep=" "), "lower": str.lower}
+CASES: dict[str, Callable[[str], str]] = {
+    "upper": str.upper,
+    "title": partial(capwords, sep=" "),
+    "lower": str.lower,
+}
 OF_SOURCES = ("lower", "typos")  # the other changes are made on both sides
 NUMBER = re.compile(r"\b(?!1\b)\d+\b")  # not the number 1, whose noun is in the singular
 FINAL_PUNCTUATION = re.compile(r"\s*[.!?…。！？]*\s*$")
-PLACEHOLDERS = ("{name}", "{{name}}", "${name}", "%(name)s", "%s", "%d", "{0}", "https://name.org", "name@name.org")
+PLACEHOLDERS = (
+    "{name}",
+    "{{name}}",
+    "${name}",
+    "%(name)s",
+    "%s",
+    "%d",
+    "{0}",
+    "https://name.org",
+    "name@name.org",
+)
 TYPED = re.compile(r"([^\W\d_]| )(.?)")  # a letter or space, and the next character
 NEXT_KEY = str.maketrans("qwertyuiopasdfghjklzxcvbnm", "wertyuiop[sdfghjkl;xcvbnm,")
 
@@ -68,8 +82,10 @@ class Augmentation:
     max_length: int | None = field(default=None, init=False)  # changed texts have no limit, see `training.checks`
 
     def __post_init__(self) -> None:
-        special = map(re.escape, self.tokenizer.all_special_tokens)
-        self.unchanged = re.compile(f"({'|'.join([*special, PLACEHOLDER.pattern])})", re.VERBOSE)
+        patterns = list(map(re.escape, self.tokenizer.all_special_tokens))
+        patterns.append(PLACEHOLDER.pattern)
+        alternatives = "|".join(patterns)
+        self.unchanged = re.compile(f"({alternatives})", re.VERBOSE)
 
     def __call__(self, source: str, target: str, random: Random) -> tuple[str, str]:
         """A pair with the changes that are drawn for it."""
@@ -88,7 +104,9 @@ class Augmentation:
             errors = partial(typing_errors, rate=random.uniform(0, 0.1), random=random)
             edit = partial(self._edited, CASES.get(name, errors))
         changed = edit(source)
-        return changed, target if name in OF_SOURCES or changed == source else edit(target)
+        if name in OF_SOURCES or changed == source:
+            return changed, target
+        return changed, edit(target)
 
     def _edited(self, edit: Callable[[str], str], text: str) -> str:
         """A text that is edited outside placeholders and special tokens."""
@@ -98,14 +116,19 @@ class Augmentation:
 
     def _copying(self, name: str, source: str, target: str, random: Random) -> Callable[[str], str]:
         """The replacement of a common number of a pair; without one, an insertion at the beginning or the end."""
-        common = {*NUMBER.findall(source)} & {*NUMBER.findall(target)}
-        number = min(common, default="0" * random.integers(1, 7))
-        copy = "".join(random.choice([*(digits if name == "numbers" else ascii_lowercase)], len(number)))
-        if name == "placeholders":
-            copy = random.choice(PLACEHOLDERS).replace("name", copy)
-        if common:
-            return partial(self._edited, partial(re.sub, rf"\b{number}\b", copy))
-        if random.random() < 0.5 and not self.unchanged.match(source):
+        numbers = {*NUMBER.findall(source)}
+        number = min(numbers.intersection(NUMBER.findall(target)), default="")
+        length = len(number) or random.integers(1, 7)
+        if name == "numbers":
+            copy = "".join(random.choice([*digits], length))
+        else:
+            word = "".join(random.choice([*ascii_lowercase], length))
+            copy = random.choice(PLACEHOLDERS).replace("name", word)
+        if number:
+            replace = partial(re.sub, rf"\b{number}\b", copy)
+            return partial(self._edited, replace)
+        can_begin = not self.unchanged.match(source)
+        if can_begin and random.random() < 0.5:
             return partial(re.sub, "^", f"{copy} ")
         return partial(FINAL_PUNCTUATION.sub, rf" {copy}\g<0>", count=1)
 
@@ -119,8 +142,8 @@ class Augmentation:
         """Tokens of changed pairs, as columns; see `BPEDropout.segment_columns`."""
         pairs = []
         for seed, source, target in zip(seeds, rows["source"], rows["target"], strict=True):
-            # With 1, the random numbers are not those of BPE-dropout.
-            pairs.append(self(source, target, np.random.default_rng((*seed, 1))))
+            random = np.random.default_rng((*seed, 1))  # with 1, the numbers are not those of BPE-dropout
+            pairs.append(self(source, target, random))
         texts = {name: [pair[side] for pair in pairs] for side, name in enumerate(TEXTS)}
         languages = LanguageTags(*tokenizer_languages(self.tokenizer)[:1] * 2)  # their tags are replaced
         columns = tokenize_batch(texts, self.tokenizer, languages, words=True)
