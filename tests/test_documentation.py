@@ -31,6 +31,8 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 import modeling_random_transformer
 from modeling_random_transformer import RandomTransformerConfig, cli
 from modeling_random_transformer.cli import VERBS
+from modeling_random_transformer.inference import load_translator
+from modeling_random_transformer.inference.calibration import calibrate
 from tests.helpers.fairseq import checkpoint
 from tests.helpers.marian import opus_folder
 from tests.helpers.marian_npz import save_npz
@@ -102,6 +104,9 @@ def prepared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (folder / f"{split}.{language}").write_text("".join(f"{pair[side]}\n" for pair in pairs))
     for model in ("en-de", "de-en", "quickstart", "numbers"):
         save_translator(folder / "outputs" / model)
+    translator = load_translator(folder / "outputs" / "en-de")
+    targets = [target for _, target in pairs * 50]
+    calibrate(*translator, pairs * 50, translations=targets).save(folder / "outputs" / "en-de")
     adapted = get_peft_model(AutoModelForSeq2SeqLM.from_pretrained(folder / "outputs" / "en-de"), LoraConfig(r=2))
     adapted.save_pretrained(str(folder / "outputs" / "animals"))
     AutoTokenizer.from_pretrained(folder / "outputs" / "en-de").save_pretrained(folder / "outputs" / "animals")
