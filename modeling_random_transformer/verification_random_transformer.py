@@ -365,7 +365,9 @@ def namespaces_of(modules: Sequence[nn.Module]) -> list[Mapping[str, Any]]:
         if not cls.__module__.startswith("transformers."):  # which have many methods
             namespaces.append(vars(cls))
         if is_copied(cls):
-            namespaces.append(vars(sys.modules[cls.__module__]))
+            file = vars(sys.modules[cls.__module__])
+            file.setdefault("__warningregistry__", {})  # the first warning in a file would add it
+            namespaces.append(file)
     return distinct(namespaces)
 
 
