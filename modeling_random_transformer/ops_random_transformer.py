@@ -474,4 +474,8 @@ def tensors_of(modules: Iterable[nn.Module]) -> list[Tensor]:
 
 def versions_of(tensors: Iterable[Tensor]) -> list[Any]:
     """What changes if a tensor is replaced, or changed by an operation that PyTorch counts."""
-    return [(tensor.data_ptr(), tensor.dtype, 0 if tensor.is_inference() else tensor._version) for tensor in tensors]
+    versions = []
+    for tensor in tensors:
+        count = 0 if tensor.is_inference() else tensor._version
+        versions.append((tensor.data_ptr(), tensor.dtype, count))
+    return versions

@@ -70,6 +70,16 @@ def assert_same(ours, theirs, tolerance=1e-9):
         assert_near(mine, other, tolerance)
 
 
+def assert_same_caches(ours, theirs):
+    """Equal keys and values, in layers of transformers."""
+    for kind in ("self_attention_cache", "cross_attention_cache"):
+        mine, others = getattr(ours, kind).layers, getattr(theirs, kind).layers
+        for layer, other in zip(mine, others, strict=True):
+            assert type(layer) is DynamicLayer
+            torch.testing.assert_close(layer.keys, other.keys)
+            torch.testing.assert_close(layer.values, other.values)
+
+
 def generate_with_fixed_scores(model, **options):
     """Generate with choices that do not depend on rounding; only the logits are the model's."""
     return generate(model, logits_processor=[fixed_scores], **options)
@@ -87,12 +97,7 @@ def test_steps_equal_modules(config, search, disable_fast_decoder, steps, monkey
     theirs = generate(model, **SEARCHES[search])
     assert taken == len(steps) == len(ours.logits) - 1 > 2
     assert_same(ours, theirs)
-    for kind in ("self_attention_cache", "cross_attention_cache"):
-        mine, others = getattr(ours.past_key_values, kind).layers, getattr(theirs.past_key_values, kind).layers
-        for layer, other in zip(mine, others, strict=True):
-            assert type(layer) is DynamicLayer
-            torch.testing.assert_close(layer.keys, other.keys)
-            torch.testing.assert_close(layer.values, other.values)
+    assert_same_caches(ours.past_key_values, theirs.past_key_values)
 
 
 def test_fully_padded_source(disable_fast_decoder):

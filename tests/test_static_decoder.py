@@ -8,7 +8,6 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from transformers import CompileConfig
-from transformers.cache_utils import DynamicLayer
 
 from modeling_random_transformer import generation_random_transformer as generation
 from modeling_random_transformer.generation_random_transformer import (
@@ -20,8 +19,16 @@ from modeling_random_transformer.generation_random_transformer import (
     bucket,
 )
 from tests.helpers.cuda_graphs import simulated
-from tests.helpers.models import assert_near, exact_model, padded_batch, tiny_model
-from tests.test_fast_decoder import BATCH, CONFIGS, SEARCHES, check_cache, generate
+from tests.helpers.models import exact_model, padded_batch, tiny_model
+from tests.test_fast_decoder import (
+    BATCH,
+    CONFIGS,
+    SEARCHES,
+    assert_same,
+    assert_same_caches,
+    check_cache,
+    generate,
+)
 
 STATIC = {"cache_implementation": "static"}
 ON_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="requires a GPU")
@@ -58,12 +65,6 @@ def can_capture_on_cpu(model, limit):
         return CAN_CAPTURE(model, limit)
 
 
-def assert_same(ours, theirs, tolerance=1e-9):
-    assert torch.equal(ours.sequences, theirs.sequences)
-    for mine, other in zip(ours.logits, theirs.logits, strict=True):
-        assert_near(mine, other, tolerance)
-
-
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("config", CONFIGS)
 def test_static_steps_equal_fast_steps(config, search, caches):
@@ -74,12 +75,7 @@ def test_static_steps_equal_fast_steps(config, search, caches):
     theirs = generate(model, **SEARCHES[search])
     assert set(caches) == {BeamKVCache}
     assert_same(ours, theirs)
-    for kind in ("self_attention_cache", "cross_attention_cache"):
-        mine, others = getattr(ours.past_key_values, kind).layers, getattr(theirs.past_key_values, kind).layers
-        for layer, other in zip(mine, others, strict=True):
-            assert type(layer) is DynamicLayer
-            torch.testing.assert_close(layer.keys, other.keys)
-            torch.testing.assert_close(layer.values, other.values)
+    assert_same_caches(ours.past_key_values, theirs.past_key_values)
 
 
 LEFT = {name: value.flip(1) for name, value in BATCH.items()}

@@ -12,6 +12,7 @@ from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 from ..base.distributed import in_turn
 from ..inputs_random_transformer import LanguageTags, encode_texts
+from .filters import SIDES
 from .lengths import NO_LIMITS, RATIO, TOO_LONG, LengthLimits
 from .sources import NO_LANGUAGES, Corpus, ParallelLine
 from .validation import ValidationReport
@@ -19,7 +20,6 @@ from .validation import ValidationReport
 if TYPE_CHECKING:
     from datasets import Dataset  # slow to import
 
-TEXTS = ("source", "target")
 WORDS = ("source_words", "target_words")
 LENGTHS = ("source_length", "target_length")
 VOCABULARY_PAIRS = 1_000_000  # the most pairs to train a vocabulary on
@@ -64,7 +64,7 @@ def tokenize_pairs(
             tokenize_batch,
             batched=True,
             fn_kwargs={"tokenizer": tokenizer, "languages": languages, "words": words},
-            remove_columns=None if words else [*TEXTS],
+            remove_columns=None if words else [*SIDES],
             num_proc=num_proc,
             desc="tokenizing",
         )

@@ -5,8 +5,9 @@ The report counts these problems, and `repair` translates such texts in other wa
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -59,9 +60,14 @@ class Detector:
             problems.append(UNFINISHED)
         if self.has_other_length(source, translation):
             problems.append(LENGTH)
-        if self.scripts and not script_filter(self.scripts, MIN_SCRIPT_SHARE)(translation):
+        if self.scripts and not self.has_script(translation):
             problems.append(SCRIPT)
         return problems
+
+    @cached_property
+    def has_script(self) -> Callable[[str], bool]:
+        """Whether enough letters of a translation are in the scripts. It remembers characters, and is made once."""
+        return script_filter(self.scripts, MIN_SCRIPT_SHARE)
 
     def has_other_length(self, source: str, translation: str) -> bool:
         """Whether a translation is much longer or shorter than its source predicts."""

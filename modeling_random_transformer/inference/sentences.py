@@ -76,17 +76,25 @@ class SentenceSplitter:
             longer sentence is split at clauses, and only a longer clause between words. Nothing is dropped.
         language: code of the source language, for its abbreviations, such as `"de"` or `"de_DE"`; `None` for English
             ones.
+        reports_cuts: warn of a clause that is split between words.
 
     Raises:
         ValueError: sentencex is not installed.
     """
 
-    def __init__(self, pipe: Seq2SeqPipeline, max_source_tokens: int | None = None, language: str | None = None):
+    def __init__(
+        self,
+        pipe: Seq2SeqPipeline,
+        max_source_tokens: int | None = None,
+        language: str | None = None,
+        reports_cuts: bool = True,
+    ):
         with reraise_as_value_error(
             "Splitting texts into sentences requires sentencex: pip install 'random-transformer[documents]'"
         ):
             from sentencex import segment
         self.pipe, self.segment = pipe, segment
+        self.reports_cuts = reports_cuts
         limit, _ = source_limit(pipe.tokenizer, pipe.positions, max_source_tokens)
         self.limit = limit if max_source_tokens else min(limit, LONGEST)
         self.src_lang = language if tokenizer_languages(pipe.tokenizer) else None
@@ -99,7 +107,7 @@ class SentenceSplitter:
             marker = line[: MARKER.match(line).end()]  # type: ignore[union-attr]
             gaps[-1] += marker
             for sentence in self.segment(self.language, line.removeprefix(marker)):
-                for part in self.shorten(sentence):
+                for part in self.shorten(sentence, cut=not self.reports_cuts):
                     stripped = part.strip()
                     if not has_letters(stripped):
                         gaps[-1] += part
@@ -110,12 +118,12 @@ class SentenceSplitter:
                     gaps.append(after)
         return SplitText(sentences, gaps)
 
-    def shorten(self, sentence: str, cut: bool = False) -> Iterator[str]:
+    def shorten(self, sentence: str, cut: bool) -> Iterator[str]:
         """Split a sentence that is too long near its middle, until all parts are short enough; reports cuts of clauses.
 
         Args:
             sentence: the text.
-            cut: whether the cut of a longer clause, which contained it, is reported.
+            cut: whether the cut of a longer clause, which contained it, is reported, or none is.
         """
         stripped = sentence.strip()
         if len(stripped) < 2 or not self.is_long(stripped):
@@ -141,14 +149,6 @@ class SentenceSplitter:
             return False
         ids = encode_texts(self.pipe.tokenizer, text, src_lang=self.src_lang, verbose=False)["input_ids"]
         return len(ids) > self.limit
-
-
-class ClauseSplitter(SentenceSplitter):
-    """Splits sentences into clauses and parts of them, without reports."""
-
-    def shorten(self, sentence: str, cut: bool = True) -> Iterator[str]:
-        """See `SentenceSplitter.shorten`."""
-        yield from super().shorten(sentence, cut)
 
 
 class SentenceTranslator:

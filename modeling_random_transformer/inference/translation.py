@@ -30,7 +30,7 @@ from .mbr import SAMPLING, MbrTranslator
 from .problems import detector_of
 from .repair import CLAUSE_TOKENS, HYPOTHESES, WITHOUT_REPETITIONS, RepairingTranslator
 from .scoring import Pair, PairScore, Scorer
-from .sentences import ClauseSplitter, SentenceSplitter, SentenceTranslator
+from .sentences import SentenceSplitter, SentenceTranslator
 
 # Beam search begins all beams but the first with a score of -1e9. They keep it if other options, such as
 # `prefix_allowed_tokens_fn`, allow fewer tokens than there are beams.
@@ -296,9 +296,8 @@ class Translator:
 
     def repaired(self, translate: Translate, src_lang: str | None) -> RepairingTranslator:
         """A function that translates again where the translations of another one have problems."""
-        clauses = SentenceTranslator(
-            self.search(1, **WITHOUT_REPETITIONS), ClauseSplitter(self.pipe, CLAUSE_TOKENS, src_lang), self.languages
-        )
+        splitter = SentenceSplitter(self.pipe, CLAUSE_TOKENS, src_lang, reports_cuts=False)
+        clauses = SentenceTranslator(self.search(1, **WITHOUT_REPETITIONS), splitter, self.languages)
         remedies: list[Translate] = [self.search(HYPOTHESES), self.search(HYPOTHESES, **WITHOUT_REPETITIONS), clauses]
         return RepairingTranslator(translate, detector_of(self.pipe.model, self.pipe.tokenizer), remedies)
 

@@ -15,6 +15,7 @@ from .. import __version__
 from ..base.files import read_json, write_atomically
 from ..base.flags import to_flags
 from ..data.splitting import describe_overlap
+from ..inference.confidence import CALIBRATION
 from ..inputs_random_transformer import drop_none
 from .arguments import PRESET
 from .manifest import FREE, Run, RunResult, changed_arguments
@@ -65,7 +66,7 @@ def write_model_card(path: Path, result: RunResult, run: Run) -> None:
     for group in (run.data, run.model, run.args):
         arguments |= changed_arguments(group)
     flags = to_flags(arguments)
-    calibration = path.with_name("confidence.json")
+    calibration = path.with_name(CALIBRATION)
     card = ModelCard.from_template(
         metadata,
         str(TEMPLATE),

@@ -21,7 +21,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
 model = AutoModelForSeq2SeqLM.from_pretrained(sys.argv[1], trust_remote_code=True)
-outputs = model.generate(**tokenizer(["4217", "18"], return_tensors="pt"), num_beams=4, max_new_tokens=16)
+outputs = model.generate(**tokenizer(["4217", "18"], padding=True, return_tensors="pt"), num_beams=4, max_new_tokens=16)
 print(tokenizer.batch_decode(outputs, skip_special_tokens=True))
 """
 

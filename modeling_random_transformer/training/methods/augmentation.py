@@ -13,7 +13,8 @@ from string import ascii_lowercase, capwords, digits
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from ...data.tokenization import TEXTS, WORDS, tokenize_batch
+from ...data.filters import SIDES
+from ...data.tokenization import WORDS, tokenize_batch
 from ...inference.placement import PLACEHOLDER
 from ...inputs_random_transformer import LanguageTags, tokenizer_languages
 from .bpe_dropout import BPEDropout
@@ -144,7 +145,7 @@ class Augmentation:
         for seed, source, target in zip(seeds, rows["source"], rows["target"], strict=True):
             random = np.random.default_rng((*seed, 1))  # with 1, the numbers are not those of BPE-dropout
             pairs.append(self(source, target, random))
-        texts = {name: [pair[side] for pair in pairs] for side, name in enumerate(TEXTS)}
+        texts = {name: [pair[side] for pair in pairs] for side, name in enumerate(SIDES)}
         languages = LanguageTags(*tokenizer_languages(self.tokenizer)[:1] * 2)  # their tags are replaced
         columns = tokenize_batch(texts, self.tokenizer, languages, words=True)
         for ids, words in zip(("input_ids", "labels"), WORDS, strict=True):

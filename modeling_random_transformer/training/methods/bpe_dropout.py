@@ -9,8 +9,9 @@ import numpy as np
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
+from ...data.filters import SIDES
 from ...data.streaming import Segmentation
-from ...data.tokenization import TEXTS, WORDS
+from ...data.tokenization import WORDS
 
 if TYPE_CHECKING:
     import datasets  # slow to import
@@ -170,7 +171,7 @@ class BPEDropoutPairs(Dataset):
 
     def __init__(self, tokens: "datasets.Dataset", bpe_dropout: Segmentation, seed: int):
         columns = getattr(tokens, "column_names", None) or []
-        required = ["input_ids", "labels", *WORDS, *TEXTS]
+        required = ["input_ids", "labels", *WORDS, *SIDES]
         if not {*required} <= {*columns}:
             raise ValueError(
                 f"train_dataset must be a Dataset with the columns {', '.join(required)} for bpe_dropout and augment "
