@@ -19,7 +19,7 @@ import sys
 sys.modules["modeling_random_transformer"] = None
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
+tokenizer = AutoTokenizer.from_pretrained(sys.argv[1], trust_remote_code=True)
 model = AutoModelForSeq2SeqLM.from_pretrained(sys.argv[1], trust_remote_code=True)
 outputs = model.generate(**tokenizer(["4217", "18"], padding=True, return_tensors="pt"), num_beams=4, max_new_tokens=16)
 print(tokenizer.batch_decode(outputs, skip_special_tokens=True))
