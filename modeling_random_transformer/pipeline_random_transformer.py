@@ -158,20 +158,21 @@ class Seq2SeqPipeline(Pipeline):
 
     defaults = CallOptions()  # of a call; those of the constructor replace them
 
-    def __init__(self, *args: Any, **kwargs: Any):
+    def __init__(self, *args: Any, batch_size: int | None = None, **kwargs: Any):
         super().__init__(*args, **kwargs)
         name = type(self.model).__name__
         if not (self.model.config.is_encoder_decoder and self.model.can_generate()):
             raise ValueError(f"model must be one of AutoModelForSeq2SeqLM, with encoder, decoder and head, got {name}.")
         if self.tokenizer is None:
             raise ValueError(f"tokenizer must be that of the model, {name}, got None.")
-        self.defaults = self._forward_params["options"]
+        self.batch_size = 1 if batch_size is None else batch_size
         self.positions = max_source_positions(self.model)
         self.warns = True  # of texts that are truncated
 
     def _sanitize_parameters(self, **options: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        """The arguments of `preprocess`, `_forward` and `postprocess`."""
-        params = {"options": self.call_options(**options)}
+        """The arguments of `preprocess`, `_forward` and `postprocess`, from those of the constructor, its only caller."""
+        self.defaults = self.call_options(**options)
+        params = {"options": self.defaults}
         return params, params, params
 
     def call_options(self, **options: Any) -> CallOptions:
@@ -209,7 +210,7 @@ class Seq2SeqPipeline(Pipeline):
         if is_single or not (hasattr(inputs, "__iter__") or hasattr(inputs, "__getitem__")):
             raise ValueError(f"inputs must be a string or an iterable of strings, got {reprlib.repr(inputs)}.")
         call = self.call_options(**options)
-        batch_size = (self._batch_size or 1) if batch_size is None else batch_size
+        batch_size = self.batch_size if batch_size is None else batch_size
         check_positive(batch_size=batch_size)
         if isinstance(inputs, str):
             try:

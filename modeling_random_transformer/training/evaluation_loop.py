@@ -12,7 +12,7 @@ from accelerate.utils import recursively_apply
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import Seq2SeqTrainer
-from transformers.trainer_utils import EvalLoopOutput, EvalPrediction, denumpify_detensorize
+from transformers.trainer_utils import EvalLoopOutput, EvalPrediction, PredictionOutput, denumpify_detensorize
 from transformers.utils import is_numpy_array
 
 from ..data.batches import EvaluationSampler
@@ -33,6 +33,7 @@ class TranslationEvaluation(Seq2SeqTrainer):
     model: Any
     optimizer: Any
     compute_metrics: Callable[..., dict[str, Any]] | None
+    generation_options: dict[str, Any] = {}  # noqa: RUF012, replaced by each evaluation
     samples: Sequence[tuple[str, str]] = ()  # sources and translations of the last evaluation
     evaluated_batches = 0
 
@@ -44,6 +45,7 @@ class TranslationEvaluation(Seq2SeqTrainer):
         Metrics of several sets have their names, such as `eval_en-de_bleu`. Their means are named like the metrics of a
         single set, such as `eval_bleu`, so that `metric_for_best_model` can be a mean.
         """
+        self.generation_options = gen_kwargs
         sets = self.eval_dataset if eval_dataset is None else eval_dataset
         if not isinstance(sets, dict):
             return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
@@ -60,6 +62,13 @@ class TranslationEvaluation(Seq2SeqTrainer):
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
+
+    def predict(
+        self, test_dataset: Any, ignore_keys: Any = None, metric_key_prefix: str = "test", **gen_kwargs: Any
+    ) -> PredictionOutput:
+        """Translate and score a set with these generation options."""
+        self.generation_options = gen_kwargs
+        return super().predict(test_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
 
     def evaluation_loop(
         self, dataloader: DataLoader, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
@@ -100,7 +109,7 @@ class TranslationEvaluation(Seq2SeqTrainer):
             self.create_optimizer()
             self.model, self.optimizer = self.accelerator.prepare(self.model, self.optimizer)
         if self.is_fsdp_enabled:  # generate() does not detect Accelerate's FSDP2
-            self._gen_kwargs = {"synced_gpus": True, **getattr(self, "_gen_kwargs", {})}
+            self.generation_options = {"synced_gpus": True, **self.generation_options}
 
     def _mean_loss(self, num_batches: int) -> float:
         """The mean loss per token of the first batches of all processes; others are repetitions."""
@@ -148,12 +157,14 @@ class TranslationEvaluation(Seq2SeqTrainer):
             ValueError: an option changes the number or the type of outputs; or the labels, `[batch, target_len]`, start
                 with different language tags.
         """
-        options = dict(getattr(self, "_gen_kwargs", {}))
+        options = dict(self.generation_options)
         for name, value in OUTPUT_OPTIONS.items():
             if options.setdefault(name, value) != value:
                 raise ValueError(f"{name} must be {value} in evaluate and predict, got {options[name]}.")
         if options.get("generation_config") is None:
             options = search_options(**drop_none(**self.args.generation_kwargs)) | drop_none(**options)
+        if options.get("max_length") is None and options.get("max_new_tokens") is None:
+            options["max_length"] = self.args.generation_max_length
         if options.get("max_length") is None and options.get("max_new_tokens") is None:
             longest_source = int(inputs["attention_mask"].sum(dim=1).max())
             options["max_new_tokens"] = longest_target(longest_source, self.model.config)
