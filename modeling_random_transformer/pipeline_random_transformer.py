@@ -170,7 +170,7 @@ class Seq2SeqPipeline(Pipeline):
         self.warns = True  # of texts that are truncated
 
     def _sanitize_parameters(self, **options: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        """The arguments of `preprocess`, `_forward` and `postprocess`, from those of the constructor, its only caller."""
+        """The arguments of `preprocess`, `_forward` and `postprocess`, from those of the constructor, its caller."""
         self.defaults = self.call_options(**options)
         params = {"options": self.defaults}
         return params, params, params

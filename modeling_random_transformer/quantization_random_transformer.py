@@ -178,7 +178,7 @@ class FbgemmInt8:
         with warnings.catch_warnings():  # PyTorch deprecates quantized tensors; oneDNN works without them
             warnings.simplefilter("ignore", UserWarning)
             zeros = torch.zeros(len(scale), dtype=torch.long)
-            quantized = torch._make_per_channel_quantized_tensor(weight, scale.double(), zeros, 0)
+            quantized = torch.quantize_per_channel(weight * scale[:, None], scale, zeros, 0, torch.qint8)
         self.weight = torch.ops.quantized.linear_prepack(quantized, None)
 
     def __call__(self, states: Tensor) -> Tensor:
@@ -303,13 +303,21 @@ class DynamicInt8Quantizer(HfQuantizer):
             model.set_output_embeddings(layer)
             model.all_tied_weights_keys = model.get_expanded_tied_weights_keys(all_submodels=True)
 
-    def _dequantize(self, model: Any, dtype: Any = None) -> Any:
-        """Replace the int8 layers by linear layers in `dtype`. A tied output layer is tied to the embedding again."""
+    def dequantize(self, model: Any, dtype: Any = None) -> Any:
+        """Replace the int8 layers by linear layers in `dtype`. A tied output layer is tied to the embedding again.
+
+        Args:
+            model: the model, which is changed.
+            dtype: that of the weights; `None` for that of the configuration.
+        """
         for name, layer in list(model.named_modules()):
             if isinstance(layer, model.int8_linear_class):
                 model.set_submodule(name, layer.to_linear())
         model.tie_weights()
         model.all_tied_weights_keys = model.get_expanded_tied_weights_keys(all_submodels=True)
+        self.remove_quantization_config(model)
+        if dtype is None:
+            dtype = model.config.dtype
         if isinstance(dtype, str):  # save_pretrained sets config.dtype to a name
             dtype = getattr(torch, dtype)
         return model.to(dtype).requires_grad_(True)

@@ -30,6 +30,8 @@ def test_two_processes_equal_one(tmp_path):
         folders.append(str(tmp_path / str(number)))
         tiny_model(seed=number, spread=1.5, vocab_size=62, num_heads=4, **options).save_pretrained(folders[-1])
     done = run_on_two_processes(TESTS / "helpers" / "distributed_worker.py", *folders)
+    if done.returncode and "gloo/transport" in done.stderr:  # a connection was reset, seen once in hundreds of runs
+        done = run_on_two_processes(TESTS / "helpers" / "distributed_worker.py", *folders)
     assert done.returncode == 0, done.stderr[-6000:]
     assert "match nothing" not in done.stderr, "a plan contains modules that the model does not have"
 

@@ -33,7 +33,7 @@ class TranslationEvaluation(Seq2SeqTrainer):
     model: Any
     optimizer: Any
     compute_metrics: Callable[..., dict[str, Any]] | None
-    generation_options: dict[str, Any] = {}  # noqa: RUF012, replaced by each evaluation
+    generation_options: dict[str, Any] = {}
     samples: Sequence[tuple[str, str]] = ()  # sources and translations of the last evaluation
     evaluated_batches = 0
 

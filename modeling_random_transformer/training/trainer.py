@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate.data_loader import prepare_data_loader
-from accelerate.utils import is_compiled_module
 from datasets import Dataset
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
@@ -90,6 +89,8 @@ class TranslationTrainer(TranslationEvaluation):
         )
         args = _trainer_arguments(args, first_model)
         super().__init__(model=model, args=args, compute_loss_func=self.loss, **kwargs)
+        if args.torch_compile:  # otherwise, the model would be compiled for the sizes of the first batches too
+            self.accelerator.state.dynamo_plugin.dynamic = True
         if rank := self._data_parallel_rank():  # otherwise, all ranks would have the dropout masks of the first one
             set_seed(args.seed + rank)
         self._unchecked: list[tuple[int, Tensor, dict[str, Any]]] = []  # steps, losses and batches
@@ -211,9 +212,6 @@ class TranslationTrainer(TranslationEvaluation):
         """The loss of a batch, in training with the inputs that a regularization changes."""
         if model.training:
             inputs = self.loss.training_inputs(inputs)
-        if is_compiled_module(model):  # otherwise, it would be compiled for the sizes of the first batches too
-            for value in inputs.values():
-                torch._dynamo.maybe_mark_dynamic(value, (0, 1))
         return super().compute_loss(model, inputs, *args, **kwargs)
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:

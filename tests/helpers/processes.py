@@ -1,5 +1,6 @@
 """Run a script in processes that need not import the package: children of a server that has imported it."""
 
+import faulthandler
 import multiprocessing
 import os
 import runpy
@@ -33,7 +34,7 @@ IMPORTS = [
 
 class Ended(NamedTuple):
     returncode: int  # of the first process that fails, or 0
-    stderr: str  # of all processes
+    stderr: str  # of all processes, each followed by its return code
 
 
 def start_imported(
@@ -93,13 +94,18 @@ def run_on_two_processes(script: Path | str, *arguments: object, timeout: float 
                 for rank in running:
                     rank.kill()
             running[0].join(0.05)
-        return Ended(next((rank.exitcode for rank in ranks if rank.exitcode), 0), "".join(f.read_text() for f in files))
+        ends = [
+            f"{file.read_text()}\n[process {rank}: return code {process.exitcode}]\n"
+            for rank, (process, file) in enumerate(zip(ranks, files, strict=True))
+        ]
+        return Ended(next((process.exitcode for process in ranks if process.exitcode), 0), "".join(ends))
 
 
 def _run_script(script: str, arguments: list[str], environment: dict[str, str], stderr: str) -> None:
     with open(os.devnull, "w") as nowhere, open(stderr, "w") as errors:
         os.dup2(nowhere.fileno(), 1)
         os.dup2(errors.fileno(), 2)
+    faulthandler.enable()  # a crash of native code is shown, too
     os.environ.update(environment)
     sys.argv = [script, *arguments]
     if not Path(script).is_file():
