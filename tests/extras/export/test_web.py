@@ -494,6 +494,9 @@ def test_layers_and_heads_of_the_attention(page, exported):
     with torch.no_grad():
         expected = torch.cat(model(**inputs, decoder_input_ids=ids, output_attentions=True).cross_attentions)
     translate_on_page(page, TEXTS[0])
+    initial = torch.tensor(shown_weights(page))
+    torch.testing.assert_close(initial, expected[-1].mean(0), rtol=0, atol=2e-4)
+    Select(page.find_element(By.ID, "layer")).select_by_value("all")
     mean = torch.tensor(shown_weights(page))
     torch.testing.assert_close(mean, expected.mean((0, 1)), rtol=0, atol=2e-4)
     for layer in range(2):

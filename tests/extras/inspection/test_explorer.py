@@ -219,13 +219,39 @@ def test_comparing_with_another_token(browser, data):
         assert tokens[other].replace("␣", "") in last.text
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("width", [1280, 500, 360])
-def test_page_is_not_wider_than_the_screen(browser, width):
+def resize(browser, width):
     screen = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": True}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
     browser.refresh()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("width", [1280, 500, 360])
+def test_page_is_not_wider_than_the_screen(browser, width):
+    resize(browser, width)
     assert browser.execute_script("return document.documentElement.scrollWidth") == width
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("width", [1280, 360])
+def test_bars_and_the_legend_are_visible(browser, width):
+    """Also on a phone: the visible length of each bar is proportional to its value."""
+    resize(browser, width)
+    measure = """
+      const rows = [...document.querySelectorAll("#attribution tr")].slice(0, -1);
+      const end = document.getElementById("attribution").parentElement.getBoundingClientRect().right;
+      const visible = ({left, right}) => Math.max(0, Math.min(right, end) - left);
+      const lengthsIn = (row) => [...row.querySelectorAll(".bar")].map((bar) => visible(bar.getBoundingClientRect()));
+      const legend = document.querySelector("#attention .colorbar").getBoundingClientRect();
+      const values = rows.map((row) => Number(row.cells[1].textContent));
+      return [values, rows.map(lengthsIn), legend.left, legend.right];"""
+    values, lengths, left, right = browser.execute_script(measure)
+    largest = max(map(abs, values))
+    longest = max(map(max, lengths))
+    assert longest > 40
+    for value, both in zip(values, lengths, strict=True):
+        assert max(both) / longest == pytest.approx(abs(value) / largest, abs=0.03)
+    assert 0 <= left < right <= width
 
 
 def slide(browser, name, value):

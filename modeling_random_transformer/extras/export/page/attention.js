@@ -12,8 +12,8 @@ export function showAttention(result) {
   shown = result;
   chosen = 0;
   const [layers, heads] = result.attention.shape;
-  fillSelect(byId("layer"), layers);
-  fillSelect(byId("head"), heads);
+  fillSelect(byId("layer"), layers, String(layers - 1)); // the mean of the layers hides where the last one looks
+  fillSelect(byId("head"), heads, "all");
   byId("source-tokens").replaceChildren(...result.source.map((token) => element("span", "token", token)));
   byId("target-tokens").replaceChildren(...result.target.map((token, i) => {
     const button = element("button", "token", token);
@@ -77,11 +77,11 @@ function paint(node, weight) {
   node.title = weight.toFixed(4);
 }
 
-function fillSelect(select, count) {
-  const before = select.value;
-  const options = ["all", ...Array(count).keys()].map((value) => new Option(value === "all" ? "mean" : value, value));
+function fillSelect(select, count, initial) {
+  const value = select.value || initial;
+  const options = ["all", ...Array(count).keys()].map((name) => new Option(name === "all" ? "mean" : name, name));
   select.replaceChildren(...options);
-  if (before !== "") select.value = before;
+  select.value = value;
 }
 
 function header(text, scope) {
