@@ -23,12 +23,14 @@ import math
 import sys
 
 import torch
+from IPython.display import SVG
 from torch import nn
 
 from modeling_random_transformer import RandomTransformerConfig, RandomTransformerForConditionalGeneration
 from modeling_random_transformer.extras.inspection import trace
 
 sys.path.append("..")  # the folder of `tutorials`
+from tutorials.architecture import draw
 
 torch.set_num_threads(1)  # more threads do not speed up a model this small
 torch.manual_seed(0)
@@ -59,6 +61,13 @@ def check(box, ours, path):
     torch.testing.assert_close(ours, recorded[path].reshape(ours.shape), rtol=1e-4, atol=1e-5)
     print(f"{box}: equal to {path}, {list(ours.shape)}")
 
+
+# %% [markdown]
+# This is Figure 1 with the sizes of this model. The sections of this notebook build its boxes from the bottom to the
+# top: first those of both stacks, then the encoder on the left, the decoder on the right, and the output layer above.
+
+# %%
+SVG(draw(real))
 
 # %% [markdown]
 # ## Input embedding

@@ -128,7 +128,7 @@ maps = {
 }
 line = torch.linspace(-2, 2, 9)
 grid = torch.stack(torch.meshgrid(line, line, indexing="ij"), dim=-1)  # [9, 9, 2]
-figure, plots = plt.subplots(len(maps), 4, figsize=(8.5, 6.4), layout="constrained", sharex=True, sharey=True)
+figure, plots = plt.subplots(len(maps), 4, figsize=(8.5, 6.6), layout="constrained", sharex=True, sharey=True)
 for row, (name, matrix) in zip(plots, maps.items(), strict=True):
     for step, axes in enumerate(row):
         share = step / 3
@@ -142,7 +142,7 @@ for row, (name, matrix) in zip(plots, maps.items(), strict=True):
             axes.plot(*lines.permute(2, 1, 0), color=GRAY, linewidth=0.6)
         for unit, color in zip(partial.T, (BLUE, ORANGE), strict=True):
             axes.annotate("", xy=unit.tolist(), xytext=(0, 0), arrowprops={"arrowstyle": "->", "color": color, "lw": 2})
-        axes.set(aspect="equal", xlim=(-4.2, 4.2), ylim=(-2.6, 2.6), xticks=[], yticks=[])
+        axes.set(aspect="equal", xlim=(-4.4, 4.4), ylim=(-3, 3), xticks=[], yticks=[])
     row[0].set_ylabel(name)
     torch.testing.assert_close(partial, torch.tensor(matrix), atol=1e-6, rtol=0)
 for step, axes in enumerate(plots[0]):
@@ -322,7 +322,8 @@ assert sum(correct) / len(test) > 0.9
 # `trace` records the vector of the noun after the embedding and after each sub-layer of the encoder. To see which
 # meaning it has, a direction is needed: the difference of its mean vectors in training sentences about animals and in
 # those about objects, at the end of the encoder. All 192 sentences with an ambiguous word are measured along this
-# direction, 1 being the mean of the animals, −1 that of the objects.
+# direction, 1 being the mean of the animals, −1 that of the objects. Layers and heads are counted from 0, as in the
+# names of the weights: *attention 0* belongs to the first layer.
 #
 # **Predict**: where are the blue and the orange points before the first layer?
 #
@@ -406,20 +407,22 @@ moved = (paths - paths[:, :1]).flatten(0, 1)
 moved = moved - moved @ horizontal[:, None] * horizontal
 vertical = torch.linalg.svd(moved, full_matrices=False).Vh[0]
 flat = torch.stack([(paths - middle) @ horizontal, (paths - middle) @ vertical], dim=-1)  # [2, 5, 2]
-figure, axes = plt.subplots(figsize=(7, 3.8), layout="constrained")
+figure, axes = plt.subplots(figsize=(8.5, 4.6), layout="constrained")
 for sign, color, label in ((1, BLUE, "animals"), (-1, ORANGE, "objects")):
     axes.axvline(sign * direction.norm(), color=color, linestyle=":", label=f"mean of the {label}")
 for path, example, color in zip(flat, pair, (BLUE, ORANGE), strict=True):
     for name, (start, end) in zip(NAMES[1:], pairwise(path), strict=True):
         arrow = {"arrowstyle": "->", "color": color, "lw": 1.8}
         axes.annotate("", xy=end.tolist(), xytext=start.tolist(), arrowprops=arrow)
-        axes.annotate(name[2:], ((start + end) / 2).tolist(), fontsize=7, color=GRAY)
-    axes.annotate(" ".join(example.words), path[-1].tolist(), color=color, xytext=(4, 4), textcoords="offset points")
+        middle_of_arrow = ((start + end) / 2).tolist()
+        axes.annotate(name[2:], middle_of_arrow, fontsize=9, color=color, xytext=(7, -9), textcoords="offset points")
+    end = path[-1].tolist()
+    axes.annotate(" ".join(example.words), end, color=color, weight="bold", xytext=(-8, 9), textcoords="offset points")
     axes.plot(*path.T, alpha=0)  # sets the limits
 axes.plot(*flat[0, 0], "ko")
 axes.set(xlabel="object ← → animal", ylabel="another direction")
-axes.margins(0.15)
-_ = axes.legend(frameon=False, loc="lower right")
+axes.margins(0.2)
+_ = axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
 
 # %% [markdown]
 # ### What one head looks at
