@@ -102,9 +102,11 @@ def inside_tab(translator: Translator, examples: list[str]) -> None:
             previous, following = gr.Button("Previous token"), gr.Button("Next token")
         distribution = gr.HTML()
         with gr.Row():
-            layer = gr.Dropdown(list(range(config.decoder_layers)), value=config.decoder_layers - 1, label="Layer")
+            layer = gr.Dropdown(
+                list(range(config.decoder_layers)), value=config.decoder_layers - 1, label="Layer, from 0"
+            )
             heads = [("mean of the heads", -1), *((f"head {head}", head) for head in range(config.num_heads))]
-            head = gr.Dropdown(heads, value=-1, label="Head")
+            head = gr.Dropdown(heads, value=-1, label="Head, from 0")
         attention = gr.HTML()
     inside = gr.State(time_to_live=3600)
 
