@@ -26,7 +26,7 @@ model = RandomTransformerForConditionalGeneration(config).eval()
 print(f"{model.num_parameters():,} parameters, attention: {model.config._attn_implementation}")
 
 # %% [markdown]
-# ## Three ways to compute fewer scores
+# ## Four ways to compute fewer scores
 #
 # In *local* attention (Longformer), token $i$ attends to the tokens $j$ with $|i - j| \le w$. In *strided* attention
 # (Sparse Transformer), half of the heads do this, and the others attend to every $s$-th token, $(i - j) \bmod s = 0$.
@@ -36,6 +36,10 @@ print(f"{model.num_parameters():,} parameters, attention: {model.config._attn_im
 #
 # $$\frac{\sum_j \left(\phi(q_i) \cdot \phi(k_j)\right) v_j}{\sum_j \phi(q_i) \cdot \phi(k_j)}
 # = \frac{\phi(q_i)^\top \sum_j \phi(k_j)\, v_j^\top}{\phi(q_i)^\top \sum_j \phi(k_j)}$$
+#
+# *Low-rank* attention (Linformer) replaces the $n$ keys and values by $r$ mixtures of them, $EK$ and $EV$ with a matrix
+# $E$ of $r \times n$ numbers. Linformer learns $E$. Here, row $i$ of $E$ computes the mean of segment $i$ of the text,
+# the variant of the paper without weights. A mean contains later tokens, so this attention is for encoders.
 #
 # The pairs with a weight in a causal decoder, for $w = s = 4$:
 
@@ -149,6 +153,16 @@ for name in ("copy_local", "copy_strided"):
     accuracy = long_inputs.learn_to_copy(name, length=24, seed=0, steps=120)
     print(f"{name}: {accuracy:.1%} of the symbols")
     assert accuracy > 0.9 if name == "copy_strided" else accuracy < 0.15
+
+# %% [markdown]
+# Low-rank attention cannot tell the tokens of a segment apart. An encoder learns to name the symbol before each one, in
+# sequences of 32 tokens:
+
+# %%
+for rank in (32, 8):
+    accuracy = long_inputs.learn_to_name(rank, seed=0, steps=250)
+    print(f"{rank} segments of {32 // rank} tokens: {accuracy:.1%} of the symbols")
+    assert accuracy > 0.85 if rank == 32 else accuracy < 0.5
 
 # %% [markdown]
 # Which pairs matter depends on the task. `python examples/exercises.py 16` measures all functions at more lengths,

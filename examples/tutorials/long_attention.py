@@ -1,13 +1,13 @@
-"""Attention for long sequences: local (Longformer), strided (Sparse Transformer) and linear (Performer).
+"""Attention for long sequences: local (Longformer), strided (Sparse Transformer), linear (Performer), low-rank.
 
-Importing this module registers three attention implementations with transformers:
+Importing this module registers four attention implementations with transformers:
 
     from tutorials import long_attention
 
-    model.set_attn_implementation("local_attention")  # or "strided_attention", "linear_attention"
+    model.set_attn_implementation("local_attention")  # or strided_attention, linear_attention, low_rank_attention
 
-They replace self-attention in the encoder and the decoder, with padding masks and KV caches. Cross-attention remains
-SDPA. `register` adds implementations with other parameters under another name.
+They replace self-attention in the encoder and, except for low-rank attention, in the decoder, with padding masks and KV
+caches. Cross-attention remains SDPA. `register` adds implementations with other parameters under another name.
 
 Shapes are those of `eager_attention_forward`: `query` `[batch, heads, query_len, d_k]`, `key` `[batch, heads, key_len,
 d_k]`, `value` `[batch, heads, key_len, d_v]`. The queries are those of the last `query_len` keys. Each function returns
@@ -24,7 +24,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
 
-WINDOW, STRIDE, FEATURES = 64, 64, 128
+WINDOW, STRIDE, FEATURES, RANK = 64, 64, 128, 64
 CHUNK = 128  # tokens per prefix sum of causal linear attention
 Attended = tuple[Tensor, None]
 
@@ -262,6 +262,51 @@ def chunked(states: Tensor) -> Tensor:
     return pad(states, (0, 0, 0, -states.shape[2] % size)).unflatten(2, (-1, size))
 
 
+# Low-rank attention
+
+
+def low_rank_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor,
+    scaling: float,
+    dropout: float = 0.0,
+    rank: int = RANK,
+    **_: Any,
+) -> Attended:
+    """Softmax attention to `rank` mixtures of the keys and values, E·K and E·V (Linformer, Wang et al. 2020).
+
+    The paper learns the matrix E, `[rank, key_len]`. Here, it divides the tokens of each row into `rank` segments of
+    equal length and computes their means: the paper's variant without weights (section 4, "general projections"). A
+    segment counts as often as it has tokens, so means of equal keys change nothing. Time and memory are proportional to
+    query_len · rank. Causal attention remains softmax attention: a mean would contain later tokens.
+    """
+    check_mask(attention_mask, key)
+    if module.is_causal:
+        positions = torch.arange(key.shape[2], device=key.device)
+        mask = attention_mask[:, None, None] & (positions <= positions[-query.shape[2] :, None])
+    else:
+        segments = segments_of(attention_mask, rank).to(key.dtype)
+        counts = segments.sum(dim=-1, keepdim=True)  # [batch, 1, rank, 1]
+        means = segments / counts.clamp(min=1)
+        key, value = means @ key, means @ value
+        mask = counts.log().clamp(min=torch.finfo(key.dtype).min).transpose(2, 3)  # added to the scores
+    outputs = scaled_dot_product_attention(query, key, value, mask, dropout, scale=scaling)
+    return outputs.transpose(1, 2), None
+
+
+def segments_of(mask: Tensor, rank: int) -> Tensor:
+    """Which tokens are in which segment: `[batch, key_len]` → `[batch, 1, rank, key_len]`, 0 or 1."""
+    positions = mask.cumsum(dim=1) - 1  # among the tokens of the row, so that padding changes nothing
+    lengths = mask.sum(dim=1, keepdim=True).clamp(min=rank)
+    numbers = (positions * rank).div(lengths, rounding_mode="floor")
+    segments = (numbers[:, None] == torch.arange(rank, device=mask.device)[:, None]) & mask[:, None]
+    return segments[:, None]
+
+
 register("local_attention", local_attention)
 register("strided_attention", strided_attention)
 register("linear_attention", linear_attention)
+register("low_rank_attention", low_rank_attention)

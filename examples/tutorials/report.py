@@ -38,7 +38,7 @@ HOW_TO_LOAD = """
     outputs = model.generate(**tokenizer({sentence!r}, return_tensors="pt"))
     print(tokenizer.batch_decode(outputs, skip_special_tokens=True))
 """
-BLUE, ORANGE, GREEN, RED, GRAY = "#1f5a94", "#e3944a", "#4c9a6a", "#a83232", "#777777"
+BLUE, ORANGE, GREEN, RED, PURPLE, GRAY = "#1f5a94", "#e3944a", "#4c9a6a", "#a83232", "#7b5ea7", "#777777"
 GRID_COLOR = "#e6e6e6"
 
 console = Console(markup=False, emoji=False, highlight=False)  # sentences may contain [brackets] and :colons:

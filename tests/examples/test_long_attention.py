@@ -1,4 +1,4 @@
-"""Local, strided and linear attention: against formulas with a complete matrix of weights, and inside of models."""
+"""Local, strided, linear and low-rank attention: against formulas with all weights, and inside of models."""
 
 from types import SimpleNamespace
 
@@ -12,7 +12,8 @@ from tests.helpers.models import assert_near, exact_model, padded_batch, random_
 from tutorials import long_attention
 
 SPAN, SCALING = 4, 0.4
-IMPLEMENTATIONS = ["local_attention", "strided_attention", "linear_attention"]
+IMPLEMENTATIONS = ["local_attention", "strided_attention", "linear_attention", "three_segments"]
+long_attention.register("three_segments", long_attention.low_rank_attention, rank=3)
 # Query and key lengths: without a cache, around multiples of the span and the chunk; decoding with a cache.
 LENGTHS = [(1, 1), (4, 4), (13, 13), (130, 130), (1, 13), (5, 40), (7, 150)]
 CASES = [(False, length, length) for length, other in LENGTHS if length == other]
@@ -82,6 +83,31 @@ def test_linear_attention_is_the_formula_of_its_kernel(is_causal, query_len, key
     assert_near(attend("linear_attention", is_causal, query, key, value, mask, features=32), expected, 1e-12)
 
 
+@pytest.mark.parametrize("rank", [1, 6, 27, 40, 64])
+def test_low_rank_attention_to_segments_of_equal_keys_is_softmax_attention(rank):
+    """Each segment counts as often as it has tokens. The second row has 27 tokens, the third none."""
+    query, key, value, mask = states(40, 40)
+    segments = long_attention.segments_of(mask, rank).double()
+    for row, tokens in enumerate((40, 27)):
+        sizes = segments[row, 0].sum(dim=1)
+        assert sizes.sum() == tokens
+        assert (sizes > 0).sum() == min(rank, tokens)
+        assert sizes.max() - sizes[sizes > 0].min() <= 1
+    key, value = (segments.transpose(2, 3) @ torch.randn(3, 4, rank, width).double() for width in (6, 5))
+    expected = eager(query, key, value, mask[:, None, None].expand(-1, 1, 40, -1))
+    found = attend("low_rank_attention", False, query, key, value, mask, rank=rank)
+    assert_near(found[:2], expected[:2], 1e-12)
+    assert found.isfinite().all()
+
+
+@pytest.mark.parametrize(("query_len", "key_len"), LENGTHS)
+def test_causal_low_rank_attention_is_softmax_attention(query_len, key_len):
+    query, key, value, mask = states(query_len, key_len)
+    expected = eager(query, key, value, (distances(query_len, key_len) >= 0) & mask[:, None, None])
+    found = attend("low_rank_attention", True, query, key, value, mask, rank=3)
+    assert_near(found[:2], expected[:2], 1e-12)
+
+
 def test_linear_attention_approximates_softmax_attention():
     query, key, value = torch.randn(3, 1, 2, 50, 8).double() / 2
     mask = torch.ones(1, 50, dtype=torch.bool)
@@ -108,12 +134,13 @@ def model(request):
     return model
 
 
-def test_wide_windows_equal_softmax_attention():
-    """Also for padded rows, and for cross-attention, which remains SDPA."""
+@pytest.mark.parametrize("name", ["local_attention", "low_rank_attention"])
+def test_wide_windows_and_high_ranks_equal_softmax_attention(name):
+    """Also for padded rows, and for cross-attention, which remains SDPA. Window and rank are above the length."""
     model = exact_model(spread=1.5)
     batch = padded_batch([9, 6]) | {"decoder_input_ids": random_ids(2, 7, seed=1)}
     expected = model(**batch).logits
-    model.set_attn_implementation("local_attention")  # the window is wider than the sequence
+    model.set_attn_implementation(name)
     assert_near(model(**batch).logits, expected, 1e-9)
 
 

@@ -1,4 +1,4 @@
-"""Exercise 16: local, strided and linear attention for long inputs (paper 4, "restricted" self-attention)."""
+"""Exercise 16: local, strided, linear and low-rank attention for long inputs (paper 4, "restricted" self-attention)."""
 
 import time
 import weakref
@@ -14,12 +14,12 @@ from matplotlib.figure import Figure
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
 import modeling_random_transformer  # noqa: F401  (registers the Auto classes)
 
 from .. import long_attention
-from ..report import BLUE, GRAY, GREEN, ORANGE, RED, format_axes, save_plot, show_table
+from ..report import BLUE, GRAY, GREEN, ORANGE, PURPLE, RED, format_axes, save_plot, show_table
 from .tasks import FIRST_SYMBOL, Batch, tiny_model, train
 
 LENGTHS = (512, 1024, 2048, 4096, 8192)
@@ -32,19 +32,23 @@ IMPLEMENTATIONS = {
     "local_attention": "local",
     "strided_attention": "strided",
     "linear_attention": "linear",
+    "low_rank_attention": "low-rank",
 }
-COLORS = dict(zip(IMPLEMENTATIONS, (GRAY, BLUE, ORANGE, GREEN, RED), strict=True))
+COLORS = dict(zip(IMPLEMENTATIONS, (GRAY, BLUE, ORANGE, GREEN, RED, PURPLE), strict=True))
 COPY_LENGTHS = (6, 20, 24)
 COPY_SPAN = 8  # two layers of local attention reach 16 positions
 COPY_SIZES: dict[str, Any] = {"encoder_layers": 2, "decoder_layers": 2, "num_heads": 2, "norm_order": "pre"}
 SEPARATOR = 1
-# The attention of the copy task: an implementation for each one of the cost, with a span for short sequences.
+# The attention of the copy task: an implementation for each one of the cost, with a span for short sequences. Low-rank
+# attention is not causal.
 COPY_IMPLEMENTATIONS = {
     "sdpa": "sdpa",
     "local_attention": "copy_local",
     "strided_attention": "copy_strided",
     "linear_attention": "copy_linear",
 }
+NAMED_LENGTH, NAMED_SYMBOLS = 32, 16
+NAMED_RANKS = (32, 16, 8)  # of low-rank attention to 32 tokens: segments of 1, 2 and 4
 long_attention.register("copy_local", long_attention.local_attention, window=COPY_SPAN)
 long_attention.register("copy_strided", long_attention.strided_attention, stride=COPY_SPAN)
 long_attention.register("copy_linear", long_attention.linear_attention, features=64)
@@ -80,10 +84,12 @@ class LongInputResult:
     Attributes:
         costs: of an encoder pass, by length.
         accuracy: the fraction of correctly copied symbols, by length.
+        named: the fraction of correctly named symbols with low-rank attention, by rank.
     """
 
     costs: dict[str, dict[int, Cost]] = field(default_factory=dict)
     accuracy: dict[str, dict[int, float]] = field(default_factory=dict)
+    named: dict[int, float] = field(default_factory=dict)
 
 
 def experiment(
@@ -100,6 +106,7 @@ def experiment(
     for length in copy_lengths:
         for name, implementation in COPY_IMPLEMENTATIONS.items():
             result.accuracy[name][length] = learn_to_copy(implementation, length, seed, steps)
+    result.named = {rank: learn_to_name(rank, seed, steps) for rank in NAMED_RANKS}
     return result
 
 
@@ -177,6 +184,24 @@ def learn_to_copy(implementation: str, length: int, seed: int, steps: int) -> fl
     return (predicted == labels[:, 1:])[copied].float().mean().item()
 
 
+def learn_to_name(rank: int, seed: int, steps: int) -> float:
+    """Train an encoder with low-rank attention to name the symbol before each one. The accuracy on new sequences."""
+    config = tiny_model(FIRST_SYMBOL + NAMED_SYMBOLS, seed).config
+    config.num_labels = NAMED_SYMBOLS
+    model = AutoModelForTokenClassification.from_config(config)
+    long_attention.register(f"rank_{rank}", long_attention.low_rank_attention, rank=rank)
+    model.set_attn_implementation(f"rank_{rank}")
+
+    def sample(count: int) -> Batch:
+        symbols = torch.randint(NAMED_SYMBOLS, (count, NAMED_LENGTH))
+        return FIRST_SYMBOL + symbols, symbols.roll(1, dims=1)
+
+    train(model, lambda: sample(64), steps)
+    ids, labels = sample(500)
+    with torch.no_grad():
+        return (model(input_ids=ids).logits.argmax(dim=-1) == labels).float().mean().item()
+
+
 # Output
 
 
@@ -195,6 +220,8 @@ def show(result: LongInputResult, folder: Path) -> None:
     ]
     distances = (f"{length} positions back" for length in next(iter(result.accuracy.values())))
     show_table("Correctly copied symbols", ("attention", *distances), copies)
+    rows = [(str(rank), str(NAMED_LENGTH // rank), f"{accuracy:.1%}") for rank, accuracy in result.named.items()]
+    show_table("Correctly named previous symbols of an encoder", ("low rank", "tokens per segment", "accuracy"), rows)
     save_plot(draw(result), folder / "long_inputs.png")
 
 
