@@ -76,7 +76,7 @@ for given, wanted in zip(token_texts(tokenizer, decoder_input[row]), token_texts
 # %%
 source_exists, target_exists = batch["attention_mask"].bool(), decoder_input != PAD
 causal = torch.ones(decoder_input.shape[1], decoder_input.shape[1], dtype=torch.bool).tril()
-figure, plots = plt.subplots(3, 3, figsize=(9, 9), layout="constrained")
+figure, plots = plt.subplots(3, 3, figsize=(10, 10.5), layout="constrained")
 for index, row in enumerate(plots):
     sources, targets = (token_texts(tokenizer, ids[index]) for ids in (batch["input_ids"], decoder_input))
     masks = {
@@ -86,10 +86,10 @@ for index, row in enumerate(plots):
     }
     for axes, (title, (visible, queries, keys)) in zip(row, masks.items(), strict=True):
         axes.imshow(visible, cmap="Blues", vmin=0, vmax=1.6, aspect="auto")
-        axes.set_xticks(range(len(keys)), keys, rotation=90, fontsize=7)
-        axes.set_yticks(range(len(queries)), queries, fontsize=7)
+        axes.set_xticks(range(len(keys)), keys, rotation=90)
+        axes.set_yticks(range(len(queries)), queries)
         if index == 0:
-            axes.set_title(title, fontsize=10)
+            axes.set_title(title)
 last = target_exists[2].sum()
 print(f"They read.: the first query sees {(causal & target_exists[2])[0].sum()} key, query {last} sees {last}")
 
@@ -209,7 +209,7 @@ for (name, path), color in zip(paths.items(), (ORANGE, BLUE), strict=True):
         *path.T, marker="o", markersize=2.5, color=color, label=f"{name}: ends {path[-1].norm():.2f} from the minimum"
     )
 axes.plot(0, 0, "k*")
-_ = axes.legend(frameon=False, fontsize=8)
+_ = axes.legend(frameon=False)
 
 # %% [markdown]
 # (With a learning rate of 0.02, gradient descent would jump from side to side forever: $100 \cdot 0.02 = 2$.)
@@ -299,7 +299,7 @@ def show(runs, highest=None):
         axes.plot(torch.arange(len(smooth)) * 5 + 10, smooth, color=color, label=name)
         print(f"{name:34} loss at the end {sum(losses[-20:]) / 20:6.3f}   correct {share:4.0%}")
     axes.set(xlabel="step", ylabel="loss (nats per token)", ylim=(0, highest))
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(frameon=False)
 
 
 runs = {"correct": run()}
@@ -524,7 +524,7 @@ for axes, (name, curve) in zip(plots, fits.items(), strict=True):
     lowest = f"lowest {curve[best, 2]:.2f} at step {curve[best, 0]:.0f}"
     print(f"{name:22} training {curve[-1, 1]:.2f}, new {curve[-1, 2]:.2f}, {lowest}")
 plots[0].set_ylabel("loss (nats per token)")
-plots[0].legend(frameon=False, fontsize=8)
+plots[0].legend(frameon=False)
 assert fits["50 pairs"][-1, 1] < 0.3
 assert fits["50 pairs"][-1, 2] > fits["2,700 pairs"][-1, 2] + 1
 
