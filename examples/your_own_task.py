@@ -30,9 +30,8 @@ from modeling_random_transformer import RandomTransformerConfig, RandomTransform
 ONES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 ONES += ["thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"]
 TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
-SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+WORDS = ["<pad>", "<s>", "</s>", "<unk>", *"0123456789", *ONES, *TENS, "hundred", "thousand"]
 PAIRS, HELD_OUT = 6000, 200
-SIZES = {"d_model": 64, "d_ff": 128, "encoder_layers": 2, "decoder_layers": 2, "num_heads": 4, "norm_order": "pre"}
 DEFAULTS = {
     "output_dir": "outputs/numbers",
     "num_train_epochs": 8,
@@ -42,14 +41,8 @@ DEFAULTS = {
     "predict_with_generate": True,
     "generation_max_length": 16,
     "logging_steps": 50,
-    "report_to": "none",
-    "ddp_find_unused_parameters": False,  # every parameter is used: PyTorch would search, and warn that it found none
     "dataloader_pin_memory": False,  # for GPUs: PyTorch warns about it without one
 }
-SEARCHES: tuple[dict[str, Any], ...] = (
-    {"num_beams": 4},
-    {"do_sample": True, "temperature": 0.7, "num_return_sequences": 3},
-)
 
 
 def in_words(number: int) -> str:
@@ -65,26 +58,20 @@ def in_words(number: int) -> str:
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
     """A tokenizer of digits and words, which ends each text with </s>. The model starts its targets with <s> itself."""
-    words = [*SPECIAL_TOKENS.values(), *"0123456789", *ONES, *TENS, "hundred", "thousand"]
-    tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token="<unk>"))
-    split = [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Digits(individual_digits=True)]
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(split)
-    tokenizer.post_processor = processors.TemplateProcessing("$A </s>", special_tokens=[("</s>", words.index("</s>"))])
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **SPECIAL_TOKENS)
+    tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(WORDS)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Digits(individual_digits=True)]
+    )
+    tokenizer.post_processor = processors.TemplateProcessing("$A </s>", special_tokens=[("</s>", WORDS.index("</s>"))])
+    names = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
 
 
-def make_model(saved: str | None, lora: bool, tokenizer: PreTrainedTokenizerFast) -> Any:
-    """A new model or a saved one, with a LoRA adapter if it is asked for."""
-    if saved:
-        model = AutoModelForSeq2SeqLM.from_pretrained(saved)
-    else:
-        config = RandomTransformerConfig(vocab_size=len(tokenizer), max_position_embeddings=32, dropout=0.0, **SIZES)
-        model = RandomTransformerForConditionalGeneration(config)
-    if lora:
-        from peft import LoraConfig, get_peft_model
-
-        model = get_peft_model(model, LoraConfig(task_type="SEQ_2_SEQ_LM", r=8, target_modules=["q_proj", "v_proj"]))
-    return model
+def make_model(vocab_size: int) -> RandomTransformerForConditionalGeneration:
+    sizes = {"d_model": 64, "d_ff": 128, "encoder_layers": 2, "decoder_layers": 2, "num_heads": 4, "norm_order": "pre"}
+    return RandomTransformerForConditionalGeneration(
+        RandomTransformerConfig(vocab_size=vocab_size, dropout=0.0, **sizes)
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:
@@ -95,6 +82,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     parser.set_defaults(**DEFAULTS)
     args, options = parser.parse_args_into_dataclasses(argv)
     set_seed(args.seed)
+
     tokenizer = make_tokenizer()
     numbers = random.Random(0).sample(range(10_000), PAIRS + HELD_OUT)
     texts = Dataset.from_list([{"number": str(number), "words": in_words(number)} for number in numbers])
@@ -105,7 +93,11 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
         words, expected = (tokenizer.batch_decode(array, skip_special_tokens=True) for array in ids)
         return {"exact_match": float(np.mean(np.array(words) == np.array(expected)))}
 
-    model = make_model(options.model, options.lora, tokenizer)
+    model = AutoModelForSeq2SeqLM.from_pretrained(options.model) if options.model else make_model(len(tokenizer))
+    if options.lora:
+        from peft import LoraConfig, get_peft_model
+
+        model = get_peft_model(model, LoraConfig(task_type="SEQ_2_SEQ_LM", target_modules=["q_proj", "v_proj"]))
     trainer = Seq2SeqTrainer(
         model,
         args,
@@ -121,11 +113,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     if args.push_to_hub:
         trainer.push_to_hub()
     if trainer.is_world_process_zero():
+        inputs = tokenizer(["4217"], return_tensors="pt").to(model.device)
+        best = model.eval().generate(**inputs, num_beams=4, max_new_tokens=16)
+        samples = model.generate(**inputs, do_sample=True, temperature=0.7, num_return_sequences=3, max_new_tokens=16)
         print(f"exact match of {HELD_OUT} held-out numbers: {metrics['eval_exact_match']:.1%}")
-        for search in SEARCHES:
-            inputs = tokenizer(["4217"], return_tensors="pt").to(model.device)
-            outputs = model.eval().generate(**inputs, **search, max_new_tokens=16)
-            print(search, tokenizer.batch_decode(outputs, skip_special_tokens=True))
+        print("4 beams:", tokenizer.batch_decode(best, skip_special_tokens=True))
+        print("samples:", tokenizer.batch_decode(samples, skip_special_tokens=True))
     return metrics
 
 
