@@ -2,9 +2,9 @@
 
 import re
 import unicodedata
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import chain
+
+import numpy as np
 
 from .filters import WORD
 from .sources import ParallelLine
@@ -12,6 +12,7 @@ from .sources import ParallelLine
 RARE = 5  # fewer occurrences of a character
 MIN_WORDS = 3  # of texts in the same language, which a single name must not decide
 ACCENTS = re.compile("[\u0300-\u036f]")  # marks of other scripts, such as vowel signs, distinguish words
+ASCII_WORDS = re.sub(r"\W", " ", "".join(map(chr, range(128))))  # for `str.translate`: a space for all but words
 APOSTROPHES = "'`\u00b4\u02bb\u02bc\u2018\u2019\ua78c"
 
 ONE_WORD = "one word on each side"
@@ -28,9 +29,9 @@ def traits(pairs: Sequence[ParallelLine]) -> Iterator[tuple[ParallelLine, str]]:
         return
     sources = "".join(pair.source for pair in pairs)
     targets = "".join(pair.target for pair in pairs)
-    rare = rare_characters(sources, targets)
-    source_others = unusual_apostrophes(sources)
-    target_others = unusual_apostrophes(targets)
+    rare = one_of(rare_characters(sources + targets))
+    source_others = one_of(unusual_apostrophes(sources))
+    target_others = one_of(unusual_apostrophes(targets))
     usual_ratio = len(targets) / len(sources)
     earlier: set[int] = set()
     for pair in pairs:
@@ -40,24 +41,32 @@ def traits(pairs: Sequence[ParallelLine]) -> Iterator[tuple[ParallelLine, str]]:
         longest = max(len(source), len(target), MIN_WORDS)
         ratio = len(pair.target) / len(pair.source)
         key = hash((*source, None, *target))  # takes less memory than the words
-        has_trait = {
-            ONE_WORD: len(source) == len(target) == 1,
-            NEAR_DUPLICATE: key in earlier,
-            SAME_LANGUAGE: 3 * len(common) >= 2 * longest,
-            UNUSUAL_RATIO: not 0.5 <= ratio / usual_ratio <= 2,
-            RARE_CHARACTER: not rare.isdisjoint(pair.source + pair.target),
-            APOSTROPHE: not (source_others.isdisjoint(pair.source) and target_others.isdisjoint(pair.target)),
-        }
+        if len(source) == len(target) == 1:
+            yield pair, ONE_WORD
+        if key in earlier:
+            yield pair, NEAR_DUPLICATE
+        if 3 * len(common) >= 2 * longest:
+            yield pair, SAME_LANGUAGE
+        if not 0.5 <= ratio / usual_ratio <= 2:
+            yield pair, UNUSUAL_RATIO
+        if rare.search(pair.source) or rare.search(pair.target):
+            yield pair, RARE_CHARACTER
+        if source_others.search(pair.source) or target_others.search(pair.target):
+            yield pair, APOSTROPHE
         earlier.add(key)
-        for trait, is_present in has_trait.items():
-            if is_present:
-                yield pair, trait
 
 
-def rare_characters(*texts: str) -> set[str]:
+def one_of(characters: set[str]) -> re.Pattern[str]:
+    """A pattern of one of these characters."""
+    return re.compile(f"[{re.escape(''.join(characters))}]" if characters else "(?!)")
+
+
+def rare_characters(text: str) -> set[str]:
     """The characters that occur fewer than `RARE` times."""
-    counts = Counter(chain.from_iterable(texts))
-    return {character for character, count in counts.items() if count < RARE}
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
+    counts = np.bincount(codes)
+    is_rare = (counts > 0) & (counts < RARE)
+    return {*map(chr, np.flatnonzero(is_rare))}
 
 
 def unusual_apostrophes(text: str) -> set[str]:
@@ -69,4 +78,6 @@ def unusual_apostrophes(text: str) -> set[str]:
 def words_of(text: str) -> list[str]:
     """The words of a text, regardless of case and accents; a text without words is one."""
     decomposed = unicodedata.normalize("NFD", text.casefold())
-    return WORD.findall(ACCENTS.sub("", decomposed)) or [text]
+    letters = ACCENTS.sub("", decomposed)
+    words = letters.translate(ASCII_WORDS).split() if letters.isascii() else WORD.findall(letters)
+    return words or [text]

@@ -9,13 +9,14 @@ import numpy as np
 
 from .. import __version__
 from ..inputs_random_transformer import check_choice
-from .sources import Corpus, InvalidLine
+from .sources import NOT_UTF8, Corpus, InvalidLine
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 ON_INVALID = ("error", "skip")
 SHOWN = 10  # line numbers in a report, for each reason
+MAX_NOT_UTF8 = 0.2  # of the lines; more of them are a text in another encoding, of which only ASCII would remain
 
 
 @dataclass
@@ -55,12 +56,15 @@ class ValidationReport:
         """Apply `on_invalid` to a complete report.
 
         Raises:
-            ValueError: there are invalid lines and `on_invalid` is `"error"`, or no line is valid.
+            ValueError: there are invalid lines and `on_invalid` is `"error"`, no line is valid, or the text has another
+                encoding.
         """
         if self.invalid and on_invalid == "error":
             raise ValueError(f"{self}. Correct these lines, or skip them with on_invalid='skip'.")
         if not self.valid:
             raise ValueError(f"there must be at least one valid pair of texts, got {self}.")
+        if self.counts.get(NOT_UTF8, 0) > MAX_NOT_UTF8 * self.lines:
+            raise ValueError(f"texts must be UTF-8, which iconv and editors convert to, got {self}.")
 
     def __str__(self) -> str:
         if not self.invalid:

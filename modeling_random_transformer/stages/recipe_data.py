@@ -1,5 +1,6 @@
 """The sets of a recipe as aligned text: valid pairs of given sets, or those of a corpus that is cleaned and split."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from ..data.sources import Corpus, pairs_of
 from ..data.validation import validate
 from ..training.arguments import DataArguments
 from .monolingual import write_pairs
+
+logger = logging.getLogger(__name__)
 
 SETS = {"train": "data", "validation": "data.validation", "test": "data.test"}  # the beginnings of the files' names
 HELD_OUT, SHARE = 1000, 20  # pairs of a validation or test set, at most one in 20 of the corpus
@@ -39,7 +42,10 @@ def write_sets(data: DataArguments, folder: Path) -> dict[str, Any]:
             path.unlink(missing_ok=True)
     sets = sets_of(data)
     reports = [validate(corpus, data.on_invalid) for corpora in sets.values() for corpus in corpora]
-    facts: dict[str, Any] = {"skipped": [str(report) for report in reports if report.invalid]}
+    skipped = [str(report) for report in reports if report.invalid]
+    for report in skipped:
+        logger.warning("%s", report)
+    facts: dict[str, Any] = {"skipped": skipped}
     if data.has("validation"):
         for split, corpora in sets.items():
             facts[split] = write_pairs(pairs_of(corpora), files_of(folder, split))
@@ -62,4 +68,5 @@ def split_corpus(data: DataArguments, folder: Path) -> dict[str, Any]:
         trained = report.sets["train"]
         if trained < size:
             raise ValueError(f"the training set must have at least {size} pairs like the others, got {trained}.")
+    logger.warning("%s", report)
     return {**report.sets, "report": str(report)}

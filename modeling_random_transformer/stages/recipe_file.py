@@ -38,6 +38,7 @@ DATA, RESULT = "data", "result"  # stages of every recipe, before and after its 
 # An argument of a call also replaces another one of the recipe.
 ALTERNATIVES = {"tokenizer": "vocab_size", "vocab_size": "tokenizer", "eval_strategy": "early_stopping_patience"}
 SIZES = ("vocab_size", "max_steps")  # may be `auto`, see `sizes_of`
+MEASURED = (1_800_000, 7_300_000)  # characters of the corpora between which `sizes_of` interpolates
 # CPU capabilities, as PyTorch names them, with which bfloat16 is faster than float32
 BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16")
 
@@ -231,16 +232,18 @@ def recipe_values(recipe: Mapping[str, Any], overrides: Mapping[str, Any], class
         chosen = sizes_of(characters)
         for name in sizes:
             values[name] = chosen[name]
-            logger.warning("%s is %d: the training set has %d characters.", name, chosen[name], characters)
+            logger.warning("%s is %d: the distinct pairs have %d characters.", name, chosen[name], characters)
+        if not MEASURED[0] <= characters <= MEASURED[1]:
+            logger.warning("This rule was measured for %d to %d characters.", *MEASURED)
     return values
 
 
 def count_characters(data: DataArguments) -> int:
-    """The characters of the training set, source and target."""
-    count = 0
-    for source, target in pairs_of(data.corpora("train")):
-        count += len(source) + len(target)
-    return count
+    """The characters of the distinct pairs of the training set, source and target."""
+    counts: dict[int, int] = {}  # by hashes, which take less memory than the texts
+    for pair in pairs_of(data.corpora("train")):
+        counts[hash(pair)] = sum(map(len, pair))
+    return sum(counts.values())
 
 
 def sizes_of(characters: int) -> dict[str, int]:

@@ -4,14 +4,20 @@ A warning does not stop the run: a test may have five pairs. The progress bar sh
 """
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
+from unicodedata import category
 
+from datasets import Dataset
 from tqdm import tqdm
 from transformers import TrainerCallback
 
+from ..data.filters import SIDES
 from ..data.tokenization import lengths_of
+from ..data.traits import APOSTROPHES
+from ..tokenization_random_transformer import normalize
 from .preparation import PreparedData
 from .training_arguments import TranslationTrainingArguments
 
@@ -21,6 +27,11 @@ MIN_OCCURRENCES = 20  # of a vocabulary entry in the training set, on average
 MAX_POST_NORM_RATE = 1.0  # peak rate times d_model; the paper's models have 0.36 (base) and 0.5 (big)
 SAMPLED_PAIRS = 1000  # of each set, to compare its sides
 MARGIN = 1.2  # sides in one language are about equally similar
+COUNTED_PAIRS = 100_000  # of each corpus, whose letters are counted
+MIN_COUNT = 20  # occurrences of a letter, also expected ones, so that they are not by chance
+MIN_FACTOR = 20  # between the frequencies of a letter in two orthographies
+MAX_FOREIGN = 0.005  # of the characters of texts in one orthography
+SHOWN_LETTERS = 8
 
 
 class AdviceCallback(TrainerCallback):
@@ -40,6 +51,8 @@ class AdviceCallback(TrainerCallback):
             pairs = len(self.data.sets["train"])
             show([f"{pairs:,} pairs, {state.max_steps:,} steps, {state.num_train_epochs:,} epochs"])
             show(data_advice(self.data, state.num_train_epochs, is_new=not model.name_or_path))
+            if len({corpus.direction for corpus in self.data.corpora}) == 1:
+                show(spelling_advice(self.data.texts))
         show(schedule_advice(args, model.config, state.max_steps))
 
 
@@ -89,3 +102,48 @@ def swapped_sets(data: PreparedData) -> Iterator[str]:
         crossed = len(source & train_target) + len(target & train_source)
         if crossed > MARGIN * straight:
             yield f"Warning: source and target of the {name} set look swapped beside the training set."
+
+
+def spelling_advice(texts: Mapping[str, Sequence[Dataset]]) -> Iterator[str]:
+    """Warn of each set whose texts are in another orthography than those of the training set, by their letters.
+
+    Args:
+        texts: the pairs of each corpus of a set, with the columns `source` and `target`, by its name.
+    """
+    for side in SIDES:
+        train = count_characters(texts["train"], side)
+        for name in texts.keys() - {"train"}:
+            held_out = count_characters(texts[name], side)
+            more, less = foreign_letters(held_out, train), foreign_letters(train, held_out)
+            if more.total() / held_out.total() + less.total() / train.total() > MAX_FOREIGN:
+                yield (
+                    f"Warning: the {side}s of the {name} set are spelled unlike those of the training set: more often "
+                    f"with {shown(more)}, less often with {shown(less)}. Unify them, or expect lower scores."
+                )
+
+
+def count_characters(corpora: Iterable[Dataset], side: str) -> Counter[str]:
+    """The characters of the first pairs of each corpus."""
+    counts: Counter[str] = Counter()
+    for pairs in corpora:
+        for text in pairs[:COUNTED_PAIRS][side]:
+            counts.update(normalize(text))
+    return counts
+
+
+def foreign_letters(counts: Counter[str], others: Counter[str]) -> Counter[str]:
+    """The letters, marks and apostrophes that are at least `MIN_FACTOR` times as frequent as in other texts."""
+    scale = others.total() / counts.total()
+    letters: Counter[str] = Counter()
+    for character, count in counts.items():
+        expected = count * scale
+        is_letter = category(character)[0] in "LM" or character in APOSTROPHES
+        is_frequent = min(count, expected) >= MIN_COUNT
+        if is_letter and is_frequent and expected > MIN_FACTOR * others[character]:
+            letters[character] = count
+    return letters
+
+
+def shown(letters: Counter[str]) -> str:
+    """The most frequent letters."""
+    return " ".join(letter for letter, _ in letters.most_common(SHOWN_LETTERS)) or "none"

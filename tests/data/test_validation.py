@@ -25,6 +25,16 @@ def test_invalid_lines_raise_error_or_are_skipped(tmp_path):
         load_pairs(corpus, on_invalid="ignore")
 
 
+def test_text_in_another_encoding(tmp_path):
+    lines = ["el niño", "la niña", "el pan", "la casa"]
+    for encoding, count in (("utf-8", 0), ("latin-1", 2)):
+        (tmp_path / encoding).write_bytes("".join(f"{line}\n" for line in lines).encode(encoding))
+        corpus = ParallelText(tmp_path / "utf-8", tmp_path / encoding)
+        assert validate(corpus).invalid == count
+    with pytest.raises(ValueError, match=r"texts must be UTF-8, .* 2 of 4 lines are invalid: 2 not UTF-8"):
+        validate(corpus, "skip")
+
+
 def test_errors_of_the_reader_name_the_file(tmp_path):
     damaged = gzip.compress(b"a\tb\n" * 9999)[:-20]
     empty = gzip.compress(b"")

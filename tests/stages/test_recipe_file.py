@@ -69,7 +69,7 @@ def test_sizes_follow_from_the_characters_of_the_training_set(characters, vocab_
 @pytest.mark.parametrize(
     ("overrides", "sizes", "announced"),
     [
-        ({}, (1000, 136), ["vocab_size", "max_steps"]),
+        ({}, (1000, 134), ["vocab_size", "max_steps"]),
         ({"max_steps": 3}, (1000, 3), ["vocab_size"]),
         ({"max_steps": 3, "tokenizer": "saved"}, (None, 3), []),
     ],
@@ -80,7 +80,18 @@ def test_given_sizes_replace_those_of_the_training_set(overrides, sizes, announc
     given = {name: value for name, value in given.items() if name in overrides or name not in SIZES}
     _, model, args = training_arguments({"vocab_size": "auto", "max_steps": "auto"}, given)
     assert (model.vocab_size, args.max_steps) == sizes
-    assert [message.split()[0] for message in caplog.messages] == announced
+    assert [message.split()[0] for message in caplog.messages] == [*announced, *["This"][: len(announced)]]
+
+
+def test_repeated_pairs_do_not_count(tmp_path, monkeypatch, caplog):
+    (tmp_path / "train.tsv").write_text("a dog\tun perro\n" * 3 + "a dog\tel perro\n")
+    recipe = {"max_steps": "auto", "train_file": str(tmp_path / "train.tsv"), "output_dir": str(tmp_path)}
+    assert training_arguments(recipe, {})[2].max_steps == int(4.4 * 26**0.5)
+    assert caplog.messages[1] == "This rule was measured for 1800000 to 7300000 characters."
+    caplog.clear()
+    monkeypatch.setattr(recipe_file, "MEASURED", (26, 26))
+    training_arguments(recipe, {})
+    assert caplog.messages == ["max_steps is 22: the distinct pairs have 26 characters."]
 
 
 @pytest.mark.parametrize(("accelerator", "installed", "engine"), [(0, 1, "ctranslate2"), (0, 0, None), (1, 1, None)])

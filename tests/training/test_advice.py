@@ -5,7 +5,7 @@ from datasets import Dataset
 
 from modeling_random_transformer import RandomTransformerConfig
 from modeling_random_transformer.training import TranslationTrainingArguments
-from modeling_random_transformer.training.advice import data_advice, schedule_advice
+from modeling_random_transformer.training.advice import data_advice, schedule_advice, spelling_advice
 from modeling_random_transformer.training.preparation import PreparedData
 from tests.helpers.training import run
 from tests.helpers.translation import random_tokenizer
@@ -83,6 +83,35 @@ def test_swapped_sides(train, held_out, warns):
     assert ["test set look swapped" in warning for warning in data_advice(data, 1, is_new=False)] == [True] * warns
     data.corpora *= 2  # may be of several directions
     assert list(data_advice(data, 1, is_new=False)) == []
+
+
+@pytest.mark.parametrize(
+    ("side", "old", "new", "expected"),
+    [
+        ("target", "ñ", "ny", "more often with none, less often with ñ"),
+        ("source", "k", "\u02bc", "more often with \u02bc, less often with k"),
+        ("target", "n\u0303", "ñ", None),  # normalization makes them equal
+        ("target", ".", "!", None),
+    ],
+)
+def test_another_orthography(side, old, new, expected):
+    columns = {"source": "the book, we took it. " * 40, "target": "el nin\u0303o y la nin\u0303a. " * 40}
+    train = Dataset.from_dict({name: [text] for name, text in columns.items()})
+    columns[side] = columns[side].replace("n\u0303" if old == "ñ" else old, new)
+    validation = Dataset.from_dict({name: [text] for name, text in columns.items()})
+    warnings = list(spelling_advice({"train": [train], "validation": [validation]}))
+    if expected is None:
+        assert warnings == []
+    else:
+        [warning] = warnings
+        assert f"the {side}s of the validation set are spelled unlike" in warning
+        assert expected in warning
+
+
+def test_few_texts_may_lack_a_letter():
+    train = Dataset.from_dict({"source": ["a fox " * 99], "target": ["un zorro " * 99]})
+    validation = Dataset.from_dict({"source": ["a dog " * 19], "target": ["un zorro"]})
+    assert list(spelling_advice({"train": [train], "validation": [validation]})) == []
 
 
 def test_a_run_prints_its_size_and_its_warnings(corpus, capsys):
