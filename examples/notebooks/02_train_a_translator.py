@@ -268,7 +268,7 @@ _ = axes.set(xlabel="source", ylabel="predicted token")
 # cell continues. What to expect is in `docs/how_to/ten_thousand_pairs.md`.
 
 # %%
-from shutil import make_archive
+from shutil import make_archive, rmtree
 
 from modeling_random_transformer import cli
 
@@ -276,7 +276,8 @@ SOURCE_FILE, TARGET_FILE = "", ""  # such as "corpus.en" and "corpus.sw"
 if SOURCE_FILE:
     files = ["--source_file", SOURCE_FILE, "--target_file", TARGET_FILE]
     recipe = "../recipes/low_resource.yaml"
-    if cli.main(["train", recipe, *files, "--output_dir", "outputs/own", "--remove_stages", "true"]) == 0:
+    if cli.main(["train", recipe, *files, "--output_dir", "outputs/own"]) == 0:
+        rmtree("outputs/own/stages")
         make_archive("translator", "zip", "outputs/own")
 
 # %% [markdown]

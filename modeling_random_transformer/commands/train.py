@@ -6,7 +6,7 @@
 These settings suit a laptop. The defaults are the paper's 100,000 steps, which take days on a CPU.
 
 Flags may follow the path of a YAML or JSON recipe. For one with stages, such as examples/recipes/low_resource.yaml,
---help also lists --parent, --monolingual_source, --monolingual_target, --student and --remove_stages.
+--help also lists --parent, --monolingual_source, --monolingual_target and --student.
 """
 
 import logging
@@ -44,8 +44,8 @@ GROUPS = {
         per_device_eval_batch_size eval_accumulation_steps predict_with_generate prediction_loss_only num_beams
         length_penalty generation_max_length bleu_tokenize engine load_best_model_at_end metric_for_best_model
         greater_is_better early_stopping_patience""",
-    "checkpoints, their average, and another run to start from": """save_strategy save_steps save_total_limit
-        save_only_model average_last resume_from_checkpoint ignore_data_skip""",
+    "checkpoints and their average": """save_strategy save_steps save_total_limit
+        save_only_model average_last ignore_data_skip""",
     "speed and memory of a device": """fp16 tf32 torch_compile torch_compile_backend torch_compile_mode
         gradient_checkpointing activation_checkpointing activation_checkpointing_kwargs use_cpu""",
     "several devices": """tp_size fsdp_size fsdp fsdp_config deepspeed accelerator_config parallelism_config
@@ -54,7 +54,7 @@ GROUPS = {
         run_name push_to_hub hub_license hub_model_id hub_strategy hub_token hub_private_repo hub_revision""",
 }
 ESTIMATE = {"an estimate of the run": "dry_run"}
-OF_RECIPE = {"recipes with stages": "parent monolingual_source monolingual_target student remove_stages"}
+OF_RECIPE = {"recipes with stages": "parent monolingual_source monolingual_target student"}
 
 
 @dataclass

@@ -52,7 +52,6 @@ class RecipeArguments:
         monolingual_source: Text of the source language, for stages that distill.
         monolingual_target: Text of the target language, to back-translate.
         student: Run the stages of a small int8 student, which is the result.
-        remove_stages: Keep only the result, not the folders of the stages.
 
     Raises:
         ValueError: a file is missing, or `parent` is not a saved model.
@@ -62,7 +61,6 @@ class RecipeArguments:
     monolingual_source: str | None = None
     monolingual_target: str | None = None
     student: bool = False
-    remove_stages: bool = False
 
     def __post_init__(self) -> None:
         for name in TEXTS:

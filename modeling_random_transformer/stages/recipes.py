@@ -25,7 +25,7 @@ from ..base import DTYPES
 from ..base.compressed_files import STANDARD_STREAM
 from ..base.digests import file_digest
 from ..base.distributed import call_on_main_process, exclusive
-from ..base.files import markdown_table, remove_if_empty
+from ..base.files import markdown_table
 from ..base.flags import instances, to_flags
 from ..base.jobs import Job, Stage, run_stage
 from ..data.filters import SIDES
@@ -66,8 +66,8 @@ logger = logging.getLogger(__name__)
 
 RECORD, LOCK, FOLDER = "recipe.json", ".recipe.lock", "stages"
 ADVICE = "use another output_dir"
-OF_RUN = ("resume_from_checkpoint", "push_to_hub")  # would apply to every stage
-OF_RECIPE = {*FILES, *CONDITIONS, *TEXTS, *OF_RUN, "dataset_name", "output_dir", "source_text", "teacher"}
+# Arguments that a stage must not have
+OF_RECIPE = {*FILES, *CONDITIONS, *TEXTS, "dataset_name", "output_dir", "push_to_hub", "source_text", "teacher"}
 # Files whose digests are recorded: those of pairs; and those of a model, without its card, which may be edited
 PAIRS = ("data.*source", "data.*target")
 SAVED = ("*.safetensors", "config.json", "tokenizer*", f"{INT8}/*.safetensors", f"{INT8}/config.json")
@@ -128,10 +128,10 @@ class RecipeRun:
 
     def check(self) -> None:
         """Check the arguments of all stages before the first one starts."""
-        for name in ("train_weights", "streaming"):
-            check_unset(name, getattr(self.data, name))
-        for name in OF_RUN:
-            check_unset(name, getattr(self.args, name))
+        values = vars(self.data) | vars(self.args)
+        for name in ("train_weights", "streaming", "push_to_hub"):
+            if values[name]:
+                raise ValueError(f"{name} must be unset for a recipe with stages, got {values[name]}.")
         for prefix in PREFIXES.values():
             for side in SIDES:
                 name = f"{prefix}{side}_lang"
@@ -164,8 +164,6 @@ class RecipeRun:
             best = self.best(self.stages[-1].name)
             files = files_in(self.folder, SAVED)
             self.run_stage(RESULT, {"stage": best}, lambda: self.save_result(best, rows), files, everywhere=False)
-            if self.arguments.remove_stages:
-                call_on_main_process(self.remove_stages)
         return rows
 
     # The record
@@ -370,13 +368,6 @@ class RecipeRun:
         set_origin(self.folder / CARD, name, self.recipe_path, to_flags(self.overrides))
         set_section(self.folder / CARD, "## Stages\n", self.description(name, rows))
 
-    def remove_stages(self) -> None:
-        """Remove the folders of the stages, of which an earlier call may have removed some."""
-        for name in (DATA, *(stage.name for stage in self.stages)):
-            if self.path(name).exists():
-                shutil.rmtree(self.path(name))
-        remove_if_empty(self.folder / FOLDER)
-
     def description(self, name: str, rows: Sequence[Mapping[str, Any]]) -> str:
         """The section of the model card."""
         facts = self.record[DATA].facts
@@ -422,12 +413,6 @@ def parse_options(stage: StageArguments) -> dict[str, Any]:
     if unknown:
         raise ValueError(f"{stage.name} must have options of back_translate, got {', '.join(unknown)}.")
     return options
-
-
-def check_unset(name: str, value: Any) -> None:
-    """Raise a `ValueError` if an argument of a recipe is set."""
-    if value:
-        raise ValueError(f"{name} must be unset for a recipe with stages, got {value}.")
 
 
 def files_in(folder: Path, patterns: Sequence[str]) -> Iterator[Path]:

@@ -3,22 +3,20 @@
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, PreTrainedTokenizerBase, get_scheduler
+from transformers import AutoConfig, get_scheduler
 from transformers.trainer_utils import IntervalStrategy
 from transformers.utils import is_peft_available
 
 from ..base.distributed import call_on_main_process
 from ..base.errors import reraise_as_value_error
-from ..base.jobs import changes
 from ..base.vocabulary import check_tokenizer
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from .arguments import DROPOUTS, VOCAB_SIZE, DataArguments, ModelArguments, parse_overrides
-from .checkpoints import MARKER, STATE, has_optimizer, is_complete
+from .checkpoints import has_optimizer
 from .manifest import check_folder
 from .model_init import freeze
 from .tokenizer import load_parent_tokenizer, load_tokenizer
@@ -34,7 +32,8 @@ def check_arguments(data: DataArguments, model_args: ModelArguments, args: Trans
     check_evaluation(data, args)
     check_metric(args)
     check_schedule(args)
-    check_license(args)
+    if args.push_to_hub and args.hub_license is None:
+        raise ValueError("hub_license must be given with push_to_hub, got None.")
     check_adapter(model_args, args)
     call_on_main_process(lambda: check_folders(model_args, args))
     config = initial_config(model_args)
@@ -42,8 +41,7 @@ def check_arguments(data: DataArguments, model_args: ModelArguments, args: Trans
         model = RandomTransformerForConditionalGeneration(config)
     check_adapted_modules(model, model_args.lora_targets)
     freeze(model, model_args.freeze)
-    check_shards(config, args)
-    check_dropout(config, model_args, args)
+    check_architecture(config, model_args, args)
 
 
 def check_evaluation(data: DataArguments, args: TranslationTrainingArguments) -> None:
@@ -77,12 +75,6 @@ def check_schedule(args: TranslationTrainingArguments) -> None:
             get_scheduler(args.lr_scheduler_type, optimizer, 1, 2, dict(options))
 
 
-def check_license(args: TranslationTrainingArguments) -> None:
-    """A model that is uploaded has a license."""
-    if args.push_to_hub and args.hub_license is None:
-        raise ValueError("hub_license must be given with push_to_hub, got None.")
-
-
 def check_adapter(model_args: ModelArguments, args: TranslationTrainingArguments) -> None:
     """An adapter needs peft, and weights that are not sharded."""
     rank = model_args.lora_rank
@@ -93,48 +85,30 @@ def check_adapter(model_args: ModelArguments, args: TranslationTrainingArguments
 
 
 def check_folders(model_args: ModelArguments, args: TranslationTrainingArguments) -> None:
-    """The output overwrites neither another run nor the initial model, and a checkpoint to start from is complete."""
+    """The output overwrites neither another run nor the initial model."""
     output = Path(args.output_dir)
     initial = model_args.model_name_or_path
     if initial is not None and Path(initial).resolve().is_relative_to(output.resolve()):
         raise ValueError(f"output_dir must differ from model_name_or_path and not contain it, got {output}.")
     check_folder(output)
-    start = args.resume_from_checkpoint
-    if isinstance(start, str) and not _is_start(Path(start), output):
-        raise ValueError(f"resume_from_checkpoint must be a complete checkpoint of another run, got {start!r}.")
-
-
-def _is_start(checkpoint: Path, output: Path) -> bool:
-    """Whether a run with this output can start from a checkpoint, which may be one of transformers' Trainer."""
-    if not (checkpoint / STATE).is_file() or not has_optimizer(checkpoint):
-        return False
-    if checkpoint.resolve().parent == output.resolve():
-        return False
-    return is_complete(checkpoint) or not (checkpoint / MARKER).exists()
 
 
 def initial_config(model_args: ModelArguments) -> RandomTransformerConfig:
     """The configuration of the initial model, after a check that its tokenizer can be loaded and matches it."""
     initial = model_args.model_name_or_path
-    if initial is None:
-        tokenizer = _saved_tokenizer(model_args)
-        size = model_args.vocab_size or VOCAB_SIZE
-        return model_args.config(size if tokenizer is None else len(tokenizer))
-    config = _saved_config(initial, model_args.config_overrides)
-    tokenizer = _saved_tokenizer(model_args)
+    config = None if initial is None else _saved_config(initial, model_args.config_overrides)
+    tokenizer = None
+    saved = model_args.saved_tokenizer
+    if saved is not None:
+        with reraise_as_value_error(f"tokenizer must be a saved tokenizer, got {saved!r}"):
+            tokenizer = load_tokenizer(saved, model_args.special_tokens or ())
+    if initial is None or config is None:
+        return model_args.config(model_args.vocab_size or VOCAB_SIZE if tokenizer is None else len(tokenizer))
     if model_args.has_new_vocabulary:
         load_parent_tokenizer("model_name_or_path", initial)
     elif tokenizer is not None:
         check_tokenizer(tokenizer, config)
     return config
-
-
-def _saved_tokenizer(model_args: ModelArguments) -> PreTrainedTokenizerBase | None:
-    saved = model_args.saved_tokenizer
-    if saved is None:
-        return None
-    with reraise_as_value_error(f"tokenizer must be a saved tokenizer, got {saved!r}"):
-        return load_tokenizer(saved, model_args.special_tokens or ())
 
 
 def _saved_config(folder: str, overrides: str) -> RandomTransformerConfig:
@@ -168,18 +142,19 @@ def check_adapted_modules(model: nn.Module, targets: Sequence[str]) -> None:
             raise ValueError(f"lora_target_modules must be modules with their own weights, got {target!r}, a tied one.")
 
 
-def check_shards(config: RandomTransformerConfig, args: TranslationTrainingArguments) -> None:
-    """Shards have equal sizes; with others, dropout would differ between the processes."""
+def check_architecture(
+    config: RandomTransformerConfig, model_args: ModelArguments, args: TranslationTrainingArguments
+) -> None:
+    """Check that an architecture suits the training.
+
+    Raises:
+        ValueError: shards have different sizes, so that dropout would differ between processes; both passes of R-Drop
+            are equal, without dropout; or augmented texts may have no positions.
+    """
     for name in ("num_heads", "d_ff"):
         size = getattr(config, name)
         if size % args.tp_size:
             raise ValueError(f"{name} must be a multiple of tp_size={args.tp_size}, got {size}.")
-
-
-def check_dropout(
-    config: RandomTransformerConfig, model_args: ModelArguments, args: TranslationTrainingArguments
-) -> None:
-    """Both passes of R-Drop are equal without dropout, and augmented texts must have positions."""
     has_dropout = model_args.lora_rank is not None or any(getattr(config, name) for name in DROPOUTS)
     if args.r_drop_alpha and not has_dropout:
         raise ValueError(f"r_drop_alpha must be 0 for a model without dropout, got {args.r_drop_alpha}.")
@@ -187,44 +162,11 @@ def check_dropout(
         raise ValueError("augment must be False for a model with learned positions, got True.")
 
 
-# Resuming
-
-
-def check_checkpoint(checkpoint: Path, model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Check that training can continue from a checkpoint: its optimizer, its tokenizer and its architecture.
-
-    Raises:
-        ValueError: it has no optimizer, another tokenizer or another architecture; the message lists the differences.
-    """
+def check_checkpoint(checkpoint: Path) -> None:
+    """Raise a `ValueError` if training cannot continue from a checkpoint of the run, which has no optimizer."""
     if not has_optimizer(checkpoint):
         raise ValueError(
             f"output_dir must contain complete checkpoints to continue from, got {checkpoint} without the state of the "
             f"optimizer (save_only_model): use another output_dir with model_name_or_path={checkpoint} to train its "
             "model further."
         )
-    if (checkpoint / "tokenizer_config.json").is_file():
-        _check_vocabulary(checkpoint, tokenizer)
-    if (checkpoint / "config.json").is_file():  # not of an adapter, or of weights that are partitioned over processes
-        _check_architecture(checkpoint, model.config)
-
-
-def _check_vocabulary(checkpoint: Path, tokenizer: PreTrainedTokenizerBase) -> None:
-    saved_vocabulary = load_tokenizer(str(checkpoint)).get_vocab()
-    vocabulary = tokenizer.get_vocab()
-    different = [token for token, index in vocabulary.items() if saved_vocabulary.get(token) != index]
-    if different or len(saved_vocabulary) != len(vocabulary):
-        raise ValueError(
-            f"resume_from_checkpoint must be of the same tokenizer, got {checkpoint} with {len(saved_vocabulary)} "
-            f"tokens, where {len(different)} of the run's differ."
-        )
-
-
-def _check_architecture(checkpoint: Path, config: RandomTransformerConfig) -> None:
-    saved = AutoConfig.from_pretrained(checkpoint, trust_remote_code=False)
-    names = vars(RandomTransformerConfig)["__annotations__"]  # without those of every model, such as the version
-    earlier = {name: getattr(saved, name, None) for name in names}
-    current = {name: getattr(config, name, None) for name in names}
-    different = changes(earlier, current)
-    if different:
-        listed = "; ".join(f"{name}: was {was}, now {now}" for name, (was, now) in different.items())
-        raise ValueError(f"resume_from_checkpoint must be of the same architecture, got {checkpoint} with {listed}.")

@@ -136,7 +136,6 @@ def _shortened(args: TranslationTrainingArguments, folder: str) -> TranslationTr
     args.logging_strategy = IntervalStrategy.NO
     args.report_to = []
     args.push_to_hub = False
-    args.resume_from_checkpoint = None
     return args
 
 

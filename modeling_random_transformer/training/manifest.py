@@ -1,7 +1,7 @@
 """What determines a run, the record of its progress, and its result.
 
 The record (`jobs.Job`) has the stages `"tokenizer"`, `"train"` and `"score SET"`. A resumed run compares its arguments
-and data with it. Values that determine the result must be equal. Changes of some other values are recorded.
+and data with it: those that determine the result must be equal.
 """
 
 import hashlib
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from .. import __version__
 from ..base.digests import file_digest
 from ..base.distributed import call_on_main_process
 from ..base.jobs import Job, Stage, changes
@@ -20,7 +19,7 @@ from ..data.sources import Corpus
 from ..data.splitting import Counts
 from ..data.validation import ValidationReport
 from .arguments import FILES, LANGUAGES, DataArguments, ModelArguments
-from .checkpoints import all_checkpoints, check_checkpoints, newest_complete, step_of
+from .checkpoints import all_checkpoints, check_checkpoints, newest_complete
 from .training_arguments import TranslationTrainingArguments
 
 MANIFEST, LOCK = "training_manifest.json", ".training.lock"
@@ -57,12 +56,11 @@ CONTENTS = (
     *LANGUAGES,
     "gradient_accumulation_steps",
     "model_name_or_path",
-    "resume_from_checkpoint",
     "test_split",
     "tokenizer",
     "validation_split",
 )
-# Arguments of evaluation. They may change, and changes are recorded, unless evaluation selects the weights.
+# Arguments of evaluation. They may change, unless evaluation selects the weights.
 EVALUATION = (
     "bf16_full_eval",
     "bleu_tokenize",
@@ -238,14 +236,14 @@ def open_job(run: Run) -> Job:
     inputs = recorded(run)
     newest = newest_complete(run.folder)
     job = Job(run.folder / MANIFEST, advice="use another output_dir")
-    facts: dict[str, Any] = {"run_id": uuid4().hex, "history": []}
+    run_id = uuid4().hex
     is_finished = is_extended = False
     if (earlier := job.stages.get(TRAIN)) is not None:
-        facts |= earlier.facts
+        run_id = earlier.facts.get("run_id", run_id)
         is_finished = earlier.is_finished and not earlier.changed_files()
         is_extended = is_finished and bool(changes(earlier.inputs, inputs))
     if is_extended or not is_finished:
-        check_checkpoints(run.folder, facts["run_id"])
+        check_checkpoints(run.folder, run_id)
     if is_extended and newest is None:
         raise ValueError(
             f"output_dir must contain a checkpoint to extend a finished run, got {run.folder} without one: "
@@ -253,24 +251,13 @@ def open_job(run: Run) -> Job:
         )
     resumes = is_finished or newest is not None  # otherwise, nothing has been trained
     stage = job.begin(TRAIN, inputs, restart=not resumes, may_change=_is_longer)
-    environment = _environment(run.args)
-    changed = changes(facts.get("free", environment), environment)
-    if resumes and changed:
-        facts["history"].append({"step": 0 if newest is None else step_of(newest), "changes": changed})
-    if changed or not resumes:
-        stage.note(**facts | {"free": environment})
+    if not resumes:
+        stage.note(run_id=run_id)
     return job
 
 
 def _is_longer(name: str, earlier: Any, current: Any) -> bool:
     return name in LENGTHS and None not in (earlier, current) and 0 < earlier < current
-
-
-def _environment(args: TranslationTrainingArguments) -> dict[str, Any]:
-    """The values that may change when a run is resumed, and whose changes are recorded."""
-    names = (*EVALUATION, *LENGTHS, "gradient_accumulation_steps", "logging_steps", "save_total_limit", "world_size")
-    values = {name: getattr(args, name, None) for name in names}
-    return json.loads(json.dumps({**values, "random-transformer": __version__}, default=str))
 
 
 def changed_arguments(arguments: Any) -> dict[str, Any]:
@@ -313,8 +300,6 @@ def recorded(run: Run) -> dict[str, Any]:
         saved = getattr(run.model, name)
         if saved is not None:
             values[name] = folder_digest(saved)
-    if isinstance(args.resume_from_checkpoint, str):
-        values["resume_from_checkpoint"] = str(Path(args.resume_from_checkpoint).resolve())
     # What is missing in the record, and compared as None, is the default.
     return json.loads(json.dumps({name: "None" if value is None else value for name, value in values.items()}))
 

@@ -83,7 +83,6 @@ def write_model_card(path: Path, result: RunResult, run: Run) -> None:
         command=command_of(flags),
         hardware=result.hardware or hardware(run.args),
         hyperparameters=hyperparameters(run.args, result),
-        history=run.trained.facts["history"],
         calibration=read_json(calibration) if calibration.is_file() else None,
     )
     write_atomically(path, [with_portable_paths(str(card), chain.from_iterable(flags)).encode()])

@@ -33,7 +33,8 @@ from .search_choice import begin_choice, choose_length_penalty
 from .trainer import TranslationTrainer
 from .training_arguments import TranslationTrainingArguments
 
-INPUTS_OF_RUN = ("run_id", "history", "free")  # facts of the record that are no part of the result
+# Facts of the record that are no part of the result; earlier versions wrote the last two
+INPUTS_OF_RUN = ("run_id", "history", "free")
 
 
 def train_translation(data: DataArguments, model: ModelArguments, args: TranslationTrainingArguments) -> RunResult:
@@ -79,11 +80,7 @@ def train_and_score(run: Run) -> RunResult:
     average_checkpoints(run, trainer)
     save_model(run, trainer)
     record_model(run, trainer, data, steps=steps, seconds=seconds)
-    choose_length_penalty(run, trainer)
-    for name in run.evaluation_sets:
-        score_set(run, trainer, data, name)
-    result = result_of(run, data.reports)
-    write_card(run, result)
+    result = score_sets(run, trainer, data, run.evaluation_sets)
     if run.args.push_to_hub:
         trainer.push_to_hub()
     return result
@@ -102,12 +99,7 @@ def score_finished(run: Run) -> RunResult:
     data = prepare_data(run, names)
     trainer = make_trainer(run, data, run.args.without_evaluation())
     load_average(trainer.accelerator.unwrap_model(trainer.model), [run.folder])
-    choose_length_penalty(run, trainer)
-    for name in names:
-        score_set(run, trainer, data, name)
-    result = result_of(run, data.reports)
-    write_card(run, result)
-    return result
+    return score_sets(run, trainer, data, names)
 
 
 # The model
@@ -150,13 +142,9 @@ def train(run: Run, trainer: TranslationTrainer) -> tuple[int, float]:
         timer.seconds = state.stateful_callbacks.get("TimeCallback", timer.state())["attributes"]["seconds"]
         if has_ended(state, run.args):  # an earlier process was stopped before it had saved the model
             return state.global_step, timer.seconds
-    start: Any = True  # from the newest checkpoint, if there is one
-    if newest is None and isinstance(run.args.resume_from_checkpoint, str):
-        start = run.args.resume_from_checkpoint
-    if newest is not None or start is not True:
-        check_checkpoint(newest or Path(start), trainer.model, trainer.processing_class)
+        check_checkpoint(newest)
     trainer.add_callback(timer)
-    trainer.train(resume_from_checkpoint=start)
+    trainer.train(resume_from_checkpoint=True)
     return trainer.state.global_step, timer.total
 
 
@@ -225,6 +213,16 @@ def record_model(run: Run, trainer: TranslationTrainer, data: PreparedData, **fa
 
 
 # Scores
+
+
+def score_sets(run: Run, trainer: TranslationTrainer, data: PreparedData, names: Sequence[str]) -> RunResult:
+    """Score the trained model on sets, and write the model card."""
+    choose_length_penalty(run, trainer)
+    for name in names:
+        score_set(run, trainer, data, name)
+    result = result_of(run, data.reports)
+    write_card(run, result)
+    return result
 
 
 def scores_of(run: Run, name: str) -> Stage:

@@ -33,6 +33,7 @@ UNSUPPORTED = {
     "use_liger_kernel": "Liger has no kernels for this model",
     "liger_kernel_config": "Liger has no kernels for this model",
     "neftune_noise_alpha": "embeddings get no noise",
+    "resume_from_checkpoint": "the same command resumes, and model_name_or_path starts from another model",
 }
 POSITIVE = (
     "gradient_accumulation_steps",

@@ -198,7 +198,8 @@ def test_given_sets_with_an_invalid_line_and_without_monolingual_text(folder, ca
     assert run_command(folder, "short", **options) == 0
     output = folder / "short"
     assert sorted(Job(output / "recipe.json").stages) == ["data", "first", "result", "second"]
-    assert run_command(folder, "short", **options, remove_stages=True) == 0  # nothing else is done
+    shutil.rmtree(output / "stages")
+    assert run_command(folder, "short", **options) == 0  # nothing is done
     assert not (output / "stages").exists()
     assert load_file(output / "model.safetensors")
     card = (output / "README.md").read_text()
@@ -206,7 +207,6 @@ def test_given_sets_with_an_invalid_line_and_without_monolingual_text(folder, ca
     assert "1 of 121 lines" in card
     assert "| test" not in card
     assert "The result is the model of stage `" in card
-    assert run_command(folder, "short", **options, remove_stages=True) == 0
 
 
 def test_back_translation_needs_monolingual_text(folder, tmp_path, capsys):
@@ -246,22 +246,10 @@ def test_monolingual_text_needs_a_stage(name, kind, folder, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
-def test_languages_and_an_interruption_while_stages_are_removed(folder, monkeypatch):
-    options = {"source_lang": "en", "target_lang": "es", "student": None, "remove_stages": True}
-    remove = shutil.rmtree
-
-    def remove_and_stop(path, **given):
-        remove(path, **given)
-        if Path(path).name == "reverse":
-            stop()
-
-    monkeypatch.setattr(shutil, "rmtree", remove_and_stop)
-    with pytest.raises(StoppedError):
-        run_command(folder, "languages", **options)
-    monkeypatch.setattr(shutil, "rmtree", remove)
+def test_languages(folder):
+    options = {"source_lang": "en", "target_lang": "es", "student": None}
     output = folder / "languages"
     assert run_command(folder, "languages", **options) == 0
-    assert not (output / "stages").exists()
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(output), AutoTokenizer.from_pretrained(output)
     assert (tokenizer.src_lang, tokenizer.tgt_lang) == ("en", "es")
     assert len(translate(["abc"], model, tokenizer, progress=False)) == 1
@@ -307,13 +295,12 @@ def test_files_of_an_abandoned_attempt_are_not_read(folder, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json", "int8/model.safetensors"])
-def test_stages_are_not_removed_without_a_complete_result(name, finished, folder):
+def test_a_missing_file_of_the_result_is_made_again(name, finished, folder):
     output = shutil.copytree(finished, folder / f"incomplete-{Path(name).parent}-{Path(name).stem}")
     content = (output / name).read_bytes()
     (output / name).unlink()
-    assert run_command(folder, output.name, remove_stages=True) == 0
+    assert run_command(folder, output.name) == 0
     assert (output / name).read_bytes() == content
-    assert not (output / "stages").exists()
 
 
 @pytest.mark.parametrize(
@@ -335,11 +322,9 @@ def test_files_of_stages_are_checked_when_they_are_used(name, status, finished, 
         assert_equal_weights(output, finished)
 
 
-@pytest.mark.parametrize("option", [{"resume_from_checkpoint": "checkpoint-4"}, {"push_to_hub": True}])
-def test_arguments_of_one_run_are_an_error(option, folder, capsys):
-    assert run_command(folder, "of_run", **option) == 2
-    [(name, value)] = option.items()
-    assert f"{name} must be unset for a recipe with stages, got {value}." in capsys.readouterr().err
+def test_an_argument_of_one_run_is_an_error(folder, capsys):
+    assert run_command(folder, "of_run", push_to_hub=True) == 2
+    assert "push_to_hub must be unset for a recipe with stages, got True." in capsys.readouterr().err
     assert not (folder / "of_run").exists()
 
 

@@ -1,5 +1,6 @@
 """Tokenizers, models and checkpoints of strangers in training: none of their files runs code."""
 
+import json
 import pickle
 import shutil
 from contextlib import nullcontext
@@ -9,7 +10,7 @@ import torch
 
 from modeling_random_transformer.training.checkpoints import all_checkpoints
 from tests.helpers.hostile import EVIL_MAP, TRACE, Evil, hostile
-from tests.helpers.training import STEPS, UNSCORED, run
+from tests.helpers.training import STEPS, run
 
 
 @pytest.mark.parametrize(
@@ -37,13 +38,15 @@ def test_folders(argument, file, changes, finished, tmp_path, monkeypatch):
 @pytest.mark.parametrize("write", [torch.save, lambda value, path: path.write_bytes(pickle.dumps(value))])
 def test_checkpoint_of_a_stranger(file, write, finished, tmp_path):
     """transformers reads training_args.bin in no case."""
-    checkpoint = shutil.copytree(all_checkpoints(finished / "out")[-1], tmp_path / "checkpoint-4")
-    (checkpoint / "complete.json").unlink()  # with the sizes of the files
+    output = shutil.copytree(finished / "out", tmp_path / "out")
+    checkpoint = all_checkpoints(output)[-1]
     write({"state": Evil(tmp_path / TRACE)}, checkpoint / file)
-    options = {"resume_from_checkpoint": str(checkpoint), "max_steps": STEPS + 1, **UNSCORED}
+    marker = json.loads((checkpoint / "complete.json").read_text())
+    marker["files"][file] = (checkpoint / file).stat().st_size
+    (checkpoint / "complete.json").write_text(json.dumps(marker))
     expected = (
         nullcontext() if file == "training_args.bin" else pytest.raises(ValueError, match="resume_from_checkpoint")
     )
     with expected:
-        run(finished, tmp_path / "out", **options)
+        run(finished, output, max_steps=STEPS + 1)
     assert not (tmp_path / TRACE).exists()

@@ -51,6 +51,7 @@ def test_inverse_sqrt_schedule_equals_the_papers_formula(d_model, warmup):
         ({"max_steps": -1, "num_train_epochs": 0}, "num_train_epochs must be positive, got 0"),
         ({"max_steps": -1, "warmup_steps": 0.1}, r"warmup_steps must be 0 or at least 1 .*, got 0\.1"),
         ({"per_device_train_batch_size": 16}, "must be unset, because max_tokens_per_batch sets the batch size"),
+        ({"resume_from_checkpoint": "a"}, "resume_from_checkpoint must be unset, because the same command resumes"),
         ({"generation_num_beams": 5}, "must be unset, because num_beams sets the number of beams, got 5"),
         ({"fp16": True}, "fp16 must be False on a CPU"),
         ({"do_train": False}, "do_train must be True, got False"),
