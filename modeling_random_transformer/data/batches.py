@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import cycle, islice
 from typing import Protocol
 
 import numpy as np
@@ -70,9 +71,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         self.pad_to_multiple_of = pad_to_multiple_of
         self.bpe_dropout = bpe_dropout
         self.step_batches = num_processes * gradient_accumulation_steps
-        self.pairs = np.arange(len(lengths))
-        if weights is not None:
-            self.pairs = np.repeat(self.pairs, weights)
+        self.pairs = np.repeat(np.arange(len(lengths)), 1 if weights is None else weights)
         self.sort_by(lengths)
         if len(self.pairs) < num_processes:
             raise ValueError(
@@ -93,8 +92,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         self.epoch = epoch
         if self.bpe_dropout is not None:
             self.bpe_dropout.set_epoch(epoch)
-            sides = [[len(ids) for ids in side] for side in self.bpe_dropout.ids]
-            self.sort_by(np.array(sides).T)
+            self.sort_by(np.array([[*map(len, side)] for side in self.bpe_dropout.ids]).T)
 
     def sort_by(self, lengths: np.ndarray) -> None:
         """Sort the pairs by other lengths in this epoch; the numbers of pairs in the batches stay the same."""
@@ -142,22 +140,20 @@ class EvaluationSampler(Sampler[list[int]]):
         pad_to_multiple_of: int = 1,
         limits: Sequence[int] | None = None,
     ):
-        padded = [(source, target) for source, target in _round_up(lengths, pad_to_multiple_of).tolist()]
+        padded = _round_up(lengths, pad_to_multiple_of).tolist()
         unsplit = batches_by_tokens(padded, max_tokens, limits, max_rows=max_pairs)
         order = np.concatenate(unsplit)
         starts = np.cumsum([0, *map(len, unsplit[:-1])]).tolist()
         starts = _split_largest(starts, len(order), num_processes)
         self.num_batches = len(starts)
         total = num_processes * math.ceil(self.num_batches / num_processes)
-        batches = np.split(order, starts[1:])
-        self.batches = [batches[i % self.num_batches] for i in range(total)]
+        self.batches = [*islice(cycle(np.split(order, starts[1:])), total)]
 
     def __len__(self) -> int:
         return len(self.batches)
 
     def __iter__(self) -> Iterator[list[int]]:
-        for batch in self.batches:
-            yield batch.tolist()
+        return (batch.tolist() for batch in self.batches)
 
     def positions(self) -> np.ndarray:
         """The index of each pair of the dataset among the rows of all batches, `[pairs]`."""
@@ -180,9 +176,8 @@ def _batch_starts(lengths: np.ndarray, max_tokens: int) -> list[int]:
         starts.append(start)
         # All pairs are padded to the longest, so none has fewer tokens than the first one.
         most_pairs = max_tokens // max(1, int(lengths[start].sum()))
-        window = lengths[start : start + most_pairs]
-        longest = np.maximum.accumulate(window).sum(axis=1)
-        padded = longest * np.arange(1, len(window) + 1)
+        longest = np.maximum.accumulate(lengths[start : start + most_pairs]).sum(axis=1)
+        padded = longest * np.arange(1, len(longest) + 1)
         start += int(np.searchsorted(padded, max_tokens, side="right"))
     return starts
 
@@ -194,6 +189,5 @@ def _split_largest(starts: list[int], pairs: int, multiple: int) -> list[int]:
         largest = int(sizes.argmax())
         if sizes[largest] < 2:
             break
-        half = int(sizes[largest]) // 2
-        starts.insert(largest + 1, starts[largest] + half)
+        starts.insert(largest + 1, starts[largest] + int(sizes[largest]) // 2)
     return starts

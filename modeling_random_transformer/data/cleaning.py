@@ -2,9 +2,8 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from itertools import chain, islice
 from os import PathLike
 from pathlib import Path
@@ -52,42 +51,40 @@ class CleaningReport(ValidationReport):
     def drop(self, line: Line, reason: str) -> None:
         """Count a line that is dropped."""
         self.add(reason, line.number)
-        self.show(line, reason, self.counts)
+        self.show(line, reason)
 
     def normalize(self, line: ParallelLine) -> ParallelLine:
         """A line with normalized texts; counts the kinds of changes."""
         source, source_changes = normalized(line.source)
         target, target_changes = normalized(line.target)
         changes = {*source_changes, *target_changes}
-        for kind in changes:
-            self.count(line, kind, self.normalized)
+        self.count(line, changes, self.normalized)
         return ParallelLine(line.number, source, target) if changes else line
 
     def inspect(self, pairs: Sequence[ParallelLine]) -> None:
         """Count the traits of kept pairs."""
         self.inspected = len(pairs)
         for pair, trait in traits(pairs):
-            self.count(pair, trait, self.traits)
+            self.count(pair, [trait], self.traits)
 
-    def count(self, line: Line, kind: str, counts: dict[str, int]) -> None:
+    def count(self, line: Line, kinds: Iterable[str], counts: dict[str, int]) -> None:
         """Count a line that is kept."""
-        counts[kind] = counts.get(kind, 0) + 1
-        self.show(line, kind, counts)
+        for kind in kinds:
+            counts[kind] = counts.get(kind, 0) + 1
+            self.show(line, kind)
 
-    def show(self, line: Line, kind: str, counts: dict[str, int]) -> None:
+    def show(self, line: Line, kind: str) -> None:
         """Keep a line as an example, if it is one of the first."""
-        if counts[kind] <= EXAMPLES:
-            example = {"line": line.number, "source": line.source, "target": line.target}
-            self.examples.setdefault(kind, []).append(example)
+        examples = self.examples.setdefault(kind, [])
+        if len(examples) < EXAMPLES:
+            examples.append({"line": line.number, "source": line.source, "target": line.target})
 
     def __str__(self) -> str:
         """A table with a line for each reason, and one for each trait of the kept pairs."""
         total = max(1, self.lines)
-        kept = self.valid / total
-        rows = [f"{self.name}: kept {self.valid:,} of {self.lines:,} pairs ({kept:.2%})"]
+        rows = [f"{self.name}: kept {self.valid:,} of {self.lines:,} pairs ({self.valid / total:.2%})"]
         if len(self.sets) > 1:
-            sizes = [f"{name} {size:,}" for name, size in self.sets.items()]
-            rows.append(f"  {', '.join(sizes)}")
+            rows.append("  " + ", ".join(f"{name} {size:,}" for name, size in self.sets.items()))
         rows += self._rows(self.counts | self.normalized, total)
         if self.traits:
             rows.append(f"  Of {self.inspected:,} kept pairs, look at those with")
@@ -141,10 +138,10 @@ def _cleaned(
     on_rejected: Callable[[Line, str], Any] = lambda *_: None,
 ) -> Iterator[ParallelLine]:
     """See `clean_pairs`. Passes with the same options object read the excluded files once."""
-    lines = (_as_written(line, options, report) for line in _lines_of(pairs))
+    lines = _as_written(pairs, options, report)
     sample: list[Line] = []
     if options.min_script_share is not None:
-        sample = [*islice(lines, SAMPLE_LINES)]
+        sample += islice(lines, SAMPLE_LINES)
         report.scripts = _scripts(options, sample)
     for line, reason in _filtered(chain(sample, lines), options, report.scripts):
         report.lines += 1
@@ -155,18 +152,20 @@ def _cleaned(
             yield line
 
 
-def _lines_of(pairs: Corpus | Iterable[tuple[str, str]]) -> Iterator[Line]:
+def _as_written(
+    pairs: Corpus | Iterable[tuple[str, str]], options: CleaningOptions, report: CleaningReport
+) -> Iterator[Line]:
+    """The lines with their texts as they are written."""
     if isinstance(pairs, Corpus):
-        return pairs.lines()
-    return (parse_pair(number, source, target) for number, (source, target) in enumerate(pairs, start=1))
-
-
-def _as_written(line: Line, options: CleaningOptions, report: CleaningReport) -> Line:
-    """A line with its texts as they are written."""
-    if isinstance(line, InvalidLine):
-        return line
-    line = ParallelLine(line.number, _as_cell(line.source), _as_cell(line.target))
-    return line if options.normalization == "off" else report.normalize(line)
+        lines = pairs.lines()
+    else:
+        lines = (parse_pair(number, *pair) for number, pair in enumerate(pairs, start=1))
+    for line in lines:
+        if isinstance(line, ParallelLine):
+            line = ParallelLine(line.number, _as_cell(line.source), _as_cell(line.target))
+            if options.normalization != "off":
+                line = report.normalize(line)
+        yield line
 
 
 def _filtered(
@@ -175,14 +174,9 @@ def _filtered(
     """The lines, and the reason to drop each."""
     filters = [*filters_of(options, scripts)]
     for line in lines:
-        if isinstance(line, InvalidLine):
-            yield line, line.reason
-            continue
-        reason = None
+        reason = line.reason if isinstance(line, InvalidLine) else None
         for check in filters:
-            reason = check(line.source, line.target)
-            if reason is not None:
-                break
+            reason = reason or check(line.source, line.target)
         yield line, reason
 
 
@@ -216,27 +210,13 @@ class _PairFiles:
 
     def __init__(self, *paths: str | PathLike):
         self.paths = paths
-        self.formats = [file_format(path) for path in paths]
-        if len(paths) == 2:
-            is_allowed = self.formats == ["text", "text"]
-        else:
-            is_allowed = is_stream(paths[0]) or self.formats[0] in ("tsv", "jsonl")
-        if not is_allowed:
+        self.formats = [*map(file_format, paths)]
+        allowed_formats = (["tsv"], ["jsonl"], ["text", "text"])
+        if self.formats not in allowed_formats and not (len(paths) == 1 and is_stream(paths[0])):
             raise ValueError(
                 "output must be a .tsv or .jsonl file, or output and output_target text files, "
                 f"got {' and '.join(map(str, paths))}."
             )
-
-    def of_set(self, name: str) -> "_PairFiles":
-        """The files of another set, beside these.
-
-        Raises:
-            ValueError: there are no files beside a stream.
-        """
-        for path in self.paths:
-            if is_stream(path):
-                raise ValueError(f"output must be a file with split, got {path}.")
-        return _PairFiles(*(name_of_set(Path(path), name) for path in self.paths))
 
     def lines(self, pair: ParallelLine) -> list[str]:
         """A pair as a line of each file."""
@@ -284,7 +264,7 @@ def clean_files(
         OSError: a file cannot be read or written.
     """
     settings = CleaningOptions(**options)
-    outputs = _files_by_set(output, output_target, split)
+    outputs = _files_by_set([path for path in (output, output_target) if path is not None], split)
     paths = [path for files in outputs.values() for path in files.paths]
     paths += [path for path in (rejected_file, report_file) if path is not None]
     _check_outputs(corpus, paths, settings.exclude or ())
@@ -292,75 +272,73 @@ def clean_files(
         corpus.require_files()
     held_out = Split(lambda: _cleaned(corpus, settings, CleaningReport(str(corpus))), split)
     report = CleaningReport(str(corpus), sets=dict.fromkeys(outputs, 0))
-    with create_binaries(paths) as opened, progress_bar(unit="pair") as bar:
-        files: dict[Any, IO[bytes]] = dict(zip(paths, opened, strict=True))
-        reject = partial(_write_rejected, files.get(rejected_file))
-        pairs = _cleaned(corpus, settings, report, reject)
-        kept: list[ParallelLine] = []
-        for set_name, pair in _with_sets(pairs, held_out, report, reject):
-            bar.update()
-            if len(kept) < INSPECTED_PAIRS:
-                kept.append(pair)
-            set_files = outputs[set_name]
-            for path, line in zip(set_files.paths, set_files.lines(pair), strict=True):
-                _write_line(files[path], line)
-        _check_kept(report)  # before the outputs replace earlier files
-        report.inspect(kept)
+    with create_binaries(paths) as opened:
+        files = dict(zip(paths, opened, strict=True))
+        _write_pairs(corpus, settings, held_out, report, outputs, files, files.get(rejected_file or ""))
         if report_file is not None:
             content = asdict(report) | {"kept": report.valid, "options": asdict(settings)}
             _write_line(files[report_file], json.dumps(content, indent=2, ensure_ascii=False))
     return report
 
 
-def _files_by_set(
-    output: str | PathLike, output_target: str | PathLike | None, split: Sequence[int]
-) -> dict[str, _PairFiles]:
+def _files_by_set(paths: Sequence[str | PathLike], split: Sequence[int]) -> dict[str, _PairFiles]:
     """The files of the training set, and beside them those of the other sets."""
-    train = _PairFiles(output) if output_target is None else _PairFiles(output, output_target)
-    files = {"train": train}
+    files = {"train": _PairFiles(*paths)}
+    for path in paths if split else ():
+        if is_stream(path):
+            raise ValueError(f"output must be a file with split, got {path}.")
     for name in SETS[: len(split)]:
-        files[name] = train.of_set(name)
+        files[name] = _PairFiles(*(name_of_set(Path(path), name) for path in paths))
     return files
-
-
-def _with_sets(
-    pairs: Iterable[ParallelLine], held_out: Split, report: CleaningReport, reject: Callable[[Line, str], Any]
-) -> Iterator[tuple[str, ParallelLine]]:
-    """Each pair with the name of its set; pairs that share a text with a held-out one are dropped."""
-    for pair in pairs:
-        name = held_out.set_of(pair)
-        if name is None:
-            report.drop(pair, HELD_OUT)
-            reject(pair, HELD_OUT)
-        else:
-            report.sets[name] += 1
-            yield name, pair
 
 
 def _check_outputs(corpus: Corpus, paths: Sequence[str | PathLike], excluded: Sequence[str]) -> None:
     """Raise a `ValueError` for outputs that cannot be written, or that overwrite a file that is read or each other."""
-    inputs = dict(corpus.files)
-    for number, excluded_file in enumerate(excluded, start=1):
-        inputs[f"exclude {number}"] = Path(excluded_file)
+    inputs = corpus.files | {f"exclude {number}": Path(path) for number, path in enumerate(excluded, start=1)}
     for path in paths:
         check_output("output", path, **inputs)
     if len({Path(path).resolve() for path in paths}) < len(paths):
         raise ValueError(f"outputs must differ from each other, got {', '.join(map(str, paths))}.")
 
 
-def _check_kept(report: CleaningReport) -> None:
-    """Raise a `ValueError` for a training set without pairs."""
-    if not report.sets["train"]:
-        reasons = [f"{count:,} {reason}" for reason, count in report.counts.items()]
-        listed = ", ".join(reasons) or "none"
+def _write_pairs(
+    corpus: Corpus,
+    settings: CleaningOptions,
+    held_out: Split,
+    report: CleaningReport,
+    outputs: Mapping[str, _PairFiles],
+    files: Mapping[Any, IO[bytes]],
+    rejected: IO[bytes] | None,
+) -> None:
+    """Write each pair to the files of its set, and the others to the file for them, if there is one.
+
+    Raises:
+        ValueError: the training set has no pairs.
+    """
+
+    def reject(line: Line, reason: str) -> None:
+        if rejected is not None:
+            _write_line(rejected, _tsv_line(reason, str(line.number), line.source, line.target))
+
+    kept: list[ParallelLine] = []
+    with progress_bar(unit="pair") as bar:
+        for pair in _cleaned(corpus, settings, report, reject):
+            set_name = held_out.set_of(pair)
+            if set_name is None:
+                report.drop(pair, HELD_OUT)
+                reject(pair, HELD_OUT)
+                continue
+            bar.update()
+            report.sets[set_name] += 1
+            if len(kept) < INSPECTED_PAIRS:
+                kept.append(pair)
+            set_files = outputs[set_name]
+            for path, line in zip(set_files.paths, set_files.lines(pair), strict=True):
+                _write_line(files[path], line)
+    if not report.sets["train"]:  # the outputs do not replace earlier files
+        listed = ", ".join(f"{count:,} {reason}" for reason, count in report.counts.items()) or "none"
         raise ValueError(f"{report.name} must have a pair to keep, got {report.lines:,} pairs: {listed}.")
-
-
-def _write_rejected(file: IO[bytes] | None, line: Line, reason: str) -> None:
-    """Write a dropped line to the file for them, if there is one."""
-    if file is not None:
-        row = _tsv_line(reason, str(line.number), line.source, line.target)
-        _write_line(file, row)
+    report.inspect(kept)
 
 
 def _write_line(file: IO[bytes], line: str) -> None:

@@ -16,7 +16,7 @@ import regex
 from ..base.compressed_files import check_readable, file_format
 from ..base.errors import reraise_as_value_error
 from ..base.languages import without_region
-from ..inputs_random_transformer import check_choice
+from ..inputs_random_transformer import check_choice, drop_none
 from ..tokenization_random_transformer import has_letters, is_blank, normalize
 from .lengths import RATIO, TOO_LONG, LengthLimits
 from .readers import Columns, read_columns, read_texts
@@ -147,25 +147,19 @@ class CleaningOptions:
         check_choice(DUPLICATES, duplicates=self.duplicates)
         for path in self.exclude or ():
             check_readable("exclude", path, repeatedly=True)
-        for name, limit in (("max_length", self.max_length), ("max_length_ratio", self.max_length_ratio)):
-            if limit is not None and limit < 1:
+        for name, limit in drop_none(max_length=self.max_length, max_length_ratio=self.max_length_ratio).items():
+            if limit < 1:
                 raise ValueError(f"{name} must be at least 1 or None, got {limit}.")
-        share = self.min_script_share
-        if share is not None and not 0 <= share <= 1:
-            raise ValueError(f"min_script_share must be from 0 to 1, got {share}.")
-        for name, scripts in (("source_script", self.source_script), ("target_script", self.target_script)):
-            if scripts is not None:
-                _check_scripts(name, scripts)
+        if not 0 <= (self.min_script_share or 0) <= 1:
+            raise ValueError(f"min_script_share must be from 0 to 1, got {self.min_script_share}.")
+        for name, scripts in drop_none(source_script=self.source_script, target_script=self.target_script).items():
+            with reraise_as_value_error(f"{name} must be a list of Unicode scripts, such as Latin, got {scripts!r}"):
+                regex.compile("|".join(rf"\p{{Script={script}}}" for script in [*scripts] or [""]))
 
     @cached_property
     def excluded_keys(self) -> frozenset[bytes]:
         """The keys of the texts in the files of `exclude`, which are read once for all passes over a corpus."""
         return frozenset(text_key(text) for path in self.exclude or () for text in excluded_texts(path))
-
-
-def _check_scripts(name: str, scripts: Sequence[str]) -> None:
-    with reraise_as_value_error(f"{name} must be a list of Unicode scripts, such as Latin, got {scripts!r}"):
-        regex.compile("|".join(rf"\p{{Script={script}}}" for script in [*scripts] or [""]))
 
 
 def filters_of(options: CleaningOptions, scripts: Mapping[str, Sequence[str]]) -> Iterator[Filter]:
@@ -180,14 +174,12 @@ def filters_of(options: CleaningOptions, scripts: Mapping[str, Sequence[str]]) -
     """
     if options.copies != "off":
         yield _copy_filter(_have_same_words if options.copies == "near" else eq)
-    if options.max_length is not None or options.max_length_ratio is not None:
-        yield _length_filter(LengthLimits(options.max_length, options.max_length, options.max_length_ratio))
+    yield _length_filter(LengthLimits(options.max_length, options.max_length, options.max_length_ratio))
     for side, names in scripts.items():
         if names and options.min_script_share:
             yield _filter_of_side(side, script_filter(names, options.min_script_share), SCRIPT)
-    for side, language in (("source", options.source_lang), ("target", options.target_lang)):
-        if language is not None:
-            yield _filter_of_side(side, language_filter(language, f"{side}_lang"), LANGUAGE)
+    for side, language in drop_none(source=options.source_lang, target=options.target_lang).items():
+        yield _filter_of_side(side, language_filter(language, f"{side}_lang"), LANGUAGE)
     if options.exclude:
         for side in SIDES:
             yield _filter_of_side(side, lambda text: text_key(text) not in options.excluded_keys, EXCLUDED)
@@ -203,23 +195,17 @@ def _filter_of_side(side: str, accepts: Callable[[str], bool], reason: str) -> F
 
 
 def _copy_filter(are_equal: Callable[[str, str], bool]) -> Filter:
-    def check(source: str, target: str) -> str | None:
-        if are_equal(source, target) and has_letters(source):
-            return COPY
-        return None
-
-    return check
+    return lambda source, target: COPY if are_equal(source, target) and has_letters(source) else None
 
 
 def _have_same_words(source: str, target: str) -> bool:
     """Whether texts have the same words, regardless of case and punctuation."""
     source = unicode_form("NFC", source.casefold())
     target = unicode_form("NFC", target.casefold())
-    first, second = WORD.search(source), WORD.search(target)
     # The first words of most pairs differ, so that the complete comparison is rare.
-    if first is None or second is None or first[0] != second[0]:
-        return False
-    return WORD.findall(source) == WORD.findall(target)
+    first, second = WORD.search(source), WORD.search(target)
+    has_same_start = first is not None and second is not None and first[0] == second[0]
+    return has_same_start and WORD.findall(source) == WORD.findall(target)
 
 
 def _length_filter(limits: LengthLimits) -> Filter:
@@ -238,11 +224,8 @@ def _duplicate_filter(compared: str) -> Filter:
     seen: set[bytes] = set()
 
     def check(source: str, target: str) -> str | None:
-        if compared == "source":
-            text = source
-        elif compared == "target":
-            text = target
-        else:  # the length of the source makes the end of the source unambiguous for texts with any characters
+        text = source if compared == "source" else target
+        if compared == "pair":  # the length makes the end of the source unambiguous for texts with any characters
             text = f"{len(source)} {source}{target}"
         digest = _digest(text)
         if digest in seen:

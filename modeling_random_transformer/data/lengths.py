@@ -27,19 +27,15 @@ class LengthLimits:
         """The limits for a model with this number of learned positions; `None` for any number."""
         if positions is None:
             return self
-        source = min(self.source or positions, positions)
-        target = min(self.target or positions, positions)
-        return replace(self, source=source, target=target)
+        return replace(self, source=min(self.source or inf, positions), target=min(self.target or inf, positions))
 
     def are_exceeded(self, source: Any, target: Any) -> Any:
         """Whether a pair is too long, from its lengths or from arrays of those of several pairs."""
-        longest_source = inf if self.source is None else self.source
-        longest_target = inf if self.target is None else self.target
-        return (source > longest_source) | (target > longest_target)
+        return (source > (self.source or inf)) | (target > (self.target or inf))
 
     def is_unequal(self, source: Any, target: Any) -> Any:
         """Whether the ratio of the lengths is above the maximum; see `are_exceeded`."""
-        ratio = inf if self.ratio is None else self.ratio
+        ratio = self.ratio or inf
         return (source > ratio * target) | (target > ratio * source)
 
 

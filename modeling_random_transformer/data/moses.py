@@ -35,8 +35,8 @@ def open_members(path: Path, codes: Sequence[str]) -> Iterator[dict[str, IO[byte
 def _member(path: Path, names: Sequence[str], code: str) -> str:
     """The name of the file of a language."""
     suffixes = {name: PurePosixPath(name).suffix[1:] for name in names if not name.startswith("__MACOSX/")}
-    suffix = matching_code(code, filter(None, suffixes.values()))
-    members = [name for name in suffixes if suffixes[name] == suffix]
+    matching = matching_code(code, filter(None, suffixes.values()))
+    members = [name for name, suffix in suffixes.items() if suffix == matching]
     if len(members) != 1:
         raise ValueError(
             f"{path} must contain one file of the language {code!r}, such as corpus.{code}, "

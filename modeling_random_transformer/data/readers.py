@@ -14,6 +14,7 @@ Bytes that are not UTF-8 become lone surrogates (`surrogateescape`), by which th
 import csv
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from os import PathLike
@@ -61,26 +62,19 @@ class Columns:
     @property
     def positions(self) -> list[int]:
         """The positions from 0 of keys that are numbers; none of names."""
-        if all(key.isdecimal() and int(key) > 0 for key in self.keys):
-            return [int(key) - 1 for key in self.keys]
-        return []
+        are_numbers = all(key.isdecimal() and int(key) > 0 for key in self.keys)
+        return [int(key) - 1 for key in self.keys] if are_numbers else []
 
     def among(self, names: Iterable[str]) -> tuple[str, ...] | None:
         """The keys, or the languages, if all of them are among these names."""
-        available = {*names}
-        if available.issuperset(self.keys):
-            return self.keys
-        if self.are_default and self.languages and available.issuperset(self.languages):
-            return self.languages
-        return None
+        return next((keys for keys in (self.keys, self.codes) if {*names}.issuperset(keys)), None)
 
-    def named(self, name: str | Path, names: Iterable[str]) -> tuple[str, ...]:
+    def named(self, name: str | Path, names: Sequence[str]) -> tuple[str, ...]:
         """The same.
 
         Raises:
             ValueError: neither are.
         """
-        names = list(names)
         keys = self.among(names)
         if keys is None:
             requested = " and ".join(map(repr, self.keys))
@@ -173,12 +167,12 @@ def texts_of(
         if isinstance(translation, dict):
             values = values | translation
         if not keys and values and (translation is not None or TRANSLATION not in values):
-            keys = columns.named(name, values)
+            keys = columns.named(name, [*values])
         texts = [text for key in keys if isinstance(text := values.get(key), str)]
-        if keys and len(texts) == len(keys):
-            yield number, texts
-        else:
+        if not keys or len(texts) < len(keys):
             yield number, str(row) if line is None else line
+        else:
+            yield number, texts
 
 
 def _read_json(path: Path) -> Iterator[tuple[int, Any, str]]:
@@ -204,18 +198,19 @@ def _read_parquet(path: Path) -> Iterator[tuple[int, Any, None]]:
 
 def _read_moses(path: Path, columns: Columns) -> Iterator[NumberedTexts]:
     with open_members(path, columns.codes) as files:
-        yield from aligned_rows([*files], [*files.values()])
+        yield from aligned_rows([*files.items()])
 
 
-def aligned_rows(names: Sequence[str | Path], files: Sequence[Iterable[bytes]]) -> Iterator[NumberedTexts]:
-    """The lines of several files, of which line n of each is a text of row n.
+def aligned_rows(files: Sequence[tuple[str | Path, Iterable[bytes]]]) -> Iterator[NumberedTexts]:
+    """The lines of files, given with their names, of which line n of each is a text of row n.
 
     Raises:
         ValueError: the files have different numbers of lines.
     """
-    columns = [decoded(lines, name) for name, lines in zip(names, files, strict=True)]
+    columns = [decoded(lines, name) for name, lines in files]
     for number, row in enumerate(zip_longest(*columns), start=1):
         if None in row:
+            names = [name for name, _ in files]
             shorter, longer = names if row[0] is None else names[::-1]
             rest = sum(1 for _ in chain(*columns))
             raise ValueError(
@@ -230,7 +225,10 @@ def _read_table(path: Path, columns: Columns) -> Iterator[NumberedTexts]:
     are_numbers = bool(positions)
     with open_binary(path) as file:
         lines = decoded(file, path)
-        table = _csv_table(lines, columns) if file_format(path) == "csv" else _TsvTable(lines)
+        table: _CsvTable = _TsvTable(lines)
+        if file_format(path) == "csv":
+            first = next(lines, "")
+            table = _CsvTable(chain([first] if first else [], lines), delimiter_of(first, columns))
         if columns.are_default:
             table.width = len(columns.keys)
         for number, cells, line in table.rows():
@@ -241,29 +239,19 @@ def _read_table(path: Path, columns: Columns) -> Iterator[NumberedTexts]:
                     table.width = len(cells)
                     continue
                 positions = [*range(len(columns.keys))]
-            has_cells = len(cells) > max(positions)
-            if has_cells and (are_numbers or len(cells) == table.width):
-                yield number, [cells[position] for position in positions]
-            else:
-                yield number, line
-            if table.width is None:
-                table.width = len(cells)
-
-
-def _csv_table(lines: Iterator[str], columns: Columns) -> "_CsvTable":
-    first = next(lines, "")
-    return _CsvTable(chain(filter(None, [first]), lines), delimiter_of(first, columns))
+            has_cells = len(cells) > max(positions) and (are_numbers or len(cells) == table.width)
+            yield number, [cells[position] for position in positions] if has_cells else line
+            table.width = table.width or len(cells)
 
 
 def delimiter_of(first_line: str, columns: Columns) -> str:
     """`,` or `;`: the first by which the first line of a CSV file has these columns; `,` if none does."""
-    positions = columns.positions
     for delimiter in DELIMITERS:
         # The csv module has a limit for the length of a cell.
         [cells] = csv.reader([first_line[:10_000]], delimiter=delimiter)
         has_width = columns.are_default and len(cells) == len(columns.keys)
-        has_positions = bool(positions) and len(cells) > max(1, *positions)
-        if has_width or has_positions or columns.among(cells) is not None:
+        has_positions = columns.positions and len(cells) > max(1, *columns.positions)
+        if has_width or has_positions or columns.among(cells):
             return delimiter
     return DELIMITERS[0]
 
@@ -316,13 +304,11 @@ class _TsvTable(_CsvTable):
     def _cells_in_quotes(self, line: str) -> tuple[list[str], int]:
         """A row with cells in quotes as in CSV, and its number of further lines; no cells if it is not such a row."""
         reader = csv.reader(self._lines_of_cell(line), delimiter="\t", strict=True)
-        try:
+        with suppress(csv.Error):
             cells = next(reader)
-        except csv.Error:
-            return [], 0
-        following = reader.line_num - 1
-        if self._is_row(cells, [line, *self.ahead[:following]]):
-            return cells, following
+            following = reader.line_num - 1
+            if self._is_row(cells, [line, *self.ahead[:following]]):
+                return cells, following
         return [], 0
 
     def _lines_of_cell(self, line: str) -> Iterator[str]:
@@ -349,13 +335,10 @@ def unquoted(cell: str) -> str:
     if not (cell.startswith('"') and cell.endswith('"')):
         return cell
     inside = cell[1:-1]
-    if '""' in inside and '"' not in inside.replace('""', ""):
-        return inside.replace('""', '"')
-    return cell
+    is_quoted = '""' in inside and '"' not in inside.replace('""', "")
+    return inside.replace('""', '"') if is_quoted else cell
 
 
 def quoted(text: str) -> str:
     """A text without tabs and line breaks as a cell of a TSV file, from which `unquoted` restores it."""
-    if unquoted(text) == text:
-        return text
-    return '"' + text.replace('"', '""') + '"'
+    return text if unquoted(text) == text else '"' + text.replace('"', '""') + '"'

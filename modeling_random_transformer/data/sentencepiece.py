@@ -12,7 +12,7 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers.convert_slow_tokenizer import generate_merges
 
-from ..base.errors import format_names, reraise_as_value_error
+from ..base.errors import reraise_as_value_error
 from ..tokenization_random_transformer import SPECIAL_TOKENS, RandomTransformerTokenizer
 
 SPACE = "▁"  # U+2581, which stands for a space in pieces
@@ -55,7 +55,8 @@ def from_sentencepiece(
             model.pieces.add(piece=symbol, type=CONTROL)
     with reraise_as_value_error(f"{path} must be a SentencePiece model, got an error"):
         backend = _backend(model)
-    _check(model, backend, path)
+    for name, allowed, stored in _unsupported(model, backend):
+        raise ValueError(f"{name} of {path} must be {allowed}, got {stored}.")
     return RandomTransformerTokenizer._from_backend(backend, **{**SPECIAL_TOKENS, **options})
 
 
@@ -90,12 +91,6 @@ def read_model(path: Path) -> Any:
     return model
 
 
-def _check(model: Any, backend: Tokenizer, path: str | Path) -> None:
-    """Raise a `ValueError` that names the first unsupported option."""
-    for name, allowed, stored in _unsupported(model, backend):
-        raise ValueError(f"{name} of {path} must be {allowed}, got {stored}.")
-
-
 def _unsupported(model: Any, backend: Tokenizer) -> Iterator[tuple[str, str, Any]]:
     """The options that are not supported: the name, the allowed values and the stored one."""
     trainer = model.trainer_spec
@@ -110,13 +105,11 @@ def _unsupported(model: Any, backend: Tokenizer) -> Iterator[tuple[str, str, Any
         yield "escape_whitespaces", "True", False
     if trainer.treat_whitespace_as_suffix:
         yield "treat_whitespace_as_suffix", "False", True
-    unused = _texts(model.pieces, UNUSED)
-    if unused:
-        yield "unused pieces", "none", format_names(unused)
-    symbols = _texts(model.pieces, USER_DEFINED)
-    changed = [text for text in symbols if backend.normalizer.normalize_str(text).lstrip(SPACE) != text]
-    if changed:
-        yield "user_defined_symbols", "unchanged by the normalization", format_names(changed)
+    for text in _texts(model.pieces, UNUSED):
+        yield "unused pieces", "none", text
+    for text in _texts(model.pieces, USER_DEFINED):
+        if backend.normalizer.normalize_str(text).lstrip(SPACE) != text:
+            yield "user_defined_symbols", "unchanged by the normalization", text
 
 
 def _texts(pieces: Iterable[Any], *types: int) -> list[str]:
@@ -128,27 +121,23 @@ def _unigram(pieces: list[Any], byte_fallback: bool) -> models.Unigram:
     """The unigram model. Control symbols are kept out of segmentations by `_pre_tokenizer`."""
     normal = [piece.score for piece in pieces if piece.type == NORMAL]
     lowest = min(normal)
-    highest = max(normal)
     scores = dict.fromkeys(SPECIAL_TOKENS.values(), lowest)
-    unk_id = list(scores).index(SPECIAL_TOKENS["unk_token"])
+    unk_id = [*scores].index(SPECIAL_TOKENS["unk_token"])
     for piece in pieces:
-        scores[piece.piece] = lowest
-        if piece.type == NORMAL:
-            scores[piece.piece] = piece.score
+        scores[piece.piece] = piece.score if piece.type == NORMAL else lowest
         if piece.type == USER_DEFINED:
             # Bonus in sentencepiece's Viterbi search.
-            scores[piece.piece] = len(piece.piece) * highest - 0.1
-    return models.Unigram(list(scores.items()), unk_id=unk_id, byte_fallback=byte_fallback)
+            scores[piece.piece] = len(piece.piece) * max(normal) - 0.1
+    return models.Unigram([*scores.items()], unk_id=unk_id, byte_fallback=byte_fallback)
 
 
 def _bpe(pieces: list[Any], byte_fallback: bool) -> models.BPE:
     """The BPE model. A merge has the score of the piece that it forms."""
     normal = {piece.piece: piece.score for piece in pieces if piece.type == NORMAL}
-    order = {token: i for i, token in enumerate(normal)}
     tokens = [*SPECIAL_TOKENS.values(), *(piece.piece for piece in pieces)]
     return models.BPE(
         {token: i for i, token in enumerate(tokens)},
-        generate_merges(order, list(normal.items())),
+        generate_merges({token: i for i, token in enumerate(normal)}, [*normal.items()]),
         unk_token=SPECIAL_TOKENS["unk_token"],
         fuse_unk=True,
         byte_fallback=byte_fallback,

@@ -171,7 +171,7 @@ class ParallelText(Corpus):
     def rows(self) -> Iterator[NumberedTexts]:
         if self.target is None:
             return read_columns(Path(self.source), self.columns)
-        return _read_aligned(Path(self.source), Path(self.target))
+        return read_aligned(**self.files)
 
     def fingerprint(self) -> str:
         """The digests of the files, which are read once per object, and the keys that select columns of them.
@@ -257,23 +257,24 @@ def load_split(name: str, config_name: str | None, **options: Any) -> "tuple[Dat
     return load_dataset(name, config_name, **options), version
 
 
-def _read_aligned(source_path: Path, target_path: Path) -> Iterator[NumberedTexts]:
-    check_plain_text("source_file", source_path)
-    check_plain_text("target_file", target_path)
-    with open_binary(source_path) as sources, open_binary(target_path) as targets:
-        yield from aligned_rows([source_path, target_path], [sources, targets])
+def read_aligned(source: Path, target: Path) -> Iterator[NumberedTexts]:
+    """The lines of two aligned text files."""
+    check_plain_text("source_file", source)
+    check_plain_text("target_file", target)
+    with open_binary(source) as sources, open_binary(target) as targets:
+        yield from aligned_rows([(source, sources), (target, targets)])
 
 
 def parse_pair(number: int, source: str, target: str, languages: LanguageTags = NO_LANGUAGES) -> Line:
     """A pair without line breaks at the ends of its texts, or an invalid line."""
     source, target = source.rstrip("\r\n"), target.rstrip("\r\n")
-    if not (is_utf8(source) and is_utf8(target)):
+    if not is_utf8(source + target):
         return _invalid(number, NOT_UTF8, source, target)
-    if "\0" in source or "\0" in target:  # in JSON and Parquet; in text, it is an error of the file
+    if "\0" in source + target:  # in JSON and Parquet; in text, it is an error of the file
         return _invalid(number, NUL, source, target)
-    if not (is_blank(source) or is_blank(target)):
-        return ParallelLine(number, source, target, languages)
-    return _invalid(number, EMPTY, source, target)
+    if is_blank(source) or is_blank(target):
+        return _invalid(number, EMPTY, source, target)
+    return ParallelLine(number, source, target, languages)
 
 
 def _invalid(number: int, reason: str, *texts: str) -> InvalidLine:

@@ -1,9 +1,9 @@
 """Validation and test sets that share no text with the training set, and the texts that given sets share with it."""
 
 import heapq
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -36,7 +36,7 @@ class Split:
     target, as `text_key` compares them.
 
     The first attempt keeps only some candidates in memory. If they share too many texts, a second one has the keys of
-    all pairs (about 300 bytes each), and finds the largest possible sets.
+    all pairs (about 300 bytes each).
 
     Args:
         read: reads the pairs of the corpus; called once or twice, or not at all without sets.
@@ -51,10 +51,10 @@ class Split:
             raise ValueError(f"split must be one or two positive numbers, got {', '.join(map(str, sizes))}.")
         total = sum(sizes)
         candidates = heapq.nsmallest(CANDIDATES * total, ranked(read()))
-        chosen = _Matching(candidates, total).pairs()
+        chosen = [*islice(_without_common_texts(candidates), total)]
         if len(chosen) < total:
             candidates = sorted(ranked(read()))
-            chosen = _Matching(candidates, total).pairs()
+            chosen = [*islice(_without_common_texts(candidates), total)]
         if len(chosen) < total:
             raise ValueError(f"split must have at most {len(chosen)} pairs, which share no text, got {total}.")
         self.sets: dict[int, str] = {}  # by the number of the line
@@ -70,11 +70,8 @@ class Split:
             return "train"
         if pair.number in self.sets:
             return self.sets[pair.number]
-        if text_key(pair.source) in self.source_keys:
-            return None
-        if text_key(pair.target) in self.target_keys:
-            return None
-        return "train"
+        is_shared = text_key(pair.source) in self.source_keys or text_key(pair.target) in self.target_keys
+        return None if is_shared else "train"
 
 
 def ranked(pairs: Iterable[ParallelLine]) -> Iterator[RankedPair]:
@@ -85,62 +82,15 @@ def ranked(pairs: Iterable[ParallelLine]) -> Iterator[RankedPair]:
         yield RankedPair(rank, pair.number, source, target)
 
 
-class _Matching:
-    """Up to `size` candidates of which no two share a source or a target.
-
-    They are a matching of the bipartite graph of sources and targets. A pair is taken if both of its texts are free.
-    If these pairs are too few, augmenting paths enlarge the matching to the largest one.
-    """
-
-    def __init__(self, candidates: Iterable[RankedPair], size: int):
-        self.candidates: dict[bytes, dict[bytes, RankedPair]] = {}  # by source and target
-        self.target_of: dict[bytes, bytes] = {}  # the matched pairs
-        self.source_of: dict[bytes, bytes] = {}  # the reverse
-        self.unreachable: set[bytes] = set()  # targets from which no free one can be reached
-        for pair in candidates:
-            targets = self.candidates.setdefault(pair.source, {})
-            targets.setdefault(pair.target, pair)
-            is_free = pair.source not in self.target_of and pair.target not in self.source_of
-            if is_free and len(self.target_of) < size:
-                self._match(pair.source, pair.target)
-        for source in self.candidates:
-            if len(self.target_of) == size:
-                return
-            if source not in self.target_of:
-                self._augment(source)
-
-    def pairs(self) -> list[RankedPair]:
-        """The matched pairs in their order."""
-        matched = [self.candidates[source][target] for source, target in self.target_of.items()]
-        return sorted(matched)
-
-    def _match(self, source: bytes, target: bytes) -> None:
-        self.target_of[source] = target
-        self.source_of[target] = source
-
-    def _augment(self, start: bytes) -> None:
-        """Match a free source, if a path of pairs that are alternately free and matched leads to a free target."""
-        previous: dict[bytes, bytes] = {}  # the source before each target
-        sources = deque([start])
-        while sources:
-            source = sources.popleft()
-            for target in self.candidates[source]:
-                if target in previous or target in self.unreachable:
-                    continue
-                previous[target] = source
-                if target not in self.source_of:
-                    self._match_path(target, previous)
-                    return
-                sources.append(self.source_of[target])
-        self.unreachable.update(previous)
-
-    def _match_path(self, end: bytes | None, previous: Mapping[bytes, bytes]) -> None:
-        """Match the free pairs of a path instead of the matched ones."""
-        while end is not None:
-            source = previous[end]
-            earlier = self.target_of.get(source)
-            self._match(source, end)
-            end = earlier
+def _without_common_texts(candidates: Iterable[RankedPair]) -> Iterator[RankedPair]:
+    """The candidates that share no source and no target with an earlier one of them."""
+    sources = set()
+    targets = set()
+    for pair in candidates:
+        if pair.source not in sources and pair.target not in targets:
+            sources.add(pair.source)
+            targets.add(pair.target)
+            yield pair
 
 
 def name_of_set(path: Path, name: str) -> Path:
@@ -162,13 +112,9 @@ def shared_texts(train: "Sequence[Dataset]", held_out: "Mapping[str, Dataset]") 
     Returns:
         For each set that shares texts, its number of `pairs`, and of those whose `source` and `target` is shared.
     """
-    shared: dict[str, Counts] = {}
-    for name, pairs in held_out.items():
-        shared[name] = {"pairs": len(pairs)}
+    shared = {name: {"pairs": len(pairs)} for name, pairs in held_out.items()}
     for side in SIDES:
-        keys = {}
-        for name, pairs in held_out.items():
-            keys[name] = [text_key(text) for text in pairs[side]]
+        keys = {name: [*map(text_key, pairs[side])] for name, pairs in held_out.items()}
         unseen = set().union(*keys.values())
         for corpus in train:
             for batch in corpus.iter(1000):

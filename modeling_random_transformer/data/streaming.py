@@ -15,7 +15,8 @@ from transformers import PreTrainedTokenizerBase
 
 from ..inputs_random_transformer import LanguageTags, check_choice, chunks
 from .batches import TokenBudgetSampler
-from .lengths import NO_LIMITS, RATIO, TOO_LONG, LengthLimits
+from .filters import SIDES
+from .lengths import NO_LIMITS, LengthLimits
 from .sources import Corpus, DatasetText, InvalidLine, Line, ParallelLine
 from .tokenization import LENGTHS, lengths_of, skipped_pairs, tokenize_batch
 from .validation import ON_INVALID, ValidationReport
@@ -54,16 +55,14 @@ class CorpusMixture:
 
     def lines(self) -> Iterator[Line]:
         """The lines of an epoch. Their numbers count the lines of all corpora, in the order of the corpora."""
-        corpora = [self._positions(index) for index in range(len(self.corpora))]
-        for _, _, line in heapq.merge(*corpora):
-            yield line
+        corpora = map(self._positions, range(len(self.corpora)))
+        return (line for _, _, line in heapq.merge(*corpora))
 
     def _positions(self, index: int) -> Iterator[tuple[float, int, Line]]:
         """The relative position of each line of a corpus in the epoch, the index of the corpus, and the line."""
         corpus = self.corpora[index]
-        earlier_lines = sum(self.sizes[:index])
         for position, line in enumerate(corpus.lines()):
-            numbered = replace(line, number=line.number + earlier_lines)
+            numbered = replace(line, number=line.number + sum(self.sizes[:index]))
             for _ in range(corpus.weight):
                 yield position / self.sizes[index], index, numbered
 
@@ -162,14 +161,14 @@ class TokenBudgetStream(IterableDataset):
 
     def _buffers(self, epoch: int) -> Iterator[list[TokenizedPair]]:
         """Buffers of pairs; a last one with fewer pairs than a step has batches is merged into the previous one."""
-        previous = None
+        previous: list[TokenizedPair] = []
         step_batches = self.num_processes * self.gradient_accumulation_steps
         for buffer in chunks(self._pairs(epoch), max(self.buffer_pairs, step_batches)):
-            if previous is not None and len(buffer) >= step_batches:
+            if previous and len(buffer) >= step_batches:
                 yield previous
-                previous = None
-            previous = buffer if previous is None else previous + buffer
-        if previous is not None:
+                previous = []
+            previous = previous + buffer
+        if previous:
             yield previous
 
     def _pairs(self, epoch: int) -> Iterator[TokenizedPair]:
@@ -183,24 +182,22 @@ class TokenBudgetStream(IterableDataset):
                 if self.on_invalid == "error":
                     self.report.check("error")
             skipped = skipped_pairs(self.limits, _lengths(pairs))
-            for pair, is_too_long, is_unequal in zip(pairs, skipped[TOO_LONG], skipped[RATIO], strict=True):
-                if is_too_long or is_unequal:  # for any value of on_invalid
-                    self.report.add(TOO_LONG if is_too_long else RATIO, pair["line"])
-                else:
+            for index, pair in enumerate(pairs):
+                reasons = [reason for reason, is_skipped in skipped.items() if is_skipped[index]]
+                if not reasons:
                     yield pair
+                for reason in reasons:  # for any value of on_invalid
+                    self.report.add(reason, pair["line"])
 
     def _chunks(self, epoch: int) -> Iterable[Chunk]:
-        prefetch_factor = None
-        if self.num_workers:
-            # Prefetch a complete buffer, so that it is ready when the current one is exhausted.
-            lines = LINES_PER_CHUNK * self.num_workers
-            prefetch_factor = max(2, math.ceil(self.buffer_pairs / lines))
+        # Prefetch a complete buffer, so that it is ready when the current one is exhausted.
+        lines = LINES_PER_CHUNK * max(1, self.num_workers)
         return DataLoader(
             _Chunks(self.corpus, self.tokenizer, self.bpe_dropout, (self.seed, epoch)),
             batch_size=None,
             collate_fn=tuple,  # the chunk itself
             num_workers=self.num_workers,
-            prefetch_factor=prefetch_factor,
+            prefetch_factor=max(2, math.ceil(self.buffer_pairs / lines)) if self.num_workers else None,
             generator=torch.Generator(),  # the default generator would change the random state of dropout
         )
 
@@ -223,11 +220,11 @@ class _Chunks(IterableDataset):
     def __iter__(self) -> Iterator[Chunk]:
         all_chunks = chunks(self.corpus.lines(), LINES_PER_CHUNK)
         worker = get_worker_info()
-        if worker is None:
-            return map(self._tokenize, all_chunks)
-        # The tokenizer's threads do not survive a fork and would cause a warning.
-        os.environ["TOKENIZERS_PARALLELISM"] = "false"
-        return map(self._tokenize, islice(all_chunks, worker.id, None, worker.num_workers))
+        if worker is not None:
+            # The tokenizer's threads do not survive a fork and would cause a warning.
+            os.environ["TOKENIZERS_PARALLELISM"] = "false"
+            all_chunks = islice(all_chunks, worker.id, None, worker.num_workers)
+        return map(self._tokenize, all_chunks)
 
     def _tokenize(self, lines: list[Line]) -> Chunk:
         invalid = [line for line in lines if isinstance(line, InvalidLine)]
@@ -241,11 +238,10 @@ class _Chunks(IterableDataset):
         return len(lines), invalid, pairs
 
     def _tokenize_pairs(self, lines: list[ParallelLine], languages: LanguageTags) -> Iterator[TokenizedPair]:
-        texts = {"source": [line.source for line in lines], "target": [line.target for line in lines]}
+        texts = {side: [getattr(line, side) for line in lines] for side in SIDES}
         columns = tokenize_batch(texts, self.tokenizer, languages, words=self.bpe_dropout is not None)
         columns["line"] = [line.number for line in lines]
         if self.bpe_dropout is not None:
             seeds = [(*self.seed, number) for number in columns["line"]]
             columns |= self.bpe_dropout.segment_columns(texts | columns, seeds)
-        for values in zip(*columns.values(), strict=True):
-            yield dict(zip(columns, values, strict=True))
+        return (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from transformers import BatchEncoding, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from ..base.distributed import in_turn
 from ..inputs_random_transformer import LanguageTags, encode_texts
@@ -75,8 +75,7 @@ def tokenize_pairs(
             report.add(reason, number)
     report.check("skip")
     if report.invalid:
-        is_kept = ~(skipped[TOO_LONG] | skipped[RATIO])
-        tokens = tokens.select(np.flatnonzero(is_kept))
+        tokens = tokens.select(np.flatnonzero(~(skipped[TOO_LONG] | skipped[RATIO])))
     return tokens, report
 
 
@@ -103,16 +102,12 @@ def tokenize_batch(
         "labels": target["input_ids"],
     }
     for encoded, words_column, lengths_column in zip((source, target), WORDS, LENGTHS, strict=True):
-        if words:
-            columns[words_column] = _word_ids(encoded)
-        columns[lengths_column] = [len(ids) for ids in encoded["input_ids"]]
+        ids_of_texts = encoded["input_ids"]
+        columns[lengths_column] = [*map(len, ids_of_texts)]
+        if words:  # -1 for tokens that were added to the text
+            words_of_texts = map(encoded.word_ids, range(len(ids_of_texts)))
+            columns[words_column] = [[-1 if word is None else word for word in text] for text in words_of_texts]
     return columns
-
-
-def _word_ids(encoded: BatchEncoding) -> list[list[int]]:
-    """The index of each token's word in each text; -1 for tokens that were added to the text."""
-    words_of_texts = (encoded.word_ids(i) for i in range(len(encoded["input_ids"])))
-    return [[-1 if word is None else word for word in words] for words in words_of_texts]
 
 
 def lengths_of(tokens: "Dataset | Sequence[dict[str, Any]]") -> np.ndarray:

@@ -125,7 +125,7 @@ def load_pairs(
         rows = Dataset.from_generator(
             _rows,
             features=Features({"line": Value("int64"), "source": text, "target": text, "invalid": text}),
-            cache_dir=None if cache_dir is None else str(cache_dir),
+            cache_dir=cache_dir,
             # All arguments are the key of the cache. Another version may read the same files differently.
             gen_kwargs={"corpus": replace(corpus, weight=1), "version": f"{__version__} {corpus.fingerprint()}"},
         )
@@ -137,9 +137,7 @@ def load_pairs(
         report.add(row["invalid"], row["line"])
     report.check(on_invalid)
     pairs = rows.remove_columns("invalid")
-    if report.invalid:
-        pairs = pairs.select(np.flatnonzero(~is_invalid))
-    return pairs, report
+    return pairs.select(np.flatnonzero(~is_invalid)) if report.invalid else pairs, report
 
 
 def _rows(corpus: Corpus, version: str) -> Iterator[dict[str, Any]]:  # noqa: ARG001 (cache key)
