@@ -1,7 +1,6 @@
 """The arguments of the data and of the model. The training arguments are in `training_arguments.py`."""
 
 import ast
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
@@ -10,6 +9,7 @@ from typing import Any, ClassVar
 
 from ..base.errors import reraise_as_value_error
 from ..configuration_random_transformer import RandomTransformerConfig, did_you_mean
+from ..data.lengths import LengthLimits
 from ..data.sources import Corpus, DatasetText, ParallelText, load_split
 from ..inputs_random_transformer import LanguageTags, check_positive
 from ..tokenization_random_transformer import LANGUAGE_CODE
@@ -112,7 +112,12 @@ class DataArguments:
         if self.requires_train and not self.has("train"):
             raise ValueError("source_file and target_file, train_file, or dataset_name must be given, got none.")
         count = max(1, len(self._file_texts("train")))
-        self._check_weights(count)
+        weights = self.train_weights
+        are_positive = all(isinstance(weight, int) and weight > 0 for weight in weights or ())
+        if weights is not None and not (are_positive and len(weights) == count):
+            raise ValueError(
+                f"train_weights must be {count} positive integers, one per training corpus, got {weights}."
+            )
         self._languages("train", count)
         for name, reason in unused_arguments(vars(self)).items():
             check_unset(self, name, reason)
@@ -123,16 +128,6 @@ class DataArguments:
         )
         check_positive(or_none=True, preprocessing_num_workers=self.preprocessing_num_workers)
 
-    def _check_weights(self, count: int) -> None:
-        weights = self.train_weights
-        if weights is None:
-            return
-        are_positive = all(isinstance(weight, int) and weight > 0 for weight in weights)
-        if len(weights) != count or not are_positive:
-            raise ValueError(
-                f"train_weights must be {count} positive integers, one per training corpus, got {weights}."
-            )
-
     def with_sets(self, **changes: Any) -> dict[str, Any]:
         """The arguments with other sets. Those that lose their effect have their defaults."""
         values = vars(self) | changes
@@ -140,10 +135,17 @@ class DataArguments:
 
     def reversed(self) -> "DataArguments":
         """The same sets in the other direction: with sources as targets, and targets as sources."""
-        names = [entry.name for entry in fields(self) if "source" in entry.name]
-        opposite = {name: name.replace("source", "target") for name in names}
-        opposite |= {target: source for source, target in opposite.items()}
-        return type(self)(**self.with_sets(**{name: getattr(self, other) for name, other in opposite.items()}))
+        opposite = {}
+        for name in vars(self):
+            if "source" in name:
+                target = name.replace("source", "target")
+                opposite |= {name: getattr(self, target), target: getattr(self, name)}
+        return type(self)(**self.with_sets(**opposite))
+
+    @property
+    def length_limits(self) -> LengthLimits:
+        """The maximum lengths of training pairs."""
+        return LengthLimits(self.max_source_length, self.max_target_length, self.max_length_ratio)
 
     def has(self, split: str) -> bool:
         """Whether the split `"train"`, `"validation"` or `"test"` is given."""
@@ -173,9 +175,8 @@ class DataArguments:
         corpora: Sequence[Corpus] = self._file_texts(split) or self._dataset_texts(split)
         if not corpora:
             return []
-        weights = [1] * len(corpora)
-        if split == "train" and self.train_weights is not None:
-            weights = self.train_weights
+        given_weights = self.train_weights if split == "train" else None
+        weights = given_weights or [1] * len(corpora)
         options = zip(corpora, self._languages(split, len(corpora)), weights, strict=True)
         return [replace(corpus, languages=tags, weight=weight) for corpus, tags, weight in options]
 
@@ -213,7 +214,7 @@ class DataArguments:
                 f"{source_name} and {target_name} must have the same number of files, "
                 f"got {len(sources)} and {len(targets)}."
             )
-        texts = [ParallelText(Path(source), Path(target)) for source, target in zip(sources, targets, strict=True)]
+        texts = [*map(ParallelText, map(Path, sources), map(Path, targets))]
         for path in getattr(self, f"{split}_file") or []:
             texts.append(ParallelText(Path(path), source_key=self.source_key, target_key=self.target_key))
         return texts
@@ -331,10 +332,9 @@ class ModelArguments:
             check_unset(self, "lora_rank", "with another vocabulary than that of model_name_or_path")
         else:
             check_unset(self, "special_tokens", "with model_name_or_path (the saved one is used)")
-        if fixed := sorted(overrides.keys() - {*DROPOUTS}):
-            raise ValueError(
-                f"config_overrides must be of {', '.join(DROPOUTS)} for a saved model, got {', '.join(fixed)}."
-            )
+        fixed = ", ".join(sorted(overrides.keys() - {*DROPOUTS}))
+        if fixed:
+            raise ValueError(f"config_overrides must be of {', '.join(DROPOUTS)} for a saved model, got {fixed}.")
 
     @property
     def has_new_vocabulary(self) -> bool:
@@ -374,13 +374,8 @@ def set_names(split: str, corpora: Sequence[Corpus]) -> list[str]:
     for corpus in corpora:
         file_or_dataset = Path(corpus.source).stem if isinstance(corpus, ParallelText) else str(corpus)
         names.append(f"{split} {corpus.direction or file_or_dataset}")
-    occurrences = Counter(names)
-    numbers: Counter[str] = Counter()
-    numbered = []
-    for name in names:
-        numbers[name] += 1
-        numbered.append(f"{name} {numbers[name]}" if occurrences[name] > 1 else name)
-    return numbered
+    numbered = enumerate(names, start=1)
+    return [name if names.count(name) == 1 else f"{name} {names[:end].count(name)}" for end, name in numbered]
 
 
 def parse_overrides(text: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -25,37 +26,31 @@ class ThroughputProgressCallback(ProgressCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         super().on_train_begin(args, state, control, **kwargs)
-        self._start_interval()
-
-    def _start_interval(self) -> None:
         self.trainer.tokens = 0
         self.start = time.perf_counter()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict | None = None, **kwargs: Any) -> None:
-        if self.training_bar is None or logs is None:
-            super().on_log(args, state, control, logs=logs, **kwargs)
-        elif "eval_bleu" in logs:
+        entry = logs or {}
+        if self.training_bar is not None and "eval_bleu" in entry:
             self.training_bar.write(describe_evaluation(state.log_history, self.trainer.samples))
-        elif "loss" in logs:
+        elif self.training_bar is not None and "loss" in entry:
+            end = time.perf_counter()
             groups = args.world_size / args.tp_size  # a tensor-parallel group shares a batch
-            seconds = max(time.perf_counter() - self.start, 1e-9)
-            rate = float(self.trainer.tokens) * groups / seconds
-            self._start_interval()
-            loss = float(logs["loss"])
-            learning_rate = float(logs["learning_rate"])
-            self.training_bar.set_postfix_str(f"loss {loss:.3f}, lr {learning_rate:.2e}, {rate:,.0f} tokens/s")
+            rate = float(self.trainer.tokens) * groups / max(end - self.start, 1e-9)
+            self.trainer.tokens, self.start = 0, end
+            values = f"loss {float(entry['loss']):.3f}, lr {float(entry['learning_rate']):.2e}"
+            self.training_bar.set_postfix_str(f"{values}, {rate:,.0f} tokens/s")
         else:
             super().on_log(args, state, control, logs=logs, **kwargs)
 
 
 def describe_evaluation(history: Sequence[dict[str, Any]], samples: Sequence[tuple[str, str]]) -> str:
     """The scores of the last entry of the log, the best ones so far, and the sample translations."""
-    entries = [entry for entry in history if "eval_bleu" in entry]
-    last = entries[-1]
+    *_, last = (entry for entry in history if "eval_bleu" in entry)
     scores = []
     for key, name in (("eval_bleu", "BLEU"), ("eval_chrf", "chrF++")):
         if key in last:
-            best = max((entry for entry in entries if key in entry), key=lambda entry: entry[key])
+            best = max((entry for entry in history if key in entry), key=itemgetter(key))
             scores.append(f"{name} {last[key]:.2f} (best {best[key]:.2f} at step {best['step']:,})")
     lines = [f"step {last['step']:,}: {', '.join(scores)}"]
     lines += [f"  {source}  →  {translation}" for source, translation in samples]

@@ -113,7 +113,7 @@ def complete_checkpoints(run: str | os.PathLike) -> list[Path]:
 
 def newest_complete(run: str | os.PathLike) -> Path | None:
     """The newest complete checkpoint of a run; `None` if there is none."""
-    return max(complete_checkpoints(run), key=step_of, default=None)
+    return next(reversed(complete_checkpoints(run)), None)
 
 
 def state_of(checkpoint: Path) -> TrainerState:
@@ -141,6 +141,7 @@ def write_checkpoint(checkpoint: Path, run_id: str, is_writer: bool, wait: Calla
         wait: waits for all processes.
 
     Raises:
+        ValueError: the folder contains files that the run did not write.
         OSError: saving failed; the message names the newest complete checkpoint.
     """
     if is_writer:
@@ -194,13 +195,11 @@ def remove_checkpoint(checkpoint: Path) -> None:
     shutil.rmtree(removed)
 
 
-def keep_newest(run: str | os.PathLike, limit: int | None, protected: set[Path]) -> None:
-    """Keep the newest `limit` complete checkpoints, those in `protected` and those with other files."""
-    if not limit:
-        return
-    for path in complete_checkpoints(run)[:-limit]:
+def keep_newest(run: str | os.PathLike, limit: int | None, best: str | None = None) -> None:
+    """Keep the newest `limit` complete checkpoints, the best one, and those with other files."""
+    for path in complete_checkpoints(run)[: -limit if limit else 0]:
         has_other_files = not _files_of(path).keys() <= {MARKER, *_marker(path)["files"]}
-        if path.resolve() not in protected and not has_other_files:
+        if path.name != Path(best or "").name and not has_other_files:
             remove_checkpoint(path)
 
 
@@ -256,11 +255,10 @@ def average_weights(checkpoints: Sequence[str | Path]) -> dict[str, Tensor]:
         raise ValueError("checkpoints must name at least one folder, got none.")
     file = ADAPTER if (Path(checkpoints[0]) / ADAPTER).exists() else WEIGHTS
     first = load_file(Path(checkpoints[0]) / file)
-    shapes = {name: weight.shape for name, weight in first.items()}
     total = {name: weight.to(torch.float64) for name, weight in first.items()}
     for folder in checkpoints[1:]:
         weights = load_file(Path(folder) / file)
-        if {name: weight.shape for name, weight in weights.items()} != shapes:
+        if weights.keys() != first.keys() or any(weights[name].shape != total[name].shape for name in weights):
             raise ValueError(f"checkpoints must have the same names and shapes, but those of {folder} differ.")
         for name, weight in weights.items():
             total[name] += weight
@@ -295,10 +293,8 @@ def load_average(model: PreTrainedModel, checkpoints: Sequence[str | Path]) -> P
 
 def _to_shards(weights: dict[str, Tensor], model: PreTrainedModel) -> dict[str, Tensor]:
     """Replace each weight that the model shards with the shard of this process."""
-    parameters = model.state_dict()
-    for name, weight in weights.items():
-        parameter = parameters.get(name)
-        if isinstance(parameter, DTensor):
-            weight = weight.to(parameter.device)
+    for name, parameter in model.state_dict().items():
+        if name in weights and isinstance(parameter, DTensor):
+            weight = weights[name].to(parameter.device)
             weights[name] = distribute_tensor(weight, parameter.device_mesh, parameter.placements)
     return weights

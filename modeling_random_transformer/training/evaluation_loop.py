@@ -3,10 +3,10 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 import torch
 from accelerate.utils import recursively_apply
 from torch import Tensor, nn
@@ -53,12 +53,11 @@ class TranslationEvaluation(Seq2SeqTrainer):
         values: dict[str, list[float]] = defaultdict(list)
         for name, dataset in sets.items():
             prefix = f"{metric_key_prefix}_{name}"
-            metrics_of_set = self.predict(dataset, ignore_keys, prefix, **gen_kwargs).metrics or {}
-            metrics |= metrics_of_set
-            for key, value in metrics_of_set.items():
+            for key, value in (self.predict(dataset, ignore_keys, prefix, **gen_kwargs).metrics or {}).items():
+                metrics[key] = value
                 if not key.endswith(("time", "_per_second")):  # times and rates have no means
                     values[metric_key_prefix + key.removeprefix(prefix)].append(value)
-        metrics |= {key: float(np.mean(values_of_sets)) for key, values_of_sets in values.items()}
+        metrics |= {key: fmean(values_of_sets) for key, values_of_sets in values.items()}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
@@ -78,7 +77,7 @@ class TranslationEvaluation(Seq2SeqTrainer):
         The loss is the mean over the target tokens of the data set and does not depend on the batches.
         """
         # Accelerate's sampler selects the batches of this process from the sampler of all batches.
-        shard: Any = dataloader.batch_sampler
+        shard = dataloader.batch_sampler
         sampler: EvaluationSampler = getattr(shard, "batch_sampler", shard)
         self._prepare_evaluation()
         compute_metrics, self.compute_metrics = self.compute_metrics, None
@@ -93,9 +92,7 @@ class TranslationEvaluation(Seq2SeqTrainer):
         rows = (output.predictions, output.label_ids)
         predictions, labels = recursively_apply(lambda part: part[positions], rows, test_type=is_numpy_array)
         self.samples = self._samples(dataloader.dataset, predictions)
-        metrics: dict[str, Any] = {}
-        if self._batch_losses:
-            metrics["loss"] = self._mean_loss(sampler.num_batches)
+        metrics = {"loss": self._mean_loss(sampler.num_batches)} if self._batch_losses else {}
         if compute_metrics is not None and predictions is not None and labels is not None:
             metrics |= denumpify_detensorize(compute_metrics(EvalPrediction(predictions, labels)))
         output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
@@ -116,7 +113,7 @@ class TranslationEvaluation(Seq2SeqTrainer):
         by_process = self._gather_shards(torch.stack(self._batch_losses))  # [processes, batches, 2]
         by_batch = by_process.transpose(0, 1).flatten(0, 1)
         loss, tokens = by_batch[:num_batches].cpu().double().sum(dim=0).tolist()
-        return loss / tokens if tokens else 0.0
+        return loss / max(1, tokens)
 
     @contextmanager
     def _engine(self) -> Iterator[None]:
@@ -157,22 +154,21 @@ class TranslationEvaluation(Seq2SeqTrainer):
             ValueError: an option changes the number or the type of outputs; or the labels, `[batch, target_len]`, start
                 with different language tags.
         """
-        options = dict(self.generation_options)
+        options = drop_none(**self.generation_options)
         for name, value in OUTPUT_OPTIONS.items():
             if options.setdefault(name, value) != value:
                 raise ValueError(f"{name} must be {value} in evaluate and predict, got {options[name]}.")
-        if options.get("generation_config") is None:
-            options = search_options(**drop_none(**self.args.generation_kwargs)) | drop_none(**options)
-        if options.get("max_length") is None and options.get("max_new_tokens") is None:
-            options["max_length"] = self.args.generation_max_length
-        if options.get("max_length") is None and options.get("max_new_tokens") is None:
+        if "generation_config" not in options:
+            options = search_options(**drop_none(**self.args.generation_kwargs)) | options
+        if not {"max_length", "max_new_tokens"} & options.keys():
+            options |= drop_none(max_length=self.args.generation_max_length)
+        if not {"max_length", "max_new_tokens"} & options.keys():
             longest_source = int(inputs["attention_mask"].sum(dim=1).max())
             options["max_new_tokens"] = longest_target(longest_source, self.model.config)
         if self.model.generation_config.stop_strings is not None:
             options.setdefault("tokenizer", self.processing_class)
-        labels = inputs.get("labels")
-        if labels is not None and getattr(self.processing_class, "languages", None):
-            tags = labels[:, 0].unique().tolist()  # the language tags that the labels start with
+        if "labels" in inputs and getattr(self.processing_class, "languages", None):
+            tags = inputs["labels"][:, 0].unique().tolist()  # the language tags that the labels start with
             if len(tags) != 1:
                 raise ValueError(f"eval_dataset must have one target language per set, got a batch of {len(tags)}.")
             options["forced_bos_token_id"] = tags[0]
@@ -184,10 +180,9 @@ class TranslationEvaluation(Seq2SeqTrainer):
             return []
         samples = []
         for index, tokens in enumerate(predictions[:SAMPLES]):
-            texts = self.processing_class.batch_decode(
-                [rows[index]["input_ids"], tokens[tokens >= 0]], skip_special_tokens=True
-            )
-            samples.append((texts[0], texts[1]))
+            pair = [rows[index]["input_ids"], tokens[tokens >= 0]]
+            source, translation = self.processing_class.batch_decode(pair, skip_special_tokens=True)
+            samples.append((source, translation))
         return samples
 
     def _gather_rows(self, tensors: Any) -> Any:

@@ -209,16 +209,14 @@ def check_folder(folder: Path) -> None:
         ValueError: the folder contains the model or the checkpoints of another run; the message names the first.
     """
     record = Job(folder / MANIFEST).stages.get(TRAIN)
-    checkpoints = all_checkpoints(folder)
-    foreign = _files(folder, MODEL_FILES)
     if record is None:
-        foreign = [*checkpoints, *foreign]
+        foreign = [*all_checkpoints(folder), *_files(folder, MODEL_FILES)]
     elif record.is_finished:
         foreign = [path for path in record.changed_files() if path.is_file()]
-    elif checkpoints:
+    elif all_checkpoints(folder):
         foreign = []  # a finished run that is extended has a model, as a run that is uploaded with each checkpoint
     else:
-        foreign = [path for path in foreign if path.match("*.safetensors")]
+        foreign = _files(folder, ["*.safetensors"])
     if foreign:
         raise ValueError(
             f"output_dir must be new or contain an earlier attempt of this run, got {folder} with {foreign[0].name}, "
@@ -276,13 +274,9 @@ def changed_arguments(arguments: Any) -> dict[str, Any]:
 
 def determining(args: TranslationTrainingArguments, *others: Any) -> dict[str, Any]:
     """The training arguments, and `others`, that differ from their defaults and determine the weights."""
-    free = {*LENGTHS, *CONTENTS}
-    if not selects(args):
-        free |= {*EVALUATION}
-    values: dict[str, Any] = {}
-    for arguments in (*others, args):
-        values |= changed_arguments(arguments)
-    return {name: value for name, value in values.items() if name not in free}
+    free = {*LENGTHS, *CONTENTS, *(() if selects(args) else EVALUATION)}
+    changed = [changed_arguments(arguments) for arguments in (*others, args)]
+    return {name: value for values in changed for name, value in values.items() if name not in free}
 
 
 def recorded(run: Run) -> dict[str, Any]:
@@ -311,7 +305,7 @@ def selects(args: TranslationTrainingArguments) -> bool:
 
 def fingerprint(corpora: list[Corpus]) -> Any:
     """A digest of one corpus and its languages, or a list of those of several."""
-    digests = [" ".join(filter(None, (corpus.fingerprint(), corpus.direction))) for corpus in corpora]
+    digests = [f"{corpus.fingerprint()} {corpus.direction or ''}".strip() for corpus in corpora]
     return digests[0] if len(digests) == 1 else digests
 
 

@@ -62,10 +62,8 @@ def write_model_card(path: Path, result: RunResult, run: Run) -> None:
         pipeline_tag="translation",
         tags=["translation", "random_transformer"],
     )
-    arguments = {"output_dir": run.args.output_dir}
-    for group in (run.data, run.model, run.args):
-        arguments |= changed_arguments(group)
-    flags = to_flags(arguments)
+    arguments = {"output_dir": run.args.output_dir, **changed_arguments(run.data), **changed_arguments(run.model)}
+    flags = to_flags(arguments | changed_arguments(run.args))
     calibration = path.with_name(CALIBRATION)
     card = ModelCard.from_template(
         metadata,
@@ -90,12 +88,11 @@ def write_model_card(path: Path, result: RunResult, run: Run) -> None:
 
 def hyperparameters(args: TranslationTrainingArguments, result: RunResult) -> dict[str, Any]:
     """The hyperparameters that the card lists, by name."""
-    names = list(HYPERPARAMETERS)
-    names.remove("max_steps" if args.max_steps < 0 else "num_train_epochs")
+    unused = {"max_steps" if args.max_steps < 0 else "num_train_epochs"}
     if args.load_best_model_at_end or args.save_strategy == "no":
-        names.remove("average_last")
-    values = {name: getattr(args, name) for name in names}
-    values = {name: getattr(value, "value", value) for name, value in values.items()}  # of an enumeration member
+        unused.add("average_last")
+    arguments = args.to_dict()
+    values = {name: arguments[name] for name in HYPERPARAMETERS if name not in unused}
     values |= drop_none(**args.generation_kwargs)
     return {**values, "learning_rate": result.learning_rate, "world_size": result.world_size}
 
@@ -107,11 +104,10 @@ def command_of(flags: Iterable[Sequence[str]]) -> str:
 
 def with_portable_paths(content: str, paths: Iterable[str]) -> str:
     """A text in which absolute paths are relative to the working directory, or names if they are outside of it."""
-    for path in sorted(paths, key=len, reverse=True):  # files before their folder
-        if Path(path).is_absolute():
-            is_inside = Path(path).is_relative_to(Path.cwd())
-            portable = Path(path).relative_to(Path.cwd()) if is_inside else Path(path).name
-            content = content.replace(path, str(portable))
+    for path in map(Path, sorted(paths, key=len, reverse=True)):  # files before their folder
+        if path.is_absolute():
+            portable = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path.name
+            content = content.replace(str(path), str(portable))
     return content
 
 
@@ -128,10 +124,9 @@ def set_origin(path: Path, stage: str, recipe: str, flags: Sequence[Sequence[str
     names = tuple(f"--{name}" for name in FREE if name != "output_dir")
     shown = [[recipe], *(flag for flag in flags if not flag[0].startswith(names))]
     command = with_portable_paths(command_of(shown), chain.from_iterable(shown))
-    name = path.parent.name
     content = path.read_text(encoding="utf-8")
-    content = content.replace(f"\n# {stage}\n", f"\n# {name}\n", 1)
-    content = content.replace(f"translate --model {stage}", f"translate --model {name}", 1)
+    for place in ("\n# {}\n", "translate --model {}"):
+        content = content.replace(place.format(stage), place.format(path.parent.name), 1)
     before, heading, after = content.partition("## Training\n\n```sh\n")
     _, end, rest = after.partition("\n```\n")
     write_atomically(path, [f"{before}{heading}{command}{end}{rest}".encode()])

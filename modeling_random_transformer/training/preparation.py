@@ -4,7 +4,6 @@ import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
 
 import numpy as np
 from datasets import Dataset, concatenate_datasets
@@ -13,12 +12,13 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 from ..base.distributed import call_on_main_process
 from ..base.jobs import Job
 from ..data.batches import padding_multiple
+from ..data.lengths import NO_LIMITS
 from ..data.sources import Corpus
 from ..data.splitting import Counts, describe_overlap, shared_texts
 from ..data.streaming import CorpusMixture, TokenBudgetStream
-from ..data.tokenization import LengthLimits, lengths_of, tokenize_pairs, vocabulary_sample
+from ..data.tokenization import lengths_of, tokenize_pairs, vocabulary_sample
 from ..data.validation import ValidationReport, load_pairs, validate
-from ..inputs_random_transformer import drop_none, tokenizer_languages
+from ..inputs_random_transformer import drop_none, max_target_positions, tokenizer_languages
 from ..tokenization_random_transformer import RandomTransformerTokenizer
 from .arguments import VOCAB_SIZE, ModelArguments
 from .checkpoints import save_atomically
@@ -91,10 +91,10 @@ def prepare_data(run: Run, names: Collection[str]) -> PreparedData:
         tokenized = tokenize_set(run, name, pairs, data)
         data.sets[name] = concatenate_datasets(tokenized)
         if name == "train":
-            data.corpus_sizes = list(map(len, tokenized))
+            data.corpus_sizes = [*map(len, tokenized)]
     if "train" in names and run.data.streaming:
         data.corpus_sizes = [report.valid for report in train_reports]
-        data.stream = make_stream(run, lines, data.tokenizer)
+        data.stream = make_stream(run, lines, tokenizer)
         if len(train_reports) == 1:  # the stream has a report of its own
             data.reports.remove(train_reports[0])
     if run.args.process_index == 0:
@@ -126,11 +126,6 @@ def load_texts(run: Run, names: Collection[str]) -> tuple[dict[str, list[Dataset
     return texts, reports
 
 
-def length_limits(run: Run) -> LengthLimits:
-    """The maximum lengths of training pairs."""
-    return LengthLimits(run.data.max_source_length, run.data.max_target_length, run.data.max_length_ratio)
-
-
 def tokenize_set(run: Run, name: str, texts: Sequence[Dataset], data: PreparedData) -> list[Dataset]:
     """Tokenize the corpora of a set, and add a report for each one with skipped pairs."""
     is_train = name == "train"
@@ -140,7 +135,7 @@ def tokenize_set(run: Run, name: str, texts: Sequence[Dataset], data: PreparedDa
             pairs,
             data.tokenizer,
             # Only training pairs are filtered by length: scores refer to complete validation and test sets.
-            length_limits(run) if is_train else LengthLimits(),
+            run.data.length_limits if is_train else NO_LIMITS,
             languages=corpus.languages,
             num_proc=run.data.preprocessing_num_workers,
             words=is_train and bool(run.args.bpe_dropout or run.args.augment),
@@ -169,7 +164,7 @@ def make_stream(run: Run, lines: Sequence[int], tokenizer: PreTrainedTokenizerBa
         tokenizer,
         run.args.max_tokens_per_batch,
         buffer_pairs=run.data.buffer_pairs,
-        limits=length_limits(run),
+        limits=run.data.length_limits,
         on_invalid=run.data.on_invalid,
         seed=run.args.order_seed,
         pad_to_multiple_of=padding_multiple(run.args.device),
@@ -206,12 +201,8 @@ def prepare_tokenizer(run: Run, lines: int) -> PreTrainedTokenizerBase:
     Raises:
         ValueError: the folder has a tokenizer that differs from the recorded one.
     """
-    sources = {corpus.languages.source for corpus in run.corpora["train"]}
-    targets = {corpus.languages.target for corpus in run.corpora["train"]}
-    defaults = drop_none(
-        src_lang=sources.pop() if len(sources) == 1 else None,
-        tgt_lang=targets.pop() if len(targets) == 1 else None,
-    )
+    languages = [corpus.languages.arguments for corpus in run.corpora["train"]]
+    defaults = {name: code for name, code in languages[0].items() if all(tags.get(name) == code for tags in languages)}
     saved = run.model.saved_tokenizer
     if saved is None:
         run.record(lambda job: _train_tokenizer(run, job, lines, defaults))
@@ -225,7 +216,7 @@ def _train_tokenizer(run: Run, job: Job, lines: int, defaults: Mapping[str, str]
     """Train the tokenizer of a run and save it in the output folder, unless an earlier call has."""
     corpora = run.corpora["train"]
     path = run.folder / "tokenizer.json"
-    options: dict[str, Any] = {
+    options = {
         "vocab_size": run.model.vocab_size or VOCAB_SIZE,
         **defaults,
         "languages": distinct_languages(corpora),
@@ -260,21 +251,18 @@ def check_languages(sets: Mapping[str, Sequence[Corpus]], model_args: ModelArgum
         ValueError: it does not.
     """
     used = distinct_languages(chain.from_iterable(sets.values()))
+    available, origin = distinct_languages(sets["train"]), "the training corpora"
     saved = model_args.saved_tokenizer
-    if saved is None:
-        available = distinct_languages(sets["train"])
-        origin = "the training corpora"
-    else:
+    if saved is not None:
         tokenizer = load_tokenizer(saved)
-        available = tokenizer_languages(tokenizer)
-        origin = f"the tokenizer in {saved}"
+        available, origin = tokenizer_languages(tokenizer), f"the tokenizer in {saved}"
         if available and not used and None in (tokenizer.src_lang, tokenizer.tgt_lang):
             raise ValueError(f"source_lang and target_lang must be of {', '.join(available)} for {origin}, got none.")
-    unknown = [code for code in used if code not in available]
+    unknown = ", ".join(code for code in used if code not in available)
     if unknown:
         raise ValueError(
             f"source_lang and target_lang must be languages of {origin} ({', '.join(available) or 'none'}), "
-            f"got {', '.join(unknown)}."
+            f"got {unknown}."
         )
 
 
@@ -284,12 +272,13 @@ def check_lengths(sets: dict[str, Dataset], config: PretrainedConfig) -> None:
     Raises:
         ValueError: a text is longer.
     """
-    if config.position_embedding != "learned":
+    positions = max_target_positions(config)
+    if positions is None:
         return
     for split, tokens in sets.items():
         longest = int(lengths_of(tokens).max())
-        if longest > config.max_position_embeddings:
+        if longest > positions:
             raise ValueError(
                 f"max_position_embeddings must be at least {longest}, the longest text of the {split} set, "
-                f"got {config.max_position_embeddings}."
+                f"got {positions}."
             )

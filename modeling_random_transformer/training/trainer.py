@@ -122,9 +122,9 @@ class TranslationTrainer(TranslationEvaluation):
         segmented = None
         changes = segmentation(self.args, self.processing_class, self._positions())
         if changes is not None:  # in every epoch
-            dataset = segmented = BPEDropoutPairs(dataset, changes, self.args.order_seed)
+            segmented = BPEDropoutPairs(dataset, changes, self.args.order_seed)
         sampler = TokenBudgetSampler(
-            lengths_of(self.train_dataset),
+            lengths_of(dataset),
             self.args.max_tokens_per_batch,
             num_processes=self._data_parallel_size(),
             seed=self.args.order_seed,
@@ -135,7 +135,7 @@ class TranslationTrainer(TranslationEvaluation):
         )
         self.resumption.sampler = sampler
         keeps_workers = self.args.dataloader_persistent_workers and segmented is None
-        return self._loader(dataset, sampler, persistent_workers=keeps_workers)
+        return self._loader(segmented or dataset, sampler, persistent_workers=keeps_workers)
 
     def _stream_loader(self, stream: TokenBudgetStream) -> DataLoader:
         """The batches of a `TokenBudgetStream`, which itself distributes them over the processes."""
@@ -159,7 +159,7 @@ class TranslationTrainer(TranslationEvaluation):
 
     def _positions(self) -> int | None:
         """The longest source or target that the model's learned positions allow; `None` for no limit."""
-        limits = (max_source_positions(self.model), max_target_positions(self.model.config))
+        limits = max_source_positions(self.model), max_target_positions(self.model.config)
         return min(filter(None, limits), default=None)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
@@ -229,13 +229,10 @@ class TranslationTrainer(TranslationEvaluation):
     def _check_losses(self, end: int | None = None) -> None:
         """Raise an error if a loss before this step, counted from 0, is not finite. Synchronizes with the device."""
         checked = [batch for batch in self._unchecked if end is None or batch[0] < end]
-        if not checked:
-            return
         self._unchecked = self._unchecked[len(checked) :]
-        finite = torch.stack([loss for _, loss, _ in checked]).isfinite()
-        if finite.all():
+        if not checked or torch.stack([loss for _, loss, _ in checked]).isfinite().all():
             return
-        step, loss, inputs = checked[int(finite.int().argmin())]
+        step, loss, inputs = next(batch for batch in checked if not batch[1].isfinite())
         ids = inputs["input_ids"]
         source = self.processing_class.decode(ids[0], skip_special_tokens=True) if self.processing_class else ids[0]
         raise FloatingPointError(
@@ -289,8 +286,7 @@ class TranslationTrainer(TranslationEvaluation):
         with write_checkpoint(folder, self.run_id, self.args.should_save, self.accelerator.wait_for_everyone):
             super()._save_checkpoint(model, trial)
         if self.args.should_save:
-            best = self.state.best_model_checkpoint
-            keep_newest(self.args.output_dir, self.checkpoint_limit, {Path(best).resolve()} if best else set())
+            keep_newest(self.args.output_dir, self.checkpoint_limit, self.state.best_model_checkpoint)
         self.accelerator.wait_for_everyone()
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:

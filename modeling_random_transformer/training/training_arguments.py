@@ -228,68 +228,56 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         for name in FRACTIONS:
             self._require(name, 0 <= getattr(self, name) < 1, "at least 0 and below 1")
 
+    def _require_default(self, name: str, reason: str) -> None:
+        default = getattr(type(self), name, None)  # none if the installed transformers does not have the argument
+        self._require(name, getattr(self, name, default) in (default, []), f"unset{reason}")
+
     def _check_unsupported(self) -> None:
         for name, reason in UNSUPPORTED.items():
-            default = getattr(type(self), name, None)  # none if the installed transformers does not have the argument
-            self._require(name, getattr(self, name, default) in (default, []), f"unset, because {reason}")
+            self._require_default(name, f", because {reason}")
         self._require("do_train", self.do_train, "True")
 
     def _check_steps(self) -> None:
         trains_epochs = self.max_steps == -1
         is_count = self.max_steps >= 1 and self.max_steps == int(self.max_steps)
         self._require("max_steps", trains_epochs or is_count, "a positive integer, or -1 for epochs")
-        has_default_epochs = self.num_train_epochs == type(self).num_train_epochs
-        self._require("num_train_epochs", trains_epochs or has_default_epochs, "unset unless max_steps is -1")
-        # The paper's rate depends on the number of warm-up steps, and that of an epoch is not known yet.
-        needs_count = trains_epochs and self.learning_rate is None
-        is_fraction = 0 < self.warmup_steps < 1
-        self._require(
-            "warmup_steps",
-            not (needs_count and is_fraction),
-            "0 or at least 1 if max_steps and learning_rate are unset",
-        )
-        keeps_enough = self.save_total_limit is None or self.save_total_limit >= self.average_last
-        self._require(
-            "save_total_limit",
-            keeps_enough or self.save_strategy == "no",
-            f"at least average_last={self.average_last}",
-        )
+        if not trains_epochs:
+            self._require_default("num_train_epochs", " unless max_steps is -1")
+        elif self.learning_rate is None:
+            # The paper's rate depends on the number of warm-up steps, and that of an epoch is not known yet.
+            is_fraction = 0 < self.warmup_steps < 1
+            self._require("warmup_steps", not is_fraction, "0 or at least 1 if max_steps and learning_rate are unset")
+        if self.save_total_limit is not None and self.save_strategy != "no":
+            least = self.average_last
+            self._require("save_total_limit", self.save_total_limit >= least, f"at least average_last={least}")
 
     def _check_evaluation(self) -> None:
-        evaluates = self.eval_strategy != "no"
-        stops_early = self.early_stopping_patience is not None
-        self._require("do_eval", evaluates or not self.do_eval, "unset without eval_strategy")
-        self._require("eval_strategy", evaluates or not stops_early, "set with early_stopping_patience")
-        has_metric = self.metric_for_best_model is not None
-        self._require("metric_for_best_model", has_metric or not stops_early, "set with early_stopping_patience")
+        if self.eval_strategy == "no":
+            self._require_default("do_eval", " without eval_strategy")
+            self._require("eval_strategy", self.early_stopping_patience is None, "set with early_stopping_patience")
+        if self.early_stopping_patience is not None:
+            self._require("metric_for_best_model", self.metric_for_best_model, "set with early_stopping_patience")
         self._require("engine", self.engine in (None, *ENGINES), f"one of {', '.join(ENGINES)}")
         is_valid = self.length_penalty == AUTO or not isinstance(self.length_penalty, str)
         self._require("length_penalty", is_valid, f"a number or {AUTO!r}")
 
     def _check_devices(self) -> None:
-        on_cpu = self.device.type == "cpu"
-        self._require("engine", self.engine is None or on_cpu, f"unset on the device {self.device}")
-        self._require("fp16", not (self.fp16 and on_cpu), "False on a CPU, which supports bf16")
+        if self.device.type == "cpu":
+            self._require("fp16", not self.fp16, "False on a CPU, which supports bf16")
+        else:
+            self._require_default("engine", f" on the device {self.device}")
         shards = self.tp_size * self.fsdp_size
-        name = "tp_size" if self.tp_size > 1 else "fsdp_size"
-        self._require(
-            name,
-            shards in (1, self.world_size),
-            f"such that tp_size x fsdp_size is 1 or the number of processes, here {self.world_size}",
-        )
-        is_recent = version.parse(transformers.__version__) >= version.parse("5.23")
-        self._require(
-            name,
-            shards == 1 or is_recent,
-            "1 with transformers older than 5.23, whose Trainer cannot shard weights",
-        )
-        is_partitioned = getattr(self.deepspeed_plugin, "zero_stage", None) == 3
-        self._require("average_last", self.average_last == 1 or not is_partitioned, "1 with DeepSpeed ZeRO-3")
+        if shards > 1:
+            name = "tp_size" if self.tp_size > 1 else "fsdp_size"
+            self._require(
+                name,
+                shards == self.world_size,
+                f"such that tp_size x fsdp_size is 1 or the number of processes, here {self.world_size}",
+            )
+            is_recent = version.parse(transformers.__version__) >= version.parse("5.23")
+            self._require(name, is_recent, "1 with transformers older than 5.23, whose Trainer cannot shard weights")
+        if getattr(self.deepspeed_plugin, "zero_stage", None) == 3:
+            self._require("average_last", self.average_last == 1, "1 with DeepSpeed ZeRO-3")
         uses_fsdp = self.fsdp or parse_flag_from_env("ACCELERATE_USE_FSDP")
-        # DeepSpeed always shards the state of the optimizer.
-        is_sharded = shards > 1 or uses_fsdp or self.deepspeed_plugin is not None
-        self._require(
-            "muon",
-            not (self.muon and is_sharded),
-            "False with weights or states that are sharded over processes",
-        )
+        if shards > 1 or uses_fsdp or self.deepspeed_plugin is not None:  # it always shards the state of the optimizer
+            self._require("muon", not self.muon, "False with weights or states that are sharded over processes")

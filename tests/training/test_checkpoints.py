@@ -125,7 +125,7 @@ def test_only_checkpoints_without_other_files_are_removed(tmp_path):
     for step in range(1, 6):
         mark_complete(checkpoint(tmp_path, step))
     (tmp_path / "checkpoint-2" / "notes.txt").write_text("mine")
-    keep_newest(tmp_path, 2, protected={(tmp_path / "checkpoint-1").resolve()})
+    keep_newest(tmp_path, 2, best=str(tmp_path / "checkpoint-1"))
     assert [path.name for path in all_checkpoints(tmp_path)] == [f"checkpoint-{step}" for step in (1, 2, 4, 5)]
     assert (tmp_path / "checkpoint-2" / "notes.txt").read_text() == "mine"
 
