@@ -10,13 +10,12 @@ import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from os import PathLike
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 from zipfile import BadZipFile
 
 from .errors import first_line, reraise_as_value_error
-from .files import new_files
+from .files import StrPath, new_files
 
 STANDARD_STREAM = "-"
 FORMATS = {".gz": "gzip", ".zst": "Zstandard", ".bz2": "bzip2", ".xz": "xz"}
@@ -69,7 +68,7 @@ OPEN_FILE = re.compile(r"/dev/(stdout|stderr|fd/\d+)|/proc/(self|\d+)/fd/\d+")
 GZIP_LEVEL = 6  # the default of the program gzip; Python's 9 takes twice as long for 1% less
 
 
-def is_stream(path: str | PathLike) -> bool:
+def is_stream(path: StrPath) -> bool:
     """Whether a path is `-`, a pipe, a device or an open file, such as `/dev/stdout`, which cannot be replaced."""
     # An open file may be a regular one, as after a redirection.
     if is_standard_stream(path) or OPEN_FILE.fullmatch(os.fspath(path)):
@@ -78,22 +77,22 @@ def is_stream(path: str | PathLike) -> bool:
     return path.exists() and not path.is_file() and not path.is_dir()
 
 
-def is_standard_stream(path: str | PathLike) -> bool:
+def is_standard_stream(path: StrPath) -> bool:
     """Whether a path is `-`."""
     return os.fspath(path) == STANDARD_STREAM
 
 
-def stream_name(path: str | PathLike) -> str:
+def stream_name(path: StrPath) -> str:
     """The name of an input in errors."""
     return "stdin" if is_standard_stream(path) else os.fspath(path)
 
 
-def is_readable(path: str | PathLike) -> bool:
+def is_readable(path: StrPath) -> bool:
     """Whether a path is `-` or exists and is not a folder: a file or a pipe."""
     return is_standard_stream(path) or (Path(path).exists() and not Path(path).is_dir())
 
 
-def check_readable(name: str, path: str | PathLike, *, repeatedly: bool = False) -> None:
+def check_readable(name: str, path: StrPath, *, repeatedly: bool = False) -> None:
     """Check the path of an argument.
 
     Raises:
@@ -104,7 +103,7 @@ def check_readable(name: str, path: str | PathLike, *, repeatedly: bool = False)
         raise ValueError(f"{name} must be a file, got {os.fspath(path)!r}.")
 
 
-def check_output(name: str, path: str | PathLike, **inputs: Path | None) -> None:
+def check_output(name: str, path: StrPath, **inputs: Path | None) -> None:
     """Check the path of an output.
 
     Args:
@@ -127,24 +126,24 @@ def check_output(name: str, path: str | PathLike, **inputs: Path | None) -> None
             raise ValueError(f"{name} must differ from {input_name}, got {str(source)!r} for both.")
 
 
-def file_format(path: str | PathLike) -> str:
+def file_format(path: StrPath) -> str:
     """A value of `TEXT_FORMATS`, or `"text"`, by the suffix before that of a compression, in any case."""
     return TEXT_FORMATS.get(text_suffix(path), "text")
 
 
-def text_suffix(path: str | PathLike) -> str:
+def text_suffix(path: StrPath) -> str:
     """The suffix before that of a compression, in lower case."""
     path = Path(path)
     uncompressed = path.with_suffix("") if compression(path) in FORMATS else path
     return uncompressed.suffix.lower()
 
 
-def compression(path: str | PathLike) -> str:
+def compression(path: StrPath) -> str:
     """The suffix in lower case, such as `".gz"`."""
     return Path(path).suffix.lower()
 
 
-def check_plain_text(name: str, path: str | PathLike | None, document_format: str = "text") -> None:
+def check_plain_text(name: str, path: StrPath | None, document_format: str = "text") -> None:
     """Check that the lines of a file are texts, by its name.
 
     Args:
@@ -170,7 +169,7 @@ def check_plain_text(name: str, path: str | PathLike | None, document_format: st
 
 
 @contextmanager
-def open_binary(path: str | PathLike) -> Iterator[BinaryIO]:
+def open_binary(path: StrPath) -> Iterator[BinaryIO]:
     """Open a file for reading, or standard input.
 
     The file that the context manager returns can be iterated by line.
@@ -197,7 +196,7 @@ def open_binary(path: str | PathLike) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def clear_errors(path: str | PathLike, format_name: str) -> Iterator[None]:
+def clear_errors(path: StrPath, format_name: str) -> Iterator[None]:
     """Convert the errors of a compressed file that is damaged, incomplete or encrypted."""
     try:
         if Path(path).is_file() and not Path(path).stat().st_size:  # the libraries read it as an empty text
@@ -210,7 +209,7 @@ def clear_errors(path: str | PathLike, format_name: str) -> Iterator[None]:
 
 
 @contextmanager
-def create_binaries(paths: Sequence[str | PathLike], temporary_folder: Path | None = None) -> Iterator[list[IO[bytes]]]:
+def create_binaries(paths: Sequence[StrPath], temporary_folder: Path | None = None) -> Iterator[list[IO[bytes]]]:
     """Write files, which replace earlier ones when all are complete; those that are streams are written at once.
 
     Args:
@@ -237,7 +236,7 @@ def create_binaries(paths: Sequence[str | PathLike], temporary_folder: Path | No
 
 
 @contextmanager
-def _compressed(path: str | PathLike, file: BinaryIO) -> Iterator[IO[bytes]]:
+def _compressed(path: StrPath, file: BinaryIO) -> Iterator[IO[bytes]]:
     """A file to write, compressed if the name says so."""
     suffix = compression(path)
     if suffix == ".gz":
@@ -265,13 +264,13 @@ def write_binary(path: Path, content: Iterable[bytes], temporary_folder: Path | 
         file.writelines(content)
 
 
-def _open_zstandard(path: str | PathLike) -> io.BufferedReader:
+def _open_zstandard(path: StrPath) -> io.BufferedReader:
     """A Zstandard file of one or several frames."""
     stream = _pyarrow(path).input_stream(os.fspath(path), compression="zstd")
     return io.BufferedReader(stream, buffer_size=2**18)
 
 
-OPENERS: dict[str, Callable[[str | PathLike], Any]] = {
+OPENERS: dict[str, Callable[[StrPath], Any]] = {
     ".gz": gzip.open,
     ".zst": _open_zstandard,
     ".bz2": bz2.open,
@@ -279,7 +278,7 @@ OPENERS: dict[str, Callable[[str | PathLike], Any]] = {
 }
 
 
-def _pyarrow(path: str | PathLike) -> Any:
+def _pyarrow(path: StrPath) -> Any:
     with reraise_as_value_error(f"{path} requires pyarrow: pip install 'random-transformer[train]'"):
         import pyarrow
     return pyarrow

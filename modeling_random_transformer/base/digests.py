@@ -24,15 +24,12 @@ def file_digest(path: Path) -> str:
 def model_digest(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
     """A digest of weights, configurations, vocabulary and special tokens."""
     ids, ids_of_empty_text = vocabulary(tokenizer)
-    described: list[Any] = [sorted(ids.items()), ids_of_empty_text]
-    described.append(_settings(model.config))
-    described.append(_settings(model.generation_config))
-    for member in getattr(model, "members", ()):  # of an ensemble
-        described.append(_settings(member.config))
+    members = getattr(model, "members", ())  # of an ensemble
+    configs = [model.config, model.generation_config, *(member.config for member in members)]
+    described = [sorted(ids.items()), ids_of_empty_text, *map(_settings, configs)]
     digest = hashlib.sha256(json.dumps(described, sort_keys=True, default=str).encode())
     for name, tensor in model.state_dict().items():
-        shape = list(tensor.shape)
-        digest.update(f"{name} {tensor.dtype} {shape}".encode())
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
         values = tensor.cpu().contiguous().flatten()
         digest.update(values.view(torch.uint8).numpy())
     return digest.hexdigest()
@@ -40,8 +37,5 @@ def model_digest(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> 
 
 def _settings(config: Any) -> dict[str, Any]:
     """The fields of a configuration that affect the model."""
-    settings = {}
-    for name, value in config.to_dict().items():
-        if name not in PROVENANCE and not name.startswith("_"):
-            settings[name] = value
-    return settings
+    fields = config.to_dict().items()
+    return {name: value for name, value in fields if name not in PROVENANCE and not name.startswith("_")}

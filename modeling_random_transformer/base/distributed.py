@@ -59,11 +59,9 @@ def call_on_main_process(function: Callable[[], Any]) -> Any:
         except Exception as raised:
             error, outcome = raised, [_picklable(raised)]
     _broadcast(outcome)
-    if error is not None:
-        raise error
     [result] = outcome
-    if isinstance(result, Exception):
-        raise result
+    if error is not None or isinstance(result, Exception):
+        raise error or result
     return result
 
 

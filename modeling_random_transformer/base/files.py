@@ -14,11 +14,12 @@ from typing import Any, BinaryIO
 
 from safetensors import SafetensorError
 
+StrPath = str | PathLike
 WRITTEN_FILES = ".written_files.txt"  # in a folder
 NOT_IN_LINES = re.compile(r"\r\n|[\r\n\0]")
 
 
-def read_json(path: str | PathLike) -> dict[str, Any]:
+def read_json(path: StrPath) -> dict[str, Any]:
     """Read the object in a JSON file.
 
     Raises:
@@ -51,14 +52,11 @@ def encode_lines(texts: Iterable[str]) -> Iterator[bytes]:
 
 def markdown_table(header: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
     """A table with a header line; `|` in cells must be escaped."""
-    lines = []
-    for cells in (header, ("---",) * len(header), *rows):
-        line = " | ".join(map(str, cells))
-        lines.append(f"| {line} |")
-    return "\n".join(lines)
+    lines = [" | ".join(map(str, cells)) for cells in (header, ["---"] * len(header), *rows)]
+    return "\n".join(f"| {line} |" for line in lines)
 
 
-def check_free(output: str | PathLike, overwrite: bool = False) -> Path:
+def check_free(output: StrPath, overwrite: bool = False) -> Path:
     """Check that a folder can be created without overwriting anything.
 
     Args:
@@ -79,7 +77,7 @@ def check_free(output: str | PathLike, overwrite: bool = False) -> Path:
 
 
 @contextmanager
-def name_path_in_errors(path: str | PathLike) -> Iterator[None]:
+def name_path_in_errors(path: StrPath) -> Iterator[None]:
     """Add the path to write errors without one, such as that of a full disk.
 
     Raises:
@@ -98,7 +96,7 @@ def name_path_in_errors(path: str | PathLike) -> Iterator[None]:
 
 
 @contextmanager
-def new_folder(output: str | PathLike, overwrite: bool = False) -> Iterator[Path]:
+def new_folder(output: StrPath, overwrite: bool = False) -> Iterator[Path]:
     """Yield a temporary folder, which becomes `output` if the block succeeds: by one rename if `output` is new.
 
     An existing folder may be the current one or a mount point, which cannot be replaced. It receives the files of
@@ -158,7 +156,7 @@ def read_written_files(folder: Path) -> set[str]:
 
 
 @contextmanager
-def new_files(paths: Sequence[str | PathLike], temporary_folder: Path | None = None) -> Iterator[Sequence[BinaryIO]]:
+def new_files(paths: Sequence[StrPath], temporary_folder: Path | None = None) -> Iterator[Sequence[BinaryIO]]:
     """Yield files to write, which get their names, or replace the old ones, if the block succeeds.
 
     An interruption at any time leaves of each either the old file or the complete new one; a failing write leaves all
@@ -180,10 +178,9 @@ def new_files(paths: Sequence[str | PathLike], temporary_folder: Path | None = N
         with name_path_in_errors(", ".join(map(str, names))), ExitStack() as stack:
             files = [stack.enter_context(open(temporary, "xb")) for temporary in temporaries]
             yield files
-            for name, file in zip(names, files, strict=True):
-                with name_path_in_errors(name):
-                    file.flush()
-                    os.fsync(file.fileno())
+            for file in files:
+                file.flush()
+                os.fsync(file.fileno())
         for temporary, name in zip(temporaries, names, strict=True):
             os.replace(temporary, name)
     finally:

@@ -26,7 +26,6 @@ from .distributed import call_on_main_process
 from .errors import reraise_as_value_error
 from .files import read_json, write_atomically
 
-RECORDED = ("inputs", "files", "facts", "is_finished")
 RESTART = "use another output, or discard the earlier work with restart"
 
 
@@ -68,28 +67,28 @@ class Job:
             ValueError: inputs have changed; the message lists them.
         """
         current = json.loads(json.dumps(inputs))  # compared as they are read
-        stage = self.stages.get(name)
-        if stage is None or restart:
-            stage = self.stages[name] = Stage(self)
-        else:
-            self.check_inputs(stage, current, may_change)
+        if restart:
+            self.stages.pop(name, None)
+        if name in self.stages:
+            self.check_inputs(self.stages[name], current, may_change)
+        stage = self.stages.setdefault(name, Stage(self))
         is_same = stage.is_finished and stage.inputs == current
-        if is_same and not (needs_files and stage.changed_files()):
-            return stage
-        stage.inputs, stage.is_finished = current, False
-        self.write()
+        if not is_same or (needs_files and stage.changed_files()):
+            stage.inputs, stage.is_finished = current, False
+            self.write()
         return stage
 
     def check_inputs(self, stage: "Stage", inputs: dict[str, Any], may_change: Callable[[str, Any, Any], bool]) -> None:
         """Raise a `ValueError` that lists the inputs that have changed although they may not."""
-        differences = []
-        for name, (earlier, current) in changes(stage.inputs, inputs).items():
-            if not may_change(name, earlier, current):
-                differences.append(f"{name} was {earlier}, now {current}")
+        differences = "; ".join(
+            f"{name} was {earlier}, now {current}"
+            for name, (earlier, current) in changes(stage.inputs, inputs).items()
+            if not may_change(name, earlier, current)
+        )
         if differences:
             raise ValueError(
                 f"{self.path.parent} must contain an earlier attempt with the same inputs and options, "
-                f"got one with other values ({'; '.join(differences)}): {self.advice}."
+                f"got one with other values ({differences}): {self.advice}."
             )
 
     def read(self) -> dict[str, "Stage"]:
@@ -106,7 +105,7 @@ class Job:
         """Write the record atomically."""
         content = {}
         for name, stage in self.stages.items():
-            content[name] = {attribute: getattr(stage, attribute) for attribute in RECORDED}
+            content[name] = {attribute: value for attribute, value in vars(stage).items() if attribute != "job"}
         write_atomically(self.path, [json.dumps(content, indent=1).encode()])
 
 
@@ -141,12 +140,8 @@ class Stage:
 
     def changed_files(self) -> list[Path]:
         """The files of the finished stage that are missing or differ."""
-        changed = []
-        for name, digest in self.files.items():
-            path = self.job.path.parent / name
-            if not path.is_file() or file_digest(path) != digest:
-                changed.append(path)
-        return changed
+        paths = {self.job.path.parent / name: digest for name, digest in self.files.items()}
+        return [path for path, digest in paths.items() if not path.is_file() or file_digest(path) != digest]
 
 
 def run_stage(

@@ -22,15 +22,12 @@ def matching_code(code: str, available: Iterable[str]) -> str | None:
     `"es"` matches `"ES"`, otherwise the first of `"es-ES"` and `"es_MX"`; `"es-MX"` matches `"es"`, but not `"es-ES"`.
     """
     wanted = _canonical(code)
-    best = None
-    for name in available:
-        candidate = _canonical(name)
-        if candidate == wanted:
-            return name
-        has_prefix = candidate.startswith(f"{wanted}-") or wanted.startswith(f"{candidate}-")
-        if has_prefix and best is None:
-            best = name
-    return best
+    candidates = {name: _canonical(name) for name in available}
+    same = [name for name, candidate in candidates.items() if candidate == wanted]
+    for name, candidate in candidates.items():
+        if candidate.startswith(f"{wanted}-") or wanted.startswith(f"{candidate}-"):
+            same.append(name)
+    return same[0] if same else None
 
 
 def _canonical(code: str) -> str:

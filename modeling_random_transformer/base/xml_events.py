@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from os import PathLike
 from xml.parsers import expat
 
 from .errors import format_value
+from .files import StrPath
 
 
 @contextmanager
-def xml_parser(name: str | PathLike) -> Iterator[expat.XMLParserType]:
+def xml_parser(name: StrPath) -> Iterator[expat.XMLParserType]:
     """A parser without handlers, which detects UTF-8, UTF-16 and encodings with one byte per character.
 
     Args:

@@ -49,15 +49,13 @@ def run(program: str, argv: Sequence[str]) -> None:
     """Convert a checkpoint whose format is the first argument, or an archive, and print the report."""
     name = argv[0] if argv else ""
     if name.lower().endswith(ARCHIVE_SUFFIXES):
-        parser = make_parser(program, conversion.convert_archive, positional=2)
         convert: Callable[..., Any] = conversion.convert_archive
+        arguments = make_parser(program, convert, positional=2).values(argv)
     else:
         formats = Parser(program, __doc__)
         formats.add_argument("format", choices=FORMATS, help="the format of the checkpoint")
         convert = FORMATS[formats.parse_args(argv[:1]).format]
-        argv = argv[1:]
-        parser = make_parser(f"{program} {name}", convert, positional=1)
-    arguments = parser.values(argv)
+        arguments = make_parser(f"{program} {name}", convert, positional=1).values(argv[1:])
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     print(convert(**arguments))

@@ -46,7 +46,6 @@ from .command_line import (
     write_output,
 )
 
-
 @dataclass(frozen=True, kw_only=True)
 class Arguments(EngineArguments, InferenceArguments):
     """Arguments of `translate`.

@@ -5,13 +5,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain, islice
-from os import PathLike
 from pathlib import Path
 from typing import IO, Any
 
 from ..base.compressed_files import check_output, create_binaries, file_format, is_stream
 from ..base.errors import printable
-from ..base.files import one_line
+from ..base.files import StrPath, one_line
 from ..base.progress import progress_bar
 from .filters import SIDES, CleaningOptions, filters_of, scripts_of
 from .normalization import normalized
@@ -208,7 +207,7 @@ class _PairFiles:
         ValueError: the files have other formats.
     """
 
-    def __init__(self, *paths: str | PathLike):
+    def __init__(self, *paths: StrPath):
         self.paths = paths
         self.formats = [*map(file_format, paths)]
         allowed_formats = (["tsv"], ["jsonl"], ["text", "text"])
@@ -229,11 +228,11 @@ class _PairFiles:
 
 def clean_files(
     corpus: Corpus,
-    output: str | PathLike,
-    output_target: str | PathLike | None = None,
+    output: StrPath,
+    output_target: StrPath | None = None,
     *,
-    rejected_file: str | PathLike | None = None,
-    report_file: str | PathLike | None = None,
+    rejected_file: StrPath | None = None,
+    report_file: StrPath | None = None,
     split: Sequence[int] = (),
     **options: Any,
 ) -> CleaningReport:
@@ -281,7 +280,7 @@ def clean_files(
     return report
 
 
-def _files_by_set(paths: Sequence[str | PathLike], split: Sequence[int]) -> dict[str, _PairFiles]:
+def _files_by_set(paths: Sequence[StrPath], split: Sequence[int]) -> dict[str, _PairFiles]:
     """The files of the training set, and beside them those of the other sets."""
     files = {"train": _PairFiles(*paths)}
     for path in paths if split else ():
@@ -292,7 +291,7 @@ def _files_by_set(paths: Sequence[str | PathLike], split: Sequence[int]) -> dict
     return files
 
 
-def _check_outputs(corpus: Corpus, paths: Sequence[str | PathLike], excluded: Sequence[str]) -> None:
+def _check_outputs(corpus: Corpus, paths: Sequence[StrPath], excluded: Sequence[str]) -> None:
     """Raise a `ValueError` for outputs that cannot be written, or that overwrite a file that is read or each other."""
     inputs = corpus.files | {f"exclude {number}": Path(path) for number, path in enumerate(excluded, start=1)}
     for path in paths:

@@ -27,7 +27,9 @@ class LengthLimits:
         """The limits for a model with this number of learned positions; `None` for any number."""
         if positions is None:
             return self
-        return replace(self, source=min(self.source or inf, positions), target=min(self.target or inf, positions))
+        return replace(
+            self, source=min(self.source or positions, positions), target=min(self.target or positions, positions)
+        )
 
     def are_exceeded(self, source: Any, target: Any) -> Any:
         """Whether a pair is too long, from its lengths or from arrays of those of several pairs."""

@@ -17,12 +17,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, zip_longest
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from ..base.compressed_files import check_plain_text, file_format, open_binary, stream_name
 from ..base.errors import format_names, reraise_as_value_error
+from ..base.files import StrPath
 from ..tokenization_random_transformer import read_lines, text_lines
 from .moses import open_members
 from .tmx import read_tmx
@@ -105,7 +105,7 @@ def read_columns(path: Path, columns: Columns) -> Iterator[NumberedTexts]:
     return _read_table(path, columns)
 
 
-def read_texts(path: str | PathLike, key: str = TEXT_KEY) -> Iterator[str]:
+def read_texts(path: StrPath, key: str = TEXT_KEY) -> Iterator[str]:
     """Read monolingual text: the lines of a file, or a column of a file with columns.
 
     Args:
@@ -132,7 +132,7 @@ def read_texts(path: str | PathLike, key: str = TEXT_KEY) -> Iterator[str]:
         yield texts[0].rstrip("\r\n")
 
 
-def decoded(lines: Iterable[bytes], name: str | PathLike) -> Iterator[str]:
+def decoded(lines: Iterable[bytes], name: StrPath) -> Iterator[str]:
     """Lines of a file without its byte order mark; see `text_lines` for errors."""
     for number, line in enumerate(text_lines(lines, stream_name(name))):
         yield line.decode("utf-8" if number else "utf-8-sig", "surrogateescape")

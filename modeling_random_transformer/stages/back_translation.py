@@ -10,7 +10,6 @@ import random
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..base.compressed_files import check_output, check_readable, is_stream, write_binary
 from ..base.distributed import call_on_main_process, exclusive
-from ..base.files import encode_lines, remove_if_empty, remove_written
+from ..base.files import StrPath, encode_lines, remove_if_empty, remove_written
 from ..data.readers import TEXT_KEY, read_texts
 from ..data.sources import ParallelText, pairs_of
 from ..data.validation import ValidationReport
@@ -103,9 +102,9 @@ class BackTranslationReport:
 
 
 def back_translate(
-    input_file: str | PathLike,
-    output_source: str | PathLike,
-    output_target: str | PathLike,
+    input_file: StrPath,
+    output_source: StrPath,
+    output_target: StrPath,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     *,

@@ -5,7 +5,6 @@ teacher and student are compared. `distillation/job.json` in the output folder r
 """
 
 import shutil
-import statistics
 import sys
 import time
 from collections.abc import Sequence
@@ -21,13 +20,13 @@ from ..base.digests import file_digest
 from ..base.distributed import call_on_main_process
 from ..base.files import markdown_table, new_folder
 from ..base.jobs import run_stage
-from ..base.measures import folder_size, time_interleaved
+from ..base.measures import folder_size
 from ..data.sources import Corpus, pairs_of
 from ..data.validation import validate
 from ..inference import translate
 from ..inference.evaluation import score
 from ..inference.loading import load_models, load_translator, silence_transformers
-from ..inputs_random_transformer import LanguageTags
+from ..inputs_random_transformer import LanguageTags, drop_none
 from ..training.arguments import PREFIXES, DataArguments, ModelArguments
 from ..training.checkpoints import WEIGHTS
 from ..training.checks import check_arguments
@@ -40,7 +39,7 @@ from .monolingual import RECORD
 from .training_set import DistillationArguments, SyntheticReport, TrainingSet
 
 WORK, INT8 = "distillation", "int8"
-ROUNDS, LONG = 3, 60  # measurements of the speed; only one if the translations of all models take this many seconds
+WARM_UP = 8  # texts that are translated before the time is measured
 
 Model = tuple[str, str, Sequence[Path]]  # name, dtype and folders of a model or an ensemble
 
@@ -75,7 +74,7 @@ def compare(
     device: torch.device,
     options: dict[str, Any],
 ) -> list[Row]:
-    """Translate a test set with saved models or ensembles, in turns, because the load of the machine may change.
+    """Translate a test set with saved models or ensembles.
 
     As in the evaluation of the training, sentences of any length are translated; learned positions truncate them.
 
@@ -86,26 +85,22 @@ def compare(
         device: where the models run.
         options: the options of `translate`.
     """
-    sources = [source for source, _ in pairs]
-    references = [reference for _, reference in pairs]
-    calls = []
+    sources, references = zip(*pairs, strict=True)
+    rows = []
     for name, dtype, folders in models:
         model, tokenizer = load_models(folders, dtype, device, argument=name)
         search = {**options, **languages.options(tokenizer), "max_source_tokens": sys.maxsize}
-        calls.append(partial(translate, sources, model, tokenizer, **search))
-    start = time.perf_counter()
-    translations = [call() for call in calls]
-    is_long = time.perf_counter() - start > LONG
-    times = time_interleaved(calls, 1 if is_long else ROUNDS)
-    rows = []
-    for (name, dtype, folders), texts, seconds in zip(models, translations, times, strict=True):
+        translate(sources[:WARM_UP], model, tokenizer, **search)
+        start = time.perf_counter()
+        texts = translate(sources, model, tokenizer, **search)
+        seconds = time.perf_counter() - start
         scores = score(texts, references)
         row = Row(
             name,
             dtype,
             bleu=scores["bleu"]["score"],
             chrf=scores["chrf"]["score"],
-            sentences_per_second=len(sources) / statistics.median(seconds),
+            sentences_per_second=len(sources) / seconds,
             megabytes=sum(folder_size(folder, "*.safetensors") for folder in folders),
             signature=scores["bleu"]["signature"],
         )
@@ -115,18 +110,11 @@ def compare(
 
 def table(rows: Sequence[Row]) -> str:
     """The rows as a Markdown table."""
-    cells = [
-        (
-            row.model,
-            row.dtype,
-            f"{row.bleu:.2f}",
-            f"{row.chrf:.2f}",
-            f"{row.sentences_per_second:.1f}",
-            f"{row.megabytes:.1f}",
-        )
-        for row in rows
-    ]
-    return markdown_table(("model", "dtype", "BLEU", "chrF++", "sentences/s", "MB"), cells)
+    lines = []
+    for row in rows:
+        scores = f"{row.bleu:.2f}", f"{row.chrf:.2f}"
+        lines.append((row.model, row.dtype, *scores, f"{row.sentences_per_second:.1f}", f"{row.megabytes:.1f}"))
+    return markdown_table(("model", "dtype", "BLEU", "chrF++", "sentences/s", "MB"), lines)
 
 
 @dataclass
@@ -137,8 +125,8 @@ class StudentDataArguments(DataArguments):
 
     def with_training_set(self, source: Path, target: Path, languages: LanguageTags) -> DataArguments:
         """The same sets, with two aligned files as the training set."""
-        train = {"source_file": [str(source)], "target_file": [str(target)], "train_file": None}
-        codes = {"source_lang": languages.codes[:1] or None, "target_lang": languages.codes[1:] or None}
+        train = {"source_file": str(source), "target_file": str(target), "train_file": None}
+        codes = {"source_lang": languages.source, "target_lang": languages.target}
         return DataArguments(**self.with_sets(**train, **codes))
 
 
@@ -240,9 +228,8 @@ def check(
     Raises:
         ValueError: an argument or a corpus is invalid.
     """
-    for name, value in {"lora_rank": model.lora_rank, "train_weights": data.train_weights}.items():
-        if value is not None:
-            raise ValueError(f"{name} must be unset in a distillation, got {value}.")
+    for name, value in drop_none(lora_rank=model.lora_rank, train_weights=data.train_weights).items():
+        raise ValueError(f"{name} must be unset in a distillation, got {value}.")
     for teacher in arguments.teacher:
         if not (Path(teacher) / "config.json").is_file():
             raise ValueError(f"teacher must be folders with a saved model and its tokenizer, got {teacher!r}.")
@@ -255,23 +242,18 @@ def check(
         )
     if arguments.interpolate and not corpora["train"]:
         raise ValueError("source_file and target_file, or train_file, must be given with interpolate, got no pairs.")
-    check_output_folder(folder, arguments.restart)
+    has_run = (folder / MANIFEST).is_file()
+    if (has_run or (folder / "config.json").is_file()) and not (folder / WORK).is_dir():
+        raise ValueError(f"output_dir must be new or contain an earlier distillation, got {folder} with another model.")
+    if arguments.restart and has_run:
+        raise ValueError(
+            "restart must be False after the training of the student has begun, got True: use another output_dir."
+        )
     check_arguments(data, model, args)
     check_languages(corpora, model)
     for corpus in chain.from_iterable(corpora.values()):
         corpus.require_files()
         validate(corpus, data.on_invalid)
-
-
-def check_output_folder(folder: Path, restart: bool) -> None:
-    """Raise a `ValueError` if the output folder has another model, or `restart` would change a trained student."""
-    has_run = (folder / MANIFEST).is_file()
-    if (has_run or (folder / "config.json").is_file()) and not (folder / WORK).is_dir():
-        raise ValueError(f"output_dir must be new or contain an earlier distillation, got {folder} with another model.")
-    if restart and has_run:
-        raise ValueError(
-            "restart must be False after the training of the student has begun, got True: use another output_dir."
-        )
 
 
 def export_int8(folder: Path) -> None:

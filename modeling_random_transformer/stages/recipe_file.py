@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
 from itertools import chain
 from math import sqrt
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from transformers import AutoConfig
 from ..base import ENGINES
 from ..base.compressed_files import check_readable
 from ..base.errors import reraise_as_value_error
+from ..base.files import StrPath
 from ..base.flags import Parser, instances, to_flags
 from ..configuration_random_transformer import did_you_mean
 from ..data.sources import pairs_of
@@ -130,7 +130,7 @@ class StageArguments:
         return cls(**drop_none(**values), options=options)
 
 
-def read_recipe(path: str | PathLike) -> dict[str, Any]:
+def read_recipe(path: StrPath) -> dict[str, Any]:
     """The arguments in a YAML or JSON file (JSON is YAML).
 
     Raises:

@@ -15,7 +15,6 @@ import logging
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +24,16 @@ from ..base import DTYPES
 from ..base.compressed_files import STANDARD_STREAM
 from ..base.digests import file_digest
 from ..base.distributed import call_on_main_process, exclusive
-from ..base.files import markdown_table
+from ..base.files import StrPath, markdown_table
 from ..base.flags import instances, to_flags
 from ..base.jobs import Job, Stage, run_stage
 from ..data.filters import SIDES
 from ..inference.loading import load_models
 from ..inference.translation import TranslationOptions
 from ..inputs_random_transformer import check_choice, drop_none
-from ..training.arguments import DROPOUTS, FILES, PREFIXES, DataArguments, ModelArguments, parse_overrides
+from ..training.arguments import DROPOUTS, FILES, LANGUAGES, PREFIXES, DataArguments, ModelArguments, parse_overrides
 from ..training.estimation import GIB, dry_run
-from ..training.manifest import MANIFEST, RunResult, determining, fingerprint, folder_digest
+from ..training.manifest import LENGTHS, MANIFEST, RunResult, determining, fingerprint, folder_digest
 from ..training.model_card import CARD, set_origin, set_section
 from ..training.run import train_translation
 from ..training.training_arguments import TranslationTrainingArguments
@@ -73,10 +72,8 @@ PAIRS = ("data.*source", "data.*target")
 SAVED = ("*.safetensors", "config.json", "tokenizer*", f"{INT8}/*.safetensors", f"{INT8}/config.json")
 FILES_OF_RESULT = ("*.safetensors", "*.json", "*.py", CARD)  # of the folder of a stage
 
-Arguments = tuple[DataArguments, ModelArguments, TranslationTrainingArguments]
 
-
-def run_recipe(path: str | PathLike, **arguments: Any) -> list[dict[str, Any]]:
+def run_recipe(path: StrPath, **arguments: Any) -> list[dict[str, Any]]:
     """Run the stages of a recipe that are not finished, and save the result in `output_dir`.
 
     Args:
@@ -110,7 +107,7 @@ class RecipeRun:
         ValueError: a stage or an argument is invalid.
     """
 
-    def __init__(self, path: str | PathLike, **arguments: Any):
+    def __init__(self, path: StrPath, **arguments: Any):
         classes = (*TRAINING, RecipeArguments)
         check_names(arguments, classes)
         recipe = read_recipe(path)
@@ -132,12 +129,10 @@ class RecipeRun:
         for name in ("train_weights", "streaming", "push_to_hub"):
             if values[name]:
                 raise ValueError(f"{name} must be unset for a recipe with stages, got {values[name]}.")
-        for prefix in PREFIXES.values():
-            for side in SIDES:
-                name = f"{prefix}{side}_lang"
-                codes = getattr(self.data, name) or []
-                if len({*codes}) > 1:  # corpora become one
-                    raise ValueError(f"{name} must be one language for a recipe with stages, got {', '.join(codes)}.")
+        for name in LANGUAGES:
+            codes = values[name] or ()
+            if len({*codes}) > 1:  # corpora become one
+                raise ValueError(f"{name} must be one language for a recipe with stages, got {', '.join(codes)}.")
         for stage in self.stages:
             self.arguments_of(stage)
             if stage.kind == DISTILL:
@@ -227,12 +222,13 @@ class RecipeRun:
 
     def inputs_of_data(self) -> dict[str, Any]:
         """What determines the sets, and the initial models of the recipe."""
-        inputs: dict[str, Any] = {"on_invalid": self.data.on_invalid, "stages": [stage.name for stage in self.stages]}
-        for split, corpora in sets_of(self.data).items():
-            inputs[split] = fingerprint(corpora)
-        for name, path in drop_none(parent=self.arguments.parent, tokenizer=self.model.tokenizer).items():
-            inputs[name] = folder_digest(path)
-        return inputs
+        models = drop_none(parent=self.arguments.parent, tokenizer=self.model.tokenizer)
+        return {
+            "on_invalid": self.data.on_invalid,
+            "stages": [stage.name for stage in self.stages],
+            **{split: fingerprint(corpora) for split, corpora in sets_of(self.data).items()},
+            **{name: folder_digest(path) for name, path in models.items()},
+        }
 
     def run_one(self, stage: StageArguments) -> dict[str, Any]:
         """Run a stage, or skip a finished one; returns its facts."""
@@ -245,14 +241,8 @@ class RecipeRun:
             return work(stage)
 
         data, model, args = self.arguments_of(stage)
-        inputs = {
-            **asdict(stage),
-            "max_steps": args.max_steps,
-            "num_train_epochs": args.num_train_epochs,
-            **determining(args, data, model),
-        }
-        for name, path in self.texts_of(stage).items():
-            inputs[name] = file_digest(Path(path))
+        inputs = asdict(stage) | {name: getattr(args, name) for name in LENGTHS} | determining(args, data, model)
+        inputs |= {name: file_digest(Path(path)) for name, path in self.texts_of(stage).items()}
         files = files_in(self.path(stage.name), PAIRS if stage.kind == BACK_TRANSLATE else SAVED)
         return {"name": stage.name, "kind": stage.kind, **self.run_stage(stage.name, inputs, begin, files)}
 
@@ -272,27 +262,25 @@ class RecipeRun:
 
         Training a model further can make it worse, such as distillation from a poor model.
         """
-        starts = {stage.name: stage.starts_from for stage in self.stages}
-        record = self.record
         scores = {}
         earlier: str | None = name
-        while earlier is not None:
-            scores[earlier] = record[earlier].facts["scores"]["validation"]["chrf"]
-            earlier = starts[earlier]
+        for stage in reversed(self.stages):
+            if stage.name == earlier:
+                scores[stage.name] = self.record[stage.name].facts["scores"]["validation"]["chrf"]
+                earlier = stage.starts_from
         return max(scores, key=scores.__getitem__)
 
-    def arguments_with(self, options: Mapping[str, Any]) -> Arguments:
+    def arguments_with(self, options: Mapping[str, Any]) -> tuple[Any, ...]:
         """The arguments of the recipe with these options of a stage."""
         values = not_overridden({**self.values, **options}, self.overrides) | self.overrides
-        data, model, args = instances(TRAINING, copy.deepcopy(values))
-        return data, model, args
+        return instances(TRAINING, copy.deepcopy(values))
 
-    def arguments_of(self, stage: StageArguments) -> Arguments:
+    def arguments_of(self, stage: StageArguments) -> tuple[DataArguments, ModelArguments, TranslationTrainingArguments]:
         """The arguments of a stage, with the sets of the recipe."""
         data, model, args = self.arguments_with({} if stage.kind == BACK_TRANSLATE else self.options[stage.name])
         args.output_dir = str(self.path(stage.name))
-        overrides = parse_overrides(model.config_overrides)
-        rates = ",".join(f"{name}={overrides[name]}" for name in DROPOUTS if name in overrides)
+        overrides = parse_overrides(model.config_overrides).items()
+        rates = ",".join(f"{name}={rate}" for name, rate in overrides if name in DROPOUTS)
         if stage.starts_from is not None:
             model = ModelArguments(model_name_or_path=str(self.path(stage.starts_from)), config_overrides=rates)
         elif self.arguments.parent is not None and stage.kind == TRAIN:  # a student has other sizes
@@ -301,19 +289,17 @@ class RecipeRun:
 
     def data_of(self, stage: StageArguments, data: DataArguments) -> DataArguments:
         """The arguments of the data of a stage: the sets of the recipe, with the synthetic pairs of other stages."""
-        synthetic = []
-        for other in self.stages:
-            if other.name in stage.synthetic:
-                files = files_of(self.path(other.name))
-                if files[0].stat().st_size:  # all translations may be empty
-                    synthetic.append(files)
         values: dict[str, Any] = dict.fromkeys((*FILES, "dataset_name"))
         for split in SETS.keys() & self.record[DATA].facts.keys():
-            pairs = [files_of(self.path(DATA), split)]
-            if split == "train":
-                pairs += synthetic
-            values[f"{PREFIXES[split]}source_file"] = [str(source) for source, _ in pairs]
-            values[f"{PREFIXES[split]}target_file"] = [str(target) for _, target in pairs]
+            for side, path in zip(SIDES, files_of(self.path(DATA), split), strict=True):
+                values[f"{PREFIXES[split]}{side}_file"] = [str(path)]
+        for other in self.stages:
+            if other.name in stage.synthetic:
+                source, target = files_of(self.path(other.name))
+                if source.stat().st_size:  # all translations may be empty
+                    values["source_file"].append(str(source))
+                    values["target_file"].append(str(target))
+        synthetic = values["source_file"][1:]
         if synthetic and stage.authentic_weight != 1:
             values["train_weights"] = [stage.authentic_weight, *(1 for _ in synthetic)]
         data = DataArguments(**data.with_sets(**values))
@@ -322,8 +308,7 @@ class RecipeRun:
     def teacher_of(self, stage: StageArguments, folder: Path, texts: list[str]) -> DistillationArguments:
         """The arguments of the teacher of a stage, and of the texts that it translates."""
         values = {**self.options[stage.name], "teacher": [str(folder)], "source_text": texts}
-        [arguments] = instances([DistillationArguments], values)
-        return arguments
+        return instances([DistillationArguments], values)[0]
 
     # The work of stages
 
@@ -423,27 +408,21 @@ def files_in(folder: Path, patterns: Sequence[str]) -> Iterator[Path]:
 
 def facts_of(result: RunResult) -> dict[str, Any]:
     """What the table shows of a training run."""
-    scores = {}
-    for name, metrics in result.scores.items():  # such as "validation en-de"
-        scores[name.split()[0]] = {metric: values["score"] for metric, values in metrics.items()}
+    scores = {
+        name.split()[0]: {metric: values["score"] for metric, values in metrics.items()}
+        for name, metrics in result.scores.items()  # such as "validation en-de"
+    }
     return {"pairs": result.pairs, "steps": result.steps, "minutes": result.seconds / 60, "scores": scores}
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """The stages as a Markdown table; a stage has no steps, minutes and scores if it does not train."""
-    lines = []
+    lines: list[tuple[str, ...]] = []
     for row in rows:
-        scores = row.get("scores", {}).get("validation", {})
-        lines.append(
-            (
-                row["name"],
-                row["kind"],
-                f"{row['pairs']:,}",
-                f"{row['steps']:,}" if "steps" in row else "",
-                f"{row['minutes']:.1f}" if "minutes" in row else "",
-                f"{scores['bleu']:.2f}" if scores else "",
-                f"{scores['chrf']:.2f}" if scores else "",
-            )
-        )
+        training = ("",) * 4
+        if "scores" in row:
+            scores = row["scores"]["validation"]
+            training = f"{row['steps']:,}", f"{row['minutes']:.1f}", f"{scores['bleu']:.2f}", f"{scores['chrf']:.2f}"
+        lines.append((row["name"], row["kind"], f"{row['pairs']:,}", *training))
     header = ("stage", "kind", "pairs", "steps", "minutes", "validation BLEU", "validation chrF++")
     return markdown_table(header, lines)

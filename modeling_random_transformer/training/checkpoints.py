@@ -23,7 +23,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel, TrainerState
 
 from ..base.errors import first_line
-from ..base.files import read_json, write_atomically
+from ..base.files import StrPath, read_json, write_atomically
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ MARKER, UNFINISHED, STATE = "complete.json", "unfinished.json", "trainer_state.j
 WEIGHTS, ADAPTER = "model.safetensors", "adapter_model.safetensors"
 
 
-def all_checkpoints(run: str | os.PathLike) -> list[Path]:
+def all_checkpoints(run: StrPath) -> list[Path]:
     """The checkpoint folders of a run, complete or not, in the order of their steps."""
     folders = [path for path in Path(run).glob("checkpoint-*") if path.is_dir() and _number(path).isdecimal()]
     return sorted(folders, key=step_of)
@@ -75,7 +75,7 @@ def has_optimizer(checkpoint: Path) -> bool:
     return any(any(checkpoint.glob(name)) for name in names)
 
 
-def check_checkpoints(folder: str | os.PathLike, run_id: str) -> None:
+def check_checkpoints(folder: StrPath, run_id: str) -> None:
     """Check that a run may replace and remove the checkpoints in a folder.
 
     Args:
@@ -95,7 +95,7 @@ def check_checkpoints(folder: str | os.PathLike, run_id: str) -> None:
             )
 
 
-def last_resumable(folder: str | os.PathLike, run_id: str, remove_others: bool) -> Path | None:
+def last_resumable(folder: StrPath, run_id: str, remove_others: bool) -> Path | None:
     """`newest_complete` after `check_checkpoints`; optionally removes incomplete checkpoints of killed processes."""
     check_checkpoints(folder, run_id)
     if remove_others:
@@ -106,12 +106,12 @@ def last_resumable(folder: str | os.PathLike, run_id: str, remove_others: bool) 
     return newest_complete(folder)
 
 
-def complete_checkpoints(run: str | os.PathLike) -> list[Path]:
+def complete_checkpoints(run: StrPath) -> list[Path]:
     """The complete checkpoints of a run, in the order of their steps."""
     return [path for path in all_checkpoints(run) if is_complete(path)]
 
 
-def newest_complete(run: str | os.PathLike) -> Path | None:
+def newest_complete(run: StrPath) -> Path | None:
     """The newest complete checkpoint of a run; `None` if there is none."""
     return next(reversed(complete_checkpoints(run)), None)
 
@@ -195,7 +195,7 @@ def remove_checkpoint(checkpoint: Path) -> None:
     shutil.rmtree(removed)
 
 
-def keep_newest(run: str | os.PathLike, limit: int | None, best: str | None = None) -> None:
+def keep_newest(run: StrPath, limit: int | None, best: str | None = None) -> None:
     """Keep the newest `limit` complete checkpoints, the best one, and those with other files."""
     for path in complete_checkpoints(run)[: -limit if limit else 0]:
         has_other_files = not _files_of(path).keys() <= {MARKER, *_marker(path)["files"]}
@@ -235,7 +235,7 @@ def save_atomically(folder: Path, is_writer: bool = True) -> Iterator[Path]:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
-def save_error(message: str, folder: str | os.PathLike, error: Exception) -> OSError:
+def save_error(message: str, folder: StrPath, error: Exception) -> OSError:
     """An `OSError` with a message, its cause and the free disk space."""
     code = getattr(error, "errno", None) or errno.EIO
     free = shutil.disk_usage(folder).free // 2**20

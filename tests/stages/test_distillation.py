@@ -73,9 +73,7 @@ def distilled(folder, output="student", **options):
 
 @pytest.fixture(scope="module")
 def result(folder):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(distillation, "ROUNDS", 1)
-        result = distilled(folder, **TEST)
+    result = distilled(folder, **TEST)
     PartialState._reset_state()
     return result
 
@@ -145,11 +143,10 @@ def test_comparison_translates_sentences_above_the_limit_of_the_tokenizer(tmp_pa
 
 
 @pytest.mark.usefixtures("_reset_accelerate")
-def test_teacher_with_language_tags(tmp_path, monkeypatch):
+def test_teacher_with_language_tags(tmp_path):
     write_corpus(tmp_path)
     languages = {"source_lang": ["a"], "target_lang": ["b"]}
     run(tmp_path, "teacher", **QUICK, **NO_TEST, **languages)
-    monkeypatch.setattr(distillation, "ROUNDS", 1)
     result = distilled(tmp_path, **QUICK, **languages)
     assert len(result.rows) == 3
     tokenizer = AutoTokenizer.from_pretrained(result.run.folder)

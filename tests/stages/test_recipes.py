@@ -13,7 +13,7 @@ from modeling_random_transformer import cli
 from modeling_random_transformer.base.jobs import Job
 from modeling_random_transformer.data import ParallelText, clean_pairs
 from modeling_random_transformer.inference import translate
-from modeling_random_transformer.stages import distillation, recipe_data, recipes
+from modeling_random_transformer.stages import recipe_data, recipes
 from modeling_random_transformer.stages.recipes import RecipeRun, run_recipe
 from modeling_random_transformer.training import estimation
 from tests.helpers.corpora import read_pairs
@@ -40,13 +40,6 @@ STAGES = [
 ]
 NAMES = [stage["name"] for stage in STAGES]
 OPTIONS = {**UNSCORED, "max_steps": 4, "num_beams": 1, "special_tokens": ["<bt>"]}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick_comparison():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(distillation, "ROUNDS", 1)
-        yield
 
 
 @pytest.fixture(scope="module")
