@@ -29,7 +29,8 @@ def model_digest(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> 
     described = [sorted(ids.items()), ids_of_empty_text, *map(_settings, configs)]
     digest = hashlib.sha256(json.dumps(described, sort_keys=True, default=str).encode())
     for name, tensor in model.state_dict().items():
-        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        shape = list(tensor.shape)
+        digest.update(f"{name} {tensor.dtype} {shape}".encode())
         values = tensor.cpu().contiguous().flatten()
         digest.update(values.view(torch.uint8).numpy())
     return digest.hexdigest()
@@ -37,5 +38,8 @@ def model_digest(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> 
 
 def _settings(config: Any) -> dict[str, Any]:
     """The fields of a configuration that affect the model."""
-    fields = config.to_dict().items()
-    return {name: value for name, value in fields if name not in PROVENANCE and not name.startswith("_")}
+    settings = {}
+    for name, value in config.to_dict().items():
+        if name not in PROVENANCE and not name.startswith("_"):
+            settings[name] = value
+    return settings

@@ -84,23 +84,10 @@ def run(program: str, argv: Sequence[str]) -> int:
         FloatingPointError: the model's weights are not finite.
     """
     arguments = Parser(program, __doc__, [Arguments]).parse(argv)
-    shortlist = None
-    if arguments.shortlist_source is not None and arguments.shortlist_target is not None:
-        shortlist = arguments.shortlist_source, arguments.shortlist_target
-    report = export_saved_model(
-        arguments.model,
-        arguments.output,
-        engine=arguments.engine,
-        dtype=arguments.dtype,
-        web=arguments.web,
-        npm_cache=arguments.npm_cache,
-        source_lang=arguments.source_lang,
-        target_lang=arguments.target_lang,
-        shortlist=shortlist,
-        sentence_splitter=arguments.sentence_splitter,
-        overwrite=arguments.overwrite,
-        check=arguments.check,
-    )
+    options = dict(vars(arguments))
+    folder = options.pop("model")
+    shortlist = options.pop("shortlist_source"), options.pop("shortlist_target")
+    report = export_saved_model(folder, shortlist=None if None in shortlist else shortlist, **options)
     print(report)
     if report.identical >= report.least_identical:
         return 0

@@ -46,6 +46,7 @@ from .command_line import (
     write_output,
 )
 
+
 @dataclass(frozen=True, kw_only=True)
 class Arguments(EngineArguments, InferenceArguments):
     """Arguments of `translate`.

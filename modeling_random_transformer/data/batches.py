@@ -3,23 +3,13 @@
 import math
 from collections.abc import Iterator, Sequence
 from itertools import cycle, islice
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import Sampler
 
 from ..inputs_random_transformer import batches_by_tokens
-
-
-class SegmentedPairs(Protocol):
-    """Pairs whose tokens change with the epoch, as `BPEDropoutPairs`."""
-
-    ids: list[list[np.ndarray]]
-
-    def set_epoch(self, epoch: int) -> None:
-        """Make the tokens of all pairs for this epoch."""
-        ...
 
 
 def padding_multiple(device: torch.device) -> int:
@@ -47,9 +37,9 @@ class TokenBudgetSampler(Sampler[list[int]]):
         pad_to_multiple_of: the collator rounds the lengths of a batch up to a multiple of this.
         weights: how often each pair occurs per epoch, integers, `[pairs]`; `None` for once.
         gradient_accumulation_steps: number of batches of each process in an optimizer step.
-        bpe_dropout: the pairs whose tokens change with the epoch, if the lengths are those before. The token budget
-            determines how many pairs each batch has. Every epoch has these numbers of pairs, sorted by their lengths
-            in it.
+        bpe_dropout: the `BPEDropoutPairs`, whose tokens change with the epoch, if the lengths are those before. The
+            token budget determines how many pairs each batch has. Every epoch has these numbers of pairs, sorted by
+            their lengths in it.
 
     Raises:
         ValueError: there are fewer pairs than processes, or a pair is longer than `max_tokens`.
@@ -64,7 +54,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         pad_to_multiple_of: int = 1,
         weights: np.ndarray | None = None,
         gradient_accumulation_steps: int = 1,
-        bpe_dropout: SegmentedPairs | None = None,
+        bpe_dropout: Any = None,
     ):
         self.seed = seed
         self.epoch = 0

@@ -70,8 +70,11 @@ class Split:
             return "train"
         if pair.number in self.sets:
             return self.sets[pair.number]
-        is_shared = text_key(pair.source) in self.source_keys or text_key(pair.target) in self.target_keys
-        return None if is_shared else "train"
+        if text_key(pair.source) in self.source_keys:
+            return None
+        if text_key(pair.target) in self.target_keys:
+            return None
+        return "train"
 
 
 def ranked(pairs: Iterable[ParallelLine]) -> Iterator[RankedPair]:

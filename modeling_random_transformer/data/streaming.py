@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from itertools import count, islice
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,16 +26,6 @@ TokenizedPair = dict[str, Any]  # token ids, lengths and number of a line
 Chunk = tuple[int, list[InvalidLine], list[TokenizedPair]]
 LINES_PER_CHUNK = 1000
 COLUMNS = ("input_ids", "labels")  # of a batch; the collator adds the mask
-
-
-class Segmentation(Protocol):
-    """Changes the tokens of pairs, as `BPEDropout` and `Augmentation` do."""
-
-    max_length: int | None
-
-    def segment_columns(self, rows: dict[str, list], seeds: Sequence[tuple[int, ...]]) -> dict[str, list]:
-        """New columns `input_ids` and `labels`, from these, their words and their texts."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -106,7 +96,7 @@ class TokenBudgetStream(IterableDataset):
     seed: int = 0
     pad_to_multiple_of: int = 1
     num_workers: int = 0
-    bpe_dropout: Segmentation | None = None
+    bpe_dropout: Any = None
 
     def __post_init__(self) -> None:
         check_choice(ON_INVALID, on_invalid=self.on_invalid)
@@ -214,7 +204,7 @@ class _Chunks(IterableDataset):
 
     corpus: Corpus | CorpusMixture
     tokenizer: PreTrainedTokenizerBase
-    bpe_dropout: Segmentation | None
+    bpe_dropout: Any
     seed: tuple[int, int]
 
     def __iter__(self) -> Iterator[Chunk]:

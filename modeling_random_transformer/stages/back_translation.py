@@ -5,7 +5,6 @@ The files of the first two stages and their record are in the folder `<output_so
 outputs are complete.
 """
 
-import os
 import random
 import re
 from collections.abc import Iterable, Iterator
@@ -70,9 +69,9 @@ class BackTranslationOptions:
     @classmethod
     def split(cls, options: dict[str, Any]) -> "tuple[BackTranslationOptions, dict[str, Any]]":
         """The options of a call of `back_translate`: those of this class, and those of `translate`."""
-        names = {entry.name for entry in fields(cls)}
-        settings = cls(**{name: value for name, value in options.items() if name in names})
-        search = METHODS[settings.method] | {name: value for name, value in options.items() if name not in names}
+        search = dict(options)
+        settings = cls(**{entry.name: search.pop(entry.name) for entry in fields(cls) if entry.name in options})
+        search = METHODS[settings.method] | search
         if settings.method == "sampling":
             search["seed"] = settings.seed
         temperature = options.get("temperature")
@@ -141,16 +140,14 @@ def back_translate(
         OSError: a file cannot be read or written.
     """
     settings, search = BackTranslationOptions.split(options)
-    for name, path in (("output_source", output_source), ("output_target", output_target)):
-        if is_stream(path):
-            raise ValueError(f"{name} must be a file, got {os.fspath(path)!r}.")
-    monolingual = Path(input_file)
-    source, target = Path(os.path.realpath(output_source)), Path(os.path.realpath(output_target))
+    source, target = Path(output_source), Path(output_target)
+    check_files(Path(input_file), source, target)
+    source, target = source.resolve(), target.resolve()
     folder = source.with_name(f"{source.name}.work")
-    call_on_main_process(lambda: check_files(monolingual, source, target, folder))
+    call_on_main_process(lambda: check_folder(folder))
     with exclusive(folder / LOCK, f"output_source must not be in use, got {str(source)!r} of another call."):
         selection = translate_lines(
-            read_texts(monolingual, settings.text_key),
+            read_texts(input_file, settings.text_key),
             folder / SELECTED,
             folder / TRANSLATED,
             model,
@@ -166,18 +163,24 @@ def back_translate(
     return BackTranslationReport(selection, count)
 
 
-def check_files(monolingual: Path, source: Path, target: Path, folder: Path) -> None:
-    """Check the paths of the input, of both outputs and of the working folder.
+def check_files(monolingual: Path, source: Path, target: Path) -> None:
+    """Check the paths of the input and of both outputs.
 
     Raises:
-        ValueError: the input is not a file, an output cannot be written, two of them are the same file, or the working
-            folder is not that of an earlier call.
+        ValueError: the input is not a file, an output cannot be written, or two of them are the same file.
     """
     check_readable("input_file", monolingual)
-    check_output("output_source", source)
-    check_output("output_target", target)
-    if len(files := {monolingual.resolve(), source, target}) < 3:
+    for name, path in {"output_source": source, "output_target": target}.items():
+        if is_stream(path):
+            raise ValueError(f"{name} must be a file, got {str(path)!r}.")
+        check_output(name, path)
+    files = {path.resolve() for path in (monolingual, source, target)}
+    if len(files) < 3:
         raise ValueError(f"input_file, output_source and output_target must be different files, got {len(files)}.")
+
+
+def check_folder(folder: Path) -> None:
+    """Raise a `ValueError` unless the working folder is new or that of an earlier call."""
     if folder.exists() and not (folder / LOCK).exists() and any(folder.iterdir()):
         raise ValueError(f"{folder} must be new or the folder of an earlier call, got other files.")
 

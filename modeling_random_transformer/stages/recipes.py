@@ -408,11 +408,16 @@ def files_in(folder: Path, patterns: Sequence[str]) -> Iterator[Path]:
 
 def facts_of(result: RunResult) -> dict[str, Any]:
     """What the table shows of a training run."""
-    scores = {
-        name.split()[0]: {metric: values["score"] for metric, values in metrics.items()}
-        for name, metrics in result.scores.items()  # such as "validation en-de"
+    scores = {}
+    for name, metrics in result.scores.items():  # such as "validation en-de"
+        split = name.split()[0]
+        scores[split] = {metric: values["score"] for metric, values in metrics.items()}
+    return {
+        "pairs": result.pairs,
+        "steps": result.steps,
+        "minutes": result.seconds / 60,
+        "scores": scores,
     }
-    return {"pairs": result.pairs, "steps": result.steps, "minutes": result.seconds / 60, "scores": scores}
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -422,7 +427,12 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
         training = ("",) * 4
         if "scores" in row:
             scores = row["scores"]["validation"]
-            training = f"{row['steps']:,}", f"{row['minutes']:.1f}", f"{scores['bleu']:.2f}", f"{scores['chrf']:.2f}"
+            training = (
+                f"{row['steps']:,}",
+                f"{row['minutes']:.1f}",
+                f"{scores['bleu']:.2f}",
+                f"{scores['chrf']:.2f}",
+            )
         lines.append((row["name"], row["kind"], f"{row['pairs']:,}", *training))
     header = ("stage", "kind", "pairs", "steps", "minutes", "validation BLEU", "validation chrF++")
     return markdown_table(header, lines)

@@ -135,7 +135,7 @@ class DataArguments:
 
     def reversed(self) -> "DataArguments":
         """The same sets in the other direction: with sources as targets, and targets as sources."""
-        opposite = {}
+        opposite: dict[str, Any] = {}
         for name in vars(self):
             if "source" in name:
                 target = name.replace("source", "target")

@@ -37,9 +37,11 @@ class ThroughputProgressCallback(ProgressCallback):
             end = time.perf_counter()
             groups = args.world_size / args.tp_size  # a tensor-parallel group shares a batch
             rate = float(self.trainer.tokens) * groups / max(end - self.start, 1e-9)
-            self.trainer.tokens, self.start = 0, end
-            values = f"loss {float(entry['loss']):.3f}, lr {float(entry['learning_rate']):.2e}"
-            self.training_bar.set_postfix_str(f"{values}, {rate:,.0f} tokens/s")
+            self.trainer.tokens = 0
+            self.start = end
+            loss = float(entry["loss"])
+            learning_rate = float(entry["learning_rate"])
+            self.training_bar.set_postfix_str(f"loss {loss:.3f}, lr {learning_rate:.2e}, {rate:,.0f} tokens/s")
         else:
             super().on_log(args, state, control, logs=logs, **kwargs)
 

@@ -31,7 +31,6 @@ from .training_arguments import TranslationTrainingArguments
 
 PAIRS, STEPS = 1000, 20
 WARM_UP_STEPS = 3  # not measured: memory is allocated and kernels are selected
-DEVICES = (1, 2, 4, 8, 16)
 GIB = 2**30
 
 
@@ -47,8 +46,6 @@ class DryRun:
         parameters: number of parameters.
         device: the type of the devices, such as `"cuda"`.
         num_devices: number of devices of this dry run.
-        batch_tokens: token budget of a step on all devices, with padding.
-        max_tokens_per_batch: token budget of a batch.
     """
 
     steps: int
@@ -58,8 +55,6 @@ class DryRun:
     parameters: int
     device: str
     num_devices: int
-    batch_tokens: int
-    max_tokens_per_batch: int
 
     @property
     def tokens_per_second(self) -> float:
@@ -71,25 +66,14 @@ class DryRun:
         """Duration of the whole run on these devices."""
         return self.steps * self.step_seconds / 3600
 
-    def accumulation(self, num_devices: int) -> tuple[int, int]:
-        """`gradient_accumulation_steps` and `max_tokens_per_batch` that keep the tokens of a step on other devices."""
-        steps = -(-self.batch_tokens // (self.max_tokens_per_batch * num_devices))
-        return steps, self.batch_tokens // (steps * num_devices)
-
     def __str__(self) -> str:
-        lines = [
-            f"measured     {STEPS} steps on at most {PAIRS:,} pairs",
-            f"model        {self.parameters:,} parameters on {self.num_devices} × {self.device}",
-            f"speed        {self.tokens_per_second:,.0f} tokens/s, {self.step_seconds:.3g} s per step",
-            f"whole run    {self.steps:,} steps, {self.hours:,.3g} hours, without evaluation and checkpoints",
-            f"memory       {self.memory / GIB:.3g} GiB per device",
-            "",
-            "devices  gradient_accumulation_steps  max_tokens_per_batch  hours (ideal scaling)",
-        ]
-        for count in DEVICES:
-            steps, tokens = self.accumulation(count)
-            lines.append(f"{count:7}  {steps:27}  {tokens:20}  {self.hours * self.num_devices / count:21,.3g}")
-        return "\n".join(lines)
+        return (
+            f"measured     {STEPS} steps on at most {PAIRS:,} pairs\n"
+            f"model        {self.parameters:,} parameters on {self.num_devices} × {self.device}\n"
+            f"speed        {self.tokens_per_second:,.0f} tokens/s, {self.step_seconds:.3g} s per step\n"
+            f"whole run    {self.steps:,} steps, {self.hours:,.3g} hours, without evaluation and checkpoints\n"
+            f"memory       {self.memory / GIB:.3g} GiB per device"
+        )
 
 
 def dry_run(data: DataArguments, model: ModelArguments, args: TranslationTrainingArguments) -> DryRun:
@@ -113,17 +97,14 @@ def dry_run(data: DataArguments, model: ModelArguments, args: TranslationTrainin
         show(schedule_advice(args, trainer.model.config, args.max_steps))
     devices = args.world_size
     groups = devices // args.tp_size  # of devices with the same batch
-    step_tokens = float(trainer.tokens) * groups / STEPS
     return DryRun(
         steps=args.max_steps,
         step_seconds=seconds / STEPS,
-        step_tokens=step_tokens,
+        step_tokens=float(trainer.tokens) * groups / STEPS,
         memory=peak_memory(args.device),
         parameters=trainer.model.num_parameters(),
         device=args.device.type,
         num_devices=devices,
-        batch_tokens=args.max_tokens_per_batch * args.gradient_accumulation_steps * groups,
-        max_tokens_per_batch=args.max_tokens_per_batch,
     )
 
 
@@ -171,9 +152,7 @@ def _repeated(data: PreparedData, args: TranslationTrainingArguments) -> np.ndar
     steps = 2 * (WARM_UP_STEPS + STEPS)  # twice as many, because batches are not completely full
     needed = steps * args.gradient_accumulation_steps * args.world_size * args.max_tokens_per_batch
     lengths = lengths_of(data.sets["train"])
-    weights = data.train_weights
-    if weights is None:
-        weights = np.ones(len(lengths), int)
+    weights = np.repeat([corpus.weight for corpus in data.corpora], data.corpus_sizes)
     tokens = lengths.sum(axis=1) @ weights  # of an epoch
     return weights * math.ceil(needed / tokens)
 

@@ -77,7 +77,7 @@ class TranslationEvaluation(Seq2SeqTrainer):
         The loss is the mean over the target tokens of the data set and does not depend on the batches.
         """
         # Accelerate's sampler selects the batches of this process from the sampler of all batches.
-        shard = dataloader.batch_sampler
+        shard: Any = dataloader.batch_sampler
         sampler: EvaluationSampler = getattr(shard, "batch_sampler", shard)
         self._prepare_evaluation()
         compute_metrics, self.compute_metrics = self.compute_metrics, None

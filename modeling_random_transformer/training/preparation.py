@@ -4,6 +4,7 @@ import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import Any
 
 import numpy as np
 from datasets import Dataset, concatenate_datasets
@@ -216,7 +217,7 @@ def _train_tokenizer(run: Run, job: Job, lines: int, defaults: Mapping[str, str]
     """Train the tokenizer of a run and save it in the output folder, unless an earlier call has."""
     corpora = run.corpora["train"]
     path = run.folder / "tokenizer.json"
-    options = {
+    options: dict[str, Any] = {
         "vocab_size": run.model.vocab_size or VOCAB_SIZE,
         **defaults,
         "languages": distinct_languages(corpora),

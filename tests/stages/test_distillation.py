@@ -1,6 +1,5 @@
 """Distillation on a tiny corpus: training set, student, comparison, resuming, invalid arguments, the command."""
 
-import io
 import json
 import re
 
@@ -9,7 +8,7 @@ from accelerate import PartialState
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_random_transformer import cli
-from modeling_random_transformer.inference import one_line, translate, translate_n_best
+from modeling_random_transformer.inference import translate
 from modeling_random_transformer.inference import translation_files as files
 from modeling_random_transformer.inputs_random_transformer import LanguageTags
 from modeling_random_transformer.stages import (
@@ -19,12 +18,12 @@ from modeling_random_transformer.stages import (
     distillation,
     training_set,
 )
-from modeling_random_transformer.stages.training_set import TrainingSet, targets_by_source, write_nearest
+from modeling_random_transformer.stages.training_set import TrainingSet
 from modeling_random_transformer.training import ModelArguments, TranslationTrainingArguments
-from tests.helpers.corpora import read_pairs, write_pairs
+from tests.helpers.corpora import read_pairs
 from tests.helpers.marian import opus_folder
 from tests.helpers.training import arguments, run, write_corpus
-from tests.helpers.translation import SENTENCES, random_tokenizer, random_translator, some_texts
+from tests.helpers.translation import SENTENCES, random_tokenizer, random_translator
 
 KINDS = (DistillationArguments, StudentDataArguments, ModelArguments, TranslationTrainingArguments)
 ORIGINAL = {"source_file": "train.a", "target_file": "train.b"}
@@ -205,41 +204,6 @@ def test_student_of_a_converted_marian_model(tmp_path):
     student, teacher = (AutoConfig.from_pretrained(path) for path in (result.run.folder, tmp_path / "teacher"))
     assert student.decoder_start_token_id == teacher.decoder_start_token_id == teacher.pad_token_id
     assert student.vocab_size == teacher.vocab_size
-
-
-def test_interpolation_chooses_the_translations_nearest_to_the_references(translator, tokenizer, tmp_path, monkeypatch):
-    """Texts without a reference have the best translation. Other references do not repeat the translation."""
-    texts = some_texts(8)
-    (tmp_path / "mono.tsv").write_text("".join(f"7\t{text}\n" for text in texts[:3]))
-    n_best = [
-        [one_line(candidate.translation) for candidate in candidates]
-        for candidates in translate_n_best(texts, translator, tokenizer, n_best=3, num_beams=3, progress=False)
-    ]
-    sources = [str(tmp_path / "mono.tsv"), "-"]
-    options = DistillationArguments(["x"], sources, text_key="2", teacher_num_beams=3, interpolate=True)
-    for count in (5, 3):
-        references = [candidates[-1] for candidates in n_best[:count]]
-        original = write_pairs(tmp_path, "aligned", [*zip(texts, references, strict=False)])
-        corpus = TrainingSet(tmp_path / "work", options, [original], False)
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\n".join(texts[3:]).encode())))
-        report = corpus.make(translator, tokenizer, 256)
-        expected = [*references, *(candidates[0] for candidates in n_best[count:])]
-        assert corpus.translated.read_text().split("\n")[:-1] == expected
-        assert (report.interpolated, report.original) == (count, count)
-        assert len(read_pairs(*corpus.files)) == report.synthetic + count
-    record = json.loads((tmp_path / "work" / "job.json").read_text())
-    assert [*record] == ["translation", "interpolation", "training set"]
-
-
-def test_references_of_repeated_sources(tmp_path):
-    """All distinct targets of a source are references; line breaks do not matter."""
-    references = targets_by_source([("a\nb ", "x"), ("a b", "y"), ("a b", "x")])
-    assert references == {"a b": ["x", "y"]}
-    (tmp_path / "texts").write_text("a b\nc\na b\n")
-    records = [{"index": index, "translation": text} for index in range(3) for text in ("z", "y")]
-    (tmp_path / "candidates").write_text("".join(f"{json.dumps(record)}\n" for record in records))
-    write_nearest(tmp_path / "texts", tmp_path / "candidates", tmp_path / "output", references)
-    assert (tmp_path / "output").read_text() == "y\nz\ny\n"
 
 
 @pytest.mark.usefixtures("_no_comparison")

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from itertools import count, groupby, islice, pairwise
+from itertools import groupby, islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +10,6 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from ...data.filters import SIDES
-from ...data.streaming import Segmentation
 from ...data.tokenization import WORDS
 
 if TYPE_CHECKING:
@@ -108,12 +107,8 @@ class BPEDropout:
     def _split(self, word: Symbols) -> tuple[list[int], list[int]]:
         """The smallest symbols of a word's tokens, and the sort keys of their merges."""
         if word not in self._words:
-            symbols: list[int] = []
-            for token in word:
-                symbols += self._symbols(token)
-            keys = []
-            for start, (left, right) in enumerate(pairwise(symbols)):
-                keys.append(self._key(left, right, start))
+            symbols = [symbol for token in word for symbol in self._symbols(token)]
+            keys = [self._key(left, right, start) for start, (left, right) in enumerate(pairwise(symbols))]
             if len(self._words) >= MAX_CACHED_WORDS:
                 self._words.clear()
             self._words[word] = symbols, keys
@@ -169,7 +164,7 @@ class BPEDropoutPairs(Dataset):
         ValueError: `tokens` has no texts and words.
     """
 
-    def __init__(self, tokens: "datasets.Dataset", bpe_dropout: Segmentation, seed: int):
+    def __init__(self, tokens: "datasets.Dataset", bpe_dropout: Any, seed: int):
         columns = getattr(tokens, "column_names", None) or []
         required = ["input_ids", "labels", *WORDS, *SIDES]
         if not {*required} <= {*columns}:
@@ -187,16 +182,14 @@ class BPEDropoutPairs(Dataset):
         """Make the tokens of all pairs for this epoch."""
         if epoch == self.epoch:
             return
-        sources: list[np.ndarray] = []
-        targets: list[np.ndarray] = []
-        indices = count()
-        for batch in self.tokens.iter(batch_size=1000):
-            seeds = [(self.seed, epoch, next(indices)) for _ in batch["labels"]]
-            columns = self.bpe_dropout.segment_columns(batch, seeds)
-            sources += [np.array(ids, np.int32) for ids in columns["input_ids"]]
-            targets += [np.array(ids, np.int32) for ids in columns["labels"]]
         self.epoch = epoch
-        self.ids = [sources, targets]
+        self.ids = [[], []]
+        for batch in self.tokens.iter(batch_size=1000):
+            first = len(self.ids[0])
+            seeds = [(self.seed, epoch, index) for index in range(first, first + len(batch["labels"]))]
+            columns = self.bpe_dropout.segment_columns(batch, seeds)
+            for ids, column in zip(self.ids, ("input_ids", "labels"), strict=True):
+                ids += [np.array(tokens, np.int32) for tokens in columns[column]]
 
     def __len__(self) -> int:
         return len(self.tokens)

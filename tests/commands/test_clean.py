@@ -1,0 +1,22 @@
+"""The arguments of `clean`."""
+
+import pytest
+
+from modeling_random_transformer.commands.clean import numbers, one_or_pair
+
+
+def test_numbers():
+    assert numbers("1000,50") == (1000, 50)
+
+
+def test_one_file_or_a_pair():
+    assert one_or_pair(both="a", left=None, right=None) == {"both": "a"}
+    assert one_or_pair(both=None, left="a", right="b") == {"left": "a", "right": "b"}
+
+
+@pytest.mark.parametrize(
+    "files", [{}, {"left": "a"}, {"both": "a", "left": "b"}, {"both": "a", "left": "b", "right": "c"}]
+)
+def test_other_files_are_an_error(files):
+    with pytest.raises(ValueError, match=r"--both, or --left and --right, must be given, got"):
+        one_or_pair(**{name: files.get(name) for name in ("both", "left", "right")})

@@ -1,0 +1,61 @@
+"""What the commands share: exit statuses, errors in one line, new outputs, the device of an engine."""
+
+import errno
+
+import pytest
+
+from modeling_random_transformer.commands.command_line import (
+    EngineArguments,
+    InferenceArguments,
+    check_new_outputs,
+    run_command,
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "printed"),
+    [
+        (ValueError("a\nb"), 2, "name: error: a b\n"),
+        (FloatingPointError("nan"), 1, "name: error: nan\n"),
+        (OSError(errno.ENOSPC, "No space left", "/out"), 2, "name: error: /out: No space left.\n"),
+        (KeyboardInterrupt(), 130, "name: error: hint\n"),
+    ],
+)
+def test_errors_are_a_status_and_a_line(error, status, printed, capsys):
+    def fail():
+        raise error
+
+    assert run_command(fail, "name", "hint") == status
+    assert capsys.readouterr().err == printed
+
+
+@pytest.mark.parametrize("status", [None, 0, 1])
+def test_the_status_of_a_command(status):
+    assert run_command(lambda: status, "name") == (status or 0)
+
+
+def test_outputs_are_new_unless_a_job_resumes(tmp_path):
+    output, empty = tmp_path / "output", tmp_path / "empty"
+    output.write_text("references")
+    empty.touch()
+    check_new_outputs(False, output=empty, report=None)
+    check_new_outputs(True, output=output)
+    with pytest.raises(ValueError, match=r"--output must be a new file without --overwrite, got .*, which exists"):
+        check_new_outputs(False, output=output)
+    (tmp_path / "output.parts").mkdir()
+    check_new_outputs(False, output=output)
+
+
+def test_an_engine_runs_on_a_cpu():
+    arguments = EngineArguments(engine="ctranslate2", engine_dtype="int8")
+    assert (arguments.device, arguments.engine_options["engine_dtype"]) == ("cpu", "int8")
+    with pytest.raises(ValueError, match="--device must be cpu with --engine, got cuda"):
+        EngineArguments(engine="ctranslate2", device="cuda")
+    with pytest.raises(ValueError, match="--engine must be given with --engine_dtype"):
+        EngineArguments(engine_dtype="int8")
+
+
+def test_text_options_are_those_that_are_given(tmp_path):
+    assert InferenceArguments(model=[tmp_path]).text_options == {"max_batch_tokens": 4096}
+    arguments = InferenceArguments(model=[tmp_path], source_lang="en", target_lang="de", max_tokens_per_batch=8)
+    assert arguments.text_options == {"max_batch_tokens": 8, "src_lang": "en", "tgt_lang": "de"}

@@ -1,0 +1,30 @@
+"""Monolingual text: which lines are selected, and pairs as aligned text."""
+
+import pytest
+
+from modeling_random_transformer.pipeline_random_transformer import Seq2SeqPipeline
+from modeling_random_transformer.stages.monolingual import select_lines, write_pairs
+
+
+def test_pairs_are_lines_of_two_files(tmp_path):
+    files = [tmp_path / "new" / "a", tmp_path / "new" / "b"]
+    assert write_pairs([("one\ntwo", "eins"), ("three", "drei")], files) == 2
+    assert [path.read_text() for path in files] == ["one two\nthree\n", "eins\ndrei\n"]
+
+
+def test_blank_and_long_lines_are_skipped(translator, tokenizer, tmp_path):
+    pipe = Seq2SeqPipeline(translator, tokenizer)
+    selected = tmp_path / "folder" / "selected"
+    lines = ["the boy", "", "the boy sees\nthe girl", "the " * 40]
+    report = select_lines(lines, selected, pipe, None, "mono", max_tokens=20)
+    assert selected.read_text() == "the boy\nthe boy sees the girl\n"
+    assert (report.lines, report.valid) == (4, 2)
+    assert report.counts == {"blank": 1, "of more than 20 tokens": 1}
+
+
+def test_a_file_is_replaced_only_if_a_line_can_be_translated(translator, tokenizer, tmp_path):
+    selected = tmp_path / "selected"
+    selected.write_text("earlier")
+    with pytest.raises(ValueError, match="mono must have a line that can be translated, got mono: 2 of 2 lines"):
+        select_lines(["", " "], selected, Seq2SeqPipeline(translator, tokenizer), None, "mono", None)
+    assert selected.read_text() == "earlier"
