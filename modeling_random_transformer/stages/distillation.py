@@ -112,8 +112,15 @@ def table(rows: Sequence[Row]) -> str:
     """The rows as a Markdown table."""
     lines = []
     for row in rows:
-        scores = f"{row.bleu:.2f}", f"{row.chrf:.2f}"
-        lines.append((row.model, row.dtype, *scores, f"{row.sentences_per_second:.1f}", f"{row.megabytes:.1f}"))
+        cells = (
+            row.model,
+            row.dtype,
+            f"{row.bleu:.2f}",
+            f"{row.chrf:.2f}",
+            f"{row.sentences_per_second:.1f}",
+            f"{row.megabytes:.1f}",
+        )
+        lines.append(cells)
     return markdown_table(("model", "dtype", "BLEU", "chrF++", "sentences/s", "MB"), lines)
 
 

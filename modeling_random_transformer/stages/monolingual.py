@@ -25,11 +25,11 @@ def write_pairs(pairs: Iterable[tuple[str, str]], files: Sequence[Path]) -> int:
     """Write pairs as aligned text, and return their number."""
     files[0].parent.mkdir(parents=True, exist_ok=True)
     count = 0
-    with new_files(files) as [sources, targets]:
-        for source, target in pairs:
+    with new_files(files) as opened:
+        for pair in pairs:
             count += 1
-            sources.writelines(encode_lines([source]))
-            targets.writelines(encode_lines([target]))
+            for file, line in zip(opened, encode_lines(pair), strict=True):
+                file.write(line)
     return count
 
 

@@ -175,8 +175,8 @@ def choose_precision(arguments: Mapping[str, Any], overrides: Mapping[str, Any])
     uses_cpu = is_on_cpu(arguments, overrides)
     is_supported = has_bfloat16(uses_cpu)
     if "bf16" not in overrides:
-        instructions = "bfloat16 instructions" if is_supported else "no bfloat16 instructions"
-        logger.warning("bf16 is %s: the device has %s.", is_supported, instructions)
+        number = "" if is_supported else "no "
+        logger.warning("bf16 is %s: the device has %sbfloat16 instructions.", is_supported, number)
     return {**arguments, "bf16": is_supported, "use_cpu": uses_cpu}
 
 
@@ -217,8 +217,7 @@ def recipe_values(recipe: Mapping[str, Any], overrides: Mapping[str, Any], class
     Raises:
         ValueError: an argument is not a field of these dataclasses, or its value is invalid.
     """
-    recipe = choose_precision(recipe, overrides)
-    recipe = choose_engine(recipe, overrides)
+    recipe = choose_engine(choose_precision(recipe, overrides), overrides)
     recipe = not_overridden(recipe, overrides)
     sizes = [name for name in SIZES if recipe.get(name) == AUTO]
     for name in sizes:
@@ -270,26 +269,20 @@ def stages_to_run(mappings: Any, arguments: RecipeArguments) -> list[StageArgume
         raise ValueError(f"stages must be a list of mappings, got {type(mappings).__name__}.")
     stages = [StageArguments.of(mapping) for mapping in mappings]
     chosen = [stage for stage in stages if stage.when is None or getattr(arguments, stage.when)]
-    skipped = [stage for stage in stages if stage not in chosen]
-    for position, stage in enumerate(chosen):
-        check_dependencies(stage, chosen[:position], skipped)
+    models: list[str] = []  # stages before the current one, by what they make
+    corpora = [stage.name for stage in stages if stage.kind == BACK_TRANSLATE and stage not in chosen]  # without pairs
+    for stage in chosen:
+        if stage.name in (*models, *corpora):
+            raise ValueError(f"name must be that of a new folder, got {stage.name!r}.")
+        check_choice(models, **drop_none(starts_from=stage.starts_from, uses=stage.uses))
+        for name in stage.synthetic:
+            check_choice(corpora, synthetic=name)
+        results = corpora if stage.kind == BACK_TRANSLATE else models
+        results.append(stage.name)
     if not chosen or chosen[-1].kind == BACK_TRANSLATE or chosen[-1].reverse:
         raise ValueError("stages must end with one that trains a model from source to target.")
     check_texts(chosen, arguments)
     return chosen
-
-
-def check_dependencies(
-    stage: StageArguments, earlier: Sequence[StageArguments], skipped: Sequence[StageArguments]
-) -> None:
-    """Check that a stage depends on earlier ones only. Skipped ones add no synthetic pairs."""
-    if stage.name in {other.name for other in earlier}:
-        raise ValueError(f"name must be that of a new folder, got {stage.name!r}.")
-    models = [other.name for other in earlier if other.kind != BACK_TRANSLATE]
-    check_choice(models, **drop_none(starts_from=stage.starts_from, uses=stage.uses))
-    corpora = [other.name for other in (*earlier, *skipped) if other.kind == BACK_TRANSLATE]
-    for name in stage.synthetic:
-        check_choice(corpora, synthetic=name)
 
 
 def check_texts(stages: Sequence[StageArguments], arguments: RecipeArguments) -> None:

@@ -222,13 +222,16 @@ class RecipeRun:
 
     def inputs_of_data(self) -> dict[str, Any]:
         """What determines the sets, and the initial models of the recipe."""
-        models = drop_none(parent=self.arguments.parent, tokenizer=self.model.tokenizer)
-        return {
+        inputs: dict[str, Any] = {
             "on_invalid": self.data.on_invalid,
             "stages": [stage.name for stage in self.stages],
-            **{split: fingerprint(corpora) for split, corpora in sets_of(self.data).items()},
-            **{name: folder_digest(path) for name, path in models.items()},
         }
+        for split, corpora in sets_of(self.data).items():
+            inputs[split] = fingerprint(corpora)
+        models = drop_none(parent=self.arguments.parent, tokenizer=self.model.tokenizer)
+        for name, path in models.items():
+            inputs[name] = folder_digest(path)
+        return inputs
 
     def run_one(self, stage: StageArguments) -> dict[str, Any]:
         """Run a stage, or skip a finished one; returns its facts."""
@@ -241,8 +244,12 @@ class RecipeRun:
             return work(stage)
 
         data, model, args = self.arguments_of(stage)
-        inputs = asdict(stage) | {name: getattr(args, name) for name in LENGTHS} | determining(args, data, model)
-        inputs |= {name: file_digest(Path(path)) for name, path in self.texts_of(stage).items()}
+        inputs = asdict(stage)
+        for name in LENGTHS:
+            inputs[name] = getattr(args, name)
+        inputs |= determining(args, data, model)
+        for name, path in self.texts_of(stage).items():
+            inputs[name] = file_digest(Path(path))
         files = files_in(self.path(stage.name), PAIRS if stage.kind == BACK_TRANSLATE else SAVED)
         return {"name": stage.name, "kind": stage.kind, **self.run_stage(stage.name, inputs, begin, files)}
 

@@ -148,16 +148,12 @@ class TrainingSet:
         """
         selection = self.translate(model, tokenizer, max_tokens, languages)
         counts = {"selected": selection.valid, "skipped": selection.invalid}
-        original = fingerprint([*self.original])
+        original = {"original": fingerprint([*self.original])}
         is_interpolated = self.arguments.interpolate
         if is_interpolated:
-            inputs = {"candidates": file_digest(self.candidates), "original": original}
+            inputs = original | {"candidates": file_digest(self.candidates)}
             counts |= self.stage("interpolation", inputs, self.interpolate, [self.translated])
-        inputs = {
-            "translations": file_digest(self.translated),
-            "original": original,
-            "interpolate": is_interpolated,
-        }
+        inputs = original | {"translations": file_digest(self.translated), "interpolate": is_interpolated}
         return SyntheticReport(**self.stage("training set", inputs, lambda: self.assemble(counts), self.files))
 
     def translate(

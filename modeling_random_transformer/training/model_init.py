@@ -46,12 +46,12 @@ def freeze(model: nn.Module, parts: str) -> None:
     Raises:
         ValueError: no name contains a part, or no other parameter remains.
     """
-    named = list(model.named_parameters())  # a tied weight has its first name
+    weights = dict(model.named_parameters())  # a tied weight has its first name
     for part in filter(None, parts.split(",")):
-        frozen = [weight for name, weight in named if re.search(rf"\b{re.escape(part.strip())}\b", name)]
-        for weight in frozen:
-            weight.requires_grad = False
-        if not frozen or not any(weight.requires_grad for _, weight in named):
+        frozen = [name for name in weights if re.search(rf"\b{re.escape(part.strip())}\b", name)]
+        for name in frozen:
+            weights[name].requires_grad = False
+        if not frozen or not any(weight.requires_grad for weight in weights.values()):
             raise ValueError(f"freeze must be parts of some parameter names, such as 'encoder,shared', got {part!r}.")
 
 

@@ -58,10 +58,7 @@ def pieces_of_tokens(
     split = encode_texts(parent_tokenizer, texts, src_lang=language, add_special_tokens=False)["input_ids"]
     pieces: list[Sequence[int]] = []
     for token, ids in zip(tokens, split, strict=True):
-        if token in known:
-            pieces.append([known[token]])
-        else:
-            pieces.append([piece for piece in ids if piece not in special])
+        pieces.append([known[token]] if token in known else [piece for piece in ids if piece not in special])
     for role in ROLES:
         token_id, parent_id = getattr(tokenizer, role), getattr(parent_tokenizer, role)
         if token_id is not None and parent_id is not None:
@@ -74,7 +71,7 @@ def texts_of_tokens(tokenizer: PreTrainedTokenizerBase) -> list[tuple[str, str]]
     texts = []
     for index, name in enumerate(tokenizer.convert_ids_to_tokens(range(len(tokenizer)))):
         text = text_of_token(tokenizer, index, name)
-        texts.append((text, "" if text else name))
+        texts.append((text, "") if text else ("", name))
     return texts
 
 
@@ -93,12 +90,13 @@ def mean_rows(weight: Tensor, pieces: Sequence[Sequence[int]]) -> Tensor:
 
     A mean of vectors gets the mean length of the vectors. A token without pieces has the mean of all finite rows.
     """
-    rows = weight.new_empty((len(pieces), *weight.shape[1:]))
     finite = weight[weight.isfinite().view(len(weight), -1).all(dim=1)]
     smallest = torch.finfo(weight.dtype).tiny
-    for index, ids in enumerate(pieces):
+    rows = []
+    for ids in pieces:
         chosen = weight[list(ids)] if ids else finite
-        rows[index] = chosen.mean(dim=0)
+        mean = chosen.mean(dim=0)
         if weight.dim() > 1 and len(ids) > 1:
-            rows[index] *= chosen.norm(dim=1).mean() / rows[index].norm().clamp_min(smallest)
-    return rows
+            mean *= chosen.norm(dim=1).mean() / mean.norm().clamp_min(smallest)
+        rows.append(mean)
+    return torch.stack(rows)

@@ -6,6 +6,7 @@ The record in the output folder (`jobs.Job`) contains the progress, so that the 
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from operator import attrgetter
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -150,12 +151,9 @@ def train(run: Run, trainer: TranslationTrainer) -> tuple[int, float]:
 
 def has_ended(state: TrainerState, args: TranslationTrainingArguments) -> bool:
     """Whether training ended with a checkpoint, at the last step or by early stopping."""
-    if args.max_steps > 0 and state.global_step >= args.max_steps:
-        return True
-    if args.max_steps < 0 and state.epoch >= args.num_train_epochs:
-        return True
+    is_last = state.global_step >= args.max_steps if args.max_steps > 0 else state.epoch >= args.num_train_epochs
     is_stopped = state.stateful_callbacks["TrainerControl"]["args"]["should_training_stop"]
-    return is_stopped and state.global_step < state.max_steps
+    return is_last or (is_stopped and state.global_step < state.max_steps)
 
 
 def average_checkpoints(run: Run, trainer: TranslationTrainer) -> None:
@@ -187,13 +185,13 @@ def save_model(run: Run, trainer: TranslationTrainer) -> None:
 def record_model(run: Run, trainer: TranslationTrainer, data: PreparedData, **facts: Any) -> None:
     """Record that the final model is saved, and the facts of a `RunResult`."""
     sizes = data.corpus_sizes
-    reports = data.reports
+    reports = [*data.reports]
     if data.stream is not None:
-        report = max(data.stream.previous, data.stream.report, key=lambda report: report.lines)
+        report = max(data.stream.previous, data.stream.report, key=attrgetter("lines"))
         if report.lines:  # of a process that has trained
-            reports = [*reports, report]
-        if report.lines and len(sizes) == 1:  # without pairs that are too long, which are not counted by corpus
-            sizes = [report.valid]
+            reports.append(report)
+            if len(sizes) == 1:  # without pairs that are too long, which are not counted by corpus
+                sizes = [report.valid]
     corpora = []
     for corpus, size in zip(data.corpora, sizes, strict=True):
         languages = corpus.languages.codes or None
@@ -279,14 +277,13 @@ def with_means(scores: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     means = {}
     for split in ("validation", "test"):
         sets = [metrics for name, metrics in scores.items() if name.startswith(f"{split} ")]
-        if len(sets) < 2:
-            continue
-        means[f"{split} mean"] = {
-            metric: {
-                "score": fmean(metrics[metric]["score"] for metrics in sets),
-                "name": values["name"],
-                "signature": values["signature"],
+        if len(sets) > 1:
+            means[f"{split} mean"] = {
+                metric: {
+                    "score": fmean(metrics[metric]["score"] for metrics in sets),
+                    "name": values["name"],
+                    "signature": values["signature"],
+                }
+                for metric, values in sets[0].items()
             }
-            for metric, values in sets[0].items()
-        }
     return scores | means

@@ -10,8 +10,6 @@ from operator import attrgetter
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from datasets import Dataset
-
 from ..base.distributed import call_on_main_process
 from ..base.files import markdown_table
 from .manifest import SEARCH, Run, fingerprint
@@ -70,7 +68,11 @@ def choose_length_penalty(run: Run, trainer: TranslationTrainer) -> None:
 def search_scores(trainer: TranslationTrainer) -> Iterator[SearchScore]:
     """The scores of the length penalties, up to the first one with translations that are too long."""
     sets = trainer.eval_dataset
-    samples = [sample(rows) for rows in (sets.values() if isinstance(sets, dict) else [sets])]
+    # Evenly spaced pairs.
+    samples = [
+        rows.shard(-(-len(rows) // SENTENCES), 0, contiguous=False)
+        for rows in (sets.values() if isinstance(sets, dict) else [sets])
+    ]
     expected = fmean(fmean(rows["target_length"]) - 1 for rows in samples)  # without the end
     for penalty in LENGTH_PENALTIES:
         trainer.args.chosen_penalty = penalty
@@ -82,15 +84,10 @@ def search_scores(trainer: TranslationTrainer) -> Iterator[SearchScore]:
             return
 
 
-def sample(rows: Dataset) -> Dataset:
-    """At most `SENTENCES` pairs of a set, evenly spaced."""
-    return rows.shard(-(-len(rows) // SENTENCES), 0, contiguous=False)
-
-
 def best_search(searches: Sequence[SearchScore]) -> SearchScore:
     """The highest score without translations that are too long; of equal ones that of the smallest length penalty."""
-    allowed = [search for search in searches if search.length_ratio <= MAX_LENGTH_RATIO]
-    return max(allowed or searches[:1], key=attrgetter("score"))
+    short_enough = [search for search in searches if search.length_ratio <= MAX_LENGTH_RATIO]
+    return max(short_enough or searches[:1], key=attrgetter("score"))
 
 
 def describe_choice(run: Run) -> str:

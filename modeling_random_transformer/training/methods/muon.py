@@ -114,10 +114,15 @@ def muon_optimizer(
     if (output_layer := model.get_output_embeddings()) is not None:
         modules.append(output_layer)
     outer_weights = {id(module.weight) for module in modules}
-    trainable = [weight for weight in model.parameters() if weight.requires_grad]
-    matrices = [weight for weight in trainable if weight.ndim == 2 and id(weight) not in outer_weights]
-    matrix_ids = set(map(id, matrices))
-    other_weights = [weight for weight in trainable if id(weight) not in matrix_ids]
+    matrices = []
+    other_weights = []
+    for weight in model.parameters():
+        if not weight.requires_grad:
+            continue
+        if weight.ndim == 2 and id(weight) not in outer_weights:
+            matrices.append(weight)
+        else:
+            other_weights.append(weight)
     dtype = torch.bfloat16 if args.bf16 else torch.float32
     other_optimizer = other([{"params": other_weights, "weight_decay": 0.0}])
     return MuonWith(matrices, lr, args.weight_decay, dtype, other_optimizer)
