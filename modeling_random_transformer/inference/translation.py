@@ -23,11 +23,13 @@ from ..inputs_random_transformer import (
 from ..pipeline_random_transformer import OUTPUT_OPTIONS, CallOptions, Seq2SeqPipeline, current_device, search_options
 from ..tokenization_random_transformer import is_blank
 from .candidates import Candidate, Row, Translate
+from .cases import CaseTranslator
 from .confidence import RatingTranslator, SelectingTranslator, calibration_of
+from .copying import CopyingTranslator
 from .engine import length_penalty_of
 from .glossary import LISTED, Glossary, GlossaryTranslator
 from .mbr import SAMPLING, MbrTranslator
-from .problems import detector_of
+from .problems import NUMBER, detector_of
 from .repair import CLAUSE_TOKENS, HYPOTHESES, WITHOUT_REPETITIONS, RepairingTranslator
 from .scoring import Pair, PairScore, Scorer
 from .sentences import SentenceSplitter, SentenceTranslator
@@ -256,10 +258,14 @@ class Translator:
             translate = SeededTranslator(translate, self.options.seed)
         if self.options.is_rated:
             translate = RatingTranslator(translate, self.score, calibration_of(model))
+        if self.options.repair:
+            translate = CaseTranslator(translate, tokenizer)
         self.translate_sentence = translate
         if self.options.split_sentences:
             splitter = SentenceSplitter(self.pipe, self.options.max_source_tokens, options.get("src_lang"))
             translate = SentenceTranslator(translate, splitter, self.languages)
+        elif self.options.repair:
+            translate = CopyingTranslator(translate, self.pipe, self.languages)
         if self.options.min_confidence is not None:
             translate = SelectingTranslator(translate, self.options.min_confidence, self.options.keep_source)
         self.translate = translate
@@ -297,8 +303,14 @@ class Translator:
     def repaired(self, translate: Translate, src_lang: str | None) -> RepairingTranslator:
         """A function that translates again where the translations of another one have problems."""
         splitter = SentenceSplitter(self.pipe, CLAUSE_TOKENS, src_lang, reports_cuts=False)
-        clauses = SentenceTranslator(self.search(1, **WITHOUT_REPETITIONS), splitter, self.languages)
-        remedies: list[Translate] = [self.search(HYPOTHESES), self.search(HYPOTHESES, **WITHOUT_REPETITIONS), clauses]
+        without_numbers = CopyingTranslator(self.search(1), self.pipe, self.languages, NUMBER)
+        blocked = CopyingTranslator(self.search(1, **WITHOUT_REPETITIONS), self.pipe, self.languages, NUMBER)
+        remedies: list[Translate] = [
+            self.search(HYPOTHESES),
+            without_numbers,
+            self.search(HYPOTHESES, **WITHOUT_REPETITIONS),
+            SentenceTranslator(blocked, splitter, self.languages),
+        ]
         return RepairingTranslator(translate, detector_of(self.pipe.model, self.pipe.tokenizer), remedies)
 
     def score(self, pairs: Sequence[Pair | None]) -> list[PairScore]:
