@@ -13,6 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.filters import WORD, script_filter, text_key
 from .candidates import Candidate
+from .confidence import find_calibration
 
 EMPTY = "empty"
 LOOP = "repeats a part"
@@ -81,9 +82,12 @@ class Detector:
         return length > LONGEST * expected + MARGIN or length < SHORTEST * (expected - MARGIN)
 
 
-def detector_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Detector:
-    """The detector for the translations of a model, with the lengths and scripts of its calibration, if it has one."""
-    calibration = getattr(model, "calibration", None)
+def detector_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **languages: str | None) -> Detector:
+    """The detector for the translations of a model, with the lengths and scripts of its calibration, if it has one.
+
+    `languages` are `src_lang` and `tgt_lang` of a tokenizer with language tags.
+    """
+    calibration = find_calibration(model, tokenizer, **languages)
     if calibration is None:
         return Detector(str(tokenizer.eos_token))
     return Detector(str(tokenizer.eos_token), calibration.length_ratio, calibration.scripts)
