@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from modeling_random_transformer.inference import Candidate, load_translator, score_pairs, translate_n_best
+from modeling_random_transformer.inference.confidence import calibration_of
 from modeling_random_transformer.inference.evaluation import score, sentence_chrf
 from modeling_random_transformer.inference.problems import LOOP, has_loop
 
@@ -72,7 +73,7 @@ def report_quality(
     pairs = list(zip(sources, translations, strict=True))
     scores = score_pairs(model, tokenizer, pairs, truncation=True)
     mean_log_probability = np.array([pair.log_probability / pair.tokens for pair in scores])
-    is_good = chrf >= model.calibration.threshold
+    is_good = chrf >= calibration_of(model, tokenizer).threshold
     surest = confidence >= np.median(confidence)
     print(f"expected calibration error {calibration_error(confidence, is_good):.3f}")
     print(f"Spearman with chrF++ {spearman(confidence, chrf):.3f}, of the mean log-probability "

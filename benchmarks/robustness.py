@@ -1,4 +1,7 @@
-"""Translation of disturbed sources: capitals, typing errors, invisible characters, numbers and placeholders."""
+"""Translation of disturbed sources: capitals, typing errors, invisible characters, numbers and placeholders.
+
+With --repair, what the pipeline does for them; without it, the model alone.
+"""
 
 import argparse
 import unicodedata
@@ -34,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target_file", type=Path, required=True, help="their references")
     parser.add_argument("--num_beams", type=int, default=4, help="beam size")
     parser.add_argument("--engine", choices=["ctranslate2"], help="engine that translates")
+    parser.add_argument("--repair", action="store_true", help="translate as translate --repair does")
     parser.add_argument("--seed", type=int, default=0, help="random seed of the disturbances")
 
 
@@ -45,7 +49,9 @@ def run(options: argparse.Namespace) -> None:
         clean = 0.0
         for name, disturbed in disturbances(pairs, Augmentation(tokenizer), options.seed).items():
             sources, references = map(list, zip(*disturbed, strict=True))
-            translations = translate(sources, model, tokenizer, num_beams=options.num_beams, progress=False)
+            translations = translate(
+                sources, model, tokenizer, num_beams=options.num_beams, repair=options.repair, progress=False
+            )
             scores = score(translations, references)
             chrf = scores["chrf"]["score"]
             clean = clean or chrf

@@ -3,8 +3,9 @@
     random-transformer calibrate --model outputs/quickstart --source_file validation.en --target_file validation.es
     random-transformer translate --model outputs/quickstart --confidence "the boy sees the girl"
 
-It translates the text, and writes confidence.json into the folder of the model. `train` does so with its validation
-set. Never calibrate on a test set whose confidence you report.
+It translates the text, and writes confidence.json into the folder of the model; for a model of several languages, a
+file for the direction, such as confidence.en.de.json. `train` does so with its validation sets. Never calibrate on a
+test set whose confidence you report.
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from ..base.flags import Parser
 from ..data.sources import pairs_of
-from ..inference.confidence import CALIBRATION
+from ..inference.confidence import calibration_file
 from .score import CorpusArguments
 
 
@@ -25,20 +26,18 @@ class Arguments(CorpusArguments):
         overwrite: replace the calibration of the model
 
     Raises:
-        ValueError: there are several models, `restart` is set, or a calibration exists and `overwrite` is not set.
+        ValueError: there are several models, or `restart` is set.
     """
 
     overwrite: bool = False
 
     def __post_init__(self) -> None:
         self.check_one_pass()
-        if self.file.exists() and not self.overwrite:
-            raise ValueError(f"--model must be without {CALIBRATION} unless --overwrite is given, got {self.model[0]}.")
 
-    @property
-    def file(self) -> Path:
-        """The file to write."""
-        return self.model[0] / CALIBRATION
+    def check_file(self, path: Path) -> None:
+        """Raise a `ValueError` if the calibration exists, and `overwrite` is not set."""
+        if path.exists() and not self.overwrite:
+            raise ValueError(f"--model must be without {path.name} unless --overwrite is given, got {self.model[0]}.")
 
 
 def run(program: str, argv: Sequence[str]) -> None:
@@ -48,6 +47,8 @@ def run(program: str, argv: Sequence[str]) -> None:
     with arguments.load(from_file_to_file=False) as (model, tokenizer):
         from ..inference.calibration import calibrate  # needs sacrebleu
 
+        path = arguments.model[0] / calibration_file(tokenizer, **arguments.languages)
+        arguments.check_file(path)
         calibration = calibrate(model, tokenizer, pairs, **arguments.text_options)
-        calibration.save(arguments.model[0])
-    print(f"{arguments.file}: {calibration.pairs} pairs, median chrF++ {calibration.threshold:.2f}")
+        calibration.save(path.parent, path.name)
+    print(f"{path}: {calibration.pairs} pairs, median chrF++ {calibration.threshold:.2f}")

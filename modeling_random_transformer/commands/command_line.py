@@ -149,8 +149,12 @@ class InferenceArguments:
     @property
     def text_options(self) -> dict[str, Any]:
         """The options of `translate` and `score_pairs` that are arguments of all of these commands."""
-        languages = drop_none(src_lang=self.source_lang, tgt_lang=self.target_lang)
-        return {"max_batch_tokens": self.max_tokens_per_batch, **languages}
+        return {"max_batch_tokens": self.max_tokens_per_batch, **self.languages}
+
+    @property
+    def languages(self) -> dict[str, str]:
+        """The languages that are given."""
+        return drop_none(src_lang=self.source_lang, tgt_lang=self.target_lang)
 
     @contextmanager
     def load(self, from_file_to_file: bool = True, **engine_options: Any) -> Iterator[tuple[Any, Any]]:

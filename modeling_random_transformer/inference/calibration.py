@@ -8,7 +8,7 @@ import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.filters import scripts_of
-from .confidence import Calibration, features_of
+from .confidence import Calibration, Calibrations, calibration_file, features_of
 from .evaluation import sentence_chrf
 from .scoring import Pair, score_pairs
 from .translation import translate
@@ -24,7 +24,9 @@ def calibrate(
     translations: Sequence[str] | None = None,
     **options: Any,
 ) -> Calibration:
-    """Fit the confidence of a model on a validation set. The result becomes `model.calibration`.
+    """Fit the confidence of a model on a validation set, for a direction of a model with language tags.
+
+    The model has it in `model.calibrations`.
 
     Args:
         model: any model of `AutoModelForSeq2SeqLM`.
@@ -49,7 +51,7 @@ def calibrate(
     threshold = float(np.median(chrf))
     is_good = chrf >= threshold
     bias, *weights = fit_logistic(features, is_good).tolist()
-    model.calibration = Calibration(
+    calibration = Calibration(
         threshold=threshold,
         pairs=len(pairs),
         weights=weights,
@@ -57,7 +59,11 @@ def calibrate(
         length_ratio=median(len(target) / len(source) for source, target in pairs),
         scripts=scripts_of(targets),
     )
-    return model.calibration
+    calibrations = getattr(model, "calibrations", None) or Calibrations()
+    languages = {name: options.get(name) for name in ("src_lang", "tgt_lang")}
+    calibrations.by_file[calibration_file(tokenizer, **languages)] = calibration
+    model.calibrations = calibrations
+    return calibration
 
 
 def fit_logistic(features: np.ndarray, labels: np.ndarray) -> np.ndarray:

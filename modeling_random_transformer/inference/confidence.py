@@ -9,23 +9,25 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from operator import mul
 from os import PathLike
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..base.digests import file_digest
 from ..base.errors import reraise_as_value_error
 from ..base.files import read_json, write_atomically
+from ..inputs_random_transformer import tokenizer_languages
 from .candidates import Candidate, Row, Translate
 from .scoring import Pair, PairScore
 
 logger = logging.getLogger(__name__)
 
-CALIBRATION = "confidence.json"
+CALIBRATION, CALIBRATIONS = "confidence.json", "confidence*.json"  # the latter such as confidence.en.de.json
 
 
 @dataclass(frozen=True)
@@ -50,24 +52,10 @@ class Calibration:
     scripts: list[str]
     files: dict[str, str] = field(default_factory=dict)
 
-    @classmethod
-    def read(cls, folder: str | PathLike) -> "Calibration | None":
-        """The calibration of a saved model; `None` if there is none, or if it is that of other weights.
-
-        Raises:
-            ValueError: the file is damaged.
-        """
-        path = Path(folder) / CALIBRATION
-        if not path.is_file():
-            return None
-        with reraise_as_value_error(f"{path} must be a calibration"):
-            calibration = cls(**read_json(path))
-        return calibration if calibration.files == weight_digests(folder) else None
-
-    def save(self, folder: str | PathLike) -> None:
-        """Write the calibration beside the model whose weights it is for."""
+    def save(self, folder: str | PathLike, name: str = CALIBRATION) -> None:
+        """Write the calibration beside the model whose weights it is for; see `calibration_file` for the name."""
         content = asdict(replace(self, files=weight_digests(folder)))
-        write_atomically(Path(folder) / CALIBRATION, [json.dumps(content, indent=2).encode()])
+        write_atomically(Path(folder) / name, [json.dumps(content, indent=2).encode()])
 
     def confidence(self, features: Sequence[float]) -> float:
         """The probability of a good translation, 0 to 1."""
@@ -80,9 +68,63 @@ def weight_digests(folder: str | PathLike) -> dict[str, str]:
     return {path.name: file_digest(path) for path in sorted(Path(folder).glob("*.safetensors"))}
 
 
-def calibration_of(model: PreTrainedModel) -> Calibration:
-    """The calibration of a loaded model; raises a `ValueError` if it has none."""
-    calibration = getattr(model, "calibration", None)
+class Calibrations:
+    """The calibrations in the folder of a model, one for each direction of a model with language tags.
+
+    Those of other weights are ignored. The weights are read when a calibration is first used, not when the model is
+    loaded.
+
+    Args:
+        folder: the folder; `None` for a model that is in memory only.
+
+    Attributes:
+        by_file: the calibrations by the names of their files.
+
+    Raises:
+        ValueError: a file is damaged.
+    """
+
+    def __init__(self, folder: str | PathLike | None = None):
+        self.folder = folder
+        self.by_file: dict[str, Calibration] = {}
+        for path in [] if folder is None else Path(folder).glob(CALIBRATIONS):
+            with reraise_as_value_error(f"{path} must be a calibration"):
+                self.by_file[path.name] = Calibration(**read_json(path))
+
+    @cached_property
+    def digests(self) -> dict[str, str]:
+        """The digests of the weights in the folder."""
+        return {} if self.folder is None else weight_digests(self.folder)
+
+    def get(self, name: str) -> Calibration | None:
+        """The calibration with a file name; otherwise the one that was made without a direction, if there is one."""
+        calibration = self.by_file.get(name, self.by_file.get(CALIBRATION))
+        if calibration is None or not calibration.files or calibration.files == self.digests:
+            return calibration
+        return None
+
+
+def calibration_file(
+    tokenizer: PreTrainedTokenizerBase, src_lang: str | None = None, tgt_lang: str | None = None
+) -> str:
+    """The name of the file of a calibration: with language tags, that of a direction, by default the tokenizer's."""
+    if not tokenizer_languages(tokenizer):
+        return CALIBRATION
+    direction = (src_lang or tokenizer.src_lang, tgt_lang or tokenizer.tgt_lang)
+    return CALIBRATIONS.replace("*", ".{}.{}".format(*direction))
+
+
+def find_calibration(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **languages: str | None
+) -> Calibration | None:
+    """The calibration of a loaded model, for a direction of a model with language tags; `None` if it has none."""
+    calibrations = getattr(model, "calibrations", None)
+    return None if calibrations is None else calibrations.get(calibration_file(tokenizer, **languages))
+
+
+def calibration_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **languages: str | None) -> Calibration:
+    """The same; raises a `ValueError` if there is none."""
+    calibration = find_calibration(model, tokenizer, **languages)
     if calibration is None:
         raise ValueError(
             "confidence must be given with a model that is calibrated, got one without confidence.json of its weights: "

@@ -19,7 +19,7 @@ from ..base.vocabulary import check_tokenizer, vocabulary
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..inputs_random_transformer import check_positive, language_id
 from ..quantization_random_transformer import METHOD, DynamicInt8Config
-from .confidence import Calibration
+from .confidence import Calibrations
 from .engine import attach_engine
 from .ensemble import EnsembleForSeq2SeqLM
 
@@ -83,7 +83,7 @@ def load_translator(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load the sequence-to-sequence model of a folder, on the CPU, and its tokenizer.
 
-    Code in the folder is never executed. The calibration of the model, if there is one, becomes `model.calibration`.
+    Code in the folder is never executed. Its calibrations become `model.calibrations`.
 
     Args:
         folder: a saved model, or an adapter for one, with its tokenizer.
@@ -107,7 +107,7 @@ def load_translator(
         model = load_model(path, dtype)
         tokenizer = read_tokenizer(path, model.config)
     check_finite(model)
-    model.calibration = Calibration.read(path)
+    model.calibrations = Calibrations(path)
     if (path / ADAPTER).is_file():
         if engine is not None:
             raise ValueError(f"engine must be None for an adapter that is not merged, got {engine!r} for {folder}.")

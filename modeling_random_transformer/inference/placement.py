@@ -145,11 +145,11 @@ class ProtectedText:
         return by_source[-1] + 1 if by_source and index < len(self.text) else len(units)
 
 
-def protect(text: str) -> ProtectedText:
-    """A text and its placeholders apart; several beside each other are one."""
+def protect(text: str, copied: re.Pattern[str] = PLACEHOLDERS) -> ProtectedText:
+    """A text and what is copied apart; `PLACEHOLDERS` finds several beside each other as one."""
     kept, position = "", 0
     placeholders = []
-    for match in PLACEHOLDERS.finditer(text):
+    for match in copied.finditer(text):
         kept += text[position : match.start()]
         placeholder, position = match[0], match.end()
         following = text[position : position + 1]
@@ -162,11 +162,20 @@ def protect(text: str) -> ProtectedText:
 
 
 def beside(before: str, placeholder: str, word: str) -> str:
-    """A placeholder, or markup without text, whose space is behind it instead of before it if a word follows."""
-    if not (before.endswith(" ") and placeholder.startswith(" ")):
-        return placeholder
-    space = " " if word[:1].isalnum() else ""
-    return placeholder[1:] + space
+    """A placeholder, or markup without text, with spaces that separate it from letters and digits on both sides.
+
+    Args:
+        before: the text before it.
+        placeholder: the placeholder; the space before it is behind it instead if a word follows.
+        word: what follows.
+    """
+    if before.endswith(" ") and placeholder.startswith(" "):
+        placeholder = placeholder[1:] + (" " if word[:1].isalnum() else "")
+    if before[-1:].isalnum() and placeholder[:1].isalnum():
+        placeholder = f" {placeholder}"
+    if placeholder[-1:].isalnum() and word[:1].isalnum():
+        placeholder += " "
+    return placeholder
 
 
 def align_units(

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.filters import WORD, script_filter, text_key
 from .candidates import Candidate
+from .confidence import find_calibration
 
 EMPTY = "empty"
 LOOP = "repeats a part"
@@ -20,9 +21,12 @@ COPY = "copies the source"
 UNFINISHED = "without an end token"
 LENGTH = "length far from that of the source"
 SCRIPT = "in another script"
-PROBLEMS = (EMPTY, LOOP, COPY, UNFINISHED, LENGTH, SCRIPT)
+NUMBERS = "without a number of the source"
+PROBLEMS = (EMPTY, LOOP, COPY, UNFINISHED, LENGTH, SCRIPT, NUMBERS)
 
 RUN = re.compile(r"(.{2,80}?)\1{2,}", re.DOTALL)  # a part that follows itself at least twice
+# A number of at least two digits, for which other languages have no word as often as for one digit
+NUMBER = re.compile(r"(?<![^\W_])\d(?:[.,:/]?\d)+(?![^\W_])")
 NGRAM, REPETITIONS = 4, 3  # so many equal n-grams of words are a loop
 COPIED_WORDS = 4  # fewer may be a name
 # Limits on the characters of a translation: multiples of the expected length, and characters beyond them.
@@ -62,6 +66,8 @@ class Detector:
             problems.append(LENGTH)
         if self.scripts and not self.has_script(translation):
             problems.append(SCRIPT)
+        if numbers(source) - numbers(translation):
+            problems.append(NUMBERS)
         return problems
 
     @cached_property
@@ -76,9 +82,12 @@ class Detector:
         return length > LONGEST * expected + MARGIN or length < SHORTEST * (expected - MARGIN)
 
 
-def detector_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Detector:
-    """The detector for the translations of a model, with the lengths and scripts of its calibration, if it has one."""
-    calibration = getattr(model, "calibration", None)
+def detector_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **languages: str | None) -> Detector:
+    """The detector for the translations of a model, with the lengths and scripts of its calibration, if it has one.
+
+    `languages` are `src_lang` and `tgt_lang` of a tokenizer with language tags.
+    """
+    calibration = find_calibration(model, tokenizer, **languages)
     if calibration is None:
         return Detector(str(tokenizer.eos_token))
     return Detector(str(tokenizer.eos_token), calibration.length_ratio, calibration.scripts)
@@ -101,3 +110,12 @@ def max_repetitions(text: str) -> int:
     words: Sequence[str] = WORD.findall(text.casefold())
     ngrams = Counter(zip(*(words[start:] for start in range(NGRAM)), strict=False))
     return max(ngrams.values(), default=0)
+
+
+def numbers(text: str) -> Counter[str]:
+    """How often a text has each number, by its digits: 1,000.5 is 1.000,5 in other languages."""
+    counts: Counter[str] = Counter()
+    for number in NUMBER.findall(text):
+        digits = [str(int(digit)) for digit in number if digit.isdecimal()]
+        counts["".join(digits)] += 1
+    return counts

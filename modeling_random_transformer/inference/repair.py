@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .candidates import Candidate, Row, Translate
-from .problems import Detector
+from .problems import NUMBERS, Detector
 
 HYPOTHESES = 4  # of each search
-WITHOUT_REPETITIONS = {"no_repeat_ngram_size": 3}  # of tokens
+WITHOUT_REPETITIONS = {"no_repeat_ngram_size": 3}  # of tokens: at most three equal ones follow each other
+WITHOUT_LOOPS = {"no_repeat_ngram_size": 2}  # at most two
 CLAUSE_TOKENS = 16  # of the parts of a sentence that are translated one by one
 
 
@@ -42,7 +43,7 @@ class RepairingTranslator:
             for index, candidates in zip(pending, alternatives, strict=True):
                 text, _ = rows[index]
                 examined = [self.examined(text, candidate) for candidate in candidates]
-                best[index] = min([best[index], *examined], key=count_problems)
+                best[index] = min([best[index], *examined], key=badness)
         return [[candidate] for candidate in best]
 
     def examined(self, text: str, candidate: Candidate) -> Candidate:
@@ -50,6 +51,7 @@ class RepairingTranslator:
         return replace(candidate, problems=self.detect(text, candidate))
 
 
-def count_problems(candidate: Candidate) -> int:
-    """The number of problems of a candidate."""
-    return len(candidate.problems)
+def badness(candidate: Candidate) -> tuple[int, int]:
+    """The number of problems of a candidate; without a number, it is better than with any other problem."""
+    lost = candidate.problems.count(NUMBERS)
+    return len(candidate.problems) - lost, lost

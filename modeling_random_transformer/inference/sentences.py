@@ -7,22 +7,21 @@ import logging
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ..base.errors import reraise_as_value_error
 from ..inputs_random_transformer import (
-    check_text,
     encode_texts,
     renumber_errors,
     source_limit,
     tokenizer_languages,
 )
 from ..pipeline_random_transformer import Seq2SeqPipeline
-from ..tokenization_random_transformer import has_letters, is_blank
+from ..tokenization_random_transformer import has_letters
 from .candidates import Candidate, Row, Translate
-from .placement import align_units, is_wide, protect
-from .scoring import Pair
+from .copying import CopyingTranslator, check_string
+from .placement import is_wide
 
 logger = logging.getLogger(__name__)
 
@@ -161,7 +160,8 @@ class SentenceTranslator:
     """
 
     def __init__(self, translate: Translate, splitter: SentenceSplitter, languages: dict[str, Any]):
-        self.translate, self.splitter, self.languages = translate, splitter, languages
+        self.translate = CopyingTranslator(translate, splitter.pipe, languages)
+        self.splitter = splitter
 
     def __call__(self, rows: Sequence[Row], first: int, update: Callable[[int], Any]) -> list[list[Candidate]]:
         """One candidate of each row. A prefix is that of the first sentence."""
@@ -169,49 +169,21 @@ class SentenceTranslator:
         sentences: list[Row] = []
         owners = []  # the index of the row of each sentence
         for index, (text, prefix) in enumerate(rows):
-            document = self.split(text, index)
+            check_string(text, index)
+            document = self.splitter(text)
             documents.append(document)
             for number, sentence in enumerate(document.sentences):
                 sentences.append((sentence, "" if number else prefix))
                 owners.append(index)
         with renumber_errors(owners):
-            translated = iter(self.translate_protected(sentences, first))
+            translated = iter(self.translate(sentences, first, lambda _: None))
         update(len(rows))
         candidates = []
         for document in documents:
-            parts = [next(translated) for _ in document.sentences]
+            parts = [best for _ in document.sentences for best in next(translated)]
             translation = document.join([part.translation for part in parts])
             candidates.append([joined(translation, parts)])
         return candidates
-
-    def split(self, text: Any, index: int) -> SplitText:
-        """The sentences of a text; raises a `TextError` unless it is a string of Unicode characters."""
-        if not isinstance(text, str) or not is_blank(text):
-            check_text(text, index)
-        return self.splitter(text)
-
-    def translate_protected(self, rows: Sequence[Row], first: int) -> list[Candidate]:
-        """The translation of each sentence, with its placeholders."""
-        protected = [protect(sentence) for sentence, _ in rows]
-        texts = [(sentence.text, prefix) for sentence, (_, prefix) in zip(protected, rows, strict=True)]
-        candidates = [best for [best] in self.translate(texts, first, lambda _: None)]
-        pairs: list[Pair | None] = []
-        for sentence, candidate in zip(protected, candidates, strict=True):
-            pair = sentence.text, candidate.translation.strip()
-            pairs.append(pair if pair[1] and self.can_align and sentence.needs_alignment else None)
-        pipe = self.splitter.pipe
-        links = align_units(pipe.model, pipe.tokenizer, pairs, self.languages)
-        for index, sentence in enumerate(protected):
-            if sentence.placeholders:
-                translation = sentence.restore(candidates[index].translation.strip(), links[index])
-                candidates[index] = replace(candidates[index], translation=translation)
-        return candidates
-
-    @property
-    def can_align(self) -> bool:
-        """Whether the model has alignments; otherwise, words are assumed to be in the same order."""
-        model = self.splitter.pipe.model
-        return not (hasattr(model, "members") or getattr(model.config, "prefix", None))
 
 
 def joined(translation: str, parts: Sequence[Candidate]) -> Candidate:

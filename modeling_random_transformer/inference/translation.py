@@ -23,12 +23,14 @@ from ..inputs_random_transformer import (
 from ..pipeline_random_transformer import OUTPUT_OPTIONS, CallOptions, Seq2SeqPipeline, current_device, search_options
 from ..tokenization_random_transformer import is_blank
 from .candidates import Candidate, Row, Translate
-from .confidence import RatingTranslator, SelectingTranslator, calibration_of
+from .cases import CaseTranslator
+from .confidence import Calibration, RatingTranslator, SelectingTranslator, calibration_of
+from .copying import CopyingTranslator
 from .engine import length_penalty_of
 from .glossary import LISTED, Glossary, GlossaryTranslator
 from .mbr import SAMPLING, MbrTranslator
-from .problems import detector_of
-from .repair import CLAUSE_TOKENS, HYPOTHESES, WITHOUT_REPETITIONS, RepairingTranslator
+from .problems import NUMBER, detector_of
+from .repair import CLAUSE_TOKENS, HYPOTHESES, WITHOUT_LOOPS, WITHOUT_REPETITIONS, RepairingTranslator
 from .scoring import Pair, PairScore, Scorer
 from .sentences import SentenceSplitter, SentenceTranslator
 
@@ -255,11 +257,15 @@ class Translator:
         if self.options.seed is not None:
             translate = SeededTranslator(translate, self.options.seed)
         if self.options.is_rated:
-            translate = RatingTranslator(translate, self.score, calibration_of(model))
+            translate = RatingTranslator(translate, self.score, self.calibration)
+        if self.options.repair:
+            translate = CaseTranslator(translate, tokenizer)
         self.translate_sentence = translate
         if self.options.split_sentences:
             splitter = SentenceSplitter(self.pipe, self.options.max_source_tokens, options.get("src_lang"))
             translate = SentenceTranslator(translate, splitter, self.languages)
+        elif self.options.repair:
+            translate = CopyingTranslator(translate, self.pipe, self.languages)
         if self.options.min_confidence is not None:
             translate = SelectingTranslator(translate, self.options.min_confidence, self.options.keep_source)
         self.translate = translate
@@ -282,6 +288,11 @@ class Translator:
         """`src_lang` and `tgt_lang` as far as they are given."""
         return LanguageTags(self.pipe.defaults.src_lang, self.pipe.defaults.tgt_lang).arguments
 
+    @property
+    def calibration(self) -> Calibration:
+        """That of the direction; raises a `ValueError` if there is none."""
+        return calibration_of(self.pipe.model, self.pipe.tokenizer, **self.languages)
+
     def search(self, candidates: int, **generate_options: Any) -> BatchTranslator:
         """Another beam search, which returns a number of candidates, with more options of `generate()`."""
         call = self.pipe.call_options(
@@ -297,9 +308,16 @@ class Translator:
     def repaired(self, translate: Translate, src_lang: str | None) -> RepairingTranslator:
         """A function that translates again where the translations of another one have problems."""
         splitter = SentenceSplitter(self.pipe, CLAUSE_TOKENS, src_lang, reports_cuts=False)
-        clauses = SentenceTranslator(self.search(1, **WITHOUT_REPETITIONS), splitter, self.languages)
-        remedies: list[Translate] = [self.search(HYPOTHESES), self.search(HYPOTHESES, **WITHOUT_REPETITIONS), clauses]
-        return RepairingTranslator(translate, detector_of(self.pipe.model, self.pipe.tokenizer), remedies)
+        without_numbers = CopyingTranslator(self.search(1), self.pipe, self.languages, NUMBER)
+        blocked = CopyingTranslator(self.search(1, **WITHOUT_LOOPS), self.pipe, self.languages, NUMBER)
+        remedies: list[Translate] = [
+            self.search(HYPOTHESES),
+            without_numbers,
+            self.search(HYPOTHESES, **WITHOUT_REPETITIONS),
+            SentenceTranslator(blocked, splitter, self.languages),
+        ]
+        detect = detector_of(self.pipe.model, self.pipe.tokenizer, **self.languages)
+        return RepairingTranslator(translate, detect, remedies)
 
     def score(self, pairs: Sequence[Pair | None]) -> list[PairScore]:
         """The scores of pairs, with those of their tokens and words. Longer texts are truncated."""
@@ -340,7 +358,7 @@ class Translator:
         if self.options.repair:
             record["repair"] = True
         if self.options.is_rated:
-            record["calibration"] = repr(calibration_of(self.pipe.model))
+            record["calibration"] = repr(self.calibration)
             record |= {"min_confidence": self.options.min_confidence, "keep_source": self.options.keep_source}
         if self.pipe.option(search, "do_sample"):
             record["max_batch_tokens"] = self.options.max_batch_tokens  # the texts of a batch share random numbers

@@ -12,10 +12,10 @@ import torch
 from huggingface_hub import ModelCard, ModelCardData
 
 from .. import __version__
-from ..base.files import read_json, write_atomically
+from ..base.files import write_atomically
 from ..base.flags import to_flags
 from ..data.splitting import describe_overlap
-from ..inference.confidence import CALIBRATION
+from ..inference.confidence import Calibrations
 from ..inputs_random_transformer import drop_none
 from .arguments import PRESET
 from .manifest import FREE, Run, RunResult, changed_arguments
@@ -64,7 +64,7 @@ def write_model_card(path: Path, result: RunResult, run: Run) -> None:
     )
     arguments = {"output_dir": run.args.output_dir, **changed_arguments(run.data), **changed_arguments(run.model)}
     flags = to_flags(arguments | changed_arguments(run.args))
-    calibration = path.with_name(CALIBRATION)
+    calibrations = Calibrations(path.parent)
     card = ModelCard.from_template(
         metadata,
         str(TEMPLATE),
@@ -81,7 +81,7 @@ def write_model_card(path: Path, result: RunResult, run: Run) -> None:
         command=command_of(flags),
         hardware=result.hardware or hardware(run.args),
         hyperparameters=hyperparameters(run.args, result),
-        calibration=read_json(calibration) if calibration.is_file() else None,
+        calibrations={name: calibrations.get(name) for name in calibrations.by_file},
     )
     write_atomically(path, [with_portable_paths(str(card), chain.from_iterable(flags)).encode()])
 

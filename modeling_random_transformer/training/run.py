@@ -18,6 +18,7 @@ from ..base.distributed import call_on_main_process, exclusive
 from ..base.jobs import Job, Stage
 from ..data.validation import ValidationReport
 from ..inference.calibration import MIN_PAIRS, calibrate
+from ..inference.confidence import calibration_file
 from ..inference.evaluation import score, target_language, translation_metrics
 from ..inference.loading import limit_sources, load_translator
 from ..inputs_random_transformer import drop_none, language_id
@@ -241,18 +242,20 @@ def score_set(run: Run, trainer: TranslationTrainer, data: PreparedData, name: s
     language = target_language(trainer.processing_class, data.sets[name][0]["labels"])
     options = drop_none(language=language, tokenize=run.args.bleu_tokenize)
     metrics = score(translations, pairs["target"][:], **options)
-    if name == "validation" and len(translations) >= MIN_PAIRS:
-        call_on_main_process(lambda: calibrate_saved(run, pairs, translations))
+    if name.startswith("validation") and len(translations) >= MIN_PAIRS:
+        call_on_main_process(lambda: calibrate_saved(run, name, pairs, translations))
     run.record(lambda _: scores_of(run, name).finish(metrics=metrics))
 
 
-def calibrate_saved(run: Run, pairs: Dataset, translations: Sequence[str]) -> None:
-    """Fit the confidence of the saved model on its translations of the validation set."""
+def calibrate_saved(run: Run, name: str, pairs: Dataset, translations: Sequence[str]) -> None:
+    """Fit the confidence of the saved model on its translations of a validation set."""
     model, tokenizer = load_translator(run.folder)  # that of the trainer may be in parts on several devices
     model.to(run.args.device)
-    [corpus] = run.corpora["validation"]
+    [corpus] = run.corpora[name]
+    languages = corpus.languages.arguments
     rows = list(zip(pairs["source"][:], pairs["target"][:], strict=True))
-    calibrate(model, tokenizer, rows, translations, **corpus.languages.arguments).save(run.folder)
+    calibration = calibrate(model, tokenizer, rows, translations, **languages)
+    calibration.save(run.folder, calibration_file(tokenizer, **languages))
 
 
 def result_of(run: Run, new_reports: Sequence[ValidationReport]) -> RunResult:

@@ -6,11 +6,18 @@ import math
 import numpy as np
 import pytest
 
-from modeling_random_transformer import cli
-from modeling_random_transformer.inference import load_translator, score_pairs, translate, translate_file
+from modeling_random_transformer import RandomTransformerTokenizer, cli
+from modeling_random_transformer.inference import confidence, load_translator, score_pairs, translate, translate_file
 from modeling_random_transformer.inference import translate_n_best as translate_candidates
 from modeling_random_transformer.inference.calibration import MIN_PAIRS, calibrate, fit_logistic
-from modeling_random_transformer.inference.confidence import CALIBRATION, Calibration, features_of
+from modeling_random_transformer.inference.confidence import (
+    CALIBRATION,
+    Calibration,
+    Calibrations,
+    calibration_file,
+    features_of,
+    find_calibration,
+)
 from modeling_random_transformer.inference.scoring import PairScore, with_words
 from tests.helpers.translation import SENTENCES, random_tokenizer, random_translator, some_texts
 
@@ -24,7 +31,8 @@ CALIBRATED = Calibration(
 @pytest.fixture(scope="module")
 def calibrated():
     model, tokenizer = random_translator(), random_tokenizer()
-    model.calibration = CALIBRATED
+    model.calibrations = Calibrations()
+    model.calibrations.by_file[CALIBRATION] = CALIBRATED
     return model, tokenizer
 
 
@@ -94,13 +102,39 @@ def test_translations_below_the_minimum_are_replaced_and_counted(calibrated, kee
 
 def test_a_calibration_is_saved_beside_its_weights(folder):
     CALIBRATED.save(folder)
-    model, _ = load_translator(folder)
-    assert model.calibration.weights == CALIBRATED.weights
+    model, tokenizer = load_translator(folder)
+    assert find_calibration(model, tokenizer).weights == CALIBRATED.weights
     random_translator(seed=1).save_pretrained(folder)
-    assert load_translator(folder)[0].calibration is None
+    assert find_calibration(*load_translator(folder)) is None
     (folder / CALIBRATION).write_text('{"threshold": 1}')
     with pytest.raises(ValueError, match=r"confidence\.json must be a calibration"):
         load_translator(folder)
+
+
+def test_weights_are_read_when_the_calibration_is_used(folder, monkeypatch):
+    CALIBRATED.save(folder)
+    paths = []
+    monkeypatch.setattr(confidence, "file_digest", paths.append)
+    model, tokenizer = load_translator(folder)
+    assert not paths
+    assert find_calibration(model, tokenizer) is None  # the digest is another one
+    assert len(paths) == 1
+
+
+def test_each_direction_has_its_calibration(tmp_path):
+    model = random_translator()
+    tokenizer = RandomTransformerTokenizer.train(SENTENCES, vocab_size=320, languages=["en", "es", "de"], src_lang="en")
+    assert calibration_file(tokenizer, tgt_lang="de") == "confidence.en.de.json"  # from the tokenizer's language
+    pairs = list(zip(some_texts(MIN_PAIRS, 1), some_texts(MIN_PAIRS, 2), strict=True))
+    translations = [target for _, target in pairs]
+    calibration = calibrate(model, tokenizer, pairs, translations, src_lang="en", tgt_lang="de")
+    assert find_calibration(model, tokenizer, src_lang="en", tgt_lang="de") is calibration
+    assert find_calibration(model, tokenizer, src_lang="de", tgt_lang="en") is None
+    calibration.save(tmp_path, "confidence.en.de.json")
+    CALIBRATED.save(tmp_path)  # of an earlier version, without a direction
+    model.calibrations = Calibrations(tmp_path)
+    assert find_calibration(model, tokenizer, tgt_lang="de").pairs == MIN_PAIRS
+    assert find_calibration(model, tokenizer, tgt_lang="es").weights == CALIBRATED.weights
 
 
 @pytest.mark.parametrize("options", [{"confidence": True}, {"min_confidence": 0.4}])

@@ -3,7 +3,7 @@
 import pytest
 
 from modeling_random_transformer.inference import Candidate
-from modeling_random_transformer.inference.confidence import Calibration
+from modeling_random_transformer.inference.confidence import CALIBRATION, Calibration, Calibrations
 from modeling_random_transformer.inference.problems import COPY, EMPTY, LENGTH, LOOP, SCRIPT, UNFINISHED, Detector
 from modeling_random_transformer.inference.problems import detector_of as make_detector
 from tests.helpers.translation import random_tokenizer, random_translator
@@ -49,6 +49,7 @@ def test_the_calibration_tells_the_length_and_the_script():
     model, tokenizer = random_translator(), random_tokenizer()
     chinese = Candidate("男孩在花园里读一本书", tokens=[tokenizer.eos_token])
     source = "the boy reads a book in the garden of his old house in the city"
-    model.calibration = Calibration(50.0, 100, [], 0.0, length_ratio=0.3, scripts=["Han"])
+    model.calibrations = Calibrations()
+    model.calibrations.by_file[CALIBRATION] = Calibration(50.0, 100, [], 0.0, length_ratio=0.3, scripts=["Han"])
     assert make_detector(model, tokenizer)(source, chinese) == []
     assert make_detector(model, tokenizer)(source, Candidate("el niño lee un libro", tokens=["</s>"])) == [SCRIPT]

@@ -128,11 +128,12 @@ def make_report(
     for example in worst:
         if example.candidate.tokens:
             example.attention = attention(model, tokenizer, example, options.get("src_lang"))
+    languages = drop_none(src_lang=options.get("src_lang"), tgt_lang=options.get("tgt_lang"))
     report = Report(
         title=title,
         scores=scores_of(examples),
         groups={"length": grouped(examples, lambda example: len(words(example.source)), LENGTHS, "words")},
-        problems=problems(examples, detector_of(model, tokenizer)),
+        problems=problems(examples, detector_of(model, tokenizer, **languages)),
         worst=worst,
         curves=curves(history),
     )
@@ -143,7 +144,6 @@ def make_report(
             return min((frequency[word] for word in words(example.source)), default=0)
 
         report.groups["frequency of the rarest word"] = grouped(examples, lowest_frequency, FREQUENCIES)
-        languages = drop_none(src_lang=options.get("src_lang"), tgt_lang=options.get("tgt_lang"))
         report.losses = highest_losses(training, model, tokenizer, progress=progress, **languages)
     return report
 

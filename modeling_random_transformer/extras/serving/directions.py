@@ -8,6 +8,7 @@ from itertools import permutations
 from typing import Any
 
 from ...inference.candidates import Candidate
+from ...inference.confidence import calibration_of
 from ...inference.loading import load_models
 from ...inference.translation import Translator, translate_n_best
 from ...inputs_random_transformer import check_languages, drop_none, tokenizer_languages
@@ -45,6 +46,11 @@ class Direction:
     def translate(self, texts: Sequence[str]) -> list[str]:
         """Translate texts."""
         return [best.translation for [best] in self.translator.stream(texts, progress=False)]
+
+    def check_confidence(self) -> None:
+        """Raise a `ValueError` if the model has no calibration for this direction."""
+        languages = {name: self.options.get(name) for name in ("src_lang", "tgt_lang")}
+        calibration_of(self.model, self.tokenizer, **languages)
 
     def rate(self, texts: Sequence[str]) -> list[Candidate]:
         """Translate texts, with the confidence of each.

@@ -9,7 +9,6 @@ from pydantic import BaseModel, Field, ValidationInfo, field_validator
 from pydantic_core import from_json
 from starlette.requests import Request
 
-from ...inference.confidence import calibration_of
 from .batches import TranslateTexts
 from .directions import Direction
 
@@ -44,7 +43,7 @@ class TranslateRequest(BaseModel):
             return direction.translate_html if self.format == "html" else direction.translate
         if self.format == "html":
             raise ValueError("confidence must be false with html, got true.")
-        calibration_of(direction.model)
+        direction.check_confidence()
         return direction.rate
 
 

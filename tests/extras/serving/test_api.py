@@ -11,7 +11,7 @@ from modeling_random_transformer.extras.documents import translate_html
 from modeling_random_transformer.extras.serving import Direction, Settings, create_app
 from modeling_random_transformer.extras.serving.requests import TranslateRequest
 from modeling_random_transformer.inference import translate
-from modeling_random_transformer.inference.confidence import Calibration
+from modeling_random_transformer.inference.confidence import CALIBRATION, Calibration, Calibrations
 from tests.helpers.translation import SENTENCES, multilingual_translator
 
 
@@ -66,7 +66,9 @@ def test_confidence(translator, tokenizer, monkeypatch):
     with client([direction]) as api:
         assert "make it by random-transformer calibrate" in ask(api, **ask_for).json()["error"]
         calibration = Calibration(50.0, 100, [0.5, 0.1, 0.2, 0.3, 0.1, 0.1], 0.0, 1.0, ["Han"])
-        monkeypatch.setattr(translator, "calibration", calibration, raising=False)
+        calibrations = Calibrations()
+        calibrations.by_file[CALIBRATION] = calibration
+        monkeypatch.setattr(translator, "calibrations", calibrations, raising=False)
         answer = ask(api, SENTENCES[0], **ask_for).json()
         assert answer["translatedText"] == ask(api, SENTENCES[0]).json()["translatedText"]
         assert 0 < answer["confidence"] < 1

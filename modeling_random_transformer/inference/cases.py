@@ -1,0 +1,76 @@
+"""Texts in capitals or in title case: translated as ordinary texts, and the translations get the same case.
+
+A model has seen few such texts, and its vocabulary splits their words into letters.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from string import capwords
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from .candidates import Candidate, Row, Translate
+
+WORD = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)*")
+# Texts with fewer words may be abbreviations, or names.
+WORDS_IN_CAPITALS, WORDS_IN_TITLE_CASE = 2, 5
+
+
+def case_of(text: str) -> Callable[[str], str] | None:
+    """The function that writes a text in the case of this one; `None` for ordinary texts."""
+    words = WORD.findall(text)
+    if len(words) >= WORDS_IN_CAPITALS and text.isupper():
+        return str.upper
+    if len(words) >= WORDS_IN_TITLE_CASE and all(word[0].isupper() and word == word.capitalize() for word in words):
+        return partial(capwords, sep=" ")
+    return None
+
+
+@dataclass(frozen=True)
+class CaseTranslator:
+    """Translates by another function; texts in capitals and in title case in ordinary case.
+
+    Attributes:
+        translate: translates texts.
+        tokenizer: the tokenizer, whose vocabulary knows the usual case of a word.
+    """
+
+    translate: Translate
+    tokenizer: PreTrainedTokenizerBase
+
+    def __call__(self, rows: Sequence[Row], first: int, update: Callable[[int], Any]) -> list[list[Candidate]]:
+        """The candidates of each row; those of a row with a prefix are in the case of the prefix."""
+        cases = []
+        ordinary = []
+        for text, prefix in rows:
+            case = case_of(text) if isinstance(text, str) and not prefix else None
+            cases.append(case)
+            ordinary.append((text if case is None else self.in_ordinary_case(text), prefix))
+        candidates = self.translate(ordinary, first, update)
+        for index, case in enumerate(cases):
+            if case is not None:
+                candidates[index] = [in_case(candidate, case) for candidate in candidates[index]]
+        return candidates
+
+    def in_ordinary_case(self, text: str) -> str:
+        """A text with each word in its usual case, and its first one with a capital."""
+        text = WORD.sub(self.usual_word, text)
+        return WORD.sub(lambda match: match[0][0].upper() + match[0][1:], text, count=1)
+
+    def usual_word(self, match: re.Match[str]) -> str:
+        """A word in lower case, or with capitals if it then has fewer tokens, such as names and German nouns."""
+        word = match[0]
+        return min((word.lower(), word.capitalize(), word), key=self.count_tokens)
+
+    def count_tokens(self, word: str) -> int:
+        """The number of tokens of a word within a text."""
+        return len(self.tokenizer.tokenize(f" {word}"))
+
+
+def in_case(candidate: Candidate, case: Callable[[str], str]) -> Candidate:
+    """A candidate in another case."""
+    words = [(case(word), probability) for word, probability in candidate.words]
+    return replace(candidate, translation=case(candidate.translation), words=words)

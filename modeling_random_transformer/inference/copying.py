@@ -1,0 +1,64 @@
+"""Parts of a text that its translation copies: they are taken out, and placed by the cross-attention afterwards."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from re import Pattern
+from typing import Any
+
+from ..inputs_random_transformer import check_text
+from ..pipeline_random_transformer import Seq2SeqPipeline
+from ..tokenization_random_transformer import is_blank
+from .candidates import Candidate, Row, Translate
+from .placement import PLACEHOLDERS, align_units, protect
+from .scoring import Pair
+
+
+@dataclass(frozen=True)
+class CopyingTranslator:
+    """Translates texts without the parts that are copied, by another function, and puts these into the translations.
+
+    Attributes:
+        translate: translates texts.
+        pipe: the pipeline of the model.
+        languages: `src_lang` and `tgt_lang` for a tokenizer with language tags.
+        copied: what is copied.
+    """
+
+    translate: Translate
+    pipe: Seq2SeqPipeline
+    languages: dict[str, Any] = field(default_factory=dict)
+    copied: Pattern[str] = PLACEHOLDERS
+
+    def __call__(self, rows: Sequence[Row], first: int, update: Callable[[int], Any]) -> list[list[Candidate]]:
+        """One candidate of each row.
+
+        Raises:
+            TextError: a text is not a string of Unicode characters.
+        """
+        for index, (text, _) in enumerate(rows):
+            check_string(text, index)
+        protected = [protect(text, self.copied) for text, _ in rows]
+        texts = [(parts.text, prefix) for parts, (_, prefix) in zip(protected, rows, strict=True)]
+        candidates = [best for [best] in self.translate(texts, first, update)]
+        pairs: list[Pair | None] = []
+        for parts, candidate in zip(protected, candidates, strict=True):
+            pair = parts.text, candidate.translation.strip()
+            pairs.append(pair if pair[1] and self.can_align and parts.needs_alignment else None)
+        links = align_units(self.pipe.model, self.pipe.tokenizer, pairs, self.languages)
+        for index, parts in enumerate(protected):
+            if parts.placeholders:
+                translation = parts.restore(candidates[index].translation.strip(), links[index])
+                candidates[index] = replace(candidates[index], translation=translation)
+        return [[candidate] for candidate in candidates]
+
+    @property
+    def can_align(self) -> bool:
+        """Whether the model has alignments; otherwise, words are assumed to be in the same order."""
+        model = self.pipe.model
+        return not (hasattr(model, "members") or getattr(model.config, "prefix", None))
+
+
+def check_string(text: Any, index: int) -> None:
+    """Raise a `TextError` unless a text is a string of Unicode characters; it may be blank."""
+    if not isinstance(text, str) or not is_blank(text):
+        check_text(text, index)

@@ -1,0 +1,59 @@
+"""Placeholders and numbers of a text are in its translation."""
+
+import pytest
+
+from modeling_random_transformer.inference import Candidate, translate
+from modeling_random_transformer.inference.copying import CopyingTranslator
+from modeling_random_transformer.inference.problems import NUMBER, NUMBERS, PROBLEMS, numbers
+from modeling_random_transformer.inference.translation import Translator
+from tests.helpers.translation import SENTENCES
+
+OPTIONS = {"repair": True, "num_beams": 1, "max_new_tokens": 8, "progress": False}
+
+
+@pytest.mark.parametrize("copied", ["{name}", "%(name)s", "https://name.org", "a@b.org"])
+@pytest.mark.parametrize("split_sentences", [False, True])
+def test_placeholders_are_in_the_translation(model, tokenizer, copied, split_sentences):
+    """The model is random, and never copies a word."""
+    texts = [f"{copied} {SENTENCES[0]}", f'{SENTENCES[0]} "{copied}" {SENTENCES[1]}', f"({copied})", copied]
+    translations = translate(texts, model, tokenizer, split_sentences=split_sentences, **OPTIONS)
+    assert all(copied in translation for translation in translations)
+
+
+@pytest.mark.parametrize(
+    ("source", "translation", "expected"),
+    [
+        ("4711 dogs", "Hunde", "4711 Hunde"),
+        ("dogs 4711.", "Hunde.", "Hunde 4711."),
+        ('dogs "12:30" run', "Hunde laufen", "Hunde 12:30 laufen"),
+        ("3,50 and 12", "und", "3,50 und 12"),
+        ("4711", "", "4711"),
+        ("2 dogs", "zwei Hunde", "zwei Hunde"),
+    ],
+)
+def test_numbers_are_placed(model, tokenizer, source, translation, expected, monkeypatch):
+    monkeypatch.setattr(CopyingTranslator, "can_align", False)  # alignments of a random model have no meaning
+    pipe = Translator(model, tokenizer).pipe
+    translator = CopyingTranslator(lambda rows, *_: [[Candidate(translation)] for _ in rows], pipe, copied=NUMBER)
+    [[candidate]] = translator([(source, "")], 0, lambda _: None)
+    assert candidate.translation == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1,000.5 or 1.000,5", {"10005": 2}),
+        ("12:30, 007!", {"1230": 1, "007": 1}),
+        ("٤٢", {"42": 1}),
+        ("2 dogs, the 22nd, MP33", {}),  # often a word in the translation
+    ],
+)
+def test_numbers(text, expected):
+    assert numbers(text) == expected
+
+
+def test_a_lost_number_is_the_least_problem(model, tokenizer):
+    detect = Translator(model, tokenizer, repair=True).translate_sentence.translate.detect
+    [candidate] = Translator(model, tokenizer, num_beams=1).translate([("the dog 4711", "")], 0, lambda _: None)[0]
+    assert NUMBERS in detect("the dog 4711", candidate)
+    assert PROBLEMS[-1] == NUMBERS
