@@ -256,7 +256,7 @@ def _csv_table(lines: Iterator[str], columns: Columns) -> "_CsvTable":
 
 
 def delimiter_of(first_line: str, columns: Columns) -> str:
-    """`,` or `;`: the first by which the first line of a CSV file has these columns; `,` if none does."""
+    """`,` or `;`: the first by which the first line of a CSV file has these columns; the more frequent if none does."""
     positions = columns.positions
     for delimiter in DELIMITERS:
         # The csv module has a limit for the length of a cell.
@@ -265,7 +265,7 @@ def delimiter_of(first_line: str, columns: Columns) -> str:
         has_positions = bool(positions) and len(cells) > max(1, *positions)
         if has_width or has_positions or columns.among(cells) is not None:
             return delimiter
-    return DELIMITERS[0]
+    return max(DELIMITERS, key=first_line.count)
 
 
 class _CsvTable:
