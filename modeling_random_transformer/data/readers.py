@@ -245,7 +245,7 @@ def _read_table(path: Path, columns: Columns) -> Iterator[NumberedTexts]:
 
 
 def delimiter_of(first_line: str, columns: Columns) -> str:
-    """`,` or `;`: the first by which the first line of a CSV file has these columns; `,` if none does."""
+    """`,` or `;`: the first by which the first line of a CSV file has these columns; the more frequent if none does."""
     for delimiter in DELIMITERS:
         # The csv module has a limit for the length of a cell.
         [cells] = csv.reader([first_line[:10_000]], delimiter=delimiter)
@@ -253,7 +253,7 @@ def delimiter_of(first_line: str, columns: Columns) -> str:
         has_positions = columns.positions and len(cells) > max(1, *columns.positions)
         if has_width or has_positions or columns.among(cells):
             return delimiter
-    return DELIMITERS[0]
+    return max(DELIMITERS, key=first_line.count)
 
 
 class _CsvTable:

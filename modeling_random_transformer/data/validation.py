@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import __version__
 from ..inputs_random_transformer import check_choice
-from .sources import NOT_UTF8, Corpus, InvalidLine
+from .sources import NOT_A_PAIR, NOT_UTF8, Corpus, InvalidLine
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -62,7 +62,8 @@ class ValidationReport:
         if self.invalid and on_invalid == "error":
             raise ValueError(f"{self}. Correct these lines, or skip them with on_invalid='skip'.")
         if not self.valid:
-            raise ValueError(f"there must be at least one valid pair of texts, got {self}.")
+            columns = " in two columns, or those of source_key and target_key" if NOT_A_PAIR in self.counts else ""
+            raise ValueError(f"there must be at least one valid pair of texts{columns}, got {self}.")
         if self.counts.get(NOT_UTF8, 0) > MAX_NOT_UTF8 * self.lines:
             raise ValueError(f"texts must be UTF-8, which iconv and editors convert to, got {self}.")
 

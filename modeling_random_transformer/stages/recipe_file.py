@@ -38,7 +38,7 @@ DATA, RESULT = "data", "result"  # stages of every recipe, before and after its 
 # An argument of a call also replaces another one of the recipe.
 ALTERNATIVES = {"tokenizer": "vocab_size", "vocab_size": "tokenizer", "eval_strategy": "early_stopping_patience"}
 SIZES = ("vocab_size", "max_steps")  # may be `auto`, see `sizes_of`
-MEASURED = (1_800_000, 7_300_000)  # characters of the corpora between which `sizes_of` interpolates
+MEASURED = (1_700_000, 7_300_000)  # characters of the corpora between which `sizes_of` interpolates
 # CPU capabilities, as PyTorch names them, with which bfloat16 is faster than float32
 BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16")
 
@@ -225,8 +225,8 @@ def recipe_values(recipe: Mapping[str, Any], overrides: Mapping[str, Any], class
     values = parse_values(recipe, classes)
     if sizes:
         [data] = instances([DataArguments], {**values, **overrides})
-        characters = count_characters(data)
-        chosen = sizes_of(characters)
+        characters, alphabet = count_characters(data)
+        chosen = sizes_of(characters, alphabet)
         for name in sizes:
             values[name] = chosen[name]
             logger.warning("%s is %d: the distinct pairs have %d characters.", name, chosen[name], characters)
@@ -235,17 +235,20 @@ def recipe_values(recipe: Mapping[str, Any], overrides: Mapping[str, Any], class
     return values
 
 
-def count_characters(data: DataArguments) -> int:
-    """The characters of the distinct pairs of the training set, source and target."""
+def count_characters(data: DataArguments) -> tuple[int, int]:
+    """The characters of the distinct pairs of the training set, source and target, and the distinct characters."""
     counts: dict[int, int] = {}  # by hashes, which take less memory than the texts
+    alphabet: set[str] = set()
     for pair in pairs_of(data.corpora("train")):
         counts[hash(pair)] = sum(map(len, pair))
-    return sum(counts.values())
+        alphabet.update(*pair)
+    return sum(counts.values()), len(alphabet)
 
 
-def sizes_of(characters: int) -> dict[str, int]:
+def sizes_of(characters: int, alphabet: int) -> dict[str, int]:
     """The arguments that suit a training set of this size (docs/how_to/low_resource.md)."""
-    entries = max(1000, min(6000, characters // 300))
+    least = 1000 + alphabet  # otherwise, thousands of characters, as those of Chinese, become parts of bytes
+    entries = min(6000, max(least, characters // 300))
     steps = int(4.4 * sqrt(characters))
     return {"vocab_size": entries, "max_steps": steps}
 

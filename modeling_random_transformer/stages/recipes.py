@@ -380,7 +380,9 @@ class RecipeRun:
         for stage in self.stages:
             if stage.kind != BACK_TRANSLATE:
                 data, model, args = self.arguments_of(replace(stage, starts_from=None))
-                run = dry_run(data, model, args.without_evaluation())  # the validation set may not exist yet
+                args = args.without_evaluation()  # the validation set may not exist yet
+                args.length_penalty = args.chosen_penalty
+                run = dry_run(data, model, args)
                 rows.append((stage.name, f"{run.hours:.3g}", f"{run.memory / GIB:.3g}"))
         return markdown_table(("stage", "hours of training", "memory in GiB"), rows)
 

@@ -59,18 +59,24 @@ def test_bfloat16_on_a_cpu_needs_no_other_argument(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("characters", "vocab_size", "max_steps"),
-    [(100, 1000, 44), (540_000, 1800, 3233), (1_800_000, 6000, 5903), (7_300_000, 6000, 11_888)],
+    ("characters", "alphabet", "vocab_size", "max_steps"),
+    [
+        (100, 20, 1020, 44),
+        (284_000, 2600, 3600, 2344),
+        (540_000, 100, 1800, 3233),
+        (1_800_000, 100, 6000, 5903),
+        (7_300_000, 5500, 6000, 11_888),
+    ],
 )
-def test_sizes_follow_from_the_characters_of_the_training_set(characters, vocab_size, max_steps):
-    assert sizes_of(characters) == {"vocab_size": vocab_size, "max_steps": max_steps}
+def test_sizes_follow_from_the_characters_of_the_training_set(characters, alphabet, vocab_size, max_steps):
+    assert sizes_of(characters, alphabet) == {"vocab_size": vocab_size, "max_steps": max_steps}
 
 
 @pytest.mark.parametrize(
     ("overrides", "sizes", "announced"),
     [
-        ({}, (1000, 134), ["vocab_size", "max_steps"]),
-        ({"max_steps": 3}, (1000, 3), ["vocab_size"]),
+        ({}, (1008, 134), ["vocab_size", "max_steps"]),
+        ({"max_steps": 3}, (1008, 3), ["vocab_size"]),
         ({"max_steps": 3, "tokenizer": "saved"}, (None, 3), []),
     ],
 )
@@ -87,7 +93,7 @@ def test_repeated_pairs_do_not_count(tmp_path, monkeypatch, caplog):
     (tmp_path / "train.tsv").write_text("a dog\tun perro\n" * 3 + "a dog\tel perro\n")
     recipe = {"max_steps": "auto", "train_file": str(tmp_path / "train.tsv"), "output_dir": str(tmp_path)}
     assert training_arguments(recipe, {})[2].max_steps == int(4.4 * 26**0.5)
-    assert caplog.messages[1] == "This rule was measured for 1800000 to 7300000 characters."
+    assert caplog.messages[1] == "This rule was measured for 1700000 to 7300000 characters."
     caplog.clear()
     monkeypatch.setattr(recipe_file, "MEASURED", (26, 26))
     training_arguments(recipe, {})
