@@ -14,11 +14,13 @@ from typing import Any, BinaryIO
 
 from safetensors import SafetensorError
 
+StrPath = str | PathLike
+
 WRITTEN_FILES = ".written_files.txt"  # in a folder
 NOT_IN_LINES = re.compile(r"\r\n|[\r\n\0]")
 
 
-def read_json(path: str | PathLike) -> dict[str, Any]:
+def read_json(path: StrPath) -> dict[str, Any]:
     """Read the object in a JSON file.
 
     Raises:
@@ -58,7 +60,7 @@ def markdown_table(header: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> 
     return "\n".join(lines)
 
 
-def check_free(output: str | PathLike, overwrite: bool = False) -> Path:
+def check_free(output: StrPath, overwrite: bool = False) -> Path:
     """Check that a folder can be created without overwriting anything.
 
     Args:
@@ -79,7 +81,7 @@ def check_free(output: str | PathLike, overwrite: bool = False) -> Path:
 
 
 @contextmanager
-def name_path_in_errors(path: str | PathLike) -> Iterator[None]:
+def name_path_in_errors(path: StrPath) -> Iterator[None]:
     """Add the path to write errors without one, such as that of a full disk.
 
     Raises:
@@ -98,7 +100,7 @@ def name_path_in_errors(path: str | PathLike) -> Iterator[None]:
 
 
 @contextmanager
-def new_folder(output: str | PathLike, overwrite: bool = False) -> Iterator[Path]:
+def new_folder(output: StrPath, overwrite: bool = False) -> Iterator[Path]:
     """Yield a temporary folder, which becomes `output` if the block succeeds: by one rename if `output` is new.
 
     An existing folder may be the current one or a mount point, which cannot be replaced. It receives the files of
@@ -158,7 +160,7 @@ def read_written_files(folder: Path) -> set[str]:
 
 
 @contextmanager
-def new_files(paths: Sequence[str | PathLike], temporary_folder: Path | None = None) -> Iterator[Sequence[BinaryIO]]:
+def new_files(paths: Sequence[StrPath], temporary_folder: Path | None = None) -> Iterator[Sequence[BinaryIO]]:
     """Yield files to write, which get their names, or replace the old ones, if the block succeeds.
 
     An interruption at any time leaves of each either the old file or the complete new one; a failing write leaves all
