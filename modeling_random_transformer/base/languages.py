@@ -13,7 +13,7 @@ def language_name(code: str) -> str:
 
 def without_region(code: str) -> str:
     """The language of a code with a region or a script, in lower case: `"pt"` of `"pt-BR"`, `"zh"` of `"zh_Hans"`."""
-    return _canonical(code).partition("-")[0]
+    return canonical_code(code).partition("-")[0]
 
 
 def matching_code(code: str, available: Iterable[str]) -> str | None:
@@ -21,10 +21,10 @@ def matching_code(code: str, available: Iterable[str]) -> str | None:
 
     `"es"` matches `"ES"`, otherwise the first of `"es-ES"` and `"es_MX"`; `"es-MX"` matches `"es"`, but not `"es-ES"`.
     """
-    wanted = _canonical(code)
+    wanted = canonical_code(code)
     best = None
     for name in available:
-        candidate = _canonical(name)
+        candidate = canonical_code(name)
         if candidate == wanted:
             return name
         has_prefix = candidate.startswith(f"{wanted}-") or wanted.startswith(f"{candidate}-")
@@ -33,5 +33,6 @@ def matching_code(code: str, available: Iterable[str]) -> str | None:
     return best
 
 
-def _canonical(code: str) -> str:
+def canonical_code(code: str) -> str:
+    """A code of a language in lower case, with hyphens."""
     return code.replace("_", "-").lower()

@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from operator import mul
-from os import PathLike
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
@@ -19,7 +18,7 @@ from transformers import PreTrainedModel
 
 from ..base.digests import file_digest
 from ..base.errors import reraise_as_value_error
-from ..base.files import read_json, write_atomically
+from ..base.files import StrPath, read_json, write_atomically
 from .candidates import Candidate, Row, Translate
 from .scoring import Pair, PairScore
 
@@ -51,7 +50,7 @@ class Calibration:
     files: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, folder: str | PathLike) -> "Calibration | None":
+    def read(cls, folder: StrPath) -> "Calibration | None":
         """The calibration of a saved model; `None` if there is none, or if it is that of other weights.
 
         Raises:
@@ -64,7 +63,7 @@ class Calibration:
             calibration = cls(**read_json(path))
         return calibration if calibration.files == weight_digests(folder) else None
 
-    def save(self, folder: str | PathLike) -> None:
+    def save(self, folder: StrPath) -> None:
         """Write the calibration beside the model whose weights it is for."""
         content = asdict(replace(self, files=weight_digests(folder)))
         write_atomically(Path(folder) / CALIBRATION, [json.dumps(content, indent=2).encode()])
@@ -75,7 +74,7 @@ class Calibration:
         return 1 / (1 + math.exp(-max(log_odds, -700)))
 
 
-def weight_digests(folder: str | PathLike) -> dict[str, str]:
+def weight_digests(folder: StrPath) -> dict[str, str]:
     """The digest of each file of weights in a folder, by its name."""
     return {path.name: file_digest(path) for path in sorted(Path(folder).glob("*.safetensors"))}
 
