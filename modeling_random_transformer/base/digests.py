@@ -2,10 +2,12 @@
 
 import hashlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from .vocabulary import vocabulary
@@ -27,12 +29,18 @@ def model_digest(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> 
     members = getattr(model, "members", ())  # of an ensemble
     configs = [model.config, model.generation_config, *(member.config for member in members)]
     described = [sorted(ids.items()), ids_of_empty_text, *map(_settings, configs)]
-    digest = hashlib.sha256(json.dumps(described, sort_keys=True, default=str).encode())
-    for name, tensor in model.state_dict().items():
+    header = json.dumps(described, sort_keys=True, default=str)
+    return tensors_digest(model.state_dict().items(), header)
+
+
+def tensors_digest(tensors: Iterable[tuple[Any, Tensor]], header: str = "") -> str:
+    """A digest of a text, and of the names, dtypes, shapes and values of tensors."""
+    digest = hashlib.sha256(header.encode())
+    for name, tensor in tensors:
         shape = list(tensor.shape)
         digest.update(f"{name} {tensor.dtype} {shape}".encode())
-        values = tensor.cpu().contiguous().flatten()
-        digest.update(values.view(torch.uint8).numpy())
+        values = tensor.detach().cpu().contiguous().flatten()
+        digest.update(values.view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

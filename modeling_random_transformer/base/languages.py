@@ -13,7 +13,7 @@ def language_name(code: str) -> str:
 
 def without_region(code: str) -> str:
     """The language of a code with a region or a script, in lower case: `"pt"` of `"pt-BR"`, `"zh"` of `"zh_Hans"`."""
-    return _canonical(code).partition("-")[0]
+    return canonical_code(code).partition("-")[0]
 
 
 def matching_code(code: str, available: Iterable[str]) -> str | None:
@@ -21,8 +21,8 @@ def matching_code(code: str, available: Iterable[str]) -> str | None:
 
     `"es"` matches `"ES"`, otherwise the first of `"es-ES"` and `"es_MX"`; `"es-MX"` matches `"es"`, but not `"es-ES"`.
     """
-    wanted = _canonical(code)
-    candidates = {name: _canonical(name) for name in available}
+    wanted = canonical_code(code)
+    candidates = {name: canonical_code(name) for name in available}
     same = [name for name, candidate in candidates.items() if candidate == wanted]
     for name, candidate in candidates.items():
         if candidate.startswith(f"{wanted}-") or wanted.startswith(f"{candidate}-"):
@@ -30,5 +30,6 @@ def matching_code(code: str, available: Iterable[str]) -> str | None:
     return same[0] if same else None
 
 
-def _canonical(code: str) -> str:
+def canonical_code(code: str) -> str:
+    """A code of a language in lower case, with hyphens."""
     return code.replace("_", "-").lower()

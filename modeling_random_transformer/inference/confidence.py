@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from operator import mul
-from os import PathLike
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
@@ -20,7 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..base.digests import file_digest
 from ..base.errors import reraise_as_value_error
-from ..base.files import read_json, write_atomically
+from ..base.files import StrPath, read_json, write_atomically
 from ..inputs_random_transformer import tokenizer_languages
 from .candidates import Candidate, Row, Translate
 from .scoring import Pair, PairScore
@@ -52,7 +51,7 @@ class Calibration:
     scripts: list[str]
     files: dict[str, str] = field(default_factory=dict)
 
-    def save(self, folder: str | PathLike, name: str = CALIBRATION) -> None:
+    def save(self, folder: StrPath, name: str = CALIBRATION) -> None:
         """Write the calibration beside the model whose weights it is for; see `calibration_file` for the name."""
         content = asdict(replace(self, files=weight_digests(folder)))
         write_atomically(Path(folder) / name, [json.dumps(content, indent=2).encode()])
@@ -63,7 +62,7 @@ class Calibration:
         return 1 / (1 + math.exp(-max(log_odds, -700)))
 
 
-def weight_digests(folder: str | PathLike) -> dict[str, str]:
+def weight_digests(folder: StrPath) -> dict[str, str]:
     """The digest of each file of weights in a folder, by its name."""
     return {path.name: file_digest(path) for path in sorted(Path(folder).glob("*.safetensors"))}
 
@@ -84,7 +83,7 @@ class Calibrations:
         ValueError: a file is damaged.
     """
 
-    def __init__(self, folder: str | PathLike | None = None):
+    def __init__(self, folder: StrPath | None = None):
         self.folder = folder
         self.by_file: dict[str, Calibration] = {}
         for path in [] if folder is None else Path(folder).glob(CALIBRATIONS):

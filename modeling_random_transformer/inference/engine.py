@@ -1,13 +1,13 @@
 """Inference engines under `generate()`: an extra, which is imported when an engine is asked for by its name."""
 
 from importlib import import_module
-from os import PathLike
 from typing import Any
 
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from ..base import ENGINES
 from ..base.errors import reraise_as_value_error
+from ..base.files import StrPath
 from ..inputs_random_transformer import check_choice
 
 LENGTH_PENALTY = 0.6  # paper 6.1
@@ -22,10 +22,10 @@ def length_penalty_of(options: GenerationConfig) -> float:
 def attach_engine(
     model: Any,
     tokenizer: PreTrainedTokenizerBase,
-    folder: str | PathLike,
+    folder: StrPath,
     engine: str = "ctranslate2",
     dtype: str | None = None,
-    shortlist: str | PathLike | None = None,
+    shortlist: StrPath | None = None,
 ) -> None:
     """Let an engine compute `model.generate()` where it computes the same; otherwise the reason is logged.
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from importlib.util import find_spec
 from itertools import chain, zip_longest
-from os import PathLike
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -19,6 +18,8 @@ import numpy as np
 from transformers import EvalPrediction, PreTrainedTokenizerBase
 
 from ..base.errors import reraise_as_value_error
+from ..base.files import StrPath
+from ..base.languages import without_region
 from ..data.readers import read_texts
 from ..inputs_random_transformer import check_choice, drop_none, language_id, tokenizer_languages
 
@@ -143,8 +144,8 @@ def sentence_chrf(translation: str, references: Sequence[str], word_order: int =
 
 
 def evaluate_file(
-    input_file: str | PathLike,
-    reference_files: Sequence[str | PathLike],
+    input_file: StrPath,
+    reference_files: Sequence[StrPath],
     variant: str = "cased",
     language: str | None = None,
     tokenize: str | None = None,
@@ -193,7 +194,7 @@ def language_tokenizer(language: str) -> str:
     Args:
         language: its code, such as `"zh"`, `"zh-TW"`, `"zho_Hans"`; other languages have `"13a"`.
     """
-    code = re.split("[-_]", language.lower())[0]
+    code = without_region(language)
     for tokenizer, (packages, codes) in TOKENIZERS.items():
         if code in codes:
             is_installed = all(map(find_spec, packages))

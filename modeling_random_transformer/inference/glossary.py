@@ -9,13 +9,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
-from os import PathLike
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from ..base.compressed_files import open_binary
 from ..base.errors import format_names, format_value
+from ..base.files import StrPath
 from ..data.readers import is_utf8
 from ..inputs_random_transformer import TextError, name_lines_in_errors
 from ..tokenization_random_transformer import normalize, read_lines
@@ -64,7 +64,7 @@ class Glossary:
         self.missing: Counter[int] = Counter()
 
     @classmethod
-    def read(cls, path: str | PathLike) -> "Glossary":
+    def read(cls, path: StrPath) -> "Glossary":
         """Read a file with a source phrase, a tab and a target phrase on each line.
 
         Raises:

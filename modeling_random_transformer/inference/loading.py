@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from transformers.tokenization_utils_base import LARGE_INTEGER
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME, logging
 
 from ..base.errors import format_names, format_value, reraise_as_value_error
-from ..base.files import read_json
+from ..base.files import StrPath, read_json
 from ..base.vocabulary import check_tokenizer, vocabulary
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..inputs_random_transformer import check_positive, language_id
@@ -29,7 +28,7 @@ WEIGHT_FILES = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_NAME, WEIGHT
 
 
 def load_models(
-    folders: Sequence[str | PathLike],
+    folders: Sequence[StrPath],
     dtype: str = "auto",
     device: str | torch.device = "cpu",
     argument: str = "folders",
@@ -72,14 +71,14 @@ def limit_sources(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) ->
 
 
 def load_translator(
-    folder: str | PathLike,
+    folder: StrPath,
     dtype: str = "float32",
     argument: str = "FOLDER",
     *,
     engine: str | None = None,
     engine_dtype: str | None = None,
-    engine_folder: str | PathLike | None = None,
-    engine_shortlist: str | PathLike | None = None,
+    engine_folder: StrPath | None = None,
+    engine_shortlist: StrPath | None = None,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load the sequence-to-sequence model of a folder, on the CPU, and its tokenizer.
 

@@ -2,9 +2,6 @@
 
 import pytest
 
-from modeling_random_transformer.extras.export.search import read_search
-from modeling_random_transformer.extras.export.web import page_settings
-from modeling_random_transformer.extras.inspection.explorer import explore
 from modeling_random_transformer.inference import translate_n_best
 from tests.helpers.translation import SENTENCES, random_translator
 
@@ -22,8 +19,3 @@ def test_the_length_penalty_is_that_of_the_generation_config(saved, applied, tok
 
     [[candidate]] = translate_n_best([SENTENCES[0]], model, tokenizer, n_best=1, **SEARCH)
     assert candidate.score == pytest.approx(expected, rel=1e-4)
-    explored = explore(model, tokenizer, SENTENCES[0], **SEARCH)
-    [best] = [node for node in explored["search"] if node["place"] == 0]
-    assert best["score"] == pytest.approx(expected, rel=1e-4)
-    assert read_search(model, tokenizer, "an engine").length_penalty == applied
-    assert page_settings(model, tokenizer, "float32")["length_penalty"] == applied

@@ -23,10 +23,10 @@ from tempfile import TemporaryDirectory
 from typing import IO, Any, NamedTuple
 
 from ...base.errors import format_names, format_value
-from ...base.files import check_free, name_path_in_errors
+from ...base.files import StrPath, check_free, name_path_in_errors
 from .fairseq import FILES as FAIRSEQ_FILES
 from .fairseq import convert_fairseq
-from .files import StrPath, is_hidden
+from .files import is_hidden
 from .marian_npz import convert_marian_npz
 from .marian_npz_files import FILES as MARIAN_FILES
 from .marian_npz_files import MODEL as MARIAN_MODEL

@@ -7,58 +7,21 @@ from typing import Any
 from torch import Tensor
 
 from ...base.errors import format_value
-from ...base.files import read_json
+from ...base.files import StrPath, read_json
 from .embeddings import learn_positions, map_embeddings
-from .files import StrPath, find_file
+from .files import find_file
 from .joined_tokenizer import JoinedTokenizer, join_vocabularies, name_tokens
-from .options import (
-    EPSILON,
-    LENGTH,
-    RATE,
-    SIZE,
-    Kind,
-    Option,
-    Options,
-    equal,
-    flatten,
-    invalid,
-    off,
-    one_of,
-    only,
-    read_options,
-)
+from .options import KINDS, Kind, Options, flatten, invalid, read_format, read_options
 from .untrusted import read_checkpoint
 from .weights import STACKS, ConversionReport, Converted, StateDictMapper, save_conversion
 
 SIDES = ("src", "tgt")
-ATTENTIONS = {
-    "self_attn.linear_query": "self_attn.q_proj",
-    "self_attn.linear_keys": "self_attn.k_proj",
-    "self_attn.linear_values": "self_attn.v_proj",
-    "self_attn.final_linear": "self_attn.out_proj",
-    "context_attn.linear_query": "encoder_attn.q_proj",
-    "context_attn.linear_keys": "encoder_attn.k_proj",
-    "context_attn.linear_values": "encoder_attn.v_proj",
-    "context_attn.final_linear": "encoder_attn.out_proj",
-}
-MODULES = {
-    **ATTENTIONS,
-    "mlp.gate_up_proj": "fc1",
-    "mlp.down_proj": "fc2",
-    "input_layernorm": "self_attn_layer_norm",
-    "precontext_layernorm": "encoder_attn_layer_norm",
-    "post_attention_layernorm": "final_layer_norm",
-}
-NAMES = {"{stack}.layer_norm.{p}": "model.{stack}.layer_norm.{p}"}
-for module, target in MODULES.items():
-    NAMES[f"{{stack}}.transformer_layers.{{i}}.{module}.{{p}}"] = f"model.{{stack}}.layers.{{i}}.{target}.{{p}}"
 EMBEDDINGS = ("src_emb.embeddings.weight", "tgt_emb.embeddings.weight", "generator.weight", "generator.bias")
 SPECIAL = {"pad_token": "<blank>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}  # the defaults
 POSITIONS = 1024  # of sinusoids that this model does not compute
 INTERLEAVED, CONCATENATED, LEARNED = "SinusoidalInterleaved", "SinusoidalConcat", "Learned"
 POSITION = "model.embeddings.position_encoding_type"
-ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu-tanh": "gelu_new", "quick_gelu": "quick_gelu", "silu": "silu"}
-OFFSET = Kind("an integer", lambda value: value == 0 or LENGTH.accepts(value))
+OFFSET = Kind("an integer", lambda value: value == 0 or KINDS["length"].accepts(value))
 
 
 def last(rates: Any) -> Any:
@@ -66,48 +29,8 @@ def last(rates: Any) -> Any:
     return rates[-1] if isinstance(rates, list) and rates else None
 
 
-RATES = Kind("a list of rates", lambda value: RATE.accepts(last(value)), lambda value: float(last(value)))
-# Options of stacks that must be equal in both, and their defaults since version 0.2.
-EQUAL_IN_STACKS = {"heads": 8, "mlp_activation_fn": "relu", "norm_eps": 1e-5, "layer_norm": "standard"}
-# Options of stacks without a counterpart in this model; all are off by default.
-UNSUPPORTED = (
-    "sliding_window",
-    "relative_positions_buckets",
-    "shared_layer_norm",
-    "ffn_layernorm",
-    "parallel_residual",
-    "query_norm",
-    "key_norm",
-    "value_norm",
-    "q_gating",
-    "num_experts",
-    "layer_types",
-    "coverage_attn",
-    "rope_config",
-    "heads_kv",
-    "head_dim",
-    "attn_scaling",
-)
-OPTIONS = (
-    Option("model.architecture", equal("transformer")),
-    only("model.encoder.encoder_type", "transformer"),
-    only("model.decoder.decoder_type", "transformer"),
-    only("model.encoder.encoder_layer_style", "standard"),
-    only("model.encoder.final_encoder_layer_norm", True),
-    *off(f"model.{stack}.{name}" for stack in STACKS for name in UNSUPPORTED),
-    Option("model.encoder.heads", SIZE, fields=("num_heads",)),
-    Option("model.encoder.mlp_activation_fn", one_of(ACTIVATIONS), fields=("activation_function",)),
-    Option("model.encoder.norm_eps", EPSILON, fields=("layer_norm_eps",)),
-    Option("model.encoder.layer_norm", one_of(("standard", "standardFP32"))),
-    only("model.generator_function", "softmax"),
-    *off(("model.add_estimator", "model.embeddings.normalize")),
-    only("model.embeddings.embedding_type", "standard"),
-    Option(POSITION, one_of((INTERLEAVED, CONCATENATED, LEARNED)), INTERLEAVED),
-    Option("model.embeddings.position_shift", OFFSET, 0),
-    Option("training.dropout", RATES, None, ("dropout", "activation_dropout")),
-    Option("training.attention_dropout", RATES, None, ("attention_dropout",)),
-)
-SAME = [(f"model.decoder.{name}", f"model.encoder.{name}") for name in EQUAL_IN_STACKS]
+RATES = Kind("a list of rates", lambda value: KINDS["rate"].accepts(last(value)), lambda value: float(last(value)))
+FORMAT = read_format(__file__, rates=RATES, offset=OFFSET)
 
 
 def from_eole(folder: StrPath) -> Converted:
@@ -125,7 +48,9 @@ def from_eole(folder: StrPath) -> Converted:
     """
     path = Path(folder)
     options = read_config(path)
-    return convert_weights(path, options, make_tokenizer(path, options))
+    model, report = convert_weights(path, options, make_tokenizer(path, options))
+    report.notes.append(f"Transforms of the model: {format_value(options.get('transforms'))}.")
+    return model, report
 
 
 def convert_eole(folder: StrPath, output: StrPath, *, overwrite: bool = False) -> ConversionReport:
@@ -143,12 +68,7 @@ def convert_eole(folder: StrPath, output: StrPath, *, overwrite: bool = False) -
     Raises:
         ValueError: see `from_eole`; or a vocabulary does not match the segmentation. In this case, nothing is written.
     """
-    path = Path(folder)
-    options = read_config(path)
-    joined = make_tokenizer(path, options)
-    report = save_conversion(output, convert_weights(path, options, joined), joined.save, overwrite)
-    report.notes.append(f"Transforms of the model: {format_value(options.get('transforms'))}.")
-    return report
+    return save_conversion(output, from_eole(folder), overwrite)
 
 
 def read_config(folder: Path) -> Options:
@@ -160,23 +80,21 @@ def read_config(folder: Path) -> Options:
         ValueError: an option has a value that this model does not support, or it differs between the stacks.
     """
     options = flatten(read_json(folder / "config.json"))
-    for stack in STACKS:
-        for name, default in {**dict.fromkeys(UNSUPPORTED), **EQUAL_IN_STACKS}.items():
-            for path in (f"model.{name}", f"model.{stack}.{name}"):
-                if options.get(path) is not None:
-                    default = options[path]
-            options[f"model.{stack}.{name}"] = default
-    return read_options(options, OPTIONS, SAME)
+    for option in FORMAT.options:
+        _, stack, *rest = option.name.split(".")
+        if stack in STACKS and options.get(option.name) is None:
+            options[option.name] = options.get(".".join(["model", *rest]))
+    return read_options(options, FORMAT.options, FORMAT.same)
 
 
 def convert_weights(folder: Path, options: Options, joined: JoinedTokenizer) -> Converted:
     """Convert the weights in a folder with these options. Errors are those of `from_eole`."""
     mapper = StateDictMapper(str(folder), read_weights(folder))
     mapper.derive_sizes("mlp.gate_up_proj", "layer_norm", ("transformer_layers", "transformer_layers"))
-    mapper.derive_options(OPTIONS, options)
+    mapper.derive_options(FORMAT.options, options)
     scalars = [name for name in mapper.remaining if name.endswith(".layer_scalar")]
     mapper.ignore(scalars, "not used by layers that attend to a source")
-    mapper.rename(NAMES)
+    mapper.rename(FORMAT.names)
     mapper.complete_biases()
     mapper.ignore(("src_emb.pe.pe", "tgt_emb.pe.pe"), "sinusoids, which are computed")
     map_positions(mapper, "eole", options[POSITION], options["model.embeddings.position_shift"])
@@ -190,6 +108,7 @@ def finish(mapper: StateDictMapper, embeddings: Sequence[str], joined: JoinedTok
     source, *optional = embeddings
     target, output, bias = (name if name in mapper.remaining else None for name in optional)
     map_embeddings(mapper, source, target, output, bias, joined=joined)
+    mapper.report.save_tokenizer = joined.save
     return mapper.finish(), mapper.report
 
 

@@ -7,27 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from ...base.errors import format_names, format_value
+from ...base.files import StrPath
 from .embeddings import learn_positions, map_embeddings
-from .files import Pair, StrPath, choose_pair, list_files
+from .files import Pair, choose_pair, list_files
 from .joined_tokenizer import JoinedTokenizer, join_vocabularies, name_tokens, numbered_lines
-from .options import LENGTH, NEGATED, PRE_NORM, RATE, SIZE, Kind, Option, Options, off, one_of, read_options
+from .options import Kind, Options, read_format, read_options
 from .untrusted import read_checkpoint, state_dict_in
-from .weights import STACKS, ConversionReport, Converted, NameTable, StateDictMapper, save_conversion
+from .weights import STACKS, ConversionReport, Converted, StateDictMapper, save_conversion
 
 FIRST_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 PAD, EOS = 1, 2
 FIRST_POSITION = PAD + 1
-DEFAULT_POSITIONS = 1024  # fairseq's default of max_source_positions and max_target_positions
-NAMES: NameTable = {
-    "{stack}.layers.{i}.{module}.{p}": "model.{stack}.layers.{i}.{module}.{p}",
-    "{stack}.layer_norm.{p}": "model.{stack}.layer_norm.{p}",
-    # Old checkpoints: one matrix for queries, keys and values, and numbered norms.
-    "{stack}.layers.{i}.{attention}.in_proj_{p}": "model.{stack}.layers.{i}.{attention}.{qkv}_proj.{p}",
-    "{stack}.layers.{i}.layer_norms.0.{p}": "model.{stack}.layers.{i}.self_attn_layer_norm.{p}",
-    "encoder.layers.{i}.layer_norms.1.{p}": "model.encoder.layers.{i}.final_layer_norm.{p}",
-    "decoder.layers.{i}.layer_norms.1.{p}": "model.decoder.layers.{i}.encoder_attn_layer_norm.{p}",
-    "decoder.layers.{i}.layer_norms.2.{p}": "model.decoder.layers.{i}.final_layer_norm.{p}",
-}
 # fairseq's architectures with the same computation. Others, such as transformer_unidirectional, may have equal weights.
 ARCHITECTURES = (
     "transformer",
@@ -45,59 +35,7 @@ ARCH = Kind(
     f"one of {', '.join(ARCHITECTURES)} (store 'transformer' if it only sets options of fairseq's transformer)",
     lambda name: name in ARCHITECTURES,
 )
-# fairseq's activation names and transformers'.
-ACTIVATIONS = {
-    "relu": "relu",
-    "relu_squared": "relu2",
-    "gelu": "gelu",
-    "gelu_accurate": "gelu_new",
-    "gelu_fast": "gelu_new",
-    "swish": "silu",
-    "tanh": "tanh",
-    "linear": "linear",
-}
-# Options that change the computation and have no counterpart in this model; all are off by default.
-STACK_OPTIONS = ("add_adapters", "recurrent_stacking", "factorized_embed_dim", "layers_to_keep", "xformers_att_config")
-UNSUPPORTED = (
-    "adaptive_input",
-    "adaptive_softmax_cutoff",
-    "character_embeddings",
-    "char_inputs",
-    "layernorm_embedding",
-    "merge_src_tgt_embed",
-    "use_factorized_embedding",
-    "base_layers",
-    "cross_self_attention",
-    "no_cross_attention",
-    "no_decoder_final_norm",
-    "scale_attn",
-    "scale_heads",
-    "scale_fc",
-    "scale_resids",
-    "quant_noise_pq",
-    "quant_noise_scalar",
-    *(f"{stack}_{name}" for stack in STACKS for name in STACK_OPTIONS),
-)
-OPTIONS = (
-    Option("arch", ARCH, "transformer"),
-    *off(UNSUPPORTED),
-    Option("encoder_attention_heads", SIZE, fields=("num_heads",)),
-    Option("activation_fn", one_of(ACTIVATIONS), "relu", ("activation_function",)),
-    Option("encoder_normalize_before", PRE_NORM, False, ("norm_order",)),
-    Option("no_scale_embedding", NEGATED, False, ("scale_embedding",)),
-    Option("dropout", RATE, 0.1, ("dropout",)),
-    Option("attention_dropout", RATE, 0.0, ("attention_dropout",)),
-    Option("activation_dropout", RATE, 0.0, ("activation_dropout",)),
-    Option("relu_dropout", RATE, 0.0),  # an older name
-    Option("max_source_positions", LENGTH, DEFAULT_POSITIONS),
-    Option("max_target_positions", LENGTH, DEFAULT_POSITIONS),
-)
-EQUAL_IN_STACKS = ("embed_dim", "ffn_embed_dim", "attention_heads", "normalize_before")
-SAME = (
-    *((f"decoder_{name}", f"encoder_{name}") for name in EQUAL_IN_STACKS),
-    ("decoder_input_dim", "decoder_embed_dim"),
-    ("decoder_output_dim", "decoder_embed_dim"),
-)
+FORMAT = read_format(__file__, arch=ARCH)
 DICTIONARY = re.compile(r"dict\..+\.txt")
 CODES = re.compile(r"(.*[._-])?(bpe)?codes?([._-].+)?")
 FILES = re.compile(f"{DICTIONARY.pattern}|{CODES.pattern}")  # files that `convert_fairseq` finds
@@ -179,8 +117,7 @@ def convert_fairseq(
             target_dictionary=target_dict,
             target_codes=target_codes,
         )
-    converted = convert_weights(content, options, str(path), joined)
-    return save_conversion(output, converted, joined.save if joined else None, overwrite)
+    return save_conversion(output, convert_weights(content, options, str(path), joined), overwrite)
 
 
 def read_stored(checkpoint: Any, origin: str) -> Options:
@@ -201,7 +138,7 @@ def read_stored(checkpoint: Any, origin: str) -> Options:
             options[f"{part}_{name}"] = value
     if options.get("arch") is None:
         options["arch"] = options.get("_name")
-    options = read_options(options, OPTIONS, SAME)
+    options = read_options(options, FORMAT.options, FORMAT.same)
     options["activation_dropout"] = options["activation_dropout"] or options["relu_dropout"]
     return options
 
@@ -216,7 +153,7 @@ def convert_weights(content: Options, options: Options, origin: str, joined: Joi
     """Convert a state dict with these options. Arguments and errors are those of `from_fairseq`."""
     mapper = StateDictMapper(origin, content["model"])
     mapper.derive_sizes("fc1", "layer_norm")
-    mapper.derive_options(OPTIONS, options)
+    mapper.derive_options(FORMAT.options, options)
     mapper.derive_config("fairseq", layer_norm_eps=1e-5)
     mapper.derive_config(
         "fairseq's dictionary; its decoder starts from </s>",
@@ -231,11 +168,13 @@ def convert_weights(content: Options, options: Options, origin: str, joined: Joi
         mapper.ignore([f"{stack}.version"], "format version")
     map_vocabulary(mapper, options, joined)
     map_positions(mapper, options)
-    mapper.rename(NAMES)
+    mapper.rename(FORMAT.names)
     model = mapper.finish()
     # fairseq's search generates neither padding nor an end token at the first step.
     model.generation_config.suppress_tokens = [PAD]
     model.generation_config.min_new_tokens = 1
+    if joined:
+        mapper.report.save_tokenizer = joined.save
     mapper.report.notes.append("As in fairseq, generate() never returns <pad>, nor </s> as the first token.")
     return model, mapper.report
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from ...base.errors import format_value
 
-StrPath = str | Path
 Pair = tuple[Path, Path]  # of the source and of the target, which may be equal
 
 

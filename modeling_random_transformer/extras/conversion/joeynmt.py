@@ -6,80 +6,23 @@ from tokenizers import normalizers
 from transformers import GenerationConfig
 
 from ...base.errors import format_value
+from ...base.files import StrPath
 from ...configuration_random_transformer import is_number
 from ...tokenization_random_transformer import lines_of_files
 from .embeddings import map_embeddings
-from .files import StrPath, find_file
+from .files import find_file
 from .joined_tokenizer import JoinedTokenizer, join_vocabularies, name_tokens
-from .options import (
-    ANY,
-    FLAG,
-    RATE,
-    SIZE,
-    TEXT,
-    Kind,
-    Option,
-    Options,
-    equal,
-    flatten,
-    invalid,
-    is_size,
-    off,
-    one_of,
-    only,
-    read_options,
-)
+from .options import Kind, Options, flatten, invalid, is_size, read_format, read_options
 from .untrusted import read_checkpoint, read_yaml, state_dict_in
-from .weights import STACKS, ConversionReport, Converted, NameTable, StateDictMapper, save_conversion
+from .weights import STACKS, ConversionReport, Converted, StateDictMapper, save_conversion
 
 CHECKPOINTS = ("best.ckpt", "latest.ckpt")  # in a model's folder, which JoeyNMT calls model_dir
 SIDES = ("src", "trg")
-NAMES: NameTable = {
-    "encoder.layers.{i}.src_src_att.{qkv}_layer.{p}": "model.encoder.layers.{i}.self_attn.{qkv}_proj.{p}",
-    "encoder.layers.{i}.src_src_att.output_layer.{p}": "model.encoder.layers.{i}.self_attn.out_proj.{p}",
-    "decoder.layers.{i}.trg_trg_att.{qkv}_layer.{p}": "model.decoder.layers.{i}.self_attn.{qkv}_proj.{p}",
-    "decoder.layers.{i}.trg_trg_att.output_layer.{p}": "model.decoder.layers.{i}.self_attn.out_proj.{p}",
-    "decoder.layers.{i}.src_trg_att.{qkv}_layer.{p}": "model.decoder.layers.{i}.encoder_attn.{qkv}_proj.{p}",
-    "decoder.layers.{i}.src_trg_att.output_layer.{p}": "model.decoder.layers.{i}.encoder_attn.out_proj.{p}",
-    "{stack}.layers.{i}.feed_forward.pwff_layer.0.{p}": "model.{stack}.layers.{i}.fc1.{p}",
-    "{stack}.layers.{i}.feed_forward.pwff_layer.3.{p}": "model.{stack}.layers.{i}.fc2.{p}",
-    "encoder.layers.{i}.layer_norm.{p}": "model.encoder.layers.{i}.self_attn_layer_norm.{p}",
-    "decoder.layers.{i}.x_layer_norm.{p}": "model.decoder.layers.{i}.self_attn_layer_norm.{p}",
-    "decoder.layers.{i}.dec_layer_norm.{p}": "model.decoder.layers.{i}.encoder_attn_layer_norm.{p}",
-    "{stack}.layers.{i}.feed_forward.layer_norm.{p}": "model.{stack}.layers.{i}.final_layer_norm.{p}",
-    "{stack}.layer_norm.{p}": "model.{stack}.layer_norm.{p}",
-}
 SEGMENTATIONS = {"sentencepiece": "model_file", "subword-nmt": "codes"}  # and the option with the file
-SPECIAL = {"unk": "<unk>", "pad": "<pad>", "bos": "<s>", "eos": "</s>"}  # the defaults
-DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")  # JoeyNMT has one rate for all
+SPECIAL_TOKENS = ("unk_token", "pad_token", "bos_token", "eos_token")
 MAX_BEAMS = 1000
 INITIALIZER = Kind("another one than 'xavier_normal'", lambda value: value != "xavier_normal")
-ACTIVATION = one_of({"relu": "relu", "gelu": "gelu", "swish": "silu"})
-EQUAL_IN_STACKS = ("num_heads", "activation", "layer_norm", "embeddings.scale")
-OPTIONS = (
-    Option("model.encoder.type", equal("transformer"), "recurrent"),
-    only("model.decoder.type", "transformer"),
-    Option("model.encoder.num_heads", SIZE, 4, ("num_heads",)),
-    Option("model.encoder.activation", ACTIVATION, "relu", ("activation_function",)),
-    Option("model.encoder.layer_norm", one_of(("pre", "post")), "pre", ("norm_order",)),
-    Option("model.encoder.embeddings.scale", FLAG, False, ("scale_embedding",)),
-    Option("model.decoder.num_heads", ANY, 8),
-    Option("model.decoder.activation", ANY, "relu"),
-    Option("model.decoder.layer_norm", ANY, "post"),
-    Option("model.decoder.embeddings.scale", ANY, False),
-    # DeepNet's factors of residual connections, and the initializer that implies them.
-    only("model.encoder.alpha", 1.0),
-    only("model.decoder.alpha", 1.0),
-    Option("model.initializer", INITIALIZER, "xavier_uniform"),
-    Option("model.encoder.dropout", RATE, 0.1, DROPOUTS),
-    *(Option(f"data.special_symbols.{name}_token", TEXT, token) for name, token in SPECIAL.items()),
-    *off(("data.special_symbols.sep_token", "data.special_symbols.lang_tags")),  # of prompts
-    *(Option(f"data.{side}.level", one_of(("bpe", "word"))) for side in SIDES),
-    *(Option(f"data.{side}.tokenizer_type", one_of(tuple(SEGMENTATIONS)), "sentencepiece") for side in SIDES),
-    *(Option(f"data.{side}.tokenizer_cfg.{file}", TEXT, "") for side in SIDES for file in SEGMENTATIONS.values()),
-    *(only(f"data.{side}.tokenizer_cfg.separator", "@@") for side in SIDES),
-    *(Option(f"data.{side}.lowercase", FLAG, False) for side in SIDES),
-)
+FORMAT = read_format(__file__, initializer=INITIALIZER)
 
 
 def from_joeynmt(checkpoint: StrPath) -> Converted:
@@ -116,10 +59,7 @@ def convert_joeynmt(checkpoint: StrPath, output: StrPath, *, overwrite: bool = F
         ValueError: see `from_joeynmt`; or a vocabulary does not match the model or the segmentation. In this case,
             nothing is written.
     """
-    path = find_checkpoint(Path(checkpoint))
-    options = read_config(path)
-    joined = make_tokenizer(path.parent, options)
-    return save_conversion(output, convert_weights(path, options, joined), joined.save, overwrite)
+    return save_conversion(output, from_joeynmt(checkpoint), overwrite)
 
 
 def find_checkpoint(path: Path) -> Path:
@@ -137,23 +77,23 @@ def read_config(checkpoint: Path) -> Options:
         ValueError: an option has a value that this model does not support, or it differs between the stacks.
     """
     stored = flatten(read_yaml(checkpoint.parent / "config.yaml"))
-    same = {f"model.decoder.{name}": f"model.encoder.{name}" for name in EQUAL_IN_STACKS}
+    same = dict(FORMAT.same)
     if stored.get("model.tied_embeddings"):  # the decoder has the embeddings of the encoder, with their scale
         del same["model.decoder.embeddings.scale"]
-    return read_options(stored, OPTIONS, same.items())
+    return read_options(stored, FORMAT.options, same)
 
 
 def convert_weights(path: Path, options: Options, joined: JoinedTokenizer) -> Converted:
     """Convert a checkpoint with these options. Arguments and errors are those of `from_joeynmt`."""
     mapper = StateDictMapper(str(path), state_dict_in(read_checkpoint(path), str(path), "model_state"))
     mapper.derive_sizes("feed_forward.pwff_layer.0", "layer_norm")
-    mapper.derive_options(OPTIONS, options)
+    mapper.derive_options(FORMAT.options, options)
     mapper.derive_config("JoeyNMT", layer_norm_eps=1e-6, position_embedding="sinusoidal", sinusoid_layout="interleaved")
     mapper.ignore([f"{stack}.pe.pe" for stack in STACKS], "sinusoids, which are computed")
     mapper.derive_config("special_symbols", **joined.special_ids())
     embeddings = ("src_embed.lut.weight", "trg_embed.lut.weight", "decoder.output_layer.weight")
     map_embeddings(mapper, *embeddings, joined=joined)
-    mapper.rename(NAMES)
+    mapper.rename(FORMAT.names)
     model = mapper.finish()
     # As in JoeyNMT, neither <pad> nor <s> is generated, nor </s> as the first token.
     tokenizer = joined.tokenizer
@@ -162,6 +102,7 @@ def convert_weights(path: Path, options: Options, joined: JoinedTokenizer) -> Co
     if options.get("testing.generate_unk") is False:
         model.generation_config.suppress_tokens.append(tokenizer.unk_token_id)
     set_beams(model.generation_config, options, mapper.report)
+    mapper.report.save_tokenizer = joined.save
     return model, mapper.report
 
 
@@ -188,7 +129,7 @@ def make_tokenizer(folder: Path, options: Options) -> JoinedTokenizer:
     segmentation, target_segmentation = (read_segmentation(options, side) for side in SIDES)
     if segmentation != target_segmentation:
         raise invalid("data.trg.tokenizer_type", f"that of data.src, {segmentation}", target_segmentation)
-    special_tokens = {f"{name}_token": options[f"data.special_symbols.{name}_token"] for name in SPECIAL}
+    special_tokens = {name: options[f"data.special_symbols.{name}"] for name in SPECIAL_TOKENS}
     vocabularies = []
     files = []
     for side in SIDES:

@@ -105,22 +105,26 @@ def join_vocabularies(
 
 
 def tokenizer_of_codes(tokens: list[str], merges: list[Merges], **options: Any) -> RandomTransformerTokenizer:
-    """A tokenizer that splits words by the merges of the source, and targets by their own if there are two lists."""
-    if not merges:
-        return wrap(whitespace_tokenizer(number(tokens)), **options)
+    """A tokenizer that splits words by the merges of the source, and targets by their own if there are two lists.
+
+    Without merges, it splits texts at spaces only.
+    """
     pieces = (piece for pairs in merges for left, right in pairs for piece in (left, right, left + right))
-    if merges[0] != merges[-1]:
-        options["target_merges"] = [" ".join(pair) for pair in merges[-1]]
-    return wrap(bpe_tokenizer(number([*tokens, *pieces]), merges[0]), **options)
-
-
-def wrap(backend: Tokenizer, **options: Any) -> RandomTransformerTokenizer:
+    distinct = dict.fromkeys([*tokens, *pieces])
+    ids = {token: i for i, token in enumerate(distinct)}
+    if merges:
+        backend = Tokenizer(models.BPE(ids, merges[0], unk_token=UNK, end_of_word_suffix=END))
+        backend.decoder = decoders.BPEDecoder(suffix=END)
+        if merges[0] != merges[-1]:
+            options["target_merges"] = [" ".join(pair) for pair in merges[-1]]
+    else:
+        backend = Tokenizer(models.WordLevel(ids, unk_token=UNK))
+        # WordPiece's decoder puts spaces between tokens; the next steps remove those after @@.
+        spaced = decoders.WordPiece(prefix=NOT_A_PREFIX, cleanup=False)
+        joined = decoders.Replace(Regex(f"{CONTINUED}( |$)"), "")
+        backend.decoder = decoders.Sequence([spaced, decoders.Fuse(), joined])
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return RandomTransformerTokenizer._from_backend(backend, **{**SPECIAL_TOKENS, **options})
-
-
-def number(tokens: Iterable[str]) -> dict[str, int]:
-    """The ids of tokens, of which some may occur again, in their order."""
-    return {token: i for i, token in enumerate(dict.fromkeys(tokens))}
 
 
 def tokenizer_of_pieces(tokens: list[str], path: Path, **options: Any) -> RandomTransformerTokenizer:
@@ -205,22 +209,3 @@ def piece_of(token: str) -> str:
     if token.endswith(CONTINUED) and token != CONTINUED:
         return token.removesuffix(CONTINUED)
     return token + END
-
-
-def bpe_tokenizer(ids: dict[str, int], merges: Merges) -> Tokenizer:
-    """A tokenizer that splits texts at spaces and words by BPE."""
-    backend = Tokenizer(models.BPE(ids, merges, unk_token=UNK, end_of_word_suffix=END))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    backend.decoder = decoders.BPEDecoder(suffix=END)
-    return backend
-
-
-def whitespace_tokenizer(ids: dict[str, int]) -> Tokenizer:
-    """A tokenizer that splits texts at spaces only."""
-    backend = Tokenizer(models.WordLevel(ids, unk_token=UNK))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    # WordPiece's decoder puts spaces between tokens; the next steps remove those after @@.
-    spaced = decoders.WordPiece(prefix=NOT_A_PREFIX, cleanup=False)
-    joined = decoders.Replace(Regex(f"{CONTINUED}( |$)"), "")
-    backend.decoder = decoders.Sequence([spaced, decoders.Fuse(), joined])
-    return backend

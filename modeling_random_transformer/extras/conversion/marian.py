@@ -15,15 +15,14 @@ import transformers
 from transformers import GenerationConfig, PreTrainedModel
 
 from ...base.errors import format_names, format_value, reraise_as_value_error
-from ...base.files import read_json, write_json
+from ...base.files import StrPath, read_json, write_json
 from ...base.vocabulary import check_tokenizer
 from ...configuration_random_transformer import RULES
 from ...tokenization_random_transformer import RandomTransformerTokenizer
 from .embeddings import SOURCE, TARGET, check_ids, map_embeddings, map_position_tables
-from .files import StrPath
-from .options import LAYERS, OFF, SIZE, Kind, Option, read_options
+from .options import KINDS, Kind, Option, read_format, read_options
 from .untrusted import read_checkpoint, state_dict_in
-from .weights import ConversionReport, Converted, NameTable, StateDictMapper, save_conversion
+from .weights import ConversionReport, Converted, StateDictMapper, save_conversion
 
 
 class NativeClass(NamedTuple):
@@ -41,33 +40,7 @@ CLASSES = {
     "blenderbot": NativeClass(transformers.BlenderbotForConditionalGeneration, "pre", "learned"),
 }
 LAYER_NORM_EPS = 1e-5
-NAMES: NameTable = {
-    "model.{stack}.layers.{i}.{module}.{p}": "model.{stack}.layers.{i}.{module}.{p}",
-    "model.{stack}.layer_norm.{p}": "model.{stack}.layer_norm.{p}",
-}
-ON = Kind("on", bool)
-ACTIVATION = Kind(*RULES["activation_function"])
-# Of related models. These classes do not compute them, but a config.json may contain them.
-NORMS = {
-    order: (
-        Option("normalize_before", kind, None),
-        Option("add_final_layer_norm", kind, None),
-        Option("normalize_embedding", OFF, None),
-    )
-    for order, kind in (("post", OFF), ("pre", ON))
-}
-OPTIONS = (
-    Option("activation_function", ACTIVATION, fields=("activation_function",)),
-    Option("encoder_layers", LAYERS, fields=("encoder_layers",)),
-    Option("decoder_layers", LAYERS, fields=("decoder_layers",)),
-    Option("encoder_attention_heads", SIZE, fields=("num_heads",)),
-    Option("encoder_ffn_dim", SIZE, fields=("d_ff",)),
-)
-SAME = (
-    ("decoder_attention_heads", "encoder_attention_heads"),
-    ("decoder_ffn_dim", "encoder_ffn_dim"),
-    ("decoder_vocab_size", "vocab_size"),
-)
+FORMAT = read_format(__file__, activation=Kind(*RULES["activation_function"]))
 # Fields with the same name in both configs.
 COMMON_FIELDS = (
     "d_model",
@@ -123,7 +96,7 @@ def from_marian(marian: StrPath | PreTrainedModel) -> Converted:
         ValueError: the folder does not contain a complete model of these classes, or an option or a weight has no
             counterpart in this model. The message names it.
     """
-    if isinstance(marian, str | Path):
+    if isinstance(marian, StrPath):
         marian = load_marian(Path(marian))
     natives = [native for native in CLASSES.values() if isinstance(marian, native.model)]
     if not natives:
@@ -132,15 +105,18 @@ def from_marian(marian: StrPath | PreTrainedModel) -> Converted:
     [native] = natives
     config = marian.config
     mapper = StateDictMapper(f"the {config.model_type.capitalize()} model", marian.state_dict())
-    table = (*NORMS[native.norm_order], *OPTIONS)
-    mapper.derive_options(table, read_options(config.to_dict(), table, SAME))
+    norms = KINDS["on" if native.norm_order == "pre" else "off"]
+    # Of related models. These classes do not compute them, but a config.json may contain them.
+    related = [Option(name, norms, None) for name in ("normalize_before", "add_final_layer_norm")]
+    table = [*related, *FORMAT.options]
+    mapper.derive_options(table, read_options(config.to_dict(), table, FORMAT.same))
     for name in COMMON_FIELDS:
         mapper.derive_config(name, **{name: getattr(config, name)})
     mapper.derive_config(type(marian).__name__, norm_order=native.norm_order, layer_norm_eps=LAYER_NORM_EPS)
     map_embeddings(mapper, SOURCE, TARGET, "lm_head.weight", "final_logits_bias")
     mapper.ignore(["model.shared.weight"], "not used by the stacks, which refer to it or have separate embeddings")
     map_position_tables(mapper, "model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
-    mapper.rename(NAMES)
+    mapper.rename(FORMAT.names)
     model = mapper.finish()
     known = GenerationConfig().to_dict()
     saved = marian.generation_config.to_dict()  # a file may contain entries with any name
@@ -167,7 +143,10 @@ def convert_marian(folder: StrPath, output: StrPath, *, overwrite: bool = False)
         ValueError: see `from_marian`; or the vocabulary does not match the model, or `output` is not empty. In this
             case, nothing is written.
     """
-    return save_conversion(output, from_marian(folder), partial(copy_tokenizer, Path(folder)), overwrite)
+    converted = from_marian(folder)
+    _, report = converted
+    report.save_tokenizer = partial(copy_tokenizer, Path(folder))
+    return save_conversion(output, converted, overwrite)
 
 
 def load_marian(folder: Path) -> PreTrainedModel:
@@ -194,7 +173,7 @@ def load_marian(folder: Path) -> PreTrainedModel:
     native = CLASSES[model_type].model
     with reraise_as_value_error(f"folder must contain a complete Marian model, got {folder}"):
         config = native.config_class.from_dict(stored)
-        read_options(config.to_dict(), OPTIONS, SAME)  # before a model of any size is built
+        read_options(config.to_dict(), FORMAT.options, FORMAT.same)  # before a model of any size is built
         model, loading = native.from_pretrained(
             None,
             config=config,

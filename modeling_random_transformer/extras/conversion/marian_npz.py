@@ -12,13 +12,13 @@ from torch import Tensor
 from transformers import GenerationConfig
 
 from ...base.errors import format_value
+from ...base.files import StrPath
 from ...configuration_random_transformer import is_number
 from .embeddings import check_ids, learn_positions, map_embeddings
-from .files import StrPath
 from .marian_npz_files import EOS, UNK, find_files, find_model, read_vocabularies, save_tokenizer
-from .options import FLAG, LAYERS, RATE, SIZE, Kind, Option, Options, equal, is_size, one_of, only, read_options
+from .options import Kind, Options, is_size, read_format, read_options
 from .untrusted import parse_yaml, read_arrays, read_yaml
-from .weights import ConversionReport, Converted, NameTable, StateDictMapper, save_conversion
+from .weights import ConversionReport, Converted, StateDictMapper, save_conversion
 
 STORED_OPTIONS = "special:model.yml"  # a string in an array of int8, which ends with a zero byte
 POSITIONS = 1024  # of computed sinusoids; marian-decoder reads at most 1000 tokens by default
@@ -27,71 +27,15 @@ MAX_BEAMS = 1000
 OUTPUT = "decoder_ff_logit_out"
 # Parameters of which the first axis is that of the inputs; others are [1, width] or [rows, width].
 IS_MATRIX = re.compile(rf".*_W[qkvo12]|{OUTPUT}_W")
-NAMES: NameTable = {
-    "{stack}_l{number}_self_W{qkv}": "model.{stack}.layers.{i}.self_attn.{qkv}_proj.weight",
-    "{stack}_l{number}_self_b{qkv}": "model.{stack}.layers.{i}.self_attn.{qkv}_proj.bias",
-    "{stack}_l{number}_self_Wo": "model.{stack}.layers.{i}.self_attn.out_proj.weight",
-    "{stack}_l{number}_self_bo": "model.{stack}.layers.{i}.self_attn.out_proj.bias",
-    "decoder_l{number}_context_W{qkv}": "model.decoder.layers.{i}.encoder_attn.{qkv}_proj.weight",
-    "decoder_l{number}_context_b{qkv}": "model.decoder.layers.{i}.encoder_attn.{qkv}_proj.bias",
-    "decoder_l{number}_context_Wo": "model.decoder.layers.{i}.encoder_attn.out_proj.weight",
-    "decoder_l{number}_context_bo": "model.decoder.layers.{i}.encoder_attn.out_proj.bias",
-    "{stack}_l{number}_ffn_W{linear}": "model.{stack}.layers.{i}.fc{linear}.weight",
-    "{stack}_l{number}_ffn_b{linear}": "model.{stack}.layers.{i}.fc{linear}.bias",
-    "{stack}_top_ln_scale": "model.{stack}.layer_norm.weight",
-    "{stack}_top_ln_bias": "model.{stack}.layer_norm.bias",
-}
-# Before "_pre" in models with pre-norm.
-NORM_NAMES: NameTable = {
-    "{stack}_l{number}_self_Wo_ln_scale": "model.{stack}.layers.{i}.self_attn_layer_norm.weight",
-    "{stack}_l{number}_self_Wo_ln_bias": "model.{stack}.layers.{i}.self_attn_layer_norm.bias",
-    "decoder_l{number}_context_Wo_ln_scale": "model.decoder.layers.{i}.encoder_attn_layer_norm.weight",
-    "decoder_l{number}_context_Wo_ln_bias": "model.decoder.layers.{i}.encoder_attn_layer_norm.bias",
-    "{stack}_l{number}_ffn_ffn_ln_scale": "model.{stack}.layers.{i}.final_layer_norm.weight",
-    "{stack}_l{number}_ffn_ffn_ln_bias": "model.{stack}.layers.{i}.final_layer_norm.bias",
-}
+NORM = re.compile(r".*\{number\}.*_ln_(scale|bias)")  # of a layer; followed by "_pre" in models with pre-norm
 # Operations before and after a sublayer: `a` is the residual connection and `n` a layer norm. `d` is dropout, which is
 # removed, as it affects training only.
 NORM_ORDERS = {("", "an"): "post", ("n", "a"): "pre"}
 OPERATIONS = Kind("a string of operations", lambda value: isinstance(value, str), lambda value: value.replace("d", ""))
 TOP = Kind("'' or 'n'", lambda value: value in ("", "d", "n", "dn", "nd"), lambda value: "n" in value)
 SEQUENCES = Kind("'sequence' for each input", lambda value: value in ([], ["sequence"], ["sequence", "sequence"]))
-OPTIONS = (
-    Option("type", equal("transformer")),
-    only("transformer-decoder-autoreg", "self-attention"),
-    only("transformer-ffn-depth", 2),
-    only("transformer-no-projection", False),
-    only("transformer-pool", False),
-    only("transformer-tied-layers", []),
-    only("right-left", False),
-    only("ulr", False),
-    only("lemma-dim-emb", 0),
-    Option("input-types", SEQUENCES, []),
-    Option("dim-emb", SIZE, fields=("d_model",)),
-    Option("transformer-dim-ffn", SIZE, fields=("d_ff",)),
-    Option("transformer-heads", SIZE, fields=("num_heads",)),
-    Option("enc-depth", LAYERS, fields=("encoder_layers",)),
-    Option("dec-depth", LAYERS, fields=("decoder_layers",)),
-    Option("transformer-ffn-activation", one_of({"relu": "relu", "swish": "silu"}), "swish", ("activation_function",)),
-    Option("transformer-preprocess", OPERATIONS, ""),
-    Option("transformer-postprocess", OPERATIONS, "dan"),
-    Option("transformer-postprocess-emb", Kind("'d' or ''", lambda value: value in ("d", "")), ""),
-    Option("transformer-postprocess-top", TOP, "", ("final_layer_norm",)),
-    Option("transformer-train-position-embeddings", FLAG, False),
-    Option("transformer-train-positions", FLAG, False),  # an older name
-    Option("tied-embeddings-all", FLAG, False),
-    Option("tied-embeddings-src", FLAG, False),
-    Option("tied-embeddings", FLAG, False),
-    Option("output-omit-bias", FLAG, False),
-    Option("transformer-dropout", RATE, None, ("dropout",)),
-    Option("transformer-dropout-attention", RATE, None, ("attention_dropout",)),
-    Option("transformer-dropout-ffn", RATE, None, ("activation_dropout",)),
-)
-# Options of the decoder's feed-forward network in recent versions; 0 stands for the value of the encoder's.
-SAME = {
-    "transformer-decoder-dim-ffn": "transformer-dim-ffn",
-    "transformer-decoder-ffn-depth": "transformer-ffn-depth",
-}
+DROPOUT = Kind("'d' or ''", lambda value: value in ("d", ""))
+FORMAT = read_format(__file__, operations=OPERATIONS, top=TOP, dropout=DROPOUT, sequences=SEQUENCES)
 
 Weights = Mapping[str, Tensor]
 
@@ -155,8 +99,10 @@ def convert_marian_npz(
     converted = convert_weights(weights, options, str(path), eos_token_id, unk_token_id)
     for file, ids, name in zip(files.vocabs or (), vocabularies or (), embedding_names(options), strict=False):
         check_ids(file, ids.values(), len(weights[name]))
-    set_search_options(converted[0].generation_config, files.decoder, converted[1])
-    return save_conversion(output, converted, partial(save_tokenizer, vocabularies, files.spm), overwrite)
+    model, report = converted
+    set_search_options(model.generation_config, files.decoder, report)
+    report.save_tokenizer = partial(save_tokenizer, vocabularies, files.spm)
+    return save_conversion(output, converted, overwrite)
 
 
 def read_npz(path: Path) -> tuple[Weights, Options]:
@@ -198,8 +144,8 @@ def parse_options(stored: Options) -> Options:
     Raises:
         ValueError: an option is missing, or has a value that this model does not support. The message names both.
     """
-    decided = {name: value for name, value in stored.items() if not (name in SAME and value == 0)}
-    options = read_options(decided, OPTIONS, SAME.items())
+    decided = {name: value for name, value in stored.items() if not (name in FORMAT.same and value == 0)}
+    options = read_options(decided, FORMAT.options, FORMAT.same)
     order = NORM_ORDERS.get((options["transformer-preprocess"], options["transformer-postprocess"]))
     if order is None:
         preprocess = format_value(stored.get("transformer-preprocess", ""))
@@ -219,7 +165,7 @@ def parse_options(stored: Options) -> Options:
 def convert_weights(weights: Weights, options: Options, origin: str, eos_token_id: int, unk_token_id: int) -> Converted:
     """Convert weights with these options. Arguments and errors are those of `from_marian_npz`."""
     mapper = StateDictMapper(origin, weights)
-    mapper.derive_options(OPTIONS, options)
+    mapper.derive_options(FORMAT.options, options)
     mapper.derive_config("transformer-preprocess, transformer-postprocess", norm_order=options["norm_order"])
     mapper.derive_config("Marian", layer_norm_eps=EPSILON)
     map_vocabulary(mapper, options, eos_token_id)
@@ -227,8 +173,10 @@ def convert_weights(weights: Weights, options: Options, origin: str, eos_token_i
     learned = options["transformer-train-position-embeddings"] or options["transformer-train-positions"]
     mapper.derive_config("transformer-train-position-embeddings", scale_embedding=not learned)
     learn_positions(mapper, ("Wpos", "Wpos") if learned else (None, None), POSITIONS, origin="Marian")
-    suffix = "_pre" if options["norm_order"] == "pre" else ""
-    mapper.rename({**NAMES, **{f"{name}{suffix}": target for name, target in NORM_NAMES.items()}})
+    names = FORMAT.names
+    if options["norm_order"] == "pre":
+        names = {NORM.sub(r"\g<0>_pre", name): target for name, target in names.items()}
+    mapper.rename(names)
     model = mapper.finish()
     model.generation_config.suppress_tokens = [unk_token_id]
     return model, mapper.report

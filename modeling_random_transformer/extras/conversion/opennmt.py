@@ -4,23 +4,13 @@ from argparse import Namespace
 from pathlib import Path
 
 from ...base.errors import format_value, reraise_as_value_error
+from ...base.files import StrPath
 from . import eole
-from .files import StrPath
 from .joined_tokenizer import JoinedTokenizer
-from .options import EPSILON, FLAG, SIZE, TEXT, Kind, Option, Options, equal, off, one_of, only, read_options
+from .options import Kind, Options, read_format, read_options
 from .untrusted import PlainObject, read_checkpoint, state_dict_in
 from .weights import STACKS, ConversionReport, Converted, StateDictMapper, save_conversion
 
-NAMES = {
-    "encoder.transformer.{i}.layer_norm.{p}": "model.encoder.layers.{i}.self_attn_layer_norm.{p}",
-    "decoder.transformer_layers.{i}.layer_norm_1.{p}": "model.decoder.layers.{i}.self_attn_layer_norm.{p}",
-    "decoder.transformer_layers.{i}.layer_norm_2.{p}": "model.decoder.layers.{i}.encoder_attn_layer_norm.{p}",
-    "{stack}.layer_norm.{p}": "model.{stack}.layer_norm.{p}",
-}
-FEED_FORWARD = {"feed_forward.w_1": "fc1", "feed_forward.w_2": "fc2", "feed_forward.layer_norm": "final_layer_norm"}
-for module, target in {**eole.ATTENTIONS, **FEED_FORWARD}.items():
-    NAMES[f"encoder.transformer.{{i}}.{module}.{{p}}"] = f"model.encoder.layers.{{i}}.{target}.{{p}}"
-    NAMES[f"decoder.transformer_layers.{{i}}.{module}.{{p}}"] = f"model.decoder.layers.{{i}}.{target}.{{p}}"
 PREFIXES = [f"{stack}.embeddings.make_embedding" for stack in STACKS]
 EMBEDDINGS = (*(f"{prefix}.emb_luts.0.weight" for prefix in PREFIXES), "generator.weight", "generator.bias")
 TRANSFORMS = Kind(
@@ -28,40 +18,7 @@ TRANSFORMS = Kind(
     lambda value: isinstance(value, set) and all(isinstance(name, str) for name in value),
     sorted,
 )
-# Options without a counterpart in this model; all are off by default.
-UNSUPPORTED = (
-    "max_relative_positions",
-    "relative_positions_buckets",
-    "num_kv",
-    "multiquery",
-    "sliding_window",
-    "num_experts",
-    "parallel_residual",
-    "copy_attn",
-    "n_src_feats",
-    "lora_layers",
-    "lora_embedding",
-    "quant_layers",
-)
-OPTIONS = (
-    only("model_task", "seq2seq"),
-    Option("encoder_type", equal("transformer")),
-    Option("decoder_type", equal("transformer")),
-    *off(UNSUPPORTED),
-    Option("self_attn_type", one_of(("scaled-dot", "scaled-dot-flash")), "scaled-dot"),
-    only("layer_norm", "standard"),
-    Option("norm_eps", EPSILON, 1e-6, ("layer_norm_eps",)),
-    Option("heads", SIZE, 8, ("num_heads",)),
-    Option("pos_ffn_activation_fn", one_of(("relu", "gelu")), "relu", ("activation_function",)),
-    Option("position_encoding", FLAG, False),
-    Option("position_encoding_type", one_of((eole.INTERLEAVED, eole.CONCATENATED)), eole.INTERLEAVED),
-    only("generator_function", "softmax"),
-    Option("dropout", eole.RATES, None, ("dropout", "activation_dropout")),
-    Option("attention_dropout", eole.RATES, None, ("attention_dropout",)),
-    Option("_all_transform", TRANSFORMS, None),
-    Option("src_subword_model", TEXT, None),
-    Option("tgt_subword_model", TEXT, None),
-)
+FORMAT = read_format(__file__, rates=eole.RATES, transforms=TRANSFORMS)
 
 
 def from_opennmt(checkpoint: StrPath) -> Converted:
@@ -81,7 +38,9 @@ def from_opennmt(checkpoint: StrPath) -> Converted:
     """
     path = Path(checkpoint)
     content, options = read_stored(path)
-    return convert_weights(path, content, options, make_tokenizer(path, content, options))
+    model, report = convert_weights(path, content, options, make_tokenizer(path, content, options))
+    report.notes.append(f"Transforms of the model: {format_value(options['_all_transform'])}.")
+    return model, report
 
 
 def convert_opennmt(checkpoint: StrPath, output: StrPath, *, overwrite: bool = False) -> ConversionReport:
@@ -99,12 +58,7 @@ def convert_opennmt(checkpoint: StrPath, output: StrPath, *, overwrite: bool = F
         ValueError: see `from_opennmt`; or a vocabulary does not match the segmentation. In this case, nothing is
             written.
     """
-    path = Path(checkpoint)
-    content, options = read_stored(path)
-    joined = make_tokenizer(path, content, options)
-    report = save_conversion(output, convert_weights(path, content, options, joined), joined.save, overwrite)
-    report.notes.append(f"Transforms of the model: {format_value(options['_all_transform'])}.")
-    return report
+    return save_conversion(output, from_opennmt(checkpoint), overwrite)
 
 
 def read_stored(path: Path) -> tuple[Options, Options]:
@@ -121,7 +75,7 @@ def read_stored(path: Path) -> tuple[Options, Options]:
     ):
         raise ValueError(f"{path} must be a checkpoint of OpenNMT-py 2 or 3 with 'opt' and 'vocab', got none.")
     with reraise_as_value_error(f"'opt' of {path} must have options that this model supports"):
-        return content, read_options(vars(content["opt"]), OPTIONS)
+        return content, read_options(vars(content["opt"]), FORMAT.options)
 
 
 def convert_weights(path: Path, content: Options, options: Options, joined: JoinedTokenizer) -> Converted:
@@ -131,8 +85,8 @@ def convert_weights(path: Path, content: Options, options: Options, joined: Join
         weights[f"generator.{name.removeprefix('0.')}"] = weight
     mapper = StateDictMapper(str(path), weights)
     mapper.derive_sizes("feed_forward.w_1", "layer_norm", ("transformer", "transformer_layers"))
-    mapper.derive_options(OPTIONS, options)
-    mapper.rename(NAMES)
+    mapper.derive_options(FORMAT.options, options)
+    mapper.rename(FORMAT.names)
     mapper.complete_biases()
     mapper.ignore([f"{prefix}.pe.pe" for prefix in PREFIXES], "sinusoids, which are computed")
     has_positions = options["position_encoding"]

@@ -1,10 +1,12 @@
 """Options of other implementations: the allowed values, and the fields of this model's configuration that follow."""
 
-from collections.abc import Callable, Iterable, Mapping
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import not_
+from pathlib import Path
 from types import NoneType
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -47,22 +49,83 @@ class Option:
     name: str
     kind: Kind
     default: Any = REQUIRED
-    fields: tuple[str, ...] = ()
+    fields: Sequence[str] = ()
 
 
-# The rules of this model's configuration.
-SIZE = Kind(*configuration.SIZE)
-LAYERS = Kind(*configuration.RULES["encoder_layers"])
-FLAG = Kind(*configuration.FLAG)
-RATE = Kind(*configuration.RATE, float)
+# By their names in the tables of formats. Most are the rules of this model's configuration.
+KINDS = {
+    "any": Kind(""),
+    "size": Kind(*configuration.SIZE),
+    "layers": Kind(*configuration.RULES["encoder_layers"]),
+    "flag": Kind(*configuration.FLAG),
+    "rate": Kind(*configuration.RATE, float),
+    "length": Kind(f"an integer from 1 to {MAX_LENGTH}", lambda value: is_size(value, MAX_LENGTH)),
+    "epsilon": Kind(
+        "a number above 0 and below 1", lambda value: configuration.is_number(value) and 0 < value < 1, float
+    ),
+    "on": Kind("on", bool),
+    "off": Kind("off", not_),
+    "text": Kind("a string", lambda value: isinstance(value, str)),
+    "negated": Kind("", convert=not_),
+    "pre_norm": Kind("", convert=lambda value: "pre" if value else "post"),  # an option that is true for pre-norm
+}
 
-ANY = Kind("")
-LENGTH = Kind(f"an integer from 1 to {MAX_LENGTH}", lambda value: is_size(value, MAX_LENGTH))
-EPSILON = Kind("a number above 0 and below 1", lambda value: configuration.is_number(value) and 0 < value < 1, float)
-OFF = Kind("off", not_)
-TEXT = Kind("a string", lambda value: isinstance(value, str))
-NEGATED = Kind("", convert=not_)
-PRE_NORM = Kind("", convert=lambda value: "pre" if value else "post")  # an option that is true for pre-norm
+
+class Format(NamedTuple):
+    """The table of a format.
+
+    Attributes:
+        names: patterns of the names of weights, and of the parameters that they map to; see `StateDictMapper`.
+        options: the options that are checked.
+        same: options, and others that must have the same value, if both have one.
+    """
+
+    names: dict[str, str]
+    options: list[Option]
+    same: dict[str, str]
+
+
+def read_format(module: str, **kinds: Kind) -> Format:
+    """The table of a format in the `.toml` file beside its module.
+
+    Besides `names` and `same`, the table has these parts:
+
+    - `unsupported`: options without a counterpart in this model, which are off by default;
+    - `only`: options of which no value but the default is supported;
+    - `options`: the arguments of `read_option` for all others.
+
+    Args:
+        module: the file of the module.
+        **kinds: kinds of options that only this format has.
+    """
+    table = tomllib.loads(Path(module).with_suffix(".toml").read_text(encoding="utf-8"))
+    options = [Option(name, KINDS["off"], None) for name in table.get("unsupported", ())]
+    options += [Option(name, equal(value), value) for name, value in table.get("only", {}).items()]
+    options += [read_option(name, KINDS | kinds, **entry) for name, entry in table["options"].items()]
+    return Format(table["names"], options, table.get("same", {}))
+
+
+def read_option(
+    name: str,
+    kinds: Mapping[str, Kind],
+    kind: str = "any",
+    choices: Sequence[str] | Mapping[str, str] = (),
+    default: Any = REQUIRED,
+    optional: bool = False,
+    fields: Sequence[str] = (),
+) -> Option:
+    """An option as tables of formats describe it.
+
+    Args:
+        name: its name.
+        kinds: kinds by their names.
+        kind: the name of its kind.
+        choices: the allowed strings, instead of a kind; those of a mapping with the values of the config fields.
+        default: see `Option`.
+        optional: whether the default is `None`.
+        fields: see `Option`.
+    """
+    return Option(name, one_of(choices) if choices else kinds[kind], None if optional else default, fields)
 
 
 def equal(allowed: Any) -> Kind:
@@ -70,33 +133,24 @@ def equal(allowed: Any) -> Kind:
     return Kind(repr(allowed), lambda value: value == allowed)
 
 
-def only(name: str, default: Any) -> Option:
-    """An option of which no value but the default is supported."""
-    return Option(name, equal(default), default)
-
-
-def off(names: Iterable[str]) -> list[Option]:
-    """Options without a counterpart in this model, which are off by default."""
-    return [Option(name, OFF, None) for name in names]
-
-
-def one_of(names: Iterable[str]) -> Kind:
-    """Names; those of a mapping with the values of the config fields."""
+def one_of(names: Sequence[str] | Mapping[str, str]) -> Kind:
+    """Strings; those of a mapping with the values of the config fields."""
     convert = names.get if isinstance(names, Mapping) else str
-    return Kind(f"one of {', '.join(names)}", lambda value: isinstance(value, str) and value in names, convert)
+    allowed = f"one of {', '.join(names)}" if len(names) > 1 else repr(*names)
+    return Kind(allowed, lambda value: isinstance(value, str) and value in names, convert)
 
 
 def is_size(value: Any, maximum: int) -> bool:
     return configuration.is_int(value) and 1 <= value <= maximum
 
 
-def read_options(stored: Mapping[Any, Any], table: Iterable[Option], same: Iterable[tuple[str, str]] = ()) -> Options:
+def read_options(stored: Mapping[Any, Any], table: Iterable[Option], same: Mapping[str, str] | None = None) -> Options:
     """The stored options, with the converted values of those in a table.
 
     Args:
         stored: the values by their names.
         table: the options that are checked.
-        same: pairs of an option and another one that must have the same value, if both have one.
+        same: options, and others that must have the same value, if both have one.
 
     Raises:
         ValueError: a value is not allowed, or is a tensor, which has no truth value.
@@ -116,7 +170,7 @@ def read_options(stored: Mapping[Any, Any], table: Iterable[Option], same: Itera
         if not option.kind.accepts(value):
             raise invalid(option.name, option.kind.allowed, value)
         options[option.name] = option.kind.convert(value)
-    for name, other in same:
+    for name, other in (same or {}).items():
         value = values.get(name)
         expected = values.get(other)
         if value is None or expected is None:

@@ -8,12 +8,12 @@ from torch.nn import functional
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear  # type of nn.MultiheadAttention.out_proj
 
 from ...base.errors import format_names
+from ...base.files import StrPath
 from ...inputs_random_transformer import check_choice, drop_none
 from .embeddings import map_embeddings, map_position_tables
-from .files import StrPath
-from .options import EPSILON, OFF, PRE_NORM, RATE, SIZE, Option, one_of, read_options
+from .options import Options, read_format, read_options
 from .untrusted import read_checkpoint, state_dict_in
-from .weights import ConversionReport, Converted, NameTable, StateDictMapper, save_conversion
+from .weights import ConversionReport, Converted, StateDictMapper, save_conversion
 
 TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
 # Named positions, and the fields of the configuration.
@@ -22,28 +22,7 @@ POSITIONS = {
     "sinusoidal": {"position_embedding": "sinusoidal", "sinusoid_layout": "interleaved"},
     "concatenated": {"position_embedding": "sinusoidal", "sinusoid_layout": "concatenated"},
 }
-NAMES: NameTable = {
-    "{stack}.layers.{i}.self_attn.in_proj_{p}": "model.{stack}.layers.{i}.self_attn.{qkv}_proj.{p}",
-    "{stack}.layers.{i}.self_attn.out_proj.{p}": "model.{stack}.layers.{i}.self_attn.out_proj.{p}",
-    "{stack}.layers.{i}.norm1.{p}": "model.{stack}.layers.{i}.self_attn_layer_norm.{p}",
-    "{stack}.layers.{i}.linear1.{p}": "model.{stack}.layers.{i}.fc1.{p}",
-    "{stack}.layers.{i}.linear2.{p}": "model.{stack}.layers.{i}.fc2.{p}",
-    "encoder.layers.{i}.norm2.{p}": "model.encoder.layers.{i}.final_layer_norm.{p}",
-    "decoder.layers.{i}.multihead_attn.in_proj_{p}": "model.decoder.layers.{i}.encoder_attn.{qkv}_proj.{p}",
-    "decoder.layers.{i}.multihead_attn.out_proj.{p}": "model.decoder.layers.{i}.encoder_attn.out_proj.{p}",
-    "decoder.layers.{i}.norm2.{p}": "model.decoder.layers.{i}.encoder_attn_layer_norm.{p}",
-    "decoder.layers.{i}.norm3.{p}": "model.decoder.layers.{i}.final_layer_norm.{p}",
-    "{stack}.norm.{p}": "model.{stack}.layer_norm.{p}",
-}
-# Options that a state dict does not contain. The defaults are those of `nn.Transformer`.
-OPTIONS = (
-    Option("num_heads", SIZE, fields=("num_heads",)),
-    Option("norm_first", PRE_NORM, False, ("norm_order",)),
-    Option("activation", one_of(("relu", "gelu")), "relu", ("activation_function",)),
-    Option("layer_norm_eps", EPSILON, 1e-5, ("layer_norm_eps",)),
-    Option("add_zero_attn", OFF, False),
-    Option("dropout", RATE, 0.1, ("dropout", "attention_dropout", "activation_dropout")),
-)
+FORMAT = read_format(__file__)
 # Subclasses are not supported, since they may use the same weights differently.
 MODULES = (
     nn.TransformerEncoder,
@@ -101,6 +80,8 @@ def from_torch_transformer(
         ValueError: an argument or a weight is missing, contradicts the others or has no counterpart in this model. The
             message names it.
     """
+    for name in token_ids:
+        check_choice(TOKEN_IDS, token_ids=name)
     options = drop_none(
         num_heads=num_heads,
         norm_first=norm_first,
@@ -108,30 +89,12 @@ def from_torch_transformer(
         layer_norm_eps=layer_norm_eps,
         dropout=dropout,
     )
-    for name in token_ids:
-        check_choice(TOKEN_IDS, token_ids=name)
     if isinstance(transformer, nn.Transformer):
-        stored = read_module(transformer)
-        for name, value in options.items():
-            if stored[name] != value:
-                raise ValueError(f"{name} must equal that of the module, {stored[name]!r}, got {value!r}.")
-        options, transformer = stored, transformer.state_dict()
-    weights = dict(state_dict_in(transformer, "transformer"))
-    weights |= read_matrices("embedding", embedding)
-    weights |= read_output(output)
-    if not isinstance(positions, str):
-        weights |= read_matrices("positions", positions)
-    mapper = StateDictMapper("nn.Transformer", weights)
-    mapper.derive_sizes("linear1", "norm")
-    mapper.derive_options(OPTIONS, read_options(options, OPTIONS))
+        options = module_options(transformer, options)
+        transformer = transformer.state_dict()
+    mapper = map_weights(transformer, embedding, output, positions)
+    mapper.derive_options(FORMAT.options, read_options(options, FORMAT.options))
     mapper.derive_config("argument", scale_embedding=scale_embedding, **token_ids)
-    mapper.rename(NAMES)
-    mapper.complete_biases()
-    target, layer, bias = (
-        name if name in weights else None for name in ("target_embedding", "output.weight", "output.bias")
-    )
-    map_embeddings(mapper, "source_embedding", target, layer, bias)
-    map_positions(mapper, positions)
     return mapper.finish(), mapper.report
 
 
@@ -188,7 +151,28 @@ def convert_torch_transformer(
     transformer = {name.removeprefix(prefix): weight for name, weight in mapper.remaining.items()}
     converted = from_torch_transformer(transformer, matrices, layer or None, positions=tables, **options)
     converted[1].unused.update(dict.fromkeys(ignore, "ignored on request"))
-    return save_conversion(output, converted, None, overwrite)
+    return save_conversion(output, converted, overwrite)
+
+
+def map_weights(transformer: Any, embedding: Any, output: Any, positions: Any) -> StateDictMapper:
+    """The mapped weights of a state dict and of the other arguments of `from_torch_transformer`."""
+    weights = {
+        **state_dict_in(transformer, "transformer"),
+        **read_matrices("embedding", embedding),
+        **read_output(output),
+    }
+    if not isinstance(positions, str):
+        weights |= read_matrices("positions", positions)
+    mapper = StateDictMapper("nn.Transformer", weights)
+    mapper.derive_sizes("linear1", "norm")
+    mapper.rename(FORMAT.names)
+    mapper.complete_biases()
+    target, layer, bias = (
+        name if name in weights else None for name in ("target_embedding", "output.weight", "output.bias")
+    )
+    map_embeddings(mapper, "source_embedding", target, layer, bias)
+    map_positions(mapper, positions)
+    return mapper
 
 
 def read_output(output: Matrix | Mapping[str, Tensor] | None) -> dict[str, Tensor]:
@@ -237,13 +221,13 @@ def map_positions(mapper: StateDictMapper, positions: Any) -> None:
     mapper.derive_config(f"positions={positions!r}", **POSITIONS[positions])
 
 
-def read_module(transformer: nn.Transformer) -> dict[str, Any]:
-    """Read the options that all layers of a module share.
+def module_options(transformer: nn.Transformer, given: Options) -> Options:
+    """The options that all layers of a module share.
 
     Raises:
-        ValueError: layers differ, or a submodule is not an instance of PyTorch's own class.
+        ValueError: layers differ, a submodule is not an instance of PyTorch's own class, or a given option differs.
     """
-    options: dict[str, Any] = {}
+    options: Options = {}
     for name, module in transformer.named_modules():
         if module is transformer:
             continue
@@ -255,6 +239,9 @@ def read_module(transformer: nn.Transformer) -> dict[str, Any]:
         for option, value in options_of(module):
             if options.setdefault(option, value) != value:
                 raise ValueError(f"all layers must have the same {option}, got {options[option]} and {value}.")
+    for name, value in given.items():
+        if options[name] != value:
+            raise ValueError(f"{name} must equal that of the module, {options[name]!r}, got {value!r}.")
     return options
 
 

@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ...base.errors import format_names, reraise_as_value_error
-from .files import StrPath
+from ...base.files import StrPath
 
 MAX_YAML_BYTES = 2**18  # PyYAML parses some 100 kB per second
 MAX_DIGITS = 50  # of a number; its value may be 10 to this power

@@ -17,10 +17,9 @@ import torch
 from torch import Tensor
 
 from ...base.errors import MAX_NAME, format_names, format_value, printable
-from ...base.files import new_folder
+from ...base.files import StrPath, new_folder
 from ...configuration_random_transformer import RandomTransformerConfig
 from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
-from .files import StrPath
 from .options import Option
 
 STACKS = ("encoder", "decoder")
@@ -72,6 +71,7 @@ class ConversionReport:
         unused: source weights that were dropped, and why the outputs do not depend on them.
         config: the derived config fields.
         notes: additional remarks.
+        save_tokenizer: saves the tokenizer of a converted model in a folder, if there is a vocabulary.
     """
 
     origin: str
@@ -80,6 +80,7 @@ class ConversionReport:
     unused: dict[str, str] = field(default_factory=dict)
     config: dict[str, DerivedField] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    save_tokenizer: Callable[[Path, "Converted"], Any] | None = None
 
     def __str__(self) -> str:
         """One line for each weight, field and note."""
@@ -94,13 +95,8 @@ class ConversionReport:
 Converted = tuple[RandomTransformerForConditionalGeneration, ConversionReport]
 
 
-def save_conversion(
-    output: StrPath,
-    converted: Converted,
-    save_tokenizer: Callable[[Path, Converted], Any] | None,
-    overwrite: bool,
-) -> ConversionReport:
-    """Save a converted model in a folder, and its tokenizer, if there is one, by a function of this folder.
+def save_conversion(output: StrPath, converted: Converted, overwrite: bool) -> ConversionReport:
+    """Save a converted model in a folder, and its tokenizer, if there is one.
 
     Raises:
         ValueError: see `new_folder`, or the errors of `save_tokenizer`; nothing is written.
@@ -108,10 +104,10 @@ def save_conversion(
     model, report = converted
     with new_folder(output, overwrite) as folder:
         model.save_pretrained(folder)
-        if save_tokenizer is None:
+        if report.save_tokenizer is None:
             report.notes.append("There is no vocabulary, so the folder has no tokenizer.")
         else:
-            save_tokenizer(folder, converted)
+            report.save_tokenizer(folder, converted)
     return report
 
 

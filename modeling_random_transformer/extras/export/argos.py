@@ -7,7 +7,6 @@ a length penalty of 0.2, and no options of the model.
 import shutil
 import zipfile
 from collections.abc import Sequence
-from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 from sentencepiece import SentencePieceProcessor
 from transformers import PreTrainedTokenizerBase
 
-from ...base.files import read_json, write_json
+from ...base.files import StrPath, read_json, write_json
 from ...base.languages import language_name
 from ...data.sentencepiece import SPACE
 from ...inference.engine import LENGTH_PENALTY
@@ -46,7 +45,7 @@ def save(
     dtype: str,
     source_lang: str | None = None,
     target_lang: str | None = None,
-    sentence_splitter: str | PathLike | None = None,
+    sentence_splitter: StrPath | None = None,
 ) -> None:
     """Save a package such as `translate-en_de-1_0.argosmodel` in a folder.
 
@@ -80,17 +79,8 @@ def save(
         content, names = sentencepiece_model(tokenizer)
         (package / "sentencepiece.model").write_bytes(content)
         write(specification(model, tokenizer, names), engine, dtype)
-        metadata = {
-            "package_version": "1.0",
-            "argos_version": "1.9",
-            "from_code": source,
-            "from_name": language_name(source),
-            "to_code": target,
-            "to_name": language_name(target),
-        }
-        if tokenizer_languages(tokenizer):
-            metadata["target_prefix"] = TAG
-        write_json(package / "metadata.json", metadata)
+        prefix = {"target_prefix": TAG} if tokenizer_languages(tokenizer) else {}
+        describe(package, source, target, prefix)
         readme = WITHOUT_SPLITTER.format(source)
         if sentence_splitter is not None:
             readme = WITH_SPLITTER
@@ -100,6 +90,19 @@ def save(
         (package / "README.md").write_text(readme, encoding="utf-8")
         archive = shutil.make_archive(str(folder / name), "zip", scratch)
     Path(archive).rename(folder / f"{name}{SUFFIX}")
+
+
+def describe(package: Path, source: str, target: str, options: dict[str, str]) -> None:
+    """Write the description of a package: its languages, and more options of the search."""
+    metadata = {
+        "package_version": "1.0",
+        "argos_version": "1.9",
+        "from_code": source,
+        "from_name": language_name(source),
+        "to_code": target,
+        "to_name": language_name(target),
+    }
+    write_json(package / "metadata.json", metadata | options)
 
 
 def language_of(tokenizer: PreTrainedTokenizerBase, *attributes: str) -> Any:
@@ -132,7 +135,7 @@ def specification(model: Any, tokenizer: Any, names: dict[int, str]) -> Any:
     return spec
 
 
-def load(folder: str | PathLike) -> Translate:
+def load(folder: StrPath) -> Translate:
     """Load the package of a folder as a function that translates sentences as Argos Translate does.
 
     Numbers of beams and tokens are arguments, and the length penalty is that of the model.

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,6 @@ def export(model: Any, tokenizer: PreTrainedTokenizerBase, path: Path, dtype: st
         if path.exists():
             shutil.rmtree(path)
         os.replace(scratch, path)
-        synchronize(path.parent)
     except OSError:
         if not is_complete(path):  # without locks, another process may have exported the same model
             raise
@@ -80,21 +79,9 @@ def export(model: Any, tokenizer: PreTrainedTokenizerBase, path: Path, dtype: st
 
 
 def write_record(folder: Path, scores: Tensor) -> None:
-    """Write the record of an export, and wait until all of its files are on the disk."""
+    """Write the record of an export, by which a file that is lost after it is noticed."""
     files = {path.name: file_digest(path) for path in sorted(folder.iterdir())}
     write_json(folder / RECORD, {"files": files, "scores": scores.tolist()})
-    for path in (*folder.iterdir(), folder):
-        synchronize(path)
-
-
-def synchronize(path: Path) -> None:
-    """Wait until a file or a folder is on the disk, where the system supports it."""
-    with suppress(OSError):  # Windows opens no folders
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def is_complete(folder: Path) -> bool:

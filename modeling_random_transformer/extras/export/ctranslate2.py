@@ -7,7 +7,6 @@ or an option of `generate()` that the engine does not support, cannot be exporte
 
 import copy
 from collections.abc import Sequence
-from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,7 +21,7 @@ from ctranslate2.specs.model_spec import visit_spec
 from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from ...base.files import read_json
+from ...base.files import StrPath, read_json
 from ...inference.engine import LENGTH_PENALTY
 from ...inputs_random_transformer import check_choice, encode_texts
 from ...modeling_random_transformer import LearnedPositions, RandomTransformerForConditionalGeneration
@@ -81,7 +80,7 @@ def save(
     tokenizer.save_pretrained(folder)
 
 
-def write(spec: TransformerSpec, folder: str | PathLike, dtype: str) -> None:
+def write(spec: TransformerSpec, folder: StrPath, dtype: str) -> None:
     """Write a specification, which changes it, with weights of this dtype."""
     spec.validate()
     spec.optimize(quantization=dtype)
@@ -100,7 +99,7 @@ def reduce_range(layer: Any, name: str, weight: Any) -> None:
         scale.array = scale.array * np.float32(64 / 127)
 
 
-def load(folder: str | PathLike) -> Translate:
+def load(folder: StrPath) -> Translate:
     """Load an exported model as a function that translates sentences; see `ParallelTranslator`.
 
     With language tags, it translates from the tokenizer's `src_lang` to the language that was selected at the export.
@@ -152,7 +151,7 @@ class ParallelTranslator:
     Several threads for one batch are slower, also for a single sentence (docs/results/engines.md).
     """
 
-    def __init__(self, folder: str | PathLike):
+    def __init__(self, folder: StrPath):
         self.folder, self.threads = Path(folder), torch.get_num_threads()
         self.has_shortlist = (self.folder / SHORTLIST).is_file()
         self.translator = ctranslate2.Translator(str(folder), "cpu", inter_threads=self.threads, intra_threads=1)

@@ -1,11 +1,9 @@
 """CTranslate2 under `generate()` of a loaded model, with an export that is cached beside the model's files."""
 
 import copy
-import hashlib
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from os import PathLike
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -17,7 +15,9 @@ from transformers.generation.configuration_utils import GenerationMode
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 from transformers.utils import logging
 
+from ...base.digests import tensors_digest
 from ...base.errors import reraise_as_value_error
+from ...base.files import StrPath
 from ...generation_random_transformer import modified_module
 from ...inputs_random_transformer import check_choice, pad_ids
 from ...ops_random_transformer import tensors_of
@@ -48,9 +48,9 @@ DEFAULT_DTYPE = "int8"  # 1.1 to 3 times as fast as float32 on every CPU that wa
 def attach(
     model: Any,
     tokenizer: PreTrainedTokenizerBase,
-    folder: str | PathLike,
+    folder: StrPath,
     dtype: str | None = None,
-    shortlist: str | PathLike | None = None,
+    shortlist: StrPath | None = None,
 ) -> None:
     """`attach_engine` for CTranslate2."""
     dtype = dtype or DEFAULT_DTYPE
@@ -68,7 +68,7 @@ def attach(
     model.engine = CTranslate2Engine(exported, model, tokenizer)
 
 
-def read_shortlist(file: str | PathLike, model: Any, tokenizer: PreTrainedTokenizerBase) -> bytes:
+def read_shortlist(file: StrPath, model: Any, tokenizer: PreTrainedTokenizerBase) -> bytes:
     """The content of a shortlist.
 
     Raises:
@@ -79,15 +79,6 @@ def read_shortlist(file: str | PathLike, model: Any, tokenizer: PreTrainedTokeni
     with reraise_as_value_error(f"engine_shortlist must be vmap.txt of an export of this model, got {str(file)!r}"):
         check_vmap(content, *token_names(tokenizer, model.config.vocab_size))
     return content
-
-
-def tensors_digest(tensors: Iterable[Any]) -> str:
-    """A digest of the dtypes, shapes and values of tensors."""
-    digest = hashlib.sha256()
-    for tensor in tensors:
-        digest.update(f"{tensor.dtype} {list(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
-    return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -120,7 +111,7 @@ class CTranslate2Engine:
         tokenizer: its tokenizer.
     """
 
-    def __init__(self, folder: str | PathLike, model: Any, tokenizer: PreTrainedTokenizerBase):
+    def __init__(self, folder: StrPath, model: Any, tokenizer: PreTrainedTokenizerBase):
         config = model.config
         self.name = Path(folder).name  # with its dtype and digest
         self.translate = ParallelTranslator(folder)
@@ -129,7 +120,7 @@ class CTranslate2Engine:
         self.target_ids = {token: i for i, token in enumerate(self.target)}
         self.exported = engine_search(model.generation_config, config, NAME)
         self.definition = definition_of(model)
-        self.digest = tensors_digest(tensors_of(model.modules()))
+        self.digest = weights_digest(model)
         self.compared: WeakKeyDictionary[Any, Snapshot] = WeakKeyDictionary()  # by model: copies have the same engine
         self.prepared: deque[PreparedSearch] = deque(maxlen=MAX_PREPARED)
         self.positions = table_positions(config)
@@ -231,7 +222,7 @@ class CTranslate2Engine:
             return f"the model is on the device {model.device}"
         if reason := modified_module(model.named_modules()):
             return reason
-        if definition_of(model) == self.definition and tensors_digest(tensors_of(model.modules())) == self.digest:
+        if definition_of(model) == self.definition and weights_digest(model) == self.digest:
             return None
         return "the code or the weights have changed since the export"
 
@@ -295,6 +286,11 @@ class CTranslate2Engine:
             last = options.max_new_tokens
             rows = [[*row[:last], min(ends)] if len(row) > last else row for row in rows]
         return pad_ids(rows, options.pad_token_id or 0)
+
+
+def weights_digest(model: Any) -> str:
+    """A digest of all tensors of a model, also of those that it does not save."""
+    return tensors_digest(enumerate(tensors_of(model.modules())))
 
 
 def comparable(options: dict[str, Any]) -> dict[str, Any]:

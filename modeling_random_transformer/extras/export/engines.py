@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 from importlib import import_module
-from os import PathLike
 from typing import Any, Protocol
 
 from transformers import PreTrainedTokenizerBase
 
 from ...base.errors import reraise_as_value_error
-from ...base.files import new_folder
+from ...base.files import StrPath, new_folder
 from ...base.vocabulary import check_tokenizer
 from ...inference.engine import length_penalty_of
 from ...inputs_random_transformer import check_choice, drop_none
@@ -40,14 +39,14 @@ OPTIONS = {"ctranslate2": ("shortlist",), "argos": ("source_lang", "target_lang"
 def export_model(
     model: RandomTransformerForConditionalGeneration,
     tokenizer: PreTrainedTokenizerBase,
-    output: str | PathLike,
+    output: StrPath,
     *,
     engine: str = "ctranslate2",
     dtype: str = "float32",
     shortlist: bytes | None = None,
     source_lang: str | None = None,
     target_lang: str | None = None,
-    sentence_splitter: str | PathLike | None = None,
+    sentence_splitter: StrPath | None = None,
     overwrite: bool = False,
 ) -> None:
     """Export a model and its tokenizer to a folder that an engine loads.
@@ -97,7 +96,7 @@ def checked_options(engine: str, **options: Any) -> dict[str, Any]:
     return used
 
 
-def load_engine(folder: str | PathLike, engine: str = "ctranslate2") -> Translate:
+def load_engine(folder: StrPath, engine: str = "ctranslate2") -> Translate:
     """Load an exported folder as a function that translates sentences.
 
     Raises:

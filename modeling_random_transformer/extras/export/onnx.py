@@ -8,7 +8,6 @@ import copy
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,6 +21,7 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from ...base.files import StrPath
 from ...generation_random_transformer import FastDecoder
 from ...modeling_random_transformer import RandomTransformerForConditionalGeneration, eager_attention_forward
 from .compare import check_equal, compared_ids
@@ -87,7 +87,7 @@ def check_logits(model: RandomTransformerForConditionalGeneration, folder: Path)
     check_equal("ONNX Runtime", graphs(**inputs).logits, model(**inputs).logits)
 
 
-def load(folder: str | PathLike) -> Translate:
+def load(folder: StrPath) -> Translate:
     """Load an exported model as a function that translates sentences, with as many CPU threads as torch uses."""
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     return translate_fn(OnnxModel.load(folder), tokenizer)

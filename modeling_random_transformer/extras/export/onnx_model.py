@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, EncoderDecoderC
 from transformers.modeling_outputs import Seq2SeqLMOutput
 from transformers.utils import ModelOutput
 
+from ...base.files import StrPath
 from ...configuration_random_transformer import RandomTransformerConfig
 from ...generation_random_transformer import RandomTransformerGenerationMixin
 from ...modeling_random_transformer import RandomTransformerPreTrainedModel
@@ -66,7 +66,7 @@ class OnnxModel(RandomTransformerPreTrainedModel, RandomTransformerGenerationMix
         self.decoder_session = decoder
 
     @classmethod
-    def load(cls, folder: str | PathLike) -> "OnnxModel":
+    def load(cls, folder: StrPath) -> "OnnxModel":
         """Load the model from a folder. It uses as many CPU threads as torch."""
         options = SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from ...base.files import StrPath
 from ...base.measures import folder_size
 from ...data.readers import read_texts
 from ...data.sources import ParallelText, pairs_of
@@ -66,17 +66,17 @@ class ExportReport:
 
 
 def export_saved_model(
-    folder: str | PathLike,
-    output: str | PathLike,
+    folder: StrPath,
+    output: StrPath,
     *,
     engine: str = "ctranslate2",
     dtype: str | None = None,
     web: bool = False,
-    npm_cache: str | PathLike | None = None,
+    npm_cache: StrPath | None = None,
     source_lang: str | None = None,
     target_lang: str | None = None,
     shortlist: tuple[Path, Path] | None = None,
-    sentence_splitter: str | PathLike | None = None,
+    sentence_splitter: StrPath | None = None,
     overwrite: bool = False,
     check: Path | None = None,
 ) -> ExportReport:

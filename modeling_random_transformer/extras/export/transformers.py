@@ -5,7 +5,6 @@ changes: the classes with sinusoids have all sines before all cosines, so an int
 """
 
 import copy
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,12 @@ import transformers
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from ...base.files import read_json, write_json
+from ...base.files import StrPath, read_json, write_json
 from ...configuration_random_transformer import RandomTransformerConfig
 from ...inputs_random_transformer import check_choice, tokenizer_languages
 from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ...tokenization_random_transformer import RandomTransformerTokenizer
-from ..conversion.marian import CLASSES, COMMON_FIELDS, LAYER_NORM_EPS, OPTIONS, SAME, SETTINGS, NativeClass
+from ..conversion.marian import CLASSES, COMMON_FIELDS, FORMAT, LAYER_NORM_EPS, SETTINGS, NativeClass
 from .compare import check_equal, compared_ids
 from .engines import Translate, translate_fn
 from .search import first_token, table_positions
@@ -54,7 +53,7 @@ def save(
     save_tokenizer(tokenizer, folder)
 
 
-def load(folder: str | PathLike) -> Translate:
+def load(folder: StrPath) -> Translate:
     """Load an exported model as a function that translates sentences."""
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=False)
     return translate_fn(model, AutoTokenizer.from_pretrained(folder, trust_remote_code=False))
@@ -140,12 +139,12 @@ def native_options(config: RandomTransformerConfig, native: NativeClass) -> dict
         "normalize_before": native.norm_order == "pre",
         "normalize_embedding": False,
     }
-    for option in OPTIONS:
+    for option in FORMAT.options:
         if option.fields:
             options[option.name] = getattr(config, option.fields[0])
     for name in (*COMMON_FIELDS, "vocab_size", "tie_word_embeddings"):
         options[name] = getattr(config, name)
-    for name, other in SAME:
+    for name, other in FORMAT.same.items():
         options[name] = options[other]
     if native.norm_order == "post":
         options["share_encoder_decoder_embeddings"] = config.share_embeddings

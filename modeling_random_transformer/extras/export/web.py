@@ -13,7 +13,6 @@ import subprocess
 import tarfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from huggingface_hub import ModelCard
 from transformers import PreTrainedTokenizerBase
 
 from ...base.errors import reraise_as_value_error
-from ...base.files import new_folder
+from ...base.files import StrPath, new_folder
 from ...inputs_random_transformer import LENGTH_STEP, LONGER_THAN_SOURCE, source_limit
 from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
 from .engines import check_exportable, engine_module
@@ -74,11 +73,11 @@ PACKAGES = (
 def export_web_page(
     model: RandomTransformerForConditionalGeneration,
     tokenizer: PreTrainedTokenizerBase,
-    output: str | PathLike,
+    output: StrPath,
     *,
     dtype: str = "int8",
-    npm_cache: str | PathLike | None = None,
-    card: str | PathLike | None = None,
+    npm_cache: StrPath | None = None,
+    card: StrPath | None = None,
     overwrite: bool = False,
 ) -> None:
     """Export a model, its tokenizer and a page that translates with them in the browser.
@@ -158,7 +157,7 @@ def page_settings(
     }
 
 
-def read_greeting(card: str | PathLike | None) -> dict[str, Any]:
+def read_greeting(card: StrPath | None) -> dict[str, Any]:
     """The first paragraph of a model card and the texts of its `widget`, as `about` and `examples`.
 
     `widget` is a field of model cards on the Hub: examples of inputs. Without them, both are empty.

@@ -180,7 +180,7 @@ def install_hooks(model: PreTrainedModel, on_exit: ExitStack) -> "HookManager":
         hooks.hook_stack(name, stack)
     output_layer = getattr(model, "lm_head", None)
     if output_layer is not None:
-        hooks.add_forward_hook(output_layer, hooks.pass_output_layer)
+        hooks.add_hook(output_layer, hooks.pass_output_layer)
         hooks.paths += ["logits", "probabilities", "choice"]
     return hooks
 
@@ -206,28 +206,22 @@ class HookManager:
     def add_paths(self, prefix: str, *names: str) -> None:
         self.paths += [f"{prefix}.{name}" for name in names]
 
-    def add_forward_hook(self, module: nn.Module, hook: Callable[[Any, Any], Any]) -> None:
-        """Replace the output of each call of the module, but not of its copies, by `hook(inputs, outputs)`."""
+    def add_hook(self, module: nn.Module, hook: Callable[..., Any], before: bool = False) -> None:
+        """Call a hook with the inputs and outputs of each call of the module, but not of its copies.
 
-        def unless_copied(called: nn.Module, inputs: Any, outputs: Any) -> Any:
-            return hook(inputs, outputs) if called is module else outputs
+        With `before`, it is called with the inputs. What it returns replaces the outputs or the inputs, unless `None`.
+        """
 
-        handle = module.register_forward_hook(unless_copied)
-        self.on_exit.callback(handle.remove)
+        def unless_copied(called: nn.Module, *values: Any) -> Any:
+            return hook(*values) if called is module else None
 
-    def add_forward_pre_hook(self, module: nn.Module, hook: Callable[[tuple], Any]) -> None:
-        """Call `hook(inputs)` before each call of the module, but not of its copies. It may return a new input."""
-
-        def unless_copied(called: nn.Module, inputs: tuple) -> Any:
-            return hook(inputs) if called is module else None
-
-        handle = module.register_forward_pre_hook(unless_copied)
-        self.on_exit.callback(handle.remove)
+        register = module.register_forward_pre_hook if before else module.register_forward_hook
+        self.on_exit.callback(register(unless_copied).remove)
 
     def hook_output(self, module: nn.Module, path: str) -> None:
         """Pass what the module returns."""
         self.paths.append(path)
-        self.add_forward_hook(module, lambda _, outputs: self.pass_value(path, outputs))
+        self.add_hook(module, lambda _, outputs: self.pass_value(path, outputs))
 
     def hook_stack(self, name: str, stack: Any) -> None:
         """Pass the values of an encoder or a decoder."""
@@ -296,7 +290,7 @@ class HookManager:
                 states.copy_(new)  # in place, since pre-norm uses the sum again in the next residual connection
 
         self.paths.append(path)
-        self.add_forward_pre_hook(norm, hook)
+        self.add_hook(norm, hook, before=True)
 
     def hook_norm(self, path: str, norm: nn.LayerNorm) -> None:
         """Pass mean, variance and output of a layer norm."""
@@ -316,7 +310,7 @@ class HookManager:
             return self.pass_value(f"{path}.layer_norm", outputs)
 
         self.add_paths(path, "mean", "variance", "layer_norm")
-        self.add_forward_hook(norm, hook)
+        self.add_hook(norm, hook)
 
     def hook_attention(self, path: str, attention: Any) -> None:
         """Pass the values of each head, and the concatenation and projection of all heads (paper 3.2.2)."""
@@ -327,9 +321,9 @@ class HookManager:
 
         AttentionHooks.active[attention] = hooks
         self.on_exit.callback(AttentionHooks.active.pop, attention)
-        self.add_forward_pre_hook(attention, hooks.save_query_shape)
-        self.add_forward_pre_hook(attention.out_proj, lambda inputs: hooks.pass_states("concatenated", *inputs))
-        self.add_forward_hook(attention.out_proj, lambda _, outputs: hooks.pass_states("output", outputs))
+        self.add_hook(attention, hooks.save_query_shape, before=True)
+        self.add_hook(attention.out_proj, lambda inputs: hooks.pass_states("concatenated", *inputs), before=True)
+        self.add_hook(attention.out_proj, lambda _, outputs: hooks.pass_states("output", outputs))
 
     def pass_output_layer(self, _: Any, logits: Tensor) -> Tensor:
         """Pass logits, probabilities and the most probable token (paper 3.4).

@@ -23,7 +23,7 @@ from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from ...base.errors import format_names
-from ...base.languages import language_name
+from ...base.languages import canonical_code, language_name
 from ...inputs_random_transformer import TextError
 from .batches import Batcher, QueueFullError
 from .directions import Direction
@@ -137,7 +137,7 @@ class Api:
             answer["translatedText"] = [candidate.translation for candidate in translations]
             answer["confidence"] = [candidate.confidence for candidate in translations]
             answer["doubtful"] = [bool(candidate.problems) for candidate in translations]
-        if normalize_code(asked.source) == "auto":
+        if canonical_code(asked.source) == "auto":
             answer["detectedLanguage"] = [{"language": direction.source, "confidence": 100.0}] * len(texts)
         if isinstance(asked.q, str):
             return JSONResponse({name: values[0] for name, values in answer.items()})
@@ -179,20 +179,15 @@ async def show_page(_: Request) -> FileResponse:
 
 def directions_by_codes(directions: Sequence[Direction]) -> dict[tuple[str, str], Direction]:
     """The directions by source and target; the source may be `auto` if it is the only one of its target."""
-    by_codes = {(normalize_code(one.source), normalize_code(one.target)): one for one in directions}
+    by_codes = {(canonical_code(one.source), canonical_code(one.target)): one for one in directions}
     sources = Counter(target for _, target in by_codes)
     detected = {("auto", target): one for (_, target), one in by_codes.items() if sources[target] == 1}
     return by_codes | detected
 
 
-def normalize_code(code: str) -> str:
-    """A code of a language in lower case, with hyphens."""
-    return code.replace("_", "-").lower()
-
-
 def code_and_parents(code: str) -> list[str]:
     """A code, and the same one without its region, script and so on: `zh-hans-cn`, `zh-hans`, `zh`."""
-    parts = normalize_code(code[:LONGEST_CODE]).split("-")
+    parts = canonical_code(code[:LONGEST_CODE]).split("-")
     return ["-".join(parts[:count]) for count in range(len(parts), 0, -1)]
 
 

@@ -120,13 +120,16 @@ class Batcher:
         """Translate what waits, until this task is cancelled."""
         self.filled = asyncio.Event()  # of this event loop: an application can be started again
         self.filled.set()
-        async with Worker() as worker:
+        worker = Worker()
+        try:
             while True:
                 await self.filled.wait()
                 if self.queue:
                     await self.run_batch(worker)
                 else:
                     self.filled.clear()
+        finally:
+            worker.pool.shutdown()
 
     async def run_batch(self, worker: "Worker") -> None:
         """Translate one batch, and answer the requests that it completes."""
@@ -175,43 +178,24 @@ class Worker:
 
     def __init__(self) -> None:
         self.start()
-        self.result: asyncio.Future[Any] | None = None
-        self.was_replaced = False
-
-    async def __aenter__(self) -> "Worker":
-        self.watcher = asyncio.create_task(self.watch())
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.watcher.cancel()
-        self.pool.shutdown()
 
     def start(self) -> None:
         """Start the thread."""
         self.pool = ThreadPoolExecutor(1, THREAD_NAME)
         self.thread = self.pool.submit(threading.current_thread).result()
 
-    async def watch(self) -> None:
-        """Replace the thread if it ends. Its call would never return."""
-        while True:
-            await asyncio.sleep(CHECK_SECONDS)
-            if not self.thread.is_alive():
-                logger.error("The thread that translates has ended. Another one takes its place.")
-                self.start()
-                if self.result is not None:
-                    self.was_replaced = self.result.cancel()
-
     async def run(self, call: Callable[[], T]) -> T:
         """The result of a call, which raises no errors."""
+        loop = asyncio.get_running_loop()
+        result = loop.run_in_executor(self.pool, call)
         while True:
-            result = asyncio.get_running_loop().run_in_executor(self.pool, call)
-            self.result = result
-            try:
-                return await result
-            except asyncio.CancelledError:
-                if not self.was_replaced:  # the task was cancelled
-                    raise
-                self.was_replaced = False
+            done, _ = await asyncio.wait([result], timeout=CHECK_SECONDS)
+            if done:
+                return result.result()
+            if not self.thread.is_alive():  # the call would never return
+                logger.error("The thread that translates has ended. Another one takes its place.")
+                self.start()
+                result = loop.run_in_executor(self.pool, call)
 
 
 def translate_each(translate: TranslateTexts, texts: Sequence[str]) -> list[Any]:

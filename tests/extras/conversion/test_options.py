@@ -4,33 +4,51 @@ import pytest
 import torch
 
 from modeling_random_transformer.extras.conversion.options import (
-    FLAG,
-    LENGTH,
-    NEGATED,
-    OFF,
-    PRE_NORM,
-    RATE,
-    SIZE,
-    TEXT,
-    Option,
+    KINDS,
+    Kind,
     equal,
     flatten,
-    off,
     one_of,
-    only,
+    read_format,
     read_options,
 )
+
+TABLE = """
+unsupported = ["adaptive"]
+
+[names]
+"{stack}.norm.{p}" = "model.{stack}.layer_norm.{p}"
+
+[only]
+heads = 4
+
+[options]
+layers = {kind = "size", fields = ["encoder_layers"]}
+dropout = {kind = "rate", default = 0.1}
+activation = {choices = {swish = "silu"}, optional = true}
+parity = {kind = "even", default = 2}
+
+[same]
+width = "encoder_width"
+"""
+EVEN = Kind("even", lambda value: value % 2 == 0)
+
+
+@pytest.fixture
+def table(tmp_path):
+    (tmp_path / "format.toml").write_text(TABLE)
+    return read_format(str(tmp_path / "format.py"), even=EVEN)
 
 
 @pytest.mark.parametrize(
     ("kind", "accepted", "rejected"),
     [
-        (SIZE, [1, 512], [0, -1, 1.0, True, "1"]),
-        (LENGTH, [1, 2**20], [0, 2**20 + 1]),
-        (FLAG, [True, False], [0, 1, "true", None]),
-        (RATE, [0, 0.0, 0.5], [-0.1, 1.5, "0.1", float("nan")]),
-        (OFF, [False, 0, "", []], [True, 1, "on"]),
-        (TEXT, ["", "relu"], [1, b"relu"]),
+        (KINDS["size"], [1, 512], [0, -1, 1.0, True, "1"]),
+        (KINDS["length"], [1, 2**20], [0, 2**20 + 1]),
+        (KINDS["flag"], [True, False], [0, 1, "true", None]),
+        (KINDS["rate"], [0, 0.0, 0.5], [-0.1, 1.5, "0.1", float("nan")]),
+        (KINDS["off"], [False, 0, "", []], [True, 1, "on"]),
+        (KINDS["text"], ["", "relu"], [1, b"relu"]),
         (equal(3), [3], [2, "3"]),
         (one_of({"relu": "relu", "swish": "silu"}), ["relu", "swish"], ["silu", 1, ["relu"]]),
     ],
@@ -40,24 +58,19 @@ def test_values_of_a_kind(kind, accepted, rejected):
     assert not any(kind.accepts(value) for value in rejected)
 
 
-def test_values_are_converted_and_defaults_are_filled_in():
-    table = [
-        Option("layers", SIZE, fields=("encoder_layers",)),
-        Option("dropout", RATE, 0.1),
-        Option("activation", one_of({"swish": "silu"}), None),
-        Option("normalize_before", PRE_NORM, False),
-        Option("no_bias", NEGATED, False),
-    ]
-    stored = {"layers": 3, "dropout": None, "normalize_before": True, "unrelated": "kept"}
-    assert read_options(stored, table) == {
-        "layers": 3,
-        "dropout": 0.1,
-        "activation": None,
-        "normalize_before": "pre",
-        "no_bias": True,
-        "unrelated": "kept",
-    }
-    assert read_options({**stored, "activation": "swish"}, table)["activation"] == "silu"
+def test_values_are_converted_and_defaults_are_filled_in(table):
+    stored = {"layers": 3, "dropout": None, "unrelated": "kept"}
+    expected = {"adaptive": None, "heads": 4, "layers": 3, "dropout": 0.1, "activation": None, "parity": 2}
+    assert read_options(stored, table.options) == {**expected, "unrelated": "kept"}
+    assert read_options({**stored, "activation": "swish"}, table.options)["activation"] == "silu"
+    assert KINDS["pre_norm"].convert(True) == "pre"
+    assert KINDS["negated"].convert(True) is False
+
+
+def test_a_format_has_the_tables_of_its_file(table):
+    assert table.names == {"{stack}.norm.{p}": "model.{stack}.layer_norm.{p}"}
+    assert table.same == {"width": "encoder_width"}
+    assert [option.fields for option in table.options if option.name == "layers"] == [["encoder_layers"]]
 
 
 @pytest.mark.parametrize(
@@ -67,15 +80,16 @@ def test_values_are_converted_and_defaults_are_filled_in():
         ({"layers": "3"}, "layers must be .*, got '3'"),
         ({"layers": 3, "adaptive": True}, "adaptive must be off, got True"),
         ({"layers": 3, "heads": 2}, "heads must be 4, got 2"),
+        ({"layers": 3, "activation": "relu"}, "activation must be 'swish', got 'relu'"),
+        ({"layers": 3, "parity": 1}, "parity must be even, got 1"),
         ({"layers": 3, "width": 4, "encoder_width": 8}, "width must be encoder_width=8, got 4"),
         ({"layers": torch.ones(2)}, "layers must be a plain value, got "),
         ({"layers": [[1], [2]]}, "layers must be .*, got a list"),
     ],
 )
-def test_other_values_are_errors(stored, message):
-    table = [Option("layers", SIZE), only("heads", 4), *off(["adaptive"])]
+def test_other_values_are_errors(table, stored, message):
     with pytest.raises(ValueError, match=message):
-        read_options(stored, table, same=[("width", "encoder_width")])
+        read_options(stored, table.options, table.same)
 
 
 def test_nested_options_have_paths():

@@ -4,17 +4,12 @@ import json
 import zipfile
 
 import pytest
-from sentencepiece import SentencePieceProcessor
-from transformers import AutoTokenizer
 
 from modeling_random_transformer import RandomTransformerTokenizer
-from modeling_random_transformer.data import from_sentencepiece
 from modeling_random_transformer.data.sentencepiece import SPACE
 from modeling_random_transformer.extras.export import export_model, load_engine
 from modeling_random_transformer.extras.export.argos_tokenizer import PART_OF_CHARACTER, sentencepiece_model
-from modeling_random_transformer.tokenization_random_transformer import normalize
 from tests.helpers.engines import BEAMS, LIMIT, TEXTS, exportable, needs, own_translations
-from tests.helpers.marian import opus_folder
 from tests.helpers.models import EOS
 from tests.helpers.translation import SENTENCES, multilingual_translator
 
@@ -22,70 +17,11 @@ pytestmark = needs("ctranslate2")
 ASCII = [text for text in TEXTS if text.isascii()]
 
 
-def pieces(tokenizer, text):
-    """The tokens of a text, by the SentencePiece model and by the tokenizer."""
-    content, names = sentencepiece_model(tokenizer)
-    expected = [names[i] for i in tokenizer.encode_texts(text)["input_ids"][:-1]]
-    return SentencePieceProcessor(model_proto=content).encode(text, out_type=str), expected
-
-
 def suppress_hidden(model, tokenizer):
     """Suppress the tokens that Argos Translate would show by their names."""
     _, names = sentencepiece_model(tokenizer)
     parts = {i for i, name in names.items() if PART_OF_CHARACTER.fullmatch(name)}
     model.generation_config.suppress_tokens = sorted(parts | {*tokenizer.all_special_ids} - {EOS})
-
-
-@pytest.mark.parametrize("text", [*SENTENCES[:3], "  two  spaces ", "Ñ?\n12 €", "don't … <s> </s> <unk>", "語"])
-def test_byte_level_tokens(text, tokenizer):
-    """A token of which a merge crosses the bytes of a character, such as "niñ" here, has no path in SentencePiece."""
-    actual, expected = pieces(tokenizer, text)
-    assert actual == expected
-
-
-INVISIBLE = [
-    "\ufeffgi\u00adrl\u200b",
-    "a\u00a0b\u202fc\u2028d\x07",
-    "nin\u0303a a\u0323\u0302",
-    "g\u200di\ufe0f",
-    "می\u200cروم",
-]
-
-
-@pytest.mark.parametrize("text", INVISIBLE)
-def test_normalization(text, tokenizer):
-    content, _ = sentencepiece_model(tokenizer)
-    assert SentencePieceProcessor(model_proto=content).normalize(text).replace(SPACE, " ") == normalize(text)
-
-
-def test_part_of_a_character_is_split_into_bytes():
-    tokenizer = RandomTransformerTokenizer.train(["日月", "日木"] * 9, vocab_size=262)
-    actual, expected = pieces(tokenizer, "日")
-    assert "".join(actual) == "".join(expected) == "<0xE6><0x97><0xA5>"
-    assert any(len(PART_OF_CHARACTER.fullmatch(name)[0]) > 6 for name in expected)
-
-
-@pytest.mark.parametrize("kind", ["unigram", "bpe"])
-def test_imported_sentencepiece_tokens(kind, tmp_path):
-    import sentencepiece
-
-    (tmp_path / "text").write_text("\n".join(SENTENCES * 5), encoding="utf-8")
-    options = {"model_type": kind, "vocab_size": 60, "byte_fallback": False, "hard_vocab_limit": False}
-    sentencepiece.SentencePieceTrainer.train(
-        input=str(tmp_path / "text"), model_prefix=str(tmp_path / "m"), minloglevel=2, **options
-    )
-    tokenizer = from_sentencepiece(tmp_path / "m.model")
-    for text in [*SENTENCES, " en  niño\tla "]:
-        actual, expected = pieces(tokenizer, text)
-        assert actual == expected == SentencePieceProcessor(str(tmp_path / "m.model")).encode(text, out_type=str)
-
-
-def test_marian_tokens(tmp_path):
-    opus_folder(tmp_path / "opus")
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "opus")
-    content, names = sentencepiece_model(tokenizer)
-    assert content == (tmp_path / "opus" / "source.spm").read_bytes()
-    assert names == {index: token for token, index in tokenizer.get_vocab().items()}
 
 
 def test_package_translates_as_the_model_does(tmp_path):

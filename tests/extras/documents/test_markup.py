@@ -1,41 +1,13 @@
-"""HTML: elements on their words, text that is not translated, and markup that stays unchanged."""
+"""HTML as blocks of text, and back: markup that stays unchanged."""
 
 import random
 import re
-import sys
 from collections import Counter
 
 import pytest
 
-from modeling_random_transformer.extras.documents import translate_html
 from modeling_random_transformer.extras.documents.markup import DEEPEST, INLINE, Block, parse, render, tokens
-from modeling_random_transformer.inference import placement, translate
-from modeling_random_transformer.inference.candidates import Candidate
-from modeling_random_transformer.inference.loading import load_translator
 from modeling_random_transformer.inference.placement import Unit, unit_spans
-from modeling_random_transformer.inference.translation import BatchTranslator
-from tests.helpers.html_cases import CASES, LEXICON, TRANSLATIONS
-
-
-class LexicalAligner(placement.UnitAligner):
-    """Aligns the cases by their lexicon."""
-
-    def process(self, pairs, _sources, _targets):
-        return [lexical_links(*pair) for pair in pairs]
-
-
-def lexical_links(source: str, target: str) -> list[tuple[int, int]]:
-    """The links of a perfect alignment."""
-    words, translated = ([text[slice(*span)].lower() for span in unit_spans(text)] for text in (source, target))
-    links = []
-    for row, word in enumerate(translated):
-        links += [(words.index(other), row) for other in LEXICON.get(word, "").split() if other in words][:1]
-    return links
-
-
-def test_combining_marks_belong_to_their_letters():
-    text = "किताब, か\u3099き"
-    assert [text[slice(*span)] for span in unit_spans(text)] == ["किताब", ",", "か\u3099", "き"]
 
 
 def identity(document: str) -> str:
@@ -60,34 +32,6 @@ def words(document: str) -> list[str]:
         separates = token.name and token.name not in INLINE
         parts.append(token.raw if token.kind == "text" else "¶" * bool(separates))
     return re.findall(r"\w+|[^\w\s]", "".join(parts))
-
-
-def test_cases_with_perfect_alignments(translator, tokenizer, monkeypatch):
-    def answers(_translator, rows, *_):
-        return [[Candidate(TRANSLATIONS[text])] for text, _ in rows]
-
-    monkeypatch.setattr(BatchTranslator, "__call__", answers)
-    monkeypatch.setattr(placement, "UnitAligner", LexicalAligner)
-    found = translate_html([source for source, _ in CASES], translator, tokenizer)
-    assert len(found) == 50
-    assert dict(zip(CASES, found, strict=True)) == {case: case[1] for case in CASES}
-
-
-def test_cases_with_a_trained_model(quickstart_folder):
-    """Errors of the model count too. How many it has depends on the rounding of the CPU that trained it."""
-    found = translate_html([source for source, _ in CASES], *load_translator(quickstart_folder))
-    wrong = [(source, text) for (source, expected), text in zip(CASES, found, strict=True) if text != expected]
-    assert len(wrong) <= len(CASES) // 5, wrong
-
-
-def test_sentences_without_elements_are_those_of_translate(translator, tokenizer):
-    texts = ["the boy reads a book in the garden", "we want to buy two red apples"]
-    first, second = translate(texts, translator, tokenizer)
-    found = translate_html(
-        [f"<p>{texts[0]}</p>\n<td>{texts[1]}", ""], translator, tokenizer, src_lang="en", repair=False
-    )
-    unescaped = [text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&") for text in found]
-    assert unescaped == [f"<p>{first.strip()}</p>\n<td>{second.strip()}", ""]
 
 
 @pytest.mark.parametrize(
@@ -184,22 +128,6 @@ def test_time_is_linear(part):
     parse(part * 20_000 + "x")
 
 
-PLACEHOLDERS = (
-    *("{name}", "{0}", "{{ name }}", "${name}", "{n, plural, one {x}}", "%s", "%1$s", "%(x)s", "%(x)d", "%.2f", "%@"),
-    *("https://example.org/a?b=1&c=(2)d", "www.example.org/x", "a.b+c@example.co.uk"),
-)
-
-
-@pytest.mark.parametrize("placeholder", PLACEHOLDERS)
-def test_placeholders_are_kept(placeholder, translator, tokenizer):
-    text = f"the boy sees {placeholder}, the girl sees {placeholder}."
-    [block] = [part for part in parse(text) if isinstance(part, Block)]
-    assert block.text == "the boy sees, the girl sees."
-    for translate_any in (translate_html, translate):
-        options = {} if translate_any is translate_html else {"split_sentences": True}
-        assert translate_any([text], translator, tokenizer, **options)[0].count(placeholder) == 2
-
-
 @pytest.mark.parametrize(
     "text", ["50% sure", "50 % of", "at 5 p.m. @ home", "a {b", "http:// is", "100%safe", "a 3} {"]
 )
@@ -211,37 +139,3 @@ def test_a_moved_placeholder_keeps_its_space():
     [block] = [part for part in parse("see %s, now") if isinstance(part, Block)]
     units = [Unit(0, 5, (5, 8)), Unit(6, 8, (3, 4))]
     assert render(block, "ahora ve", units) == "ahora %s ve"
-
-
-def test_links_of_units(model, tokenizer):
-    """Units of a punctuation mark and of a word in one token's word have different links."""
-    pairs = [("the boy, the girl.", "el niño"), ("two", "dos: tres"), None]
-    first, second, none = placement.align_units(model, tokenizer, pairs, {})
-    assert sorted(target for _, target in first) == [0, 1]
-    assert all(source in range(6) for source, _ in first)
-    assert second == [(0, 0), (0, 1), (0, 2)]
-    assert none is None
-
-
-@pytest.mark.parametrize(
-    ("links", "sources"),
-    [(None, ["a", "a", "b", ",", "c"]), ([(3, 0), (0, 3)], ["c", "c", "c", ",", ","])],
-)
-def test_units_without_links(links, sources):
-    text = "a b, c"
-    units = placement.linked_units(text, "x y z , w", links)
-    assert [text[slice(*unit.source)] for unit in units] == sources
-
-
-def test_missing_package(translator, tokenizer, monkeypatch):
-    monkeypatch.setitem(sys.modules, "sentencex", None)
-    message = r"Splitting texts into sentences requires sentencex: pip install 'random-transformer\[documents\]': "
-    with pytest.raises(ValueError, match=message):
-        translate_html(["<p>"], translator, tokenizer)
-
-
-def test_invalid_documents(translator, tokenizer):
-    with pytest.raises(ValueError, match="index 1: texts must be strings, got None"):
-        translate_html(["<p>", None], translator, tokenizer)
-    with pytest.raises(ValueError, match="n_best must be None with split_sentences, got 2"):
-        translate_html(["<p>"], translator, tokenizer, n_best=2)

@@ -1,0 +1,34 @@
+"""An export to ONNX, which takes about ten seconds."""
+
+import pytest
+
+from modeling_random_transformer.extras.export import export_model
+from tests.helpers.engines import exportable
+
+CONFIGS = {
+    "post-norm": {"norm_order": "post", "d_k": 5, "d_v": 3, "sinusoid_layout": "concatenated", "position_offset": 3},
+    "pre-norm": {
+        "position_embedding": "learned",
+        "position_offset": 2,
+        "activation_function": "gelu",
+        "share_embeddings": False,
+        "tie_word_embeddings": False,
+        "attention_bias": False,
+        "attention_scale": 0.7,
+    },
+    "no positions": {"position_embedding": "none", "encoder_layers": 1, "decoder_layers": 1},
+}
+
+
+@pytest.fixture(
+    scope="module", params=["post-norm", *(pytest.param(name, marks=pytest.mark.long) for name in [*CONFIGS][1:])]
+)
+def exported(request, tmp_path_factory):
+    """A model, its tokenizer, the exported model and its folder."""
+    from modeling_random_transformer.extras.export.onnx_model import OnnxModel
+
+    options = {"encoder_layers": 1, "decoder_layers": 2, **CONFIGS[request.param]}
+    model, tokenizer = exportable(seed=1, **options)
+    folder = tmp_path_factory.mktemp("onnx") / "out"
+    export_model(model, tokenizer, folder, engine="onnx")
+    return model, tokenizer, OnnxModel.load(folder), folder

@@ -1,0 +1,72 @@
+"""Loading of saved models: what is checked, and errors of one line that name the file."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from modeling_random_transformer.inference.loading import check_finite, load_models, load_translator
+
+
+@pytest.fixture
+def folder(translator_folder, tmp_path):
+    """A copy of a saved model."""
+    for file in translator_folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    return tmp_path
+
+
+def change(file, **values):
+    content = json.loads(file.read_text())
+    file.write_text(json.dumps(content | values))
+
+
+def test_a_model_and_its_tokenizer(translator_folder):
+    model, tokenizer = load_models([translator_folder])
+    assert not model.training
+    assert len(tokenizer) <= model.config.vocab_size
+    assert tokenizer.model_max_length <= model.config.max_position_embeddings
+    assert load_translator(translator_folder, "bfloat16")[0].dtype == torch.bfloat16
+
+
+DAMAGES = {
+    "config.json must be a JSON file": lambda folder: (folder / "config.json").unlink(),
+    "config.json: model_type must be an architecture of transformers, got 'other'": lambda folder: change(
+        folder / "config.json", model_type="other"
+    ),
+    r"must have the shape \[8\] of config.json": lambda folder: change(folder / "config.json", d_ff=8),
+    "model.safetensors": lambda folder: (folder / "model.safetensors").write_bytes(b"x"),
+    "generation_config.json: eos_token_id must be a token id or several, got 'x'": lambda folder: change(
+        folder / "generation_config.json", eos_token_id="x"
+    ),
+    "tokenizer.json or tokenizer_config.json": lambda folder: (folder / "tokenizer.json").write_text("{"),
+}
+
+
+@pytest.mark.parametrize("message", DAMAGES)
+def test_damaged_folders(message, folder):
+    DAMAGES[message](folder)
+    with pytest.raises(ValueError, match=message) as error:
+        load_translator(folder)
+    assert str(folder) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_weights_are_finite():
+    model = nn.Module()
+    model.lm_head = nn.Linear(2, 2)
+    nn.init.constant_(model.lm_head.bias, -torch.inf)
+    check_finite(model)
+    nn.init.constant_(model.lm_head.bias, torch.inf)
+    with pytest.raises(FloatingPointError, match=r"lm_head\.bias contains NaN or infinity"):
+        check_finite(model)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"device": "nowhere"}, "device must be an available device, got nowhere"), ({"dtype": "int3"}, "dtype")],
+)
+def test_invalid_arguments_of_loading(options, message, translator_folder):
+    with pytest.raises(ValueError, match=message):
+        load_models([translator_folder], **options)

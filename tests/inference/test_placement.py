@@ -1,0 +1,52 @@
+"""Placeholders, and the words of a text and of its translation."""
+
+import pytest
+
+from modeling_random_transformer.inference import placement
+from modeling_random_transformer.inference.placement import unit_spans
+
+
+def test_combining_marks_belong_to_their_letters():
+    text = "किताब, か\u3099き"
+    assert [text[slice(*span)] for span in unit_spans(text)] == ["किताब", ",", "か\u3099", "き"]
+
+
+def test_links_of_units(model, tokenizer):
+    """Units of a punctuation mark and of a word in one token's word have different links."""
+    pairs = [("the boy, the girl.", "el niño"), ("two", "dos: tres"), None]
+    first, second, none = placement.align_units(model, tokenizer, pairs, {})
+    assert sorted(target for _, target in first) == [0, 1]
+    assert all(source in range(6) for source, _ in first)
+    assert second == [(0, 0), (0, 1), (0, 2)]
+    assert none is None
+
+
+@pytest.mark.parametrize(
+    ("links", "sources"),
+    [(None, ["a", "a", "b", ",", "c"]), ([(3, 0), (0, 3)], ["c", "c", "c", ",", ","])],
+)
+def test_units_without_links(links, sources):
+    text = "a b, c"
+    units = placement.linked_units(text, "x y z , w", links)
+    assert [text[slice(*unit.source)] for unit in units] == sources
+
+
+@pytest.mark.parametrize(
+    ("text", "kept", "placeholders"),
+    [
+        ("see {name} now", "see now", [(4, "{name} ")]),
+        ("{a} {b} c", "c", [(0, "{a} {b} ")]),
+        ("go to %s, now", "go to, now", [(5, " %s")]),
+        ("no placeholder", "no placeholder", []),
+    ],
+)
+def test_placeholders_have_an_index_and_their_space(text, kept, placeholders):
+    protected = placement.protect(text)
+    assert (protected.text, protected.placeholders) == (kept, placeholders)
+    assert protected.restore(kept, None) == text
+
+
+def test_a_placeholder_is_before_the_translation_of_the_next_word():
+    protected = placement.protect("the {color} boy sees")
+    assert protected.needs_alignment
+    assert protected.restore("el ve niño", [(0, 0), (2, 1), (1, 2)]) == "el ve {color} niño"
