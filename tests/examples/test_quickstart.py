@@ -5,10 +5,12 @@ import re
 import shlex
 import shutil
 from collections import Counter
+from pathlib import Path
 from statistics import mean
 
 import pytest
 import quickstart
+import yaml
 
 from modeling_random_transformer import cli
 from modeling_random_transformer.inference import alignments
@@ -132,6 +134,17 @@ def test_default_run_reaches_the_required_exact_match(quickstart_folder):
     output = (quickstart_folder / "output.txt").read_text()
     assert float(re.search(r"greedy\s+([\d.]+)%", output)[1]) >= 95
     assert "'hello world' → 'hola mundo'" in output
+
+
+def test_pages_agree_on_the_scores():
+    """Metadata and table of the model card, README and guide: all are from one `make demo`."""
+    root = Path(__file__).parents[2]
+    card = (root / "model_card.md").read_text(encoding="utf-8")
+    (exact, bleu) = yaml.safe_load(card.split("---\n")[1])["model-index"][0]["results"][0]["metrics"]
+    assert f"| greedy | {exact['value']}% | {bleu['value']} |" in card
+    assert f"{exact['value']}% exact match with greedy search" in (root / "docs" / "getting_started.md").read_text()
+    beams = re.search(r"^\| beam size 4 \| (.+?%)", card, re.MULTILINE)[1]
+    assert f"| {beams} exact match (4 beams)" in (root / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow

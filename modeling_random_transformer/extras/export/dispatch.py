@@ -38,6 +38,8 @@ NAME = "CTranslate2"
 PATIENCE = 2
 MAX_LENGTH_PENALTY = 0.8
 MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.BEAM_SEARCH)
+# Of `generate()`, for options that neither a call nor the model has.
+SEARCH_DEFAULTS = {"do_sample": False, "length_penalty": 1.0, "num_beams": 1, "num_return_sequences": 1}
 # Outputs that only the model computes.
 OUTPUTS = ("output_attentions", "output_hidden_states", "output_logits")
 MAX_PREPARED = 32  # searches; without `max_new_tokens`, sources of different lengths have different limits
@@ -166,7 +168,7 @@ class CTranslate2Engine:
         for prepared in list(self.prepared):  # another thread may prepare one
             if prepared.request == request:
                 return prepared
-        options, others = model._prepare_generation_config(generation_config, **arguments)
+        options, others = options_of_call(model.generation_config, generation_config, arguments)
         if options.max_new_tokens is None and arguments.get("max_length") is not None:
             options.max_new_tokens = arguments["max_length"] - 1  # which counts the start token
         if reason := unsupported_arguments(options, others):
@@ -301,6 +303,20 @@ def comparable(options: dict[str, Any]) -> dict[str, Any]:
 def used_tokens(mask: list[int]) -> int:
     """The number of tokens that a row of an attention mask does not exclude."""
     return len(mask) - mask.count(0)
+
+
+def options_of_call(
+    of_model: GenerationConfig, of_call: GenerationConfig | None, arguments: dict[str, Any]
+) -> tuple[GenerationConfig, dict[str, Any]]:
+    """The options of a call as `generate()` combines them, and the arguments that are no options.
+
+    Arguments come before the generation config of the call, this before that of the model, and this before defaults.
+    """
+    options = GenerationConfig() if of_call is None else copy.deepcopy(of_call)
+    options.update(**of_model.to_dict(), defaults_only=True, allow_custom_entries=True)
+    options.update(**SEARCH_DEFAULTS, defaults_only=True)
+    other_arguments = options.update(**arguments)
+    return options, other_arguments
 
 
 def unsupported_arguments(options: GenerationConfig, arguments: dict[str, Any]) -> str | None:

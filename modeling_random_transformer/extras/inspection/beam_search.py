@@ -72,13 +72,14 @@ def record_search(model: Any, inputs: Any, num_beams: int, **options: Any) -> tu
     recorded = {"return_dict_in_generate": True, "output_scores": True, "output_attentions": True}
     with eager_attention(model):
         outputs = model.generate(**inputs, **options, **recorded, logits_processor=LogitsProcessorList([recorder]))
-    config, _ = model._prepare_generation_config(options.pop("generation_config", None), **options)
-    end_ids = torch.tensor(config.eos_token_id).view(-1)
+    end_ids = torch.tensor(model.generation_option("eos_token_id", **options)).view(-1)
     places = {}
     for place, ids in enumerate(outputs.sequences.cpu()):
         places[tuple(trim_padding(ids, end_ids).tolist())] = place
     hypotheses = list_hypotheses(recorder.beams, outputs, places, end_ids.tolist())
-    length_penalty = 1.0 if config.length_penalty is None else config.length_penalty
+    length_penalty = model.generation_option("length_penalty", **options)
+    if length_penalty is None:
+        length_penalty = 1.0
     for hypothesis in hypotheses[1:]:
         if hypothesis.place is not None or hypothesis.id in end_ids:
             hypothesis.score = hypothesis.total / hypothesis.depth**length_penalty

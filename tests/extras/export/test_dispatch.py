@@ -7,9 +7,10 @@ from itertools import chain
 
 import pytest
 import torch
+from transformers import GenerationConfig
 
 from modeling_random_transformer.extras.export import dispatch
-from modeling_random_transformer.extras.export.dispatch import CTranslate2Engine
+from modeling_random_transformer.extras.export.dispatch import SEARCH_DEFAULTS, CTranslate2Engine, options_of_call
 from modeling_random_transformer.extras.export.search import token_names
 from modeling_random_transformer.extras.export.shortlist import vmap
 from modeling_random_transformer.inference import Glossary, load_translator, translate, translate_n_best
@@ -19,6 +20,7 @@ from modeling_random_transformer.inputs_random_transformer import longest_target
 from modeling_random_transformer.modeling_random_transformer import RandomTransformerEncoderLayer
 from tests.helpers.edits import EDITS
 from tests.helpers.engines import TEXTS, exportable, needs
+from tests.helpers.models import tiny_model
 from tests.helpers.trainer import new_trainer, pairs
 from tests.helpers.translation import multilingual_translator
 
@@ -85,6 +87,28 @@ def test_the_limit_on_new_tokens_belongs_to_the_sentence(models, reasons):
     assert together == alone == by_engine
     assert [len(tokens) - 1 for tokens in together] == limits
     assert not reasons
+
+
+OF_CALLS = [
+    (None, {}),
+    (None, {"num_beams": 3, "max_new_tokens": 7, "labels": None}),
+    ({"num_beams": 2, "length_penalty": 0.5}, {}),
+    ({"max_length": 9, "do_sample": True}, {"num_beams": 4, "encoder_outputs": "states"}),
+]
+
+
+@pytest.mark.parametrize(("of_call", "arguments"), OF_CALLS)
+@pytest.mark.parametrize("of_model", [{}, {"num_beams": 5, "length_penalty": 0.6, "max_new_tokens": 30}])
+def test_options_of_a_call_are_those_of_generate(of_model, of_call, arguments):
+    model = tiny_model()
+    model.generation_config.update(**of_model)
+    config = None if of_call is None else GenerationConfig(**of_call)
+    options, others = options_of_call(model.generation_config, config, arguments)
+    expected, other_arguments = model._prepare_generation_config(config, **arguments)
+    assert others == other_arguments
+    compared = ["max_new_tokens", "eos_token_id", "pad_token_id", "early_stopping", "forced_bos_token_id"]
+    for name in [*SEARCH_DEFAULTS, *compared]:
+        assert (getattr(options, name) or None) == (getattr(expected, name) or None), name
 
 
 @pytest.mark.parametrize(("early_stopping", "patience"), [(True, 1), (False, 2)])
