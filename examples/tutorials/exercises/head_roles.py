@@ -7,6 +7,7 @@ from statistics import mean
 
 import torch
 from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
 from torch import Tensor
 
 from modeling_random_transformer import RandomTransformerConfig, RandomTransformerForTokenClassification
@@ -209,14 +210,17 @@ def show(result: RoleResult, folder: Path) -> None:
 
 
 def draw(result: RoleResult) -> Figure:
-    figure = Figure(figsize=(9, 4.6), layout="constrained")
+    figure = Figure(figsize=(9, 5.4), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(2, 1))
     table = torch.tensor([[shares.get(role, torch.nan) for role in ROLES] for shares in result.shares.values()])
-    left.pcolormesh(table.numpy(), cmap="Blues", vmin=0, vmax=1, edgecolors="white", linewidth=1)
+    cells = left.pcolormesh(table.numpy(), cmap="Blues", vmin=0, vmax=1, edgecolors="white", linewidth=1)
+    left.set_facecolor("#dddddd")  # the role does not exist in this kind of attention
+    figure.colorbar(cells, ax=left, format=PercentFormatter(1), pad=0.01, aspect=40)
     left.invert_yaxis()
     left.set_xticks([index + 0.5 for index in range(len(ROLES))], [role.replace(" ", "\n", 1) for role in ROLES])
     left.set_yticks([index + 0.5 for index in range(len(table))], [short_name(head) for head in result.shares])
-    left.tick_params(labelsize=7, length=0)
+    left.set_ylabel("layer.head, from 0")
+    left.tick_params(labelsize=8, length=0)
     left.set_title("Share of queries", fontsize=11, fontweight="bold")
     shares = [100 * share for share in result.number_of_heads.values()]
     bars = right.bar([str(heads) for heads in result.number_of_heads], shares, color=BLUE)
