@@ -159,7 +159,8 @@ def run_stage(
 ) -> dict[str, Any]:
     """Do the work of a stage, unless an earlier call has finished it with the same inputs.
 
-    The inputs of a stage that is not finished may change: work that takes long has a record of its own.
+    The inputs of a stage that is not finished may change: work that takes long has a record of its own. Files of a
+    finished stage that are missing are made again.
 
     Args:
         record: the file of the job.
@@ -177,25 +178,34 @@ def run_stage(
         The facts, in every process.
 
     Raises:
-        ValueError: the inputs of a finished stage have changed.
+        ValueError: the inputs or a file of a finished stage have changed, or a file is still missing after the work.
     """
 
-    def begin() -> Stage:
+    def begin() -> tuple[Stage, list[Path]]:
         job = Job(record, advice)
-        is_finished = name in job.stages and job.stages[name].is_finished
-        return job.begin(
+        earlier = job.stages.get(name)
+        is_finished = earlier is not None and earlier.is_finished and not restart
+        changed = earlier.changed_files() if earlier is not None and is_finished and needs_files else []
+        for path in changed:
+            if path.exists():
+                raise ValueError(f"{path} must be as the stage {name} has left it, but it has changed: {advice}.")
+        stage = job.begin(
             name,
             inputs,
-            restart=restart or not is_finished,
+            restart=not is_finished,
             may_change=lambda *_: may_change,
             needs_files=needs_files,
         )
+        return stage, changed
 
-    stage = call_on_main_process(begin)
+    stage, missing = call_on_main_process(begin)
     if not stage.is_finished:
         facts = (work() if everywhere else call_on_main_process(work)) or {}
         call_on_main_process(lambda: stage.finish(files, **facts))
         stage.facts.update(facts)
+    for path in missing:
+        if not path.exists():
+            raise ValueError(f"{path} must be a file of the stage {name}, but it is missing: {advice}.")
     return stage.facts
 
 

@@ -13,8 +13,9 @@ or of one that it started from, if that has a higher chrF++ on the validation se
 import copy
 import logging
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,6 @@ class RecipeRun:
         self.options = {stage.name: parse_options(stage) for stage in self.stages}
         self.data, self.model, self.args = self.arguments_with({})
         self.folder = Path(self.args.output_dir)
-        self.is_complete = False  # see `has_result`
         self.check()
 
     def check(self) -> None:
@@ -152,13 +152,14 @@ class RecipeRun:
         with exclusive(self.folder / LOCK, f"output_dir must not be in use, got {self.folder} of another recipe."):
             call_on_main_process(self.check_folder)
             inputs = self.inputs_of_data()
-            self.is_complete = call_on_main_process(self.has_result)
+            needs_files = not call_on_main_process(self.has_result)
+            self.stage = partial(run_stage, self.folder / RECORD, needs_files=needs_files, advice=ADVICE)
             files = files_in(self.path(DATA), PAIRS)
-            self.run_stage(DATA, inputs, lambda: write_sets(self.data, self.path(DATA)), files, everywhere=False)
+            self.stage(DATA, inputs, lambda: write_sets(self.data, self.path(DATA)), files)
             rows = [self.run_one(stage) for stage in self.stages]
             best = self.best(self.stages[-1].name)
             files = files_in(self.folder, SAVED)
-            self.run_stage(RESULT, {"stage": best}, lambda: self.save_result(best, rows), files, everywhere=False)
+            self.stage(RESULT, {"stage": best}, lambda: self.save_result(best, rows), files)
         return rows
 
     # The record
@@ -180,45 +181,6 @@ class RecipeRun:
         """Whether the result is complete, so that the files of the stages are not needed."""
         result = self.record.get(RESULT)
         return result is not None and result.is_finished and bool(result.files) and not result.changed_files()
-
-    def run_stage(
-        self,
-        name: str,
-        inputs: dict[str, Any],
-        work: Callable[[], Any],
-        files: Iterable[Path],
-        everywhere: bool = True,
-    ) -> dict[str, Any]:
-        """`run_stage` with the record of the recipe. Files of a finished stage that are missing are made again.
-
-        Raises:
-            ValueError: a file of a finished stage has changed, or is still missing after the work.
-        """
-        earlier = call_on_main_process(lambda: self.changed_files(name))
-        for path in earlier:
-            if path.exists():
-                raise ValueError(f"{path} must be as the stage {name} has left it, but it has changed: {ADVICE}.")
-        facts = run_stage(
-            self.folder / RECORD,
-            name,
-            inputs,
-            work,
-            files,
-            everywhere=everywhere,
-            needs_files=not self.is_complete,
-            advice=ADVICE,
-        )
-        for path in earlier:
-            if not path.exists():
-                raise ValueError(f"{path} must be a file of the stage {name}, but it is missing: {ADVICE}.")
-        return facts
-
-    def changed_files(self, name: str) -> list[Path]:
-        """The files of a finished stage that are missing or have changed; none if they are not needed."""
-        stage = self.record.get(name)
-        if self.is_complete or stage is None or not stage.is_finished:
-            return []
-        return stage.changed_files()
 
     def inputs_of_data(self) -> dict[str, Any]:
         """What determines the sets, and the initial models of the recipe."""
@@ -251,7 +213,8 @@ class RecipeRun:
         for name, path in self.texts_of(stage).items():
             inputs[name] = file_digest(Path(path))
         files = files_in(self.path(stage.name), PAIRS if stage.kind == BACK_TRANSLATE else SAVED)
-        return {"name": stage.name, "kind": stage.kind, **self.run_stage(stage.name, inputs, begin, files)}
+        facts = self.stage(stage.name, inputs, begin, files, everywhere=True)
+        return {"name": stage.name, "kind": stage.kind, **facts}
 
     # Files and arguments of stages
 

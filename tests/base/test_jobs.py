@@ -108,6 +108,20 @@ def test_a_stage_runs_once_and_again_with_inputs_that_may_change(output):
     assert run_stage(record, "translate", {"steps": 3}, work, needs_files=False) == {"lines": 3}
 
 
+def test_a_missing_file_of_a_stage_is_made_again_and_a_changed_one_is_an_error(output):
+    record = output.parent / "job.json"
+    run_stage(record, "translate", {}, lambda: None, [output])
+    output.write_text("edited")
+    with pytest.raises(ValueError, match=r"must be as the stage translate has left it, but it has changed"):
+        run_stage(record, "translate", {}, output.unlink, [output])
+    assert output.read_text() == "edited"
+    output.unlink()
+    run_stage(record, "translate", {}, lambda: output.write_text("a line") and None, [output])
+    output.unlink()
+    with pytest.raises(ValueError, match=r"must be a file of the stage translate, but it is missing: another folder"):
+        run_stage(record, "translate", {}, lambda: None, output.parent.glob(output.name), advice="another folder")
+
+
 @pytest.mark.parametrize(
     "content", ["", "[]", "7", '{"a": 7}', '{"a": {"b": 1}}', '{"a": {"inputs": []}}', "[" * 100000]
 )
