@@ -70,7 +70,8 @@ class BackTranslationOptions:
     def split(cls, options: dict[str, Any]) -> "tuple[BackTranslationOptions, dict[str, Any]]":
         """The options of a call of `back_translate`: those of this class, and those of `translate`."""
         search = dict(options)
-        settings = cls(**{entry.name: search.pop(entry.name) for entry in fields(cls) if entry.name in options})
+        names = [entry.name for entry in fields(cls) if entry.name in options]
+        settings = cls(**{name: search.pop(name) for name in names})
         search = METHODS[settings.method] | search
         if settings.method == "sampling":
             search["seed"] = settings.seed

@@ -199,7 +199,8 @@ def distill(
             ("student", "float32", [folder]),
             ("student", "int8", [folder / INT8]),
         ]
-        rows = compare(models, [*pairs_of([test])], test.languages, args.device, args.generation_kwargs)
+        pairs = [*pairs_of([test])]
+        rows = compare(models, pairs, test.languages, args.device, args.generation_kwargs)
         return {"rows": [asdict(row) for row in rows]}
 
     inputs = {"weights": [*digests(teacher), *weights], "test set": fingerprint([test]), **args.generation_kwargs}

@@ -197,7 +197,11 @@ class RecipeRun:
 
     def run_one(self, stage: StageArguments) -> dict[str, Any]:
         """Run a stage, or skip a finished one; returns its facts."""
-        work = {TRAIN: self.train, BACK_TRANSLATE: self.back_translate, DISTILL: self.distill}[stage.kind]
+        work = {
+            TRAIN: self.train,
+            BACK_TRANSLATE: self.back_translate,
+            DISTILL: self.distill,
+        }[stage.kind]
 
         def begin() -> dict[str, Any]:
             if self.args.process_index == 0:
@@ -247,14 +251,21 @@ class RecipeRun:
 
     def arguments_of(self, stage: StageArguments) -> tuple[DataArguments, ModelArguments, TranslationTrainingArguments]:
         """The arguments of a stage, with the sets of the recipe."""
-        data, model, args = self.arguments_with({} if stage.kind == BACK_TRANSLATE else self.options[stage.name])
+        options = {} if stage.kind == BACK_TRANSLATE else self.options[stage.name]
+        data, model, args = self.arguments_with(options)
         args.output_dir = str(self.path(stage.name))
         overrides = parse_overrides(model.config_overrides).items()
         rates = ",".join(f"{name}={rate}" for name, rate in overrides if name in DROPOUTS)
         if stage.starts_from is not None:
-            model = ModelArguments(model_name_or_path=str(self.path(stage.starts_from)), config_overrides=rates)
+            start = self.path(stage.starts_from)
+            model = ModelArguments(model_name_or_path=str(start), config_overrides=rates)
         elif self.arguments.parent is not None and stage.kind == TRAIN:  # a student has other sizes
-            model = replace(model, preset=None, model_name_or_path=self.arguments.parent, config_overrides=rates)
+            model = replace(
+                model,
+                preset=None,
+                model_name_or_path=self.arguments.parent,
+                config_overrides=rates,
+            )
         return data, model, args
 
     def data_of(self, stage: StageArguments, data: DataArguments) -> DataArguments:

@@ -153,7 +153,10 @@ class TrainingSet:
         if is_interpolated:
             inputs = original | {"candidates": file_digest(self.candidates)}
             counts |= self.stage("interpolation", inputs, self.interpolate, [self.translated])
-        inputs = original | {"translations": file_digest(self.translated), "interpolate": is_interpolated}
+        inputs = original | {
+            "translations": file_digest(self.translated),
+            "interpolate": is_interpolated,
+        }
         return SyntheticReport(**self.stage("training set", inputs, lambda: self.assemble(counts), self.files))
 
     def translate(
