@@ -91,6 +91,15 @@ class Job:
                 f"got one with other values ({differences}): {self.advice}."
             )
 
+    def missing_files(self, name: str) -> list[Path]:
+        """The missing files of a finished stage; raises a `ValueError` if one of its files has changed."""
+        stage = self.stages.get(name)
+        changed = stage.changed_files() if stage is not None and stage.is_finished else []
+        for path in changed:
+            if path.exists():
+                raise ValueError(f"{path} must be as the stage {name} has left it, but it has changed: {self.advice}.")
+        return changed
+
     def read(self) -> dict[str, "Stage"]:
         """Read the stages of the record; raises a `ValueError` for another file."""
         message = f"{self.path} must be the record of a job, but it is damaged: delete it, or use another output"
@@ -183,20 +192,16 @@ def run_stage(
 
     def begin() -> tuple[Stage, list[Path]]:
         job = Job(record, advice)
-        earlier = job.stages.get(name)
-        is_finished = earlier is not None and earlier.is_finished and not restart
-        changed = earlier.changed_files() if earlier is not None and is_finished and needs_files else []
-        for path in changed:
-            if path.exists():
-                raise ValueError(f"{path} must be as the stage {name} has left it, but it has changed: {advice}.")
+        missing = job.missing_files(name) if needs_files and not restart else []
+        is_finished = name in job.stages and job.stages[name].is_finished
         stage = job.begin(
             name,
             inputs,
-            restart=not is_finished,
+            restart=restart or not is_finished,
             may_change=lambda *_: may_change,
             needs_files=needs_files,
         )
-        return stage, changed
+        return stage, missing
 
     stage, missing = call_on_main_process(begin)
     if not stage.is_finished:

@@ -141,9 +141,8 @@ def back_translate(
         OSError: a file cannot be read or written.
     """
     settings, search = BackTranslationOptions.split(options)
-    source, target = Path(output_source), Path(output_target)
-    check_files(Path(input_file), source, target)
-    source, target = source.resolve(), target.resolve()
+    check_files(Path(input_file), Path(output_source), Path(output_target))
+    source, target = Path(output_source).resolve(), Path(output_target).resolve()
     folder = source.with_name(f"{source.name}.work")
     call_on_main_process(lambda: check_folder(folder))
     with exclusive(folder / LOCK, f"output_source must not be in use, got {str(source)!r} of another call."):
