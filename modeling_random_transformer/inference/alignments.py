@@ -116,7 +116,8 @@ def link_words(attention: Tensor, source_words: Sequence[int | None], target_wor
     of_words = target.T @ of_tokens @ source
     best = of_words.argmax(dim=1).tolist()
     has_tokens = target.any(dim=0).tolist()
-    return sorted((best[word], word) for word in range(len(best)) if has_tokens[word])
+    links = [(source_word, word) for word, source_word in enumerate(best) if has_tokens[word]]
+    return sorted(links)
 
 
 def word_matrix(words: Sequence[int | None]) -> Tensor:

@@ -267,8 +267,10 @@ class GlossaryTranslator:
         for (draft, _), candidate, score in zip(heads, candidates, scores, strict=True):
             missing = self.glossary.lacking(draft.terms, candidate.translation)
             # The score of beam search; without beams, the length penalty applies too.
-            rank = len(missing), -score.log_probability / score.tokens**self.length_penalty
-            if rank < ranks.get(draft, (len(draft.missing), -inf)):
+            normalized = score.log_probability / score.tokens**self.length_penalty
+            rank = len(missing), -normalized
+            to_beat = ranks.get(draft, (len(draft.missing), -inf))
+            if rank < to_beat:
                 ranks[draft] = rank
                 draft.best, draft.missing = candidate, missing
         return [draft for draft in ranks if draft.missing]

@@ -171,8 +171,12 @@ class PairModel(ABC):
         # Targets decide the order: their logits need the most memory.
         lengths = list(zip(map(len, targets), map(len, sources), strict=True))
         for batch in batches_by_tokens(lengths, self.max_batch_tokens):
-            rows = [(present[i], sources[i], targets[i]) for i in batch]
-            for i, result in zip(batch, self.process(*zip(*rows, strict=True)), strict=True):
+            processed = self.process(
+                [present[i] for i in batch],
+                [sources[i] for i in batch],
+                [targets[i] for i in batch],
+            )
+            for i, result in zip(batch, processed, strict=True):
                 results[numbers[i]] = result
             update(len(batch))
         return results
@@ -183,8 +187,10 @@ class PairModel(ABC):
             if isinstance(pair, str) or len(pair) != 2 or not isinstance(pair[1], str):
                 raise TextError(index, f"pairs must be two strings, got {pair!r}.")
         options = self.pipe.call_options(**self.languages.arguments)
-        sources = self.pipe.tokenize([source for source, _ in pairs], options)
-        return sources, self.pipe.tokenize([target for _, target in pairs], options, is_target=True)
+        sources = [source for source, _ in pairs]
+        targets = [target for _, target in pairs]
+        source_ids = self.pipe.tokenize(sources, options)
+        return source_ids, self.pipe.tokenize(targets, options, is_target=True)
 
     def words(
         self,
@@ -213,7 +219,8 @@ class PairModel(ABC):
         device = self.model.device
         labels = pad_ids(targets, IGNORED).to(device)
         inputs = {name: value.to(device) for name, value in self.pipe.pad(sources).items()}
-        inputs["decoder_input_ids"] = shift_right(labels, self.start, self.tokenizer.pad_token_id or 0)
+        padding = self.tokenizer.pad_token_id or 0
+        inputs["decoder_input_ids"] = shift_right(labels, self.start, padding)
         return inputs, labels
 
 
@@ -291,11 +298,14 @@ def with_words(score: PairScore, text: str, words: Sequence[int | None], source_
         source_tokens: tokens of the source.
     """
     values = score.token_log_probabilities or []
+    first = len(words) - len(values)  # without a forced first token
     sums: dict[int | None, float] = defaultdict(float)
-    for word, value in zip(words[len(words) - len(values) :], values, strict=True):  # without a forced first token
+    for word, value in zip(words[first:], values, strict=True):
         sums[word] += value
-    spans = enumerate(word_spans(text))
-    probabilities = [(text[start:end], math.exp(sums[word])) for word, (start, end) in spans]
+    probabilities = []
+    for word, (start, end) in enumerate(word_spans(text)):
+        probability = math.exp(sums[word])
+        probabilities.append((text[start:end], probability))
     return replace(score, words=probabilities, source_tokens=source_tokens)
 
 

@@ -103,7 +103,8 @@ def convert_archive(
             needed.sort(key=list(files).index)
             extract([files[path] for path in needed], Path(scratch))
         try:
-            report = CONVERTERS[chosen.suffix](Path(scratch) / chosen.name, output, overwrite=overwrite)
+            convert = CONVERTERS[chosen.suffix]
+            report = convert(Path(scratch, chosen.name), output, overwrite=overwrite)
         except ValueError as error:
             raise ValueError(str(error).replace(scratch, str(archive))) from error
     report.origin = report.origin.replace(scratch, str(archive))
@@ -163,7 +164,8 @@ def extract(members: list[Member], folder: Path) -> None:
     if free < needed:
         raise ValueError(f"output must be on a disk with {needed} free bytes, got {free} in {folder.parent}.")
     for member in members:
-        path = folder / PurePosixPath(member.name).name
+        name = PurePosixPath(member.name).name
+        path = folder / name
         with name_path_in_errors(path), member.open() as source, path.open("xb") as target:
             shutil.copyfileobj(source, target, 2**20)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...base.errors import format_value
 from ...base.vocabulary import fits_embedding
@@ -100,7 +100,9 @@ def pad_rows(table: Tensor, size: int) -> list[int]:
 
 def select_rows(table: Tensor, rows: list[int], missing: float = 0.0) -> Tensor:
     """These rows of a table; `NO_ROW`, which is the index of the last row, has the value `missing`."""
-    return torch.cat([table, table.new_full((1, *table.shape[1:]), missing)])[rows]
+    shape = (1, *table.shape[1:])
+    with_missing = torch.cat([table, table.new_full(shape, missing)])
+    return with_missing[rows]
 
 
 def set_output_bias(
@@ -115,7 +117,9 @@ def set_output_bias(
     bias = select_rows(bias, rows, NEVER)
     if joined is not None:
         unknown = joined.tokenizer.unk_token_id
-        bias[[row == rows[unknown] and i != unknown for i, row in enumerate(rows)]] += UNLIKELY
+        for i, row in enumerate(rows):
+            if row == rows[unknown] and i != unknown:
+                bias[i] += UNLIKELY
     if name is not None:
         mapper.set("lm_head.bias", bias, name)
     elif bias.any():
@@ -226,5 +230,7 @@ def tensor2tensor_sinusoids(rows: int, d_model: int) -> Tensor:
     if frequencies < 2:
         raise ValueError(f"d_model must be at least 4 for sinusoids, got {d_model}.")
     step = -math.log(10000) / (frequencies - 1)
-    angles = torch.arange(rows, dtype=torch.float)[:, None] * torch.exp(torch.arange(frequencies).float() * step)
-    return torch.cat([angles.sin(), angles.cos(), torch.zeros(rows, d_model % 2)], dim=1)
+    exponents = torch.arange(frequencies, dtype=torch.float) * step
+    angles = torch.outer(torch.arange(rows, dtype=torch.float), exponents.exp())
+    sines_and_cosines = torch.cat([angles.sin(), angles.cos()], dim=1)
+    return nn.functional.pad(sines_and_cosines, (0, d_model % 2))

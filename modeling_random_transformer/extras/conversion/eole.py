@@ -121,7 +121,10 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     files = sorted(folder.glob("model.*.safetensors"))
     if not files:
         raise ValueError(f"{folder} must contain the weights as model.00.safetensors, got none.")
-    return {name: weight for file in files for name, weight in read_checkpoint(file).items()}
+    weights: dict[str, Tensor] = {}
+    for file in files:
+        weights |= read_checkpoint(file)
+    return weights
 
 
 def map_positions(mapper: StateDictMapper, origin: str, kind: str | None, offset: int = 0) -> None:

@@ -271,9 +271,10 @@ def fairseq_tokenizer(
     if codes is None and target_codes is not None:
         raise ValueError(f"target_codes must be given together with source codes, got only {target_codes}.")
     files = [Path(file) for file in (codes, target_codes) if file is not None]
-    source = target = read_dictionary(Path(dictionary), bool(files))
+    as_pieces = bool(files)
+    source = target = read_dictionary(Path(dictionary), as_pieces)
     if target_dictionary is not None:
-        target = read_dictionary(Path(target_dictionary), bool(files))
+        target = read_dictionary(Path(target_dictionary), as_pieces)
     return join_vocabularies(source, target, files, model_max_length=model_max_length)
 
 

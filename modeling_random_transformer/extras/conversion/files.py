@@ -31,9 +31,9 @@ def choose_pair(files: Sequence[Path], source: re.Pattern[str], target: re.Patte
         return files[0], files[0]
     sources = [path for path in files if source.search(path.name)]
     targets = [path for path in files if target.search(path.name)]
-    if len(sources) != 1 or len(targets) != 1 or sources == targets:
-        return None
-    return sources[0], targets[0]
+    if len(sources) == len(targets) == 1 and sources != targets:
+        return sources[0], targets[0]
+    return None
 
 
 def find_file(folder: Path, stored: Any) -> Path:

@@ -9,6 +9,7 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from ...base.errors import format_names, format_value
+from ...data.readers import is_utf8
 from ...data.sentencepiece import from_sentencepiece
 from ...tokenization_random_transformer import SPECIAL_TOKENS, RandomTransformerTokenizer, lines_of_files
 from .options import show
@@ -158,7 +159,7 @@ def name_tokens(name: str, tokens: Sequence[Any], special_tokens: Mapping[str, s
     names = {token: SPECIAL_TOKENS[kind] for kind, token in special_tokens.items()}
     ids: dict[str, int] = {}
     for i, token in enumerate(tokens):
-        if not isinstance(token, str) or token.encode(errors="replace").decode() != token:  # surrogates
+        if not (isinstance(token, str) and is_utf8(token)):
             raise ValueError(f"{name} must contain strings, got {show(token)}.")
         piece = names.get(token) or (piece_of(token) if as_pieces else token)
         if piece in ids:

@@ -90,7 +90,7 @@ def convert_marian_npz(
             case, nothing is written.
     """
     path = find_model(Path(model))
-    files = find_files(path, [Path(file) for file in vocabs], [Path(file) for file in spm])
+    files = find_files(path, [*map(Path, vocabs)], [*map(Path, spm)])
     weights, options = read_npz(path)
     vocabularies = read_vocabularies(files)
     eos_token_id, unk_token_id = 0, 1
@@ -121,21 +121,27 @@ def read_npz(path: Path) -> tuple[Weights, Options]:
     training = Path(f"{path}.yml")
     stored = read_yaml(training) if training.is_file() else {}
     if STORED_OPTIONS in arrays:
-        text = arrays.pop(STORED_OPTIONS).tobytes().split(b"\0", 1)[0]
+        content = arrays.pop(STORED_OPTIONS).tobytes()
+        text, _, _ = content.partition(b"\0")
         stored |= parse_yaml(text, f"{STORED_OPTIONS} of {path}")
     elif not stored:
         raise ValueError(f"{path} must contain the model's options as {STORED_OPTIONS}, or {training.name} must exist.")
-    return {name: as_tensor(name, array, path) for name, array in arrays.items()}, parse_options(stored)
+    weights = {name: as_tensor(name, array, path) for name, array in arrays.items()}
+    return weights, parse_options(stored)
 
 
 def as_tensor(name: str, array: np.ndarray, path: Path) -> Tensor:
     """An array with the shape of this model's parameters: matrices transposed, vectors without the first dimension."""
-    if array.dtype.kind != "f" or array.dtype.itemsize > 8:
-        raise ValueError(f"{name} of {path} must be an array of floats, not quantized, got {array.dtype}.")
-    weight = torch.from_numpy(np.ascontiguousarray(array, array.dtype.newbyteorder("=")))
-    if weight.dim() == 2 and IS_MATRIX.fullmatch(name):
+    dtype = array.dtype
+    if dtype.kind != "f" or dtype.itemsize > 8:
+        raise ValueError(f"{name} of {path} must be an array of floats, not quantized, got {dtype}.")
+    native = np.ascontiguousarray(array, dtype.newbyteorder("="))
+    weight = torch.from_numpy(native)
+    if weight.dim() != 2:
+        return weight
+    if IS_MATRIX.fullmatch(name):
         return weight.T
-    return weight.flatten() if weight.dim() == 2 and len(weight) == 1 else weight
+    return weight.flatten() if len(weight) == 1 else weight
 
 
 def parse_options(stored: Options) -> Options:

@@ -168,9 +168,11 @@ def read_vocabulary(path: Path) -> dict[str, int]:
     Raises:
         ValueError: the file is damaged, an id or a token is repeated, or `</s>` or `<unk>` is missing.
     """
-    entries = list(READERS[path.suffix](path))
+    read = READERS[path.suffix]
+    entries = list(read(path))
     ids = dict(entries)
-    if len(ids) < len(entries) or len(set(ids.values())) < len(ids):
+    distinct = set(ids.values())
+    if not len(entries) == len(ids) == len(distinct):
         raise ValueError(f"{path} must have each token and each id once, but one is repeated.")
     missing = {EOS, UNK} - ids.keys()
     if missing:

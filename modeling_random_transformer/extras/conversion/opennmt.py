@@ -102,5 +102,6 @@ def make_tokenizer(path: Path, content: Options, options: Options) -> JoinedToke
             with reraise_as_value_error(f"{side} of {path} must be a field with a vocabulary, got an error"):
                 stored[side] = stored[side].fields[0][1].vocab.itos
     source = options["src_subword_model"]
-    models = (source, options["tgt_subword_model"] or source)
-    return eole.join_sides(path.parent, eole.find_segmentation(options["_all_transform"]), models, stored, str(path))
+    target = options["tgt_subword_model"] or source
+    segmentation = eole.find_segmentation(options["_all_transform"])
+    return eole.join_sides(path.parent, segmentation, (source, target), stored, str(path))

@@ -137,20 +137,25 @@ def convert_torch_transformer(
             written.
     """
     weights = state_dict_in(read_checkpoint(checkpoint), str(checkpoint), key)
-    mapper = StateDictMapper(str(checkpoint), {name: weights[name] for name in weights if name not in ignore})
+    kept = {name: weights[name] for name in weights if name not in ignore}
+    mapper = StateDictMapper(str(checkpoint), kept)
     matrices = [mapper.pop(name) for name in embedding]
     layer: dict[str, Tensor] = {}
     if output_layer is not None:
         layer["weight"] = mapper.pop(f"{output_layer}.weight")
         if f"{output_layer}.bias" in mapper.remaining:
             layer["bias"] = mapper.pop(f"{output_layer}.bias")
-    tables: Any = positions[0] if positions[0] in POSITIONS else [mapper.pop(name) for name in positions]
+    tables: Any = positions[0]
+    if tables not in POSITIONS:
+        tables = [mapper.pop(name) for name in positions]
     outside = [name for name in mapper.remaining if not name.startswith(prefix)]
     if outside:
         raise ValueError(f"{checkpoint} must have all other weights under {prefix!r}, got {format_names(outside)}.")
     transformer = {name.removeprefix(prefix): weight for name, weight in mapper.remaining.items()}
     converted = from_torch_transformer(transformer, matrices, layer or None, positions=tables, **options)
-    converted[1].unused.update(dict.fromkeys(ignore, "ignored on request"))
+    _, report = converted
+    for name in ignore:
+        report.unused[name] = "ignored on request"
     return save_conversion(output, converted, overwrite)
 
 
@@ -191,9 +196,11 @@ def read_matrices(name: str, value: Any) -> dict[str, Tensor]:
     pair = value if isinstance(value, tuple | list) else [value]
     if len(pair) not in (1, 2):
         raise ValueError(f"{name} must be one weight or two (source, target), got {len(pair)}.")
-    # Tables of positions are often [length, 1, d_model].
-    matrices = [weight_of(name, weight).squeeze() for weight in pair]
-    return {f"{side}_{name}": matrix for side, matrix in zip(("source", "target"), matrices, strict=False)}
+    matrices = {}
+    for side, weight in zip(("source", "target"), pair, strict=False):
+        matrix = weight_of(name, weight)
+        matrices[f"{side}_{name}"] = matrix.squeeze()  # tables of positions are often [length, 1, d_model]
+    return matrices
 
 
 def weight_of(name: str, value: Matrix) -> Tensor:

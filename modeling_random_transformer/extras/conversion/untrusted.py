@@ -71,13 +71,15 @@ def state_dict_in(content: Any, origin: str, key: str | None = None) -> Mapping[
     Raises:
         ValueError: this is not a mapping of names to tensors, or it is empty.
     """
+    keys = type(content).__name__
     state_dict: Any = content
-    if key is not None:
-        state_dict = content.get(key) if isinstance(content, Mapping) else None
-    items = state_dict.items() if isinstance(state_dict, Mapping) else ()
-    if items and all(isinstance(name, str) and isinstance(weight, Tensor) for name, weight in items):
-        return state_dict
-    keys = f"the keys {format_names(map(str, content))}" if isinstance(content, Mapping) else type(content).__name__
+    if isinstance(content, Mapping):
+        keys = f"the keys {format_names(map(str, content))}"
+        state_dict = content if key is None else content.get(key)
+    if isinstance(state_dict, Mapping) and state_dict:
+        are_weights = all(isinstance(name, str) and isinstance(state_dict[name], Tensor) for name in state_dict)
+        if are_weights:
+            return state_dict
     raise ValueError(f"{key or 'content'!r} of {origin} must be a state dict of named tensors, got {keys}.")
 
 

@@ -85,11 +85,17 @@ class ConversionReport:
     def __str__(self) -> str:
         """One line for each weight, field and note."""
         lines = [f"{self.origin}: {len(self.mapped)} weights"]
-        lines += [f"  {m.source} -> {m.target} {list(m.shape)} ({m.how})" for m in self.mapped]
-        lines += [f"  default -> {name} ({reason})" for name, reason in self.defaults.items()]
-        lines += [f"  {name} -> unused ({reason})" for name, reason in self.unused.items()]
-        lines += [f"  config.{name} = {derived.value!r} ({derived.source})" for name, derived in self.config.items()]
-        return "\n".join(lines + [f"  note: {note}" for note in self.notes])
+        for source, target, shape, how in self.mapped:
+            lines.append(f"  {source} -> {target} {list(shape)} ({how})")
+        for name, reason in self.defaults.items():
+            lines.append(f"  default -> {name} ({reason})")
+        for name, reason in self.unused.items():
+            lines.append(f"  {name} -> unused ({reason})")
+        for name, (value, source) in self.config.items():
+            lines.append(f"  config.{name} = {value!r} ({source})")
+        for note in self.notes:
+            lines.append(f"  note: {note}")
+        return "\n".join(lines)
 
 
 Converted = tuple[RandomTransformerForConditionalGeneration, ConversionReport]
@@ -220,12 +226,14 @@ class StateDictMapper:
         for source in list(self.remaining):
             for pattern, target in names.items():
                 match = compile_pattern(pattern).fullmatch(source)
-                if match:
-                    placeholders = match.groupdict()
-                    if "number" in placeholders:
-                        placeholders["i"] = str(int(placeholders["number"]) - 1)
-                    self.map_weight(source, target, placeholders)
-                    break
+                if match is None:
+                    continue
+                placeholders = match.groupdict()
+                if "number" in placeholders:
+                    index = int(placeholders["number"]) - 1
+                    placeholders["i"] = str(index)
+                self.map_weight(source, target, placeholders)
+                break
 
     def map_weight(self, source: str, target: str, placeholders: Mapping[str, str]) -> None:
         """Map a source weight to the parameter with these placeholders, or to three if `qkv` is not among them."""
@@ -236,7 +244,8 @@ class StateDictMapper:
         if not weight.dim() or len(weight) % 3:
             raise ValueError(f"{source} of {self.origin} must have a multiple of 3 rows, got {list(weight.shape)}.")
         for qkv, rows in zip("qkv", weight.chunk(3), strict=True):
-            self.set(target.format(**placeholders, qkv=qkv), rows, source, "split")
+            parameter = target.format(**placeholders, qkv=qkv)
+            self.set(parameter, rows, source, "split")
 
     def complete_biases(self) -> None:
         """Set biases of layers that the source does not have to zero: this model's other layers always have them.
@@ -247,7 +256,8 @@ class StateDictMapper:
         self.derive_config("the biases of attention", attention_bias=attention)
         for name, weight in list(self.state_dict.items()):
             bias = f"{name.removesuffix('.weight')}.bias"
-            if name.endswith(".weight") and bias not in self.state_dict and (attention or "_attn." not in name):
+            has_biases = attention or "_attn." not in name
+            if name.endswith(".weight") and bias not in self.state_dict and has_biases:
                 self.default(bias, weight.new_zeros(len(weight)), "zeros, as there is none")
 
     def finish(self) -> RandomTransformerForConditionalGeneration:
@@ -318,8 +328,11 @@ class StateDictMapper:
         Raises:
             ValueError: there are none.
         """
-        indices = [name.removeprefix(prefix).split(".")[0] for name in self.remaining if name.startswith(prefix)]
-        count = max((int(index) + 1 for index in indices if index.isdecimal()), default=0)
+        count = 0
+        for name in self.remaining:
+            index = name.removeprefix(prefix).partition(".")[0]
+            if name.startswith(prefix) and index.isdecimal():
+                count = max(count, int(index) + 1)
         if not count:
             raise ValueError(f"{self.origin} must contain weights under {prefix!r}, got none.")
         return count

@@ -143,7 +143,7 @@ def parse(document: str) -> list[str | Block]:
             parts += [*blocks(inline), token.raw]
             inline = []
             if token.name == "pre":
-                preformatted += 1 if token.kind == "open" else -min(1, preformatted)
+                preformatted = preformatted + 1 if token.kind == "open" else max(0, preformatted - 1)
     return [*parts, *blocks(inline)]
 
 
@@ -254,8 +254,11 @@ def blocks(inline: list[Token]) -> Iterator[str | Block]:
     for number, token in enumerate(inline):
         if token.kind != "point" and TRAILING.sub("", token.raw):
             inside.append(number)
-    first, end = inside[0], inside[-1] + 1
-    before, tokens, after = inline[:first], inline[first:end], inline[end:]
+    first = inside[0]
+    end = inside[-1] + 1
+    before = inline[:first]
+    tokens = inline[first:end]
+    after = inline[end:]
     raw = tokens[0].raw
     leading = LEADING.match(raw)[0]  # type: ignore[index]
     tokens[0] = tokens[0]._replace(raw=raw.removeprefix(leading))
@@ -383,7 +386,8 @@ class Renderer:
     def __init__(self, block: Block, translation: str, units: Sequence[Unit]):
         paths = [[block.root, *path_of(unit, block.root)] for unit in units]
         end = Unit(len(translation), len(translation), (0, 0))
-        self.block, self.translation = block, translation
+        self.block = block
+        self.translation = translation
         self.units = [*units, end]
         self.paths = [*paths, [block.root]]
         self.unplaced = unplaced_before(units, paths, block)
@@ -476,7 +480,9 @@ def unplaced_before(units: Sequence[Unit], paths: Sequence[Path], block: Block) 
             index = min(in_parent)
         else:
             following = bisect_left(in_parent, element.start, key=lambda number: units[number].source[0])
-            index = in_parent[following] if following < len(in_parent) else in_parent[-1] + 1
+            index = in_parent[-1] + 1
+            if following < len(in_parent):
+                index = in_parent[following]
             while 0 < index < len(units) and shared(paths[index - 1], paths[index]) > len(ancestors):
                 index -= 1  # not within another element
         before[index].append((element, ancestors))

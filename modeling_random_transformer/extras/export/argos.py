@@ -107,7 +107,11 @@ def describe(package: Path, source: str, target: str, options: dict[str, str]) -
 
 def language_of(tokenizer: PreTrainedTokenizerBase, *attributes: str) -> Any:
     """The language that one of these attributes of a tokenizer names."""
-    return next((code for name in attributes if (code := getattr(tokenizer, name, None))), None)
+    for name in attributes:
+        code = getattr(tokenizer, name, None)
+        if code:
+            return code
+    return None
 
 
 def specification(model: Any, tokenizer: Any, names: dict[int, str]) -> Any:

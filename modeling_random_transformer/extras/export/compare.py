@@ -100,9 +100,12 @@ def compared_ids(config: RandomTransformerConfig, excluded: Sequence[int] = ()) 
         config: the model's configuration.
         excluded: tokens that do not occur.
     """
-    usable = torch.tensor([i for i in range(config.vocab_size) if i not in {config.pad_token_id, *excluded}])
     length = min(config.max_position_embeddings - 1, COMPARED_LENGTH)
-    return usable[torch.randint(len(usable), (2, length), generator=torch.Generator().manual_seed(0))]
+    unusable = {config.pad_token_id, *excluded}
+    usable = [token for token in range(config.vocab_size) if token not in unusable]
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randint(len(usable), (2, length), generator=generator)
+    return torch.tensor(usable)[drawn]
 
 
 def check_equal(engine: str, actual: Tensor, expected: Tensor) -> None:

@@ -93,10 +93,13 @@ def reduce_range(layer: Any, name: str, weight: Any) -> None:
 
     An activation is at most 255, so that the sum is at most 2 · 255 · 64.
     """
-    scale = getattr(layer, f"{name.rpartition('/')[2]}_scale", None)
-    if scale is not None and getattr(weight, "dtype", None) == "int8":  # others are names of equal weights
-        weight.array = np.rint(weight.array * (64 / 127)).astype(np.int8)
-        scale.array = scale.array * np.float32(64 / 127)
+    *_, own_name = name.split("/")
+    scale = getattr(layer, f"{own_name}_scale", None)
+    if scale is None or getattr(weight, "dtype", None) != "int8":  # a weight in float, or the name of an equal one
+        return
+    rounded = np.rint(weight.array * (64 / 127))
+    weight.array = rounded.astype(np.int8)
+    scale.array = scale.array * np.float32(64 / 127)
 
 
 def load(folder: StrPath) -> Translate:
@@ -166,10 +169,11 @@ class ParallelTranslator:
             prefixes: the first tokens of each target.
             **options: those of `translate_batch`.
         """
+        longest = max(map(len, sources), default=1)
         sizes = [
             SHORTLIST_BATCH if self.has_shortlist else BATCH_SIZE,
             -(-len(sources) // self.threads),
-            BATCH_TOKENS // max(map(len, sources), default=1),
+            BATCH_TOKENS // longest,
         ]
         return self.translator.translate_batch(
             sources,
@@ -290,10 +294,10 @@ def check_scores(model: RandomTransformerForConditionalGeneration, tokenizer: Pr
         write(build_spec(model, tokenizer), scratch, "float32")
         engine = ctranslate2.Translator(scratch, intra_threads=torch.get_num_threads())
     ids, labels = scored_ids(model, engine_search(model.generation_config, model.config, "CTranslate2"))
-    source, target = token_names(tokenizer, model.config.vocab_size)
-    sources = [[source[i] for i in ids]]
-    targets = [[target[i] for i in labels]]
-    [result] = engine.score_batch(sources, targets, max_input_length=0)
+    source_names, target_names = token_names(tokenizer, model.config.vocab_size)
+    source = [source_names[i] for i in ids]
+    target = [target_names[i] for i in labels]
+    [result] = engine.score_batch([source], [target], max_input_length=0)
     check_equal("CTranslate2", torch.tensor(result.log_probs), model_scores(model))
 
 
@@ -313,8 +317,10 @@ def model_scores(model: RandomTransformerForConditionalGeneration) -> Tensor:
     ids, labels = scored_ids(model, search)
     model = copy.deepcopy(model).to("cpu", torch.float32)
     model.eval()
-    inputs = torch.cat([torch.tensor([search.start_token]), labels])
-    targets = torch.cat([labels, torch.tensor(search.end_tokens[:1])])
+    start = torch.tensor([search.start_token])
+    end = torch.tensor(search.end_tokens[:1])
+    inputs = torch.cat([start, labels])
+    targets = torch.cat([labels, end])
     outputs = model(input_ids=ids[None], decoder_input_ids=inputs[None], return_dict=True)
     logits = outputs.logits[0]
     logits[:, search.suppressed_tokens] = -torch.inf
@@ -326,19 +332,20 @@ def pad_heads(attention: Any) -> None:
     """Pad the heads of all projections to the larger of `d_k` and `d_v` in place, which does not change the outputs."""
     config = attention.config
     for layer in (attention.q_proj, attention.k_proj, attention.v_proj):
-        layer.weight = nn.Parameter(widen_heads(layer.weight, config))
-        if layer.bias is not None:
-            layer.bias = nn.Parameter(widen_heads(layer.bias, config))
-    rows = widen_heads(attention.out_proj.weight.T, config)
-    attention.out_proj.weight = nn.Parameter(rows.T)
+        for name, parameter in list(layer.named_parameters()):
+            widened = widen_heads(parameter, config)
+            setattr(layer, name, nn.Parameter(widened))
+    output = attention.out_proj
+    rows = widen_heads(output.weight.T, config)
+    output.weight = nn.Parameter(rows.T)
 
 
 def widen_heads(weight: Tensor, config: Any) -> Tensor:
     """Append rows of zeros to each head: `[heads · d_k or d_v, …]` → `[heads · width, …]`."""
     heads = weight.detach().unflatten(0, (config.num_heads, -1))
-    missing = max(config.d_k, config.d_v) - heads.shape[1]
-    later_dimensions = [0, 0] * (heads.dim() - 2)
-    padded = nn.functional.pad(heads, [*later_dimensions, 0, missing])
+    width = max(config.d_k, config.d_v)
+    padded = heads.new_zeros(len(heads), width, *heads.shape[2:])
+    padded[:, : heads.shape[1]] = heads
     return padded.flatten(0, 1)
 
 

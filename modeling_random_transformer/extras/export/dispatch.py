@@ -198,10 +198,10 @@ class CTranslate2Engine:
         """A message about texts that the engine cannot translate; `None` if it can."""
         if ids is None or not ids.numel():
             return "no input_ids were given"
-        rows = ids.tolist()
-        if min(map(min, rows)) < 0 or max(map(max, rows)) >= len(self.source):
+        lowest, highest = ids.aminmax()
+        if lowest < 0 or highest >= len(self.source):
             return "input_ids were not in the vocabulary"
-        if mask is None and any(options.pad_token_id in row for row in rows):
+        if mask is None and options.pad_token_id in ids.flatten().tolist():
             return "input_ids were given without attention_mask"
         for is_used in [] if mask is None else mask.tolist():
             count = used_tokens(is_used)
@@ -275,10 +275,12 @@ class CTranslate2Engine:
     def target_prefixes(self, prefixes: list[ForcedPrefix], search: SearchOptions, count: int) -> list[list[str]]:
         """What each target begins with: its own prefix, or the first token of the search."""
         first = [] if search.first_token is None else self.target_tokens([search.first_token])
-        rows = [row for prefix in prefixes for row in prefix.prefix_ids.tolist()]
-        if not rows:
-            return [first] * count
-        return [self.target_tokens(i for i in row if i >= 0) or first for row in rows]
+        rows = []
+        for prefix in prefixes:
+            for row in prefix.prefix_ids.tolist():
+                tokens = self.target_tokens(i for i in row if i >= 0)
+                rows.append(tokens or first)
+        return rows or [first] * count
 
     def sequences(self, hypotheses: list[list[str]], start: int, options: GenerationConfig) -> Tensor:
         """The ids of hypotheses as `generate()` returns them, `[hypotheses, length]`."""

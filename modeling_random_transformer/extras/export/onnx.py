@@ -78,8 +78,9 @@ def save(
 @torch.no_grad()
 def check_logits(model: RandomTransformerForConditionalGeneration, folder: Path) -> None:
     """Raise a ValueError if the graphs do not compute what the modules compute, whose code may have been edited."""
-    sessions = [InferenceSession(folder / name, providers=PROVIDERS) for name in (ENCODER, DECODER)]
-    graphs = OnnxModel(model.config, *sessions)
+    encoder = InferenceSession(folder / ENCODER, providers=PROVIDERS)
+    decoder = InferenceSession(folder / DECODER, providers=PROVIDERS)
+    graphs = OnnxModel(model.config, encoder, decoder)
     ids, target = compared_ids(model.config)[:, None]
     mask = torch.ones_like(ids)
     mask[:, 1:][:, -2:] = 0
@@ -230,10 +231,11 @@ class EncoderGraph(nn.Module):
         outputs: list[Tensor] = []
         for layer in decoder.layers:
             attention: Any = layer.encoder_attn
+            config = attention.config
             keys = attention.k_proj(states)
             values = attention.v_proj(states)
-            outputs.append(attention.split_heads(keys, attention.config.d_k))
-            outputs.append(attention.split_heads(values, attention.config.d_v))
+            outputs.append(attention.split_heads(keys, config.d_k))
+            outputs.append(attention.split_heads(values, config.d_v))
         return tuple(outputs)
 
 
@@ -268,7 +270,9 @@ class DecoderGraph(nn.Module):
         decoder = self.model.model.decoder
         rows = [part.flatten(0, 1) for part in past]
         layers = zip(decoder.layers, rows[::2], rows[1::2], source[::2], source[1::2], strict=True)
-        attentions = [GraphAttention(*layer, causal_mask, source_mask) for layer in layers]
+        attentions = []
+        for layer in layers:
+            attentions.append(GraphAttention(*layer, causal_mask, source_mask))
         states = decoder.embed(decoder_input_ids.flatten(0, 1), new, longest=None)
         step = FastDecoder(decoder, self.model.lm_head)
         outputs = [step(states, attentions)]
@@ -276,7 +280,8 @@ class DecoderGraph(nn.Module):
             outputs += [attention.keys, attention.values]
         weights = torch.stack([attention.source_weights for attention in attentions], dim=1)
         weights = weights.unflatten(3, (beams, new_len))  # [sources, layers, heads, beams, new_len, source_len]
-        return *(rows.unflatten(0, (sources, beams)) for rows in outputs), weights.movedim(3, 1)
+        by_source = [states.unflatten(0, (sources, beams)) for states in outputs]
+        return *by_source, weights.movedim(3, 1)
 
 
 @dataclass
@@ -307,8 +312,9 @@ class GraphAttention:
     def attend_to_target(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """`[batch, new_len, heads · d_k]` and `[batch, new_len, heads · d_v]` → `[batch, new_len, heads · d_v]`."""
         attention = self.layer.self_attn
-        new_keys = attention.split_heads(key, attention.config.d_k)
-        new_values = attention.split_heads(value, attention.config.d_v)
+        config = attention.config
+        new_keys = attention.split_heads(key, config.d_k)
+        new_values = attention.split_heads(value, config.d_v)
         self.keys = torch.cat([self.keys, new_keys], dim=2)
         self.values = torch.cat([self.values, new_values], dim=2)
         outputs, _ = attend(attention, query, self.keys, self.values, self.causal_mask[None, None])

@@ -144,21 +144,28 @@ class OnnxModel(RandomTransformerPreTrainedModel, RandomTransformerGenerationMix
     def past_inputs(self, cache: DynamicCache, sources: int, batch_size: int) -> dict[str, np.ndarray]:
         """Inputs of the decoder graph from the target's cache, which is initially empty."""
         if cache.get_seq_length():
-            parts = [part for layer in cache.layers for part in (layer.keys, layer.values)]
+            parts = []
+            for layer in cache.layers:
+                parts += [layer.keys, layer.values]
         else:
-            widths = [self.config.d_k, self.config.d_v] * self.config.decoder_layers
-            parts = [torch.empty(batch_size, self.config.num_heads, 0, width) for width in widths]
+            config = self.config
+            widths = [config.d_k, config.d_v] * config.decoder_layers
+            parts = [torch.empty(batch_size, config.num_heads, 0, width) for width in widths]
         names = tensor_names(self.config, "past")
         return {name: group_rows(part, sources) for name, part in zip(names, parts, strict=True)}
 
 
 def check_graph_input(config: RandomTransformerConfig, name: str, ids: Tensor, length: int) -> None:
     """Raise the same ValueErrors as the model. The error of a graph would name a node, and it accepts negative ids."""
-    limit, last = config.max_position_embeddings, config.vocab_size - 1
+    limit = config.max_position_embeddings
     if config.position_embedding == "learned" and length > limit:
         raise ValueError(f"sequence length must be at most max_position_embeddings={limit}, got {length}.")
-    if ids.numel() and (ids.min() < 0 or ids.max() > last):
-        raise ValueError(f"{name} must be in the vocabulary, 0 to {last}, got ids from {ids.min()} to {ids.max()}.")
+    if not ids.numel():
+        return
+    lowest, highest = ids.aminmax()
+    last = config.vocab_size - 1
+    if lowest < 0 or highest > last:
+        raise ValueError(f"{name} must be in the vocabulary, 0 to {last}, got ids from {lowest} to {highest}.")
 
 
 def group_rows(tensor: Tensor, sources: int) -> np.ndarray:

@@ -62,7 +62,9 @@ class ExportReport:
 
     def __str__(self) -> str:
         sizes = f"{self.size:.1f} MB; the model's weights {self.model_size:.1f} MB"
-        return "\n".join([f"{self.output}: {self.engine}, {self.dtype}, {sizes}", *map(str, self.comparisons)])
+        lines = [f"{self.output}: {self.engine}, {self.dtype}, {sizes}"]
+        lines += map(str, self.comparisons)
+        return "\n".join(lines)
 
 
 def export_saved_model(

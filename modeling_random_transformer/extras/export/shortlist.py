@@ -67,8 +67,7 @@ def token_ids(pairs: Iterable[tuple[str, str]], tokenizer: PreTrainedTokenizerBa
     targets: list[Array] = []
     links = 0
     for chunk in chunks(pairs, CHUNK_SIZE):
-        texts = [source for source, _ in chunk]
-        text_target = [target for _, target in chunk]
+        texts, text_target = map(list, zip(*chunk, strict=True))
         batch = encode_texts(tokenizer, texts, text_target=text_target, verbose=False)
         for source, target in zip(batch["input_ids"], batch["labels"], strict=True):
             sources.append(np.array(source))

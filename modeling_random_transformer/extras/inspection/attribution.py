@@ -42,8 +42,9 @@ def logit_attribution(
     values = {}
     for part, vector in decoder_parts(model, recorded).items():
         values[part] = torch.einsum("btd,btkd->btk", vector, rows.to(vector))
-    if model.lm_head.bias is not None:
-        values["biases"] = values["biases"] + model.lm_head.bias[tokens]
+    bias = model.lm_head.bias
+    if bias is not None:
+        values["biases"] = values["biases"] + bias[tokens]
     return values
 
 

@@ -167,10 +167,11 @@ def best_continuations(totals: dict[Ids, float], rows: Tensor, count: int) -> It
         count: most continuations.
     """
     prefixes = list(totals)
-    sums = rows + torch.tensor(list(totals.values()), device=rows.device)[:, None]
+    so_far = rows.new_tensor(list(totals.values()))
+    sums = rows + so_far[:, None]
     possible = int(sums.isfinite().sum())
-    best = sums.flatten().topk(min(count, possible)).indices
-    for index in best.tolist():
+    best = sums.flatten().topk(min(count, possible))
+    for index in best.indices.tolist():
         beam, token = divmod(index, rows.shape[1])
         yield (*prefixes[beam], token), rows[beam, token].item()
 

@@ -79,6 +79,11 @@ def explore(
     chosen = best[1:]
     with torch.no_grad(), trace(model) as recorded:
         passed = model(**inputs, decoder_input_ids=best[None, :-1], output_attentions=True)
+    attentions = {  # of each layer, [1, heads, query_len, key_len]
+        "encoder": passed.encoder_attentions,
+        "decoder": passed.decoder_attentions,
+        "cross": passed.cross_attentions,
+    }
     target = token_texts(tokenizer, best)
     predicted, source = cross_attention_labels(tokenizer, source_ids, best)
     return {
@@ -93,11 +98,7 @@ def explore(
         },
         "layers": {"encoder": config.encoder_layers, "decoder": config.decoder_layers},
         "heads": config.num_heads,
-        "maps": {  # [layers, heads, query_len, key_len]
-            "encoder": rounded(torch.cat(passed.encoder_attentions)),
-            "decoder": rounded(torch.cat(passed.decoder_attentions)),
-            "cross": rounded(torch.cat(passed.cross_attentions)),
-        },
+        "maps": {kind: rounded(torch.cat(layers)) for kind, layers in attentions.items()},
         "steps": [distribution(logits, tokenizer) for logits in passed.logits[0]],
         "chosen": chosen.tolist(),
         "lens": lens(model, recorded, tokenizer, chosen),
@@ -186,7 +187,8 @@ def position_map(model: Any) -> list[list[float]] | None:
     if embed_positions is None:
         return None
     length = min(MAX_POSITIONS, model.config.max_position_embeddings)
-    encodings = embed_positions(torch.arange(length), length)
+    positions = torch.arange(length)
+    encodings = embed_positions(positions, length)
     return rounded(encodings[:, :MAX_WIDTH])
 
 

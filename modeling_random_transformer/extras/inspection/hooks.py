@@ -105,9 +105,10 @@ def check_attention() -> None:
     """
     hooks = AttentionHooks("", lambda _path, value: value)
     hooks.batch, hooks.query_len = 1, 2
-    query, key, value = torch.arange(24.0).sin().view(3, 1, 1, 2, 4)
-    mask = torch.full((1, 1, 2, 2), torch.finfo(torch.float32).min).triu(1)
-    inputs = (nn.Identity(), query, key, value, mask, 0.5, 0.0)
+    states = torch.arange(24.0).sin()
+    minimum = torch.finfo(states.dtype).min
+    mask = torch.full((1, 1, 2, 2), minimum).triu(1)
+    inputs = (nn.Identity(), *states.view(3, 1, 1, 2, 4), mask, 0.5, 0.0)
     with reraise_as_value_error("trace and intervene must compute eager_attention_forward (see extras/inspection)"):
         torch.testing.assert_close(hooks.attend(*inputs), eager_attention_forward(*inputs))
 

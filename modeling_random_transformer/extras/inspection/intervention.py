@@ -103,9 +103,11 @@ def new_value(replacement: Replacement, path: str, value: Tensor) -> Tensor:
     Raises:
         ValueError: it cannot be broadcast to this shape.
     """
-    new = replacement(value) if callable(replacement) else replacement
-    if not isinstance(new, (int, float, Tensor)):
-        raise ValueError(f"the function for {path!r} must return a tensor or a number, got {type(new).__name__}.")
+    new = replacement
+    if callable(replacement):
+        new = replacement(value)
+        if not isinstance(new, (int, float, Tensor)):
+            raise ValueError(f"the function for {path!r} must return a tensor or a number, got {type(new).__name__}.")
     new = torch.as_tensor(new).to(value)
     with reraise_as_value_error(f"the value of {path!r} must have shape {[*value.shape]}, got {[*new.shape]}"):
         return new.expand(value.shape)

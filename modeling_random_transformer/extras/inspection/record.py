@@ -1,6 +1,7 @@
 """Records intermediate values: `trace`, the trace, and the recorder that fills it."""
 
 import difflib
+import sys
 import warnings
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -53,10 +54,11 @@ def check_indices(name: str, numbers: Collection[int] | None, count: int | None)
     """Raise a ValueError for indices outside 0 to `count - 1`; `None` means no limit."""
     if numbers is None:
         return
-    if count is None and any(number < 0 for number in numbers):
-        raise ValueError(f"{name} must be 0 or more, got {list(numbers)}.")
-    if count is not None and not set(numbers) <= set(range(count)):
-        raise ValueError(f"{name} must be from 0 to {count - 1}, got {list(numbers)}.")
+    valid, allowed = range(sys.maxsize), "0 or more"
+    if count is not None:
+        valid, allowed = range(count), f"from 0 to {count - 1}"
+    if not all(number in valid for number in numbers):
+        raise ValueError(f"{name} must be {allowed}, got {list(numbers)}.")
 
 
 class Trace(dict[str, Tensor]):

@@ -219,13 +219,17 @@ def attention(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, example: Example, src_lang: str | None
 ) -> tuple[list[str], list[str], list[list[float]]]:
     """Labels and cross-attention of the last layer for a translation, see `Example`."""
-    inputs = encode_texts(tokenizer, example.source, src_lang=src_lang, return_tensors="pt").to(model.device)
+    encoded = encode_texts(tokenizer, example.source, src_lang=src_lang, return_tensors="pt")
+    inputs = encoded.to(model.device)
     start = model.config.decoder_start_token_id
-    ids = torch.tensor([start, *tokenizer.convert_tokens_to_ids(example.candidate.tokens)], device=model.device)
+    target = tokenizer.convert_tokens_to_ids(example.candidate.tokens)
+    ids = torch.tensor([start, *target], device=model.device)
     with evaluation_mode(model), eager_attention(model):
         outputs = model(**inputs, decoder_input_ids=ids[None, :-1], output_attentions=True)
-    weights = outputs.cross_attentions[-1][0].mean(0)
-    return *cross_attention_labels(tokenizer, inputs["input_ids"][0], ids), weights.tolist()
+    of_last_layer = outputs.cross_attentions[-1]
+    weights = of_last_layer[0].mean(0)
+    rows, columns = cross_attention_labels(tokenizer, inputs["input_ids"][0], ids)
+    return rows, columns, weights.tolist()
 
 
 def highest_losses(
@@ -236,12 +240,17 @@ def highest_losses(
     def losses() -> Iterator[tuple[float, int, str, str]]:
         scores = score_pairs(model, tokenizer, pairs_of([training]), truncation=True, **options)
         for line, pair in zip(valid_lines([training]), scores, strict=True):
-            yield -pair.log_probability / pair.tokens, line.number, line.source, line.target
+            loss = -pair.log_probability / pair.tokens
+            yield loss, line.number, line.source, line.target
 
     return heapq.nlargest(WORST, losses())
 
 
 def curves(history: Sequence[dict[str, Any]]) -> dict[str, list[tuple[float, float]]]:
     """The learning curves in the Trainer's log, of at least two points."""
-    points = {name: [(entry["step"], entry[key]) for entry in history if key in entry] for key, name in CURVES.items()}
-    return {name: values for name, values in points.items() if len(values) > 1}
+    shown = {}
+    for key, name in CURVES.items():
+        points = [(entry["step"], entry[key]) for entry in history if key in entry]
+        if len(points) > 1:
+            shown[name] = points
+    return shown

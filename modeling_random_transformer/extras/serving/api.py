@@ -24,6 +24,7 @@ from starlette.routing import Route
 
 from ...base.errors import format_names
 from ...base.languages import canonical_code, language_name
+from ...inference.candidates import Candidate
 from ...inputs_random_transformer import TextError
 from .batches import Batcher, QueueFullError
 from .directions import Direction
@@ -132,11 +133,7 @@ class Api:
         direction = find_direction(self.directions, asked.source, asked.target)
         translations = await unless_disconnected(request, self.batcher.submit(asked.function(direction), texts))
         self.metrics.characters.labels(direction.source, direction.target).inc(sum(map(len, texts)))
-        answer: dict[str, list[Any]] = {"translatedText": translations}
-        if asked.confidence:
-            answer["translatedText"] = [candidate.translation for candidate in translations]
-            answer["confidence"] = [candidate.confidence for candidate in translations]
-            answer["doubtful"] = [bool(candidate.problems) for candidate in translations]
+        answer = rated(translations) if asked.confidence else {"translatedText": translations}
         if canonical_code(asked.source) == "auto":
             answer["detectedLanguage"] = [{"language": direction.source, "confidence": 100.0}] * len(texts)
         if isinstance(asked.q, str):
@@ -162,6 +159,15 @@ class Api:
         return PlainTextResponse(generate_latest(self.metrics.registry))
 
 
+def rated(candidates: Sequence[Candidate]) -> dict[str, list[Any]]:
+    """The fields of an answer with translations and their confidence."""
+    return {
+        "translatedText": [candidate.translation for candidate in candidates],
+        "confidence": [candidate.confidence for candidate in candidates],
+        "doubtful": [bool(candidate.problems) for candidate in candidates],
+    }
+
+
 async def show_health(_: Request) -> JSONResponse:
     """Whether the server runs."""
     return JSONResponse({"status": "ok"})
@@ -179,9 +185,15 @@ async def show_page(_: Request) -> FileResponse:
 
 def directions_by_codes(directions: Sequence[Direction]) -> dict[tuple[str, str], Direction]:
     """The directions by source and target; the source may be `auto` if it is the only one of its target."""
-    by_codes = {(canonical_code(one.source), canonical_code(one.target)): one for one in directions}
+    by_codes = {}
+    for direction in directions:
+        pair = canonical_code(direction.source), canonical_code(direction.target)
+        by_codes[pair] = direction
     sources = Counter(target for _, target in by_codes)
-    detected = {("auto", target): one for (_, target), one in by_codes.items() if sources[target] == 1}
+    detected = {}
+    for (_, target), direction in by_codes.items():
+        if sources[target] == 1:
+            detected["auto", target] = direction
     return by_codes | detected
 
 
