@@ -146,4 +146,4 @@ def foreign_letters(counts: Counter[str], others: Counter[str]) -> Counter[str]:
 
 def shown(letters: Counter[str]) -> str:
     """The most frequent letters."""
-    return " ".join(letter for letter, _ in letters.most_common(SHOWN_LETTERS)) or "none"
+    return " ".join(letter for letter, _ in letters.most_common(SHOWN_LETTERS)) or "no letter"

@@ -88,7 +88,7 @@ def test_swapped_sides(train, held_out, warns):
 @pytest.mark.parametrize(
     ("side", "old", "new", "expected"),
     [
-        ("target", "ñ", "ny", "more often with none, less often with ñ"),
+        ("target", "ñ", "ny", "more often with no letter, less often with ñ"),
         ("source", "k", "\u02bc", "more often with \u02bc, less often with k"),
         ("target", "n\u0303", "ñ", None),  # normalization makes them equal
         ("target", ".", "!", None),
