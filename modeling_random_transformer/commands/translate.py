@@ -72,8 +72,9 @@ class Arguments(EngineArguments, InferenceArguments):
         split_sentences: translate each line sentence by sentence, for a model that is trained on sentences;
             --source_lang determines the abbreviations, by default English ones
         glossary: TSV file of source phrases and the target phrases that translations must contain
-        repair: translate again where a translation has a loop, is empty, a copy, much too long or short, or in another
-            script; always on for documents (--format)
+        repair: copy placeholders, translate capitals as ordinary text, and translate again where a translation has a
+            loop, lacks a number, is empty, a copy, much too long or short, or in another script; always on for
+            documents (--format)
         confidence: write the confidence of each translation, 0 to 1, after a tab or, with --output_format jsonl, in
             fields for the text and for each word; needs a model with confidence.json, see calibrate
         min_confidence: write an empty line instead of a translation with a lower confidence, and count them

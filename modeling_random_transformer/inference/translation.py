@@ -77,9 +77,10 @@ class TranslationOptions:
             unchanged.
         glossary: phrases that translations must contain; not with `n_best`. A translation that lacks one is continued
             again after it, and is replaced if the result lacks fewer. All others are those without a glossary.
-        repair: where a translation has `problems`, such as a loop, replace it by another hypothesis of beam search, by
-            one of a search without repetitions, or by the translations of the clauses; not with `n_best`. All others
-            are those without `repair`. Requires sentencex.
+        repair: copy placeholders, translate texts in capitals in ordinary case, and where a translation has `problems`,
+            such as a loop or a missing number, replace it by another hypothesis of beam search, by one of a search
+            without repetitions, or by the translations of the clauses; not with `n_best`. All others are those without
+            `repair`. Requires sentencex.
         confidence: rate the translations, for a model with a calibration; not with `n_best`.
         min_confidence: replace translations with a lower confidence by an empty text; not with `n_best`.
         keep_source: replace them by the source.

@@ -22,6 +22,7 @@ from ...data.filters import WORD
 from ...data.sources import Corpus, pairs_of, valid_lines
 from ...inference.alignments import eager_attention
 from ...inference.candidates import Candidate
+from ...inference.confidence import find_calibration
 from ...inference.evaluation import score, sentence_chrf
 from ...inference.problems import PROBLEMS, Detector, detector_of
 from ...inference.scoring import score_pairs
@@ -34,6 +35,8 @@ from .explorer import cross_attention_labels
 WORST = 10  # pairs that are shown
 LENGTHS = (10, 20, 30, 50)  # limits of the groups by the number of words of a source
 FREQUENCIES = (0, 4, 19, 99)  # of those by the frequency of its rarest word in the training set
+SHARES = (1, 0.9, 0.75, 0.5, 0.25, 0.1)  # of the surest translations
+DOUBTFUL = 0.2  # the probability below which a word of a translation is underlined
 CURVES = {"loss": "Training loss", "eval_loss": "Validation loss", "eval_bleu": "BLEU", "eval_chrf": "chrF++"}
 TEMPLATE = Path(__file__).with_suffix(".html")
 
@@ -94,7 +97,7 @@ class Report:
     def html(self) -> str:
         """The page. It contains no script and loads nothing."""
         page = Environment(autoescape=True).from_string(TEMPLATE.read_text(encoding="utf-8"))
-        return page.render(report=self, shown=WORST)
+        return page.render(report=self, shown=WORST, doubtful=DOUBTFUL)
 
 
 def make_report(
@@ -123,12 +126,13 @@ def make_report(
     Raises:
         ValueError: an argument is invalid, or a text is too long.
     """
-    examples = translated(test, model, tokenizer, progress=progress, **options)
+    languages = drop_none(src_lang=options.get("src_lang"), tgt_lang=options.get("tgt_lang"))
+    is_calibrated = find_calibration(model, tokenizer, **languages) is not None
+    examples = translated(test, model, tokenizer, progress=progress, confidence=is_calibrated, **options)
     worst = sorted(examples, key=lambda example: example.chrf)[:WORST]
     for example in worst:
         if example.candidate.tokens:
             example.attention = attention(model, tokenizer, example, options.get("src_lang"))
-    languages = drop_none(src_lang=options.get("src_lang"), tgt_lang=options.get("tgt_lang"))
     report = Report(
         title=title,
         scores=scores_of(examples),
@@ -137,6 +141,8 @@ def make_report(
         worst=worst,
         curves=curves(history),
     )
+    if is_calibrated:
+        report.groups["share of the surest translations"] = surest(examples)
     if training is not None:
         frequency = Counter(word for source, _ in pairs_of([training]) for word in words(source))
 
@@ -192,6 +198,18 @@ def grouped(
             name = f"{range_name(limits, index)} {unit}".strip()
             scores = {metric: result["score"] for metric, result in scores_of(members).items()}
             groups.append(Group(name, len(members), scores))
+    return groups
+
+
+def surest(examples: Iterable[Example]) -> list[Group]:
+    """The scores of the shares of the examples with the highest confidence; those without a confidence are left out."""
+    rated = [example for example in examples if example.candidate.confidence is not None]
+    rated.sort(key=lambda example: example.candidate.confidence, reverse=True)
+    groups = []
+    for share in SHARES:
+        if members := rated[: round(share * len(rated))]:
+            scores = {metric: result["score"] for metric, result in scores_of(members).items()}
+            groups.append(Group(f"{share:.0%}", len(members), scores))
     return groups
 
 

@@ -14,6 +14,7 @@ from modeling_random_transformer.extras.inspection.report import (
     make_report,
     problems,
 )
+from modeling_random_transformer.inference.confidence import CALIBRATION, Calibration, Calibrations
 from modeling_random_transformer.inference.problems import detector_of
 from modeling_random_transformer.inference.scoring import score_pairs
 from modeling_random_transformer.inference.translation import Candidate, translate
@@ -69,6 +70,21 @@ def test_the_report_of_a_model_of_several_languages(tmp_path):
     corpus, options = write_pairs(tmp_path, "tsv", PAIRS), {"num_beams": 1, "src_lang": "en", "tgt_lang": "es"}
     report = make_report(model, tokenizer, corpus, progress=False, **options)
     assert {each.attention[1][0] for each in report.worst} == {"__en__"}
+
+
+def test_the_confidence_of_a_calibrated_model(tmp_path):
+    model, tokenizer = random_translator(), random_tokenizer()
+    model.calibrations = Calibrations()
+    model.calibrations.by_file[CALIBRATION] = Calibration(50.0, 100, [1.0] * 6, 0.0, 1.0, ["Latin"])
+    report = make_report(model, tokenizer, write_pairs(tmp_path, "tsv", PAIRS), num_beams=1, progress=False)
+    groups = report.groups["share of the surest translations"]
+    assert [group.size for group in groups] == [10, 9, 8, 5, 2, 1]
+    assert groups[0].scores["chrf"] == report.scores["chrf"]["score"]
+    example = report.worst[0]
+    example.candidate.words[:] = [("<Hund>", 0.1), ("sieht", 0.9), ("nichts", 0.05)]
+    page = report.html()
+    assert '<dd><u title="10%">&lt;Hund&gt;</u> sieht <u title="5%">nichts</u></dd>' in page
+    assert "a probability below 20%" in page
 
 
 def test_a_test_set_without_pairs_is_an_error(model, tmp_path):
