@@ -204,7 +204,7 @@ def grouped(
 def surest(examples: Iterable[Example]) -> list[Group]:
     """The scores of the shares of the examples with the highest confidence; those without a confidence are left out."""
     rated = [example for example in examples if example.candidate.confidence is not None]
-    rated.sort(key=lambda example: example.candidate.confidence, reverse=True)
+    rated.sort(key=lambda example: example.candidate.confidence or 0.0, reverse=True)
     groups = []
     for share in SHARES:
         if members := rated[: round(share * len(rated))]:
