@@ -34,8 +34,8 @@ from modeling_random_transformer.extras.conversion import (
     convert_marian_npz,
     convert_opennmt,
 )
-from modeling_random_transformer.extras.conversion.joeynmt import OPTIONS as JOEYNMT_OPTIONS
-from modeling_random_transformer.extras.conversion.opennmt import OPTIONS as OPENNMT_OPTIONS
+from modeling_random_transformer.extras.conversion.joeynmt import FORMAT as JOEYNMT
+from modeling_random_transformer.extras.conversion.opennmt import FORMAT as OPENNMT
 from modeling_random_transformer.extras.export import export_model
 from tests.helpers.conversion import Call
 from tests.helpers.engines import exportable
@@ -174,7 +174,7 @@ def opennmt_mutant(draw: random.Random, folder: Path) -> Path:
     content = opennmt_checkpoint(random_weights(encoder_normalize_before=True))
     part = draw.choice(("opt", "opt", "model", "generator", "vocab", "src", "top", "bytes"))
     if part == "opt":
-        setattr(content["opt"], draw.choice(OPENNMT_OPTIONS).name, pickle_value(draw))
+        setattr(content["opt"], draw.choice(OPENNMT.options).name, pickle_value(draw))
     elif part == "src":
         content["vocab"]["src"][draw.randrange(9)] = pickle_value(draw)
     elif part == "top":
@@ -292,7 +292,7 @@ def tar_mutant(draw: random.Random, folder: Path) -> Path:
 
 def config_mutant(draw: random.Random, folder: Path) -> Path:
     """A folder of JoeyNMT with strange options in YAML, or a damaged vocabulary or BPE codes."""
-    names = [option.name for option in JOEYNMT_OPTIONS] + ["testing.beam_size", "testing.beam_alpha"]
+    names = [option.name for option in JOEYNMT.options] + ["testing.beam_size", "testing.beam_alpha"]
     write_joeynmt(folder, random_weights(encoder_normalize_before=True))
     anchors: list[str] = []
     config = joeynmt_config(**{name.replace(".", "__"): "CHANGED" for name in draw.sample(names, draw.randrange(1, 4))})

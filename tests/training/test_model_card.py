@@ -1,7 +1,9 @@
 """The model card of a run."""
 
+import json
 import shlex
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,6 +12,7 @@ import transformers.trainer
 from huggingface_hub import ModelCard
 
 from modeling_random_transformer import cli
+from modeling_random_transformer.inference.confidence import Calibration
 from tests.helpers.training import UNSCORED, run
 
 
@@ -53,7 +56,8 @@ def test_an_upload_needs_a_license(corpus):
 
 def test_the_card_states_languages_and_the_calibration_of_confidence(corpus):
     (corpus / "out").mkdir()
-    (corpus / "out" / "confidence.json").write_text('{"threshold": 41.26, "pairs": 1200}')
+    calibration = Calibration(41.26, 1200, weights=[1.0], bias=0.0, length_ratio=1.0, scripts=["LATIN"])
+    (corpus / "out" / "confidence.json").write_text(json.dumps(asdict(calibration)))
     folder = run(
         corpus, "out", max_steps=2, source_lang=["es"], target_lang=["pt-BR"], vocab_size=300, **UNSCORED
     ).folder
