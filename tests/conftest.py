@@ -81,6 +81,7 @@ def modules_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("modules")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(folder))
+        patch.syspath_prepend(str(folder))  # before the user's own folder of such code, which evaluate adds
         yield folder
 
 

@@ -175,8 +175,9 @@ class DataArguments:
         corpora: Sequence[Corpus] = self._file_texts(split) or self._dataset_texts(split)
         if not corpora:
             return []
-        given_weights = self.train_weights if split == "train" else None
-        weights = given_weights or [1] * len(corpora)
+        weights: Sequence[int] = [1] * len(corpora)
+        if split == "train" and self.train_weights is not None:
+            weights = self.train_weights
         options = zip(corpora, self._languages(split, len(corpora)), weights, strict=True)
         return [replace(corpus, languages=tags, weight=weight) for corpus, tags, weight in options]
 
@@ -214,7 +215,7 @@ class DataArguments:
                 f"{source_name} and {target_name} must have the same number of files, "
                 f"got {len(sources)} and {len(targets)}."
             )
-        texts = [*map(ParallelText, map(Path, sources), map(Path, targets))]
+        texts = [ParallelText(Path(source), Path(target)) for source, target in zip(sources, targets, strict=True)]
         for path in getattr(self, f"{split}_file") or []:
             texts.append(ParallelText(Path(path), source_key=self.source_key, target_key=self.target_key))
         return texts
@@ -374,8 +375,11 @@ def set_names(split: str, corpora: Sequence[Corpus]) -> list[str]:
     for corpus in corpora:
         file_or_dataset = Path(corpus.source).stem if isinstance(corpus, ParallelText) else str(corpus)
         names.append(f"{split} {corpus.direction or file_or_dataset}")
-    numbered = enumerate(names, start=1)
-    return [name if names.count(name) == 1 else f"{name} {names[:end].count(name)}" for end, name in numbered]
+    numbered: list[str] = []
+    for position, name in enumerate(names):
+        number = names[:position].count(name) + 1
+        numbered.append(f"{name} {number}" if names.count(name) > 1 else name)
+    return numbered
 
 
 def parse_overrides(text: str) -> dict[str, Any]:
