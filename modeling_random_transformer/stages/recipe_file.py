@@ -184,8 +184,11 @@ def choose_engine(arguments: Mapping[str, Any], overrides: Mapping[str, Any]) ->
     """Replace `engine: auto` by an engine that is installed, if the device is a CPU."""
     if arguments.get("engine") != AUTO:
         return dict(arguments)
-    installed = filter(find_spec, ENGINES)
-    return {**arguments, "engine": next(installed, None) if is_on_cpu(arguments, overrides) else None}
+    engine = None
+    if is_on_cpu(arguments, overrides):
+        installed = filter(find_spec, ENGINES)
+        engine = next(installed, None)
+    return {**arguments, "engine": engine}
 
 
 def is_on_cpu(arguments: Mapping[str, Any], overrides: Mapping[str, Any]) -> bool:
@@ -225,14 +228,22 @@ def recipe_values(recipe: Mapping[str, Any], overrides: Mapping[str, Any], class
     values = parse_values(recipe, classes)
     if sizes:
         [data] = instances([DataArguments], {**values, **overrides})
-        characters, alphabet = count_characters(data)
-        chosen = sizes_of(characters, alphabet)
-        for name in sizes:
-            values[name] = chosen[name]
-            logger.warning("%s is %d: the distinct pairs have %d characters.", name, chosen[name], characters)
-        if not MEASURED[0] <= characters <= MEASURED[1]:
-            logger.warning("This rule was measured for %d to %d characters.", *MEASURED)
+        values |= choose_sizes(sizes, data)
     return values
+
+
+def choose_sizes(names: Iterable[str], data: DataArguments) -> dict[str, int]:
+    """The values of these arguments that suit the training set, which are printed."""
+    characters, alphabet = count_characters(data)
+    sizes = sizes_of(characters, alphabet)
+    chosen = {}
+    for name in names:
+        chosen[name] = sizes[name]
+        logger.warning("%s is %d: the distinct pairs have %d characters.", name, sizes[name], characters)
+    smallest, largest = MEASURED
+    if not smallest <= characters <= largest:
+        logger.warning("This rule was measured for %d to %d characters.", smallest, largest)
+    return chosen
 
 
 def count_characters(data: DataArguments) -> tuple[int, int]:
@@ -273,7 +284,10 @@ def stages_to_run(mappings: Any, arguments: RecipeArguments) -> list[StageArgume
     stages = [StageArguments.of(mapping) for mapping in mappings]
     chosen = [stage for stage in stages if stage.when is None or getattr(arguments, stage.when)]
     models: list[str] = []  # stages before the current one, by what they make
-    corpora = [stage.name for stage in stages if stage.kind == BACK_TRANSLATE and stage not in chosen]  # without pairs
+    corpora: list[str] = []
+    for stage in stages:
+        if stage.kind == BACK_TRANSLATE and stage not in chosen:
+            corpora.append(stage.name)  # of no pairs
     for stage in chosen:
         if stage.name in (*models, *corpora):
             raise ValueError(f"name must be that of a new folder, got {stage.name!r}.")

@@ -107,8 +107,12 @@ class BPEDropout:
     def _split(self, word: Symbols) -> tuple[list[int], list[int]]:
         """The smallest symbols of a word's tokens, and the sort keys of their merges."""
         if word not in self._words:
-            symbols = [symbol for token in word for symbol in self._symbols(token)]
-            keys = [self._key(left, right, start) for start, (left, right) in enumerate(pairwise(symbols))]
+            symbols: list[int] = []
+            for token in word:
+                symbols += self._symbols(token)
+            keys = []
+            for start, (left, right) in enumerate(pairwise(symbols)):
+                keys.append(self._key(left, right, start))
             if len(self._words) >= MAX_CACHED_WORDS:
                 self._words.clear()
             self._words[word] = symbols, keys
@@ -186,10 +190,12 @@ class BPEDropoutPairs(Dataset):
         self.ids = [[], []]
         for batch in self.tokens.iter(batch_size=1000):
             first = len(self.ids[0])
-            seeds = [(self.seed, epoch, index) for index in range(first, first + len(batch["labels"]))]
+            end = first + len(batch["labels"])
+            seeds = [(self.seed, epoch, index) for index in range(first, end)]
             columns = self.bpe_dropout.segment_columns(batch, seeds)
             for ids, column in zip(self.ids, ("input_ids", "labels"), strict=True):
-                ids += [np.array(tokens, np.int32) for tokens in columns[column]]
+                for tokens in columns[column]:
+                    ids.append(np.array(tokens, np.int32))
 
     def __len__(self) -> int:
         return len(self.tokens)
