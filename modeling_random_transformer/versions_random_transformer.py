@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 import transformers
-from torch import nn
 from transformers import logging
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import Seq2SeqLMOutput
@@ -63,15 +62,20 @@ def accepts_cache(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class CheckpointedLayer(GradientCheckpointingLayer):
-    """A layer with gradient checkpointing in training. Without gradients, as in `generate()`, it keeps its cache."""
+    """A layer with gradient checkpointing in training. Without gradients, as in `generate()`, it keeps its cache.
 
-    # transformers 5.17 removes the cache in every call in training mode. Version 5.24 asks for gradients in `forward`.
-    if "__call__" in vars(GradientCheckpointingLayer):
+    transformers before 5.24 removes the cache in every call in training mode, in `__call__` or in `forward`.
+    """
 
-        def __call__(self, *args: Any, **kwargs: Any) -> Any:
-            if torch.is_grad_enabled():
-                return super().__call__(*args, **kwargs)
-            return nn.Module.__call__(self, *args, **kwargs)
+    is_checkpointed = False  # as `gradient_checkpointing_enable()` sets it
+
+    @property
+    def gradient_checkpointing(self) -> bool:
+        return self.is_checkpointed and torch.is_grad_enabled()
+
+    @gradient_checkpointing.setter
+    def gradient_checkpointing(self, value: bool) -> None:
+        self.is_checkpointed = value
 
 
 def is_untested_version() -> bool:
