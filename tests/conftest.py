@@ -2,9 +2,11 @@
 
 import gc
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
 # Tests must not access the network. Parallel workers share the cores.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+# `trust_remote_code` copies code into one folder per process, because a process imports the package there once.
+os.environ["HF_MODULES_CACHE"] = tempfile.mkdtemp(prefix="modules_")
 
 # One cache of compiled kernels per process and instruction set: kernels for other instructions can crash.
 os.environ.setdefault(
@@ -43,7 +48,7 @@ import torch
 from accelerate import PartialState
 from filelock import FileLock
 from hypothesis import settings
-from transformers import dynamic_module_utils, logging
+from transformers import logging
 
 from modeling_random_transformer import RandomTransformerForConditionalGeneration, RandomTransformerTokenizer
 from tests.helpers.translation import random_tokenizer, random_translator
@@ -61,6 +66,10 @@ settings.load_profile("deterministic")
 torch.set_num_threads(1)
 
 
+def pytest_unconfigure() -> None:
+    shutil.rmtree(os.environ["HF_MODULES_CACHE"], ignore_errors=True)
+
+
 @pytest.fixture(autouse=True)
 def _fixed_seed() -> None:
     torch.manual_seed(0)
@@ -73,16 +82,6 @@ def _restore_transformers_logging() -> Iterator[None]:
     yield
     logging.set_verbosity(verbosity)
     logging.enable_progress_bar()
-
-
-@pytest.fixture(scope="session")
-def modules_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of code that `trust_remote_code` copies: one per process, which imports their common package once."""
-    folder = tmp_path_factory.mktemp("modules")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(folder))
-        patch.syspath_prepend(str(folder))  # before the user's own folder of such code, which evaluate adds
-        yield folder
 
 
 @pytest.fixture(scope="session")

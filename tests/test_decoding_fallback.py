@@ -78,7 +78,7 @@ FOLLOWED = {"random numbers", "cached keys"}  # by the fast step
 
 
 @pytest.fixture
-def edited_model(tmp_path, modules_cache):  # noqa: ARG001 (patches where code is copied to)
+def edited_model(tmp_path):
     """Load a saved model whose copy of the modeling file has been edited."""
 
     def load(edit, dtype=torch.float64, **options):
