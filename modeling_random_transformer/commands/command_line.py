@@ -85,12 +85,12 @@ def check_new_outputs(overwrite: bool, **outputs: Path | None) -> None:
     Raises:
         ValueError: an output exists and is not empty, and no interrupted job resumes.
     """
-    files = {name: path for name, path in drop_none(**outputs).items() if path.is_file() and path.stat().st_size}
-    job_folders = [Path(f"{path}{suffix}") for path in outputs.values() for suffix in (".parts", ".work")]
+    files = {name: path for name, path in drop_none(**outputs).items() if not is_stream(path)}
+    job_folders = [Path(f"{path}{suffix}") for path in files.values() for suffix in (".parts", ".work")]
     if overwrite or any(folder.is_dir() for folder in job_folders):
         return
     for name, path in files.items():
-        if not is_stream(path):
+        if path.is_file() and path.stat().st_size:
             raise ValueError(f"--{name} must be a new file without --overwrite, got {str(path)!r}, which exists.")
 
 

@@ -18,7 +18,7 @@ from ..base.errors import reraise_as_value_error
 from ..base.languages import without_region
 from ..inputs_random_transformer import check_choice, drop_none
 from ..tokenization_random_transformer import has_letters, is_blank, normalize
-from .lengths import RATIO, TOO_LONG, LengthLimits
+from .lengths import NO_LIMITS, RATIO, TOO_LONG, LengthLimits
 from .readers import Columns, read_columns, read_texts
 
 # Reasons to drop a pair, in the order of the filters; those of lengths are in `lengths`.
@@ -174,7 +174,9 @@ def filters_of(options: CleaningOptions, scripts: Mapping[str, Sequence[str]]) -
     """
     if options.copies != "off":
         yield _copy_filter(_have_same_words if options.copies == "near" else eq)
-    yield _length_filter(LengthLimits(options.max_length, options.max_length, options.max_length_ratio))
+    limits = LengthLimits(options.max_length, options.max_length, options.max_length_ratio)
+    if limits != NO_LIMITS:
+        yield _length_filter(limits)
     for side, names in scripts.items():
         if names and options.min_script_share:
             yield _filter_of_side(side, script_filter(names, options.min_script_share), SCRIPT)

@@ -27,17 +27,19 @@ class LengthLimits:
         """The limits for a model with this number of learned positions; `None` for any number."""
         if positions is None:
             return self
-        return replace(
-            self, source=min(self.source or positions, positions), target=min(self.target or positions, positions)
-        )
+        source = min(self.source or positions, positions)
+        target = min(self.target or positions, positions)
+        return replace(self, source=source, target=target)
 
     def are_exceeded(self, source: Any, target: Any) -> Any:
         """Whether a pair is too long, from its lengths or from arrays of those of several pairs."""
-        return (source > (self.source or inf)) | (target > (self.target or inf))
+        longest_source = inf if self.source is None else self.source
+        longest_target = inf if self.target is None else self.target
+        return (source > longest_source) | (target > longest_target)
 
     def is_unequal(self, source: Any, target: Any) -> Any:
         """Whether the ratio of the lengths is above the maximum; see `are_exceeded`."""
-        ratio = self.ratio or inf
+        ratio = inf if self.ratio is None else self.ratio
         return (source > ratio * target) | (target > ratio * source)
 
 

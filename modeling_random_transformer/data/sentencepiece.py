@@ -121,13 +121,14 @@ def _unigram(pieces: list[Any], byte_fallback: bool) -> models.Unigram:
     """The unigram model. Control symbols are kept out of segmentations by `_pre_tokenizer`."""
     normal = [piece.score for piece in pieces if piece.type == NORMAL]
     lowest = min(normal)
+    highest = max(normal)
     scores = dict.fromkeys(SPECIAL_TOKENS.values(), lowest)
     unk_id = [*scores].index(SPECIAL_TOKENS["unk_token"])
     for piece in pieces:
         scores[piece.piece] = piece.score if piece.type == NORMAL else lowest
         if piece.type == USER_DEFINED:
             # Bonus in sentencepiece's Viterbi search.
-            scores[piece.piece] = len(piece.piece) * max(normal) - 0.1
+            scores[piece.piece] = len(piece.piece) * highest - 0.1
     return models.Unigram([*scores.items()], unk_id=unk_id, byte_fallback=byte_fallback)
 
 

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from ..inputs_random_transformer import LanguageTags, check_choice, chunks
 from .batches import TokenBudgetSampler
 from .filters import SIDES
-from .lengths import NO_LIMITS, LengthLimits
+from .lengths import NO_LIMITS, RATIO, TOO_LONG, LengthLimits
 from .sources import Corpus, DatasetText, InvalidLine, Line, ParallelLine
 from .tokenization import LENGTHS, lengths_of, skipped_pairs, tokenize_batch
 from .validation import ON_INVALID, ValidationReport
@@ -51,8 +51,9 @@ class CorpusMixture:
     def _positions(self, index: int) -> Iterator[tuple[float, int, Line]]:
         """The relative position of each line of a corpus in the epoch, the index of the corpus, and the line."""
         corpus = self.corpora[index]
+        earlier_lines = sum(self.sizes[:index])
         for position, line in enumerate(corpus.lines()):
-            numbered = replace(line, number=line.number + sum(self.sizes[:index]))
+            numbered = replace(line, number=line.number + earlier_lines)
             for _ in range(corpus.weight):
                 yield position / self.sizes[index], index, numbered
 
@@ -172,12 +173,11 @@ class TokenBudgetStream(IterableDataset):
                 if self.on_invalid == "error":
                     self.report.check("error")
             skipped = skipped_pairs(self.limits, _lengths(pairs))
-            for index, pair in enumerate(pairs):
-                reasons = [reason for reason, is_skipped in skipped.items() if is_skipped[index]]
-                if not reasons:
+            for pair, is_too_long, is_unequal in zip(pairs, skipped[TOO_LONG], skipped[RATIO], strict=True):
+                if is_too_long or is_unequal:  # for any value of on_invalid
+                    self.report.add(TOO_LONG if is_too_long else RATIO, pair["line"])
+                else:
                     yield pair
-                for reason in reasons:  # for any value of on_invalid
-                    self.report.add(reason, pair["line"])
 
     def _chunks(self, epoch: int) -> Iterable[Chunk]:
         # Prefetch a complete buffer, so that it is ready when the current one is exhausted.

@@ -26,7 +26,8 @@ from .scoring import Pair, PairScore
 
 logger = logging.getLogger(__name__)
 
-CALIBRATION, CALIBRATIONS = "confidence.json", "confidence*.json"  # the latter such as confidence.en.de.json
+CALIBRATION = "confidence.json"
+CALIBRATIONS = "confidence.*json"  # this file, and those of directions, such as confidence.en.de.json
 
 
 @dataclass(frozen=True)
@@ -109,8 +110,7 @@ def calibration_file(
     """The name of the file of a calibration: with language tags, that of a direction, by default the tokenizer's."""
     if not tokenizer_languages(tokenizer):
         return CALIBRATION
-    direction = (src_lang or tokenizer.src_lang, tgt_lang or tokenizer.tgt_lang)
-    return CALIBRATIONS.replace("*", ".{}.{}".format(*direction))
+    return f"confidence.{src_lang or tokenizer.src_lang}.{tgt_lang or tokenizer.tgt_lang}.json"
 
 
 def find_calibration(

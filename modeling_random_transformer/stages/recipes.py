@@ -236,11 +236,12 @@ class RecipeRun:
 
         Training a model further can make it worse, such as distillation from a poor model.
         """
+        record = self.record
         scores = {}
         earlier: str | None = name
         for stage in reversed(self.stages):
             if stage.name == earlier:
-                scores[stage.name] = self.record[stage.name].facts["scores"]["validation"]["chrf"]
+                scores[stage.name] = record[stage.name].facts["scores"]["validation"]["chrf"]
                 earlier = stage.starts_from
         return max(scores, key=scores.__getitem__)
 

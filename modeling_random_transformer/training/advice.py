@@ -110,9 +110,10 @@ def spelling_advice(texts: Mapping[str, Sequence[Dataset]]) -> Iterator[str]:
     Args:
         texts: the pairs of each corpus of a set, with the columns `source` and `target`, by its name.
     """
-    for side in SIDES:
+    held_out_sets = [name for name in texts if name != "train"]
+    for side in SIDES if held_out_sets else ():
         train = count_characters(texts["train"], side)
-        for name in texts.keys() - {"train"}:
+        for name in held_out_sets:
             held_out = count_characters(texts[name], side)
             more, less = foreign_letters(held_out, train), foreign_letters(train, held_out)
             if more.total() / held_out.total() + less.total() / train.total() > MAX_FOREIGN:
@@ -126,7 +127,7 @@ def count_characters(corpora: Iterable[Dataset], side: str) -> Counter[str]:
     """The characters of the first pairs of each corpus."""
     counts: Counter[str] = Counter()
     for pairs in corpora:
-        for text in pairs[:COUNTED_PAIRS][side]:
+        for text in pairs[side][:COUNTED_PAIRS]:
             counts.update(normalize(text))
     return counts
 

@@ -197,7 +197,9 @@ def remove_checkpoint(checkpoint: Path) -> None:
 
 def keep_newest(run: StrPath, limit: int | None, best: str | None = None) -> None:
     """Keep the newest `limit` complete checkpoints, the best one, and those with other files."""
-    for path in complete_checkpoints(run)[: -limit if limit else 0]:
+    if not limit:
+        return
+    for path in complete_checkpoints(run)[:-limit]:
         has_other_files = not _files_of(path).keys() <= {MARKER, *_marker(path)["files"]}
         if path.name != Path(best or "").name and not has_other_files:
             remove_checkpoint(path)

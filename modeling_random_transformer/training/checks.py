@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from transformers import AutoConfig, get_scheduler
+from transformers import AutoConfig, PreTrainedTokenizerBase, get_scheduler
 from transformers.trainer_utils import IntervalStrategy
 from transformers.utils import is_peft_available
 
@@ -32,8 +32,7 @@ def check_arguments(data: DataArguments, model_args: ModelArguments, args: Trans
     check_evaluation(data, args)
     check_metric(args)
     check_schedule(args)
-    if args.push_to_hub and args.hub_license is None:
-        raise ValueError("hub_license must be given with push_to_hub, got None.")
+    check_upload(args)
     check_adapter(model_args, args)
     call_on_main_process(lambda: check_folders(model_args, args))
     config = initial_config(model_args)
@@ -41,7 +40,9 @@ def check_arguments(data: DataArguments, model_args: ModelArguments, args: Trans
         model = RandomTransformerForConditionalGeneration(config)
     check_adapted_modules(model, model_args.lora_targets)
     freeze(model, model_args.freeze)
-    check_architecture(config, model_args, args)
+    check_shards(config, args)
+    check_dropout(config, model_args, args)
+    check_augmented_positions(config, args)
 
 
 def check_evaluation(data: DataArguments, args: TranslationTrainingArguments) -> None:
@@ -75,6 +76,12 @@ def check_schedule(args: TranslationTrainingArguments) -> None:
             get_scheduler(args.lr_scheduler_type, optimizer, 1, 2, dict(options))
 
 
+def check_upload(args: TranslationTrainingArguments) -> None:
+    """A model that others may use has a license."""
+    if args.push_to_hub and args.hub_license is None:
+        raise ValueError("hub_license must be given with push_to_hub, got None.")
+
+
 def check_adapter(model_args: ModelArguments, args: TranslationTrainingArguments) -> None:
     """An adapter needs peft, and weights that are not sharded."""
     rank = model_args.lora_rank
@@ -96,19 +103,25 @@ def check_folders(model_args: ModelArguments, args: TranslationTrainingArguments
 def initial_config(model_args: ModelArguments) -> RandomTransformerConfig:
     """The configuration of the initial model, after a check that its tokenizer can be loaded and matches it."""
     initial = model_args.model_name_or_path
-    config = None if initial is None else _saved_config(initial, model_args.config_overrides)
-    tokenizer = None
-    saved = model_args.saved_tokenizer
-    if saved is not None:
-        with reraise_as_value_error(f"tokenizer must be a saved tokenizer, got {saved!r}"):
-            tokenizer = load_tokenizer(saved, model_args.special_tokens or ())
-    if initial is None or config is None:
-        return model_args.config(model_args.vocab_size or VOCAB_SIZE if tokenizer is None else len(tokenizer))
+    if initial is None:
+        tokenizer = _saved_tokenizer(model_args)
+        size = model_args.vocab_size or VOCAB_SIZE
+        return model_args.config(size if tokenizer is None else len(tokenizer))
+    config = _saved_config(initial, model_args.config_overrides)
+    tokenizer = _saved_tokenizer(model_args)
     if model_args.has_new_vocabulary:
         load_parent_tokenizer("model_name_or_path", initial)
     elif tokenizer is not None:
         check_tokenizer(tokenizer, config)
     return config
+
+
+def _saved_tokenizer(model_args: ModelArguments) -> PreTrainedTokenizerBase | None:
+    saved = model_args.saved_tokenizer
+    if saved is None:
+        return None
+    with reraise_as_value_error(f"tokenizer must be a saved tokenizer, got {saved!r}"):
+        return load_tokenizer(saved, model_args.special_tokens or ())
 
 
 def _saved_config(folder: str, overrides: str) -> RandomTransformerConfig:
@@ -142,23 +155,26 @@ def check_adapted_modules(model: nn.Module, targets: Sequence[str]) -> None:
             raise ValueError(f"lora_target_modules must be modules with their own weights, got {target!r}, a tied one.")
 
 
-def check_architecture(
-    config: RandomTransformerConfig, model_args: ModelArguments, args: TranslationTrainingArguments
-) -> None:
-    """Check that an architecture suits the training.
-
-    Raises:
-        ValueError: shards have different sizes, so that dropout would differ between processes; both passes of R-Drop
-            are equal, without dropout; or augmented texts may have no positions.
-    """
+def check_shards(config: RandomTransformerConfig, args: TranslationTrainingArguments) -> None:
+    """Shards have equal sizes; with others, dropout would differ between the processes."""
     for name in ("num_heads", "d_ff"):
         size = getattr(config, name)
         if size % args.tp_size:
             raise ValueError(f"{name} must be a multiple of tp_size={args.tp_size}, got {size}.")
+
+
+def check_dropout(
+    config: RandomTransformerConfig, model_args: ModelArguments, args: TranslationTrainingArguments
+) -> None:
+    """Without dropout, both passes of R-Drop are equal."""
     has_dropout = model_args.lora_rank is not None or any(getattr(config, name) for name in DROPOUTS)
     if args.r_drop_alpha and not has_dropout:
         raise ValueError(f"r_drop_alpha must be 0 for a model without dropout, got {args.r_drop_alpha}.")
-    if args.augment and config.position_embedding == "learned":  # changed texts may be longer
+
+
+def check_augmented_positions(config: RandomTransformerConfig, args: TranslationTrainingArguments) -> None:
+    """Changed texts may be longer than the texts of the corpus."""
+    if args.augment and config.position_embedding == "learned":
         raise ValueError("augment must be False for a model with learned positions, got True.")
 
 

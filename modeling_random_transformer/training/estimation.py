@@ -152,7 +152,9 @@ def _repeated(data: PreparedData, args: TranslationTrainingArguments) -> np.ndar
     steps = 2 * (WARM_UP_STEPS + STEPS)  # twice as many, because batches are not completely full
     needed = steps * args.gradient_accumulation_steps * args.world_size * args.max_tokens_per_batch
     lengths = lengths_of(data.sets["train"])
-    weights = np.repeat([corpus.weight for corpus in data.corpora], data.corpus_sizes)
+    weights = data.train_weights
+    if weights is None:
+        weights = np.ones(len(lengths), int)
     tokens = lengths.sum(axis=1) @ weights  # of an epoch
     return weights * math.ceil(needed / tokens)
 

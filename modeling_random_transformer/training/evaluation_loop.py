@@ -53,8 +53,9 @@ class TranslationEvaluation(Seq2SeqTrainer):
         values: dict[str, list[float]] = defaultdict(list)
         for name, dataset in sets.items():
             prefix = f"{metric_key_prefix}_{name}"
-            for key, value in (self.predict(dataset, ignore_keys, prefix, **gen_kwargs).metrics or {}).items():
-                metrics[key] = value
+            metrics_of_set = self.predict(dataset, ignore_keys, prefix, **gen_kwargs).metrics or {}
+            metrics |= metrics_of_set
+            for key, value in metrics_of_set.items():
                 if not key.endswith(("time", "_per_second")):  # times and rates have no means
                     values[metric_key_prefix + key.removeprefix(prefix)].append(value)
         metrics |= {key: fmean(values_of_sets) for key, values_of_sets in values.items()}

@@ -274,9 +274,13 @@ def changed_arguments(arguments: Any) -> dict[str, Any]:
 
 def determining(args: TranslationTrainingArguments, *others: Any) -> dict[str, Any]:
     """The training arguments, and `others`, that differ from their defaults and determine the weights."""
-    free = {*LENGTHS, *CONTENTS, *(() if selects(args) else EVALUATION)}
-    changed = [changed_arguments(arguments) for arguments in (*others, args)]
-    return {name: value for values in changed for name, value in values.items() if name not in free}
+    free = {*LENGTHS, *CONTENTS}
+    if not selects(args):
+        free |= {*EVALUATION}
+    values: dict[str, Any] = {}
+    for arguments in (*others, args):
+        values |= changed_arguments(arguments)
+    return {name: value for name, value in values.items() if name not in free}
 
 
 def recorded(run: Run) -> dict[str, Any]:

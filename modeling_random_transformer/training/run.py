@@ -242,9 +242,15 @@ def score_set(run: Run, trainer: TranslationTrainer, data: PreparedData, name: s
     language = target_language(trainer.processing_class, data.sets[name][0]["labels"])
     options = drop_none(language=language, tokenize=run.args.bleu_tokenize)
     metrics = score(translations, pairs["target"][:], **options)
-    if name.startswith("validation") and len(translations) >= MIN_PAIRS:
+    if is_only_validation(run, name) and len(translations) >= MIN_PAIRS:
         call_on_main_process(lambda: calibrate_saved(run, name, pairs, translations))
     run.record(lambda _: scores_of(run, name).finish(metrics=metrics))
+
+
+def is_only_validation(run: Run, name: str) -> bool:
+    """Whether a set is the only validation set of its direction, for which the folder has one calibration."""
+    directions = [corpora[0].languages for other, corpora in run.corpora.items() if other.startswith("validation")]
+    return name.startswith("validation") and directions.count(run.corpora[name][0].languages) == 1
 
 
 def calibrate_saved(run: Run, name: str, pairs: Dataset, translations: Sequence[str]) -> None:

@@ -30,6 +30,7 @@ CONFIGS = {
 TEXTS = some_texts(24, seed=1)
 LIMIT = 24  # maximum tokens of a translation
 BEAMS = (1, 4)
+SHORT = {"max_new_tokens": LIMIT, "early_stopping": True}  # what CTranslate2 computes under `generate()`
 
 
 def needs(engine: str) -> list[pytest.MarkDecorator]:

@@ -204,3 +204,8 @@ class TestCommands:
     def test_arguments_without_a_meaning(self, folder, arguments, error, capsys):
         assert cli.main(["translate", "--model", str(folder), "a", *arguments]) == 2
         assert error in capsys.readouterr().err
+
+
+def test_other_files_whose_names_begin_alike_are_no_calibrations(folder):
+    (folder / "confidence_of_annotators.json").write_text("[]")
+    assert "confidence_of_annotators.json" not in Calibrations(folder).by_file

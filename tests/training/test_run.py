@@ -68,6 +68,14 @@ def test_a_validation_set_calibrates_the_model_unless_it_is_tiny(corpus, monkeyp
     assert 0 <= candidate.confidence <= 1
 
 
+def test_several_validation_sets_of_one_direction_do_not_calibrate_the_model(corpus, monkeypatch):
+    """Each would replace the calibration of the one before."""
+    for module in (training_run, calibration):
+        monkeypatch.setattr(module, "MIN_PAIRS", 2)
+    sets = {name: [path, path] for name, path in validation(corpus).items()}
+    assert not (run(corpus, "several", **sets, max_steps=2).folder / CALIBRATION).exists()
+
+
 def test_an_incomplete_checkpoint_is_not_resumed(copied, caplog):
     (copied / "out" / "model.safetensors").unlink()  # saved after the last step
     for path in all_checkpoints(copied / "out"):

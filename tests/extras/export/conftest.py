@@ -1,8 +1,9 @@
-"""An export to ONNX, which takes about ten seconds."""
+"""An export to ONNX, which takes about ten seconds, and one to CTranslate2 beside a saved model."""
 
 import pytest
 
 from modeling_random_transformer.extras.export import export_model
+from modeling_random_transformer.inference import load_translator
 from tests.helpers.engines import exportable
 
 CONFIGS = {
@@ -32,3 +33,13 @@ def exported(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("onnx") / "out"
     export_model(model, tokenizer, folder, engine="onnx")
     return model, tokenizer, OnnxModel.load(folder), folder
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A folder with a model, which is exported in float32."""
+    folder = tmp_path_factory.mktemp("saved")
+    for part in exportable():
+        part.save_pretrained(folder)
+    load_translator(folder, engine="ctranslate2", engine_dtype="float32")
+    return folder

@@ -9,22 +9,11 @@ import torch
 
 from modeling_random_transformer.extras.export import cache
 from modeling_random_transformer.extras.export.cache import is_complete
-from modeling_random_transformer.inference import load_translator, translate
+from modeling_random_transformer.inference import translate
 from modeling_random_transformer.inference.engine import attach_engine
-from tests.helpers.engines import TEXTS, exportable, needs
+from tests.helpers.engines import SHORT, TEXTS, exportable, needs
 
 pytestmark = needs("ctranslate2")
-SHORT = {"max_new_tokens": 24, "early_stopping": True}
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    """A folder with a model, which is exported in float32."""
-    folder = tmp_path_factory.mktemp("saved")
-    for each in exportable():
-        each.save_pretrained(folder)
-    load_translator(folder, engine="ctranslate2", engine_dtype="float32")
-    return folder
 
 
 def test_cache_has_one_folder_per_model_and_dtype(saved, tmp_path):

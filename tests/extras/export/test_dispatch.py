@@ -19,23 +19,12 @@ from modeling_random_transformer.inference.loading import load_models
 from modeling_random_transformer.inputs_random_transformer import longest_target
 from modeling_random_transformer.modeling_random_transformer import RandomTransformerEncoderLayer
 from tests.helpers.edits import EDITS
-from tests.helpers.engines import TEXTS, exportable, needs
+from tests.helpers.engines import SHORT, TEXTS, exportable, needs
 from tests.helpers.models import tiny_model
 from tests.helpers.trainer import new_trainer, pairs
 from tests.helpers.translation import multilingual_translator
 
 pytestmark = needs("ctranslate2")
-SHORT = {"max_new_tokens": 24, "early_stopping": True}
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    """A folder with a model, which is exported in float32."""
-    folder = tmp_path_factory.mktemp("saved")
-    for each in exportable():
-        each.save_pretrained(folder)
-    load_translator(folder, engine="ctranslate2", engine_dtype="float32")
-    return folder
 
 
 @pytest.fixture
