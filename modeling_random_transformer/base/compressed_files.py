@@ -38,11 +38,11 @@ DOCUMENT_FORMATS = {  # that can be translated
     ".srt": "srt",
     ".po": "po",
     ".pot": "po",
+    ".xliff": "xliff",
+    ".xlf": "xliff",
 }
 DOCUMENTS = {
     *DOCUMENT_FORMATS,
-    ".xliff",
-    ".xlf",
     ".sdlxliff",
     ".mqxliff",
     ".tbx",

@@ -68,7 +68,8 @@ class Arguments(EngineArguments, InferenceArguments):
         max_source_tokens: truncate longer texts (default: a text above the tokenizer's or the model's limit is an
             error); with --split_sentences, split longer sentences (default: 128)
         format: html: the input is an HTML document, or each sentence is a fragment; its tags, scripts and styles stay
-            unchanged, and sentences are always split; srt: subtitles; po: messages of gettext
+            unchanged, and sentences are always split; srt: subtitles; po: messages of gettext; xliff: segments of
+            XLIFF 1.2 or 2
         split_sentences: translate each line sentence by sentence, for a model that is trained on sentences;
             --source_lang determines the abbreviations, by default English ones
         glossary: TSV file of source phrases and the target phrases that translations must contain
@@ -98,7 +99,7 @@ class Arguments(EngineArguments, InferenceArguments):
     temperature: float | None = None
     seed: int = field(default=0, metadata={"type": int})
     max_source_tokens: int | None = None
-    format: str = field(default="text", metadata={"choices": ("text", "html", "srt", "po")})
+    format: str = field(default="text", metadata={"choices": ("text", "html", "srt", "po", "xliff")})
     split_sentences: bool = False
     glossary: Path | None = field(default=None, metadata={"type": existing_file})
     repair: bool = False

@@ -3,7 +3,8 @@
 from .html_translation import translate_html
 from .po import translate_po
 from .srt import translate_srt
+from .xliff import translate_xliff
 
-TRANSLATORS = {"srt": translate_srt, "po": translate_po}  # of one document, by format
+TRANSLATORS = {"srt": translate_srt, "po": translate_po, "xliff": translate_xliff}  # of one document, by format
 
-__all__ = ["TRANSLATORS", "translate_html", "translate_po", "translate_srt"]
+__all__ = ["TRANSLATORS", "translate_html", "translate_po", "translate_srt", "translate_xliff"]

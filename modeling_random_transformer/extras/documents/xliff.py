@@ -1,0 +1,154 @@
+"""Translation of XLIFF 1.2 and 2, in which translation tools exchange texts."""
+
+import html
+import re
+from typing import Any
+from xml.dom import minidom
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ...base.xml_events import xml_parser
+from .html_translation import translate_html
+from .plain_text import BEGINNING, END
+
+Node = Any  # of minidom: mypy cannot know which kinds of nodes a node contains
+
+DECLARATION = re.compile(r"\A\ufeff?\s*<\?xml\s[^>]*\?>")  # its encoding is that of a file, not of a string
+UNITS = {"1": "trans-unit", "2": "segment"}  # by version
+PAIRED = {"g", "mrk", "pc"}  # elements with text to translate; all else is copied with its content
+UNTRANSLATED = {"new", "needs-translation"}  # states of a target that is no translation
+MACHINE_TRANSLATED = {"state": "needs-review-translation", "state-qualifier": "leveraged-mt"}
+
+
+def translate_xliff(document: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **options: Any) -> str:
+    """Translate the segments without a target, or with one in the state `new` or `needs-translation`.
+
+    Inline elements return to their words, each of them once: one whose words are apart is on the first of them. In
+    XLIFF 1.2, a target gets the state `needs-review-translation`; in XLIFF 2, its segment the state `translated`.
+
+    Args:
+        document: the content of an XLIFF file.
+        model, tokenizer, **options: those of `translate_html`.
+
+    Raises:
+        ValueError: the document is not XLIFF, or declares entities; and the errors of `translate_html`.
+    """
+    tree = parse_xliff(document)
+    version = tree.documentElement.getAttribute("version")[:1]
+    units = [unit for unit in tree.getElementsByTagNameNS("*", UNITS[version]) if is_untranslated(unit)]
+    inline: list[list[Node]] = [[] for _ in units]
+    fragments = [
+        BEGINNING + to_html(child(unit, "source"), elements) + END for unit, elements in zip(units, inline, strict=True)
+    ]
+    translations = translate_html(fragments, model, tokenizer, **options)
+    for unit, elements, translation in zip(units, inline, translations, strict=True):
+        target = empty_target(unit)
+        fill(target, translation.removeprefix(BEGINNING).removesuffix(END), elements)
+        if version == "2":
+            unit.setAttribute("state", "translated")
+        else:
+            for name, value in MACHINE_TRANSLATED.items():
+                target.setAttribute(name, value)
+    return tree.toxml() + "\n"
+
+
+def parse_xliff(document: str) -> Node:
+    """The tree of a document; raises a `ValueError` if it is not XLIFF, or may not have targets."""
+    content = DECLARATION.sub("", document).encode()
+    with xml_parser("the document") as parser:
+        parser.Parse(content, True)
+    tree: Node = minidom.parseString(content)
+    root = tree.documentElement
+    version = root.getAttribute("version")
+    if root.localName != "xliff" or version[:1] not in UNITS:
+        raise ValueError(f"the document must be XLIFF 1 or 2, got <{root.tagName}> of version {version!r}.")
+    if version.startswith("2") and not root.hasAttribute("trgLang"):
+        raise ValueError("the document must have the attribute trgLang, which XLIFF 2 requires for targets, got none.")
+    return tree
+
+
+def child(unit: Node, name: str) -> Node:
+    """The first child of a unit with a name."""
+    return next((node for node in unit.childNodes if node.localName == name), None)
+
+
+def is_untranslated(unit: Node) -> bool:
+    """Whether a unit should be translated, and has something to translate."""
+    node = unit
+    while not node.hasAttribute("translate") and isinstance(node.parentNode, minidom.Element):
+        node = node.parentNode
+    source, target = child(unit, "source"), child(unit, "target")
+    if node.getAttribute("translate") == "no" or source is None or not text_of(source).strip():
+        return False
+    if target is None or target.getAttribute("state") in UNTRANSLATED:
+        return True
+    return not any(node.toxml().strip() for node in target.childNodes)
+
+
+def text_of(node: Node) -> str:
+    """The text of a node that can be translated."""
+    if isinstance(node, minidom.Text):
+        return node.data
+    return "".join(text_of(part) for part in node.childNodes if isinstance(part, minidom.Text) or is_paired(part))
+
+
+def is_paired(node: Node) -> bool:
+    """Whether a node is an element with text that can be translated."""
+    if node.localName not in PAIRED:
+        return False
+    return node.getAttribute("translate") != "no" and node.getAttribute("mtype") != "protected"
+
+
+def to_html(node: Node, elements: list[Node]) -> str:
+    """The content of a node, in which ids are indices of the inline elements; they are appended to `elements`."""
+    parts = []
+    for part in node.childNodes:
+        if isinstance(part, minidom.Text):
+            parts.append(html.escape(part.data, quote=False))
+            continue
+        index = len(elements)
+        elements.append(part)
+        if is_paired(part):
+            parts.append(f'<span id="{index}">{to_html(part, elements)}</span>')
+        else:
+            parts.append(f'<img id="{index}"/>')
+    return "".join(parts)
+
+
+def empty_target(unit: Node) -> Node:
+    """The target of a unit without its content, or a new one after the source, indented like it."""
+    target = child(unit, "target")
+    if target is not None:
+        for node in [*target.childNodes]:
+            target.removeChild(node)
+        return target
+    source = child(unit, "source")
+    prefix = source.tagName.removesuffix("source")
+    target = unit.ownerDocument.createElement(f"{prefix}target")
+    following = (child(unit, "seg-source") or source).nextSibling
+    indent = source.previousSibling
+    if isinstance(indent, minidom.Text):
+        unit.insertBefore(indent.cloneNode(False), following)
+    unit.insertBefore(target, following)
+    return target
+
+
+def fill(target: Node, fragment: str, elements: list[Node]) -> None:
+    """Add translated HTML with its inline elements to a target; those that it lacks are added at the end."""
+    remaining = dict(enumerate(elements))
+    add_content(target, minidom.parseString(f"<html>{fragment}</html>").documentElement, remaining)
+    for element in remaining.values():
+        target.appendChild(element.cloneNode(not is_paired(element)))
+
+
+def add_content(target: Node, fragment: Node, remaining: dict[int, Node]) -> None:
+    """Add the content of a node of HTML; an element that is not in `remaining`, since it is repeated, is left out."""
+    for part in fragment.childNodes:
+        if isinstance(part, minidom.Text):
+            target.appendChild(target.ownerDocument.createTextNode(part.data))
+            continue
+        element = remaining.pop(int(part.getAttribute("id")), None)
+        if element is None:
+            add_content(target, part, remaining)
+        else:
+            add_content(target.appendChild(element.cloneNode(not is_paired(element))), part, remaining)
