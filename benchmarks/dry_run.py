@@ -12,9 +12,8 @@ from typing import Any
 import yaml
 from datasets import Dataset, Features, Translation
 
-from modeling_random_transformer.commands.train import parse_arguments
-from modeling_random_transformer.stages.recipe_file import TRAINING
-from modeling_random_transformer.training.estimation import dry_run
+from modeling_random_transformer.commands.train import TRAINING, parse_arguments
+from modeling_random_transformer.extras.estimation import dry_run
 from modeling_random_transformer.training.run import train_translation
 from tutorials.sample_data import sample
 

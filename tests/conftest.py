@@ -168,6 +168,15 @@ def _state_on_cpu(_reset_accelerate: None) -> None:
     PartialState(cpu=True)
 
 
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """A folder with a corpus for a training."""
+    from tests.helpers.training import write_corpus  # takes seconds to import
+
+    write_corpus(tmp_path)
+    return tmp_path
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Start with the files that have slow tests, so that parallel workers finish at about the same time.
 

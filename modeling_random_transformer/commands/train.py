@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..base.flags import Parser
-from ..stages.recipe_file import TRAINING, RecipeArguments, read_recipe, training_arguments
-from ..stages.recipes import RecipeRun, table
-from ..training.estimation import dry_run
+from ..base.flags import Parser, instances
+from ..training.arguments import DataArguments, ModelArguments
 from ..training.run import train_translation
+from ..training.training_arguments import TranslationTrainingArguments
+
+TRAINING = (DataArguments, ModelArguments, TranslationTrainingArguments)
 
 # The arguments in the help, by heading.
 GROUPS = {
@@ -71,12 +72,13 @@ class CommandArguments:
 def run(program: str, argv: Sequence[str]) -> None:
     """Parse the arguments, train and print the scores; or measure a few steps and print the estimate."""
     path, flags = split_recipe(argv)
-    if path is not None and "stages" in read_recipe(path):
-        run_stages(program, path, flags)
+    if path is not None and run_stages(program, path, flags):
         return
     groups = {**GROUPS, **ESTIMATE}
     data, model, args, command = parse_arguments(argv, (*TRAINING, CommandArguments), program, __doc__, groups)
     if command.dry_run:
+        from ..extras.estimation import dry_run  # a training does not need it
+
         estimate = dry_run(data, model, args)
         if args.process_index == 0:
             print(estimate)
@@ -89,8 +91,12 @@ def run(program: str, argv: Sequence[str]) -> None:
         print(f"Saved the model to {result.folder}.")
 
 
-def run_stages(program: str, path: Path, flags: Sequence[str]) -> None:
-    """Run the stages of a recipe and print their table, or print an estimate of each."""
+def run_stages(program: str, path: Path, flags: Sequence[str]) -> bool:
+    """Run the stages of a recipe and print their table, or an estimate of each; `False` if it has no stages."""
+    from ..extras.recipes import RecipeArguments, RecipeRun, read_recipe, table  # flags do not need it
+
+    if "stages" not in read_recipe(path):
+        return False
     classes = (*TRAINING, CommandArguments, RecipeArguments)
     parser = parser_of(classes, program, __doc__, {**GROUPS, **OF_RECIPE, **ESTIMATE})
     arguments = parser.values(flags)
@@ -101,6 +107,7 @@ def run_stages(program: str, path: Path, flags: Sequence[str]) -> None:
         print(text)
         if not is_dry:
             print(f"Saved the model to {recipe.folder}.")
+    return True
 
 
 def parse_arguments(
@@ -126,8 +133,12 @@ def parse_arguments(
         ValueError: an argument or its value is invalid.
     """
     path, flags = split_recipe(argv)
-    overrides = parser_of(classes, program, description, groups).values(flags)
-    return training_arguments({} if path is None else read_recipe(path), overrides, classes)
+    values = parser_of(classes, program, description, groups).values(flags)
+    if path is None:
+        return instances(classes, values)
+    from ..extras.recipes import read_recipe, training_arguments  # flags do not need it
+
+    return training_arguments(read_recipe(path), values, classes)
 
 
 def parser_of(classes: Sequence[type], program: str, description: str | None, groups: Mapping[str, str]) -> Parser:

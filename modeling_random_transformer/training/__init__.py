@@ -2,7 +2,6 @@
 
 from .arguments import DataArguments, ModelArguments
 from .checkpoints import average_weights, load_average, newest_complete
-from .estimation import DryRun, dry_run
 from .manifest import RunResult
 from .methods.bpe_dropout import BPEDropout
 from .methods.loss import SmoothedCrossEntropy
@@ -13,14 +12,12 @@ from .training_arguments import TranslationTrainingArguments, paper_peak_rate
 __all__ = [
     "BPEDropout",
     "DataArguments",
-    "DryRun",
     "ModelArguments",
     "RunResult",
     "SmoothedCrossEntropy",
     "TranslationTrainer",
     "TranslationTrainingArguments",
     "average_weights",
-    "dry_run",
     "load_average",
     "newest_complete",
     "paper_peak_rate",

@@ -11,8 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from modeling_random_transformer.base.flags import to_flags
-from modeling_random_transformer.commands.train import CommandArguments, parse_arguments
-from modeling_random_transformer.stages.recipe_file import TRAINING
+from modeling_random_transformer.commands.train import TRAINING, CommandArguments, parse_arguments
 from modeling_random_transformer.training import (
     DataArguments,
     ModelArguments,

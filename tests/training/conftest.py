@@ -30,10 +30,3 @@ def finished(trained):
 def copied(finished, tmp_path):
     """A copy of the finished run that a test may modify."""
     return shutil.copytree(finished, tmp_path / "copy")
-
-
-@pytest.fixture
-def corpus(tmp_path):
-    """A folder with a corpus."""
-    write_corpus(tmp_path)
-    return tmp_path

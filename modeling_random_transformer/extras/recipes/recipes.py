@@ -21,25 +21,26 @@ from typing import Any
 
 from transformers import GenerationConfig
 
-from ..base import DTYPES
-from ..base.compressed_files import STANDARD_STREAM
-from ..base.digests import file_digest
-from ..base.distributed import call_on_main_process, exclusive
-from ..base.files import StrPath, markdown_table
-from ..base.flags import instances, to_flags
-from ..base.jobs import Job, Stage, run_stage
-from ..data.filters import SIDES
-from ..inference.loading import load_models
-from ..inference.translation import TranslationOptions
-from ..inputs_random_transformer import check_choice, drop_none
-from ..training.arguments import DROPOUTS, FILES, LANGUAGES, PREFIXES, DataArguments, ModelArguments, parse_overrides
-from ..training.estimation import GIB, dry_run
-from ..training.manifest import LENGTHS, MANIFEST, RunResult, determining, fingerprint, folder_digest
-from ..training.model_card import CARD, set_origin, set_section
-from ..training.run import train_translation
-from ..training.training_arguments import TranslationTrainingArguments
-from .back_translation import BackTranslationOptions, back_translate
-from .distillation import INT8, StudentDataArguments, distill
+from ...base import DTYPES
+from ...base.compressed_files import STANDARD_STREAM
+from ...base.digests import file_digest
+from ...base.distributed import call_on_main_process, exclusive
+from ...base.files import StrPath, markdown_table
+from ...base.flags import instances, to_flags
+from ...base.jobs import Job, Stage, run_stage
+from ...data.filters import SIDES
+from ...inference.loading import load_models
+from ...inference.translation import TranslationOptions
+from ...inputs_random_transformer import check_choice, drop_none
+from ...stages.back_translation import BackTranslationOptions, back_translate
+from ...stages.distillation import INT8, StudentDataArguments, distill
+from ...stages.training_set import DistillationArguments
+from ...training.arguments import DROPOUTS, FILES, LANGUAGES, PREFIXES, DataArguments, ModelArguments, parse_overrides
+from ...training.manifest import LENGTHS, MANIFEST, RunResult, determining, fingerprint, folder_digest
+from ...training.model_card import CARD, set_origin, set_section
+from ...training.run import train_translation
+from ...training.training_arguments import TranslationTrainingArguments
+from ..estimation.estimation import GIB, dry_run
 from .recipe_data import SETS, files_of, sets_of, write_sets
 from .recipe_file import (
     BACK_TRANSLATE,
@@ -60,7 +61,6 @@ from .recipe_file import (
     stages_to_run,
     training_arguments,
 )
-from .training_set import DistillationArguments
 
 logger = logging.getLogger(__name__)
 

@@ -3,15 +3,17 @@
 import pytest
 import torch
 
-from modeling_random_transformer.stages import recipe_file
-from modeling_random_transformer.stages.recipe_file import (
+from modeling_random_transformer.extras.recipes import recipe_file
+from modeling_random_transformer.extras.recipes.recipe_file import (
     SIZES,
+    RecipeArguments,
     choose_engine,
     choose_precision,
     not_overridden,
     sizes_of,
     training_arguments,
 )
+from tests.helpers.models import tiny_model
 from tests.helpers.training import arguments, flags, parse_command, write_corpus
 
 
@@ -110,3 +112,9 @@ def test_an_installed_engine_is_chosen_on_a_cpu(accelerator, installed, engine, 
 def test_a_call_without_evaluation_does_not_stop_early():
     recipe = {"eval_strategy": "steps", "early_stopping_patience": 3, "seed": 1}
     assert not_overridden(recipe, {"eval_strategy": "no"}) == {"seed": 1}
+
+
+def test_a_parent_without_a_tokenizer(tmp_path):
+    tiny_model().save_pretrained(tmp_path / "parent")
+    with pytest.raises(ValueError, match=r"parent must be a saved model with its tokenizer, got .*parent"):
+        RecipeArguments(parent=str(tmp_path / "parent"))

@@ -16,17 +16,17 @@ from typing import Any
 import torch
 from transformers import AutoConfig
 
-from ..base import ENGINES
-from ..base.compressed_files import check_readable
-from ..base.errors import reraise_as_value_error
-from ..base.files import StrPath
-from ..base.flags import Parser, instances, to_flags
-from ..configuration_random_transformer import did_you_mean
-from ..data.sources import pairs_of
-from ..inputs_random_transformer import check_choice, check_positive, check_type, drop_none
-from ..training.arguments import DataArguments, ModelArguments
-from ..training.tokenizer import load_parent_tokenizer
-from ..training.training_arguments import AUTO, TranslationTrainingArguments
+from ...base import ENGINES
+from ...base.compressed_files import check_readable
+from ...base.errors import reraise_as_value_error
+from ...base.files import StrPath
+from ...base.flags import Parser, instances, to_flags
+from ...configuration_random_transformer import did_you_mean
+from ...data.sources import pairs_of
+from ...inputs_random_transformer import check_choice, check_positive, check_type, drop_none
+from ...training.arguments import DataArguments, ModelArguments
+from ...training.tokenizer import load_parent_tokenizer
+from ...training.training_arguments import AUTO, TranslationTrainingArguments
 
 logger = logging.getLogger(__name__)
 

@@ -12,10 +12,10 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 from modeling_random_transformer import cli
 from modeling_random_transformer.base.jobs import Job
 from modeling_random_transformer.data import ParallelText, clean_pairs
+from modeling_random_transformer.extras.estimation import estimation
+from modeling_random_transformer.extras.recipes import recipe_data, recipes
+from modeling_random_transformer.extras.recipes.recipes import RecipeRun, run_recipe
 from modeling_random_transformer.inference import translate
-from modeling_random_transformer.stages import recipe_data, recipes
-from modeling_random_transformer.stages.recipes import RecipeRun, run_recipe
-from modeling_random_transformer.training import estimation
 from tests.helpers.corpora import read_pairs
 from tests.helpers.interruption import StoppedError, killed_after, stop
 from tests.helpers.training import (
@@ -30,7 +30,7 @@ from tests.helpers.training import (
     write_corpus,
 )
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "recipes"
+EXAMPLES = Path(__file__).parents[3] / "examples" / "recipes"
 STAGES = [
     {"name": "reverse", "when": "monolingual_target", "reverse": True},
     {"name": "synthetic", "when": "monolingual_target", "kind": "back_translate", "uses": "reverse", "num_beams": 1},

@@ -4,13 +4,13 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from ..base.errors import reraise_as_value_error
-from ..data.cleaning import clean_files, clean_pairs
-from ..data.filters import SIDES
-from ..data.sources import Corpus, pairs_of
-from ..data.validation import validate
-from ..training.arguments import DataArguments
-from .monolingual import write_pairs
+from ...base.errors import reraise_as_value_error
+from ...data.cleaning import clean_files, clean_pairs
+from ...data.filters import SIDES
+from ...data.sources import Corpus, pairs_of
+from ...data.validation import validate
+from ...stages.monolingual import write_pairs
+from ...training.arguments import DataArguments
 
 logger = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ import pytest
 import transformers
 
 from modeling_random_transformer import cli
-from modeling_random_transformer.training import estimation
-from modeling_random_transformer.training.estimation import GIB, DryRun
+from modeling_random_transformer.extras.estimation import estimation
+from modeling_random_transformer.extras.estimation.estimation import GIB, DryRun
 from tests.helpers.training import flags, parse_command
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from modeling_random_transformer.stages.recipe_data import files_of, sets_of, split_corpus, write_sets
+from modeling_random_transformer.extras.recipes.recipe_data import files_of, sets_of, split_corpus, write_sets
 from modeling_random_transformer.training.arguments import DataArguments
 
 SUBJECTS = ["dog", "cat", "bird", "boy", "girl", "man", "woman", "horse"]

@@ -16,18 +16,18 @@ from datasets import Dataset
 from transformers import set_seed
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
-from ..base.distributed import call_on_main_process
-from ..base.jobs import Job
-from ..data.sources import Corpus, DatasetText
-from ..data.tokenization import lengths_of
-from .advice import schedule_advice, show
-from .arguments import VOCAB_SIZE, DataArguments, ModelArguments
-from .checks import check_arguments
-from .manifest import MANIFEST, Run
-from .model_init import build_model
-from .preparation import PreparedData, check_languages, prepare_data
-from .trainer import TranslationTrainer
-from .training_arguments import TranslationTrainingArguments
+from ...base.distributed import call_on_main_process
+from ...base.jobs import Job
+from ...data.sources import Corpus, DatasetText
+from ...data.tokenization import lengths_of
+from ...training.advice import schedule_advice, show
+from ...training.arguments import VOCAB_SIZE, DataArguments, ModelArguments
+from ...training.checks import check_arguments
+from ...training.manifest import MANIFEST, Run
+from ...training.model_init import build_model
+from ...training.preparation import PreparedData, check_languages, prepare_data
+from ...training.trainer import TranslationTrainer
+from ...training.training_arguments import TranslationTrainingArguments
 
 PAIRS, STEPS = 1000, 20
 WARM_UP_STEPS = 3  # not measured: memory is allocated and kernels are selected

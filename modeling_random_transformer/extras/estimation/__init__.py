@@ -1,0 +1,10 @@
+"""Estimates of the time and the memory of a training, from a few steps on its first pairs.
+
+    print(dry_run(data, model, args))
+
+Requires the extra `train`.
+"""
+
+from .estimation import DryRun, dry_run
+
+__all__ = ["DryRun", "dry_run"]

@@ -1,0 +1,11 @@
+"""Recipes: arguments of `train` in a file, and lists of trainings, back-translations and distillations.
+
+    run_recipe("examples/recipes/low_resource.yaml", source_file="corpus.en", target_file="corpus.sw")
+
+Requires the extra `train`.
+"""
+
+from .recipe_file import RecipeArguments, read_recipe, training_arguments
+from .recipes import RecipeRun, run_recipe, table
+
+__all__ = ["RecipeArguments", "RecipeRun", "read_recipe", "run_recipe", "table", "training_arguments"]
