@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from modeling_random_transformer.extras.wrappers.problems import LOOP, has_loop
 from modeling_random_transformer.inference import Candidate, load_translator, score_pairs, translate_n_best
 from modeling_random_transformer.inference.confidence import calibration_of
 from modeling_random_transformer.inference.evaluation import score, sentence_chrf
-from modeling_random_transformer.inference.problems import LOOP, has_loop
 
 BINS = 10  # of the expected calibration error
 KEYBOARD = ["qwertyuiop", "asdfghjkl", "zxcvbnm"]

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from modeling_random_transformer.base.errors import first_line, format_value
 from modeling_random_transformer.base.flags import model_folder
+from modeling_random_transformer.extras.alignment.alignments import eager_attention
 from modeling_random_transformer.extras.inspection import intervene
 from modeling_random_transformer.extras.inspection.beam_search import trim_padding
 from modeling_random_transformer.extras.inspection.explorer import (
@@ -27,10 +28,9 @@ from modeling_random_transformer.extras.inspection.explorer import (
     explore,
     render,
 )
+from modeling_random_transformer.extras.wrappers.sentences import SentenceSplitter, SplitText
 from modeling_random_transformer.inference import load_translator
-from modeling_random_transformer.inference.alignments import eager_attention
 from modeling_random_transformer.inference.engine import length_penalty_of
-from modeling_random_transformer.inference.sentences import SentenceSplitter, SplitText
 from modeling_random_transformer.inputs_random_transformer import (
     check_text,
     drop_none,

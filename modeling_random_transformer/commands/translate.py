@@ -34,7 +34,6 @@ from ..base.errors import reraise_as_value_error
 from ..base.files import encode_lines
 from ..base.flags import Parser, existing_file
 from ..data.readers import read_texts
-from ..inference.glossary import Glossary
 from ..inference.translation import TranslationOptions, translate_n_best
 from ..inference.translation_files import FORMATS, candidate_lines, read_plain_texts, translate_file
 from ..inputs_random_transformer import name_lines_in_errors
@@ -144,9 +143,13 @@ class Arguments(EngineArguments, InferenceArguments):
         return inputs_are_files and not self.is_document and not is_stream(self.output)
 
     @cached_property
-    def terms(self) -> Glossary | None:
+    def terms(self) -> Any:
         """The content of the file `glossary`, which counts its terms."""
-        return None if self.glossary is None else Glossary.read(self.glossary)
+        if self.glossary is None:
+            return None
+        from ..extras.wrappers import Glossary  # other translations do not need it
+
+        return Glossary.read(self.glossary)
 
     @property
     def options(self) -> dict[str, Any]:

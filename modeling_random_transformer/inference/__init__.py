@@ -4,15 +4,12 @@
     translate(["hello world"], model, tokenizer)                 # → ["hola mundo"]
     for line in translate_stream(read_lines(file), model, tokenizer): ...
     translate([paragraphs], model, tokenizer, split_sentences=True)
-    translate(texts, model, tokenizer, glossary=Glossary.read("terms.tsv"))        # with required target phrases
     translate_file("big.en", "big.es", model, tokenizer)         # sharded over processes; the same call resumes
     for candidates in translate_n_best(texts, model, tokenizer, n_best=4): ...     # with scores, the best first
 
     for score in score_pairs(model, tokenizer, [("a dog", "ein Hund"), ...]):
         score.log_probability / score.tokens
     score_file(ParallelText("train.en", "train.de"), "scores.txt", model, tokenizer)     # the same call resumes
-    for links in alignments(model, tokenizer, pairs): ...                                # [(0, 0), (2, 1)]
-    align_file(ParallelText("train.en", "train.de"), "links.txt", model, tokenizer)      # 0-0 2-1
 
 All of them take any model of `AutoModelForSeq2SeqLM`. The metrics of `evaluation` require the extra `train`.
 """
@@ -20,22 +17,17 @@ All of them take any model of `AutoModelForSeq2SeqLM`. The metrics of `evaluatio
 from ..base.files import encode_lines, one_line
 from ..inputs_random_transformer import longest_target
 from ..tokenization_random_transformer import read_lines
-from .alignments import alignments
 from .candidates import Candidate
-from .glossary import Glossary
 from .loading import load_translator
 from .scoring import PairScore, score_pairs
-from .scoring_files import align_file, score_file
+from .scoring_files import score_file
 from .translation import TranslationOptions, translate, translate_n_best, translate_stream
 from .translation_files import translate_file
 
 __all__ = [
     "Candidate",
-    "Glossary",
     "PairScore",
     "TranslationOptions",
-    "align_file",
-    "alignments",
     "encode_lines",
     "load_translator",
     "longest_target",

@@ -5,15 +5,13 @@ one forward pass gives for any search and any engine, and the lengths of both te
 """
 
 import json
-import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from operator import mul
 from pathlib import Path
 from statistics import fmean, pstdev
-from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -21,10 +19,7 @@ from ..base.digests import file_digest
 from ..base.errors import reraise_as_value_error
 from ..base.files import StrPath, read_json, write_atomically
 from ..inputs_random_transformer import tokenizer_languages
-from .candidates import Candidate, Row, Translate
 from .scoring import Pair, PairScore
-
-logger = logging.getLogger(__name__)
 
 CALIBRATION = "confidence.json"
 CALIBRATIONS = "confidence.*json"  # this file, and those of directions, such as confidence.en.de.json
@@ -150,59 +145,3 @@ def features_of(pair: Pair, score: PairScore) -> list[float]:
         # More tokens per character in words that the tokenizer does not know, such as those of another language.
         math.log((score.source_tokens or 1) / source_len),
     ]
-
-
-@dataclass(frozen=True)
-class RatingTranslator:
-    """Translates by another function, and rates the translations.
-
-    Attributes:
-        translate: translates texts.
-        score: scores pairs, with tokens and words.
-        calibration: that of the model.
-    """
-
-    translate: Translate
-    score: Callable[[Sequence[Pair | None]], list[Any]]
-    calibration: Calibration
-
-    def __call__(self, rows: Sequence[Row], first: int, update: Callable[[int], Any]) -> list[list[Candidate]]:
-        """One candidate of each row, with a confidence unless the model has not translated the text."""
-        pairs: list[Pair | None] = []
-        translated = [best for [best] in self.translate(rows, first, update)]
-        for (text, _), best in zip(rows, translated, strict=True):
-            pairs.append((text, best.translation) if best.tokens else None)
-        return [[self.rated(*row)] for row in zip(translated, pairs, self.score(pairs), strict=True)]
-
-    def rated(self, candidate: Candidate, pair: Pair | None, score: PairScore | None) -> Candidate:
-        """A candidate with its confidence, if it was scored."""
-        if pair is None or score is None:
-            return candidate
-        confidence = self.calibration.confidence(features_of(pair, score))
-        return replace(candidate, confidence=confidence, words=score.words or [])
-
-
-@dataclass(frozen=True)
-class SelectingTranslator:
-    """Translates by another function, and replaces translations with a low confidence, which it counts in the log.
-
-    Attributes:
-        translate: translates texts, and gives one candidate of each.
-        minimum: the lowest confidence of a translation that is kept, 0 to 1.
-        keep_source: replace others by the source, not by an empty text.
-    """
-
-    translate: Translate
-    minimum: float
-    keep_source: bool
-
-    def __call__(self, rows: Sequence[Row], first: int, update: Callable[[int], Any]) -> list[list[Candidate]]:
-        """One candidate of each row."""
-        candidates = self.translate(rows, first, update)
-        replaced = 0
-        for index, [best] in enumerate(candidates):
-            if best.confidence is not None and best.confidence < self.minimum:
-                candidates[index] = [replace(best, translation=rows[index][0] if self.keep_source else "")]
-                replaced += 1
-        logger.warning("%d of %d translations were below the minimum confidence.", replaced, len(rows))
-        return candidates

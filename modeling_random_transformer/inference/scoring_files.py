@@ -1,4 +1,4 @@
-"""Scoring and alignment of parallel text: resumable from file to file, see `translation_files`, or in one pass."""
+"""Scores of parallel text: resumable from file to file, see `translation_files`, or in one pass."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
@@ -12,7 +12,6 @@ from ..base.digests import model_digest
 from ..base.progress import process_stream
 from ..data.sources import EMPTY, Corpus, ParallelLine
 from ..inputs_random_transformer import CHUNK_SIZE, check_choice, name_lines_in_errors
-from .alignments import Aligner
 from .scoring import Pair, PairModel, Scorer
 from .translation_files import FORMATS, write_in_parts
 
@@ -56,25 +55,6 @@ def score_file(
     check_choice(FORMATS, output_format=output_format)
     scorer = Scorer(model, tokenizer, output_format=output_format, **options)
     write_lines(corpus, output_file, scorer, chunk_size=chunk_size, restart=restart, progress=progress)
-
-
-def align_file(
-    corpus: Corpus,
-    output_file: str | PathLike,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    chunk_size: int = CHUNK_SIZE,
-    restart: bool = False,
-    progress: bool | None = None,
-    **options: Any,
-) -> None:
-    """Align the words of parallel text; line n of the output has the links of pair n, such as `0-0 1-2` (Pharaoh).
-
-    The arguments and the errors are those of `score_file`; `options` are those of `alignments`.
-    """
-    aligner = Aligner(model, tokenizer, **options)
-    write_lines(corpus, output_file, aligner, chunk_size=chunk_size, restart=restart, progress=progress)
 
 
 def write_lines(

@@ -9,13 +9,12 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..base.extras import load_extra
 from ..base.progress import process_stream
 from ..inputs_random_transformer import (
     CHUNK_SIZE,
     LanguageTags,
     check_positive,
-    check_type,
-    longest_target,
     renumber_errors,
     source_limit,
     tokenizer_languages,
@@ -23,16 +22,7 @@ from ..inputs_random_transformer import (
 from ..pipeline_random_transformer import OUTPUT_OPTIONS, CallOptions, Seq2SeqPipeline, current_device, search_options
 from ..tokenization_random_transformer import is_blank
 from .candidates import Candidate, Row, Translate
-from .cases import CaseTranslator
-from .confidence import Calibration, RatingTranslator, SelectingTranslator, calibration_of
-from .copying import CopyingTranslator
 from .engine import length_penalty_of
-from .glossary import LISTED, Glossary, GlossaryTranslator
-from .mbr import SAMPLING, MbrTranslator
-from .problems import NUMBER, detector_of
-from .repair import CLAUSE_TOKENS, HYPOTHESES, WITHOUT_LOOPS, WITHOUT_REPETITIONS, RepairingTranslator
-from .scoring import Pair, PairScore, Scorer
-from .sentences import SentenceSplitter, SentenceTranslator
 
 # Beam search begins all beams but the first with a score of -1e9. They keep it if other options, such as
 # `prefix_allowed_tokens_fn`, allow fewer tokens than there are beams.
@@ -48,6 +38,10 @@ RESERVED = {
     "streamer",
     *OUTPUT_OPTIONS,
 }
+
+# Options whose functions are in `extras/wrappers`
+WRAPPERS = ("mbr", "split_sentences", "glossary", "repair", "confidence", "min_confidence")
+MBR_SAMPLING = {"do_sample": True, "top_k": 5, "temperature": 0.7}
 
 
 @dataclass(frozen=True)
@@ -100,7 +94,7 @@ class TranslationOptions:
     mbr: int | None = None
     seed: int | None = None
     split_sentences: bool = False
-    glossary: Glossary | None = None
+    glossary: Any = None
     repair: bool = False
     confidence: bool = False
     min_confidence: float | None = None
@@ -111,7 +105,6 @@ class TranslationOptions:
         check_positive(max_batch_tokens=self.max_batch_tokens, num_beams=self.num_beams)
         check_positive(or_none=True, max_new_tokens=self.max_new_tokens, max_source_tokens=self.max_source_tokens)
         check_positive(or_none=True, n_best=self.n_best, mbr=self.mbr)
-        check_type("glossary", self.glossary, Glossary, "a Glossary")
         if self.min_confidence is not None and not 0 <= self.min_confidence <= 1:
             raise ValueError(f"min_confidence must be from 0 to 1, got {self.min_confidence}.")
         for name, value in self.generate_options.items():
@@ -119,9 +112,8 @@ class TranslationOptions:
                 raise ValueError(f"{name} must not be given, got {value!r}.")
         if self.n_best is None:
             return
-        for name in ("mbr", "split_sentences", "glossary", "repair", "confidence", "min_confidence"):
-            if getattr(self, name):
-                raise ValueError(f"n_best must be None with {name}, got {self.n_best}.")
+        for name in self.wrappers:
+            raise ValueError(f"n_best must be None with {name}, got {self.n_best}.")
         is_sampled = self.num_beams == 1 and self.generate_options.get("do_sample")
         if self.n_best > self.num_beams and not is_sampled:
             raise ValueError(f"n_best must be at most num_beams={self.num_beams}, got {self.n_best}.")
@@ -133,15 +125,16 @@ class TranslationOptions:
         return cls(**{name: options.pop(name) for name in names}, generate_options=options)
 
     @property
-    def is_rated(self) -> bool:
-        """Whether translations have a confidence."""
-        return self.confidence or self.min_confidence is not None
+    def wrappers(self) -> list[str]:
+        """The options that are set of those that change texts before, and translations after the model."""
+        defaults = (None, False)
+        return [name for name in WRAPPERS if not any(getattr(self, name) is default for default in defaults)]
 
     @property
     def search_options(self) -> dict[str, Any]:
         """The options of `generate()`, except for the limit on new tokens."""
         if self.mbr is not None:
-            return search_options(1, **{**SAMPLING, **self.generate_options, "num_return_sequences": self.mbr})
+            return search_options(1, **{**MBR_SAMPLING, **self.generate_options, "num_return_sequences": self.mbr})
         search = search_options(self.num_beams, self.length_penalty, **self.generate_options)
         if self.n_best is not None:
             search["num_return_sequences"] = self.n_best
@@ -242,34 +235,12 @@ class Translator:
         self.pipe = open_pipeline(model, tokenizer, self.options)
 
         translate: Translate = BatchTranslator(self.pipe, self.pipe.defaults)
-        if self.options.mbr is not None:
-            translate = MbrTranslator(translate)
-        if self.options.repair:
-            translate = self.repaired(translate, options.get("src_lang"))
-        if self.options.glossary is not None:
-            translate = GlossaryTranslator(
-                self.options.glossary,
-                translate,
-                self.search(LISTED),
-                self.score,
-                self.longest_target,
-                self.options.length_penalty or 0.0,
-            )
+        if self.options.wrappers:
+            self.translate_sentence, self.translate = load_extra("wrappers").wrap(self, translate)
+            return
         if self.options.seed is not None:
             translate = SeededTranslator(translate, self.options.seed)
-        if self.options.is_rated:
-            translate = RatingTranslator(translate, self.score, self.calibration)
-        if self.options.repair:
-            translate = CaseTranslator(translate, tokenizer)
-        self.translate_sentence = translate
-        if self.options.split_sentences:
-            splitter = SentenceSplitter(self.pipe, self.options.max_source_tokens, options.get("src_lang"))
-            translate = SentenceTranslator(translate, splitter, self.languages)
-        elif self.options.repair:
-            translate = CopyingTranslator(translate, self.pipe, self.languages)
-        if self.options.min_confidence is not None:
-            translate = SelectingTranslator(translate, self.options.min_confidence, self.options.keep_source)
-        self.translate = translate
+        self.translate_sentence = self.translate = translate
 
     def stream(
         self,
@@ -289,54 +260,6 @@ class Translator:
         """`src_lang` and `tgt_lang` as far as they are given."""
         return LanguageTags(self.pipe.defaults.src_lang, self.pipe.defaults.tgt_lang).arguments
 
-    @property
-    def calibration(self) -> Calibration:
-        """That of the direction; raises a `ValueError` if there is none."""
-        return calibration_of(self.pipe.model, self.pipe.tokenizer, **self.languages)
-
-    def search(self, candidates: int, **generate_options: Any) -> BatchTranslator:
-        """Another beam search, which returns a number of candidates, with more options of `generate()`."""
-        call = self.pipe.call_options(
-            num_beams=max(candidates, self.options.num_beams),
-            num_return_sequences=candidates,
-            do_sample=False,
-            length_penalty=self.options.length_penalty,
-            return_scores=True,
-            **generate_options,
-        )
-        return BatchTranslator(self.pipe, call)
-
-    def repaired(self, translate: Translate, src_lang: str | None) -> RepairingTranslator:
-        """A function that translates again where the translations of another one have problems."""
-        splitter = SentenceSplitter(self.pipe, CLAUSE_TOKENS, src_lang, reports_cuts=False)
-        without_numbers = CopyingTranslator(self.search(1), self.pipe, self.languages, NUMBER)
-        blocked = CopyingTranslator(self.search(1, **WITHOUT_LOOPS), self.pipe, self.languages, NUMBER)
-        remedies: list[Translate] = [
-            self.search(HYPOTHESES),
-            without_numbers,
-            self.search(HYPOTHESES, **WITHOUT_REPETITIONS),
-            SentenceTranslator(blocked, splitter, self.languages),
-        ]
-        detect = detector_of(self.pipe.model, self.pipe.tokenizer, **self.languages)
-        return RepairingTranslator(translate, detect, remedies)
-
-    def score(self, pairs: Sequence[Pair | None]) -> list[PairScore]:
-        """The scores of pairs, with those of their tokens and words. Longer texts are truncated."""
-        scorer = Scorer(
-            self.pipe.model,
-            self.pipe.tokenizer,
-            max_batch_tokens=self.options.max_batch_tokens,
-            token_scores=True,
-            word_scores=True,
-            truncation=True,
-            **self.languages,
-        )
-        return scorer(pairs, 0, lambda _: None)
-
-    def longest_target(self, source_len: int) -> int:
-        """The limit on the tokens of a translation."""
-        return longest_target(source_len, self.pipe.model.config, self.options.max_new_tokens)
-
     def record(self) -> dict[str, Any]:
         """What determines the translations beside the model: the options, with effective values."""
         # The effective limit: truncating longer sources does not change the translation of sources within the limit.
@@ -352,15 +275,8 @@ class Translator:
         engine = getattr(self.pipe.model, "engine", None)
         if engine is not None:
             record["engine"] = engine.name
-        if self.options.split_sentences:
-            record["split_sentences"] = True
-        if self.options.glossary is not None:
-            record["glossary"] = self.options.glossary.terms
-        if self.options.repair:
-            record["repair"] = True
-        if self.options.is_rated:
-            record["calibration"] = repr(self.calibration)
-            record |= {"min_confidence": self.options.min_confidence, "keep_source": self.options.keep_source}
+        if self.options.wrappers:
+            record |= load_extra("wrappers").wrapped_options(self)
         if self.pipe.option(search, "do_sample"):
             record["max_batch_tokens"] = self.options.max_batch_tokens  # the texts of a batch share random numbers
         return record

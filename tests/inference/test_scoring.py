@@ -5,7 +5,8 @@ import json
 import pytest
 import torch
 
-from modeling_random_transformer.inference import PairScore, alignments, score_file, score_pairs
+from modeling_random_transformer.extras.alignment import alignments
+from modeling_random_transformer.inference import PairScore, score_file, score_pairs
 from modeling_random_transformer.inference.scoring import score_line
 from modeling_random_transformer.ops_random_transformer import label_log_probabilities
 from tests.helpers.corpora import write_pairs

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from modeling_random_transformer.data import ParallelText
-from modeling_random_transformer.inference import align_file, score_file, score_pairs
+from modeling_random_transformer.extras.alignment import align_file
+from modeling_random_transformer.inference import score_file, score_pairs
 from modeling_random_transformer.inference.scoring import Scorer, score_line
 from tests.helpers.corpora import write_pairs
 from tests.helpers.interruption import interrupt_at

@@ -6,13 +6,13 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...base.progress import process_stream
-from ...inference.alignments import Links
-from ...inference.placement import Unit, align_units, linked_units, unit_spans
 from ...inference.scoring import Pair
-from ...inference.sentences import SentenceSplitter, SplitText
 from ...inference.translation import Translator, with_prefixes
 from ...inputs_random_transformer import CHUNK_SIZE, check_text
 from ...tokenization_random_transformer import is_blank
+from ..alignment.alignments import Links
+from ..alignment.placement import Unit, align_units, linked_units, unit_spans
+from ..wrappers.sentences import SentenceSplitter, SplitText
 from .markup import Block, needs_alignment, parse, render
 
 

@@ -13,8 +13,9 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ...inference.placement import CLOSING, PLACEHOLDER, Unit, beside
+from ...base.placeholders import PLACEHOLDER
 from ...tokenization_random_transformer import has_letters
+from ..alignment.placement import CLOSING, Unit, beside
 
 # Comments and tags by the HTML standard. Linear in the length of any text: all repetitions are possessive, and markup
 # that is not closed ends with the text.

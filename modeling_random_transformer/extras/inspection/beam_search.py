@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from ...inference.alignments import eager_attention
+from ..alignment.alignments import eager_attention
 
 Ids = tuple[int, ...]
 

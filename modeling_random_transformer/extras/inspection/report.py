@@ -20,16 +20,16 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...data.filters import WORD
 from ...data.sources import Corpus, pairs_of, valid_lines
-from ...inference.alignments import eager_attention
 from ...inference.candidates import Candidate
 from ...inference.confidence import find_calibration
 from ...inference.evaluation import score, sentence_chrf
-from ...inference.problems import PROBLEMS, Detector, detector_of
 from ...inference.scoring import score_pairs
 from ...inference.translation import translate_n_best
 from ...inputs_random_transformer import drop_none, encode_texts
 from ...pipeline_random_transformer import evaluation_mode
 from ...training.checkpoints import STATE, newest_complete, state_of
+from ..alignment.alignments import eager_attention
+from ..wrappers.problems import PROBLEMS, Detector, detector_of
 from .explorer import cross_attention_labels
 
 WORST = 10  # pairs that are shown

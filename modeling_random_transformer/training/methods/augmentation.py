@@ -13,9 +13,9 @@ from string import ascii_lowercase, capwords, digits
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
+from ...base.placeholders import PLACEHOLDER
 from ...data.filters import SIDES
 from ...data.tokenization import WORDS, tokenize_batch
-from ...inference.placement import PLACEHOLDER
 from ...inputs_random_transformer import LanguageTags, tokenizer_languages
 from .bpe_dropout import BPEDropout
 

@@ -4,12 +4,13 @@ import sys
 
 import pytest
 
+from modeling_random_transformer.extras.alignment import placement
+from modeling_random_transformer.extras.alignment.placement import unit_spans
 from modeling_random_transformer.extras.documents import translate_html
 from modeling_random_transformer.extras.documents.markup import Block, parse
-from modeling_random_transformer.inference import placement, translate
+from modeling_random_transformer.inference import translate
 from modeling_random_transformer.inference.candidates import Candidate
 from modeling_random_transformer.inference.loading import load_translator
-from modeling_random_transformer.inference.placement import unit_spans
 from modeling_random_transformer.inference.translation import BatchTranslator
 from tests.helpers.html_cases import CASES, LEXICON, TRANSLATIONS
 

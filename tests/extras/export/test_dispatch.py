@@ -13,7 +13,8 @@ from modeling_random_transformer.extras.export import dispatch
 from modeling_random_transformer.extras.export.dispatch import SEARCH_DEFAULTS, CTranslate2Engine, options_of_call
 from modeling_random_transformer.extras.export.search import token_names
 from modeling_random_transformer.extras.export.shortlist import vmap
-from modeling_random_transformer.inference import Glossary, load_translator, translate, translate_n_best
+from modeling_random_transformer.extras.wrappers import Glossary
+from modeling_random_transformer.inference import load_translator, translate, translate_n_best
 from modeling_random_transformer.inference.engine import attach_engine
 from modeling_random_transformer.inference.loading import load_models
 from modeling_random_transformer.inputs_random_transformer import longest_target

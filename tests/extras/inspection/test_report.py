@@ -14,8 +14,8 @@ from modeling_random_transformer.extras.inspection.report import (
     make_report,
     problems,
 )
+from modeling_random_transformer.extras.wrappers.problems import detector_of
 from modeling_random_transformer.inference.confidence import CALIBRATION, Calibration, Calibrations
-from modeling_random_transformer.inference.problems import detector_of
 from modeling_random_transformer.inference.scoring import score_pairs
 from modeling_random_transformer.inference.translation import Candidate, translate
 from tests.helpers.corpora import write_pairs

@@ -11,9 +11,9 @@ from functools import cached_property
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..data.filters import WORD, script_filter, text_key
-from .candidates import Candidate
-from .confidence import find_calibration
+from ...data.filters import WORD, script_filter, text_key
+from ...inference.candidates import Candidate
+from ...inference.confidence import find_calibration
 
 EMPTY = "empty"
 LOOP = "repeats a part"

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .candidates import Candidate, Row, Translate
+from ...inference.candidates import Candidate, Row, Translate
 from .problems import NUMBERS, Detector
 
 HYPOTHESES = 4  # of each search

@@ -12,7 +12,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from .candidates import Candidate, Row, Translate
+from ...inference.candidates import Candidate, Row, Translate
 
 WORD = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)*")
 # Texts with fewer words may be abbreviations, or names.

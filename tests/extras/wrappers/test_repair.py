@@ -3,9 +3,9 @@
 import pytest
 
 from modeling_random_transformer import cli
+from modeling_random_transformer.extras.wrappers.problems import LOOP, PROBLEMS, Detector
+from modeling_random_transformer.extras.wrappers.repair import RepairingTranslator
 from modeling_random_transformer.inference import Candidate, translate, translate_n_best
-from modeling_random_transformer.inference.problems import LOOP, PROBLEMS, Detector
-from modeling_random_transformer.inference.repair import RepairingTranslator
 from modeling_random_transformer.inference.translation import Translator
 from tests.helpers.translation import SENTENCES, some_texts
 

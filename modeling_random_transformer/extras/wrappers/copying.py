@@ -5,12 +5,12 @@ from dataclasses import dataclass, field, replace
 from re import Pattern
 from typing import Any
 
-from ..inputs_random_transformer import check_text
-from ..pipeline_random_transformer import Seq2SeqPipeline
-from ..tokenization_random_transformer import is_blank
-from .candidates import Candidate, Row, Translate
-from .placement import PLACEHOLDERS, align_units, protect
-from .scoring import Pair
+from ...inference.candidates import Candidate, Row, Translate
+from ...inference.scoring import Pair
+from ...inputs_random_transformer import check_text
+from ...pipeline_random_transformer import Seq2SeqPipeline
+from ...tokenization_random_transformer import is_blank
+from ..alignment.placement import PLACEHOLDERS, align_units, protect
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .candidates import Candidate, Row, Translate
+from ...inference.candidates import Candidate, Row, Translate
 
 MAX_ORDER, BETA = 6, 2  # of chrF (Popović 2015)
-SAMPLING = {"do_sample": True, "top_k": 5, "temperature": 0.7}
 
 
 @dataclass(frozen=True)

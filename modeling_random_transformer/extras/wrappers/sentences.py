@@ -10,18 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..base.errors import reraise_as_value_error
-from ..inputs_random_transformer import (
-    encode_texts,
-    renumber_errors,
-    source_limit,
-    tokenizer_languages,
-)
-from ..pipeline_random_transformer import Seq2SeqPipeline
-from ..tokenization_random_transformer import has_letters
-from .candidates import Candidate, Row, Translate
+from ...base.errors import reraise_as_value_error
+from ...inference.candidates import Candidate, Row, Translate
+from ...inputs_random_transformer import encode_texts, renumber_errors, source_limit, tokenizer_languages
+from ...pipeline_random_transformer import Seq2SeqPipeline
+from ...tokenization_random_transformer import has_letters
+from ..alignment.placement import is_wide
 from .copying import CopyingTranslator, check_string
-from .placement import is_wide
 
 logger = logging.getLogger(__name__)
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from modeling_random_transformer.inference import alignments
-from modeling_random_transformer.inference.alignments import Aligner, link_words
+from modeling_random_transformer.extras.alignment import alignments
+from modeling_random_transformer.extras.alignment.alignments import Aligner, link_words
 from modeling_random_transformer.inference.ensemble import EnsembleForSeq2SeqLM
 from modeling_random_transformer.inference.scoring import word_spans, words_by_marks, words_by_offsets
 from tests.helpers.translation import some_texts

@@ -6,20 +6,17 @@ import re
 import pytest
 
 from modeling_random_transformer import cli
+from modeling_random_transformer.extras.wrappers import Glossary
+from modeling_random_transformer.extras.wrappers import glossary as glossary_module
+from modeling_random_transformer.extras.wrappers.glossary import beginnings, words
 from modeling_random_transformer.inference import (
-    Glossary,
-    TranslationOptions,
     score_pairs,
     translate,
     translate_file,
     translate_n_best,
 )
-from modeling_random_transformer.inference import (
-    glossary as glossary_module,
-)
 from modeling_random_transformer.inference import translation_files as files
 from modeling_random_transformer.inference.ensemble import EnsembleForSeq2SeqLM
-from modeling_random_transformer.inference.glossary import beginnings, words
 from tests.helpers.interruption import interrupt_at
 from tests.helpers.translation import multilingual_translator, random_translator
 
@@ -268,7 +265,7 @@ class TestFiles:
         with pytest.raises(ValueError, match="n_best must be None with glossary, got 2"):
             translate_n_best(TEXTS, model, tokenizer, n_best=2, glossary=Glossary(TERMS))
         with pytest.raises(ValueError, match=r"glossary must be a Glossary, got 'terms.tsv'"):
-            TranslationOptions(glossary="terms.tsv")
+            translate(TEXTS, model, tokenizer, glossary="terms.tsv")
         for term in (("boy",), "ab", ("boy", ""), ("boy", 2)):
             with pytest.raises(ValueError, match="a term must be source phrase, tab and target phrase, got"):
                 Glossary([term])

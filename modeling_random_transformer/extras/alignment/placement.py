@@ -10,17 +10,10 @@ from typing import Any, NamedTuple
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ...base.placeholders import PLACEHOLDER
+from ...inference.scoring import Pair, word_spans
 from .alignments import Aligner, Links
-from .scoring import Pair, word_spans
 
-# What a program replaces or a reader copies: {name}, ${name}, {{name}}, %(name)s, %s, %1$s, URLs and e-mail addresses.
-PLACEHOLDER = re.compile(
-    r"""\$?\{(?:[^{}\n]++|\{[^{}\n]*+\})*+\}
-    | (?<![\w%])%(?:\(\w++\)|\d++\$)?[-+\#0]*+\d*+(?:\.\d++)?+(?:hh?|ll?)?[sdiufFeEgGxXocp@](?![^\W\d_])
-    | (?:\b(?:https?|ftp)://|\bwww\.)[^\s<>"'\u3000-\u9fff\uff00-\uffef]*[^\s<>"'.,;:!?)\]\u3000-\u9fff\uff00-\uffef]
-    | (?<![\w.+-])[\w.+-]++@[\w-]++(?:\.[\w-]++)++""",
-    re.VERBOSE,
-)
 PLACEHOLDERS = re.compile(f"(?:{PLACEHOLDER.pattern})(?:[ ]*(?:{PLACEHOLDER.pattern}))*", re.VERBOSE)
 # Chinese and Japanese characters, other words, and all other characters one by one
 UNIT = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+|[^\w\s]")

@@ -8,16 +8,19 @@ Translation").
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import length_hint
+from os import PathLike
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..base.progress import process_stream
-from ..inputs_random_transformer import CHUNK_SIZE, check_choice
-from ..pipeline_random_transformer import evaluation_mode
-from .scoring import Ids, Pair, PairModel
+from ...base.progress import process_stream
+from ...data.sources import Corpus
+from ...inference.scoring import Ids, Pair, PairModel
+from ...inference.scoring_files import write_lines
+from ...inputs_random_transformer import CHUNK_SIZE, check_choice
+from ...pipeline_random_transformer import evaluation_mode
 
 Links = list[tuple[int, int]]
 STEPS = ("output", "input")
@@ -135,3 +138,22 @@ def eager_attention(model: PreTrainedModel) -> Iterator[None]:
         yield
     finally:
         model.set_attn_implementation(previous)
+
+
+def align_file(
+    corpus: Corpus,
+    output_file: str | PathLike,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    chunk_size: int = CHUNK_SIZE,
+    restart: bool = False,
+    progress: bool | None = None,
+    **options: Any,
+) -> None:
+    """Align the words of parallel text; line n of the output has the links of pair n, such as `0-0 1-2` (Pharaoh).
+
+    The arguments and the errors are those of `score_file`; `options` are those of `alignments`.
+    """
+    aligner = Aligner(model, tokenizer, **options)
+    write_lines(corpus, output_file, aligner, chunk_size=chunk_size, restart=restart, progress=progress)

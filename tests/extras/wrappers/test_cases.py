@@ -3,8 +3,8 @@
 import pytest
 
 from modeling_random_transformer import RandomTransformerTokenizer
+from modeling_random_transformer.extras.wrappers.cases import CaseTranslator, case_of
 from modeling_random_transformer.inference import Candidate, translate
-from modeling_random_transformer.inference.cases import CaseTranslator, case_of
 from modeling_random_transformer.inputs_random_transformer import TextError
 
 TEXTS = ["Der alte Hund sieht Anna.", "Anna sieht den alten Hund am Haus."] * 20

@@ -2,10 +2,10 @@
 
 import pytest
 
+from modeling_random_transformer.extras.wrappers.problems import COPY, EMPTY, LENGTH, LOOP, SCRIPT, UNFINISHED, Detector
+from modeling_random_transformer.extras.wrappers.problems import detector_of as make_detector
 from modeling_random_transformer.inference import Candidate
 from modeling_random_transformer.inference.confidence import CALIBRATION, Calibration, Calibrations
-from modeling_random_transformer.inference.problems import COPY, EMPTY, LENGTH, LOOP, SCRIPT, UNFINISHED, Detector
-from modeling_random_transformer.inference.problems import detector_of as make_detector
 from tests.helpers.translation import random_tokenizer, random_translator
 
 DETECT = Detector("</s>", scripts=["Latin"])

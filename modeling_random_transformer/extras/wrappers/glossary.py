@@ -13,15 +13,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from ..base.compressed_files import open_binary
-from ..base.errors import format_names, format_value
-from ..base.files import StrPath
-from ..data.readers import is_utf8
-from ..inputs_random_transformer import TextError, name_lines_in_errors
-from ..tokenization_random_transformer import normalize, read_lines
-from .candidates import Candidate, Row, Translate
-from .placement import is_mark, is_wide, unit_spans
-from .scoring import Pair, PairScore
+from ...base.compressed_files import open_binary
+from ...base.errors import format_names, format_value
+from ...base.files import StrPath
+from ...data.readers import is_utf8
+from ...inference.candidates import Candidate, Row, Translate
+from ...inference.scoring import Pair, PairScore
+from ...inputs_random_transformer import TextError, name_lines_in_errors
+from ...tokenization_random_transformer import normalize, read_lines
+from ..alignment.placement import is_mark, is_wide, unit_spans
 
 ROUNDS = 3  # each adds at least one term to a translation, or is its last
 CONTINUED = 4  # beginnings per translation and round

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from sacrebleu.metrics import CHRF
 
 from modeling_random_transformer import cli
+from modeling_random_transformer.extras.wrappers.mbr import MAX_ORDER, average, count_ngrams, f_score, most_similar
 from modeling_random_transformer.inference import TranslationOptions, translate, translate_file, translate_n_best
 from modeling_random_transformer.inference.loading import load_translator
-from modeling_random_transformer.inference.mbr import MAX_ORDER, average, count_ngrams, f_score, most_similar
 from tests.helpers.translation import some_texts
 
 TEXTS = ["the boy reads a book", "", "we want two apples", "The old house"]

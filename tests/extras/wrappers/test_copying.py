@@ -2,9 +2,9 @@
 
 import pytest
 
+from modeling_random_transformer.extras.wrappers.copying import CopyingTranslator
+from modeling_random_transformer.extras.wrappers.problems import NUMBER, NUMBERS, PROBLEMS, numbers
 from modeling_random_transformer.inference import Candidate, translate
-from modeling_random_transformer.inference.copying import CopyingTranslator
-from modeling_random_transformer.inference.problems import NUMBER, NUMBERS, PROBLEMS, numbers
 from modeling_random_transformer.inference.translation import Translator
 from tests.helpers.translation import SENTENCES
 

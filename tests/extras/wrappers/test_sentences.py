@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
+from modeling_random_transformer.extras.wrappers.sentences import SentenceSplitter, SplitText
 from modeling_random_transformer.inference import translate
-from modeling_random_transformer.inference.sentences import SentenceSplitter, SplitText
 from modeling_random_transformer.inference.translation import TranslationOptions, open_pipeline
 from tests.helpers.translation import SENTENCES, multilingual_translator
 

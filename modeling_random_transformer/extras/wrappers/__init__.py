@@ -1,0 +1,11 @@
+"""What changes texts before, and translations after the model: options of `translate`.
+
+translate([paragraphs], model, tokenizer, split_sentences=True)
+translate(texts, model, tokenizer, glossary=Glossary.read("terms.tsv"))        # with required target phrases
+translate(texts, model, tokenizer, repair=True)
+"""
+
+from .composition import wrap, wrapped_options
+from .glossary import Glossary
+
+__all__ = ["Glossary", "wrap", "wrapped_options"]

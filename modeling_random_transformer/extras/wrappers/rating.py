@@ -1,0 +1,68 @@
+"""Confidence of translations: they are rated, and those with a low confidence are replaced."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...inference.candidates import Candidate, Row, Translate
+from ...inference.confidence import Calibration, features_of
+from ...inference.scoring import Pair, PairScore
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RatingTranslator:
+    """Translates by another function, and rates the translations.
+
+    Attributes:
+        translate: translates texts.
+        score: scores pairs, with tokens and words.
+        calibration: that of the model.
+    """
+
+    translate: Translate
+    score: Callable[[Sequence[Pair | None]], list[Any]]
+    calibration: Calibration
+
+    def __call__(self, rows: Sequence[Row], first: int, update: Callable[[int], Any]) -> list[list[Candidate]]:
+        """One candidate of each row, with a confidence unless the model has not translated the text."""
+        pairs: list[Pair | None] = []
+        translated = [best for [best] in self.translate(rows, first, update)]
+        for (text, _), best in zip(rows, translated, strict=True):
+            pairs.append((text, best.translation) if best.tokens else None)
+        return [[self.rated(*row)] for row in zip(translated, pairs, self.score(pairs), strict=True)]
+
+    def rated(self, candidate: Candidate, pair: Pair | None, score: PairScore | None) -> Candidate:
+        """A candidate with its confidence, if it was scored."""
+        if pair is None or score is None:
+            return candidate
+        confidence = self.calibration.confidence(features_of(pair, score))
+        return replace(candidate, confidence=confidence, words=score.words or [])
+
+
+@dataclass(frozen=True)
+class SelectingTranslator:
+    """Translates by another function, and replaces translations with a low confidence, which it counts in the log.
+
+    Attributes:
+        translate: translates texts, and gives one candidate of each.
+        minimum: the lowest confidence of a translation that is kept, 0 to 1.
+        keep_source: replace others by the source, not by an empty text.
+    """
+
+    translate: Translate
+    minimum: float
+    keep_source: bool
+
+    def __call__(self, rows: Sequence[Row], first: int, update: Callable[[int], Any]) -> list[list[Candidate]]:
+        """One candidate of each row."""
+        candidates = self.translate(rows, first, update)
+        replaced = 0
+        for index, [best] in enumerate(candidates):
+            if best.confidence is not None and best.confidence < self.minimum:
+                candidates[index] = [replace(best, translation=rows[index][0] if self.keep_source else "")]
+                replaced += 1
+        logger.warning("%d of %d translations were below the minimum confidence.", replaced, len(rows))
+        return candidates
