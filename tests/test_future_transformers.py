@@ -18,7 +18,7 @@ from modeling_random_transformer import (
 )
 from modeling_random_transformer import modeling_random_transformer as modeling
 from modeling_random_transformer import versions_random_transformer as versions
-from modeling_random_transformer.inference.ensemble import EnsembleForSeq2SeqLM
+from modeling_random_transformer.extras.ensemble.ensemble import EnsembleForSeq2SeqLM
 from modeling_random_transformer.training import TranslationTrainer
 from modeling_random_transformer.verification_random_transformer import INEXACT_ROUNDING, ROUNDING, VERIFIED, rounding
 from modeling_random_transformer.versions_random_transformer import CACHE_NAME, TESTED_VERSIONS, named_cache

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from ..base.flags import Parser, existing_file, positive_integer
-from ..data.cleaning import clean_files
-from ..data.filters import CleaningOptions
 from ..data.sources import ParallelText
-from ..data.splitting import SETS, name_of_set
+from ..extras.cleaning.cleaning import clean_files
+from ..extras.cleaning.filters import CleaningOptions
+from ..extras.cleaning.splitting import SETS, name_of_set
 from ..inputs_random_transformer import drop_none
 from .command_line import check_new_outputs
 

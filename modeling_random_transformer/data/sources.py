@@ -23,6 +23,8 @@ from .readers import TRANSLATION, Columns, NumberedTexts, aligned_rows, is_utf8,
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset  # slow to import
 
+SIDES = ("source", "target")
+
 # Reasons why a line is invalid.
 EMPTY = "with an empty source or target"
 NOT_A_PAIR = "without exactly one source and one target"

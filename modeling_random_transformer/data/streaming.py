@@ -15,9 +15,8 @@ from transformers import PreTrainedTokenizerBase
 
 from ..inputs_random_transformer import LanguageTags, check_choice, chunks
 from .batches import TokenBudgetSampler
-from .filters import SIDES
 from .lengths import NO_LIMITS, RATIO, TOO_LONG, LengthLimits
-from .sources import Corpus, DatasetText, InvalidLine, Line, ParallelLine
+from .sources import SIDES, Corpus, DatasetText, InvalidLine, Line, ParallelLine
 from .tokenization import LENGTHS, lengths_of, skipped_pairs, tokenize_batch
 from .validation import ON_INVALID, ValidationReport
 

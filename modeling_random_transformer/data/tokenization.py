@@ -12,9 +12,8 @@ from transformers import PreTrainedTokenizerBase
 
 from ..base.distributed import in_turn
 from ..inputs_random_transformer import LanguageTags, encode_texts
-from .filters import SIDES
 from .lengths import NO_LIMITS, RATIO, TOO_LONG, LengthLimits
-from .sources import NO_LANGUAGES, Corpus, ParallelLine
+from .sources import NO_LANGUAGES, SIDES, Corpus, ParallelLine
 from .validation import ValidationReport
 
 if TYPE_CHECKING:

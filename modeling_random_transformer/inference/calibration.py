@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..data.filters import scripts_of
+from ..data.words import scripts_of
 from .confidence import Calibration, Calibrations, calibration_file, features_of
 from .evaluation import sentence_chrf
 from .scoring import Pair, score_pairs

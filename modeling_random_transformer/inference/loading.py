@@ -13,6 +13,7 @@ from transformers.tokenization_utils_base import LARGE_INTEGER
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME, logging
 
 from ..base.errors import format_names, format_value, reraise_as_value_error
+from ..base.extras import load_extra
 from ..base.files import StrPath, read_json
 from ..base.vocabulary import check_tokenizer, vocabulary
 from ..configuration_random_transformer import RandomTransformerConfig
@@ -20,7 +21,6 @@ from ..inputs_random_transformer import check_positive, language_id
 from ..quantization_random_transformer import METHOD, DynamicInt8Config
 from .confidence import Calibrations
 from .engine import attach_engine
-from .ensemble import EnsembleForSeq2SeqLM
 
 CONFIG, GENERATION, ADAPTER = "config.json", "generation_config.json", "adapter_config.json"
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
@@ -58,7 +58,7 @@ def load_models(
         if vocabulary(other) != vocabulary(tokenizer):
             raise ValueError(f"{argument} must have the same vocabulary, but {folder} differs from {folders[0]}.")
     if len(loaded) > 1:
-        model = EnsembleForSeq2SeqLM([member for member, _ in loaded])
+        model = load_extra("ensemble").EnsembleForSeq2SeqLM([member for member, _ in loaded])
     limit_sources(model, tokenizer)
     return model.to(device), tokenizer
 

@@ -14,9 +14,9 @@ from datasets import Dataset
 from tqdm import tqdm
 from transformers import TrainerCallback
 
-from ..data.filters import SIDES
+from ..data.sources import SIDES
 from ..data.tokenization import lengths_of
-from ..data.traits import APOSTROPHES
+from ..data.words import APOSTROPHES
 from ..tokenization_random_transformer import normalize
 from .preparation import PreparedData
 from .training_arguments import TranslationTrainingArguments

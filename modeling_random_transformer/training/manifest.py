@@ -15,8 +15,8 @@ from uuid import uuid4
 from ..base.digests import file_digest
 from ..base.distributed import call_on_main_process
 from ..base.jobs import Job, Stage, changes
+from ..data.overlap import Counts
 from ..data.sources import Corpus
-from ..data.splitting import Counts
 from ..data.validation import ValidationReport
 from .arguments import FILES, LANGUAGES, DataArguments, ModelArguments
 from .checkpoints import all_checkpoints, check_checkpoints, newest_complete

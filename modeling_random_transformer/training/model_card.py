@@ -14,7 +14,7 @@ from huggingface_hub import ModelCard, ModelCardData
 from .. import __version__
 from ..base.files import write_atomically
 from ..base.flags import to_flags
-from ..data.splitting import describe_overlap
+from ..data.overlap import describe_overlap
 from ..inference.confidence import Calibrations
 from ..inputs_random_transformer import drop_none
 from .arguments import PRESET

@@ -14,8 +14,8 @@ from ..base.distributed import call_on_main_process
 from ..base.jobs import Job
 from ..data.batches import padding_multiple
 from ..data.lengths import NO_LIMITS
+from ..data.overlap import Counts, describe_overlap, shared_texts
 from ..data.sources import Corpus
-from ..data.splitting import Counts, describe_overlap, shared_texts
 from ..data.streaming import CorpusMixture, TokenBudgetStream
 from ..data.tokenization import lengths_of, tokenize_pairs, vocabulary_sample
 from ..data.validation import ValidationReport, load_pairs, validate

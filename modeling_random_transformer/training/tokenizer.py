@@ -7,7 +7,7 @@ from typing import Any
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ..base.errors import reraise_as_value_error
-from ..data.sentencepiece import from_sentencepiece
+from ..base.extras import load_extra
 from ..tokenization_random_transformer import added_tokens
 
 
@@ -22,7 +22,7 @@ def load_tokenizer(name: str, special_tokens: Sequence[str] = ()) -> PreTrainedT
         ValueError: the SentencePiece model cannot be imported, or a special token is invalid.
     """
     if Path(name).suffix in (".model", ".spm"):
-        tokenizer = from_sentencepiece(name)
+        tokenizer = load_extra("sentencepiece").from_sentencepiece(name)
     else:
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     new = [token for token in added_tokens((), special_tokens) if str(token) not in tokenizer.all_special_tokens]

@@ -18,8 +18,8 @@ import torch
 from jinja2 import Environment
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ...data.filters import WORD
 from ...data.sources import Corpus, pairs_of, valid_lines
+from ...data.words import WORD
 from ...inference.candidates import Candidate
 from ...inference.confidence import find_calibration
 from ...inference.evaluation import score, sentence_chrf

@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from ...base.errors import reraise_as_value_error
-from ...data.cleaning import clean_files, clean_pairs
-from ...data.filters import SIDES
-from ...data.sources import Corpus, pairs_of
+from ...data.sources import SIDES, Corpus, pairs_of
 from ...data.validation import validate
 from ...stages.monolingual import write_pairs
 from ...training.arguments import DataArguments
+from ..cleaning.cleaning import clean_files, clean_pairs
 
 logger = logging.getLogger(__name__)
 

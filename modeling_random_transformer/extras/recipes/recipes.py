@@ -28,7 +28,7 @@ from ...base.distributed import call_on_main_process, exclusive
 from ...base.files import StrPath, markdown_table
 from ...base.flags import instances, to_flags
 from ...base.jobs import Job, Stage, run_stage
-from ...data.filters import SIDES
+from ...data.sources import SIDES
 from ...inference.loading import load_models
 from ...inference.translation import TranslationOptions
 from ...inputs_random_transformer import check_choice, drop_none

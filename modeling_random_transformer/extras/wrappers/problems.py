@@ -11,7 +11,7 @@ from functools import cached_property
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ...data.filters import WORD, script_filter, text_key
+from ...data.words import WORD, script_filter, text_key
 from ...inference.candidates import Candidate
 from ...inference.confidence import find_calibration
 

@@ -14,7 +14,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from ...base.placeholders import PLACEHOLDER
-from ...data.filters import SIDES
+from ...data.sources import SIDES
 from ...data.tokenization import WORDS, tokenize_batch
 from ...inputs_random_transformer import LanguageTags, tokenizer_languages
 from .bpe_dropout import BPEDropout

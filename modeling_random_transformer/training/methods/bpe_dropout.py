@@ -9,7 +9,7 @@ import numpy as np
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from ...data.filters import SIDES
+from ...data.sources import SIDES
 from ...data.tokenization import WORDS
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from torch.nn.functional import gelu, silu
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_random_transformer.extras.conversion import convert_joeynmt, from_joeynmt
-from tests.data.test_sentencepiece import CORPUS, train
+from tests.extras.sentencepiece.test_sentencepiece import CORPUS, train
 from tests.helpers.conversion import Call, assert_same_as_reference, check_refused
 from tests.helpers.other_tools import Original, random_weights, write_joeynmt
 

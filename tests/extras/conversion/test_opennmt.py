@@ -10,7 +10,7 @@ from torch.nn.functional import gelu
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_random_transformer.extras.conversion import convert_opennmt, from_opennmt
-from tests.data.test_sentencepiece import CORPUS, train
+from tests.extras.sentencepiece.test_sentencepiece import CORPUS, train
 from tests.helpers.conversion import Call, assert_same_as_reference, check_refused
 from tests.helpers.fairseq import SOURCE_TOKENS, TARGET_TOKENS, words
 from tests.helpers.other_tools import (

@@ -11,7 +11,8 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_random_transformer import cli
 from modeling_random_transformer.base.jobs import Job
-from modeling_random_transformer.data import ParallelText, clean_pairs
+from modeling_random_transformer.data import ParallelText
+from modeling_random_transformer.extras.cleaning import clean_pairs
 from modeling_random_transformer.extras.estimation import estimation
 from modeling_random_transformer.extras.recipes import recipe_data, recipes
 from modeling_random_transformer.extras.recipes.recipes import RecipeRun, run_recipe

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from modeling_random_transformer import cli
+from modeling_random_transformer.extras.ensemble.ensemble import EnsembleForSeq2SeqLM
 from modeling_random_transformer.extras.wrappers import Glossary
 from modeling_random_transformer.extras.wrappers import glossary as glossary_module
 from modeling_random_transformer.extras.wrappers.glossary import beginnings, words
@@ -16,7 +17,6 @@ from modeling_random_transformer.inference import (
     translate_n_best,
 )
 from modeling_random_transformer.inference import translation_files as files
-from modeling_random_transformer.inference.ensemble import EnsembleForSeq2SeqLM
 from tests.helpers.interruption import interrupt_at
 from tests.helpers.translation import multilingual_translator, random_translator
 

@@ -14,20 +14,12 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from modeling_random_transformer import cli
-from modeling_random_transformer.data import (
-    CleaningReport,
-    InvalidLine,
-    ParallelLine,
-    ParallelText,
-    clean_files,
-    clean_pairs,
-    cleaning,
-    filters,
-    read_texts,
-)
-from modeling_random_transformer.data.filters import COPY, DUPLICATE, text_key
+from modeling_random_transformer.data import InvalidLine, ParallelLine, ParallelText, read_texts
 from modeling_random_transformer.data.sources import EMPTY, NOT_A_PAIR, NOT_UTF8
-from modeling_random_transformer.data.splitting import HELD_OUT
+from modeling_random_transformer.data.words import text_key
+from modeling_random_transformer.extras.cleaning import CleaningReport, clean_files, clean_pairs, cleaning, filters
+from modeling_random_transformer.extras.cleaning.filters import COPY, DUPLICATE
+from modeling_random_transformer.extras.cleaning.splitting import HELD_OUT
 from tests.helpers.corpora import read_pairs
 
 ROWS = b"""a dog\tein Hund

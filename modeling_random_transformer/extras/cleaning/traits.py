@@ -6,14 +6,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from .filters import WORD
-from .sources import ParallelLine
+from ...data.sources import ParallelLine
+from ...data.words import APOSTROPHES, WORD
 
 RARE = 5  # fewer occurrences of a character
 MIN_WORDS = 3  # of texts in the same language, which a single name must not decide
 ACCENTS = re.compile("[\u0300-\u036f]")  # marks of other scripts, such as vowel signs, distinguish words
 ASCII_WORDS = re.sub(r"\W", " ", "".join(map(chr, range(128))))  # for `str.translate`: a space for all but words
-APOSTROPHES = "'`\u00b4\u02bb\u02bc\u2018\u2019\ua78c"
 
 ONE_WORD = "one word on each side"
 NEAR_DUPLICATE = "an earlier pair in another orthography"

@@ -20,8 +20,8 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
-from ..generation_random_transformer import RandomTransformerGenerationMixin
-from ..versions_random_transformer import CACHE_NAME, cache_of, named_cache
+from ...generation_random_transformer import RandomTransformerGenerationMixin
+from ...versions_random_transformer import CACHE_NAME, cache_of, named_cache
 
 SHARED = ("vocab_size", "pad_token_id", "eos_token_id", "decoder_start_token_id")
 

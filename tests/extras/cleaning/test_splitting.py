@@ -3,7 +3,7 @@
 import pytest
 
 from modeling_random_transformer.data import ParallelLine
-from modeling_random_transformer.data.splitting import Split
+from modeling_random_transformer.extras.cleaning.splitting import Split
 
 FREE = [(f"s{i}", f"t{i}") for i in range(250)]
 STARS = [(f"x{i}", f"y{i} {j}") for i in range(40) for j in range(60)]  # one pair of each group can be chosen

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from modeling_random_transformer.data import ParallelLine, ParallelText, clean_files, cleaning
-from modeling_random_transformer.data.traits import (
+from modeling_random_transformer.data import ParallelLine, ParallelText
+from modeling_random_transformer.extras.cleaning import clean_files, cleaning
+from modeling_random_transformer.extras.cleaning.traits import (
     APOSTROPHE,
     NEAR_DUPLICATE,
     ONE_WORD,

@@ -4,9 +4,10 @@ import sys
 
 import pytest
 
-from modeling_random_transformer.data import CleaningOptions, clean_pairs, filters
-from modeling_random_transformer.data.filters import COPY, DUPLICATE, LANGUAGE, SCRIPT, scripts_of, text_key
 from modeling_random_transformer.data.lengths import RATIO, TOO_LONG
+from modeling_random_transformer.data.words import scripts_of, text_key
+from modeling_random_transformer.extras.cleaning import CleaningOptions, clean_pairs, filters
+from modeling_random_transformer.extras.cleaning.filters import COPY, DUPLICATE, LANGUAGE, SCRIPT
 
 OFF = {"copies": "off", "duplicates": "off", "max_length": None, "max_length_ratio": None, "min_script_share": None}
 RUSSIAN = "Собака плавает в воде."

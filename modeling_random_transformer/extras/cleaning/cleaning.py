@@ -8,17 +8,18 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
 
-from ..base.compressed_files import check_output, create_binaries, file_format, is_stream
-from ..base.errors import printable
-from ..base.files import StrPath, one_line
-from ..base.progress import progress_bar
-from .filters import SIDES, CleaningOptions, filters_of, scripts_of
+from ...base.compressed_files import check_output, create_binaries, file_format, is_stream
+from ...base.errors import printable
+from ...base.files import StrPath, one_line
+from ...base.progress import progress_bar
+from ...data.readers import quoted
+from ...data.sources import SIDES, Corpus, InvalidLine, Line, ParallelLine, parse_pair
+from ...data.validation import ValidationReport
+from ...data.words import scripts_of
+from .filters import CleaningOptions, filters_of
 from .normalization import normalized
-from .readers import quoted
-from .sources import Corpus, InvalidLine, Line, ParallelLine, parse_pair
 from .splitting import HELD_OUT, SETS, Split, name_of_set
 from .traits import traits
-from .validation import ValidationReport
 
 EXAMPLES = 3  # for each reason
 SHOWN_CHARACTERS = 40  # of each text of the example in a table

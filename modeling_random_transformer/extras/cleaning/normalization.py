@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from tokenizers import normalizers
 
-from ..tokenization_random_transformer import REPLACEMENTS, normalize, replacing
-from .readers import unquoted
+from ...data.readers import unquoted
+from ...tokenization_random_transformer import REPLACEMENTS, normalize, replacing
 
 
 def fully_unquoted(text: str) -> str:

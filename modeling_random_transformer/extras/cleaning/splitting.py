@@ -1,22 +1,18 @@
-"""Validation and test sets that share no text with the training set, and the texts that given sets share with it."""
+"""Validation and test sets that share no text with the training set."""
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from ..base.compressed_files import FORMATS
-from .filters import SIDES, text_key
-from .sources import ParallelLine
-
-if TYPE_CHECKING:
-    from datasets import Dataset  # slow to import
+from ...base.compressed_files import FORMATS
+from ...data.sources import ParallelLine
+from ...data.words import text_key
 
 SETS = ("validation", "test")
 HELD_OUT = "shares a text with the validation or test set"
-Counts = dict[str, int]  # of the texts that two sets share
 CANDIDATES = 4  # for each pair of the sets, since pairs with a text of another one are not chosen
 
 
@@ -101,33 +97,3 @@ def name_of_set(path: Path, name: str) -> Path:
     count = 2 if path.suffix in FORMATS else 1
     suffixes = "".join(path.suffixes[-count:])
     return path.with_name(f"{path.name.removesuffix(suffixes)}.{name}{suffixes}")
-
-
-def shared_texts(train: "Sequence[Dataset]", held_out: "Mapping[str, Dataset]") -> dict[str, Counts]:
-    """How many texts of other sets occur in the training set, on the same side, as `text_key` compares them.
-
-    The training set is read once, in about 10 µs per pair; only the keys of the other sets are kept in memory.
-
-    Args:
-        train: the pairs of each training corpus, with the columns `source` and `target`.
-        held_out: the pairs of the other sets, by name.
-
-    Returns:
-        For each set that shares texts, its number of `pairs`, and of those whose `source` and `target` is shared.
-    """
-    shared = {name: {"pairs": len(pairs)} for name, pairs in held_out.items()}
-    for side in SIDES:
-        keys = {name: [*map(text_key, pairs[side])] for name, pairs in held_out.items()}
-        unseen = set().union(*keys.values())
-        for corpus in train:
-            for batch in corpus.iter(1000):
-                unseen.difference_update(map(text_key, batch[side]))
-        for name, keys_of_set in keys.items():
-            shared[name][side] = sum(key not in unseen for key in keys_of_set)
-    return {name: counts for name, counts in shared.items() if any(counts[side] for side in SIDES)}
-
-
-def describe_overlap(name: str, counts: Counts) -> str:
-    """One line for a set of `shared_texts`."""
-    sides = " and ".join(f"{counts[side]:,} {side}s" for side in SIDES)
-    return f"{name}: {sides} of {counts['pairs']:,} pairs occur in the training set"

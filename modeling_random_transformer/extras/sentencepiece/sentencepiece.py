@@ -12,8 +12,8 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers.convert_slow_tokenizer import generate_merges
 
-from ..base.errors import reraise_as_value_error
-from ..tokenization_random_transformer import SPECIAL_TOKENS, RandomTransformerTokenizer
+from ...base.errors import reraise_as_value_error
+from ...tokenization_random_transformer import SPECIAL_TOKENS, RandomTransformerTokenizer
 
 SPACE = "▁"  # U+2581, which stands for a space in pieces
 NORMALIZATIONS = ("identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf")

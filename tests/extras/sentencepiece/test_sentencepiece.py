@@ -9,7 +9,7 @@ from sentencepiece import sentencepiece_model_pb2
 from transformers import AutoTokenizer
 
 from modeling_random_transformer import RandomTransformerTokenizer
-from modeling_random_transformer.data import from_sentencepiece
+from modeling_random_transformer.extras.sentencepiece import from_sentencepiece
 from tests.helpers.marian import train_sentencepiece
 from tests.helpers.training import run, write_corpus
 from tests.helpers.translation import SENTENCES

@@ -1,11 +1,8 @@
 """The filters of cleaning, and their options: copies, lengths, Unicode scripts, languages and duplicates."""
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from hashlib import blake2b
-from itertools import chain
 from operator import eq
 from pathlib import Path
 from typing import Any
@@ -13,13 +10,15 @@ from unicodedata import normalize as unicode_form
 
 import regex
 
-from ..base.compressed_files import check_readable, file_format
-from ..base.errors import reraise_as_value_error
-from ..base.languages import without_region
-from ..inputs_random_transformer import check_choice, drop_none
-from ..tokenization_random_transformer import has_letters, is_blank, normalize
-from .lengths import NO_LIMITS, RATIO, TOO_LONG, LengthLimits
-from .readers import Columns, read_columns, read_texts
+from ...base.compressed_files import check_readable, file_format
+from ...base.errors import reraise_as_value_error
+from ...base.languages import without_region
+from ...data.lengths import NO_LIMITS, RATIO, TOO_LONG, LengthLimits
+from ...data.readers import Columns, read_columns, read_texts
+from ...data.sources import SIDES
+from ...data.words import WORD, digest, script_filter, text_key
+from ...inputs_random_transformer import check_choice, drop_none
+from ...tokenization_random_transformer import has_letters, is_blank
 
 # Reasons to drop a pair, in the order of the filters; those of lengths are in `lengths`.
 COPY = "the target is a copy of the source"
@@ -28,70 +27,9 @@ LANGUAGE = "{side} in another language"
 EXCLUDED = "{side} in an excluded file"
 DUPLICATE = "a duplicate of an earlier pair"
 
-SIDES = ("source", "target")
 NORMALIZATIONS = ("NFC", "off")
 COPIES = ("near", "exact", "off")
 DUPLICATES = ("pair", "source", "target", "off")
-# Combining marks, such as vowel signs in Devanagari, are part of a word, but do not begin one: an emoji may have one.
-WORD = regex.compile(r"[^\W\p{M}][\w\p{M}]*")
-
-# The scripts of living languages with much text, for the scripts of a corpus.
-SCRIPTS = (
-    "Latin",
-    "Cyrillic",
-    "Greek",
-    "Armenian",
-    "Georgian",
-    "Hebrew",
-    "Arabic",
-    "Syriac",
-    "Thaana",
-    "Nko",
-    "Ethiopic",
-    "Tifinagh",
-    "Devanagari",
-    "Bengali",
-    "Gurmukhi",
-    "Gujarati",
-    "Oriya",
-    "Tamil",
-    "Telugu",
-    "Kannada",
-    "Malayalam",
-    "Sinhala",
-    "Thai",
-    "Lao",
-    "Tibetan",
-    "Myanmar",
-    "Khmer",
-    "Mongolian",
-    "Han",
-    "Hiragana",
-    "Katakana",
-    "Hangul",
-    "Bopomofo",
-    "Yi",
-    "Cherokee",
-    "Canadian_Aboriginal",
-    "Javanese",
-    "Balinese",
-    "Sundanese",
-    "Cham",
-    "Ol_Chiki",
-    "Meetei_Mayek",
-    "Tai_Le",
-    "New_Tai_Lue",
-    "Vai",
-    "Adlam",
-    "Lisu",
-    "Osage",
-)
-SAMPLE_SHARE = 0.1
-# Letters of several scripts, such as U+30FC in Hiragana and Katakana, count for none.
-LETTER = r"[\p{L}--\p{Script=Common}--\p{Script=Inherited}]"
-_SCRIPT_OF = regex.compile("|".join(rf"(?P<{name}>\p{{Script={name}}})" for name in SCRIPTS))
-_LETTERS = regex.compile(LETTER, regex.V1)
-JOINERS = dict.fromkeys(map(ord, "\u200c\u200d"))  # for `str.translate`
 # Of another language, to drop a text. Probabilities of short texts are smaller.
 MIN_LANGUAGE_PROBABILITY = 0.8
 
@@ -229,17 +167,13 @@ def _duplicate_filter(compared: str) -> Filter:
         text = source if compared == "source" else target
         if compared == "pair":  # the length makes the end of the source unambiguous for texts with any characters
             text = f"{len(source)} {source}{target}"
-        digest = _digest(text)
-        if digest in seen:
+        key = digest(text)
+        if key in seen:
             return DUPLICATE
-        seen.add(digest)
+        seen.add(key)
         return None
 
     return check
-
-
-def _digest(text: str) -> bytes:
-    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
 
 def excluded_texts(path: str) -> Iterator[str]:
@@ -251,48 +185,6 @@ def excluded_texts(path: str) -> Iterator[str]:
         if isinstance(texts, str):
             raise ValueError(f"{path} must have a source and a target on each line, but line {number} has not.")
         yield from texts
-
-
-def text_key(text: str) -> bytes:
-    """A digest of 64 bits of the visible words of a text, regardless of case, punctuation and Unicode form.
-
-    A text without words, such as an emoji, is compared completely.
-    """
-    # Compatibility characters, such as ℃, become letters, whose case is folded next.
-    text = unicode_form("NFKC", normalize(text))
-    text = unicode_form("NFKC", text.casefold()).translate(JOINERS)
-    return _digest(" ".join(WORD.findall(text)) or text)
-
-
-def scripts_of(texts: Iterable[str]) -> list[str]:
-    """The scripts of at least `SAMPLE_SHARE` of the letters in texts, the most frequent first."""
-    counts: Counter[str] = Counter()
-    for character, count in Counter(chain.from_iterable(texts)).items():
-        if _LETTERS.match(character) and (match := _SCRIPT_OF.match(character)):
-            counts[match.lastgroup] += count
-    least = SAMPLE_SHARE * counts.total()
-    return [name for name, count in counts.most_common() if count >= least]
-
-
-def script_filter(scripts: Sequence[str], min_share: float) -> Callable[[str], bool]:
-    """A function that accepts texts with at least a share of their letters in these scripts, or without letters.
-
-    Args:
-        scripts: names of Unicode scripts.
-        min_share: the least share of letters, 0 to 1.
-    """
-    expected = "".join(rf"\p{{Script={name}}}" for name in scripts)
-    foreign_letter = regex.compile(rf"[{LETTER}--[{expected}]]", regex.V1)
-    accepted: set[str] = set()  # characters that are not foreign letters, as far as they have occurred
-
-    def accepts(text: str) -> bool:
-        if accepted.issuperset(text):
-            return True
-        accepted.update(character for character in {*text} if not foreign_letter.match(character))
-        foreign = sum(character not in accepted for character in text)
-        return not foreign or 1 - foreign / len(_LETTERS.findall(text)) >= min_share
-
-    return accepts
 
 
 def language_filter(language: str, argument: str) -> Callable[[str], bool]:

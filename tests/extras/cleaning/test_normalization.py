@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modeling_random_transformer.data import CleaningReport, clean_pairs
-from modeling_random_transformer.data.normalization import normalized
+from modeling_random_transformer.extras.cleaning import CleaningReport, clean_pairs
+from modeling_random_transformer.extras.cleaning.normalization import normalized
 from tests.helpers.scripts import sentences_by_language
 
 

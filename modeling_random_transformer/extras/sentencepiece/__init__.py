@@ -1,0 +1,8 @@
+"""Tokenizers from models of SentencePiece, which tokenize in the same way.
+
+tokenizer = from_sentencepiece("spm.model")
+"""
+
+from .sentencepiece import from_sentencepiece
+
+__all__ = ["from_sentencepiece"]
