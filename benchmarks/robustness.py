@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from modeling_random_transformer.base.placeholders import PLACEHOLDER
 from modeling_random_transformer.data.sources import ParallelText, pairs_of
-from modeling_random_transformer.extras.alignment.placement import PLACEHOLDER
 from modeling_random_transformer.inference import load_translator, translate
 from modeling_random_transformer.inference.evaluation import score
 from modeling_random_transformer.training.methods.augmentation import NUMBER, Augmentation, typing_errors

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from modeling_random_transformer.base.flags import existing_file
 from modeling_random_transformer.base.progress import progress_bar
+from modeling_random_transformer.extras.evaluation import moses_tokenizer
 from modeling_random_transformer.inference import encode_lines, read_lines
-from modeling_random_transformer.inference.evaluation import moses_tokenizer
 from tutorials.scripts import exit_status, script_parser
 
 PROGRAM = "prepare_iwslt14.py"

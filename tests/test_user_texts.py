@@ -6,8 +6,8 @@ from datasets import Dataset
 from transformers import pipeline
 
 from modeling_random_transformer.data.tokenization import tokenize_pairs
-from modeling_random_transformer.extras.alignment import alignments
 from modeling_random_transformer.extras.inspection.explorer import explore
+from modeling_random_transformer.extras.pairs import alignments
 from modeling_random_transformer.inference import score_pairs, translate
 from modeling_random_transformer.inputs_random_transformer import encode_texts
 from tests.helpers.translation import multilingual_translator, random_translator

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from modeling_random_transformer.base.errors import first_line, format_value
 from modeling_random_transformer.base.flags import model_folder
-from modeling_random_transformer.extras.alignment.alignments import eager_attention
 from modeling_random_transformer.extras.inspection import intervene
 from modeling_random_transformer.extras.inspection.beam_search import trim_padding
 from modeling_random_transformer.extras.inspection.explorer import (
@@ -28,6 +27,7 @@ from modeling_random_transformer.extras.inspection.explorer import (
     explore,
     render,
 )
+from modeling_random_transformer.extras.pairs.alignments import eager_attention
 from modeling_random_transformer.extras.wrappers.sentences import SentenceSplitter, SplitText
 from modeling_random_transformer.inference import load_translator
 from modeling_random_transformer.inference.engine import length_penalty_of

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..base.flags import Parser
-from ..extras.alignment.alignments import Aligner
+from ..extras.pairs.alignments import Aligner
 from .score import PairArguments
 
 

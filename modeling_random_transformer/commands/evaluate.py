@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..base.flags import Parser, existing_file
-from ..inference.evaluation import VARIANTS, evaluate_file
+from ..extras.evaluation import VARIANTS, evaluate_file
 from .command_line import STANDARD
 
 

@@ -19,8 +19,8 @@ from ..base.compressed_files import check_output, is_stream
 from ..base.files import encode_lines
 from ..base.flags import Parser, existing_file
 from ..data.sources import ParallelText
+from ..extras.pairs.scoring_files import lines_of, write_lines
 from ..inference.scoring import PairModel, Scorer
-from ..inference.scoring_files import lines_of, write_lines
 from ..inference.translation_files import FORMATS
 from .command_line import STANDARD, InferenceArguments, check_new_outputs, write_output
 

@@ -9,7 +9,6 @@
 
     for score in score_pairs(model, tokenizer, [("a dog", "ein Hund"), ...]):
         score.log_probability / score.tokens
-    score_file(ParallelText("train.en", "train.de"), "scores.txt", model, tokenizer)     # the same call resumes
 
 All of them take any model of `AutoModelForSeq2SeqLM`. The metrics of `evaluation` require the extra `train`.
 """
@@ -20,7 +19,6 @@ from ..tokenization_random_transformer import read_lines
 from .candidates import Candidate
 from .loading import load_translator
 from .scoring import PairScore, score_pairs
-from .scoring_files import score_file
 from .translation import TranslationOptions, translate, translate_n_best, translate_stream
 from .translation_files import translate_file
 
@@ -33,7 +31,6 @@ __all__ = [
     "longest_target",
     "one_line",
     "read_lines",
-    "score_file",
     "score_pairs",
     "translate",
     "translate_file",

@@ -1,26 +1,22 @@
-"""BLEU and chrF++ of translations: sacrebleu's scores in one call, in the Trainer and as `evaluate` metrics.
+"""BLEU and chrF++ of translations: sacrebleu's scores in one call, and in the Trainer.
 
 The functions need the extra `train`; importing this module does not. Whether the difference of two systems is
 significant: `sacrebleu REFERENCES -i FIRST SECOND -m bleu chrf --paired-bs --format text`.
 """
 
-import importlib.metadata
 import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from importlib.util import find_spec
 from itertools import chain, zip_longest
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 from transformers import EvalPrediction, PreTrainedTokenizerBase
 
 from ..base.errors import reraise_as_value_error
-from ..base.files import StrPath
 from ..base.languages import without_region
-from ..data.readers import read_texts
 from ..inputs_random_transformer import check_choice, drop_none, language_id, tokenizer_languages
 
 # The metrics, and the fields of sacrebleu's result that are reported with the score.
@@ -34,13 +30,6 @@ OPTIONS = {
     "chrf": ("char_order", "word_order", "beta", "lowercase", "whitespace", "eps_smoothing"),
 }
 REQUIRED = "the metrics require datasets, evaluate and sacrebleu: pip install 'random-transformer[train]'"
-# BLEU as papers report it: what is done to plain texts, and the options of sacrebleu.
-VARIANTS: dict[str, dict[str, Any]] = {
-    "cased": {},
-    "lowercased": {"lowercase": True},
-    "moses-lowercased": {"lowercase": True, "tokenize": "none"},  # of Moses tokens
-    "tokenized": {"tokenize": "none"},  # of texts whose tokens are separated by spaces
-}
 # sacrebleu's tokenizers for target languages, with the packages that they need; otherwise it separates characters.
 TOKENIZERS = {
     "zh": ((), ("zh", "zho", "chi", "cmn", "yue", "wuu", "lzh")),
@@ -87,52 +76,6 @@ def score(
     return {name: corpus_score(name, scorer, predictions, references) for name, scorer in scorers.items()}
 
 
-def score_variant(
-    predictions: Sequence[str],
-    references: Sequence[str] | Sequence[Sequence[str]],
-    variant: str = "cased",
-    language: str | None = None,
-    tokenize: str | None = None,
-) -> dict[str, Any]:
-    """BLEU in the variant of a published result. Only scores with equal signatures can be compared.
-
-    Args:
-        predictions: the translations.
-        references: one text, or a list of texts, for each prediction.
-        variant: `"cased"` and `"lowercased"` tokenize plain texts as sacrebleu does. `"moses-lowercased"`
-            tokenizes them as Moses does, in many papers before scoring with multi-bleu.perl. `"tokenized"` scores texts
-            that are tokens already, such as the output of a model that was trained on tokens.
-        language: code of the target language, required for Moses. It selects the tokenizer of plain texts.
-        tokenize: sacrebleu's tokenizer of plain texts instead.
-
-    Returns:
-        What `score` returns for BLEU. The tokenization in the signature is such as `moses-de-0.2.0`, with the version
-        of sacremoses.
-
-    Raises:
-        ValueError: see `score`; or Moses has no language, or sacremoses is not installed; or a variant of tokens has a
-            tokenizer.
-    """
-    check_choice(VARIANTS, variant=variant)
-    if "tokenize" in VARIANTS[variant] and tokenize is not None:
-        raise ValueError(f"tokenize must be None with variant {variant!r}, got {tokenize!r}.")
-    if variant == "tokenized" and language is not None:
-        raise ValueError(f"language must be None with variant {variant!r}, got {language!r}.")
-    if variant != "moses-lowercased":
-        options = drop_none(language=language, tokenize=tokenize)
-        return score(predictions, references, "bleu", **VARIANTS[variant], **options)["bleu"]
-    if language is None:
-        raise ValueError("language must be given with variant 'moses-lowercased', got None.")
-    to_tokens = moses_tokenizer(language)
-    predictions, references = check_texts(predictions, references)
-    predictions = [to_tokens(text) for text in predictions]
-    references = [[to_tokens(text) for text in texts] for texts in references]
-    result = score(predictions, references, "bleu", **VARIANTS[variant])["bleu"]
-    tokenization = f"tok:moses-{language}-{importlib.metadata.version('sacremoses')}"
-    result["signature"] = result["signature"].replace("tok:none", tokenization)
-    return result
-
-
 def sentence_chrf(translation: str, references: Sequence[str], word_order: int = 2) -> float:
     """chrF++ of one translation, 0 to 100, by the most similar reference; chrF with a `word_order` of 0.
 
@@ -141,51 +84,6 @@ def sentence_chrf(translation: str, references: Sequence[str], word_order: int =
     """
     scorer = make_scorers("chrf", {"word_order": word_order})["chrf"]
     return scorer.sentence_score(translation, references).score
-
-
-def evaluate_file(
-    input_file: StrPath,
-    reference_files: Sequence[StrPath],
-    variant: str = "cased",
-    language: str | None = None,
-    tokenize: str | None = None,
-) -> dict[str, dict[str, Any]]:
-    """BLEU of a file of translations in a variant, and chrF++ of plain texts.
-
-    Args:
-        input_file: the translations, one per line.
-        reference_files: one or more files of references, line by line.
-        variant: see `score_variant`, as for the next arguments.
-        language: code of the target language.
-        tokenize: sacrebleu's tokenizer of plain texts.
-
-    Returns:
-        The results as `score` returns them; `"chrf"` only for a variant of plain texts.
-
-    Raises:
-        ValueError: see `score_variant`; or the files have different numbers of lines.
-    """
-    columns = [list(read_texts(path)) for path in reference_files]
-    if len(set(map(len, columns))) != 1:
-        counts = ", ".join(str(len(column)) for column in columns)
-        raise ValueError(f"the files of references must have the same number of lines, got {counts}.")
-    references = list(zip(*columns, strict=True))
-    translations = list(read_texts(input_file))
-    scores = {"bleu": score_variant(translations, references, variant, language, tokenize)}
-    if "tokenize" not in VARIANTS[variant]:
-        scores |= score(translations, references, "chrf", **VARIANTS[variant])
-    return scores
-
-
-def moses_tokenizer(language: str) -> Callable[[str], str]:
-    """The tokenizer of Moses for a language: from a text to its tokens, separated by spaces and with entities.
-
-    Raises:
-        ValueError: sacremoses is not installed.
-    """
-    with reraise_as_value_error("Moses tokens require sacremoses: pip install 'random-transformer[train]'"):
-        from sacremoses import MosesTokenizer
-    return partial(MosesTokenizer(language).tokenize, return_str=True)
 
 
 def language_tokenizer(language: str) -> str:
@@ -351,45 +249,3 @@ def check_texts(predictions: Any, references: Any) -> tuple[list[str], list[list
             f"got {len(predictions)} predictions and {with_references} with references."
         )
     return predictions, references
-
-
-def load_metric(name: str) -> Any:
-    """Load `"bleu"` or `"chrf"` (chrF++) as an `evaluate.Metric`, without network access and without files.
-
-    Its `compute(predictions=…, references=…, **options)` returns what `score` returns for this metric.
-
-    Raises:
-        ValueError: there is no such metric, or the extra `train` is not installed.
-    """
-    check_choice(METRICS, name=name)
-    with reraise_as_value_error(REQUIRED):
-        import evaluate
-        from datasets import Features, Value
-        from datasets import Sequence as ListOf
-
-    class CorpusMetric(evaluate.Metric):
-        """A corpus-level score by sacrebleu, 0 to 100."""
-
-        def _info(self) -> Any:
-            return evaluate.MetricInfo(
-                description="Computed by sacrebleu, which tokenizes the texts itself.",
-                citation="Post (2018), A Call for Clarity in Reporting BLEU Scores, https://aclanthology.org/W18-6319",
-                features=Features({"predictions": Value("string"), "references": ListOf(Value("string"))}),
-            )
-
-        def add_batch(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> None:
-            """Add predictions, and one reference or a list of references for each."""
-            predictions, references = check_texts(predictions, references)
-            super().add_batch(predictions=predictions, references=references, **kwargs)
-
-        def add(self, *, prediction: Any = None, reference: Any = None, **kwargs: Any) -> None:
-            """Add one prediction and its reference or references."""
-            self.add_batch(predictions=[prediction], references=[reference], **kwargs)
-
-        def _compute(self, *, predictions: list[str], references: list[list[str]], **options: Any) -> dict[str, Any]:
-            return corpus_score(name, make_scorers(name, options)[name], predictions, references)
-
-    CorpusMetric.__name__ = name.capitalize()  # the name of the metric
-    # evaluate creates a folder for every metric, which a metric that keeps its texts in memory does not use.
-    with TemporaryDirectory() as folder:
-        return CorpusMetric(cache_dir=folder, keep_in_memory=True)

@@ -4,7 +4,7 @@ import pytest
 import sacrebleu
 
 from modeling_random_transformer import cli
-from modeling_random_transformer.inference.evaluation import score_variant
+from modeling_random_transformer.extras.evaluation import score_variant
 
 TEXTS = ["It isn't far: 3.5 km, said the Man.", "A well-known text (see below)."]
 OTHERS = ["It isn't very far: 3.5 km, said the man.", "A well-known text (see below)!"]

@@ -13,7 +13,7 @@ import quickstart
 import yaml
 
 from modeling_random_transformer import cli
-from modeling_random_transformer.extras.alignment import alignments
+from modeling_random_transformer.extras.pairs import alignments
 from modeling_random_transformer.inference.loading import load_translator
 from tutorials import pruning, sample_data, training_helpers
 from tutorials.exercises.head_roles import noun_links

@@ -1,4 +1,4 @@
-"""BLEU and chrF++: the scores of sacrebleu, the interface of `evaluate`, and metrics of a trainer."""
+"""BLEU and chrF++: the scores of sacrebleu, and metrics of a trainer."""
 
 import json
 import pickle
@@ -11,13 +11,7 @@ import sacrebleu
 from transformers import DataCollatorForSeq2Seq, EvalPrediction, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from modeling_random_transformer import RandomTransformerTokenizer
-from modeling_random_transformer.inference.evaluation import (
-    METRICS,
-    load_metric,
-    score,
-    score_variant,
-    translation_metrics,
-)
+from modeling_random_transformer.inference.evaluation import METRICS, score, translation_metrics
 from tests.helpers.models import BOS, PAD, tiny_model
 from tests.helpers.texts import BOTH_REFERENCES, PREDICTIONS, REFERENCES, SECOND_REFERENCES
 
@@ -45,51 +39,6 @@ def test_scores_and_signatures_equal_sacrebleu(choice):
         assert f"nrefs:{len(streams)}" in actual[name]["signature"]
         for detail in ("counts", "totals", "precisions", "bp", "sys_len", "ref_len") if name == "bleu" else ():
             assert actual[name][detail] == getattr(expected, detail)
-
-
-def test_number_of_references_may_vary():
-    references = [REFERENCES[0], BOTH_REFERENCES[1], *BOTH_REFERENCES[2:]]
-    result = load_metric("bleu").compute(predictions=PREDICTIONS, references=references)
-    streams = [REFERENCES, [None, *SECOND_REFERENCES[1:]]]
-    assert result["score"] == sacrebleu.BLEU().corpus_score(PREDICTIONS, streams).score
-    assert "nrefs:var" in result["signature"]
-
-
-# The variants of papers
-
-TEXTS = ["It isn't far: 3.5 km, said the Man.", "A well-known text (see below)."]
-OTHERS = ["It isn't very far: 3.5 km, said the man.", "A well-known text (see below)!"]
-# By hand, as tokenizer.perl tokenizes them.
-TOKENS = ["it isn &apos;t far : 3.5 km , said the man .", "a well-known text ( see below ) ."]
-OTHER_TOKENS = ["it isn &apos;t very far : 3.5 km , said the man .", "a well-known text ( see below ) !"]
-
-
-@pytest.mark.parametrize(
-    ("variant", "language", "options", "texts", "case_and_tokens"),
-    [
-        ("cased", None, {}, (TEXTS, OTHERS), "case:mixed|eff:no|tok:13a"),
-        ("lowercased", None, {"lowercase": True}, (TEXTS, OTHERS), "case:lc|eff:no|tok:13a"),
-        ("tokenized", None, {"tokenize": "none"}, (TOKENS, OTHER_TOKENS), "case:mixed|eff:no|tok:none"),
-        ("moses-lowercased", "en", {"tokenize": "none"}, (TOKENS, OTHER_TOKENS), "case:lc|eff:no|tok:moses-en-"),
-    ],
-)
-def test_variants_of_bleu(variant, language, options, texts, case_and_tokens):
-    given = (TEXTS, OTHERS) if language else texts
-    expected = sacrebleu.BLEU(**options).corpus_score(texts[0], [texts[1]]).score
-    result = score_variant(*given, variant, language)
-    assert result["score"] == expected
-    assert case_and_tokens in result["signature"]
-
-
-def test_invalid_variants():
-    with pytest.raises(ValueError, match="language must be given with variant 'moses-lowercased', got None"):
-        score_variant(TEXTS, OTHERS, "moses-lowercased")
-    for variant, options in (("tokenized", {"language": "de"}), ("moses-lowercased", {"tokenize": "zh"})):
-        [(name, value)] = options.items()
-        with pytest.raises(ValueError, match=f"{name} must be None with variant {variant!r}, got {value!r}"):
-            score_variant(TEXTS, OTHERS, variant, **{"language": "de", **options})
-    with pytest.raises(ValueError, match=r"variant must be one of cased, .*, got 'multi-bleu'"):
-        score_variant(TEXTS, OTHERS, "multi-bleu")
 
 
 # Target languages without spaces between words
@@ -154,20 +103,6 @@ def test_metrics_in_training_use_the_language_of_the_labels(tagged):
     assert result["bleu"] == sacrebleu.BLEU(tokenize="zh").corpus_score(OTHER_CHINESE, [CHINESE]).score > 20
 
 
-# The interface of evaluate
-
-
-@pytest.mark.parametrize("name", METRICS)
-def test_texts_can_be_added_in_batches(name):
-    metric = load_metric(name)
-    whole = metric.compute(predictions=PREDICTIONS, references=BOTH_REFERENCES)
-    metric.add(prediction=PREDICTIONS[0], reference=BOTH_REFERENCES[0])
-    metric.add_batch(predictions=PREDICTIONS[1:4], references=BOTH_REFERENCES[1:4])
-    with pytest.raises(ValueError, match="got 1 predictions and 2 with references"):
-        metric.add_batch(predictions=["a"], references=["a", "b"])
-    assert metric.compute(predictions=PREDICTIONS[4:], references=BOTH_REFERENCES[4:]) == whole
-
-
 # Invalid arguments
 
 INVALID_TEXTS = [
@@ -183,8 +118,6 @@ INVALID_TEXTS = [
 def test_invalid_texts_raise_value_error(predictions, references, message):
     with pytest.raises(ValueError, match=message):
         score(predictions, references)
-    with pytest.raises(ValueError, match=message):
-        load_metric("bleu").compute(predictions=predictions, references=references)
 
 
 @pytest.mark.parametrize(
@@ -201,8 +134,6 @@ def test_invalid_texts_raise_value_error(predictions, references, message):
 def test_unknown_metrics_and_invalid_options_raise_value_error(metrics, options, message):
     with pytest.raises(ValueError, match=message):
         score(["a"], ["a"], metrics, **options)
-    with pytest.raises(ValueError, match="name must be one of bleu, chrf, got 'ter'"):
-        load_metric("ter")
     with pytest.raises(ValueError, match=message):  # before training
         translation_metrics(None, metrics, **options)
 
@@ -212,7 +143,6 @@ def test_unknown_metrics_and_invalid_options_raise_value_error(metrics, options,
     [
         (lambda: score(["a"], ["a"]), "sacrebleu"),
         (lambda: translation_metrics(None), "sacrebleu"),
-        (lambda: load_metric("bleu"), "evaluate"),
     ],
 )
 def test_missing_dependency_is_an_error_that_names_the_extra(function, missing, monkeypatch):

@@ -6,8 +6,8 @@ from tokenizers import Regex, Tokenizer, pre_tokenizers, trainers
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from modeling_random_transformer import RandomTransformerTokenizer
-from modeling_random_transformer.extras.sentencepiece import from_sentencepiece
 from modeling_random_transformer.training.parent import pieces_of_tokens, with_vocabulary
+from modeling_random_transformer.training.tokenizer import load_tokenizer
 from tests.helpers.marian import train_sentencepiece
 from tests.helpers.models import tiny_model
 from tests.helpers.training import UNSCORED, run
@@ -66,9 +66,10 @@ def test_new_tokens_are_means_of_their_pieces():
 
 def test_words_of_a_sentencepiece_model_are_shared(tmp_path):
     pytest.importorskip("sentencepiece")
+    pytest.importorskip("modeling_random_transformer.extras.sentencepiece")
     file = tmp_path / "parent.spm"
     train_sentencepiece(file, ["the red car", "a red dog", "big red cars"] * 9, vocab_size=40, model_type="bpe")
-    parent = from_sentencepiece(file)
+    parent = load_tokenizer(str(file))
     new = RandomTransformerTokenizer.train(["a red car"] * 9, vocab_size=300)
     found = dict(zip(new.convert_ids_to_tokens(range(len(new))), pieces_of_tokens(parent, new), strict=True))
     assert parent.convert_ids_to_tokens(found["Ġred"]) == ["▁red"]

@@ -10,8 +10,8 @@ from ...inference.scoring import Pair
 from ...inference.translation import Translator, with_prefixes
 from ...inputs_random_transformer import CHUNK_SIZE, check_text
 from ...tokenization_random_transformer import is_blank
-from ..alignment.alignments import Links
-from ..alignment.placement import Unit, align_units, linked_units, unit_spans
+from ..pairs.alignments import Links
+from ..pairs.placement import Unit, align_units, linked_units, unit_spans
 from ..wrappers.sentences import SentenceSplitter, SplitText
 from .markup import Block, needs_alignment, parse, render
 

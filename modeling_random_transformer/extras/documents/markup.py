@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ...base.placeholders import PLACEHOLDER
 from ...tokenization_random_transformer import has_letters
-from ..alignment.placement import CLOSING, Unit, beside
+from ..pairs.placement import CLOSING, Unit, beside
 
 # Comments and tags by the HTML standard. Linear in the length of any text: all repetitions are possessive, and markup
 # that is not closed ends with the text.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from ..alignment.alignments import eager_attention
+from ..pairs.alignments import eager_attention
 
 Ids = tuple[int, ...]
 

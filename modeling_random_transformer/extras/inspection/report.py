@@ -28,7 +28,7 @@ from ...inference.translation import translate_n_best
 from ...inputs_random_transformer import drop_none, encode_texts
 from ...pipeline_random_transformer import evaluation_mode
 from ...training.checkpoints import STATE, newest_complete, state_of
-from ..alignment.alignments import eager_attention
+from ..pairs.alignments import eager_attention
 from ..wrappers.problems import PROBLEMS, Detector, detector_of
 from .explorer import cross_attention_labels
 

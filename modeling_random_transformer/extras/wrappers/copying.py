@@ -10,7 +10,7 @@ from ...inference.scoring import Pair
 from ...inputs_random_transformer import check_text
 from ...pipeline_random_transformer import Seq2SeqPipeline
 from ...tokenization_random_transformer import is_blank
-from ..alignment.placement import PLACEHOLDERS, align_units, protect
+from ..pairs.placement import PLACEHOLDERS, align_units, protect
 
 
 @dataclass(frozen=True)

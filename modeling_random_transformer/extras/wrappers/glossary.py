@@ -21,7 +21,7 @@ from ...inference.candidates import Candidate, Row, Translate
 from ...inference.scoring import Pair, PairScore
 from ...inputs_random_transformer import TextError, name_lines_in_errors
 from ...tokenization_random_transformer import normalize, read_lines
-from ..alignment.placement import is_mark, is_wide, unit_spans
+from ..pairs.placement import is_mark, is_wide, unit_spans
 
 ROUNDS = 3  # each adds at least one term to a translation, or is its last
 CONTINUED = 4  # beginnings per translation and round

@@ -15,7 +15,7 @@ from ...inference.candidates import Candidate, Row, Translate
 from ...inputs_random_transformer import encode_texts, renumber_errors, source_limit, tokenizer_languages
 from ...pipeline_random_transformer import Seq2SeqPipeline
 from ...tokenization_random_transformer import has_letters
-from ..alignment.placement import is_wide
+from ..pairs.placement import is_wide
 from .copying import CopyingTranslator, check_string
 
 logger = logging.getLogger(__name__)

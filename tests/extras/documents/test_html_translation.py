@@ -4,10 +4,10 @@ import sys
 
 import pytest
 
-from modeling_random_transformer.extras.alignment import placement
-from modeling_random_transformer.extras.alignment.placement import unit_spans
 from modeling_random_transformer.extras.documents import translate_html
 from modeling_random_transformer.extras.documents.markup import Block, parse
+from modeling_random_transformer.extras.pairs import placement
+from modeling_random_transformer.extras.pairs.placement import unit_spans
 from modeling_random_transformer.inference import translate
 from modeling_random_transformer.inference.candidates import Candidate
 from modeling_random_transformer.inference.loading import load_translator

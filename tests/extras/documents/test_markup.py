@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from modeling_random_transformer.extras.alignment.placement import Unit, unit_spans
 from modeling_random_transformer.extras.documents.markup import DEEPEST, INLINE, Block, parse, render, tokens
+from modeling_random_transformer.extras.pairs.placement import Unit, unit_spans
 
 
 def identity(document: str) -> str:

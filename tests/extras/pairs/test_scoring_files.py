@@ -5,12 +5,12 @@ import json
 import pytest
 
 from modeling_random_transformer.data import ParallelText
-from modeling_random_transformer.extras.alignment import align_file
-from modeling_random_transformer.inference import score_file, score_pairs
+from modeling_random_transformer.extras.pairs import align_file, alignments, score_file
+from modeling_random_transformer.inference import score_pairs
 from modeling_random_transformer.inference.scoring import Scorer, score_line
 from tests.helpers.corpora import write_pairs
 from tests.helpers.interruption import interrupt_at
-from tests.helpers.translation import random_tokenizer, some_texts
+from tests.helpers.translation import multilingual_translator, random_tokenizer, some_texts
 
 PAIRS = list(zip(some_texts(30, seed=1), some_texts(30, seed=2), strict=True))
 
@@ -65,3 +65,14 @@ def test_a_text_that_is_too_long_can_be_truncated_without_scoring_the_others_aga
     assert len(list((tmp_path / "scores.txt.parts").glob("*.txt"))) == 2
     score_file(corpus, tmp_path / "scores.txt", model, tokenizer, chunk_size=4, truncation=True)
     assert len((tmp_path / "scores.txt").read_text().splitlines()) == 9
+
+
+def test_languages_of_a_model_of_several_languages(tmp_path):
+    model, tokenizer = multilingual_translator()
+    corpus = write_pairs(tmp_path, "aligned", PAIRS)
+    for target in ("es", "fr"):
+        codes = {"src_lang": "en", "tgt_lang": target}
+        scores = score_pairs(model, tokenizer, PAIRS, **codes)
+        score_file(corpus, tmp_path / f"scores.{target}", model, tokenizer, **codes)
+        assert (tmp_path / f"scores.{target}").read_text().splitlines() == [score_line(s, "text") for s in scores]
+        assert len(list(alignments(model, tokenizer, PAIRS, **codes))) == len(PAIRS)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from modeling_random_transformer.extras.alignment import placement
-from modeling_random_transformer.extras.alignment.placement import unit_spans
+from modeling_random_transformer.extras.pairs import placement
+from modeling_random_transformer.extras.pairs.placement import unit_spans
 
 
 def test_combining_marks_belong_to_their_letters():

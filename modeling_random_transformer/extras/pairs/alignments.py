@@ -18,9 +18,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ...base.progress import process_stream
 from ...data.sources import Corpus
 from ...inference.scoring import Ids, Pair, PairModel
-from ...inference.scoring_files import write_lines
 from ...inputs_random_transformer import CHUNK_SIZE, check_choice
 from ...pipeline_random_transformer import evaluation_mode
+from .scoring_files import write_lines
 
 Links = list[tuple[int, int]]
 STEPS = ("output", "input")

@@ -7,13 +7,13 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..base.compressed_files import check_output, stream_name
-from ..base.digests import model_digest
-from ..base.progress import process_stream
-from ..data.sources import EMPTY, Corpus, ParallelLine
-from ..inputs_random_transformer import CHUNK_SIZE, check_choice, name_lines_in_errors
-from .scoring import Pair, PairModel, Scorer
-from .translation_files import FORMATS, write_in_parts
+from ...base.compressed_files import check_output, stream_name
+from ...base.digests import model_digest
+from ...base.progress import process_stream
+from ...data.sources import EMPTY, Corpus, ParallelLine
+from ...inference.scoring import Pair, PairModel, Scorer
+from ...inference.translation_files import FORMATS, write_in_parts
+from ...inputs_random_transformer import CHUNK_SIZE, check_choice, name_lines_in_errors
 
 
 def score_file(

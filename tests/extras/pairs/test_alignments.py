@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from modeling_random_transformer.extras.alignment import alignments
-from modeling_random_transformer.extras.alignment.alignments import Aligner, link_words
 from modeling_random_transformer.extras.ensemble.ensemble import EnsembleForSeq2SeqLM
+from modeling_random_transformer.extras.pairs import alignments
+from modeling_random_transformer.extras.pairs.alignments import Aligner, link_words
 from modeling_random_transformer.inference.scoring import word_spans, words_by_marks, words_by_offsets
 from tests.helpers.translation import some_texts
 
