@@ -22,10 +22,9 @@ from typing import Any
 
 from ..base.compressed_files import check_plain_text, file_format, open_binary, stream_name
 from ..base.errors import format_names, reraise_as_value_error
+from ..base.extras import load_extra
 from ..base.files import StrPath
 from ..tokenization_random_transformer import read_lines, text_lines
-from .moses import open_members
-from .tmx import read_tmx
 
 TEXT_KEY = "text"
 TRANSLATION = "translation"  # the column of `datasets` with texts by language
@@ -99,7 +98,7 @@ def read_columns(path: Path, columns: Columns) -> Iterator[NumberedTexts]:
         case "jsonl":
             return texts_of(path, _read_json(path), columns)
         case "tmx":
-            return read_tmx(path, columns.codes)
+            return load_extra("corpora").read_tmx(path, columns.codes)
         case "zip":
             return _read_moses(path, columns)
     return _read_table(path, columns)
@@ -197,7 +196,7 @@ def _read_parquet(path: Path) -> Iterator[tuple[int, Any, None]]:
 
 
 def _read_moses(path: Path, columns: Columns) -> Iterator[NumberedTexts]:
-    with open_members(path, columns.codes) as files:
+    with load_extra("corpora").open_members(path, columns.codes) as files:
         yield from aligned_rows([*files.items()])
 
 

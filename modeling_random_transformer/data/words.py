@@ -1,7 +1,7 @@
 """Words and scripts of texts, and keys of texts that differ in case, punctuation and Unicode form only."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from hashlib import blake2b
 from itertools import chain
 from unicodedata import normalize as unicode_form
@@ -69,7 +69,7 @@ SAMPLE_SHARE = 0.1
 # Letters of several scripts, such as U+30FC in Hiragana and Katakana, count for none.
 LETTER = r"[\p{L}--\p{Script=Common}--\p{Script=Inherited}]"
 _SCRIPT_OF = regex.compile("|".join(rf"(?P<{name}>\p{{Script={name}}})" for name in SCRIPTS))
-_LETTERS = regex.compile(LETTER, regex.V1)
+LETTERS = regex.compile(LETTER, regex.V1)
 JOINERS = dict.fromkeys(map(ord, "\u200c\u200d"))  # for `str.translate`
 
 
@@ -93,28 +93,7 @@ def scripts_of(texts: Iterable[str]) -> list[str]:
     """The scripts of at least `SAMPLE_SHARE` of the letters in texts, the most frequent first."""
     counts: Counter[str] = Counter()
     for character, count in Counter(chain.from_iterable(texts)).items():
-        if _LETTERS.match(character) and (match := _SCRIPT_OF.match(character)):
+        if LETTERS.match(character) and (match := _SCRIPT_OF.match(character)):
             counts[match.lastgroup] += count
     least = SAMPLE_SHARE * counts.total()
     return [name for name, count in counts.most_common() if count >= least]
-
-
-def script_filter(scripts: Sequence[str], min_share: float) -> Callable[[str], bool]:
-    """A function that accepts texts with at least a share of their letters in these scripts, or without letters.
-
-    Args:
-        scripts: names of Unicode scripts.
-        min_share: the least share of letters, 0 to 1.
-    """
-    expected = "".join(rf"\p{{Script={name}}}" for name in scripts)
-    foreign_letter = regex.compile(rf"[{LETTER}--[{expected}]]", regex.V1)
-    accepted: set[str] = set()  # characters that are not foreign letters, as far as they have occurred
-
-    def accepts(text: str) -> bool:
-        if accepted.issuperset(text):
-            return True
-        accepted.update(character for character in {*text} if not foreign_letter.match(character))
-        foreign = sum(character not in accepted for character in text)
-        return not foreign or 1 - foreign / len(_LETTERS.findall(text)) >= min_share
-
-    return accepts

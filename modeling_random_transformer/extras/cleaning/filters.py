@@ -16,7 +16,7 @@ from ...base.languages import without_region
 from ...data.lengths import NO_LIMITS, RATIO, TOO_LONG, LengthLimits
 from ...data.readers import Columns, read_columns, read_texts
 from ...data.sources import SIDES
-from ...data.words import WORD, digest, script_filter, text_key
+from ...data.words import LETTER, LETTERS, WORD, digest, text_key
 from ...inputs_random_transformer import check_choice, drop_none
 from ...tokenization_random_transformer import has_letters, is_blank
 
@@ -185,6 +185,27 @@ def excluded_texts(path: str) -> Iterator[str]:
         if isinstance(texts, str):
             raise ValueError(f"{path} must have a source and a target on each line, but line {number} has not.")
         yield from texts
+
+
+def script_filter(scripts: Sequence[str], min_share: float) -> Callable[[str], bool]:
+    """A function that accepts texts with at least a share of their letters in these scripts, or without letters.
+
+    Args:
+        scripts: names of Unicode scripts.
+        min_share: the least share of letters, 0 to 1.
+    """
+    expected = "".join(rf"\p{{Script={name}}}" for name in scripts)
+    foreign_letter = regex.compile(rf"[{LETTER}--[{expected}]]", regex.V1)
+    accepted: set[str] = set()  # characters that are not foreign letters, as far as they have occurred
+
+    def accepts(text: str) -> bool:
+        if accepted.issuperset(text):
+            return True
+        accepted.update(character for character in {*text} if not foreign_letter.match(character))
+        foreign = sum(character not in accepted for character in text)
+        return not foreign or 1 - foreign / len(LETTERS.findall(text)) >= min_share
+
+    return accepts
 
 
 def language_filter(language: str, argument: str) -> Callable[[str], bool]:

@@ -11,9 +11,10 @@ from functools import cached_property
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ...data.words import WORD, script_filter, text_key
+from ...data.words import WORD, text_key
 from ...inference.candidates import Candidate
 from ...inference.confidence import find_calibration
+from ..cleaning.filters import script_filter
 
 EMPTY = "empty"
 LOOP = "repeats a part"

@@ -6,9 +6,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from ..base.compressed_files import clear_errors
-from ..base.errors import format_names
-from ..base.languages import matching_code
+from ...base.compressed_files import clear_errors
+from ...base.errors import format_names
+from ...base.languages import matching_code
 
 MAX_BYTES, MAX_RATIO = 2**24, 100  # of a file in the archive; a larger one may have this ratio to the archive
 
