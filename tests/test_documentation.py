@@ -48,7 +48,7 @@ from tests.helpers.other_tools import (
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TEXTS = [*PAGES, *(ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "model_card.md", "examples/README.md"))]
-EXTRAS = ("conversion", "documents", "export", "inspection", "serving")
+EXTRAS = tuple(sorted(path.parent.name for path in (ROOT / "modeling_random_transformer" / "extras").glob("*/__init__.py")))
 SUBPACKAGES = ("data", "training", "inference", "stages", *(f"extras.{extra}" for extra in EXTRAS))
 SCRIPTS = {path.stem for path in (ROOT / "examples").glob("*.py")}
 OTHER_PROGRAMS = {"cd", "curl", "git", "hf", "pre-commit", "python3", "sacrebleu", "source"}  # python3 -m venv
