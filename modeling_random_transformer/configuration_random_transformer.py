@@ -319,13 +319,13 @@ def _one_of(names: Iterable[str]) -> Rule:
     return f"one of {_format_names(names)}", lambda value: isinstance(value, str) and value in names
 
 
-def _instance(allowed: str, *classes: type) -> Rule:
-    return allowed, lambda value: isinstance(value, classes)
+def _instance(description: str, *classes: type) -> Rule:
+    return description, lambda value: isinstance(value, classes)
 
 
 def _optional(rule: Rule) -> Rule:
-    allowed, is_valid = rule
-    return f"None or {allowed}", lambda value: value is None or is_valid(value)
+    description, is_valid = rule
+    return f"None or {description}", lambda value: value is None or is_valid(value)
 
 
 def is_int(value: Any) -> bool:
@@ -395,9 +395,9 @@ NAMES_OF_TRANSFORMERS = {
 
 
 def _check(values: Mapping[str, Any]) -> None:
-    for name, (allowed, is_valid) in RULES.items():
+    for name, (description, is_valid) in RULES.items():
         if name in values and not is_valid(values[name]):
-            raise ValueError(f"{name} must be {allowed}, got {values[name]!r}.")
+            raise ValueError(f"{name} must be {description}, got {values[name]!r}.")
 
 
 # Rows A to E each vary one hyperparameter of the base model. Row B changes d_k only: the paper's parameter counts show

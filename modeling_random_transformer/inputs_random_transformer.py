@@ -82,10 +82,10 @@ def check_text(text: Any, index: int) -> None:
         raise TextError(index, f"texts must not be blank, got {reprlib.repr(text)}.")
 
 
-def check_type(name: str, value: Any, expected: Any, allowed: str) -> None:
+def check_type(name: str, value: Any, expected: Any, description: str) -> None:
     """Check an optional argument."""
     if value is not None and not isinstance(value, expected):
-        raise ValueError(f"{name} must be {allowed}, got {value!r}.")
+        raise ValueError(f"{name} must be {description}, got {value!r}.")
 
 
 def check_positive(*, or_none: bool = False, **counts: Any) -> None:
@@ -97,9 +97,9 @@ def check_positive(*, or_none: bool = False, **counts: Any) -> None:
             raise ValueError(f"{name} must be {'None or ' if or_none else ''}a positive integer, got {value!r}.")
 
 
-def check_choice(allowed: Iterable[Any], **arguments: Any) -> None:
+def check_choice(choices: Iterable[Any], **arguments: Any) -> None:
     """Check that each argument is one of the allowed values."""
-    choices = list(allowed)
+    choices = list(choices)
     for name, value in arguments.items():
         if not choices:
             raise ValueError(f"{name} must be unset, got {value!r}.")

@@ -185,9 +185,9 @@ def make_scorers(metrics: str | Sequence[str], options: dict[str, Any]) -> dict[
         check_choice(METRICS, metrics=name)
     options = dict(options)
     language = options.pop("language", None)
-    allowed = sorted({option for name in names for option in OPTIONS[name]})
+    option_names = sorted({option for name in names for option in OPTIONS[name]})
     for option in options:
-        check_choice(allowed, options=option)
+        check_choice(option_names, options=option)
     settings = {"tokenize": "13a" if language is None else language_tokenizer(language), "word_order": 2, **options}
     check_choice(BLEU.TOKENIZERS, tokenize=settings["tokenize"])
     check_choice(BLEU.SMOOTH_DEFAULTS, smooth_method=settings.get("smooth_method", "exp"))

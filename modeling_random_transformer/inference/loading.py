@@ -206,10 +206,10 @@ def check_finite(model: nn.Module) -> None:
     for name, weight in model.state_dict().items():
         if not weight.is_floating_point() or weight.is_meta:
             continue
-        allowed = weight.isfinite()
+        is_valid = weight.isfinite()
         if name.endswith(("lm_head.bias", "final_logits_bias")):
-            allowed |= weight.isneginf()
-        if not allowed.all():
+            is_valid |= weight.isneginf()
+        if not is_valid.all():
             raise FloatingPointError(f"the model's weights must be finite, but {name} contains NaN or infinity.")
 
 

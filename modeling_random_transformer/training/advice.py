@@ -132,15 +132,15 @@ def count_characters(corpora: Iterable[Dataset], side: str) -> Counter[str]:
     return counts
 
 
-def foreign_letters(counts: Counter[str], others: Counter[str]) -> Counter[str]:
+def foreign_letters(counts: Counter[str], other_counts: Counter[str]) -> Counter[str]:
     """The letters, marks and apostrophes that are at least `MIN_FACTOR` times as frequent as in other texts."""
-    scale = others.total() / counts.total()
+    scale = other_counts.total() / counts.total()
     letters: Counter[str] = Counter()
     for character, count in counts.items():
         expected = count * scale
         is_letter = category(character)[0] in "LM" or character in APOSTROPHES
         is_frequent = min(count, expected) >= MIN_COUNT
-        if is_letter and is_frequent and expected > MIN_FACTOR * others[character]:
+        if is_letter and is_frequent and expected > MIN_FACTOR * other_counts[character]:
             letters[character] = count
     return letters
 

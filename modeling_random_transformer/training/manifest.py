@@ -272,13 +272,13 @@ def changed_arguments(arguments: Any) -> dict[str, Any]:
     return changed
 
 
-def determining(args: TranslationTrainingArguments, *others: Any) -> dict[str, Any]:
-    """The training arguments, and `others`, that differ from their defaults and determine the weights."""
+def determining(args: TranslationTrainingArguments, *other_arguments: Any) -> dict[str, Any]:
+    """The training arguments, and `other_arguments`, that differ from their defaults and determine the weights."""
     free = {*LENGTHS, *CONTENTS}
     if not selects(args):
         free |= {*EVALUATION}
     values: dict[str, Any] = {}
-    for arguments in (*others, args):
+    for arguments in (*other_arguments, args):
         values |= changed_arguments(arguments)
     return {name: value for name, value in values.items() if name not in free}
 

@@ -213,10 +213,10 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         # At least one step: the paper's formula is undefined without warm-up.
         return paper_peak_rate(d_model, max(1, self.get_warmup_steps(self.max_steps)))
 
-    def _require(self, name: str, is_valid: Any, allowed: str) -> None:
+    def _require(self, name: str, is_valid: Any, description: str) -> None:
         if not is_valid:
             value = getattr(self, name)
-            raise ValueError(f"{name} must be {allowed}, got {getattr(value, 'value', value)!r}.")
+            raise ValueError(f"{name} must be {description}, got {getattr(value, 'value', value)!r}.")
 
     def _check_values(self) -> None:
         for name in POSITIVE:

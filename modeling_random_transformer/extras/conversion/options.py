@@ -25,12 +25,12 @@ class Kind:
     """The values of an option that this model supports.
 
     Attributes:
-        allowed: description of the values, for errors.
+        description: of the values, for errors.
         accepts: whether a value is one of them.
         convert: the value of the config fields.
     """
 
-    allowed: str
+    description: str
     accepts: Callable[[Any], bool] = lambda _: True
     convert: Callable[[Any], Any] = lambda value: value
 
@@ -132,16 +132,16 @@ def read_option(
     return Option(name, one_of(choices) if choices else kinds[kind], None if optional else default, fields)
 
 
-def equal(allowed: Any) -> Kind:
+def equal(expected: Any) -> Kind:
     """One value only."""
-    return Kind(repr(allowed), lambda value: value == allowed)
+    return Kind(repr(expected), lambda value: value == expected)
 
 
 def one_of(names: Sequence[str] | Mapping[str, str]) -> Kind:
     """Strings; those of a mapping with the values of the config fields."""
     convert = names.get if isinstance(names, Mapping) else str
-    allowed = f"one of {', '.join(names)}" if len(names) > 1 else repr(*names)
-    return Kind(allowed, lambda value: isinstance(value, str) and value in names, convert)
+    description = f"one of {', '.join(names)}" if len(names) > 1 else repr(*names)
+    return Kind(description, lambda value: isinstance(value, str) and value in names, convert)
 
 
 def is_size(value: Any, maximum: int) -> bool:
@@ -172,7 +172,7 @@ def read_options(stored: Mapping[Any, Any], table: Iterable[Option], same: Mappi
         if value is None and option.default is None:
             continue
         if not option.kind.accepts(value):
-            raise invalid(option.name, option.kind.allowed, value)
+            raise invalid(option.name, option.kind.description, value)
         options[option.name] = option.kind.convert(value)
     for name, other in (same or {}).items():
         value = values.get(name)
@@ -197,9 +197,9 @@ def flatten(options: Mapping[Any, Any], prefix: str = "") -> Options:
     return flat
 
 
-def invalid(name: str, allowed: str, value: Any) -> ValueError:
+def invalid(name: str, description: str, value: Any) -> ValueError:
     """The error of an option with another value."""
-    return ValueError(f"{name} must be {allowed}, got {show(value)}.")
+    return ValueError(f"{name} must be {description}, got {show(value)}.")
 
 
 def show(value: Any) -> str:

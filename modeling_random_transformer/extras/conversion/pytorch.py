@@ -228,7 +228,7 @@ def map_positions(mapper: StateDictMapper, positions: Any) -> None:
     mapper.derive_config(f"positions={positions!r}", **POSITIONS[positions])
 
 
-def module_options(transformer: nn.Transformer, given: Options) -> Options:
+def module_options(transformer: nn.Transformer, user_options: Options) -> Options:
     """The options that all layers of a module share.
 
     Raises:
@@ -246,7 +246,7 @@ def module_options(transformer: nn.Transformer, given: Options) -> Options:
         for option, value in options_of(module):
             if options.setdefault(option, value) != value:
                 raise ValueError(f"all layers must have the same {option}, got {options[option]} and {value}.")
-    for name, value in given.items():
+    for name, value in user_options.items():
         if options[name] != value:
             raise ValueError(f"{name} must equal that of the module, {options[name]!r}, got {value!r}.")
     return options

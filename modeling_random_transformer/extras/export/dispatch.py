@@ -168,10 +168,10 @@ class CTranslate2Engine:
         for prepared in list(self.prepared):  # another thread may prepare one
             if prepared.request == request:
                 return prepared
-        options, others = options_of_call(model.generation_config, generation_config, arguments)
+        options, other_arguments = options_of_call(model.generation_config, generation_config, arguments)
         if options.max_new_tokens is None and arguments.get("max_length") is not None:
             options.max_new_tokens = arguments["max_length"] - 1  # which counts the start token
-        if reason := unsupported_arguments(options, others):
+        if reason := unsupported_arguments(options, other_arguments):
             return PreparedSearch([], options, None, reason)
         try:
             search = engine_search(options, model.config, NAME)

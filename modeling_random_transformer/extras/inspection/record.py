@@ -54,11 +54,11 @@ def check_indices(name: str, numbers: Collection[int] | None, count: int | None)
     """Raise a ValueError for indices outside 0 to `count - 1`; `None` means no limit."""
     if numbers is None:
         return
-    valid, allowed = range(sys.maxsize), "0 or more"
+    valid, description = range(sys.maxsize), "0 or more"
     if count is not None:
-        valid, allowed = range(count), f"from 0 to {count - 1}"
+        valid, description = range(count), f"from 0 to {count - 1}"
     if not all(number in valid for number in numbers):
-        raise ValueError(f"{name} must be {allowed}, got {list(numbers)}.")
+        raise ValueError(f"{name} must be {description}, got {list(numbers)}.")
 
 
 class Trace(dict[str, Tensor]):

@@ -55,8 +55,8 @@ def from_sentencepiece(
             model.pieces.add(piece=symbol, type=CONTROL)
     with reraise_as_value_error(f"{path} must be a SentencePiece model, got an error"):
         backend = _backend(model)
-    for name, allowed, stored in _unsupported(model, backend):
-        raise ValueError(f"{name} of {path} must be {allowed}, got {stored}.")
+    for name, supported, stored in _unsupported(model, backend):
+        raise ValueError(f"{name} of {path} must be {supported}, got {stored}.")
     return RandomTransformerTokenizer._from_backend(backend, **{**SPECIAL_TOKENS, **options})
 
 
