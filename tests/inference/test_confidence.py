@@ -1,13 +1,12 @@
 """Confidence of translations: the fit, its file, its places in the outputs, and translations below a minimum."""
 
-import json
 import math
 
 import numpy as np
 import pytest
 
-from modeling_random_transformer import RandomTransformerTokenizer, cli
-from modeling_random_transformer.inference import confidence, load_translator, score_pairs, translate, translate_file
+from modeling_random_transformer import RandomTransformerTokenizer
+from modeling_random_transformer.inference import confidence, load_translator
 from modeling_random_transformer.inference import translate_n_best as translate_candidates
 from modeling_random_transformer.inference.calibration import MIN_PAIRS, calibrate, fit_logistic
 from modeling_random_transformer.inference.confidence import (
@@ -15,7 +14,6 @@ from modeling_random_transformer.inference.confidence import (
     Calibration,
     Calibrations,
     calibration_file,
-    features_of,
     find_calibration,
 )
 from modeling_random_transformer.inference.scoring import PairScore, with_words
@@ -43,11 +41,6 @@ def folder(tmp_path):
     return tmp_path / "model"
 
 
-def rated(model, tokenizer, texts=TEXTS, **options):
-    options = {**SHORT, "n_best": None, "confidence": True, **options}
-    return [best for [best] in translate_candidates(texts, model, tokenizer, **options)]
-
-
 def test_the_fit_gives_the_probabilities_of_the_examples():
     features = np.random.default_rng(0).normal(size=(4000, 2)) * [1, 20] + [0, 7]
     probabilities = 1 / (1 + np.exp(-(0.3 + features @ [1.5, -0.05])))
@@ -57,47 +50,11 @@ def test_the_fit_gives_the_probabilities_of_the_examples():
     assert np.isfinite(fit_logistic(np.ones((100, 2)), labels[:100])).all()
 
 
-def test_a_confidence_is_that_of_the_scores_of_the_translation(calibrated):
-    model, tokenizer = calibrated
-    candidates = rated(*calibrated)
-    assert [best.translation for best in candidates] == translate(TEXTS, model, tokenizer, **SHORT)
-    pairs = [(text, best.translation) for text, best in zip(TEXTS[:3], candidates[:3], strict=True)]
-    scores = score_pairs(*calibrated, pairs, token_scores=True, word_scores=True)
-    for best, pair, score in zip(candidates, pairs, scores, strict=False):
-        assert best.confidence == pytest.approx(CALIBRATED.confidence(features_of(pair, score)), abs=1e-5)
-        assert [word for word, _ in best.words] == best.translation.split()
-        assert all(0 < probability <= 1 for _, probability in best.words)
-    assert [best.confidence for best in candidates[3:]] == [None, None]  # not translated by the model
-
-
 def test_a_word_has_the_probability_of_its_tokens():
     score = PairScore(math.log(0.01), 4, [math.log(value) for value in (0.5, 0.1, 0.4, 0.5)])
     words = with_words(score, "ein  Hund", [None, 0, 0, 1, None], 3).words  # a tag of the language, and the end
     assert [word for word, _ in words] == ["ein", "Hund"]
     assert [probability for _, probability in words] == pytest.approx([0.05, 0.4])
-
-
-def test_a_text_has_the_lowest_confidence_of_its_sentences(calibrated):
-    first, second = "The boy reads a book.", "We want two apples."
-    parts = rated(*calibrated, [first, second])
-    [whole] = rated(*calibrated, [f"{first} {second}"], split_sentences=True)
-    assert whole.confidence == pytest.approx(min(part.confidence for part in parts), abs=1e-5)
-    assert len(whole.words) == sum(len(part.words) for part in parts)
-
-
-@pytest.mark.parametrize("keep_source", [False, True])
-def test_translations_below_the_minimum_are_replaced_and_counted(calibrated, keep_source, caplog):
-    model, tokenizer = calibrated
-    plain = rated(model, tokenizer)
-    minimum = sorted(best.confidence for best in plain[:3])[1]
-    options = {"min_confidence": minimum, "keep_source": keep_source, "chunk_size": 5}
-    texts = translate(TEXTS, model, tokenizer, **SHORT, **options)
-    expected = []
-    for text, best in zip(TEXTS, plain, strict=True):
-        is_kept = best.confidence is None or best.confidence >= minimum
-        expected.append(best.translation if is_kept else text * keep_source)
-    assert texts == expected != [best.translation for best in plain]
-    assert "1 of 5 translations were below the minimum confidence." in caplog.text
 
 
 def test_a_calibration_is_saved_beside_its_weights(folder):
@@ -137,12 +94,6 @@ def test_each_direction_has_its_calibration(tmp_path):
     assert find_calibration(model, tokenizer, tgt_lang="es").weights == CALIBRATED.weights
 
 
-@pytest.mark.parametrize("options", [{"confidence": True}, {"min_confidence": 0.4}])
-def test_a_model_without_calibration_is_an_error_that_says_how_to_make_one(options):
-    with pytest.raises(ValueError, match="make it by random-transformer calibrate"):
-        translate(TEXTS, random_translator(), random_tokenizer(), **options)
-
-
 @pytest.mark.parametrize(
     "options", [{"min_confidence": 2}, {"min_confidence": 0.5, "n_best": 2}, {"confidence": True, "n_best": 2}]
 )
@@ -154,56 +105,6 @@ def test_options_without_a_meaning_are_errors(calibrated, options):
 def test_a_calibration_needs_enough_pairs(calibrated):
     with pytest.raises(ValueError, match=f"pairs must be at least {MIN_PAIRS}"):
         calibrate(*calibrated, [("a", "b")] * (MIN_PAIRS - 1))
-
-
-class TestCommands:
-    def files(self, tmp_path):
-        paths = tmp_path / "dev.en", tmp_path / "dev.es"
-        for seed, path in enumerate(paths):
-            path.write_text("".join(f"{text}\n" for text in some_texts(MIN_PAIRS, seed)))
-        return ["--source_file", str(paths[0]), "--target_file", str(paths[1])]
-
-    def test_calibrate_and_translate(self, folder, tmp_path, capsys):
-        arguments = ["calibrate", "--model", str(folder), *self.files(tmp_path)]
-        assert cli.main(arguments) == 0
-        assert f"{MIN_PAIRS} pairs" in capsys.readouterr().out
-        assert cli.main(arguments) == 2
-        assert "unless --overwrite is given" in capsys.readouterr().err
-        source, output = tmp_path / "test.en", tmp_path / "test.tsv"
-        source.write_text("".join(f"{text}\n" for text in TEXTS))
-        translating = ["translate", "--model", str(folder), "--confidence", "--num_beams", "2"]
-        assert cli.main([*translating, "--input", str(source), "--output", str(output)]) == 0
-        model, tokenizer = load_translator(folder)
-        expected = rated(model, tokenizer)
-        for line, best in zip(output.read_text().removesuffix("\n").split("\n"), expected, strict=True):
-            translation, confidence = line.split("\t")
-            assert translation == best.translation.replace("\t", " ")
-            assert confidence == ("" if best.confidence is None else f"{best.confidence:.4f}")
-        assert cli.main([*translating, "--output_format", "jsonl", TEXTS[0]]) == 0
-        [line] = capsys.readouterr().out.splitlines()
-        fields = json.loads(line)
-        assert fields["confidence"] == pytest.approx(expected[0].confidence, abs=1e-4)
-        assert [word for word, _ in fields["words"]] == expected[0].translation.split()
-
-    def test_a_file_below_the_minimum(self, folder, tmp_path):
-        CALIBRATED.save(folder)
-        model, tokenizer = load_translator(folder)
-        source, output = tmp_path / "test.en", tmp_path / "test.es"
-        source.write_text("".join(f"{text}\n" for text in TEXTS))
-        translate_file(source, output, model, tokenizer, min_confidence=1, keep_source=True, **SHORT)
-        assert output.read_text().splitlines() == TEXTS
-
-    @pytest.mark.parametrize(
-        ("arguments", "error"),
-        [
-            (["--keep_source"], "--min_confidence must be given with --keep_source"),
-            (["--min_confidence", "3"], "min_confidence must be from 0 to 1, got 3.0"),
-            (["--format", "html", "--confidence"], "--format must be text with --repair, --confidence"),
-        ],
-    )
-    def test_arguments_without_a_meaning(self, folder, arguments, error, capsys):
-        assert cli.main(["translate", "--model", str(folder), "a", *arguments]) == 2
-        assert error in capsys.readouterr().err
 
 
 def test_other_files_whose_names_begin_alike_are_no_calibrations(folder):

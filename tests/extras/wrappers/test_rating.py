@@ -1,0 +1,69 @@
+"""Translations with a confidence, and those below a minimum."""
+
+import pytest
+
+from modeling_random_transformer.inference import score_pairs, translate
+from modeling_random_transformer.inference import translate_n_best as translate_candidates
+from modeling_random_transformer.inference.confidence import CALIBRATION, Calibration, Calibrations, features_of
+from tests.helpers.translation import SENTENCES, random_tokenizer, random_translator
+
+TEXTS = [*SENTENCES[:3], "", "12:30"]
+SHORT = {"num_beams": 2, "progress": False}
+CALIBRATED = Calibration(
+    50.0, 100, weights=[0.5, 0.1, 0.2, -0.3, 0.1, 0.1], bias=1.0, length_ratio=1.0, scripts=["Latin"]
+)
+
+
+@pytest.fixture(scope="module")
+def calibrated():
+    model, tokenizer = random_translator(), random_tokenizer()
+    model.calibrations = Calibrations()
+    model.calibrations.by_file[CALIBRATION] = CALIBRATED
+    return model, tokenizer
+
+
+def rated(model, tokenizer, texts=TEXTS, **options):
+    options = {**SHORT, "n_best": None, "confidence": True, **options}
+    return [best for [best] in translate_candidates(texts, model, tokenizer, **options)]
+
+
+def test_a_confidence_is_that_of_the_scores_of_the_translation(calibrated):
+    model, tokenizer = calibrated
+    candidates = rated(*calibrated)
+    assert [best.translation for best in candidates] == translate(TEXTS, model, tokenizer, **SHORT)
+    pairs = [(text, best.translation) for text, best in zip(TEXTS[:3], candidates[:3], strict=True)]
+    scores = score_pairs(*calibrated, pairs, token_scores=True, word_scores=True)
+    for best, pair, score in zip(candidates, pairs, scores, strict=False):
+        assert best.confidence == pytest.approx(CALIBRATED.confidence(features_of(pair, score)), abs=1e-5)
+        assert [word for word, _ in best.words] == best.translation.split()
+        assert all(0 < probability <= 1 for _, probability in best.words)
+    assert [best.confidence for best in candidates[3:]] == [None, None]  # not translated by the model
+
+
+def test_a_text_has_the_lowest_confidence_of_its_sentences(calibrated):
+    first, second = "The boy reads a book.", "We want two apples."
+    parts = rated(*calibrated, [first, second])
+    [whole] = rated(*calibrated, [f"{first} {second}"], split_sentences=True)
+    assert whole.confidence == pytest.approx(min(part.confidence for part in parts), abs=1e-5)
+    assert len(whole.words) == sum(len(part.words) for part in parts)
+
+
+@pytest.mark.parametrize("keep_source", [False, True])
+def test_translations_below_the_minimum_are_replaced_and_counted(calibrated, keep_source, caplog):
+    model, tokenizer = calibrated
+    plain = rated(model, tokenizer)
+    minimum = sorted(best.confidence for best in plain[:3])[1]
+    options = {"min_confidence": minimum, "keep_source": keep_source, "chunk_size": 5}
+    texts = translate(TEXTS, model, tokenizer, **SHORT, **options)
+    expected = []
+    for text, best in zip(TEXTS, plain, strict=True):
+        is_kept = best.confidence is None or best.confidence >= minimum
+        expected.append(best.translation if is_kept else text * keep_source)
+    assert texts == expected != [best.translation for best in plain]
+    assert "1 of 5 translations were below the minimum confidence." in caplog.text
+
+
+@pytest.mark.parametrize("options", [{"confidence": True}, {"min_confidence": 0.4}])
+def test_a_model_without_calibration_is_an_error_that_says_how_to_make_one(options):
+    with pytest.raises(ValueError, match="make it by random-transformer calibrate"):
+        translate(TEXTS, random_translator(), random_tokenizer(), **options)
