@@ -50,8 +50,6 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TEXTS = [*PAGES, *(ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "model_card.md", "examples/README.md"))]
 PACKAGE = ROOT / "modeling_random_transformer"
 EXTRAS = sorted(path.parent.name for path in PACKAGE.glob("extras/*/__init__.py"))
-    sorted(path.parent.name for path in (ROOT / "modeling_random_transformer" / "extras").glob("*/__init__.py"))
-)
 SUBPACKAGES = ("data", "training", "inference", "stages", *(f"extras.{extra}" for extra in EXTRAS))
 SCRIPTS = {path.stem for path in (ROOT / "examples").glob("*.py")}
 OTHER_PROGRAMS = {"cd", "curl", "git", "hf", "pre-commit", "python3", "sacrebleu", "source"}  # python3 -m venv
