@@ -57,7 +57,8 @@ def call_on_main_process(function: Callable[[], Any]) -> Any:
         try:
             outcome = [function()]
         except Exception as raised:
-            error, outcome = raised, [_picklable(raised)]
+            error = raised
+            outcome = [_picklable(raised)]
     _broadcast(outcome)
     [result] = outcome
     if error is not None or isinstance(result, Exception):

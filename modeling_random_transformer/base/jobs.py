@@ -41,7 +41,8 @@ class Job:
     """
 
     def __init__(self, path: Path, advice: str = RESTART):
-        self.path, self.advice = path, advice
+        self.path = path
+        self.advice = advice
         self.stages: dict[str, Stage] = self.read() if path.exists() else {}
 
     def begin(
@@ -74,7 +75,8 @@ class Job:
         stage = self.stages.setdefault(name, Stage(self))
         is_same = stage.is_finished and stage.inputs == current
         if not is_same or (needs_files and stage.changed_files()):
-            stage.inputs, stage.is_finished = current, False
+            stage.inputs = current
+            stage.is_finished = False
             self.write()
         return stage
 

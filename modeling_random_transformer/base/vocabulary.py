@@ -21,7 +21,8 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, config: RandomTransforme
         ValueError: the tokenizer has more tokens than the model, or far fewer. With separate embeddings for source and
             target (`share_embeddings=False`), any smaller number is allowed.
     """
-    tokens, rows = len(tokenizer), config.vocab_size
+    tokens = len(tokenizer)
+    rows = config.vocab_size
     if tokens > rows or (config.share_embeddings and not fits_embedding(tokens, rows)):
         raise ValueError(f"tokenizer must match the model's vocab_size={rows}, got {tokens} tokens.")
 

@@ -63,7 +63,8 @@ def run(program: str, argv: Sequence[str]) -> None:
     """Load the model, translate, and write the report."""
     arguments = Parser(program, __doc__, [Arguments]).parse(argv)
     [folder] = arguments.model
-    test, training = arguments.corpus(), arguments.training_corpus()
+    test = arguments.corpus()
+    training = arguments.training_corpus()
     with arguments.load(from_file_to_file=False) as (model, tokenizer):
         report = make_report(
             model,

@@ -24,19 +24,27 @@ def shared_texts(train: "Sequence[Dataset]", held_out: "Mapping[str, Dataset]") 
     Returns:
         For each set that shares texts, its number of `pairs`, and of those whose `source` and `target` is shared.
     """
-    shared = {name: {"pairs": len(pairs)} for name, pairs in held_out.items()}
+    shared: dict[str, Counts] = {}
+    for name, pairs in held_out.items():
+        shared[name] = {"pairs": len(pairs)}
     for side in SIDES:
-        keys = {name: [*map(text_key, pairs[side])] for name, pairs in held_out.items()}
-        unseen = set().union(*keys.values())
+        keys_by_set = {}
+        unseen: set[bytes] = set()
+        for name, pairs in held_out.items():
+            keys = [text_key(text) for text in pairs[side]]
+            keys_by_set[name] = keys
+            unseen.update(keys)
         for corpus in train:
             for batch in corpus.iter(1000):
                 unseen.difference_update(map(text_key, batch[side]))
-        for name, keys_of_set in keys.items():
-            shared[name][side] = sum(key not in unseen for key in keys_of_set)
+        for name, keys in keys_by_set.items():
+            seen = [key for key in keys if key not in unseen]
+            shared[name][side] = len(seen)
     return {name: counts for name, counts in shared.items() if any(counts[side] for side in SIDES)}
 
 
 def describe_overlap(name: str, counts: Counts) -> str:
     """One line for a set of `shared_texts`."""
     sides = " and ".join(f"{counts[side]:,} {side}s" for side in SIDES)
-    return f"{name}: {sides} of {counts['pairs']:,} pairs occur in the training set"
+    pairs = counts["pairs"]
+    return f"{name}: {sides} of {pairs:,} pairs occur in the training set"

@@ -269,7 +269,8 @@ def read_aligned(source: Path, target: Path) -> Iterator[NumberedTexts]:
 
 def parse_pair(number: int, source: str, target: str, languages: LanguageTags = NO_LANGUAGES) -> Line:
     """A pair without line breaks at the ends of its texts, or an invalid line."""
-    source, target = source.rstrip("\r\n"), target.rstrip("\r\n")
+    source = source.rstrip("\r\n")
+    target = target.rstrip("\r\n")
     if not (is_utf8(source) and is_utf8(target)):
         return _invalid(number, NOT_UTF8, source, target)
     if "\0" in source or "\0" in target:  # in JSON and Parquet; in text, it is an error of the file

@@ -216,7 +216,8 @@ def check_finite(model: nn.Module) -> None:
 @contextmanager
 def silence_transformers() -> Iterator[None]:
     """Hide progress bars and loading reports of transformers. Problems in them are raised as errors."""
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    verbosity = logging.get_verbosity()
+    bars = logging.is_progress_bar_enabled()
     logging.set_verbosity(logging.CRITICAL)
     logging.disable_progress_bar()
     try:

@@ -144,7 +144,8 @@ class PairModel(ABC):
     ):
         check_positive(max_batch_tokens=max_batch_tokens)
         check_type("truncation", truncation, bool, "True or False")
-        self.model, self.tokenizer = model, tokenizer
+        self.model = model
+        self.tokenizer = tokenizer
         self.languages = LanguageTags.of(tokenizer, src_lang, tgt_lang)
         self.pipe = Seq2SeqPipeline(model, tokenizer, device=current_device(model), truncation=truncation)
         self.pipe.warns = False
@@ -236,7 +237,9 @@ class Scorer(PairModel):
         **options: Any,
     ):
         super().__init__(*args, **options)
-        self.token_scores, self.word_scores, self.output_format = token_scores, word_scores, output_format
+        self.token_scores = token_scores
+        self.word_scores = word_scores
+        self.output_format = output_format
         self.recorded = {"token_scores": token_scores, "output_format": output_format}
         self.forced = self.model.generation_config.forced_bos_token_id
         if self.languages.target is not None:

@@ -90,7 +90,8 @@ def translate_file(
     """
     check_choice(FORMATS, output_format=output_format)
     translator = Translator(model, tokenizer, **options)
-    source, prefix = Path(input_file), None if prefix_file is None else Path(prefix_file)
+    source = Path(input_file)
+    prefix = None if prefix_file is None else Path(prefix_file)
 
     def read() -> Iterator[tuple[str, str]]:
         return with_prefixes(read_plain_texts(source), None if prefix is None else read_texts(prefix), "prefix_file")
@@ -260,7 +261,8 @@ class Parts:
         # Next to the target of a symbolic link: renaming requires the same file system.
         self.output = Path(os.path.realpath(output))
         self.folder = self.output.with_name(f"{self.output.name}.parts")
-        self.record, self.lock = self.folder / "job.json", self.folder / "job.lock"
+        self.record = self.folder / "job.json"
+        self.lock = self.folder / "job.lock"
         self.key = ""  # of the job
         self.digests: list[str] = []  # of the chunks
 
@@ -339,7 +341,8 @@ class Parts:
 
 def digests_of(items: Iterable[Any], chunk_size: int) -> tuple[dict[str, Any], list[str]]:
     """What identifies the input, and the digest of each chunk."""
-    count, digests = 0, []
+    count = 0
+    digests = []
     for chunk in chunks(items, chunk_size):
         count += len(chunk)
         digests.append(digest_of(chunk))

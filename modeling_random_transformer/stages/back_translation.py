@@ -142,7 +142,8 @@ def back_translate(
     """
     settings, search = BackTranslationOptions.split(options)
     check_files(Path(input_file), Path(output_source), Path(output_target))
-    source, target = Path(output_source).resolve(), Path(output_target).resolve()
+    source = Path(output_source).resolve()
+    target = Path(output_target).resolve()
     folder = source.with_name(f"{source.name}.work")
     call_on_main_process(lambda: check_folder(folder))
     with exclusive(folder / LOCK, f"output_source must not be in use, got {str(source)!r} of another call."):

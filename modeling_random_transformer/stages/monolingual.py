@@ -71,7 +71,8 @@ def translate_lines(
         ValueError: no line can be translated, or a line is not UTF-8.
     """
     translator = Translator(model, tokenizer, **options)
-    pipe, src_lang = translator.pipe, options.get("src_lang")
+    pipe = translator.pipe
+    src_lang = options.get("src_lang")
     report = call_on_main_process(lambda: select_lines(lines, selected, pipe, src_lang, name, max_tokens))
     inputs = {"texts": file_digest(selected), "model": model_digest(model, tokenizer), **job}
     inputs |= plain_record(translator)

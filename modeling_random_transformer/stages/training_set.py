@@ -119,7 +119,9 @@ class TrainingSet:
     """
 
     def __init__(self, folder: Path, arguments: DistillationArguments, original: Sequence[Corpus], is_in_use: bool):
-        self.folder, self.arguments, self.original = folder, arguments, original
+        self.folder = folder
+        self.arguments = arguments
+        self.original = original
         # A stage is repeated with changed inputs, unless the student has been trained on its files.
         self.stage = partial(run_stage, folder / RECORD, may_change=not is_in_use)
         self.selected = folder / "selected.source"  # the texts to translate

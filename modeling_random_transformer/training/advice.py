@@ -115,7 +115,8 @@ def spelling_advice(texts: Mapping[str, Sequence[Dataset]]) -> Iterator[str]:
         train = count_characters(texts["train"], side)
         for name in held_out_sets:
             held_out = count_characters(texts[name], side)
-            more, less = foreign_letters(held_out, train), foreign_letters(train, held_out)
+            more = foreign_letters(held_out, train)
+            less = foreign_letters(train, held_out)
             if more.total() / held_out.total() + less.total() / train.total() > MAX_FOREIGN:
                 yield (
                     f"Warning: the {side}s of the {name} set are spelled unlike those of the training set: more often "

@@ -207,7 +207,8 @@ class DataArguments:
         return codes
 
     def _file_texts(self, split: str) -> list[ParallelText]:
-        source_name, target_name = f"{PREFIXES[split]}source_file", f"{PREFIXES[split]}target_file"
+        source_name = f"{PREFIXES[split]}source_file"
+        target_name = f"{PREFIXES[split]}target_file"
         sources = getattr(self, source_name) or []
         targets = getattr(self, target_name) or []
         if len(sources) != len(targets):

@@ -81,7 +81,8 @@ class TranslationEvaluation(Seq2SeqTrainer):
         shard: Any = dataloader.batch_sampler
         sampler: EvaluationSampler = getattr(shard, "batch_sampler", shard)
         self._prepare_evaluation()
-        compute_metrics, self.compute_metrics = self.compute_metrics, None
+        compute_metrics = self.compute_metrics
+        self.compute_metrics = None
         try:
             with self._engine():
                 output = super().evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)

@@ -60,7 +60,8 @@ def pieces_of_tokens(
     for token, ids in zip(tokens, split, strict=True):
         pieces.append([known[token]] if token in known else [piece for piece in ids if piece not in special])
     for role in ROLES:
-        token_id, parent_id = getattr(tokenizer, role), getattr(parent_tokenizer, role)
+        token_id = getattr(tokenizer, role)
+        parent_id = getattr(parent_tokenizer, role)
         if token_id is not None and parent_id is not None:
             pieces[token_id] = [parent_id]
     return pieces

@@ -252,11 +252,13 @@ def check_languages(sets: Mapping[str, Sequence[Corpus]], model_args: ModelArgum
         ValueError: it does not.
     """
     used = distinct_languages(chain.from_iterable(sets.values()))
-    available, origin = distinct_languages(sets["train"]), "the training corpora"
+    available = distinct_languages(sets["train"])
+    origin = "the training corpora"
     saved = model_args.saved_tokenizer
     if saved is not None:
         tokenizer = load_tokenizer(saved)
-        available, origin = tokenizer_languages(tokenizer), f"the tokenizer in {saved}"
+        available = tokenizer_languages(tokenizer)
+        origin = f"the tokenizer in {saved}"
         if available and not used and None in (tokenizer.src_lang, tokenizer.tgt_lang):
             raise ValueError(f"source_lang and target_lang must be of {', '.join(available)} for {origin}, got none.")
     unknown = ", ".join(code for code in used if code not in available)

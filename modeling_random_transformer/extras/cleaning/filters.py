@@ -143,7 +143,8 @@ def _have_same_words(source: str, target: str) -> bool:
     source = unicode_form("NFC", source.casefold())
     target = unicode_form("NFC", target.casefold())
     # The first words of most pairs differ, so that the complete comparison is rare.
-    first, second = WORD.search(source), WORD.search(target)
+    first = WORD.search(source)
+    second = WORD.search(target)
     has_same_start = first is not None and second is not None and first[0] == second[0]
     return has_same_start and WORD.findall(source) == WORD.findall(target)
 

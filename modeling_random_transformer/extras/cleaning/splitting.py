@@ -76,7 +76,8 @@ class Split:
 def ranked(pairs: Iterable[ParallelLine]) -> Iterator[RankedPair]:
     """The keys of pairs, with random numbers that depend on the texts."""
     for pair in pairs:
-        source, target = text_key(pair.source), text_key(pair.target)
+        source = text_key(pair.source)
+        target = text_key(pair.target)
         rank = blake2b(source + target, digest_size=8).digest()
         yield RankedPair(rank, pair.number, source, target)
 

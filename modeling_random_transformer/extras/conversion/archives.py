@@ -94,7 +94,8 @@ def convert_archive(
         ValueError: the archive is damaged or unsafe (see `open_archive`), or does not contain a model; or the model
             cannot be converted (see `convert_marian_npz` and `convert_fairseq`). In this case, nothing is written.
     """
-    archive, output = Path(archive), check_free(output, overwrite)
+    archive = Path(archive)
+    output = check_free(output, overwrite)
     with TemporaryDirectory(dir=output.absolute().parent, prefix=f".{output.name}.") as scratch:
         with open_archive(archive) as files:
             chosen, *other_models = find_models(archive, files, model)
@@ -261,8 +262,11 @@ class LimitedReads:
     """
 
     def __init__(self, file: IO[bytes], path: Path):
-        self.file, self.path, self.limit = file, path, float(MAX_HEADER_BYTES)
-        self.seek, self.tell = file.seek, file.tell
+        self.file = file
+        self.path = path
+        self.limit = float(MAX_HEADER_BYTES)
+        self.seek = file.seek
+        self.tell = file.tell
 
     def read(self, size: int) -> bytes:
         self.limit -= size

@@ -60,10 +60,12 @@ def map_embeddings(
     target_table = source_table if target is None else mapper.pop(target, dims=2)
     output_table = target_table if output is None else mapper.pop(output, dims=2)
     if joined is not None:
-        source_rows, target_rows = joined.source_ids, joined.target_ids
+        source_rows = joined.source_ids
+        target_rows = joined.target_ids
     else:
         size = max(len(source_table), len(target_table)) + added
-        source_rows, target_rows = pad_rows(source_table, size), pad_rows(target_table, size)
+        source_rows = pad_rows(source_table, size)
+        target_rows = pad_rows(target_table, size)
         if source_rows != target_rows:
             mapper.report.notes.append(
                 "The smaller vocabulary is padded. Its additional embeddings are zero, and ids outside the target "

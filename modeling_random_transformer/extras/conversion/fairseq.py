@@ -62,9 +62,11 @@ def from_fairseq(checkpoint: StrPath | Options) -> Converted:
             names it.
     """
     if isinstance(checkpoint, Mapping):
-        origin, content = "the fairseq checkpoint", checkpoint
+        origin = "the fairseq checkpoint"
+        content = checkpoint
     else:
-        origin, content = str(checkpoint), read_checkpoint(checkpoint)
+        origin = str(checkpoint)
+        content = read_checkpoint(checkpoint)
     return convert_weights(content, read_stored(content, origin), origin, None)
 
 

@@ -93,9 +93,11 @@ def convert_marian_npz(
     files = find_files(path, [*map(Path, vocabs)], [*map(Path, spm)])
     weights, options = read_npz(path)
     vocabularies = read_vocabularies(files)
-    eos_token_id, unk_token_id = 0, 1
+    eos_token_id = 0
+    unk_token_id = 1
     if vocabularies:
-        eos_token_id, unk_token_id = vocabularies[1][EOS], vocabularies[1][UNK]
+        eos_token_id = vocabularies[1][EOS]
+        unk_token_id = vocabularies[1][UNK]
     converted = convert_weights(weights, options, str(path), eos_token_id, unk_token_id)
     for file, ids, name in zip(files.vocabs or (), vocabularies or (), embedding_names(options), strict=False):
         check_ids(file, ids.values(), len(weights[name]))

@@ -106,14 +106,16 @@ def render_block(block: Block, text: SplitText, translations: Sequence[str], lin
         links: those between the units of each sentence and its translation; `None` if all is in one element.
     """
     units: list[Unit] = []
-    source, target = 0, ""
+    source = 0
+    target = ""
     for number, gap in enumerate(text.target_gaps(translations)):
         for start, end in unit_spans(gap):  # the same text on both sides
             units.append(Unit(len(target) + start, len(target) + end, (source + start, source + end)))
         source += len(text.gaps[number])
         target += gap
         if number < len(translations):
-            sentence, translation = text.sentences[number], translations[number]
+            sentence = text.sentences[number]
+            translation = translations[number]
             units += linked_units(sentence, translation, links[number], source, len(target))
             source += len(sentence)
             target += translation

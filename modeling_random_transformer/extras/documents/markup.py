@@ -290,7 +290,8 @@ def build_block(inline: Sequence[Token]) -> Block:
             while opened[-1].name != name:
                 opened.pop().end = here
             element = opened.pop()
-            element.closing, element.end = raw, here
+            element.closing = raw
+            element.end = here
         else:
             missing += 1
             innermost.children = [Inline("", raw, innermost.start, here, children=innermost.children)]

@@ -77,7 +77,8 @@ def is_untranslated(unit: Node) -> bool:
     node = unit
     while not node.hasAttribute("translate") and isinstance(node.parentNode, minidom.Element):
         node = node.parentNode
-    source, target = child(unit, "source"), child(unit, "target")
+    source = child(unit, "source")
+    target = child(unit, "target")
     if node.getAttribute("translate") == "no" or source is None or not text_of(source).strip():
         return False
     if target is None or target.getAttribute("state") in UNTRANSLATED:

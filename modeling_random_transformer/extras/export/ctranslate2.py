@@ -155,7 +155,8 @@ class ParallelTranslator:
     """
 
     def __init__(self, folder: StrPath):
-        self.folder, self.threads = Path(folder), torch.get_num_threads()
+        self.folder = Path(folder)
+        self.threads = torch.get_num_threads()
         self.has_shortlist = (self.folder / SHORTLIST).is_file()
         self.translator = ctranslate2.Translator(str(folder), "cpu", inter_threads=self.threads, intra_threads=1)
 
@@ -351,7 +352,8 @@ def widen_heads(weight: Tensor, config: Any) -> Tensor:
 
 def position_table(stack: Any) -> Tensor:
     """The position embeddings, `[positions, d_model]`."""
-    config, positions = stack.config, stack.embed_positions
+    config = stack.config
+    positions = stack.embed_positions
     if isinstance(positions, LearnedPositions):
         return positions.weight[config.position_offset :]
     count = table_positions(config)

@@ -221,7 +221,8 @@ class EncoderGraph(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
         """Ids and mask `[sources, source_len]` → keys and values by layer, `[sources, heads, source_len, width]`."""
-        encoder, decoder = self.model.model.encoder, self.model.model.decoder
+        encoder = self.model.model.encoder
+        decoder = self.model.model.decoder
         # `longest` is None: the graph must not depend on the length of the example.
         states = encoder.embed(input_ids, torch.arange(input_ids.shape[1]), longest=None)
         mask = attention_mask[:, None, None] != 0

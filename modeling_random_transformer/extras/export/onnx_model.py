@@ -43,7 +43,8 @@ class OnnxEncoder(nn.Module):
 
     def __init__(self, config: RandomTransformerConfig, session: InferenceSession):
         super().__init__()
-        self.config, self.session = config, session
+        self.config = config
+        self.session = session
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **_: Any) -> EncodedSource:
         """Ids and mask `[sources, source_len]`, 1 for tokens and 0 for padding."""
@@ -178,4 +179,5 @@ def replace_contents(cache: DynamicCache, present: Sequence[Tensor]) -> None:
     cache.layers = [DynamicLayer() for _ in present[::2]]
     for layer, keys, values in zip(cache.layers, present[::2], present[1::2], strict=True):
         layer.lazy_initialization(keys, values)
-        layer.keys, layer.values = keys, values
+        layer.keys = keys
+        layer.values = values

@@ -74,7 +74,8 @@ def first_token(model: RandomTransformerForConditionalGeneration, tokenizer: Any
     Raises:
         ValueError: the model has several target languages, and none is selected.
     """
-    forced, language = model.generation_config.forced_bos_token_id, getattr(tokenizer, "tgt_lang", None)
+    forced = model.generation_config.forced_bos_token_id
+    language = getattr(tokenizer, "tgt_lang", None)
     if forced is None and language is not None:
         forced = language_id(tokenizer, language)
     Seq2SeqPipeline(model, tokenizer, device=model.device).check_target_language({"forced_bos_token_id": forced})

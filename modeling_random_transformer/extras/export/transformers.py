@@ -90,7 +90,8 @@ def choose_class(config: RandomTransformerConfig) -> NativeClass:
     Raises:
         ValueError: there is none, or it does not compute an option of the model.
     """
-    norms, positions = config.norm_order, config.position_embedding
+    norms = config.norm_order
+    positions = config.position_embedding
     by_positions = {native.position_embedding: native for native in CLASSES.values() if native.norm_order == norms}
     if positions not in by_positions:
         choices = " or ".join(map(repr, by_positions))

@@ -120,7 +120,8 @@ def distribution(logits: Tensor, tokenizer: Any) -> dict[str, Any]:
     The page computes the probabilities at any temperature from them.
     """
     logits, ids = logits.double().sort(descending=True)
-    top_ids, rest = ids[:TOP_TOKENS], logits[TOP_TOKENS:]
+    top_ids = ids[:TOP_TOKENS]
+    rest = logits[TOP_TOKENS:]
     histogram = []
     for group in rest.tensor_split(BINS):
         if len(group):

@@ -27,7 +27,8 @@ class AttentionHooks:
     active: "WeakKeyDictionary[nn.Module, AttentionHooks]" = WeakKeyDictionary()  # of the instrumented modules
 
     def __init__(self, path: str, pass_value: Callable[[str, Tensor], Tensor]):
-        self.path, self.pass_value = path, pass_value
+        self.path = path
+        self.pass_value = pass_value
         self.batch = self.query_len = 0
 
     def save_query_shape(self, inputs: tuple) -> None:
@@ -104,7 +105,8 @@ def check_attention() -> None:
         ValueError: they have other results.
     """
     hooks = AttentionHooks("", lambda _path, value: value)
-    hooks.batch, hooks.query_len = 1, 2
+    hooks.batch = 1
+    hooks.query_len = 2
     states = torch.arange(24.0).sin()
     minimum = torch.finfo(states.dtype).min
     mask = torch.full((1, 1, 2, 2), minimum).triu(1)

@@ -54,9 +54,11 @@ def check_indices(name: str, numbers: Collection[int] | None, count: int | None)
     """Raise a ValueError for indices outside 0 to `count - 1`; `None` means no limit."""
     if numbers is None:
         return
-    valid, description = range(sys.maxsize), "0 or more"
+    valid = range(sys.maxsize)
+    description = "0 or more"
     if count is not None:
-        valid, description = range(count), f"from 0 to {count - 1}"
+        valid = range(count)
+        description = f"from 0 to {count - 1}"
     if not all(number in valid for number in numbers):
         raise ValueError(f"{name} must be {description}, got {list(numbers)}.")
 
@@ -124,7 +126,8 @@ class Recorder(Observer):
 
     def __init__(self, trace: Trace, selection: tuple[Collection[int] | None, ...], max_bytes: int):
         super().__init__()
-        self.trace, self.selection = trace, selection
+        self.trace = trace
+        self.selection = selection
         self.bytes_left = self.max_bytes = max_bytes
 
     def record(self, path: str, value: Tensor) -> None:

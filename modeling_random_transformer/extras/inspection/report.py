@@ -217,7 +217,8 @@ def range_name(limits: Sequence[int], index: int) -> str:
     """The name of the numbers above one limit, and up to the next one."""
     if index == len(limits):
         return f"over {limits[-1]}"
-    low, high = limits[index - 1] + 1 if index else 0, limits[index]
+    low = limits[index - 1] + 1 if index else 0
+    high = limits[index]
     if low == high:
         return str(high)
     return f"{low} to {high}" if low else f"up to {high}"

@@ -77,7 +77,8 @@ class Aligner(PairModel):
         if layer not in range(-layers, layers):
             raise ValueError(f"layer must be from {-layers} to {layers - 1}, got {layer}.")
         check_choice(STEPS, step=step)
-        self.layer, self.step = layer, step
+        self.layer = layer
+        self.step = step
         self.recorded = {"layer": layer, "step": step}
 
     def line(self, result: Links | None) -> str:

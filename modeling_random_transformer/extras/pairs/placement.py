@@ -37,7 +37,8 @@ def unit_spans(text: str) -> list[Span]:
     spans: list[Span] = []
     for match in UNIT.finditer(text):
         start, end = match.span()
-        first, before = text[start], text[start - 1]
+        first = text[start]
+        before = text[start - 1]
         is_inside = is_mark(first) or (is_mark(before) and first.isalnum() and not is_wide(first))
         if is_inside and spans and spans[-1][1] == start:
             spans[-1] = spans[-1][0], end
@@ -117,8 +118,10 @@ class ProtectedText:
         placed: dict[int, list[str]] = defaultdict(list)  # by the number of the following unit
         for index, placeholder in self.placeholders:
             placed[self.following_unit(index, units)].append(placeholder)
-        output, position = "", 0
-        for number, (start, end, _) in enumerate([*units, Unit(len(translation), len(translation), (0, 0))]):
+        output = ""
+        position = 0
+        behind = Unit(len(translation), len(translation), (0, 0))
+        for number, (start, end, _) in enumerate([*units, behind]):
             output += translation[position:start]
             word = translation[start:end]
             for placeholder in placed[number]:
@@ -140,16 +143,20 @@ class ProtectedText:
 
 def protect(text: str, copied: re.Pattern[str] = PLACEHOLDERS) -> ProtectedText:
     """A text and what is copied apart; `PLACEHOLDERS` finds several beside each other as one."""
-    kept, position = "", 0
+    kept = ""
+    position = 0
     placeholders = []
     for match in copied.finditer(text):
         kept += text[position : match.start()]
-        placeholder, position = match[0], match.end()
+        placeholder = match[0]
+        position = match.end()
         following = text[position : position + 1]
         if following == " " and (not kept or kept.endswith(" ")):
-            placeholder, position = f"{placeholder} ", position + 1
+            placeholder += " "
+            position += 1
         elif kept.endswith(" ") and (not following or following in CLOSING):
-            kept, placeholder = kept[:-1], f" {placeholder}"
+            kept = kept[:-1]
+            placeholder = f" {placeholder}"
         placeholders.append((len(kept), placeholder))
     return ProtectedText(kept + text[position:], placeholders)
 
@@ -204,5 +211,6 @@ class UnitAligner(Aligner):
         for text, row in zip(texts, rows, strict=True):
             starts = [start for start, _ in unit_spans(text)]
             units = [bisect_left(starts, start) for start, _ in word_spans(text)]
-            numbered.append([units[word] if word is not None and word < len(units) else None for word in row])
+            unit_of = dict(enumerate(units))
+            numbered.append([None if word is None else unit_of.get(word) for word in row])
         return numbered

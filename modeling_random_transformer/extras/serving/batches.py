@@ -76,7 +76,8 @@ class Batcher:
     """
 
     def __init__(self, max_waiting: int, observe: Callable[[int], None] = lambda _: None):
-        self.max_waiting, self.observe = max_waiting, observe
+        self.max_waiting = max_waiting
+        self.observe = observe
         self.queue: deque[QueuedRequest] = deque()
         self.filled = asyncio.Event()
         self.seconds_per_text = 0.0  # of the last batch
@@ -157,7 +158,8 @@ class Batcher:
 
     def take(self) -> list[tuple[QueuedRequest, Sequence[str]]]:
         """Remove the texts of the next batch from the queue: those with the function of the first request."""
-        translate, size = self.queue[0].translate, 0
+        translate = self.queue[0].translate
+        size = 0
         parts = []
         for request in [request for request in self.queue if request.translate == translate]:
             first = request.started

@@ -30,7 +30,8 @@ class CountRequests:
     """An ASGI middleware that counts and logs requests and their time. Unknown paths, which may be texts, are one."""
 
     def __init__(self, app: Any, metrics: Metrics):
-        self.app, self.metrics = app, metrics
+        self.app = app
+        self.metrics = metrics
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":

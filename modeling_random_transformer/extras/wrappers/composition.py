@@ -103,7 +103,8 @@ def search(translator: Translator, candidates: int, **generate_options: Any) -> 
 
 def repaired(translator: Translator, translate: Translate) -> RepairingTranslator:
     """A function that translates again where the translations of another one have problems."""
-    pipe, languages = translator.pipe, translator.languages
+    pipe = translator.pipe
+    languages = translator.languages
     splitter = SentenceSplitter(pipe, CLAUSE_TOKENS, source_language(translator), reports_cuts=False)
     without_numbers = CopyingTranslator(search(translator, 1), pipe, languages, NUMBER)
     blocked = CopyingTranslator(search(translator, 1, **WITHOUT_LOOPS), pipe, languages, NUMBER)

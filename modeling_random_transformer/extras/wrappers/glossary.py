@@ -113,7 +113,8 @@ class Glossary:
 
     def report(self) -> str:
         """One line about the terms of all texts so far."""
-        required, missing = self.required.total(), self.missing.total()
+        required = self.required.total()
+        missing = self.missing.total()
         report = f"glossary: {required - missing} of {required} required terms are in the translations"
         if missing:
             counts = []
@@ -254,7 +255,8 @@ class GlossaryTranslator:
             for candidate in candidates:
                 missing = self.glossary.lacking(draft.terms, candidate.translation)
                 if len(missing) < len(draft.missing):
-                    draft.best, draft.missing = candidate, missing
+                    draft.best = candidate
+                    draft.missing = missing
 
     def improve(self, drafts: Sequence[Draft]) -> list[Draft]:
         """Replace translations by ones that lack fewer terms; returns the drafts of those that still lack some."""
@@ -272,7 +274,8 @@ class GlossaryTranslator:
             to_beat = ranks.get(draft, (len(draft.missing), -inf))
             if rank < to_beat:
                 ranks[draft] = rank
-                draft.best, draft.missing = candidate, missing
+                draft.best = candidate
+                draft.missing = missing
         return [draft for draft in ranks if draft.missing]
 
     def promising_beginnings(self, drafts: Sequence[Draft]) -> list[tuple[Draft, str]]:

@@ -87,7 +87,8 @@ class SentenceSplitter:
             "Splitting texts into sentences requires sentencex: pip install 'random-transformer[documents]'"
         ):
             from sentencex import segment
-        self.pipe, self.segment = pipe, segment
+        self.pipe = pipe
+        self.segment = segment
         self.reports_cuts = reports_cuts
         limit, _ = source_limit(pipe.tokenizer, pipe.positions, max_source_tokens)
         self.limit = limit if max_source_tokens else min(limit, LONGEST)
@@ -96,7 +97,8 @@ class SentenceSplitter:
 
     def __call__(self, text: str) -> SplitText:
         """Split a text."""
-        sentences, gaps = [], [""]
+        sentences = []
+        gaps = [""]
         for line in text.splitlines(keepends=True):
             marker = line[: MARKER.match(line).end()]  # type: ignore[union-attr]
             gaps[-1] += marker
