@@ -21,7 +21,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ...data.sources import Corpus, pairs_of, valid_lines
 from ...data.words import WORD
 from ...inference.candidates import Candidate
-from ...inference.confidence import find_calibration
+from ...inference.confidence import DOUBTFUL, find_calibration
 from ...inference.evaluation import score, sentence_chrf
 from ...inference.scoring import score_pairs
 from ...inference.translation import translate_n_best
@@ -36,7 +36,6 @@ WORST = 10  # pairs that are shown
 LENGTHS = (10, 20, 30, 50)  # limits of the groups by the number of words of a source
 FREQUENCIES = (0, 4, 19, 99)  # of those by the frequency of its rarest word in the training set
 SHARES = (1, 0.9, 0.75, 0.5, 0.25, 0.1)  # of the surest translations
-DOUBTFUL = 0.2  # the probability below which a word of a translation is underlined
 CURVES = {"loss": "Training loss", "eval_loss": "Validation loss", "eval_bleu": "BLEU", "eval_chrf": "chrF++"}
 TEMPLATE = Path(__file__).with_suffix(".html")
 
