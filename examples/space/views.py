@@ -10,7 +10,10 @@ from inference import Inside
 from modeling_random_transformer.inference.confidence import DOUBTFUL
 
 TOP_TOKENS = 10  # of a next-token distribution
-CONFIDENCE = "the probability that it is as good as the better half of the translations of the validation set."
+CONFIDENCE = (
+    "the probability that it, or its least certain sentence, is as good as the better half of the translations of the "
+    "validation set."
+)
 LEGEND = f"The model gives <u>underlined</u> words a probability below {DOUBTFUL:.0%} after the words before them."
 TRANSLATION_HEADING = '<td></td><th scope="col" class="text">translation</th><th scope="col">{}</th>'
 LIGHT, DARK = (255, 255, 255), (31, 90, 148)  # colors of the weights 0 and 1
