@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerBase
 from ...inference.candidates import Candidate, Row, Translate
 
 WORD = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)*")
+FIRST_LETTER = re.compile(r"^[\W_]*[^\W\d_]")  # of a text that does not begin with a number
 # Texts with fewer words may be abbreviations, or names.
 WORDS_IN_CAPITALS, WORDS_IN_TITLE_CASE = 2, 5
 SENTENCE_IN_LOWER_CASE = 5  # fewer words, or words without a final punctuation mark, may be a part of a sentence
@@ -66,7 +67,7 @@ class CaseTranslator:
         text = WORD.sub(self.usual_word, text)
         if not self.has_capitals:
             return text
-        return WORD.sub(lambda match: match[0][0].upper() + match[0][1:], text, count=1)
+        return FIRST_LETTER.sub(lambda match: match[0].upper(), text)
 
     @cached_property
     def has_capitals(self) -> bool:

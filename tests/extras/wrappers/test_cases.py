@@ -45,6 +45,7 @@ def test_words_are_in_their_usual_case(german):
     to_ordinary = CaseTranslator(None, german).in_ordinary_case
     assert to_ordinary("ANNA SIEHT DEN ALTEN HUND.") == "Anna sieht den alten Hund."
     assert to_ordinary('"DER HUND": XQ') == '"Der Hund": xq'
+    assert to_ordinary("2 XQ") == "2 xq"  # the first word is not the beginning of the sentence
 
 
 def test_a_vocabulary_of_lower_case_texts_has_no_capitals():
