@@ -4,30 +4,17 @@ With --repair, what the pipeline does for them; without it, the model alone.
 """
 
 import argparse
-import unicodedata
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from modeling_random_transformer.base.placeholders import PLACEHOLDER
 from modeling_random_transformer.data.sources import ParallelText, pairs_of
+from modeling_random_transformer.extras.inspection.robustness import Pairs, disturbances
 from modeling_random_transformer.inference import load_translator, translate
 from modeling_random_transformer.inference.evaluation import score
-from modeling_random_transformer.training.methods.augmentation import NUMBER, Augmentation, typing_errors
+from modeling_random_transformer.training.methods.augmentation import NUMBER
 
-Pairs = list[tuple[str, str]]
-Random = np.random.Generator
-INVISIBLE = ("\u00ad", "\u200b", "\ufeff")  # soft hyphen, zero width space, byte order mark
-CHANGES = {
-    "capitals": "upper",
-    "title case": "title",
-    "lower case": "lower",
-    "no final punctuation": "no_punctuation",
-    "with a number": "numbers",
-    "with a placeholder": "placeholders",
-}
 COPIED = {"with a number": NUMBER, "with a placeholder": PLACEHOLDER}
 
 
@@ -47,7 +34,7 @@ def run(options: argparse.Namespace) -> None:
         model, tokenizer = load_translator(folder, engine=options.engine)
         print(f"| {folder.name} | BLEU | chrF++ | of the clean chrF++ | copied |\n|---|---|---|---|---|")
         clean = 0.0
-        for name, disturbed in disturbances(pairs, Augmentation(tokenizer), options.seed).items():
+        for name, disturbed in {"clean": pairs, **disturbances(pairs, tokenizer, options.seed)}.items():
             sources, references = map(list, zip(*disturbed, strict=True))
             translations = translate(
                 sources, model, tokenizer, num_beams=options.num_beams, repair=options.repair, progress=False
@@ -61,31 +48,6 @@ def run(options: argparse.Namespace) -> None:
             print(
                 f"| {name} | {scores['bleu']['score']:.1f} | {chrf:.1f} | {chrf / clean:.1%} | {copied} |", flush=True
             )
-
-
-def disturbances(pairs: Pairs, augmentation: Augmentation, seed: int) -> dict[str, Pairs]:
-    """The pairs, and the same with each disturbance of all sources, and of references that follow their source."""
-
-    def of_sources(disturb: Callable[..., str]) -> Pairs:
-        random = np.random.default_rng(seed)
-        return [(disturb(source, random=random), target) for source, target in pairs]
-
-    disturbed = {"clean": pairs}
-    for name, change in CHANGES.items():
-        random = np.random.default_rng(seed)
-        disturbed[name] = [augmentation.change(change, *pair, random) for pair in pairs]
-    for percent in (2, 5):
-        disturbed[f"{percent}% typing errors"] = of_sources(partial(typing_errors, rate=percent / 100))
-    disturbed["NFD"] = of_sources(lambda text, **_: unicodedata.normalize("NFD", text))
-    disturbed["invisible characters"] = of_sources(with_invisible_characters)
-    return disturbed
-
-
-def with_invisible_characters(text: str, random: Random) -> str:
-    """A text with an invisible character at three places."""
-    for index in random.integers(len(text), size=3):
-        text = text[:index] + random.choice(INVISIBLE) + text[index:]
-    return text
 
 
 def share_of_copies(name: str, disturbed: Pairs, translations: list[str]) -> float:

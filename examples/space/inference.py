@@ -5,7 +5,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import mkdtemp
@@ -28,9 +28,12 @@ from modeling_random_transformer.extras.inspection.explorer import (
     render,
 )
 from modeling_random_transformer.extras.pairs.alignments import eager_attention
-from modeling_random_transformer.extras.wrappers.sentences import SentenceSplitter, SplitText
+from modeling_random_transformer.extras.wrappers.rating import doubtful_spans
 from modeling_random_transformer.inference import load_translator
+from modeling_random_transformer.inference.candidates import Candidate
+from modeling_random_transformer.inference.confidence import find_calibration
 from modeling_random_transformer.inference.engine import length_penalty_of
+from modeling_random_transformer.inference.translation import Translator as TextTranslator
 from modeling_random_transformer.inputs_random_transformer import (
     check_text,
     drop_none,
@@ -40,7 +43,7 @@ from modeling_random_transformer.inputs_random_transformer import (
     source_limit,
     tokenizer_languages,
 )
-from modeling_random_transformer.tokenization_random_transformer import is_blank
+from modeling_random_transformer.tokenization_random_transformer import has_letters, is_blank
 
 MAX_CHARACTERS, MAX_TOKENS = 1000, 128  # of a text
 MAX_BEAMS = 10
@@ -72,6 +75,7 @@ class Options:
     seed: int = 0
     src_lang: str | None = None
     tgt_lang: str | None = None
+    is_plain: bool = False  # the model's own translation: not repaired, and without a confidence
 
     def languages(self) -> dict[str, str]:
         """The languages that are given, as arguments of the pipeline."""
@@ -166,35 +170,42 @@ class Translator:
         """Translate the texts of several clients, those with equal options in one batch.
 
         Returns:
-            For each text either `{"translations": [{"text": …, "score": …}, …]}` or `{"error": …}`: an invalid text
-            does not affect the others. Each sentence is translated on its own: see `join`.
+            For each text either `{"translations": [{"text": …, "score": …}, …]}` (see `fields_of`) or `{"error": …}`:
+            an invalid text does not affect the others.
         """
         answers: dict[int, dict[str, Any]] = {}
-        groups: dict[Any, list[int]] = defaultdict(list)
+        groups: dict[tuple[Options, int | None, bool], list[int]] = defaultdict(list)
         for i, (text, chosen) in enumerate(zip(texts, options, strict=True)):
             try:
                 self.check(text, chosen)
             except ValueError as error:
                 answers[i] = {"error": str(error)}
             else:  # samples depend on the seed only, not on other texts of a batch
-                groups[chosen, i if chosen.method == "sampling" else None].append(i)
-        for (chosen, _), members in groups.items():
-            documents = [self.split(texts[i], chosen.src_lang) for i in members]
-            found = iter(self.run([sentence for document in documents for sentence in document.sentences], chosen))
-            for i, document in zip(members, documents, strict=True):
-                answers[i] = {"translations": join(document, [next(found) for _ in document.sentences])}
+                groups[chosen, i if chosen.method == "sampling" else None, has_letters(text)].append(i)
+        for (chosen, *_), members in groups.items():
+            for i, candidates in zip(members, self.run([texts[i] for i in members], chosen), strict=True):
+                answers[i] = {"translations": list(map(fields_of, candidates))}
         return [answers[i] for i in range(len(texts))]
 
-    def split(self, text: str, src_lang: str | None) -> SplitText:
-        """The sentences of a text; a text without letters is one sentence."""
-        found = SentenceSplitter(self.pipe, self.max_tokens, src_lang)(text)
-        return found if found.sentences else SplitText([text], ["", ""])
-
-    def run(self, texts: list[str], options: Options) -> list[Any]:
-        """The answers of the pipeline to checked texts. The limit on the output depends on the text, not the batch."""
-        arguments = options.languages() | options.of_generate()
+    def run(self, texts: list[str], options: Options) -> list[list[Candidate]]:
+        """The candidates of checked texts, the best first. Texts without letters are not split into sentences."""
+        is_split = has_letters(texts[0])
+        languages, search = options.languages(), options.of_generate()
+        is_rated = find_calibration(self.model, self.tokenizer, **languages) is not None
+        translator = TextTranslator(
+            self.model,
+            self.tokenizer,
+            n_best=search.pop("num_return_sequences", 1),
+            max_batch_tokens=MAX_BATCH_TOKENS,
+            max_source_tokens=self.max_tokens if is_split else None,
+            split_sentences=is_split,
+            repair=not options.is_plain,
+            confidence=is_rated and not options.is_plain,
+            **languages,
+            **search,
+        )
         with self.lock, seeded(options):
-            return self.pipe(texts, max_batch_tokens=MAX_BATCH_TOKENS, return_scores=True, **arguments)
+            return list(translator.stream(texts, progress=False))
 
     def inspect(self, text: Any, options: Options) -> Inside:
         """Translate a sentence, and compute the attention and the predictions of a forward pass over its translation.
@@ -256,6 +267,7 @@ class Translator:
             ValueError: an argument is invalid.
         """
         self.check(text, options)
+        options = replace(options, is_plain=True)
         allowed = [path for choices in self.parts().values() for _, path in choices]
         if not isinstance(paths, list) or len(paths) > len(allowed):
             raise ValueError(f"off must be a list of at most {len(allowed)} paths, got {format_value(paths)}.")
@@ -286,19 +298,18 @@ class Translator:
         return found
 
 
-def join(document: SplitText, answers: list[Any]) -> list[dict[str, Any]]:
-    """The translations of a text, the best first, from the answers of the pipeline to its sentences.
+def fields_of(candidate: Candidate) -> dict[str, Any]:
+    """A translation and its score as a part of an answer.
 
-    Each consists of the translations with the same place of all sentences, and its score is the sum of theirs.
+    With a calibration, there are also its confidence and the spans of its doubtful words; and its problems, if it has
+    any.
     """
-    listed = [answer if isinstance(answer, list) else [answer] for answer in answers]
-    return [
-        {
-            "text": document.join([one["generated_text"] for one in parts]),
-            "score": sum(one["score"] for one in parts),
-        }
-        for parts in zip(*listed, strict=True)
-    ]
+    fields: dict[str, Any] = {"text": candidate.translation, "score": candidate.score}
+    if candidate.confidence is not None:
+        fields |= {"confidence": candidate.confidence, "doubtful": doubtful_spans(candidate)}
+    if candidate.problems:
+        fields["problems"] = candidate.problems
+    return fields
 
 
 @contextmanager

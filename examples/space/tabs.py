@@ -10,7 +10,7 @@ from typing import Any
 
 import gradio as gr
 from inference import MAX_CHARACTERS, METHODS, RANGES, Inside, Options, Translator
-from views import attention_table, comparison, distribution_table, ranking
+from views import attention_table, best_translation, comparison, distribution_table, ranking
 
 MAX_BATCH_SIZE = 32  # requests of one batch
 ONE_BY_ONE: dict[str, Any] = {"concurrency_id": "model", "concurrency_limit": 1}  # one event at a time uses the model
@@ -48,7 +48,7 @@ def translate_tab(translator: Translator, examples: list[str]) -> None:
     with gr.Row() as of_both:
         n_best = slider("n_best", "Number of translations", 3, 1)
     button = gr.Button("Translate", variant="primary")
-    best = gr.Textbox(label="Translation", interactive=False)
+    best = gr.HTML(label="Translation", show_label=True, container=True, padding=True)
     others = gr.HTML()
     with gr.Accordion("Answer of the HTTP API", open=False):
         answer = gr.JSON(label="Answer")
@@ -65,14 +65,17 @@ def translate_tab(translator: Translator, examples: list[str]) -> None:
         src_lang: Any = None,
         tgt_lang: Any = None,
     ) -> tuple[list[dict[str, Any]]]:
-        """Translate a text; returns {"translations": [{"text": …, "score": …}, …]} or {"error": …}."""
+        """Translate a text; returns {"translations": [{"text": …, "score": …}, …]} or {"error": …}.
+
+        With a calibrated model, a translation has "confidence" and "doubtful", the spans of its doubtful words.
+        """
         columns = (method, num_beams, n_best, length_penalty, temperature, top_p, seed, src_lang, tgt_lang)
         return (translator.translate(text, [Options(*row) for row in zip(*columns, strict=True)]),)
 
     def show(answer: dict[str, Any]) -> tuple[str, str]:
         if "error" in answer:
             raise user_error(answer["error"])
-        return answer["translations"][0]["text"], ranking(answer)
+        return best_translation(answer), ranking(answer)
 
     # The values of components are checked by `translate`: gradio would fail the other requests of the batch too.
     inputs = [text, method, num_beams, n_best, length_penalty, temperature, top_p, seed, source, target]

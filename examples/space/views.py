@@ -7,7 +7,14 @@ from typing import Any
 
 from inference import Inside
 
+from modeling_random_transformer.inference.confidence import DOUBTFUL
+
 TOP_TOKENS = 10  # of a next-token distribution
+CONFIDENCE = (
+    "the probability that it, or its least certain sentence, is as good as the better half of the translations of the "
+    "validation set."
+)
+LEGEND = f"The model gives <u>underlined</u> words a probability below {DOUBTFUL:.0%} after the words before them."
 TRANSLATION_HEADING = '<td></td><th scope="col" class="text">translation</th><th scope="col">{}</th>'
 LIGHT, DARK = (255, 255, 255), (31, 90, 148)  # colors of the weights 0 and 1
 CSS = """
@@ -20,10 +27,12 @@ CSS = """
 .scroll .name {white-space: normal}
 .scroll .text {text-align: start; white-space: normal; min-width: 9em}
 /* The direction of each text is that of its script, as with dir="auto". */
-textarea, .scroll th, .scroll td {unicode-bidi: plaintext}
-textarea {text-align: start}
+textarea, .translation, .scroll th, .scroll td {unicode-bidi: plaintext}
+textarea, .translation {text-align: start}
 .scroll .bar {width: 16em; text-align: left}
 .scroll .bar div {height: 1em; background: rgb(31, 90, 148); min-width: 1px; border: 1px solid white}
+.translation {font-size: 1.15em; white-space: pre-wrap; overflow-wrap: anywhere}
+.translation u, .legend u {text-decoration: underline dotted 2px; text-underline-offset: 3px}
 .scroll ins {background: #ffe08a; color: black; padding: 0 2px; text-decoration: none}
 iframe.explorer {width: 100%; height: 85vh; border: 0; background: #f6f8fa}
 .dark button[role=tab].selected {color: var(--primary-300)}
@@ -88,6 +97,24 @@ def probabilities(found: dict[str, Any], temperature: float) -> list[float]:
     top = [math.exp((logit - largest) / temperature) for logit in found["logits"]]
     others = sum(count * math.exp((logit - largest) / temperature) for logit, count in found["others"])
     return [weight / (sum(top) + others) for weight in top]
+
+
+def best_translation(answer: dict[str, Any]) -> str:
+    """The best translation of an answer with its doubtful words underlined, and its confidence, if it has one."""
+    best = answer["translations"][0]
+    text, spans = best["text"], best.get("doubtful", [])
+    marked, position = "", 0
+    for start, end in spans:
+        marked += f"{escape(text[position:start])}<u>{escape(text[start:end])}</u>"
+        position = end
+    lines = [f'<p class="translation">{marked}{escape(text[position:])}</p>']
+    if "confidence" in best:
+        lines.append(f"<p>Confidence: {best['confidence']:.0%}, {CONFIDENCE}</p>")
+    if spans:
+        lines.append(f'<p class="legend">{LEGEND}</p>')
+    if "problems" in best:
+        lines.append(f"<p>Doubtful: {'; '.join(best['problems'])}.</p>")
+    return "".join(lines)
 
 
 def ranking(answer: dict[str, Any]) -> str:

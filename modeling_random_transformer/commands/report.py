@@ -26,6 +26,8 @@ class Arguments(PairArguments):
         output: HTML file to write
         train_source_file: training sources, or both sides in one file: adds word frequencies and the highest losses
         train_target_file: training targets
+        robustness: also translate the test set in capitals, in lower case, with typing errors and other disturbances,
+            each of which takes as long as the other parts
 
     Raises:
         ValueError: there are several models, or training targets without sources; or `restart` is set.
@@ -34,6 +36,7 @@ class Arguments(PairArguments):
     output: Path
     train_source_file: Path | None = field(default=None, metadata={"type": existing_file})
     train_target_file: Path | None = field(default=None, metadata={"type": existing_file})
+    robustness: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -73,6 +76,7 @@ def run(program: str, argv: Sequence[str]) -> None:
             training,
             title=folder.resolve().name,
             history=read_history(folder),
+            robustness=arguments.robustness,
             chunk_size=arguments.chunk_size,
             **arguments.text_options,
         )

@@ -23,6 +23,7 @@ from .scoring import Pair, PairScore
 
 CALIBRATION = "confidence.json"
 CALIBRATIONS = "confidence.*json"  # this file, and those of directions, such as confidence.en.de.json
+DOUBTFUL = 0.2  # the probability below which a word of a translation is underlined
 
 
 @dataclass(frozen=True)

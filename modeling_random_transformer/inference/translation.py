@@ -41,6 +41,7 @@ RESERVED = {
 
 # Options whose functions are in `extras/wrappers`
 WRAPPERS = ("mbr", "split_sentences", "glossary", "repair", "confidence", "min_confidence")
+OF_ONE_CANDIDATE = ("mbr", "glossary", "min_confidence")  # those without `n_best`
 MBR_SAMPLING = {"do_sample": True, "top_k": 5, "temperature": 0.7}
 
 
@@ -73,9 +74,9 @@ class TranslationOptions:
             again after it, and is replaced if the result lacks fewer. All others are those without a glossary.
         repair: copy placeholders, translate texts in capitals in ordinary case, and where a translation has `problems`,
             such as a loop or a missing number, replace it by another hypothesis of beam search, by one of a search
-            without repetitions, or by the translations of the clauses; not with `n_best`. All others are those without
-            `repair`. Requires sentencex.
-        confidence: rate the translations, for a model with a calibration; not with `n_best`.
+            without repetitions, or by the translations of the clauses. With `n_best`, only the best translation of a
+            text is replaced. All others are those without `repair`. Requires sentencex.
+        confidence: rate the translations, for a model with a calibration.
         min_confidence: replace translations with a lower confidence by an empty text; not with `n_best`.
         keep_source: replace them by the source.
         generate_options: `src_lang`, `tgt_lang` and options of `generate()`, such as `do_sample`, `temperature` or
@@ -112,8 +113,9 @@ class TranslationOptions:
                 raise ValueError(f"{name} must not be given, got {value!r}.")
         if self.n_best is None:
             return
-        for name in self.wrappers:
-            raise ValueError(f"n_best must be None with {name}, got {self.n_best}.")
+        for name in OF_ONE_CANDIDATE:
+            if name in self.wrappers:
+                raise ValueError(f"n_best must be None with {name}, got {self.n_best}.")
         is_sampled = self.num_beams == 1 and self.generate_options.get("do_sample")
         if self.n_best > self.num_beams and not is_sampled:
             raise ValueError(f"n_best must be at most num_beams={self.num_beams}, got {self.n_best}.")

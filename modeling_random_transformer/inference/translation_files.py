@@ -162,13 +162,14 @@ def candidate_lines(
                 if candidate.problems:
                     fields["problems"] = candidate.problems
                 yield json.dumps({**fields, "tokens": candidate.tokens}, ensure_ascii=False)
-            elif confidence:
+                continue
+            line = candidate.translation
+            if n_best is not None:
+                line = f"{index} ||| {line} ||| {candidate.score:.6f}"
+            if confidence:
                 column = "" if candidate.confidence is None else f"{candidate.confidence:.4f}"
-                yield f"{candidate.translation.replace(TAB, ' ')}{TAB}{column}"
-            elif n_best is None:
-                yield candidate.translation
-            else:
-                yield f"{index} ||| {candidate.translation} ||| {candidate.score:.6f}"
+                line = f"{line.replace(TAB, ' ')}{TAB}{column}"
+            yield line
 
 
 def plain_record(translator: Translator) -> dict[str, Any]:

@@ -30,6 +30,9 @@ from transformers import pipeline
 from benchmarks.space import server
 from modeling_random_transformer.extras.inspection import intervene
 from modeling_random_transformer.extras.inspection.explorer import token_texts
+from modeling_random_transformer.extras.wrappers.rating import doubtful_spans
+from modeling_random_transformer.inference import Candidate, translate_n_best
+from modeling_random_transformer.inference.confidence import Calibration
 from modeling_random_transformer.inputs_random_transformer import longest_target
 from tests.helpers.browser import errors, requests
 from tests.helpers.models import EOS, save_translator
@@ -42,6 +45,9 @@ SPACE = ROOT / "examples" / "space"
 AUDIT = (Path(__file__).parent / "space_audit.js").read_text(encoding="utf-8")
 SENTENCES = ["the cat sees the dog", "a dog sees a red car", "the red cat", "a car sees the dog and the cat"]
 HOSTILE = "<img src=x onerror='window.hacked=1'><script>hacked=1</script> **b** $x^2$ ${hacked=1} {{value}} &lt;"
+CALIBRATION = Calibration(
+    50.0, 100, weights=[0.1, 0.0, 0.0, 0.2, 0.0, 0.0], bias=0.5, length_ratio=1.0, scripts=["Latin"]
+)
 TABS = ["Translate", "Inside", "Explore", "Intervene", "Training curve", "Model card"]
 PHONE, DESKTOP = (360, 740), (1200, 900)
 
@@ -53,6 +59,7 @@ def folder(tmp_path_factory):
     with torch.no_grad():
         model.lm_head.bias[EOS] = 8.0  # for short translations
     model.save_pretrained(path)
+    CALIBRATION.save(path)
     log = [{"step": 1, "loss": 5.0}, {"step": 2, "loss": 4.0}, {"step": 2, "eval_loss": 4.5}]
     (path / "trainer_state.json").write_text(json.dumps({"log_history": log}))
     (path / "README.md").write_text(
@@ -81,12 +88,11 @@ def pipe(translator):
     return pipeline("seq2seq", model=translator.model, tokenizer=translator.tokenizer, device="cpu")
 
 
-def expected(pipe, text, **options):
-    answers = pipe(text, return_scores=True, max_batch_tokens=10_000, **options)
-    return [
-        (answer["generated_text"].strip(), answer["score"])
-        for answer in (answers if isinstance(answers, list) else [answers])
-    ]
+def expected(pipe, text, num_return_sequences=1, repair=True, **options):
+    """The translations and scores of the library, without the page; a random model's are often repaired."""
+    options |= {"n_best": num_return_sequences, "repair": repair, "split_sentences": True, "progress": False}
+    [candidates] = translate_n_best([text], pipe.model, pipe.tokenizer, **options)
+    return [(candidate.translation, candidate.score) for candidate in candidates]
 
 
 def found(answer):
@@ -187,12 +193,12 @@ def test_gradio_client(url, pipe):
 def test_intervention_equals_that_of_the_library(url, pipe):
     path = "decoder.layers.1.encoder_attn.head.1.output"
     _, (answers,) = call(url, "intervene", text=SENTENCES[1], off=[path])
-    before = expected(pipe, SENTENCES[1], num_beams=1)
+    before = expected(pipe, SENTENCES[1], num_beams=1, repair=False)
     with intervene(pipe.model, {path: 0}):
-        after = expected(pipe, SENTENCES[1], num_beams=1)
+        after = expected(pipe, SENTENCES[1], num_beams=1, repair=False)
     assert [found(answer) for answer in answers] == [before, after]
     assert before != after
-    assert expected(pipe, SENTENCES[1], num_beams=1) == before
+    assert expected(pipe, SENTENCES[1], num_beams=1, repair=False) == before
 
 
 # Input
@@ -225,10 +231,8 @@ def test_invalid_requests_do_not_affect_others(translator, text, options, messag
 
 def test_text_of_several_sentences(translator, pipe):
     """Structure stays, scores are added, and a long sentence is split."""
-    first, second = (
-        expected(pipe, text, num_beams=2, num_return_sequences=2, length_penalty=1.0)
-        for text in ("The dog.", "A red car.")
-    )
+    search = {"num_beams": 2, "num_return_sequences": 2, "length_penalty": 1.0}
+    first, second = (expected(pipe, text, **search) for text in ("The dog.", "A red car."))
     options = Options(num_beams=2, n_best=2, length_penalty=1.0)
     answer, long = translator.translate([" The dog. A red car.\n\n- - -\n", "a b " * 100], [options] * 2)
     texts = [f" {one[0]} {two[0]}\n\n- - -\n" for one, two in zip(first, second, strict=True)]
@@ -260,6 +264,7 @@ def test_several_languages(tmp_path):
     alone = pipeline("seq2seq", model=translator.model, tokenizer=translator.tokenizer, device="cpu")
     for (source, target), answer in zip(pairs, answers, strict=True):
         assert found(answer) == expected(alone, "the cat", src_lang=source, tgt_lang=target, num_beams=1)
+        assert "confidence" not in answer["translations"][0]  # without a calibration
     with pytest.raises(ValueError, match="tgt_lang must be one of en, es, fr, got None"):
         translator.check("the cat", Options(src_lang="en"))
     assert len(translator.inspect("the cat", options[0]).source) > 2
@@ -313,6 +318,31 @@ def test_inside_equals_the_model(translator):
     assert inside.attention.shape == (3, 2, len(inside.target), len(inside.source))
     assert inside.target == token_texts(translator.tokenizer, torch.tensor(inside.chosen))
     torch.testing.assert_close(inside.attention.sum(-1), torch.ones(inside.attention.shape[:-1]))
+
+
+def test_confidence_is_that_of_the_library(translator, pipe):
+    options = {"n_best": 2, "num_beams": 2, "repair": True, "confidence": True, "split_sentences": True}
+    [expected] = translate_n_best([SENTENCES[0]], pipe.model, pipe.tokenizer, **options)
+    [answer, number, plain] = translator.translate(
+        [SENTENCES[0], "42", SENTENCES[0]], [Options(num_beams=2, n_best=2)] * 2 + [Options(is_plain=True)]
+    )
+    for translation, candidate in zip(answer["translations"], expected, strict=True):
+        assert translation["confidence"] == pytest.approx(candidate.confidence, abs=1e-5)
+        assert translation["doubtful"] == doubtful_spans(candidate) != []
+        assert translation.get("problems", []) == candidate.problems
+    for other in (number, plain):
+        assert set(other["translations"][0]) == {"text", "score"}
+
+
+def test_doubtful_words_are_underlined():
+    best = {"text": "ein <b> Hund", "confidence": 0.825, "doubtful": [(4, 7)], "problems": ["empty"]}
+    page = views.best_translation({"translations": [best]})
+    assert page.startswith('<p class="translation">ein <u>&lt;b&gt;</u> Hund</p><p>Confidence: 82%, ')
+    assert "probability below 20%" in page
+    assert page.endswith("<p>Doubtful: empty.</p>")
+    best = {"text": "ein <b> Hund"}
+    page = views.best_translation({"translations": [best]})
+    assert page == '<p class="translation">ein &lt;b&gt; Hund</p>'
 
 
 def test_differences_and_errors_are_escaped():
@@ -377,6 +407,9 @@ class User:
         box.clear()
         box.send_keys(text, Keys.ENTER)
 
+    def translation(self):
+        return self.visible(".translation")[0].get_property("textContent")
+
     def caption(self, start):
         return next((each.text for each in self.visible(".prose p, p") if each.text.startswith(start)), None)
 
@@ -400,11 +433,17 @@ def user(browser, url):
     return User(browser, url)
 
 
-def test_translating(user, pipe, url):
+def test_translating(user, pipe, translator, url):
     user.submit(SENTENCES[0])
     user.wait(lambda: user.visible(".scroll table"))
     translations = expected(pipe, SENTENCES[0], num_beams=4, num_return_sequences=3, length_penalty=0.6)
-    assert user.visible("textarea")[1].get_property("value") == translations[0][0]
+    assert user.translation() == translations[0][0]
+    [answer] = translator.translate([SENTENCES[0]], [Options()])
+    best = answer["translations"][0]
+    assert user.caption("Confidence: ").startswith(f"Confidence: {best['confidence']:.0%}, ")
+    underlined = [word.get_property("textContent") for word in user.visible(".translation u")]
+    assert underlined == [best["text"][start:end] for start, end in best["doubtful"]]
+    assert user.caption("The model gives underlined words")
     for rank, (text, score) in enumerate(translations):
         assert user.cells(0, rank) == [str(rank + 1), text, f"{score:.3f}"]
     assert all(address.startswith((url, "blob:", "about:")) for address in requests(user.driver))
@@ -429,7 +468,7 @@ def test_sampling_by_keyboard_only(user, pipe):
     options = Options("sampling", n_best=3)
     with inference.seeded(options):
         translations = expected(pipe, SENTENCES[1], **options.of_generate())
-    assert user.visible("textarea")[1].get_property("value") == translations[0][0]
+    assert user.translation() == translations[0][0]
 
 
 def test_stepping_through_a_translation(user, translator):
@@ -474,7 +513,8 @@ def test_exploring(user, pipe, size):
     user.wait(lambda: user.visible("#search g") and user.visible("#attention .main-svg"))
     # The explorer runs the model, whose limit on new tokens is lower than that of the engine.
     limit = longest_target(len(pipe.tokenizer("a red car").input_ids), pipe.model.config)
-    (text, _), *_ = expected(pipe, "a red car", num_beams=4, length_penalty=0.6, max_new_tokens=limit)
+    options = {"num_beams": 4, "length_penalty": 0.6, "max_new_tokens": limit, "repair": False}
+    (text, _), *_ = expected(pipe, "a red car", **options)
     assert user.driver.find_element(By.ID, "translation").text == text
     assert user.driver.execute_script("return document.documentElement.scrollWidth") <= size[0]
     user.driver.switch_to.default_content()
@@ -509,7 +549,7 @@ def test_errors_are_shown_in_one_line(user):
 @pytest.mark.long
 def test_texts_are_not_executed(user, translator, monkeypatch):
     """The model returns the text itself."""
-    monkeypatch.setattr(translator, "run", lambda texts, _: [{"generated_text": text, "score": -1.0} for text in texts])
+    monkeypatch.setattr(translator, "run", lambda texts, _: [[Candidate(text, -1.0)] for text in texts])
     for name in ("Translate", "Intervene"):
         user.open_tab(name)
         user.submit(HOSTILE)

@@ -45,6 +45,8 @@ def translate_html(
         ValueError: an argument is invalid, a document is not a string of Unicode characters, or sentencex is not
             installed.
     """
+    if (n_best := options.get("n_best")) is not None:
+        raise ValueError(f"n_best must be None with HTML, got {n_best}.")
     translator = Translator(model, tokenizer, **{"repair": True} | options | {"split_sentences": True})
     splitter = SentenceSplitter(translator.pipe, translator.options.max_source_tokens, options.get("src_lang"))
     parsed = [parse_document(document, index) for index, document in enumerate(documents)]

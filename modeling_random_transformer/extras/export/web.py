@@ -21,6 +21,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ...base.errors import reraise_as_value_error
 from ...base.files import StrPath, new_folder
+from ...inference.confidence import DOUBTFUL, find_calibration
 from ...inputs_random_transformer import LENGTH_STEP, LONGER_THAN_SOURCE, source_limit
 from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
 from .engines import check_exportable, engine_module
@@ -139,6 +140,7 @@ def page_settings(
     search = read_search(model, tokenizer, "the web page")
     positions = config.max_position_embeddings if config.position_embedding == "learned" else None
     limit, _ = source_limit(tokenizer, positions, None)
+    calibration = find_calibration(model, tokenizer)
     widths = ("encoder_layers", "decoder_layers", "num_heads", "d_model", "d_k", "d_v", "vocab_size")
     return {
         "dtype": dtype,
@@ -154,6 +156,9 @@ def page_settings(
         # `longest_target` of the pipeline: the source's length, rounded up, plus a constant
         "length_step": LENGTH_STEP,
         "longer_than_source": LONGER_THAN_SOURCE,
+        # of the confidence of a translation
+        "calibration": calibration and {"weights": calibration.weights, "bias": calibration.bias},
+        "doubtful": DOUBTFUL,
     }
 
 

@@ -21,22 +21,22 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ...data.sources import Corpus, pairs_of, valid_lines
 from ...data.words import WORD
 from ...inference.candidates import Candidate
-from ...inference.confidence import find_calibration
+from ...inference.confidence import DOUBTFUL, find_calibration
 from ...inference.evaluation import score, sentence_chrf
 from ...inference.scoring import score_pairs
-from ...inference.translation import translate_n_best
+from ...inference.translation import translate, translate_n_best
 from ...inputs_random_transformer import drop_none, encode_texts
 from ...pipeline_random_transformer import evaluation_mode
 from ...training.checkpoints import STATE, newest_complete, state_of
 from ..pairs.alignments import eager_attention
 from ..wrappers.problems import PROBLEMS, Detector, detector_of
 from .explorer import cross_attention_labels
+from .robustness import disturbances
 
 WORST = 10  # pairs that are shown
 LENGTHS = (10, 20, 30, 50)  # limits of the groups by the number of words of a source
 FREQUENCIES = (0, 4, 19, 99)  # of those by the frequency of its rarest word in the training set
 SHARES = (1, 0.9, 0.75, 0.5, 0.25, 0.1)  # of the surest translations
-DOUBTFUL = 0.2  # the probability below which a word of a translation is underlined
 CURVES = {"loss": "Training loss", "eval_loss": "Validation loss", "eval_bleu": "BLEU", "eval_chrf": "chrF++"}
 TEMPLATE = Path(__file__).with_suffix(".html")
 
@@ -108,6 +108,7 @@ def make_report(
     *,
     title: str = "",
     history: Sequence[dict[str, Any]] = (),
+    robustness: bool = False,
     progress: bool | None = None,
     **options: Any,
 ) -> Report:
@@ -120,6 +121,7 @@ def make_report(
         training: the training set, for the frequencies of words and the highest losses.
         title: the name of the model.
         history: the entries of the Trainer's log, see `read_history`.
+        robustness: translate the test set again with each of `disturbances`, for their scores.
         progress: see `translate`.
         **options: those of `translate`, such as `num_beams`, `src_lang` and `tgt_lang`.
 
@@ -143,6 +145,10 @@ def make_report(
     )
     if is_calibrated:
         report.groups["share of the surest translations"] = surest(examples)
+    if robustness:
+        report.groups["disturbance of the sources"] = disturbed(
+            examples, model, tokenizer, progress=progress, **options
+        )
     if training is not None:
         frequency = Counter(word for source, _ in pairs_of([training]) for word in words(source))
 
@@ -196,8 +202,7 @@ def grouped(
     for index, members in enumerate(ranges):
         if members:
             name = f"{range_name(limits, index)} {unit}".strip()
-            scores = {metric: result["score"] for metric, result in scores_of(members).items()}
-            groups.append(Group(name, len(members), scores))
+            groups.append(Group(name, len(members), values_of(scores_of(members))))
     return groups
 
 
@@ -208,9 +213,26 @@ def surest(examples: Iterable[Example]) -> list[Group]:
     groups = []
     for share in SHARES:
         if members := rated[: round(share * len(rated))]:
-            scores = {metric: result["score"] for metric, result in scores_of(members).items()}
-            groups.append(Group(f"{share:.0%}", len(members), scores))
+            groups.append(Group(f"{share:.0%}", len(members), values_of(scores_of(members))))
     return groups
+
+
+def disturbed(
+    examples: Sequence[Example], model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **options: Any
+) -> list[Group]:
+    """The scores of the translations, and of those of the test set with each disturbance."""
+    groups = [Group("none", len(examples), values_of(scores_of(examples)))]
+    pairs = [(example.source, example.reference) for example in examples]
+    for name, changed in disturbances(pairs, tokenizer).items():
+        sources, references = zip(*changed, strict=True)
+        translations = translate(sources, model, tokenizer, **options)
+        groups.append(Group(name, len(changed), values_of(score(translations, references))))
+    return groups
+
+
+def values_of(scores: dict[str, dict[str, Any]]) -> dict[str, float]:
+    """The values of the result of `score`, by name."""
+    return {metric: result["score"] for metric, result in scores.items()}
 
 
 def range_name(limits: Sequence[int], index: int) -> str:

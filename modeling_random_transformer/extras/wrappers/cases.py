@@ -1,12 +1,14 @@
 """Texts in capitals or in title case: translated as ordinary texts, and the translations get the same case.
 
+Sentences in lower case are translated as ordinary ones too, and their translations are ordinary.
+
 A model has seen few such texts, and its vocabulary splits their words into letters.
 """
 
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from string import capwords
 from typing import Any
 
@@ -15,13 +17,18 @@ from transformers import PreTrainedTokenizerBase
 from ...inference.candidates import Candidate, Row, Translate
 
 WORD = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)*")
+FIRST_LETTER = re.compile(r"^[\W_]*[^\W\d_]")  # of a text that does not begin with a number
 # Texts with fewer words may be abbreviations, or names.
 WORDS_IN_CAPITALS, WORDS_IN_TITLE_CASE = 2, 5
+SENTENCE_IN_LOWER_CASE = 5  # fewer words, or words without a final punctuation mark, may be a part of a sentence
+FINAL_PUNCTUATION = (*".!?…",)
 
 
 def case_of(text: str) -> Callable[[str], str] | None:
     """The function that writes a text in the case of this one; `None` for ordinary texts."""
     words = WORD.findall(text)
+    if len(words) >= SENTENCE_IN_LOWER_CASE and text.islower() and text.rstrip().endswith(FINAL_PUNCTUATION):
+        return str  # the translation as it is
     if len(words) >= WORDS_IN_CAPITALS and text.isupper():
         return str.upper
     if len(words) >= WORDS_IN_TITLE_CASE and all(word[0].isupper() and word == word.capitalize() for word in words):
@@ -31,7 +38,7 @@ def case_of(text: str) -> Callable[[str], str] | None:
 
 @dataclass(frozen=True)
 class CaseTranslator:
-    """Translates by another function; texts in capitals and in title case in ordinary case.
+    """Translates by another function; texts in capitals, in title case and in lower case in ordinary case.
 
     Attributes:
         translate: translates texts.
@@ -56,9 +63,18 @@ class CaseTranslator:
         return candidates
 
     def in_ordinary_case(self, text: str) -> str:
-        """A text with each word in its usual case, and its first one with a capital."""
+        """A text with each word in its usual case, and its first one with a capital if the vocabulary has capitals."""
         text = WORD.sub(self.usual_word, text)
-        return WORD.sub(lambda match: match[0][0].upper() + match[0][1:], text, count=1)
+        if not self.has_capitals:
+            return text
+        return FIRST_LETTER.sub(lambda match: match[0].upper(), text)
+
+    @cached_property
+    def has_capitals(self) -> bool:
+        """Whether a token begins with a capital and a small letter; none does in the vocabulary of lower-case texts."""
+        tokenizer = self.tokenizer
+        texts = (tokenizer.convert_tokens_to_string([token]).strip() for token in tokenizer.get_vocab())
+        return any(text[:1].isupper() and text[1:2].islower() for text in texts)
 
     def usual_word(self, match: re.Match[str]) -> str:
         """A word in lower case, or with capitals if it then has fewer tokens, such as names and German nouns."""

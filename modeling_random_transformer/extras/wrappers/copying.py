@@ -30,7 +30,7 @@ class CopyingTranslator:
     copied: Pattern[str] = PLACEHOLDERS
 
     def __call__(self, rows: Sequence[Row], first: int, update: Callable[[int], Any]) -> list[list[Candidate]]:
-        """One candidate of each row.
+        """The candidates of each row.
 
         Raises:
             TextError: a text is not a string of Unicode characters.
@@ -39,17 +39,20 @@ class CopyingTranslator:
             check_string(text, index)
         protected = [protect(text, self.copied) for text, _ in rows]
         texts = [(parts.text, prefix) for parts, (_, prefix) in zip(protected, rows, strict=True)]
-        candidates = [best for [best] in self.translate(texts, first, update)]
+        translated = self.translate(texts, first, update)
         pairs: list[Pair | None] = []
-        for parts, candidate in zip(protected, candidates, strict=True):
-            pair = parts.text, candidate.translation.strip()
-            pairs.append(pair if pair[1] and self.can_align and parts.needs_alignment else None)
-        links = align_units(self.pipe.model, self.pipe.tokenizer, pairs, self.languages)
-        for index, parts in enumerate(protected):
-            if parts.placeholders:
-                translation = parts.restore(candidates[index].translation.strip(), links[index])
-                candidates[index] = replace(candidates[index], translation=translation)
-        return [[candidate] for candidate in candidates]
+        for parts, candidates in zip(protected, translated, strict=True):
+            for candidate in candidates:
+                pair = parts.text, candidate.translation.strip()
+                pairs.append(pair if pair[1] and self.can_align and parts.needs_alignment else None)
+        links = iter(align_units(self.pipe.model, self.pipe.tokenizer, pairs, self.languages))
+        for parts, candidates in zip(protected, translated, strict=True):
+            for index, candidate in enumerate(candidates):
+                link = next(links)
+                if parts.placeholders:
+                    translation = parts.restore(candidate.translation.strip(), link)
+                    candidates[index] = replace(candidate, translation=translation)
+        return translated
 
     @property
     def can_align(self) -> bool:

@@ -3,13 +3,31 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
 from typing import Any
 
 from ...inference.candidates import Candidate, Row, Translate
-from ...inference.confidence import Calibration, features_of
-from ...inference.scoring import Pair, PairScore
+from ...inference.confidence import DOUBTFUL, Calibration, features_of
+from ...inference.scoring import Pair, PairScore, word_spans
 
 logger = logging.getLogger(__name__)
+
+
+def doubtful_spans(candidate: Candidate) -> list[tuple[int, int]]:
+    """The spans of the doubtful words in a translation.
+
+    Words that it has beside those with a probability, such as placeholders and numbers, are not doubtful.
+    """
+    spans = word_spans(candidate.translation)
+    words = [candidate.translation[start:end] for start, end in spans]
+    rated = [word for word, _ in candidate.words]
+    doubtful = []
+    for block in SequenceMatcher(None, words, rated, autojunk=False).get_matching_blocks():
+        for offset in range(block.size):
+            _, probability = candidate.words[block.b + offset]
+            if probability < DOUBTFUL:
+                doubtful.append(spans[block.a + offset])
+    return doubtful
 
 
 @dataclass(frozen=True)
@@ -27,12 +45,17 @@ class RatingTranslator:
     calibration: Calibration
 
     def __call__(self, rows: Sequence[Row], first: int, update: Callable[[int], Any]) -> list[list[Candidate]]:
-        """One candidate of each row, with a confidence unless the model has not translated the text."""
+        """The candidates of each row, with a confidence unless the model has not translated the text."""
         pairs: list[Pair | None] = []
-        translated = [best for [best] in self.translate(rows, first, update)]
-        for (text, _), best in zip(rows, translated, strict=True):
-            pairs.append((text, best.translation) if best.tokens else None)
-        return [[self.rated(*row)] for row in zip(translated, pairs, self.score(pairs), strict=True)]
+        translated = self.translate(rows, first, update)
+        for (text, _), candidates in zip(rows, translated, strict=True):
+            for candidate in candidates:
+                pairs.append((text, candidate.translation) if candidate.tokens else None)
+        scored = zip(pairs, self.score(pairs), strict=True)
+        rated = []
+        for candidates in translated:
+            rated.append([self.rated(candidate, *next(scored)) for candidate in candidates])
+        return rated
 
     def rated(self, candidate: Candidate, pair: Pair | None, score: PairScore | None) -> Candidate:
         """A candidate with its confidence, if it was scored."""

@@ -17,8 +17,8 @@ CLAUSE_TOKENS = 16  # of the parts of a sentence that are translated one by one
 class RepairingTranslator:
     """Translates by another function, and again by the remedies where the detector finds problems.
 
-    A translation is replaced by the first one without problems, and if there is none, by the first one with the fewest.
-    Its problems are then in `Candidate.problems`.
+    The best translation is replaced by the first one without problems, and if there is none, by the first one with the
+    fewest. Its problems are then in `Candidate.problems`.
 
     Attributes:
         translate: translates texts.
@@ -31,10 +31,11 @@ class RepairingTranslator:
     remedies: Sequence[Translate]
 
     def __call__(self, rows: Sequence[Row], first: int, update: Callable[[int], Any]) -> list[list[Candidate]]:
-        """One candidate of each row."""
+        """The candidates of each row, the best of which is without problems, if possible."""
+        translated = self.translate(rows, first, update)
         best = []
-        for (text, _), [candidate] in zip(rows, self.translate(rows, first, update), strict=True):
-            best.append(self.examined(text, candidate))
+        for (text, _), candidates in zip(rows, translated, strict=True):
+            best.append(self.examined(text, candidates[0]))
         for remedy in self.remedies:
             pending = [index for index, candidate in enumerate(best) if candidate.problems]
             if not pending:
@@ -44,11 +45,17 @@ class RepairingTranslator:
                 text, _ = rows[index]
                 examined = [self.examined(text, candidate) for candidate in candidates]
                 best[index] = min([best[index], *examined], key=badness)
-        return [[candidate] for candidate in best]
+        return list(map(with_first, best, translated))
 
     def examined(self, text: str, candidate: Candidate) -> Candidate:
         """A candidate with its problems."""
         return replace(candidate, problems=self.detect(text, candidate))
+
+
+def with_first(best: Candidate, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """As many candidates as before, of which one is now the first."""
+    others = [candidate for candidate in candidates if candidate.translation != best.translation]
+    return [best, *others][: len(candidates)]
 
 
 def badness(candidate: Candidate) -> tuple[int, int]:

@@ -161,7 +161,10 @@ class SentenceTranslator:
         self.splitter = splitter
 
     def __call__(self, rows: Sequence[Row], first: int, update: Callable[[int], Any]) -> list[list[Candidate]]:
-        """One candidate of each row. A prefix is that of the first sentence."""
+        """The candidates of each row: one consists of those with its rank of all sentences.
+
+        A prefix is that of the first sentence.
+        """
         documents = []
         sentences: list[Row] = []
         owners = []  # the index of the row of each sentence
@@ -177,16 +180,17 @@ class SentenceTranslator:
         update(len(rows))
         candidates = []
         for document in documents:
-            parts = [best for _ in document.sentences for best in next(translated)]
-            translation = document.join([part.translation for part in parts])
-            candidates.append([joined(translation, parts)])
+            sentence_candidates = [next(translated) for _ in document.sentences]
+            ranks = list(zip(*sentence_candidates, strict=False)) or [()]
+            candidates.append([joined(document, parts) for parts in ranks])
         return candidates
 
 
-def joined(translation: str, parts: Sequence[Candidate]) -> Candidate:
-    """A text of several sentences, with the problems of all and the lowest confidence."""
+def joined(document: SplitText, parts: Sequence[Candidate]) -> Candidate:
+    """A text from its sentences, with the sum of their scores, the problems of all and the lowest confidence."""
     return Candidate(
-        translation,
+        document.join([part.translation for part in parts]),
+        score=sum(part.score for part in parts),
         tokens=[token for part in parts for token in part.tokens],
         problems=list(dict.fromkeys(problem for part in parts for problem in part.problems)),
         confidence=min((part.confidence for part in parts if part.confidence is not None), default=None),

@@ -18,6 +18,8 @@ from modeling_random_transformer import RandomTransformerTokenizer, cli
 from modeling_random_transformer.extras.export import export_web_page, load_engine, web
 from modeling_random_transformer.extras.export.onnx import DecoderGraph, EncoderGraph
 from modeling_random_transformer.extras.inspection import record_search
+from modeling_random_transformer.inference import score_pairs
+from modeling_random_transformer.inference.confidence import CALIBRATION, Calibration, Calibrations, features_of
 from modeling_random_transformer.inference.loading import load_translator
 from tests.helpers.browser import errors, requests, require_chromium, static_host
 from tests.helpers.engines import LIMIT, TEXTS, exportable, needs, own_translations
@@ -27,6 +29,9 @@ from tests.helpers.scripts import sentences_by_language
 from tests.helpers.translation import SENTENCES
 
 pytestmark = needs("onnx")
+CALIBRATED = Calibration(
+    50.0, 100, weights=[0.1, 0.02, 0.1, 0.3, 0.1, 0.2], bias=0.5, length_ratio=1.0, scripts=["Latin"]
+)
 MARKUP = "the <img src=x onerror=alert(1)> boy </s> & <b>girl</b>"
 CHARACTERS = "ab é ñ ' s l 1 9 . , ? \t\n\u00a0\u2009\u0301\u00ad\u200b\u200c\u200d\ufeff\ufe0fمक日😀❤Ω</s>_"
 
@@ -57,6 +62,7 @@ def test_settings_of_the_search():
     settings = web.page_settings(model, tokenizer, "int8")
     expected = {"start_token": 1, "end_tokens": [2, 7], "first_token": 9, "max_source_tokens": None}
     assert settings == settings | expected | {"suppressed_sequences": [[4, 5], [11], [12]]}
+    assert settings["calibration"] is None
     learned, _ = exportable(position_embedding="learned")
     settings = web.page_settings(learned, tokenizer, "int8")
     assert (settings["max_source_tokens"], settings["max_target_tokens"]) == (64, 64)
@@ -162,6 +168,8 @@ def exported(packages, tmp_path_factory):
     """A random model in float32, its tokenizer, and the address of its page."""
     model, tokenizer = exportable(seed=1, encoder_layers=1, decoder_layers=2, d_k=5, d_v=3)
     tokenizer.model_max_length = 60
+    model.calibrations = Calibrations()
+    model.calibrations.by_file[CALIBRATION] = CALIBRATED
     folder = tmp_path_factory.mktemp("web") / "out"
     card = folder.parent / "README.md"
     card.write_text(f"---\nwidget:\n- text: {TEXTS[0]}\n---\n\nIt knows <b>two</b> words.\n")
@@ -293,6 +301,46 @@ def test_token_ids_equal_the_tokenizers(page, exported):
 
 
 @pytest.mark.long
+def test_confidence_and_words_equal_the_librarys(page, exported):
+    """For the same translations: of texts, whose tokens are those that the library scores."""
+    model, tokenizer, _ = exported
+    pairs = [(text, f"{other}  {text}") for text, other in zip(TEXTS[:6], SENTENCES, strict=False)]
+    targets = [tokenizer(target)["input_ids"] for _, target in pairs]
+    body = """const [pairs, targets] = given;
+      const ratings = [];
+      for (const [i, [source, target]] of pairs.entries()) {
+        const encoded = await translator.encodeSource(translator.encode(source));
+        ratings.push((await translator.forward(encoded, targets[i], source, target)).rating);
+      }
+      return ratings;"""
+    scores = score_pairs(model, tokenizer, pairs, token_scores=True, word_scores=True)
+    for rating, pair, score in zip(run_on_page(page, body, pairs, targets), pairs, scores, strict=True):
+        assert rating["confidence"] == pytest.approx(CALIBRATED.confidence(features_of(pair, score)), abs=1e-4)
+        assert rating["words"] == pytest.approx([probability for _, probability in score.words], rel=1e-3)
+
+
+@pytest.mark.long
+def test_doubtful_words_are_underlined_with_a_legend(page):
+    translate_on_page(page, ". ".join(TEXTS[:3]))
+    body = "return (await translator.translateText(given[0], { numBeams: 1 })).results.map(({ rating }) => rating);"
+    ratings = run_on_page(page, body, ". ".join(TEXTS[:3]))
+    lowest = min(rating["confidence"] for rating in ratings)
+    assert text_of(page, "rating").startswith(f"Confidence: {round(100 * lowest)}%, the probability")
+    assert text_of(page, "legend").startswith("The model gives underlined words a probability below 20%")
+    count = sum(probability < 0.2 for rating in ratings for probability in rating["words"])
+    assert len(page.find_elements(By.CSS_SELECTOR, "#translation u")) == count > 0
+    translate_on_page(page, "42")
+    assert text_of(page, "rating") == text_of(page, "legend") == ""
+
+
+@pytest.mark.long
+def test_without_a_calibration_there_is_no_confidence(page):
+    body = """translator.settings.calibration = null;
+      return (await translator.translate(given[0])).rating;"""
+    assert run_on_page(page, body, TEXTS[0]) is None
+
+
+@pytest.mark.long
 def test_translate_with_the_keyboard(page, exported):
     model, tokenizer, _ = exported
     translate_on_page(page, TEXTS[0], beams="4")
@@ -356,12 +404,12 @@ def test_invisible_characters(page):
     assert run_on_page(page, body, [" ", "\u200b\u00ad", "\u3164\ufe0f\n"]) == ["Enter a sentence."] * 3
 
 
-SPLIT = """const { splitText, joinText } = await import(new URL("page/sentences.js", location.href));
+SPLIT = """const { splitText, textParts } = await import(new URL("page/sentences.js", location.href));
   const [texts, language, segmenter, end] = given;
   if (!segmenter) Intl.Segmenter = undefined;
   return texts.map((text) => {
     const { sentences, gaps } = splitText(text, language);
-    return [sentences, joinText(sentences.map((sentence) => sentence + end), gaps)];
+    return [sentences, textParts(sentences.map((sentence) => sentence + end), gaps).join("")];
   });"""
 
 

@@ -14,8 +14,10 @@ from modeling_random_transformer.extras.inspection.report import (
     make_report,
     problems,
 )
+from modeling_random_transformer.extras.inspection.robustness import disturbances
 from modeling_random_transformer.extras.wrappers.problems import detector_of
 from modeling_random_transformer.inference.confidence import CALIBRATION, Calibration, Calibrations
+from modeling_random_transformer.inference.evaluation import score
 from modeling_random_transformer.inference.scoring import score_pairs
 from modeling_random_transformer.inference.translation import Candidate, translate
 from tests.helpers.corpora import write_pairs
@@ -70,6 +72,19 @@ def test_the_report_of_a_model_of_several_languages(tmp_path):
     corpus, options = write_pairs(tmp_path, "tsv", PAIRS), {"num_beams": 1, "src_lang": "en", "tgt_lang": "es"}
     report = make_report(model, tokenizer, corpus, progress=False, **options)
     assert {each.attention[1][0] for each in report.worst} == {"__en__"}
+
+
+def test_the_scores_of_disturbed_sources_if_requested(model, report, tmp_path):
+    name = "disturbance of the sources"
+    assert name not in report.groups
+    corpus = write_pairs(tmp_path, "tsv", PAIRS)
+    groups = make_report(*model, corpus, num_beams=1, robustness=True, progress=False).groups[name]
+    changed = disturbances(PAIRS, model[1])
+    assert [group.name for group in groups] == ["none", *changed]
+    for group, pairs in zip(groups, (PAIRS, changed["capitals"]), strict=False):
+        sources, references = zip(*pairs, strict=True)
+        scores = score(translate(sources, *model, num_beams=1, progress=False), references)
+        assert group.scores == {metric: result["score"] for metric, result in scores.items()}
 
 
 def test_the_confidence_of_a_calibrated_model(tmp_path):

@@ -22,6 +22,9 @@ def german():
         ("EIN HUND (12)!", "FÜR DAS"),
         ("Ein Hund Sieht Die Katze", "Für Das"),
         ("It's A Dog's New House", "Für Das"),
+        ("ein hund sieht die 2 katzen!", "für das"),
+        ("ein hund sieht die katzen,", None),  # a part of a sentence
+        ("ein hund.", None),
         ("NASA", None),  # an abbreviation
         ("Anna Maria Schmidt", None),  # a name
         ("Ein Hund sieht die Katze", None),
@@ -42,6 +45,12 @@ def test_words_are_in_their_usual_case(german):
     to_ordinary = CaseTranslator(None, german).in_ordinary_case
     assert to_ordinary("ANNA SIEHT DEN ALTEN HUND.") == "Anna sieht den alten Hund."
     assert to_ordinary('"DER HUND": XQ') == '"Der Hund": xq'
+    assert to_ordinary("2 XQ") == "2 xq"  # the first word is not the beginning of the sentence
+
+
+def test_a_vocabulary_of_lower_case_texts_has_no_capitals():
+    tokenizer = RandomTransformerTokenizer.train([text.lower() for text in TEXTS], vocab_size=400)
+    assert CaseTranslator(None, tokenizer).in_ordinary_case("ANNA SIEHT") == "anna sieht"
 
 
 def test_translations_get_the_case_of_their_texts(german):
@@ -51,16 +60,17 @@ def test_translations_get_the_case_of_their_texts(german):
         received.extend(text for text, _ in rows)
         return [[Candidate(text, confidence=0.5, words=[(text, 0.1)])] for text, _ in rows]
 
-    rows = [("DER ALTE HUND", ""), ("der alte Hund", ""), ("DER HUND", "DER")]
+    rows = [("DER ALTE HUND", ""), ("der alte Hund", ""), ("DER HUND", "DER"), ("der hund sieht anna am haus.", "")]
     candidates = [best for [best] in CaseTranslator(copy, german)(rows, 0, lambda _: None)]
-    assert received == ["Der alte Hund", "der alte Hund", "DER HUND"]
-    assert [best.translation for best in candidates] == ["DER ALTE HUND", "der alte Hund", "DER HUND"]
+    assert received == ["Der alte Hund", "der alte Hund", "DER HUND", "Der Hund sieht Anna am Haus."]
+    translations = [best.translation for best in candidates]
+    assert translations == ["DER ALTE HUND", "der alte Hund", "DER HUND", "Der Hund sieht Anna am Haus."]
     assert candidates[0].words == [("DER ALTE HUND", 0.1)]
 
 
 def test_repair_includes_it(model, tokenizer):
     options = {"repair": True, "num_beams": 1, "progress": False}
-    [capitals, ordinary] = translate(["A DOG SEES", "A dog sees"], model, tokenizer, **options)
+    [capitals, ordinary] = translate(["A DOG SEES", "a dog sees"], model, tokenizer, **options)
     assert capitals == ordinary.upper()
 
 

@@ -48,6 +48,18 @@ def test_a_text_has_the_lowest_confidence_of_its_sentences(calibrated):
     assert len(whole.words) == sum(len(part.words) for part in parts)
 
 
+def test_each_of_several_candidates_has_a_confidence(calibrated):
+    options = {**SHORT, "n_best": 2, "confidence": True, "split_sentences": True}
+    texts = ["The boy reads a book.", "We want two apples.", "12:30", "The boy reads a book. We want two apples."]
+    first, second, digits, both = translate_candidates(texts, *calibrated, **options)
+    confidences = [candidate.confidence for candidate in (*first, *second)]
+    assert len(set(confidences)) == 4
+    assert [candidate.confidence for candidate in digits] == [None]
+    for whole, *parts in zip(both, first, second, strict=True):
+        assert whole.score == pytest.approx(sum(part.score for part in parts), abs=1e-4)
+        assert whole.confidence == pytest.approx(min(part.confidence for part in parts), abs=1e-5)
+
+
 @pytest.mark.parametrize("keep_source", [False, True])
 def test_translations_below_the_minimum_are_replaced_and_counted(calibrated, keep_source, caplog):
     model, tokenizer = calibrated

@@ -74,9 +74,12 @@ def test_options_of_the_search_are_kept(model, tokenizer):
     assert all(translate(SENTENCES[:2], model, tokenizer, repair=True, mbr=3, seed=1, progress=False))
 
 
-def test_n_best_has_no_repair(model, tokenizer):
-    with pytest.raises(ValueError, match="n_best must be None with repair, got 2"):
-        list(translate_n_best(["a"], model, tokenizer, n_best=2, repair=True))
+def test_only_the_best_of_several_candidates_is_replaced():
+    plain = Scripted(dog=[LOOPING, GOOD, "Hund"], cat=[GOOD, LOOPING], house=[LOOPING])
+    hypotheses = Scripted(dog=[LOOPING, GOOD], house=["das Haus"])
+    repairing = RepairingTranslator(plain, Detector("</s>"), [hypotheses])
+    translations = [[best.translation for best in row] for row in repairing(ROWS, 0, lambda _: None)]
+    assert translations == [[GOOD, LOOPING, "Hund"], [GOOD, LOOPING], ["das Haus"]]
 
 
 def test_the_flag_of_the_command(translator_folder, capsys, results):

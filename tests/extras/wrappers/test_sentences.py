@@ -118,8 +118,6 @@ def test_language_of_a_multilingual_model():
 
 
 def test_invalid_arguments(translator, tokenizer):
-    with pytest.raises(ValueError, match="n_best must be None with split_sentences, got 2"):
-        TranslationOptions(n_best=2, split_sentences=True)
     with pytest.raises(ValueError, match="index 1: texts must be strings, got 3"):
         translate(["a", 3], translator, tokenizer, split_sentences=True)
     with pytest.raises(ValueError, match=r"index 1: texts must be Unicode, got '\\ud800a'"):

@@ -1,5 +1,6 @@
 // The form of the page. The model runs in a worker.
 import { showAttention } from "./attention.js";
+import { percent, underlined } from "./confidence.js";
 
 const byId = (id) => document.getElementById(id);
 const worker = new Worker(new URL("./worker.js", import.meta.url), { type: "module" });
@@ -7,6 +8,7 @@ let busy = true; // loading or translating
 let waiting = null; // the last request that was submitted while the worker was busy
 let started = 0; // time of the last request
 let results = []; // of the sentences of the last text
+let doubtful = 0; // the probability below which a word is underlined
 
 byId("status").textContent = "Loading the model…";
 
@@ -19,6 +21,7 @@ worker.onmessage = ({ data }) => {
   if (data.settings) {
     byId("model").textContent = describe(data.settings);
     greet(data.settings);
+    doubtful = data.settings.doubtful;
     byId("translate").disabled = false;
     setStatus("Ready.");
   }
@@ -68,12 +71,24 @@ function send(request) {
 }
 
 function show(found) {
-  byId("translation").textContent = found.text;
   results = found.results;
+  byId("translation").replaceChildren(...found.parts.flatMap((part, i) => {
+    const rating = i % 2 && results[(i - 1) / 2].rating; // every second part is a sentence
+    return rating ? underlined(part, rating.words, doubtful) : part;
+  }));
+  showConfidence(results.filter(({ rating }) => rating).map(({ rating }) => rating.confidence));
   byId("sentence").replaceChildren(...found.sentences.map((sentence, i) => new Option(sentence, i)));
   byId("sentences").hidden = results.length < 2;
   inspect();
   setStatus(`Translated in ${((performance.now() - started) / 1000).toFixed(2)} seconds.`);
+}
+
+// The lowest confidence of the sentences; nothing without a calibration.
+function showConfidence(confidences) {
+  byId("rating").hidden = !confidences.length;
+  byId("confidence").textContent = percent(Math.min(...confidences));
+  byId("limit").textContent = percent(doubtful);
+  byId("legend").hidden = !byId("translation").querySelector("u");
 }
 
 // Show what the model computed for the selected sentence; nothing for a text without letters.
@@ -87,6 +102,7 @@ function inspect() {
 
 function fail(message) {
   byId("translation").textContent = "";
+  byId("rating").hidden = byId("legend").hidden = true;
   byId("sentences").hidden = byId("attention").hidden = byId("search").hidden = true;
   showError(message);
 }

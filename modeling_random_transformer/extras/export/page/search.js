@@ -108,7 +108,7 @@ function largest(values, count) {
   return indices;
 }
 
-function logSumExp(values) {
+export function logSumExp(values) {
   const highest = values[argmax(values)];
   return highest + Math.log(values.reduce((sum, value) => sum + Math.exp(value - highest), 0));
 }

@@ -1,4 +1,4 @@
-// Texts of several sentences: split into sentences and joined again, as in inference/sentences.py.
+// Texts of several sentences: split into sentences, and the parts of the translation, as in inference/sentences.py.
 
 // The segmenter of browsers ends a sentence after a title and after an initial.
 const TITLE = /(^|[^\p{L}])(\p{Lu}|Mrs?|Ms|Dr|Dra|Prof|St|Sra?|Hr|Fr|Mme)\. *$/u;
@@ -36,12 +36,15 @@ export function isBlank(text) {
   return !VISIBLE.test(text);
 }
 
-// The text with the translations of its sentences. Between two sentences of a line, the translation decides on the space.
-export function joinText(translations, gaps) {
-  return translations.reduce((text, translation, i) => {
-    const gap = ["", " "].includes(gaps[i]) && i > 0 ? (WIDE.test(text) ? "" : " ") : gaps[i];
-    return text + gap + translation.trim();
-  }, "") + gaps.at(-1);
+// The parts of a translated text: the gaps, and between them the translations of the sentences. Between two sentences of a
+// line, the translation decides on the space.
+export function textParts(translations, gaps) {
+  const spaceAfter = (translation) => (WIDE.test(translation.trim()) ? "" : " ");
+  const parts = translations.flatMap((translation, i) => {
+    const isBetween = i > 0 && ["", " "].includes(gaps[i]);
+    return [isBetween ? spaceAfter(translations[i - 1]) : gaps[i], translation.trim()];
+  });
+  return [...parts, gaps.at(-1)];
 }
 
 // Sentences with the white space after them; lines, in a browser without a segmenter.

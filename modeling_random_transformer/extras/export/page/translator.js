@@ -1,8 +1,9 @@
 // The exported model: tokenizer, ONNX graphs and search.
 import * as ort from "./vendor/onnxruntime-web/ort.wasm.bundle.min.js";
 import { Tokenizer } from "./vendor/tokenizers/tokenizers.min.js";
+import { confidence, logProbabilities, wordProbabilities } from "./confidence.js";
 import { beamSearch, greedySearch } from "./search.js";
-import { isBlank, joinText, splitText } from "./sentences.js";
+import { isBlank, splitText, textParts } from "./sentences.js";
 
 // One thread: several need the headers of cross-origin isolation, which static hosts do not send.
 ort.env.wasm.numThreads = 1;
@@ -56,8 +57,8 @@ export class Translator {
       .replaceAll(" ", "␣").replaceAll("\n", "⏎") || "∅");
   }
 
-  // Translate a text sentence by sentence. Returns the text, its sentences, and for each the result of `translate`. A text
-  // without letters, such as a number, has no sentences.
+  // Translate a text sentence by sentence. Returns the parts of the translation, the sentences, and for each the result of
+  // `translate`. A text without letters, such as a number, has no sentences.
   async translateText(text, options) {
     if (isBlank(text)) throw new Error("Enter a sentence.");
     let { sentences, gaps } = splitText(text, this.settings.source_language);
@@ -65,7 +66,7 @@ export class Translator {
     sentences.forEach((sentence) => this.encode(sentence)); // errors before long work
     const results = [];
     for (const sentence of sentences) results.push(await this.translate(sentence, options));
-    return { text: joinText(results.map((result) => result.text), gaps), sentences, results };
+    return { parts: textParts(results.map((result) => result.text), gaps), sentences, results };
   }
 
   // Translate a sentence: greedy search with one beam, otherwise beam search. Without `maxNewTokens`, the limit depends on
@@ -90,14 +91,15 @@ export class Translator {
     };
     const step = (tokens, parents) => state.step(tokens, parents);
     const { tokens: target, nodes } = numBeams > 1 ? await beamSearch(step, options) : { tokens: await greedySearch(step, options) };
+    const translation = this.decode(target);
     return {
       search: nodes && nodes.map((node) => ({
         ...node, token: this.tokenTexts([node.id])[0], attention: node.row === null ? null : state.attention[node.depth][node.row],
       })),
-      text: this.decode(target),
+      text: translation,
       source: this.tokenTexts(source),
       target: this.tokenTexts(target),
-      attention: await this.attention(encoded, target),
+      ...await this.forward(encoded, target, text, translation),
     };
   }
 
@@ -108,12 +110,23 @@ export class Translator {
     return { attention_mask, ...outputs };
   }
 
-  // The weights of the cross-attention while each token of the target was predicted, [layers, heads, target, source].
-  async attention(encoded, target) {
-    const tokens = [this.settings.start_token, ...target.slice(0, -1)];
+  // What a forward pass over a translation gives: the weights of the cross-attention while each token of the target was
+  // predicted, [layers, heads, target, source], and of a model with a calibration the rating of the translation.
+  async forward(encoded, target, text, translation) {
+    const { calibration, start_token } = this.settings;
+    const tokens = [start_token, ...target.slice(0, -1)];
     const feeds = { ...encoded, ...this.emptyCache(), decoder_input_ids: int64(tokens, [1, 1, tokens.length]) };
-    const { cross_attentions } = await this.decoder.run(feeds, ["cross_attentions"]);
-    return { shape: cross_attentions.dims.slice(2), values: cross_attentions.data };
+    const names = calibration ? ["cross_attentions", "logits"] : ["cross_attentions"];
+    const { cross_attentions, logits } = await this.decoder.run(feeds, names);
+    const attention = { shape: cross_attentions.dims.slice(2), values: cross_attentions.data };
+    if (!calibration) return { attention, rating: null };
+    const first = Number(target[0] === this.settings.first_token); // a forced token has no probability
+    const values = logProbabilities(logits.data, target).slice(first);
+    const words = wordProbabilities(target.slice(first).map((id) => this.decode([id])), values);
+    return {
+      attention,
+      rating: { confidence: confidence(calibration, text, encoded.attention_mask.dims[1], translation, values), words },
+    };
   }
 
   emptyCache() {
