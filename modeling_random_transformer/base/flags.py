@@ -22,6 +22,7 @@ from ..configuration_random_transformer import RandomTransformerConfig, did_you_
 from .compressed_files import is_readable
 from .files import read_json
 
+MAX_SEED = 2**32 - 1
 ENTRY = re.compile(r"^    (\w+): (.*?)(?=^    [\w*]+: |^\S|\Z)", re.M | re.S)  # of an argument in a docstring
 
 
@@ -237,8 +238,8 @@ def finite_number(text: str) -> float:
 
 def random_seed(text: str) -> int:
     """Argument type: the seeds of all random number generators, also NumPy's."""
-    if not text.isdecimal() or int(text) >= 2**32:
-        raise argparse.ArgumentTypeError(f"must be an integer from 0 to {2**32 - 1}, got {text!r}.")
+    if not text.isdecimal() or int(text) > MAX_SEED:
+        raise argparse.ArgumentTypeError(f"must be an integer from 0 to {MAX_SEED}, got {text!r}.")
     return int(text)
 
 
