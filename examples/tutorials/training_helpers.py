@@ -27,7 +27,7 @@ from modeling_random_transformer import (
     RandomTransformerTokenizer,
 )
 from modeling_random_transformer.base.errors import reraise_as_value_error
-from modeling_random_transformer.base.flags import existing_file, model_folder, positive_integer
+from modeling_random_transformer.base.flags import existing_file, model_folder, positive_integer, random_seed
 
 from .report import console
 from .scripts import script_parser
@@ -58,13 +58,6 @@ def positive_number(text: str) -> float:
     if not 0 < (number := float(text)) < math.inf:
         raise argparse.ArgumentTypeError(f"must be a positive number, got {text!r}.")
     return number
-
-
-def random_seed(text: str) -> int:
-    """Argument type."""
-    if not text.isdecimal() or int(text) >= 2**32:
-        raise argparse.ArgumentTypeError(f"must be an integer from 0 to {2**32 - 1}, got {text!r}.")
-    return int(text)
 
 
 def check_writable(folder: Path) -> None:

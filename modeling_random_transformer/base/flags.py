@@ -7,6 +7,7 @@ The metadata of a documented field are settings of `add_argument`, or `positiona
 import argparse
 import inspect
 import json
+import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,6 +22,7 @@ from ..configuration_random_transformer import RandomTransformerConfig, did_you_
 from .compressed_files import is_readable
 from .files import read_json
 
+MAX_SEED = 2**32 - 1
 ENTRY = re.compile(r"^    (\w+): (.*?)(?=^    [\w*]+: |^\S|\Z)", re.M | re.S)  # of an argument in a docstring
 
 
@@ -36,8 +38,8 @@ class Several(argparse.Action):
 class Parser(HfArgumentParser):
     """A parser of the fields of dataclasses, whose help shows defaults, and whose errors are a `ValueError`.
 
-    An integer of a documented field must be positive, unless its metadata have another type. A documented field that
-    may be `None`, which is not its default, accepts `off`.
+    An integer of a documented field must be positive and a float finite, unless its metadata have another type. A
+    documented field that may be `None`, which is not its default, accepts `off`.
 
     Args:
         program: the name in usage and errors.
@@ -113,7 +115,7 @@ class Parser(HfArgumentParser):
         if get_origin(kind) is Sequence:
             [kind] = get_args(kind)
             settings["nargs"] = "+"
-        settings |= {"type": positive_integer if kind is int else kind, **metadata}
+        settings |= {"type": NUMBERS.get(kind, kind), **metadata}
         if "`None`" in text and settings.get("default") is not None:
             settings["type"] = off_or(settings["type"])
             text = text.replace("`None`", "off")
@@ -223,13 +225,34 @@ def positive_integer(text: str) -> int:
     return int(text)
 
 
+def finite_number(text: str) -> float:
+    """Argument type."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"must be a finite number, got {text!r}.")
+    return number
+
+
+def random_seed(text: str) -> int:
+    """Argument type: the seeds of all random number generators, also NumPy's."""
+    if not text.isdecimal() or int(text) > MAX_SEED:
+        raise argparse.ArgumentTypeError(f"must be an integer from 0 to {MAX_SEED}, got {text!r}.")
+    return int(text)
+
+
+NUMBERS: dict[Any, Callable[[str], Any]] = {int: positive_integer, float: finite_number}  # of documented fields
+
+
 def off_or(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     """Argument type: the values of another type, or `None` for `off`."""
 
     def parse_or_off(text: str) -> Any:
         try:
             return None if text == "off" else parse(text)
-        except (ValueError, argparse.ArgumentTypeError) as error:
-            raise argparse.ArgumentTypeError(f"must be a number or 'off', got {text!r}.") from error
+        except argparse.ArgumentTypeError as error:
+            raise argparse.ArgumentTypeError(f"{error} 'off' is allowed too.") from error
 
     return parse_or_off

@@ -1,6 +1,6 @@
 """Translate sentences, a file or standard input with a saved model.
 
-    random-transformer translate --model outputs/quickstart "the boy sees the girl" "we read two books"
+    random-transformer translate --model outputs/quickstart "The boy sees the girl." "We read two books."
     random-transformer translate --model outputs/quickstart                       # interactive, line by line
     random-transformer translate --model outputs/quickstart < test.en > translated.es
     random-transformer translate --model outputs/quickstart --input test.en --output translated.es
@@ -32,7 +32,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..base.compressed_files import check_output, check_plain_text, is_stream, open_binary, stream_name
 from ..base.errors import reraise_as_value_error
 from ..base.files import encode_lines
-from ..base.flags import Parser, existing_file
+from ..base.flags import Parser, existing_file, random_seed
 from ..data.readers import read_texts
 from ..inference.translation import TranslationOptions, translate_n_best
 from ..inference.translation_files import FORMATS, candidate_lines, read_plain_texts, translate_file
@@ -63,7 +63,7 @@ class Arguments(EngineArguments, InferenceArguments):
             search; slower, and better for models of little data
         sample: sample from the model's distribution
         temperature: temperature of --sample (default: 1)
-        seed: random seed of --sample and --mbr
+        seed: random seed of --sample and --mbr (default: 0)
         max_source_tokens: truncate longer texts (default: a text above the tokenizer's or the model's limit is an
             error); with --split_sentences, split longer sentences (default: 128)
         format: html: the input is an HTML document, or each sentence is a fragment; its tags, scripts and styles stay
@@ -96,7 +96,7 @@ class Arguments(EngineArguments, InferenceArguments):
     mbr: int | None = None
     sample: bool = False
     temperature: float | None = None
-    seed: int = field(default=0, metadata={"type": int})
+    seed: int | None = field(default=None, metadata={"type": random_seed})
     max_source_tokens: int | None = None
     format: str = field(default="text", metadata={"choices": ("text", "html", "srt", "po", "xliff")})
     split_sentences: bool = False
@@ -112,6 +112,8 @@ class Arguments(EngineArguments, InferenceArguments):
             raise ValueError(f"sentences and --input must not be given together, got {self.sentences}, {self.input}.")
         if self.temperature is not None and not (self.sample and self.temperature > 0):
             raise ValueError(f"--temperature must be a positive number, given with --sample, got {self.temperature}.")
+        if self.seed is not None and not (self.sample or self.mbr):
+            raise ValueError(f"--seed must be given with --sample or --mbr, got {self.seed}.")
         if self.mbr is not None and (self.num_beams or self.sample or self.length_penalty is not None):
             raise ValueError(f"--mbr must be given without --num_beams, --length_penalty and --sample, got {self.mbr}.")
         super().__post_init__()
@@ -167,7 +169,7 @@ class Arguments(EngineArguments, InferenceArguments):
             "keep_source": self.keep_source,
             "n_best": self.n_best,
             "mbr": self.mbr,
-            "seed": self.seed if self.sample or self.mbr else None,
+            "seed": self.seed or 0 if self.sample or self.mbr else None,
         }
         if self.sample:
             # top_k=0: sample from the complete vocabulary, not from transformers' default of 50 tokens.

@@ -156,10 +156,12 @@ class ParallelText(Corpus):
             check_readable(name, path)
         are_streams = all(map(is_standard_stream, self.files.values()))
         has_both_sides = are_streams or file_format(self.source) != "text"
-        if has_both_sides != (self.target is None):
+        if has_both_sides and self.target is not None:
+            raise ValueError(f"target must be None with both sides in {self.source}, got {self.target}.")
+        if not has_both_sides and self.target is None:
             raise ValueError(
-                "target must be given with a text file and omitted with a .tsv, .csv, .jsonl, .parquet, .tmx or .zip "
-                f"file, got source={self.source} and target={self.target}."
+                "source must be a .tsv, .csv, .jsonl, .parquet, .tmx or .zip file with both sides, or a text file "
+                f"beside a target, got {str(self.source)!r} alone."
             )
 
     def __str__(self) -> str:

@@ -49,7 +49,7 @@ def load_models(
         FloatingPointError: a weight is not finite.
     """
     with reraise_as_value_error(f"device must be an available device, got {device}"):
-        torch.empty(0, device=device)
+        torch.zeros(1, device=device).item()  # not on the device meta, which has no values
     if len(folders) > 1 and engine_options.get("engine") is not None:
         raise ValueError(f"{argument} must be one model with an engine, got {len(folders)}.")
     loaded = [load_translator(folder, dtype, argument, **engine_options) for folder in folders]
@@ -187,12 +187,15 @@ def dtype_options(config: Any, dtype: str) -> dict[str, Any]:
 
 def read_tokenizer(folder: Path, config: Any) -> PreTrainedTokenizerBase:
     """Load the tokenizer, which must have a padding token and the vocabulary of the model."""
+    is_own = isinstance(config, RandomTransformerConfig)
+    if is_own and not any((folder / name).is_file() for name in (TOKENIZER, TOKENIZER_CONFIG)):
+        raise ValueError(f"{TOKENIZER} must be a file of the folder, but it is missing.")
     with reraise_as_value_error(f"{TOKENIZER} or {TOKENIZER_CONFIG}"):
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         if tokenizer.pad_token_id is None:
             raise ValueError("pad_token must be given.")
         check_positive(model_max_length=tokenizer.model_max_length)
-        if isinstance(config, RandomTransformerConfig):
+        if is_own:
             check_tokenizer(tokenizer, config)
     return tokenizer
 

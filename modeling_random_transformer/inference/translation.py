@@ -1,5 +1,6 @@
 """Translation of lists and streams of texts through the pipeline."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import zip_longest
@@ -106,6 +107,8 @@ class TranslationOptions:
         check_positive(max_batch_tokens=self.max_batch_tokens, num_beams=self.num_beams)
         check_positive(or_none=True, max_new_tokens=self.max_new_tokens, max_source_tokens=self.max_source_tokens)
         check_positive(or_none=True, n_best=self.n_best, mbr=self.mbr)
+        if self.length_penalty is not None and not math.isfinite(self.length_penalty):
+            raise ValueError(f"length_penalty must be None or a finite number, got {self.length_penalty}.")
         if self.min_confidence is not None and not 0 <= self.min_confidence <= 1:
             raise ValueError(f"min_confidence must be from 0 to 1, got {self.min_confidence}.")
         for name, value in self.generate_options.items():

@@ -29,6 +29,7 @@ def check_arguments(data: DataArguments, model_args: ModelArguments, args: Trans
     Raises:
         ValueError: the arguments exclude each other or do not suit the files in the folders.
     """
+    check_files(data)
     check_evaluation(data, args)
     check_metric(args)
     check_schedule(args)
@@ -43,6 +44,12 @@ def check_arguments(data: DataArguments, model_args: ModelArguments, args: Trans
     check_shards(config, args)
     check_dropout(config, model_args, args)
     check_augmented_positions(config, args)
+
+
+def check_files(data: DataArguments) -> None:
+    """The files of all sets exist, also for a dry run, which reads those of the training set only."""
+    for split in ("validation", "test"):
+        data.has(split)  # raises the error of a missing file
 
 
 def check_evaluation(data: DataArguments, args: TranslationTrainingArguments) -> None:

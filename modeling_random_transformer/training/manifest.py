@@ -6,6 +6,7 @@ and data with it: those that determine the result must be equal.
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from pathlib import Path
@@ -206,8 +207,12 @@ def check_folder(folder: Path) -> None:
     """Check that everything in an output folder that a run would overwrite is its own.
 
     Raises:
-        ValueError: the folder contains the model or the checkpoints of another run; the message names the first.
+        ValueError: it or a folder that contains it is a file, or cannot be written; or it contains the model or the
+            checkpoints of another run, of which the message names the first.
     """
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise ValueError(f"output_dir must be a folder, new or not, that can be written, got {str(folder)!r}.")
     record = Job(folder / MANIFEST).stages.get(TRAIN)
     if record is None:
         foreign = [*all_checkpoints(folder), *_files(folder, MODEL_FILES)]

@@ -1,6 +1,7 @@
 """The paper's training recipe (section 5) as defaults of `Seq2SeqTrainingArguments`."""
 
 import copy
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,7 @@ from transformers import Seq2SeqTrainingArguments
 from transformers.trainer_utils import IntervalStrategy
 
 from ..base import ENGINES
+from ..base.flags import MAX_SEED, finite_number
 
 # Arguments of `Seq2SeqTrainingArguments` that have no effect here, and the reasons.
 UNSUPPORTED = {
@@ -64,7 +66,7 @@ FRACTIONS = ("bpe_dropout", "label_smoothing_factor", "adam_beta1", "adam_beta2"
 
 def number_or_auto(text: str) -> float | str:
     """Argument type."""
-    return AUTO if text == AUTO else float(text)
+    return AUTO if text == AUTO else finite_number(text)
 
 
 def paper_peak_rate(d_model: int, warmup_steps: int) -> float:
@@ -238,6 +240,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         self._require("do_train", self.do_train, "True")
 
     def _check_steps(self) -> None:
+        self._require("seed", 0 <= self.seed <= MAX_SEED, f"from 0 to {MAX_SEED}")
         trains_epochs = self.max_steps == -1
         is_count = self.max_steps >= 1 and self.max_steps == int(self.max_steps)
         self._require("max_steps", trains_epochs or is_count, "a positive integer, or -1 for epochs")
@@ -258,8 +261,8 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         if self.early_stopping_patience is not None:
             self._require("metric_for_best_model", self.metric_for_best_model, "set with early_stopping_patience")
         self._require("engine", self.engine in (None, *ENGINES), f"one of {', '.join(ENGINES)}")
-        is_valid = self.length_penalty == AUTO or not isinstance(self.length_penalty, str)
-        self._require("length_penalty", is_valid, f"a number or {AUTO!r}")
+        is_number = not isinstance(self.length_penalty, str) and math.isfinite(self.length_penalty)
+        self._require("length_penalty", is_number or self.length_penalty == AUTO, f"a number or {AUTO!r}")
 
     def _check_devices(self) -> None:
         if self.device.type == "cpu":

@@ -30,9 +30,10 @@ def test_options_of_a_dataclass_have_its_defaults_and_its_documentation():
     argv = ["--size", "4", "--limit", "off", "--names", "a", "b"]
     assert parser.values(argv) == vars(parser.parse(argv)) == {"size": 4, "limit": None, "names": ["a", "b"]}
     assert parser.values(["--size=4"]) == {"size": 4}
-    for flag, message in (("--limit", "must be a number or 'off'"), ("--size", "must be a positive integer")):
-        with pytest.raises(ValueError, match=f"argument {flag}: {message}, got 'many'."):
-            parser.values([flag, "many"])
+    for flag, message in (("--limit", "must be a finite number"), ("--size", "must be a positive integer")):
+        for value in ("many", "nan", "inf"):
+            with pytest.raises(ValueError, match=f"argument {flag}: {message}, got '{value}'."):
+                parser.values([flag, value])
     shown = " ".join(parser.format_help().split())
     assert "how many of them; 100% by default (default: 3)" in shown
     assert "the least; off for no limit (default: 0.5)" in shown

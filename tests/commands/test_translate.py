@@ -236,6 +236,9 @@ class TestErrors:
         [
             ("--max_tokens_per_batch two", "argument --max_tokens_per_batch: must be a positive integer, got 'two'"),
             ("--temperature 0 --sample", "--temperature must be a positive number, given with --sample, got 0.0"),
+            ("--seed 1", "--seed must be given with --sample or --mbr, got 1."),
+            ("--seed -1 --sample", "argument --seed: must be an integer from 0 to 4294967295, got '-1'."),
+            ("--length_penalty nan", "argument --length_penalty: must be a finite number, got 'nan'."),
             ("--temperature 2", "--temperature must be a positive number, given with --sample, got 2.0."),
             ("--format html --n_best 2", "--format must be text with --n_best, --prefix_file or --output_format, got"),
             ("--n_best 5", "n_best must be at most num_beams=4, got 5."),

@@ -53,7 +53,7 @@ ARGUMENTS = [
     ("prune_heads", "--model model --source_file file", "--source_file and --target_file must be given together"),
     ("quickstart", "--source a.en", "--source and --target must be given together, got a.en and None."),
     ("quickstart", "--source missing.en --target missing.es", "source must be a file, got 'missing.en'."),
-    ("quickstart", "--tsv file", "target must be given with a text file and omitted with a .tsv"),
+    ("quickstart", "--tsv file", "source must be a .tsv, .csv, .jsonl, .parquet, .tmx or .zip file with both sides"),
     ("walkthrough", "--model model", "--model and a sentence must be given together, got model and None."),
     ("walkthrough", "--model model ' '", "the sentence must not be empty"),
     ("walkthrough", "--model model a --layer 7", "layers must be from 0 to 2, got [7]"),

@@ -30,6 +30,12 @@ def test_a_model_and_its_tokenizer(translator_folder):
     assert load_translator(translator_folder, "bfloat16")[0].dtype == torch.bfloat16
 
 
+@pytest.mark.parametrize("device", ["meta", "gpu"])
+def test_devices_without_values(device, translator_folder):
+    with pytest.raises(ValueError, match=f"device must be an available device, got {device}"):
+        load_models([translator_folder], device=device)
+
+
 DAMAGES = {
     "config.json must be a JSON file": lambda folder: (folder / "config.json").unlink(),
     "config.json: model_type must be an architecture of transformers, got 'other'": lambda folder: change(
@@ -40,6 +46,9 @@ DAMAGES = {
     "generation_config.json: eos_token_id must be a token id or several, got 'x'": lambda folder: change(
         folder / "generation_config.json", eos_token_id="x"
     ),
+    "tokenizer.json must be a file of the folder, but it is missing": lambda folder: [
+        (folder / name).unlink() for name in ("tokenizer.json", "tokenizer_config.json")
+    ],
     "tokenizer.json or tokenizer_config.json": lambda folder: (folder / "tokenizer.json").write_text("{"),
 }
 

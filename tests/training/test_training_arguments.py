@@ -44,6 +44,8 @@ def test_inverse_sqrt_schedule_equals_the_papers_formula(d_model, warmup):
         ({"engine": "onnx"}, "engine must be one of ctranslate2, got 'onnx'"),
         ({"r_drop_alpha": -1.0}, "r_drop_alpha must be at least 0, got -1.0"),
         ({"learning_rate": -1.0}, "learning_rate must be positive"),
+        ({"seed": -1}, "seed must be from 0 to 4294967295, got -1"),
+        ({"length_penalty": float("nan")}, "length_penalty must be a number or 'auto', got nan"),
         ({"tp_size": 2}, "tp_size must be such that tp_size x fsdp_size is 1 or .* processes, here 1, got 2"),
         ({"save_total_limit": 2}, "save_total_limit must be at least average_last=5, got 2"),
         ({"num_train_epochs": 5}, "num_train_epochs must be unset unless max_steps is -1, got 5"),

@@ -16,6 +16,7 @@ from ...data.readers import quoted
 from ...data.sources import SIDES, Corpus, InvalidLine, Line, ParallelLine, parse_pair
 from ...data.validation import ValidationReport
 from ...data.words import scripts_of
+from ...inputs_random_transformer import drop_none
 from .filters import CleaningOptions, filters_of
 from .normalization import normalized
 from .splitting import HELD_OUT, SETS, Split, name_of_set
@@ -266,8 +267,9 @@ def clean_files(
     settings = CleaningOptions(**options)
     outputs = _files_by_set([path for path in (output, output_target) if path is not None], split)
     paths = [path for files in outputs.values() for path in files.paths]
-    paths += [path for path in (rejected_file, report_file) if path is not None]
-    _check_outputs(corpus, paths, settings.exclude or ())
+    others = drop_none(rejected_file=rejected_file, report_file=report_file)
+    _check_outputs(corpus, paths, others, settings.exclude or ())
+    paths += others.values()
     if split:
         corpus.require_files()
     held_out = Split(lambda: _cleaned(corpus, settings, CleaningReport(str(corpus))), split)
@@ -292,13 +294,18 @@ def _files_by_set(paths: Sequence[StrPath], split: Sequence[int]) -> dict[str, _
     return files
 
 
-def _check_outputs(corpus: Corpus, paths: Sequence[StrPath], excluded: Sequence[str]) -> None:
+def _check_outputs(
+    corpus: Corpus, paths: Sequence[StrPath], others: Mapping[str, StrPath], excluded: Sequence[str]
+) -> None:
     """Raise a `ValueError` for outputs that cannot be written, or that overwrite a file that is read or each other."""
     inputs = corpus.files | {f"exclude {number}": Path(path) for number, path in enumerate(excluded, start=1)}
     for path in paths:
         check_output("output", path, **inputs)
-    if len({Path(path).resolve() for path in paths}) < len(paths):
-        raise ValueError(f"outputs must differ from each other, got {', '.join(map(str, paths))}.")
+    for name, path in others.items():
+        check_output(name, path, **inputs)
+    all_paths = [*paths, *others.values()]
+    if len({Path(path).resolve() for path in all_paths}) < len(all_paths):
+        raise ValueError(f"outputs must differ from each other, got {', '.join(map(str, all_paths))}.")
 
 
 def _write_pairs(

@@ -18,8 +18,9 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from ...base.distributed import call_on_main_process
 from ...base.jobs import Job
-from ...data.sources import Corpus, DatasetText
+from ...data.sources import Corpus, DatasetText, InvalidLine
 from ...data.tokenization import lengths_of
+from ...data.validation import ValidationReport
 from ...training.advice import schedule_advice, show
 from ...training.arguments import VOCAB_SIZE, DataArguments, ModelArguments
 from ...training.checks import check_arguments
@@ -123,7 +124,8 @@ def _shortened(args: TranslationTrainingArguments, folder: str) -> TranslationTr
 def _trainer(
     data_args: DataArguments, model_args: ModelArguments, args: TranslationTrainingArguments
 ) -> "MeasuredTrainer":
-    corpora: list[Corpus] = [_first_pairs(corpus) for corpus in replace(data_args, streaming=True).corpora("train")]
+    complete = replace(data_args, streaming=True).corpora("train")
+    corpora: list[Corpus] = [_first_pairs(corpus, data_args.on_invalid) for corpus in complete]
     check_languages({"train": corpora}, model_args)
     job = Job(Path(args.output_dir) / MANIFEST)
     data_args = DataArguments(**data_args.with_sets(streaming=False))
@@ -141,9 +143,14 @@ def _trainer(
     )
 
 
-def _first_pairs(corpus: Corpus) -> DatasetText:
-    rows = [{"source": line.source, "target": line.target} for line in islice(corpus.lines(), PAIRS)]
-    dataset = Dataset.from_list(rows)
+def _first_pairs(corpus: Corpus, on_invalid: str) -> DatasetText:
+    lines = [*islice(corpus.lines(), PAIRS)]
+    report = ValidationReport(str(corpus), lines=len(lines))
+    for line in lines:
+        if isinstance(line, InvalidLine):  # the dataset has no reasons
+            report.add(line.reason, line.number)
+    report.check(on_invalid)
+    dataset = Dataset.from_list([{"source": line.source, "target": line.target} for line in lines])
     return DatasetText(dataset, str(corpus), languages=corpus.languages, weight=corpus.weight)
 
 

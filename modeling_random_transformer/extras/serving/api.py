@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import logging
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
@@ -37,6 +38,7 @@ PAGES = Path(__file__).parent
 # Bytes of a body: a character has up to 12 in JSON ("\\ud83d\\ude00") and in forms; and the other fields.
 BYTES_PER_CHARACTER, OTHER_BYTES = 12, 2**14
 LONGEST_CODE = 35  # characters of a code of a language, by BCP 47
+ORIGIN = re.compile(r"https?://[^/\s]+|null|\*")  # as a browser sends it
 
 T = TypeVar("T")
 
@@ -50,7 +52,10 @@ class Settings:
         max_texts: limit on the texts of a request.
         max_waiting: limit on the texts of all requests that wait; above it, the answer is 429 with `Retry-After`.
         api_keys: the keys, of which a request must have one; empty if none is needed.
-        cors_origins: origins of web pages that may use the server, such as `https://example.org`.
+        cors_origins: origins of web pages that may use the server, such as `https://example.org`; `*` for all.
+
+    Raises:
+        ValueError: an origin has no scheme, or a path.
     """
 
     max_characters: int = 10_000
@@ -58,6 +63,11 @@ class Settings:
     max_waiting: int = 1000
     api_keys: Collection[str] = ()
     cors_origins: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        for origin in self.cors_origins:
+            if not ORIGIN.fullmatch(origin):
+                raise ValueError(f"cors_origins must be origins such as https://example.org, got {origin!r}.")
 
 
 def create_app(directions: Sequence[Direction], settings: Settings | None = None) -> Starlette:

@@ -82,9 +82,11 @@ def serve(
             no texts and no keys.
 
     Raises:
-        ValueError: the address is not available.
+        ValueError: the address is empty or not available.
         KeyboardInterrupt: after Ctrl-C.
     """
+    if not host.strip():  # for the operating system, it would be all addresses
+        raise ValueError(f"host must be an address to listen on, such as 127.0.0.1, got {host!r}.")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with reraise_as_value_error(f"host and port must be available, got {host} and {port}"):
         listener = socket.create_server((host, port), family=family, backlog=2048)

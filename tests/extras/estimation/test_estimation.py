@@ -47,3 +47,22 @@ def test_invalid_arguments_and_lines(corpus, monkeypatch, capsys):
     assert "max_steps must be a positive integer for a dry run, got -1." in first
     assert "with an empty source or target (line 1)" in second
     assert cli.main(["train", *flags(corpus), "--dry_run", "--on_invalid=skip"]) == 0
+
+
+def test_reason_of_invalid_lines_is_that_of_a_run(tmp_path, capsys):
+    (tmp_path / "three.tsv").write_text("a\tb\tc\n")
+    argv = ["--train_file", str(tmp_path / "three.tsv"), "--output_dir", str(tmp_path / "out"), "--dry_run"]
+    assert cli.main(["train", *argv]) == 2
+    assert "1 without exactly one source and one target (line 1)" in capsys.readouterr().err
+
+
+def test_folders_and_files_are_checked_before_the_measurement(tmp_path, capsys):
+    (tmp_path / "pairs.tsv").write_text("a\tb\n")
+    (tmp_path / "file").write_text("x")
+    argv = ["train", "--train_file", str(tmp_path / "pairs.tsv"), "--max_steps", "1", "--dry_run", "--output_dir"]
+    for output in (tmp_path / "file", tmp_path / "file" / "inside"):
+        assert cli.main([*argv, str(output)]) == 2
+        message = f"output_dir must be a folder, new or not, that can be written, got {str(output)!r}."
+        assert message in capsys.readouterr().err
+    assert cli.main([*argv, str(tmp_path / "out"), "--test_file", str(tmp_path / "missing.tsv")]) == 2
+    assert "source must be a file, got " in capsys.readouterr().err

@@ -292,6 +292,12 @@ def test_cors_is_off_unless_origins_are_given(direction):
         assert "access-control-allow-origin" not in api.get("/health", headers=headers).headers
 
 
+@pytest.mark.parametrize("origin", ["example.org", "https://example.org/page", ""])
+def test_origins_have_a_scheme_and_no_path(origin):
+    with pytest.raises(ValueError, match=f"cors_origins must be origins such as https://example.org, got '{origin}'"):
+        Settings(cors_origins=[origin])
+
+
 def test_health_metrics_and_openapi(direction):
     with client([direction]) as api:
         ask(api, SENTENCES[:3])

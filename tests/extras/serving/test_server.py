@@ -160,6 +160,11 @@ def can_connect(port):
     return True
 
 
+def test_host_is_not_empty():
+    with pytest.raises(ValueError, match=r"host must be an address to listen on, such as 127\.0\.0\.1, got ''"):
+        serve(None, "")
+
+
 @pytest.mark.slow
 def test_command(translator_folder):
     command = [sys.executable, "-m", "modeling_random_transformer", "serve", "--port", "0"]
