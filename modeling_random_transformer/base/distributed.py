@@ -2,10 +2,7 @@
 
 import errno
 import logging
-import os
 import pickle
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -13,36 +10,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from accelerate import PartialState
-from accelerate.utils import broadcast_object_list, parse_flag_from_env
+from accelerate.utils import broadcast_object_list
 from filelock import FileLock, Timeout
 
 # Longer than any function of the first process. The default of NCCL is 10 minutes.
 TIMEOUT = timedelta(days=365)
 WITHOUT_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
 logger = logging.getLogger(__name__)
-
-
-def start_processes(device: str | None, polling_interval: float = 0.2) -> Any:
-    """Accelerate's state of this process, on the device of `--device` or on an accelerator if there is one.
-
-    The process exits when its launcher has died. A launcher that is killed cannot stop its processes, which would
-    write to the same files as the next run.
-    """
-    launchers = ({"TORCHELASTIC_RUN_ID"}, {"ACCELERATE_USE_CPU", "ACCELERATE_MIXED_PRECISION"})  # set by launchers
-    launcher = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == launcher:
-            time.sleep(polling_interval)
-        os._exit(1)
-
-    if any(names <= set(os.environ) for names in launchers):
-        threading.Thread(target=watch, daemon=True).start()
-    on_cpu = device == "cpu" or parse_flag_from_env("ACCELERATE_USE_CPU")
-    return PartialState(cpu=on_cpu or not torch.accelerator.is_available())
 
 
 def call_on_main_process(function: Callable[[], Any]) -> Any:

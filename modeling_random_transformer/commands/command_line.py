@@ -3,15 +3,20 @@
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+import torch
+from accelerate import PartialState
+from accelerate.utils import parse_flag_from_env
+
 from ..base import DTYPES, ENGINES
 from ..base.compressed_files import STANDARD_STREAM, is_standard_stream, is_stream, write_binary
-from ..base.distributed import start_processes
 from ..base.errors import printable
 from ..base.flags import existing_file
 from ..inputs_random_transformer import CHUNK_SIZE, drop_none
@@ -45,6 +50,26 @@ def run_command(main: Callable[[], int | None], program: str, hint: str = "") ->
     except (FloatingPointError, ValueError, OSError) as error:
         print_error(program, format_error(error))
         return 1 if isinstance(error, FloatingPointError) else 2
+
+
+def start_processes(device: str | None, polling_interval: float = 0.2) -> Any:
+    """Accelerate's state of this process, on the device of `--device` or on an accelerator if there is one.
+
+    The process exits when its launcher has died. A launcher that is killed cannot stop its processes, which would
+    write to the same files as the next run.
+    """
+    launchers = ({"TORCHELASTIC_RUN_ID"}, {"ACCELERATE_USE_CPU", "ACCELERATE_MIXED_PRECISION"})  # set by launchers
+    launcher = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == launcher:
+            time.sleep(polling_interval)
+        os._exit(1)
+
+    if any(names <= set(os.environ) for names in launchers):
+        threading.Thread(target=watch, daemon=True).start()
+    on_cpu = device == "cpu" or parse_flag_from_env("ACCELERATE_USE_CPU")
+    return PartialState(cpu=on_cpu or not torch.accelerator.is_available())
 
 
 def raise_on_sigterm() -> None:

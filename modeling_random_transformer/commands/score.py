@@ -19,8 +19,7 @@ from ..base.compressed_files import check_output, is_stream
 from ..base.files import encode_lines
 from ..base.flags import Parser, existing_file
 from ..data.sources import ParallelText
-from ..extras.pairs.scoring_files import lines_of, write_lines
-from ..inference.scoring import PairModel, Scorer
+from ..extras.pairs.scoring_files import LineModel, LineScorer, lines_of, write_lines
 from ..inference.translation_files import FORMATS
 from .command_line import STANDARD, InferenceArguments, check_new_outputs, write_output
 
@@ -77,11 +76,11 @@ class PairArguments(CorpusArguments):
         check_output("--output", self.output, source_file=self.source_file, target_file=self.target_file)
         check_new_outputs(self.overwrite, output=self.output)
 
-    def write_lines(self, model_class: Callable[..., PairModel], **options: Any) -> None:
+    def write_lines(self, model_class: Callable[..., LineModel], **options: Any) -> None:
         """Load the model, and write one line per pair, resumably if the pairs and the output are files.
 
         Args:
-            model_class: `Scorer` or `Aligner`.
+            model_class: `LineScorer` or `Aligner`.
             **options: its options that are no arguments of all commands.
         """
         corpus = self.corpus()
@@ -115,7 +114,7 @@ def run(program: str, argv: Sequence[str]) -> None:
     """Load the model and score."""
     arguments = Parser(program, __doc__, [Arguments]).parse(argv)
     arguments.write_lines(
-        Scorer,
+        LineScorer,
         output_format=arguments.output_format,
         token_scores=arguments.token_scores,
         truncation=arguments.truncation,

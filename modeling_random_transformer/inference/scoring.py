@@ -1,12 +1,11 @@
 """Log-probabilities of translations under a model, and the batches of pairs that alignments share."""
 
-import json
 import math
 import re
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from operator import length_hint
 from typing import Any
 
@@ -22,7 +21,6 @@ from ..inputs_random_transformer import (
     batches_by_tokens,
     check_positive,
     check_type,
-    drop_none,
     encode_texts,
     language_id,
     pad_ids,
@@ -154,10 +152,6 @@ class PairModel(ABC):
         self.recorded: dict[str, Any] = {}  # what determines the results beside the model and its languages
 
     @abstractmethod
-    def line(self, result: Any) -> str:
-        """A result as the line of a file; empty, or without values, for `None`."""
-
-    @abstractmethod
     def process(self, pairs: Sequence[Pair], sources: Sequence[Ids], targets: Sequence[Ids]) -> list[Any]:
         """The result of each pair of a batch, of which the token ids are given too."""
 
@@ -233,21 +227,15 @@ class Scorer(PairModel):
         *args: Any,
         token_scores: bool = False,
         word_scores: bool = False,
-        output_format: str = "text",
         **options: Any,
     ):
         super().__init__(*args, **options)
         self.token_scores = token_scores
         self.word_scores = word_scores
-        self.output_format = output_format
-        self.recorded = {"token_scores": token_scores, "output_format": output_format}
+        self.recorded = {"token_scores": token_scores}
         self.forced = self.model.generation_config.forced_bos_token_id
         if self.languages.target is not None:
             self.forced = language_id(self.tokenizer, self.languages.target)
-
-    def line(self, result: PairScore | None) -> str:
-        """See `score_line`."""
-        return score_line(result, self.output_format)
 
     def process(self, pairs: Sequence[Pair], sources: Sequence[Ids], targets: Sequence[Ids]) -> list[PairScore]:
         """The score of each pair of a batch."""
@@ -310,26 +298,6 @@ def with_words(score: PairScore, text: str, words: Sequence[int | None], source_
         probability = math.exp(sums[word])
         probabilities.append((text[start:end], probability))
     return replace(score, words=probabilities, source_tokens=source_tokens)
-
-
-def score_line(score: PairScore | None, output_format: str) -> str:
-    """A score as one line.
-
-    Args:
-        score: the score; `None` for a pair with a blank side.
-        output_format: `"text"` for log-probability and number of tokens, separated by a tab, then the log-probabilities
-            of the tokens, separated by spaces, if they were requested; empty for `None`. `"jsonl"` for an object with
-            the fields of `PairScore`; for `None`, the log-probability is `null` with 0 tokens.
-    """
-    if output_format == "jsonl":
-        fields = {"log_probability": None, "tokens": 0} if score is None else drop_none(**asdict(score))
-        return json.dumps(fields)
-    if score is None:
-        return ""
-    columns = [f"{score.log_probability:.6f}", str(score.tokens)]
-    if score.token_log_probabilities is not None:
-        columns.append(" ".join(f"{value:.6f}" for value in score.token_log_probabilities))
-    return "\t".join(columns)
 
 
 def decoder_start(model: PreTrainedModel) -> int:

@@ -1,8 +1,8 @@
-"""Sizes of folders, and times of calls."""
+"""Sizes of folders."""
 
 import pytest
 
-from modeling_random_transformer.base.measures import folder_size, time_interleaved
+from modeling_random_transformer.base.measures import folder_size
 
 
 def test_size_of_a_folder(tmp_path):
@@ -13,11 +13,3 @@ def test_size_of_a_folder(tmp_path):
     assert folder_size(tmp_path) == pytest.approx(0.00152)
     assert folder_size(tmp_path, "*.bin") == pytest.approx(0.001)
     assert folder_size(tmp_path, "**/*.bin") == pytest.approx(0.0015)
-
-
-def test_calls_are_interleaved():
-    calls = []
-    times = time_interleaved([lambda: calls.append("first"), lambda: calls.append("second")], rounds=3)
-    assert calls == ["first", "second"] * 3
-    assert [len(seconds) for seconds in times] == [3, 3]
-    assert all(second >= 0 for seconds in times for second in seconds)

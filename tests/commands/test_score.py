@@ -10,8 +10,8 @@ import pytest
 from modeling_random_transformer import cli
 from modeling_random_transformer.extras.pairs import alignments
 from modeling_random_transformer.extras.pairs.alignments import Aligner
+from modeling_random_transformer.extras.pairs.scoring_files import score_line
 from modeling_random_transformer.inference import score_pairs
-from modeling_random_transformer.inference.scoring import score_line
 from tests.helpers.corpora import write_pairs
 from tests.helpers.translation import some_texts
 

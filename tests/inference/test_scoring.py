@@ -1,12 +1,9 @@
 """Log-probabilities of given translations: equal to the model's loss and to the scores of `generate()`."""
 
-import json
-
 import pytest
 import torch
 
-from modeling_random_transformer.inference import PairScore, score_pairs
-from modeling_random_transformer.inference.scoring import score_line
+from modeling_random_transformer.inference import score_pairs
 from modeling_random_transformer.ops_random_transformer import label_log_probabilities
 from tests.helpers.foreign import foreign_model
 from tests.helpers.translation import multilingual_translator, random_tokenizer, some_texts
@@ -101,9 +98,3 @@ def test_long_texts(model):
             list(score_pairs(model, limited, [pair]))
     [score] = score_pairs(model, limited, [(long, long)], truncation=True)
     assert score.tokens == 10
-
-
-def test_formats():
-    score = PairScore(-1.5, 2, [-1.0, -0.5])
-    assert score_line(score, "text") == "-1.500000\t2\t-1.000000 -0.500000"
-    assert json.loads(score_line(PairScore(-1.5, 2), "jsonl")) == {"log_probability": -1.5, "tokens": 2}

@@ -1,15 +1,15 @@
 """Compares an engine with the model: identical translations, and throughput."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from timeit import timeit
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...base.measures import time_interleaved
 from ...configuration_random_transformer import RandomTransformerConfig
 from ...inputs_random_transformer import longest_target
 from ...tokenization_random_transformer import is_blank
@@ -118,3 +118,12 @@ def check_equal(engine: str, actual: Tensor, expected: Tensor) -> None:
     """
     if reason := difference(actual, expected, ENGINE_ROUNDING):
         raise ValueError(f"model must compute what {engine} computes, but {reason}.")
+
+
+def time_interleaved(calls: Sequence[Callable[[], Any]], rounds: int) -> list[list[float]]:
+    """Time each call once per round, in seconds. Calls are interleaved, so that all see the same load."""
+    times: list[list[float]] = [[] for _ in calls]
+    for _ in range(rounds):
+        for call, seconds in zip(calls, times, strict=True):
+            seconds.append(timeit(call, number=1))
+    return times

@@ -17,10 +17,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...base.progress import process_stream
 from ...data.sources import Corpus
-from ...inference.scoring import Ids, Pair, PairModel
+from ...inference.scoring import Ids, Pair
 from ...inputs_random_transformer import CHUNK_SIZE, check_choice
 from ...pipeline_random_transformer import evaluation_mode
-from .scoring_files import write_lines
+from .scoring_files import LineModel, write_lines
 
 Links = list[tuple[int, int]]
 STEPS = ("output", "input")
@@ -60,7 +60,7 @@ def alignments(
     return process_stream(pairs, aligner, chunk_size, progress, length_hint(pairs), "pair")
 
 
-class Aligner(PairModel):
+class Aligner(LineModel):
     """Aligns pairs; see `alignments` and `PairModel` for the arguments."""
 
     def __init__(self, *args: Any, layer: int = -1, step: str = "output", **options: Any):

@@ -1,5 +1,7 @@
 """Scores of parallel text: resumable from file to file, see `translation_files`, or in one pass."""
 
+import json
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from os import PathLike
@@ -11,9 +13,50 @@ from ...base.compressed_files import check_output, stream_name
 from ...base.digests import model_digest
 from ...base.progress import process_stream
 from ...data.sources import EMPTY, Corpus, ParallelLine
-from ...inference.scoring import Pair, PairModel, Scorer
+from ...inference.scoring import Pair, PairModel, PairScore, Scorer
 from ...inference.translation_files import FORMATS, write_in_parts
-from ...inputs_random_transformer import CHUNK_SIZE, check_choice, name_lines_in_errors
+from ...inputs_random_transformer import CHUNK_SIZE, check_choice, drop_none, name_lines_in_errors
+
+
+class LineModel(PairModel):
+    """A `PairModel` whose results are the lines of a file."""
+
+    @abstractmethod
+    def line(self, result: Any) -> str:
+        """A result as a line; empty, or without values, for `None`."""
+
+
+class LineScorer(LineModel, Scorer):
+    """A `Scorer` whose results are lines in an `output_format` of `score_line`."""
+
+    def __init__(self, *args: Any, output_format: str = "text", **options: Any):
+        super().__init__(*args, **options)
+        self.output_format = output_format
+        self.recorded["output_format"] = output_format
+
+    def line(self, result: PairScore | None) -> str:
+        """See `score_line`."""
+        return score_line(result, self.output_format)
+
+
+def score_line(score: PairScore | None, output_format: str) -> str:
+    """A score as one line.
+
+    Args:
+        score: the score; `None` for a pair with a blank side.
+        output_format: `"text"` for log-probability and number of tokens, separated by a tab, then the log-probabilities
+            of the tokens, separated by spaces, if they were requested; empty for `None`. `"jsonl"` for an object with
+            the fields of `PairScore`; for `None`, the log-probability is `null` with 0 tokens.
+    """
+    if output_format == "jsonl":
+        fields = {"log_probability": None, "tokens": 0} if score is None else drop_none(**asdict(score))
+        return json.dumps(fields)
+    if score is None:
+        return ""
+    columns = [f"{score.log_probability:.6f}", str(score.tokens)]
+    if score.token_log_probabilities is not None:
+        columns.append(" ".join(f"{value:.6f}" for value in score.token_log_probabilities))
+    return "\t".join(columns)
 
 
 def score_file(
@@ -28,7 +71,7 @@ def score_file(
     progress: bool | None = None,
     **options: Any,
 ) -> None:
-    """Score parallel text; line n of the output is the score of pair n, see `Scorer.line`.
+    """Score parallel text; line n of the output is the score of pair n, see `score_line`.
 
     A pair with a blank side has an empty line. Other invalid lines are an error before the first score.
 
@@ -53,14 +96,14 @@ def score_file(
         OSError: a file cannot be read or written.
     """
     check_choice(FORMATS, output_format=output_format)
-    scorer = Scorer(model, tokenizer, output_format=output_format, **options)
+    scorer = LineScorer(model, tokenizer, output_format=output_format, **options)
     write_lines(corpus, output_file, scorer, chunk_size=chunk_size, restart=restart, progress=progress)
 
 
 def write_lines(
     corpus: Corpus,
     output_file: str | PathLike,
-    pair_model: PairModel,
+    pair_model: LineModel,
     *,
     chunk_size: int = CHUNK_SIZE,
     restart: bool = False,
@@ -96,7 +139,7 @@ def write_lines(
     )
 
 
-def lines_of(corpus: Corpus, pair_model: PairModel, chunk_size: int = CHUNK_SIZE) -> Iterator[str]:
+def lines_of(corpus: Corpus, pair_model: LineModel, chunk_size: int = CHUNK_SIZE) -> Iterator[str]:
     """The lines of `write_lines` in one pass over a corpus, which may be a pipe."""
     with name_lines_in_errors(stream_name(str(corpus))):
         results = process_stream(valid_pairs(corpus), pair_model, chunk_size, None, 0, "pair")

@@ -6,8 +6,9 @@ import pytest
 
 from modeling_random_transformer.data import ParallelText
 from modeling_random_transformer.extras.pairs import align_file, alignments, score_file
-from modeling_random_transformer.inference import score_pairs
-from modeling_random_transformer.inference.scoring import Scorer, score_line
+from modeling_random_transformer.extras.pairs.scoring_files import score_line
+from modeling_random_transformer.inference import PairScore, score_pairs
+from modeling_random_transformer.inference.scoring import Scorer
 from tests.helpers.corpora import write_pairs
 from tests.helpers.interruption import interrupt_at
 from tests.helpers.translation import multilingual_translator, random_tokenizer, some_texts
@@ -76,3 +77,9 @@ def test_languages_of_a_model_of_several_languages(tmp_path):
         score_file(corpus, tmp_path / f"scores.{target}", model, tokenizer, **codes)
         assert (tmp_path / f"scores.{target}").read_text().splitlines() == [score_line(s, "text") for s in scores]
         assert len(list(alignments(model, tokenizer, PAIRS, **codes))) == len(PAIRS)
+
+
+def test_formats_of_a_score():
+    score = PairScore(-1.5, 2, [-1.0, -0.5])
+    assert score_line(score, "text") == "-1.500000\t2\t-1.000000 -0.500000"
+    assert json.loads(score_line(PairScore(-1.5, 2), "jsonl")) == {"log_probability": -1.5, "tokens": 2}
