@@ -20,7 +20,7 @@ from ..extras.cleaning.cleaning import clean_files
 from ..extras.cleaning.filters import CleaningOptions
 from ..extras.cleaning.splitting import SETS, name_of_set
 from ..inputs_random_transformer import drop_none
-from .command_line import check_new_outputs
+from .command_line import check_keys, check_new_outputs
 
 
 def numbers(text: str) -> tuple[int, ...]:
@@ -66,6 +66,7 @@ class Arguments(CleaningOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_keys(self.target_file, self.source_key, self.target_key)
         check_new_outputs(self.overwrite, rejected=self.rejected, report=self.report, **self.outputs)
         for set_name in SETS[: len(self.split)]:
             outputs = {name: name_of_set(path, set_name) for name, path in self.outputs.items()}

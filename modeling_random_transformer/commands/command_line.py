@@ -19,6 +19,7 @@ from ..base import DTYPES, ENGINES
 from ..base.compressed_files import STANDARD_STREAM, is_standard_stream, is_stream, write_binary
 from ..base.errors import printable
 from ..base.flags import existing_file
+from ..data.readers import Columns
 from ..inputs_random_transformer import CHUNK_SIZE, drop_none
 
 # Exit statuses
@@ -117,6 +118,15 @@ def check_new_outputs(overwrite: bool, **outputs: Path | None) -> None:
     for name, path in files.items():
         if path.is_file() and path.stat().st_size:
             raise ValueError(f"--{name} must be a new file without --overwrite, got {str(path)!r}, which exists.")
+
+
+def check_keys(target_file: Path | None, *keys: str) -> None:
+    """Raise a `ValueError` if keys of columns are given beside files with one text per line, which have no columns."""
+    if target_file is not None and not Columns(keys).are_default:
+        raise ValueError(
+            f"--source_key and --target_key must be unset with --target_file, got {' and '.join(keys)}: files with one "
+            "text per line have no columns."
+        )
 
 
 def write_output(path: Path, lines: Iterable[bytes]) -> None:

@@ -21,7 +21,7 @@ from ..base.flags import Parser, existing_file
 from ..data.sources import ParallelText
 from ..extras.pairs.scoring_files import LineModel, LineScorer, lines_of, write_lines
 from ..inference.translation_files import FORMATS
-from .command_line import STANDARD, InferenceArguments, check_new_outputs, write_output
+from .command_line import STANDARD, InferenceArguments, check_keys, check_new_outputs, write_output
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,13 +66,14 @@ class PairArguments(CorpusArguments):
         overwrite: replace an output that exists
 
     Raises:
-        ValueError: the output is an input, or it exists.
+        ValueError: the output is an input, or it exists; or a key has no effect.
     """
 
     output: Path = STANDARD
     overwrite: bool = False
 
     def __post_init__(self) -> None:
+        check_keys(self.target_file, self.source_key, self.target_key)
         check_output("--output", self.output, source_file=self.source_file, target_file=self.target_file)
         check_new_outputs(self.overwrite, output=self.output)
 

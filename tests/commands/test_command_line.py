@@ -4,6 +4,7 @@ import errno
 
 import pytest
 
+from modeling_random_transformer.cli import main
 from modeling_random_transformer.commands.command_line import (
     EngineArguments,
     InferenceArguments,
@@ -59,3 +60,13 @@ def test_text_options_are_those_that_are_given(tmp_path):
     assert InferenceArguments(model=[tmp_path]).text_options == {"max_batch_tokens": 4096}
     arguments = InferenceArguments(model=[tmp_path], source_lang="en", target_lang="de", max_tokens_per_batch=8)
     assert arguments.text_options == {"max_batch_tokens": 8, "src_lang": "en", "tgt_lang": "de"}
+
+
+@pytest.mark.parametrize("verb", ["score --model .", "align --model .", "clean --output_source c --output_target d"])
+def test_keys_of_files_without_columns_are_an_error(verb, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("the boy\n")
+    command = f"{verb} --source_file a --target_file b --source_key en --target_key de"
+    assert main(command.split()) == 2
+    assert "--source_key and --target_key must be unset with --target_file, got en and de" in capsys.readouterr().err
