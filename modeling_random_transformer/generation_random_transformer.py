@@ -959,26 +959,26 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
 
     engine: Any = None  # of `load_translator`, with a method `generate` that returns `None` for unsupported calls
 
-    def generate(self, *args: Any, **kwargs: Any) -> Any:
+    def generate(self, inputs: Any = None, generation_config: Any = None, *args: Any, **kwargs: Any) -> Any:
         """`GenerationMixin.generate`. It calls the encoder directly, so FSDP2 must gather the root's weights."""
         if torch.distributed.is_available() and torch.distributed.is_initialized() and "generate" not in vars(self):
             from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
 
             if isinstance(self, FSDPModule):
                 register_fsdp_forward_method(self, "generate")
-                return self.generate(*args, **kwargs)
+                return self.generate(inputs, generation_config, *args, **kwargs)
         if self.engine is not None:
-            outputs = self.engine.generate(self, *args, **kwargs)
+            outputs = self.engine.generate(self, inputs, generation_config, *args, **kwargs)
             if outputs is not None:
                 return outputs
         CUSTOM_LOOP.set(callable(kwargs.get("custom_generate")))
         if kwargs.get("max_new_tokens") is not None:
             kwargs.setdefault("max_length", None)  # replaces the one of the saved generation config without a warning
-        outputs = super().generate(*args, **kwargs)
+        outputs = super().generate(inputs, generation_config, *args, **kwargs)
         sequences = getattr(outputs, "sequences", outputs)
         if isinstance(sequences, Tensor):  # a decoding loop of the caller may return anything
-            padding = self.generation_option("pad_token_id", **kwargs)
-            end = self.generation_option("eos_token_id", **kwargs)
+            padding = self.generation_option("pad_token_id", generation_config, **kwargs)
+            end = self.generation_option("eos_token_id", generation_config, **kwargs)
             pad_after_end(sequences, padding, end)
         cache = cache_of(outputs) if isinstance(outputs, ModelOutput) else None
         if isinstance(cache, EncoderDecoderCache):

@@ -137,7 +137,7 @@ VERIFICATION: ContextVar[CacheVerification | None] = ContextVar("verification", 
 class VerifiedGenerationMixin(GenerationMixin):
     """transformers' `generate()`, whose first call for a model object verifies caches, masks, attention and a step."""
 
-    def generate(self, *args: Any, **kwargs: Any) -> Any:
+    def generate(self, inputs: Any = None, generation_config: Any = None, *args: Any, **kwargs: Any) -> Any:
         """`GenerationMixin.generate`.
 
         Raises:
@@ -146,11 +146,11 @@ class VerifiedGenerationMixin(GenerationMixin):
         if self not in VERIFIED and not is_transformed():
             verify_transformers(self)
             VERIFIED[self] = set()
-        num_beams = self.generation_option("num_beams", **kwargs) or 1
+        num_beams = self.generation_option("num_beams", generation_config, **kwargs) or 1
         verification = CacheVerification(self, kwargs, is_beam_search=num_beams > 1)
         token = VERIFICATION.set(verification)
         try:
-            outputs = super().generate(*args, **kwargs)
+            outputs = super().generate(inputs, generation_config, *args, **kwargs)
             verification.finish()
         except Exception as error:
             if is_untested_version():
@@ -430,14 +430,17 @@ def sampled(tensor: Tensor) -> Tensor:
 def verify_transformers(model: nn.Module) -> None:
     """Compare transformers' caches, masks and attention with their definitions, for tiny random inputs on a CPU.
 
+    The default device and data type of PyTorch have no effect.
+
     Raises:
         RuntimeError: they differ.
     """
     try:
-        verify_cache()
-        for modeling in modeling_files(model):
-            verify_attention("eager", modeling)
-            verify_attention("sdpa", modeling)
+        with torch.device("cpu"):
+            verify_cache()
+            for modeling in modeling_files(model):
+                verify_attention("eager", modeling)
+                verify_attention("sdpa", modeling)
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise RuntimeError(
             f"transformers does not compute what this model requires: {error}. {UNTESTED_ADVICE}"
@@ -446,7 +449,7 @@ def verify_transformers(model: nn.Module) -> None:
 
 def verify_cache() -> None:
     """Raise an ArithmeticError if a cache does not append keys and values, count tokens or reorder rows."""
-    tokens = torch.arange(24.0).view(2, 1, 4, 3)
+    tokens = torch.arange(24, dtype=torch.float32).view(2, 1, 4, 3)
     first, last = tokens.split([3, 1], dim=2)
     reordered = tokens.flip(0)
     cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
@@ -474,7 +477,7 @@ def verify_attention(implementation: str, modeling: Any) -> None:
     """Raise an ArithmeticError if causal or bidirectional attention, with or without padding, is wrong."""
     config = PreTrainedConfig()
     config._attn_implementation = implementation
-    states = torch.zeros(2, 4, 6)
+    states = torch.zeros(2, 4, 6, dtype=torch.float32)
     padding_mask = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
     causal = torch.ones(4, 4, dtype=torch.bool).tril()
     tokens = padding_mask[:, None, None].bool()
@@ -500,7 +503,7 @@ def verify_mask(
     attend = modeling.ALL_ATTENTION_FUNCTIONS.get_interface(implementation, modeling.eager_attention_forward)
     module: Any = SimpleNamespace(is_causal=is_causal, training=False, config=config)
     generator = torch.Generator().manual_seed(0)
-    query, key, value = torch.randn(3, 2, 2, 4, 3, generator=generator)
+    query, key, value = torch.randn(3, 2, 2, 4, 3, generator=generator, dtype=torch.float32)
     outputs, _ = attend(module, query, key, value, mask, scaling=0.5, dropout=0.0)
     scores = query @ key.transpose(-1, -2) * 0.5
     weights = scores.masked_fill(~visible, -torch.inf).softmax(dim=-1)

@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 import torch
-from transformers import BartForConditionalGeneration, GenerationMixin, MarianMTModel, PreTrainedModel
+from transformers import BartForConditionalGeneration, GenerationConfig, GenerationMixin, MarianMTModel, PreTrainedModel
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from modeling_random_transformer import (
@@ -20,7 +20,13 @@ from modeling_random_transformer import modeling_random_transformer as modeling
 from modeling_random_transformer import versions_random_transformer as versions
 from modeling_random_transformer.extras.ensemble.ensemble import EnsembleForSeq2SeqLM
 from modeling_random_transformer.training import TranslationTrainer
-from modeling_random_transformer.verification_random_transformer import INEXACT_ROUNDING, ROUNDING, VERIFIED, rounding
+from modeling_random_transformer.verification_random_transformer import (
+    INEXACT_ROUNDING,
+    ROUNDING,
+    VERIFIED,
+    rounding,
+    verify_transformers,
+)
 from modeling_random_transformer.versions_random_transformer import CACHE_NAME, TESTED_VERSIONS, named_cache
 from tests.helpers.models import VOCAB_SIZE, exact_model, padded_batch, random_ids, tiny_config, tiny_model
 from tests.helpers.trainer import new_trainer, pairs
@@ -297,6 +303,26 @@ def test_each_model_object_is_verified_once(search, monkeypatch):
     for _ in range(2):
         generated(model, search)
     assert len(passes) == len(VERIFIED[model]) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_default_device_and_data_type_have_no_effect(dtype):
+    model = tiny_model()
+    original = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.device("meta"):
+            verify_transformers(model)
+    finally:
+        torch.set_default_dtype(original)
+
+
+def test_generation_config_can_be_positional():
+    model = exact_model(spread=2.0)
+    config = GenerationConfig(num_beams=3, max_new_tokens=8, decoder_start_token_id=1, eos_token_id=2, pad_token_id=0)
+    outputs = model.generate(BATCH["input_ids"], config, attention_mask=BATCH["attention_mask"])
+    assert torch.equal(outputs, generated(exact_model(spread=2.0), "beams"))
+    assert all(kind.endswith("beam search") for kind in VERIFIED[model])
 
 
 IMPORTS = {
