@@ -79,9 +79,9 @@ class CheckpointedLayer(GradientCheckpointingLayer):
 
 
 def is_untested_version() -> bool:
-    """Whether the installed minor version of transformers is newer than the newest tested one."""
+    """Whether the installed minor version of transformers is newer or older than the tested ones."""
     installed = tuple(int(number) for number in transformers.__version__.split(".")[:2])
-    return installed > NEWEST_TESTED
+    return not OLDEST_TESTED <= installed <= NEWEST_TESTED
 
 
 if is_untested_version():

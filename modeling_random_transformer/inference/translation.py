@@ -79,7 +79,7 @@ class TranslationOptions:
             text is replaced. All others are those without `repair`. Requires sentencex.
         confidence: rate the translations, for a model with a calibration.
         min_confidence: replace translations with a lower confidence by an empty text; not with `n_best`.
-        keep_source: replace them by the source.
+        keep_source: with `min_confidence`, replace these translations by their sources instead.
         generate_options: `src_lang`, `tgt_lang` and options of `generate()`, such as `do_sample`, `temperature` or
             `no_repeat_ngram_size`.
 
@@ -111,6 +111,8 @@ class TranslationOptions:
             raise ValueError(f"length_penalty must be None or a finite number, got {self.length_penalty}.")
         if self.min_confidence is not None and not 0 <= self.min_confidence <= 1:
             raise ValueError(f"min_confidence must be from 0 to 1, got {self.min_confidence}.")
+        if self.keep_source and self.min_confidence is None:
+            raise ValueError("keep_source must be False without min_confidence, got True.")
         for name, value in self.generate_options.items():
             if name in RESERVED:
                 raise ValueError(f"{name} must not be given, got {value!r}.")
@@ -307,9 +309,8 @@ def translate(
             pipeline.
         chunk_size: number of texts that are sorted by length together.
         progress: show a progress bar on stderr; `None` shows it after a delay.
-        **options: those of `TranslationOptions` (`max_batch_tokens=4096`, `num_beams=4`, `length_penalty`,
-            `max_new_tokens`, `max_source_tokens`, `mbr`, `seed`, `split_sentences=False`), `src_lang` and `tgt_lang`
-            for a model of several languages, and those of `generate()`.
+        **options: those of `TranslationOptions`, except for `n_best` and `confidence`; `src_lang` and `tgt_lang` for a
+            model of several languages; and those of `generate()`.
 
     Raises:
         ValueError: an argument is invalid, or a text is not a string or too long for the model.
@@ -329,8 +330,10 @@ def translate_stream(
     With `chunk_size=1`, each text is translated before the next is read. Arguments and errors are those of `translate`;
     arguments are checked immediately, texts when they are read.
     """
-    if (n_best := options.pop("n_best", None)) is not None:
-        raise ValueError(f"n_best must be given to translate_n_best, got {n_best}.")
+    for name in ("n_best", "confidence"):
+        value = options.pop(name, None)
+        if value is not None and value is not False:
+            raise ValueError(f"{name} must be given to translate_n_best, got {value}.")
     stream = translate_n_best(texts, model, tokenizer, n_best=None, **options)
     return (candidates[0].translation for candidates in stream)
 

@@ -15,7 +15,7 @@ from ..base.errors import reraise_as_value_error
 from ..base.vocabulary import check_tokenizer
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
-from .arguments import DROPOUTS, VOCAB_SIZE, DataArguments, ModelArguments, parse_overrides
+from .arguments import DROPOUTS, VOCAB_SIZE, DataArguments, ModelArguments, parse_overrides, set_names
 from .checkpoints import has_optimizer
 from .manifest import check_folder
 from .model_init import freeze
@@ -31,7 +31,7 @@ def check_arguments(data: DataArguments, model_args: ModelArguments, args: Trans
     """
     check_files(data)
     check_evaluation(data, args)
-    check_metric(args)
+    check_metric(data, args)
     check_schedule(args)
     check_upload(args)
     check_adapter(model_args, args)
@@ -64,14 +64,21 @@ def check_evaluation(data: DataArguments, args: TranslationTrainingArguments) ->
         raise ValueError("save_strategy and eval_strategy must be 'steps' with streaming, got 'epoch'.")
 
 
-def check_metric(args: TranslationTrainingArguments) -> None:
-    """The metric of the best model is one that evaluation computes, also with the name of one of several sets."""
-    metrics: tuple[str, ...] = ("loss",)
-    if args.predict_with_generate and not args.prediction_loss_only:
-        metrics = ("loss", "bleu", "chrf", "generated_length")
+def check_metric(data: DataArguments, args: TranslationTrainingArguments) -> None:
+    """The metric of the best model is one that evaluation computes, of all sets or of one of several."""
     best = args.metric_for_best_model
-    if best is not None and not best.endswith(metrics):
-        raise ValueError(f"metric_for_best_model must be one of {', '.join(metrics)}, got {best!r}.")
+    if best is None:
+        return
+    metrics = ["loss"]
+    if args.predict_with_generate and not args.prediction_loss_only:
+        metrics += ["bleu", "chrf", "generated_length"]
+    names_of_metrics = [*metrics]
+    for name in set_names("validation", data.corpora("validation")):
+        if name != "validation":
+            set_name = name.removeprefix("validation ")
+            names_of_metrics += [f"{set_name}_{metric}" for metric in metrics]
+    if best.removeprefix("eval_") not in names_of_metrics:
+        raise ValueError(f"metric_for_best_model must be one of {', '.join(names_of_metrics)}, got {best!r}.")
 
 
 def check_schedule(args: TranslationTrainingArguments) -> None:
@@ -102,7 +109,7 @@ def check_folders(model_args: ModelArguments, args: TranslationTrainingArguments
     """The output overwrites neither another run nor the initial model."""
     output = Path(args.output_dir)
     initial = model_args.model_name_or_path
-    if initial is not None and Path(initial).resolve().is_relative_to(output.resolve()):
+    if initial is not None and Path(initial).is_dir() and Path(initial).resolve().is_relative_to(output.resolve()):
         raise ValueError(f"output_dir must differ from model_name_or_path and not contain it, got {output}.")
     check_folder(output)
 

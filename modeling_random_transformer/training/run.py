@@ -165,8 +165,7 @@ def average_checkpoints(run: Run, trainer: TranslationTrainer) -> None:
         if has_trained:
             return
         best = state_of(checkpoints[-1]).best_model_checkpoint
-        if best:
-            checkpoints = [run.folder / Path(best).name]
+        checkpoints = [run.folder / Path(best).name] if best else checkpoints[-1:]  # not evaluated: the last one
     if len(checkpoints) > 1 or not has_trained:
         load_average(trainer.accelerator.unwrap_model(trainer.model), checkpoints)
 

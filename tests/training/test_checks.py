@@ -30,6 +30,7 @@ LORA = {"model_name_or_path": "m", "lora_rank": 2, "vocab_size": None, "config_o
         ({"lr_scheduler_kwargs": {"zz": 1}}, 1, "lr_scheduler_kwargs must suit lr_scheduler_type, got {'zz': 1}"),
         ({"streaming": True, "save_strategy": "epoch"}, 1, "save_strategy and eval_strategy must be 'steps' with stre"),
         ({"metric_for_best_model": "bleuu"}, 1, "metric_for_best_model must be one of loss, bleu, chrf, .*'bleuu'"),
+        ({"metric_for_best_model": "talks_bleu"}, 1, "metric_for_best_model must be one of loss, .*'talks_bleu'"),
         (
             {"metric_for_best_model": "bleu", "predict_with_generate": False},
             1,

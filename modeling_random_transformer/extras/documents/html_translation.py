@@ -38,15 +38,17 @@ def translate_html(
         tokenizer: its tokenizer.
         chunk_size: number of sentences that are sorted by length together.
         progress: show a progress bar of sentences on stderr; `None` shows it after a delay.
-        **options: those of `translate`, except for `n_best` and `prefixes`. Sentences are always split, and repaired
-            unless `repair=False`.
+        **options: those of `translate`, except for `n_best`, `prefixes`, `confidence` and `min_confidence`. Sentences
+            are always split, and repaired unless `repair=False`.
 
     Raises:
         ValueError: an argument is invalid, a document is not a string of Unicode characters, or sentencex is not
             installed.
     """
-    if (n_best := options.get("n_best")) is not None:
-        raise ValueError(f"n_best must be None with HTML, got {n_best}.")
+    for name in ("n_best", "confidence", "min_confidence"):
+        value = options.get(name)
+        if value is not None and value is not False:
+            raise ValueError(f"{name} must be unset for documents, got {value}.")
     translator = Translator(model, tokenizer, **{"repair": True} | options | {"split_sentences": True})
     splitter = SentenceSplitter(translator.pipe, translator.options.max_source_tokens, options.get("src_lang"))
     parsed = [parse_document(document, index) for index, document in enumerate(documents)]

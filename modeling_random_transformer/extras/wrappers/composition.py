@@ -13,7 +13,7 @@ from .cases import CaseTranslator
 from .copying import CopyingTranslator
 from .glossary import LISTED, Glossary, GlossaryTranslator
 from .mbr import MbrTranslator
-from .problems import NUMBER, detector_of
+from .problems import NUMBER, Detector, detector_of
 from .rating import RatingTranslator, SelectingTranslator
 from .repair import CLAUSE_TOKENS, HYPOTHESES, WITHOUT_LOOPS, WITHOUT_REPETITIONS, RepairingTranslator
 from .sentences import SentenceSplitter, SentenceTranslator
@@ -66,10 +66,11 @@ def wrapped_options(translator: Translator) -> dict[str, Any]:
     if options.glossary is not None:
         record["glossary"] = options.glossary.terms
     if options.repair:
-        record["repair"] = True
+        record["repair"] = repr(detector(translator))
     if is_rated(translator):
         record["calibration"] = repr(calibration(translator))
-        record |= {"min_confidence": options.min_confidence, "keep_source": options.keep_source}
+        for name in ("confidence", "min_confidence", "keep_source"):
+            record[name] = getattr(options, name)
     return record
 
 
@@ -81,6 +82,11 @@ def is_rated(translator: Translator) -> bool:
 def calibration(translator: Translator) -> Calibration:
     """That of the direction; raises a `ValueError` if there is none."""
     return calibration_of(translator.pipe.model, translator.pipe.tokenizer, **translator.languages)
+
+
+def detector(translator: Translator) -> Detector:
+    """That of the direction."""
+    return detector_of(translator.pipe.model, translator.pipe.tokenizer, **translator.languages)
 
 
 def source_language(translator: Translator) -> str | None:
@@ -114,7 +120,7 @@ def repaired(translator: Translator, translate: Translate) -> RepairingTranslato
         search(translator, HYPOTHESES, **WITHOUT_REPETITIONS),
         SentenceTranslator(blocked, splitter, languages),
     ]
-    return RepairingTranslator(translate, detector_of(pipe.model, pipe.tokenizer, **languages), remedies)
+    return RepairingTranslator(translate, detector(translator), remedies)
 
 
 def score_truncated(translator: Translator, pairs: Sequence[Pair | None]) -> list[PairScore]:

@@ -10,7 +10,7 @@ from ...inference.scoring import Pair
 from ...inputs_random_transformer import check_text
 from ...pipeline_random_transformer import Seq2SeqPipeline
 from ...tokenization_random_transformer import is_blank
-from ..pairs.placement import PLACEHOLDERS, align_units, protect
+from ..pairs.placement import PLACEHOLDERS, ProtectedText, align_units, protect
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,14 @@ class CopyingTranslator:
     copied: Pattern[str] = PLACEHOLDERS
 
     def __call__(self, rows: Sequence[Row], first: int, update: Callable[[int], Any]) -> list[list[Candidate]]:
-        """The candidates of each row.
+        """The candidates of each row. With a prefix, which may contain what is copied, the text is translated as it is.
 
         Raises:
             TextError: a text is not a string of Unicode characters.
         """
         for index, (text, _) in enumerate(rows):
             check_string(text, index)
-        protected = [protect(text, self.copied) for text, _ in rows]
+        protected = [ProtectedText(text, []) if prefix else protect(text, self.copied) for text, prefix in rows]
         texts = [(parts.text, prefix) for parts, (_, prefix) in zip(protected, rows, strict=True)]
         translated = self.translate(texts, first, update)
         pairs: list[Pair | None] = []

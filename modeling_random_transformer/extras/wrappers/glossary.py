@@ -130,7 +130,7 @@ class Glossary:
 
 def check_term(term: Any, index: int) -> tuple[str, str]:
     """A term; raises a `TextError` unless it is two phrases."""
-    if not isinstance(term, str) and len(term) == 2 and all(map(is_phrase, term)):
+    if isinstance(term, list | tuple) and len(term) == 2 and all(map(is_phrase, term)):
         source, target = term
         return source.strip(), target.strip()
     raise TextError(index, f"a term must be source phrase, tab and target phrase, got {format_value(term)}.")

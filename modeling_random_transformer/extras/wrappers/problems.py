@@ -40,7 +40,7 @@ class Detector:
     """Finds the problems of translations.
 
     Attributes:
-        end_token: the token that ends a translation.
+        end_token: the token that ends a translation; `""` if it is also the padding, which candidates do not have.
         length_ratio: characters of a translation per character of its source.
         scripts: Unicode scripts of translations; empty for any.
     """
@@ -61,7 +61,7 @@ class Detector:
             problems.append(LOOP)
         if text_key(source) == text_key(translation) and len(WORD.findall(source)) >= COPIED_WORDS:
             problems.append(COPY)
-        if candidate.tokens[-1] != self.end_token:
+        if self.end_token and candidate.tokens[-1] != self.end_token:
             problems.append(UNFINISHED)
         if self.has_other_length(source, translation):
             problems.append(LENGTH)
@@ -88,10 +88,11 @@ def detector_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **la
 
     `languages` are `src_lang` and `tgt_lang` of a tokenizer with language tags.
     """
+    end_token = "" if tokenizer.eos_token == tokenizer.pad_token else str(tokenizer.eos_token)
     calibration = find_calibration(model, tokenizer, **languages)
     if calibration is None:
-        return Detector(str(tokenizer.eos_token))
-    return Detector(str(tokenizer.eos_token), calibration.length_ratio, calibration.scripts)
+        return Detector(end_token)
+    return Detector(end_token, calibration.length_ratio, calibration.scripts)
 
 
 def has_loop(source: str, translation: str) -> bool:

@@ -87,5 +87,6 @@ class SelectingTranslator:
             if best.confidence is not None and best.confidence < self.minimum:
                 candidates[index] = [replace(best, translation=rows[index][0] if self.keep_source else "")]
                 replaced += 1
-        logger.warning("%d of %d translations were below the minimum confidence.", replaced, len(rows))
+        if replaced:
+            logger.warning("%d of %d translations were below the minimum confidence.", replaced, len(rows))
         return candidates

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...inference.candidates import Candidate, Row, Translate
+from ...inputs_random_transformer import renumber_errors
 from .problems import NUMBERS, Detector
 
 HYPOTHESES = 4  # of each search
@@ -40,7 +41,8 @@ class RepairingTranslator:
             pending = [index for index, candidate in enumerate(best) if candidate.problems]
             if not pending:
                 break
-            alternatives = remedy([rows[index] for index in pending], first, lambda _: None)
+            with renumber_errors(pending):
+                alternatives = remedy([rows[index] for index in pending], first, lambda _: None)
             for index, candidates in zip(pending, alternatives, strict=True):
                 text, _ = rows[index]
                 examined = [self.examined(text, candidate) for candidate in candidates]

@@ -163,7 +163,7 @@ class SentenceTranslator:
     def __call__(self, rows: Sequence[Row], first: int, update: Callable[[int], Any]) -> list[list[Candidate]]:
         """The candidates of each row: one consists of those with its rank of all sentences.
 
-        A prefix is that of the first sentence.
+        A prefix is that of the first sentence, and what precedes this sentence is not copied.
         """
         documents = []
         sentences: list[Row] = []
@@ -171,6 +171,8 @@ class SentenceTranslator:
         for index, (text, prefix) in enumerate(rows):
             check_string(text, index)
             document = self.splitter(text)
+            if prefix:
+                document = without_beginning(document, text)
             documents.append(document)
             for number, sentence in enumerate(document.sentences):
                 sentences.append((sentence, "" if number else prefix))
@@ -184,6 +186,13 @@ class SentenceTranslator:
             ranks = list(zip(*sentence_candidates, strict=False)) or [()]
             candidates.append([joined(document, parts) for parts in ranks])
         return candidates
+
+
+def without_beginning(document: SplitText, text: str) -> SplitText:
+    """A split text whose translation begins with that of its first sentence, or of the text if it has no sentence."""
+    if not document.sentences:
+        return SplitText([text], ["", ""])
+    return SplitText(document.sentences, ["", *document.gaps[1:]])
 
 
 def joined(document: SplitText, parts: Sequence[Candidate]) -> Candidate:

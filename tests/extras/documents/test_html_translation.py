@@ -85,5 +85,7 @@ def test_missing_package(translator, tokenizer, monkeypatch):
 def test_invalid_documents(translator, tokenizer):
     with pytest.raises(ValueError, match="index 1: texts must be strings, got None"):
         translate_html(["<p>", None], translator, tokenizer)
-    with pytest.raises(ValueError, match="n_best must be None with HTML, got 2"):
-        translate_html(["<p>"], translator, tokenizer, n_best=2)
+    for options in ({"n_best": 2}, {"confidence": True}, {"min_confidence": 0.0}):
+        [(name, value)] = options.items()
+        with pytest.raises(ValueError, match=f"{name} must be unset for documents, got {value}"):
+            translate_html(["<p>"], translator, tokenizer, **options)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from modeling_random_transformer.inference import translate
+from modeling_random_transformer.inference import translate, translate_n_best
 
 TEXTS = ["two", "42", "one", "- 3.5 %", "\u200b\ufeff"]
 
@@ -14,3 +14,36 @@ def test_texts_without_letters_are_unchanged(options, invisible, model, tokenize
     assert (translations[1], translations[3], translations[4]) == ("42", "- 3.5 %", invisible)
     if "split_sentences" in options:
         assert [translations[0], translations[2]] == translate(["two", "one"], model, tokenizer, **options)
+
+
+@pytest.mark.parametrize(
+    "options", [{"repair": True}, {"split_sentences": True}, {"repair": True, "n_best": 2}], ids=str
+)
+@pytest.mark.parametrize(
+    ("text", "prefix"),
+    [
+        ("%s is gone", "Der"),
+        ("hello {name}", "Hola {name}"),
+        ("- The dog sees the cat.", "Hola"),
+        ("2024", "Jahr"),
+        ("THE DOG SEES 4711 CATS.", "Der Hund"),
+    ],
+)
+def test_a_translation_begins_with_its_prefix(text, prefix, options, model, tokenizer):
+    options = {"n_best": None, "num_beams": 2, "max_new_tokens": 24, "progress": False, **options}
+    [candidates] = translate_n_best([text], model, tokenizer, prefixes=[prefix], **options)
+    for candidate in candidates:
+        assert candidate.translation.startswith(prefix)
+        assert candidate.translation.count("{name}") == prefix.count("{name}")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"keep_source": True}, "keep_source must be False without min_confidence, got True"),
+        ({"confidence": True}, "confidence must be given to translate_n_best, got True"),
+    ],
+)
+def test_options_without_effect_are_errors(options, message, model, tokenizer):
+    with pytest.raises(ValueError, match=message):
+        translate(TEXTS, model, tokenizer, **options)

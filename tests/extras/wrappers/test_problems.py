@@ -40,6 +40,14 @@ def test_a_translation_without_an_end():
     assert DETECT("a dog", Candidate("ein Hund", tokens=["ein", "Hund"])) == [UNFINISHED]
 
 
+def test_an_end_token_that_is_the_padding():
+    """It is not in the tokens of a candidate."""
+    tokenizer = random_tokenizer()
+    tokenizer.pad_token = tokenizer.eos_token
+    detect = make_detector(random_translator(), tokenizer)
+    assert detect("a dog", Candidate("ein Hund", tokens=["ein", "Hund"])) == []
+
+
 @pytest.mark.parametrize("text", ["", "12:30", "1 2 3 4 5 5 5 5 5 5"])
 def test_texts_that_the_model_does_not_translate(text):
     assert DETECT(text, Candidate(text)) == []

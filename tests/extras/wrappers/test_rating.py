@@ -2,9 +2,11 @@
 
 import pytest
 
+from modeling_random_transformer.extras.wrappers import wrapped_options
 from modeling_random_transformer.inference import score_pairs, translate
 from modeling_random_transformer.inference import translate_n_best as translate_candidates
 from modeling_random_transformer.inference.confidence import CALIBRATION, Calibration, Calibrations, features_of
+from modeling_random_transformer.inference.translation import Translator
 from tests.helpers.translation import SENTENCES, random_tokenizer, random_translator
 
 TEXTS = [*SENTENCES[:3], "", "12:30"]
@@ -75,7 +77,19 @@ def test_translations_below_the_minimum_are_replaced_and_counted(calibrated, kee
     assert "1 of 5 translations were below the minimum confidence." in caplog.text
 
 
+def test_a_column_of_confidences_is_another_job(calibrated):
+    model, tokenizer = calibrated
+    without = wrapped_options(Translator(model, tokenizer, min_confidence=0.4))
+    assert wrapped_options(Translator(model, tokenizer, min_confidence=0.4, confidence=True)) != without
+
+
+def test_repair_by_another_calibration_is_another_job(calibrated):
+    model, tokenizer = calibrated
+    recorded = wrapped_options(Translator(model, tokenizer, repair=True))
+    assert recorded != wrapped_options(Translator(random_translator(), tokenizer, repair=True))
+
+
 @pytest.mark.parametrize("options", [{"confidence": True}, {"min_confidence": 0.4}])
 def test_a_model_without_calibration_is_an_error_that_says_how_to_make_one(options):
     with pytest.raises(ValueError, match="make it by random-transformer calibrate"):
-        translate(TEXTS, random_translator(), random_tokenizer(), **options)
+        list(translate_candidates(TEXTS, random_translator(), random_tokenizer(), n_best=None, **options))
