@@ -1,9 +1,13 @@
 """Imports between the modules of the package point one way; see docs/explanation/architecture.md."""
 
 import ast
+import re
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
+from operator import attrgetter
 from pathlib import Path
+
+import pytest
 
 import modeling_random_transformer
 
@@ -64,3 +68,28 @@ def test_subpackages_import_only_earlier_layers():
 
 def test_modules_have_no_import_cycles():
     TopologicalSorter({module: set(imports(module)) for module in modules()}).prepare()
+
+
+def extras_imported_by(folder: Path) -> set[str]:
+    """The other folders of `extras` that the modules of one import."""
+    names = set()
+    for path in folder.rglob("*.py"):
+        module = path.relative_to(PACKAGE).with_suffix("").parts
+        names |= {imported[1] for imported in imports(module) if imported[0] == "extras" and len(imported) > 1}
+    return names - {folder.name}
+
+
+@pytest.mark.parametrize("folder", sorted(PACKAGE.glob("extras/*/")), ids=attrgetter("name"))
+def test_a_readme_names_the_other_extras_that_its_folder_imports(folder):
+    if folder.name.startswith("__"):
+        return
+    readme = (folder / "README.md").read_text()
+    assert {name for name in extras_imported_by(folder) if f"extras/{name}" not in readme} == set()
+
+
+def test_the_core_imports_extras_by_these_names_only():
+    calls = set()
+    for path in PACKAGE.rglob("*.py"):
+        if path.relative_to(PACKAGE).parts[0] not in ("extras", "commands"):
+            calls |= set(re.findall(r"load_extra\((.+?)\)", path.read_text())) - {"name: str"}
+    assert calls == {'"wrappers"', '"ensemble"', '"sentencepiece"', '"corpora"', "ENGINES[engine]"}

@@ -5,5 +5,5 @@ from typing import Any
 
 
 def load_extra(name: str) -> Any:
-    """Import a folder of `extras` by its name."""
+    """Import a folder or a module of `extras` by its name, such as `"wrappers"`."""
     return import_module(f"modeling_random_transformer.extras.{name}")

@@ -1,1 +1,1 @@
-"""What the core does not need: each folder imports the core, and only the commands import it."""
+"""What the core does not need. The core imports a folder only by its name, when an option asks for it."""

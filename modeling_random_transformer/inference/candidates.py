@@ -15,8 +15,8 @@ class Candidate:
         translation: the text.
         score: see `return_scores` of the pipeline.
         tokens: the generated tokens with special ones; empty for a blank text, which is not passed to the model.
-        problems: what is suspicious in it, see `problems.PROBLEMS`, if that was examined. It is doubtful if there are
-            any.
+        problems: what is suspicious in it, see `PROBLEMS` in `extras/wrappers/problems.py`, if that was examined. It is
+            doubtful if there are any.
         confidence: the probability that the translation is better than half of those of a validation set, 0 to 1;
             `None` if it was not requested, or the model has not translated the text.
         words: each word and its probability after those before it, with a confidence.

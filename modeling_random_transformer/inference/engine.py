@@ -1,12 +1,12 @@
 """Inference engines under `generate()`: an extra, which is imported when an engine is asked for by its name."""
 
-from importlib import import_module
 from typing import Any
 
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from ..base import ENGINES
 from ..base.errors import reraise_as_value_error
+from ..base.extras import load_extra
 from ..base.files import StrPath
 from ..inputs_random_transformer import check_choice
 
@@ -54,4 +54,4 @@ def import_engine(engine: str) -> Any:
     """
     check_choice(ENGINES, engine=engine)
     with reraise_as_value_error(f"engine {engine!r} must be installed: pip install 'random-transformer[{engine}]'"):
-        return import_module(ENGINES[engine])
+        return load_extra(ENGINES[engine])

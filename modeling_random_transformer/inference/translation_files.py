@@ -1,7 +1,7 @@
 """Files that are translated, or scored, in chunks: resumable, by the processes of one launcher.
 
-Each finished chunk is a part, a file in the folder `<output>.parts`, beside the record of the job (see `jobs`). The
-output is written when all parts exist. All files are written atomically, so an interruption at any time leaves only
+Each finished chunk is a part, a file in the folder `<output>.parts`, beside the record of the job (see `base/jobs.py`).
+The output is written when all parts exist. All files are written atomically, so an interruption at any time leaves only
 complete files.
 """
 

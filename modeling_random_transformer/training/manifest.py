@@ -1,7 +1,7 @@
 """What determines a run, the record of its progress, and its result.
 
-The record (`jobs.Job`) has the stages `"tokenizer"`, `"train"` and `"score SET"`. A resumed run compares its arguments
-and data with it: those that determine the result must be equal.
+The record (`base/jobs.py`) has the stages `"tokenizer"`, `"train"` and `"score SET"`. A resumed run compares its
+arguments and data with it: those that determine the result must be equal.
 """
 
 import hashlib

@@ -1,7 +1,8 @@
 """A training run, from parallel text to a scored model: `train_translation`.
 
 The stages: prepare the data → build the model → train → average checkpoints → save → score → write the model card.
-The record in the output folder (`jobs.Job`) contains the progress, so that the same call resumes an interrupted run.
+The record in the output folder (`base/jobs.py`) contains the progress, so that the same call resumes an interrupted
+run.
 """
 
 from collections.abc import Sequence
@@ -92,7 +93,7 @@ def score_finished(run: Run) -> RunResult:
     """Score the saved model of a run on the sets without scores."""
     names = run.evaluation_sets
     if begin_choice(run):
-        names = call_on_main_process(lambda: [name for name in names if not scores_of(run, name).is_finished])
+        names = call_on_main_process(lambda: [name for name in names if not begin_scores(run, name).is_finished])
     if not names:
         result = result_of(run, [])
         if not (run.folder / CARD).is_file():
@@ -223,8 +224,8 @@ def score_sets(run: Run, trainer: TranslationTrainer, data: PreparedData, names:
     return result
 
 
-def scores_of(run: Run, name: str) -> Stage:
-    """The record of the scores of a set. Its inputs are the weights and all other settings that determine them."""
+def begin_scores(run: Run, name: str) -> Stage:
+    """Begin the record of the scores of a set, or continue it. Its inputs are the weights and all other settings that determine them."""
     inputs = {"weights": run.trained.files, "set": fingerprint(run.corpora[name]), "on_invalid": run.data.on_invalid}
     # Other inputs are not an error: the set is scored again.
     return run.job.begin(f"score {name}", inputs | run.args.generation_kwargs, may_change=lambda *_: True)
@@ -243,7 +244,7 @@ def score_set(run: Run, trainer: TranslationTrainer, data: PreparedData, name: s
     metrics = score(translations, pairs["target"][:], **options)
     if is_only_validation(run, name) and len(translations) >= MIN_PAIRS:
         call_on_main_process(lambda: calibrate_saved(run, name, pairs, translations))
-    run.record(lambda _: scores_of(run, name).finish(metrics=metrics))
+    run.record(lambda _: begin_scores(run, name).finish(metrics=metrics))
 
 
 def is_only_validation(run: Run, name: str) -> bool:

@@ -1,4 +1,4 @@
-// Texts of several sentences: split into sentences, and the parts of the translation, as in inference/sentences.py.
+// Texts of several sentences: split into sentences, and the parts of the translation, as in extras/wrappers/sentences.py.
 
 // The segmenter of browsers ends a sentence after a title and after an initial.
 const TITLE = /(^|[^\p{L}])(\p{Lu}|Mrs?|Ms|Dr|Dra|Prof|St|Sra?|Hr|Fr|Mme)\. *$/u;
