@@ -225,7 +225,7 @@ def score_sets(run: Run, trainer: TranslationTrainer, data: PreparedData, names:
 
 
 def begin_scores(run: Run, name: str) -> Stage:
-    """Begin the record of the scores of a set, or continue it. Its inputs are the weights and all other settings that determine them."""
+    """Begin or continue the record of the scores of a set. Its inputs are all that determine them, with the weights."""
     inputs = {"weights": run.trained.files, "set": fingerprint(run.corpora[name]), "on_invalid": run.data.on_invalid}
     # Other inputs are not an error: the set is scored again.
     return run.job.begin(f"score {name}", inputs | run.args.generation_kwargs, may_change=lambda *_: True)
