@@ -294,8 +294,10 @@ class Soak:
     def part(self, start: float, end: float) -> str:
         """The time of answers and the resources of the server in a part of the time."""
         times = [seconds for arrived, seconds in self.answers if start <= arrived <= end]
-        percentiles = statistics.quantiles(times, n=100)
         samples = [sample for sample in self.samples if start <= sample.time <= end]
+        if len(times) < 2 or len(samples) < 2:  # on a machine with other work, in a short part
+            return f"{len(times)} answers, too few to measure"
+        percentiles = statistics.quantiles(times, n=100)
         cpu = (samples[-1].cpu - samples[0].cpu) / (samples[-1].time - samples[0].time)
         memory, files, threads, load = (
             statistics.median(getattr(sample, name) for sample in samples)
