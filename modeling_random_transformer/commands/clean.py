@@ -66,7 +66,7 @@ class Arguments(CleaningOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_keys(self.target_file, self.source_key, self.target_key)
+        check_keys(self.target_file is None, self.source_key, self.target_key)
         check_new_outputs(self.overwrite, rejected=self.rejected, report=self.report, **self.outputs)
         for set_name in SETS[: len(self.split)]:
             outputs = {name: name_of_set(path, set_name) for name, path in self.outputs.items()}

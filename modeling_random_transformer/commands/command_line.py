@@ -120,9 +120,9 @@ def check_new_outputs(overwrite: bool, **outputs: Path | None) -> None:
             raise ValueError(f"--{name} must be a new file without --overwrite, got {str(path)!r}, which exists.")
 
 
-def check_keys(target_file: Path | None, *keys: str) -> None:
-    """Raise a `ValueError` if keys of columns are given beside files with one text per line, which have no columns."""
-    if target_file is not None and not Columns(keys).are_default:
+def check_keys(has_columns: bool, *keys: str) -> None:
+    """Raise a `ValueError` if keys of columns are given, but all files have one text per line, and so no columns."""
+    if not has_columns and not Columns(keys).are_default:
         raise ValueError(
             f"--source_key and --target_key must be unset with --target_file, got {' and '.join(keys)}: files with one "
             "text per line have no columns."

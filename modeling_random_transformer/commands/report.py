@@ -44,6 +44,11 @@ class Arguments(PairArguments):
         if self.train_source_file is None and self.train_target_file is not None:
             raise ValueError("--train_source_file must be given with --train_target_file.")
 
+    @property
+    def has_columns(self) -> bool:
+        """Whether a file has both sides, such as that of the training set."""
+        return super().has_columns or (self.train_source_file is not None and self.train_target_file is None)
+
     def training_corpus(self) -> ParallelText | None:
         """The training pairs, if they are given.
 

@@ -73,9 +73,14 @@ class PairArguments(CorpusArguments):
     overwrite: bool = False
 
     def __post_init__(self) -> None:
-        check_keys(self.target_file, self.source_key, self.target_key)
+        check_keys(self.has_columns, self.source_key, self.target_key)
         check_output("--output", self.output, source_file=self.source_file, target_file=self.target_file)
         check_new_outputs(self.overwrite, output=self.output)
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether a file has both sides."""
+        return self.target_file is None
 
     def write_lines(self, model_class: Callable[..., LineModel], **options: Any) -> None:
         """Load the model, and write one line per pair, resumably if the pairs and the output are files.

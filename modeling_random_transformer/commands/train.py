@@ -16,11 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..base.flags import Parser, instances
-from ..training.arguments import DataArguments, ModelArguments
-from ..training.run import train_translation
-from ..training.training_arguments import TranslationTrainingArguments
-
-TRAINING = (DataArguments, ModelArguments, TranslationTrainingArguments)
+from ..training.run import TRAINING, train_translation
 
 # The arguments in the help, by heading.
 GROUPS = {

@@ -169,7 +169,7 @@ class Arguments(EngineArguments, InferenceArguments):
             "keep_source": self.keep_source,
             "n_best": self.n_best,
             "mbr": self.mbr,
-            "seed": self.seed or 0 if self.sample or self.mbr else None,
+            "seed": (self.seed or 0) if self.sample or self.mbr else None,
         }
         if self.sample:
             # top_k=0: sample from the complete vocabulary, not from transformers' default of 50 tokens.

@@ -134,8 +134,7 @@ class TranslationOptions:
     @property
     def wrappers(self) -> list[str]:
         """The options that are set of those that change texts before, and translations after the model."""
-        defaults = (None, False)
-        return [name for name in WRAPPERS if not any(getattr(self, name) is default for default in defaults)]
+        return [name for name in WRAPPERS if is_set(getattr(self, name))]
 
     @property
     def search_options(self) -> dict[str, Any]:
@@ -146,6 +145,11 @@ class TranslationOptions:
         if self.n_best is not None:
             search["num_return_sequences"] = self.n_best
         return search
+
+
+def is_set(value: Any) -> bool:
+    """Whether an option has another value than `None` and `False`, such as 0."""
+    return value is not None and value is not False
 
 
 def open_pipeline(
@@ -332,7 +336,7 @@ def translate_stream(
     """
     for name in ("n_best", "confidence"):
         value = options.pop(name, None)
-        if value is not None and value is not False:
+        if is_set(value):
             raise ValueError(f"{name} must be given to translate_n_best, got {value}.")
     stream = translate_n_best(texts, model, tokenizer, n_best=None, **options)
     return (candidates[0].translation for candidates in stream)

@@ -108,8 +108,9 @@ def check_adapter(model_args: ModelArguments, args: TranslationTrainingArguments
 def check_folders(model_args: ModelArguments, args: TranslationTrainingArguments) -> None:
     """The output overwrites neither another run nor the initial model."""
     output = Path(args.output_dir)
-    initial = model_args.model_name_or_path
-    if initial is not None and Path(initial).is_dir() and Path(initial).resolve().is_relative_to(output.resolve()):
+    initial = Path(model_args.model_name_or_path or "")
+    is_folder = model_args.model_name_or_path is not None and initial.is_dir()  # otherwise a name on the Hub
+    if is_folder and initial.resolve().is_relative_to(output.resolve()):
         raise ValueError(f"output_dir must differ from model_name_or_path and not contain it, got {output}.")
     check_folder(output)
 

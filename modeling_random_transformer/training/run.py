@@ -36,6 +36,7 @@ from .search_choice import begin_choice, choose_length_penalty
 from .trainer import TranslationTrainer
 from .training_arguments import TranslationTrainingArguments
 
+TRAINING = (DataArguments, ModelArguments, TranslationTrainingArguments)  # the arguments of `train_translation`
 # Facts of the record that are no part of the result; earlier versions wrote the last two
 INPUTS_OF_RUN = ("run_id", "history", "free")
 

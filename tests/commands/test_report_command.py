@@ -54,3 +54,15 @@ def test_arguments_that_contradict_each_other(flags, message, tmp_path, monkeypa
     assert isinstance(write_pairs(tmp_path, "tsv", PAIRS), ParallelText)
     assert cli.main(["report", *flags]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_keys_are_those_of_the_training_set(tmp_path, capsys):
+    """The test set is in two files with one text per line."""
+    write_corpus(tmp_path)
+    line = ["report", "--model", str(tmp_path), "--source_file", str(tmp_path / "test.a")]
+    line += ["--target_file", str(tmp_path / "test.b"), "--output", str(tmp_path / "r.html"), "--source_key", "en"]
+    assert cli.main(line) == 2
+    assert "--source_key and --target_key must be unset" in capsys.readouterr().err
+    pairs = write_pairs(tmp_path, "tsv", PAIRS)
+    assert cli.main([*line, "--train_source_file", str(pairs.source)]) == 2
+    assert "--model must contain a model and its tokenizer" in capsys.readouterr().err

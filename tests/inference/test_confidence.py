@@ -11,27 +11,18 @@ from modeling_random_transformer.inference import translate_n_best as translate_
 from modeling_random_transformer.inference.calibration import MIN_PAIRS, calibrate, fit_logistic
 from modeling_random_transformer.inference.confidence import (
     CALIBRATION,
-    Calibration,
     Calibrations,
     calibration_file,
     find_calibration,
 )
 from modeling_random_transformer.inference.scoring import PairScore, with_words
+from tests.helpers.calibration import CALIBRATED, TEXTS, calibrated_translator
 from tests.helpers.translation import SENTENCES, random_tokenizer, random_translator, some_texts
-
-TEXTS = [*SENTENCES[:3], "", "12:30"]
-SHORT = {"num_beams": 2, "progress": False}
-CALIBRATED = Calibration(
-    50.0, 100, weights=[0.5, 0.1, 0.2, -0.3, 0.1, 0.1], bias=1.0, length_ratio=1.0, scripts=["Latin"]
-)
 
 
 @pytest.fixture(scope="module")
 def calibrated():
-    model, tokenizer = random_translator(), random_tokenizer()
-    model.calibrations = Calibrations()
-    model.calibrations.by_file[CALIBRATION] = CALIBRATED
-    return model, tokenizer
+    return calibrated_translator()
 
 
 @pytest.fixture

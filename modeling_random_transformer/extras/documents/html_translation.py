@@ -7,7 +7,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...base.progress import process_stream
 from ...inference.scoring import Pair
-from ...inference.translation import Translator, with_prefixes
+from ...inference.translation import Translator, is_set, with_prefixes
 from ...inputs_random_transformer import CHUNK_SIZE, check_text
 from ...tokenization_random_transformer import is_blank
 from ..pairs.alignments import Links
@@ -47,7 +47,7 @@ def translate_html(
     """
     for name in ("n_best", "confidence", "min_confidence"):
         value = options.get(name)
-        if value is not None and value is not False:
+        if is_set(value):
             raise ValueError(f"{name} must be unset for documents, got {value}.")
     translator = Translator(model, tokenizer, **{"repair": True} | options | {"split_sentences": True})
     splitter = SentenceSplitter(translator.pipe, translator.options.max_source_tokens, options.get("src_lang"))

@@ -24,13 +24,13 @@ from ...base.flags import Parser, instances, to_flags
 from ...configuration_random_transformer import did_you_mean
 from ...data.sources import pairs_of
 from ...inputs_random_transformer import check_choice, check_positive, check_type, drop_none
-from ...training.arguments import DataArguments, ModelArguments
+from ...training.arguments import DataArguments
+from ...training.run import TRAINING
 from ...training.tokenizer import load_parent_tokenizer
-from ...training.training_arguments import AUTO, TranslationTrainingArguments
+from ...training.training_arguments import AUTO
 
 logger = logging.getLogger(__name__)
 
-TRAINING = (DataArguments, ModelArguments, TranslationTrainingArguments)
 TRAIN, BACK_TRANSLATE, DISTILL = KINDS = ("train", "back_translate", "distill")
 CONDITIONS = ("monolingual_target", "student")
 TEXTS = {"monolingual_source": DISTILL, "monolingual_target": BACK_TRANSLATE}  # by the kind of stage that uses them

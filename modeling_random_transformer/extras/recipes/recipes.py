@@ -38,7 +38,7 @@ from ...stages.training_set import DistillationArguments
 from ...training.arguments import DROPOUTS, FILES, LANGUAGES, PREFIXES, DataArguments, ModelArguments, parse_overrides
 from ...training.manifest import LENGTHS, MANIFEST, RunResult, determining, fingerprint, folder_digest
 from ...training.model_card import CARD, set_origin, set_section
-from ...training.run import train_translation
+from ...training.run import TRAINING, train_translation
 from ...training.training_arguments import TranslationTrainingArguments
 from ..estimation.estimation import GIB, dry_run
 from .recipe_data import SETS, files_of, sets_of, write_sets
@@ -50,7 +50,6 @@ from .recipe_file import (
     RESULT,
     TEXTS,
     TRAIN,
-    TRAINING,
     RecipeArguments,
     StageArguments,
     check_names,

@@ -5,23 +5,15 @@ import pytest
 from modeling_random_transformer.extras.wrappers import wrapped_options
 from modeling_random_transformer.inference import score_pairs, translate
 from modeling_random_transformer.inference import translate_n_best as translate_candidates
-from modeling_random_transformer.inference.confidence import CALIBRATION, Calibration, Calibrations, features_of
+from modeling_random_transformer.inference.confidence import features_of
 from modeling_random_transformer.inference.translation import Translator
-from tests.helpers.translation import SENTENCES, random_tokenizer, random_translator
-
-TEXTS = [*SENTENCES[:3], "", "12:30"]
-SHORT = {"num_beams": 2, "progress": False}
-CALIBRATED = Calibration(
-    50.0, 100, weights=[0.5, 0.1, 0.2, -0.3, 0.1, 0.1], bias=1.0, length_ratio=1.0, scripts=["Latin"]
-)
+from tests.helpers.calibration import CALIBRATED, SHORT, TEXTS, calibrated_translator
+from tests.helpers.translation import random_tokenizer, random_translator
 
 
 @pytest.fixture(scope="module")
 def calibrated():
-    model, tokenizer = random_translator(), random_tokenizer()
-    model.calibrations = Calibrations()
-    model.calibrations.by_file[CALIBRATION] = CALIBRATED
-    return model, tokenizer
+    return calibrated_translator()
 
 
 def rated(model, tokenizer, texts=TEXTS, **options):

@@ -1,0 +1,20 @@
+"""A random model with a calibration."""
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from modeling_random_transformer.inference.confidence import CALIBRATION, Calibration, Calibrations
+from tests.helpers.translation import SENTENCES, random_tokenizer, random_translator
+
+TEXTS = [*SENTENCES[:3], "", "12:30"]
+SHORT = {"num_beams": 2, "progress": False}
+CALIBRATED = Calibration(
+    50.0, 100, weights=[0.5, 0.1, 0.2, -0.3, 0.1, 0.1], bias=1.0, length_ratio=1.0, scripts=["Latin"]
+)
+
+
+def calibrated_translator() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A model and its tokenizer."""
+    model = random_translator()
+    model.calibrations = Calibrations()
+    model.calibrations.by_file[CALIBRATION] = CALIBRATED
+    return model, random_tokenizer()
