@@ -73,7 +73,8 @@ MIN_LENGTH_PROCESSORS = (MinLengthLogitsProcessor, MinNewTokensLengthLogitsProce
 INITIAL_CAPACITY = 64  # of a KV cache, in tokens
 SMALLEST_BUCKET = 32  # capacity of a static KV cache, in tokens
 WARM_UP_STEPS = 3  # before a CUDA graph is captured
-MAX_CAPTURED_STEPS = 4  # CUDA graphs and their tensors that are kept for each model
+MAX_CAPTURED_STEPS = 8  # CUDA graphs and their tensors that are kept for each model
+MAX_DEFAULT_ENTRIES = 2**15  # target tokens of the cache of a graph that is captured by default
 COMPACTION_INTERVAL = 8  # decoding steps
 TOP_K_BLOCK = 128  # scores per block of `block_top_k`
 MIN_BLOCK_TOP_K = 2**17  # scores; for fewer, `torch.topk` is as fast
@@ -640,6 +641,10 @@ class CapturedStep(FastStep):
 CAPTURED_STEPS: "WeakKeyDictionary[Snapshot, dict[tuple[Any, ...], CapturedStep]]" = WeakKeyDictionary()
 
 
+# Of calls that did not choose a cache: rows and capacities, by snapshot.
+REPEATED_SHAPES: "WeakKeyDictionary[Snapshot, set[tuple[int, ...]]]" = WeakKeyDictionary()
+
+
 def keep_step(kept: dict[tuple[Any, ...], CapturedStep], shapes: tuple[Any, ...], step: CapturedStep) -> None:
     """Keep a captured step for later calls, and of all of them only the last ones that were used."""
     if step.graph is not None:
@@ -883,11 +888,32 @@ def unsupported_request(config: GenerationConfig, mode: GenerationMode, model_kw
     return None
 
 
-def decoding_cache(config: GenerationConfig, limit: int) -> FastDecodingCache:
-    """The cache of fast steps for at most `limit` target tokens."""
-    if config.cache_implementation == "static":
-        return StaticDecodingCache(config.num_beams, limit, is_captured=not config.disable_compile)
+def decoding_cache(model: Any, config: GenerationConfig, limit: int, source: Sequence[int]) -> FastDecodingCache:
+    """The cache of fast steps for at most `limit` target tokens and a source `[sources, source_len, d_model]`."""
+    is_captured = not config.disable_compile
+    is_static = config.cache_implementation == "static"
+    if config.cache_implementation is None and is_captured and can_capture(model, limit):
+        sources, source_len, _ = source
+        rows = sources * max(config.num_beams, config.num_return_sequences)
+        is_static = repeats_shape(model, (rows, config.num_beams, bucket(limit), bucket(source_len)))
+    if is_static:
+        return StaticDecodingCache(config.num_beams, limit, is_captured)
     return FastDecodingCache(config.num_beams, limit)
+
+
+def repeats_shape(model: Any, shape: tuple[int, ...]) -> bool:
+    """Whether an earlier call had this shape: `(rows, beams, target capacity, source capacity)`.
+
+    Capturing a graph takes as long as some 30 steps, so that it pays from the second call on. Graphs of many shapes,
+    and those of large caches, would need much memory: further shapes do not count.
+    """
+    rows, _, capacity, _ = shape
+    shapes = REPEATED_SHAPES.setdefault(vars(model)[COMPARISON], set())
+    if shape in shapes:
+        return True
+    if len(shapes) < MAX_CAPTURED_STEPS and rows * capacity <= MAX_DEFAULT_ENTRIES:
+        shapes.add(shape)
+    return False
 
 
 # Faster equivalents of parts of transformers' search
@@ -1001,7 +1027,8 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         )
         if reason is None:
             keep_freed_memory()
-            model_kwargs[CACHE_NAME] = decoding_cache(generation_config, max_cache_length)
+            sources = model_kwargs["encoder_outputs"][0]
+            model_kwargs[CACHE_NAME] = decoding_cache(self, generation_config, max_cache_length, sources.shape)
         else:
             logger.debug("generate() runs the decoder's modules at every step: %s.", reason)
 

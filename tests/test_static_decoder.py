@@ -183,7 +183,7 @@ def test_changed_weights_are_captured_again(captures):
 
 def test_few_graphs_are_kept_and_freed_with_the_model(captures):
     model = exact_model(spread=2.0)
-    for rows in range(1, 8):
+    for rows in range(1, generation.MAX_CAPTURED_STEPS + 4):
         generate(model, padded_batch([3] * rows), **STATIC)
     (kept,) = CAPTURED_STEPS.values()
     assert len(kept) == generation.MAX_CAPTURED_STEPS
@@ -194,6 +194,42 @@ def test_few_graphs_are_kept_and_freed_with_the_model(captures):
     del model, kept
     gc.collect()
     assert not any(step() for step in steps)
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_repeated_calls_are_captured_by_default(search, captures):
+    """From the second one with the same shapes on."""
+    model = exact_model(spread=2.0)
+    outputs = []
+    for _ in range(3):
+        torch.manual_seed(0)
+        outputs.append(generate(model, **SEARCHES[search]))
+    assert len(captures) == 1
+    assert_same(outputs[1], outputs[0])
+    assert_same(outputs[2], outputs[0])
+
+
+@pytest.mark.parametrize("options", [{"disable_compile": True}, {"cache_implementation": "dynamic"}], ids=str)
+def test_calls_that_exclude_graphs_are_not_captured(options, captures):
+    model = exact_model(spread=2.0)
+    for _ in range(3):
+        generate(model, **options)
+    assert not captures
+
+
+def test_calls_of_many_shapes_are_not_captured_by_default(captures, monkeypatch):
+    """Their graphs would need much memory, as would those of large caches."""
+    monkeypatch.setattr(generation, "MAX_CAPTURED_STEPS", 2)
+    model = exact_model(spread=2.0)
+    for _ in range(3):
+        for rows in (1, 2, 3):
+            generate(model, padded_batch([3] * rows))
+    assert [len(step.ids) for step in captures] == [1, 2]
+    monkeypatch.setattr(generation, "MAX_DEFAULT_ENTRIES", 31)
+    other = exact_model(spread=2.0)
+    for _ in range(3):
+        generate(other, padded_batch([3]))
+    assert len(captures) == 2
 
 
 def with_adapter(model):

@@ -37,7 +37,7 @@ class Settings:
     utilization_pairs: int = 256  # of 48 + 48 tokens
     matmul_width: int = 8192  # of the product that defines the peak
     check_steps: int = 20
-    trainer_steps: int = 60  # a third of them, in which shapes are compiled, are not timed
+    trainer_steps: int = 150  # a third of them, in which shapes are compiled, are not timed
     pairs: int = 5  # paired measurements
     backend: str = "inductor"  # of torch.compile
     processes: int | None = None  # `None`: one per device

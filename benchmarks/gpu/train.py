@@ -2,9 +2,10 @@
 
 First the speed of `TranslationTrainer`, as `train` runs it: bfloat16, 5 to 30 tokens per sentence, without padding in
 the count, without evaluation and saving. Batches of `base` have the paper's tokens, those of `low_resource.yaml` 4,096,
-with Muon. `--torch_compile` compiles each new shape or a shape of variable sizes in the first third of the steps, which
-is not timed. Then the speedup of a training step: 32 + 32 tokens per pair, a quarter of them padding, dropout 0.1,
-label smoothing 0.1, gradient clipping, fused AdamW.
+with Muon. `--cuda_graphs` captures the passes of each shape at its second batch, and `--torch_compile` compiles each
+new shape or a shape of variable sizes. The first third of the steps, in which most of that happens, is not timed. Then
+the speedup of a training step: 32 + 32 tokens per pair, a quarter of them padding, dropout 0.1, label smoothing 0.1,
+gradient clipping, fused AdamW.
 """
 
 import sys
@@ -42,10 +43,10 @@ LOW_RESOURCE_TRAINING = {"muon": True, "learning_rate": 3e-3, "weight_decay": 0.
 def rows(settings: Settings) -> Rows:
     preset, overrides = next(iter(settings.presets.items()))
     budget = {"max_tokens_per_batch": 2 * settings.batch_tokens}
-    for compiled in (False, True):
-        suffix = ", --torch_compile" if compiled else ""
-        yield f"`train`, {preset}{suffix}", partial(measure_trainer, preset, overrides, budget, compiled, settings)
-        small = partial(measure_trainer, "tiny", settings.low_resource, LOW_RESOURCE_TRAINING, compiled, settings)
+    for suffix, launches in launch_options(settings).items():
+        large = partial(measure_trainer, preset, overrides, budget | launches, settings)
+        yield f"`train`, {preset}{suffix}", large
+        small = partial(measure_trainer, "tiny", settings.low_resource, LOW_RESOURCE_TRAINING | launches, settings)
         yield f"`train`, low_resource.yaml{suffix}", small
     batch = make_batch(settings.training_batch)
     for (name, size), dtype in product(settings.sizes.items(), settings.training_dtypes):
@@ -53,6 +54,15 @@ def rows(settings: Settings) -> Rows:
         for peer in PEERS:
             theirs = trainer(TRAINED[peer](size, DROPOUT), batch, DTYPES[dtype], own_loss=False)
             yield f"{name} {dtype}, over {peer}", partial(compare, mine, theirs, settings.pairs)
+
+
+def launch_options(settings: Settings) -> dict[str, dict[str, Any]]:
+    """By the suffix of a label: how the kernels of a step are launched."""
+    compiled = {"torch_compile": True, "torch_compile_backend": settings.backend}
+    options: dict[str, dict[str, Any]] = {"": {}, ", --torch_compile": compiled}
+    if DEVICE == "cuda":
+        options[", --cuda_graphs"] = {"cuda_graphs": True}
+    return dict(sorted(options.items()))
 
 
 class Clock(TrainerCallback):
@@ -98,12 +108,8 @@ class Clock(TrainerCallback):
         }
 
 
-def measure_trainer(
-    preset: str, config: dict[str, Any], options: dict[str, Any], compiled: bool, settings: Settings
-) -> Figures:
-    if compiled:
-        torch.compiler.reset()
-        options = options | {"torch_compile": True, "torch_compile_backend": settings.backend}
+def measure_trainer(preset: str, config: dict[str, Any], options: dict[str, Any], settings: Settings) -> Figures:
+    torch.compiler.reset()
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.stderr):
         run = translation_trainer(
             preset_model(preset, config | {"vocab_size": VOCAB_SIZE}),

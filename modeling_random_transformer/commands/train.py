@@ -43,7 +43,7 @@ GROUPS = {
         greater_is_better early_stopping_patience""",
     "checkpoints and their average": """save_strategy save_steps save_total_limit
         save_only_model average_last ignore_data_skip""",
-    "speed and memory of a device": """fp16 tf32 torch_compile torch_compile_backend torch_compile_mode
+    "speed and memory of a device": """fp16 tf32 cuda_graphs torch_compile torch_compile_backend torch_compile_mode
         gradient_checkpointing activation_checkpointing activation_checkpointing_kwargs use_cpu""",
     "several devices": """tp_size fsdp_size fsdp fsdp_config deepspeed accelerator_config parallelism_config
         ddp_find_unused_parameters ddp_backend ddp_timeout""",

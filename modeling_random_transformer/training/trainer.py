@@ -28,6 +28,7 @@ from ..data.tokenization import lengths_of
 from ..inference.engine import import_engine
 from ..inputs_random_transformer import longest_target, max_source_positions, max_target_positions
 from .callbacks import ResumptionCallback, ThroughputProgressCallback
+from .captured_passes import CapturedPasses
 from .checkpoints import keep_newest, last_resumable, write_checkpoint
 from .evaluation_loop import TranslationEvaluation
 from .methods import segmentation, training_loss
@@ -94,6 +95,7 @@ class TranslationTrainer(TranslationEvaluation):
         if rank := self._data_parallel_rank():  # otherwise, all ranks would have the dropout masks of the first one
             set_seed(args.seed + rank)
         self._unchecked: list[tuple[int, Tensor, dict[str, Any]]] = []  # steps, losses and batches
+        self.captured: CapturedPasses | None = None  # during `train()` with `cuda_graphs`
         self.tokens: Tensor | int = 0  # of this process; on the device until they are read
         self.resumption = ResumptionCallback()
         self.add_callback(self.resumption)
@@ -221,7 +223,13 @@ class TranslationTrainer(TranslationEvaluation):
             FloatingPointError: a loss of the previous step is not finite; the message names the step and the batch.
                 Reading the loss of the current step would synchronize with the device.
         """
-        loss = super().training_step(self._without_output_conversion(model), inputs, num_items_in_batch)
+        passes = partial(super().training_step, self._without_output_conversion(model))
+        if self.args.cuda_graphs:
+            if self.captured is None:
+                self.captured = CapturedPasses(model)
+            loss = self.captured(passes, inputs, num_items_in_batch)
+        else:
+            loss = passes(inputs, num_items_in_batch)
         self._unchecked.append((self.state.global_step, loss, inputs))
         self._check_losses(self.state.global_step)
         return loss
@@ -273,6 +281,8 @@ class TranslationTrainer(TranslationEvaluation):
                 "resume_from_checkpoint must have tensors and plain values, "
                 f"got {resume_from_checkpoint} with other objects or a damaged file."
             ) from error
+        finally:
+            self.captured = None
         self._check_losses()
         self._check_weights()
         return output

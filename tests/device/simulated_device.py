@@ -268,6 +268,7 @@ def _complete_cuda() -> None:
         "set_stream": lambda stream: None,  # noqa: ARG005
         "CUDAGraph": cuda_graphs.CUDAGraph,
         "graph": cuda_graphs.graph,
+        "graph_pool_handle": lambda: None,
     }
     for module in (torch.cuda, torch.cuda.random, torch.cuda.memory):
         for name, value in replacements.items():

@@ -4,9 +4,12 @@ import pytest
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
+from peft import LoraConfig, get_peft_model
 from transformers import TrainerCallback
 
 from modeling_random_transformer.data.streaming import TokenBudgetStream
+from modeling_random_transformer.training import TranslationTrainingArguments
+from modeling_random_transformer.training.captured_passes import CapturedPass
 from tests.device.simulated_device import synchronizations
 from tests.helpers.corpora import write_pairs
 from tests.helpers.models import padded_batch, random_ids, tiny_model
@@ -21,6 +24,7 @@ RUNS = {
     "Muon": {"muon": True},
     "gradient checkpointing": {"gradient_checkpointing": True},
     "clipping": {"max_grad_norm": 1.0},
+    "CUDA graphs": {"cuda_graphs": True},
     "stream": {},
 }
 STEPS = 6
@@ -69,6 +73,63 @@ def test_training_equals_that_on_a_cpu(name, tmp_path):
     assert losses[1] == pytest.approx(losses[0], rel=1e-3)
 
 
+@pytest.fixture
+def replays(monkeypatch):
+    """The shapes of the batches that graphs computed."""
+    shapes, replay = [], CapturedPass.replay
+    monkeypatch.setattr(
+        CapturedPass, "replay", lambda self, batch: shapes.append(batch["labels"].shape) or replay(self, batch)
+    )
+    return shapes
+
+
+def with_frozen_encoder(trainer):
+    trainer.model.model.encoder.requires_grad_(False)
+
+
+def with_adapter(trainer):
+    get_peft_model(trainer.model, LoraConfig(target_modules=["fc1"], lora_dropout=0.1))
+
+
+def without_change(trainer): ...
+
+
+@pytest.mark.parametrize(
+    ("options", "change"),
+    [
+        ({}, without_change),
+        ({"bf16": True}, without_change),
+        ({"muon": True, "label_smoothing_factor": 0.0}, without_change),
+        ({"r_drop_alpha": 5.0}, without_change),
+        ({"gradient_accumulation_steps": 3}, without_change),
+        ({"max_grad_norm": 1.0}, with_frozen_encoder),
+        ({}, with_adapter),
+    ],
+)
+def test_training_with_cuda_graphs_equals_the_usual_one(options, change, tmp_path, replays):
+    """To the last bit, with dropout: the random numbers are the same, too."""
+    results = []
+    for cuda_graphs in (False, True):
+        trainer = gpu_trainer(tmp_path, cuda_graphs=cuda_graphs, max_steps=10, logging_steps=1, **options)
+        trainer.model.config.dropout = 0.1
+        change(trainer)
+        trainer.train()
+        losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+        results.append((losses, trainer.model.state_dict()))
+        assert bool(replays) == cuda_graphs
+    (usual_losses, usual_weights), (losses, weights) = results
+    assert losses == usual_losses
+    torch.testing.assert_close(weights, usual_weights, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ["fp16", "torch_compile", "gradient_checkpointing"])
+def test_arguments_that_cuda_graphs_exclude(name, tmp_path):
+    with pytest.raises(
+        ValueError, match=r"(fp16|torch_compile|_checkpointing) must be False with cuda_graphs, got True"
+    ):
+        TranslationTrainingArguments(str(tmp_path), cuda_graphs=True, **{name: True})
+
+
 def test_a_resumed_run_equals_one_that_was_not_interrupted(tmp_path):
     """With dropout, so that the state of the device's generator matters."""
     weights = []
@@ -107,7 +168,7 @@ def test_evaluation(generate, tmp_path):
 def test_the_command_trains_on_one_of_two_gpus(tmp_path):
     """Also the model card, which names the GPUs that were used, and LoRA."""
     write_corpus(tmp_path)
-    run(tmp_path, "run", use_cpu=False, max_steps=4, bf16=True, num_beams=2)
+    run(tmp_path, "run", use_cpu=False, max_steps=4, bf16=True, num_beams=2, cuda_graphs=True)
     assert "1 x Simulated CUDA" in (tmp_path / "run" / "README.md").read_text()
     base = {"model_name_or_path": str(tmp_path / "run"), "vocab_size": None, "config_overrides": ""}
     run(tmp_path, "tuned", use_cpu=False, max_steps=2, lora_rank=2, **base)

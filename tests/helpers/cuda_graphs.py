@@ -32,6 +32,7 @@ class CUDAGraph:
         self.calls: list[tuple[Any, Any, Any, list[torch.Tensor | None]]] = []
         self.replays = 0
 
+    @torch.no_grad()
     def replay(self) -> None:
         self.replays += 1
         for function, args, kwargs, outputs in self.calls:
@@ -47,6 +48,8 @@ class Recorder(TorchDispatchMode):
         super().__init__()
         self.graph = graph
         self.overwritten: list[tuple[torch.Tensor, torch.Tensor]] = []  # tensors, and their values before
+        self.generators = [torch.default_generator, *torch.cuda.default_generators]
+        self.random_states = [generator.get_state() for generator in self.generators]
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function in READ_BY_THE_CPU:
@@ -62,8 +65,11 @@ class Recorder(TorchDispatchMode):
         self.graph.calls.append((function, args, kwargs, outputs))
         return result
 
+    @torch.no_grad()
     def finish(self) -> None:
-        """Restore what was overwritten, and remove the values of new tensors."""
+        """Restore what was overwritten and the random numbers, and remove the values of new tensors."""
+        for generator, state in zip(self.generators, self.random_states, strict=True):
+            generator.set_state(state)
         for tensor, values in reversed(self.overwritten):
             tensor.copy_(values)
         for *_, outputs in self.graph.calls:
@@ -104,6 +110,7 @@ def simulated() -> Iterator[None]:
     replaced = {
         "CUDAGraph": CUDAGraph,
         "graph": graph,
+        "graph_pool_handle": lambda: None,
         "Stream": Stream,
         "current_stream": Stream,
         "stream": lambda _: contextlib.nullcontext(),

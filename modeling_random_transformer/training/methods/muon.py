@@ -62,23 +62,26 @@ class MuonWith(Optimizer):
         return loss
 
     def _update(self, weights: list[Tensor], lr: float, weight_decay: float) -> None:
-        directions = torch.stack([self._direction(weight, weight.grad) for weight in weights])
+        directions = torch.stack(self._directions(weights))
         updates = orthogonalize(directions.to(self.dtype))
         updates = updates.to(weights[0].dtype)
         longer_side = max(weights[0].shape)
         scale = ADAM_RMS * longer_side**0.5
-        for weight, update in zip(weights, updates, strict=True):
-            weight.mul_(1 - lr * weight_decay)
-            weight.sub_(update, alpha=lr * scale)
+        # One kernel for all matrices on a GPU.
+        torch._foreach_mul_(weights, 1 - lr * weight_decay)
+        torch._foreach_add_(weights, list(updates), alpha=-lr * scale)
 
-    def _direction(self, weight: Tensor, gradient: Any) -> Tensor:
+    def _directions(self, weights: list[Tensor]) -> list[Tensor]:
         """Nesterov's momentum."""
-        state = self.state[weight]
-        if not state:
-            state["momentum"] = torch.zeros_like(weight)
-        average = state["momentum"]
-        average.lerp_(gradient, 1 - MOMENTUM)
-        return gradient.lerp(average, MOMENTUM)
+        averages = []
+        for weight in weights:
+            state = self.state[weight]
+            if not state:
+                state["momentum"] = torch.zeros_like(weight)
+            averages.append(state["momentum"])
+        gradients: list[Any] = [weight.grad for weight in weights]
+        torch._foreach_lerp_(averages, gradients, 1 - MOMENTUM)
+        return list(torch._foreach_lerp(gradients, averages, MOMENTUM))
 
 
 def orthogonalize(matrices: Tensor) -> Tensor:

@@ -1,0 +1,104 @@
+"""Forward and backward passes of training as CUDA graphs, one for each shape of a batch."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+MAX_GRAPHS = 64  # batches of further shapes run without a graph
+NUM_ITEMS = "num_items_in_batch"
+
+Passes = Callable[[dict[str, Tensor], Tensor | int | None], Tensor]  # inputs and number of target tokens → loss
+
+
+class CapturedPasses:
+    """Runs the passes of a model with one launch per batch instead of one for each of a thousand kernels.
+
+    A GPU is faster than the CPU can launch the kernels of a small model. The first batch of a shape runs as usual, the
+    second one is captured, and further ones replay the graph on their tensors. Python code of the passes, such as
+    hooks, therefore runs for the first two batches of a shape only. Random numbers are drawn anew.
+
+    The gradients of all steps are in the same memory, which is filled with zeros where an optimizer would have none.
+
+    Args:
+        model: the model, on a GPU.
+    """
+
+    def __init__(self, model: nn.Module):
+        self.weights = [weight for weight in model.parameters() if weight.requires_grad]
+        self.device = self.weights[0].device
+        self.gradients = [torch.zeros_like(weight) for weight in self.weights]
+        self.graphs: dict[Any, CapturedPass | None] = {}  # `None` for a shape that was seen once
+        # All passes run on one stream: autograd adds a gradient on the stream on which its weight was first used.
+        self.stream = torch.cuda.Stream()
+        self.pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, passes: Passes, inputs: dict[str, Tensor], num_items: Tensor | int | None) -> Tensor:
+        """Add the gradients of a batch, and return its loss."""
+        batch = inputs if num_items is None else {**inputs, NUM_ITEMS: num_items}
+        batch = {name: torch.as_tensor(value, device=self.device) for name, value in batch.items()}
+        self._use_same_gradients()
+        key = self._key(batch)
+        with self._on_stream():
+            if key not in self.graphs:
+                self.graphs[key] = None
+                return passes(inputs, num_items)
+            graph = self.graphs[key]
+            if graph is None:
+                if sum(graph is not None for graph in self.graphs.values()) >= MAX_GRAPHS:
+                    return passes(inputs, num_items)
+                graph = CapturedPass(passes, batch, self.stream, self.pool)
+                self.graphs[key] = graph
+            return graph.replay(batch)
+
+    def _use_same_gradients(self) -> None:
+        missing = []
+        for weight, gradient in zip(self.weights, self.gradients, strict=True):
+            if weight.grad is None:
+                weight.grad = gradient
+                missing.append(gradient)
+        if missing:
+            torch._foreach_zero_(missing)
+
+    def _key(self, batch: dict[str, Tensor]) -> Any:
+        """What batches that use the same graph have in common. A graph reads the weights at their addresses."""
+        shapes = [(name, tensor.shape, tensor.dtype) for name, tensor in sorted(batch.items())]
+        addresses = [weight.data_ptr() for weight in self.weights]
+        return *shapes, *addresses
+
+    @contextmanager
+    def _on_stream(self) -> Iterator[None]:
+        current = torch.cuda.current_stream()
+        self.stream.wait_stream(current)
+        with torch.cuda.stream(self.stream):
+            yield
+        current.wait_stream(self.stream)
+
+
+class CapturedPass:
+    """The passes of one shape.
+
+    Args:
+        passes: the function to capture; weights must have gradients, to which it adds.
+        batch: tensors of the shape.
+        stream: the stream on which the graph is captured.
+        pool: the memory that all graphs share.
+    """
+
+    def __init__(self, passes: Passes, batch: dict[str, Tensor], stream: Any, pool: Any):
+        self.batch = {name: tensor.clone() for name, tensor in batch.items()}
+        inputs = dict(self.batch)
+        num_items = inputs.pop(NUM_ITEMS, None)
+        self.graph = torch.cuda.CUDAGraph()
+        # Another thread may copy the next batch to the GPU.
+        with torch.cuda.graph(self.graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+            self.loss = passes(inputs, num_items)
+
+    def replay(self, batch: dict[str, Tensor]) -> Tensor:
+        """Run the passes on tensors of the same shape, and return the loss."""
+        for name, tensor in batch.items():
+            self.batch[name].copy_(tensor)
+        self.graph.replay()
+        return self.loss.clone()
