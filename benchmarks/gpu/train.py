@@ -4,8 +4,9 @@ First the speed of `TranslationTrainer`, as `train` runs it: bfloat16, 5 to 30 t
 the count, without evaluation and saving. Batches of `base` have the paper's tokens, those of `low_resource.yaml` 4,096,
 with Muon. `--cuda_graphs` captures the passes of each shape at its second batch, and `--torch_compile` compiles each
 new shape or a shape of variable sizes. The first third of the steps, in which most of that happens, is not timed. Then
-the speedup of a training step: 32 + 32 tokens per pair, a quarter of them padding, dropout 0.1, label smoothing 0.1,
-gradient clipping, fused AdamW.
+the weights after a few steps with `--cuda_graphs` in float32, against those without it: kernels that add in any order
+let them differ. Last the speedup of a training step: 32 + 32 tokens per pair, a quarter of them padding, dropout 0.1,
+label smoothing 0.1, gradient clipping, fused AdamW.
 """
 
 import sys
@@ -20,14 +21,18 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
+from modeling_random_transformer.training import TranslationTrainer
+
 from ..generate import DEVICE, DTYPES
 from ..models import TRAINED, VOCAB_SIZE, ours
 from ..train import Batch, make_batch, trainer
 from ..trainer import translation_trainer
-from .parts import PAIRED_COLUMNS, Figures, Rows, compare, preset_model
+from .parts import PAIRED_COLUMNS, Figures, Rows, checked, compare, preset_model
 from .settings import Settings
 
 COLUMNS = {
+    "difference": "{:.1e}",
+    "tolerance": "{:.0e}",
     "tokens/s": "{:,.0f}",
     "step, ms": "{:,.1f}",
     "padding": "{:.1%}",
@@ -48,6 +53,8 @@ def rows(settings: Settings) -> Rows:
         yield f"`train`, {preset}{suffix}", large
         small = partial(measure_trainer, "tiny", settings.low_resource, LOW_RESOURCE_TRAINING | launches, settings)
         yield f"`train`, low_resource.yaml{suffix}", small
+    if DEVICE == "cuda":
+        yield "weights, --cuda_graphs, fp32", partial(check_captured, settings)
     batch = make_batch(settings.training_batch)
     for (name, size), dtype in product(settings.sizes.items(), settings.training_dtypes):
         mine = trainer(ours(size, DROPOUT), batch, DTYPES[dtype], own_loss=True)
@@ -111,16 +118,30 @@ class Clock(TrainerCallback):
 def measure_trainer(preset: str, config: dict[str, Any], options: dict[str, Any], settings: Settings) -> Figures:
     torch.compiler.reset()
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.stderr):
-        run = translation_trainer(
-            preset_model(preset, config | {"vocab_size": VOCAB_SIZE}),
-            folder,
-            pairs=settings.sentence_pairs // 10,
-            max_steps=settings.trainer_steps,
-            bf16=settings.training_dtypes[0] == "bf16",
-            **options,
-        )
+        options = options | {"max_steps": settings.trainer_steps, "bf16": settings.training_dtypes[0] == "bf16"}
+        run = preset_trainer(folder, preset, config, options, settings)
         clock = Clock(run.data_collator, settings.trainer_steps)
         run.data_collator = clock.collate
         run.add_callback(clock)
         run.train()
         return clock.figures()
+
+
+def preset_trainer(
+    folder: str, preset: str, config: dict[str, Any], options: dict[str, Any], settings: Settings
+) -> TranslationTrainer:
+    model = preset_model(preset, config | {"vocab_size": VOCAB_SIZE})
+    return translation_trainer(model, folder, pairs=settings.sentence_pairs // 10, **options)
+
+
+def check_captured(settings: Settings) -> Figures:
+    """The largest relative difference of a weight after training with and without graphs."""
+    weights = []
+    for cuda_graphs in (False, True):
+        options = LOW_RESOURCE_TRAINING | {"max_steps": settings.check_steps, "cuda_graphs": cuda_graphs}
+        with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.stderr):
+            run = preset_trainer(folder, "tiny", settings.low_resource, options, settings)
+            run.train()
+        weights.append([weight.detach() for weight in run.model.parameters()])
+    differences = [(captured - usual).norm() / usual.norm() for usual, captured in zip(*weights, strict=True)]
+    return checked({}, max(differences).item(), 1e-2)

@@ -14,7 +14,7 @@ Passes = Callable[[dict[str, Tensor], Tensor | int | None], Tensor]  # inputs an
 
 
 class CapturedPasses:
-    """Runs the passes of a model with one launch per batch instead of one for each of a thousand kernels.
+    """Runs the passes of a model with one launch per batch instead of one for each of about a thousand kernels.
 
     A GPU is faster than the CPU can launch the kernels of a small model. The first batch of a shape runs as usual, the
     second one is captured, and further ones replay the graph on their tensors. Python code of the passes, such as
