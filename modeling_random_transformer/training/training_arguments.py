@@ -37,6 +37,16 @@ UNSUPPORTED = {
     "neftune_noise_alpha": "embeddings get no noise",
     "resume_from_checkpoint": "the same command resumes, and model_name_or_path starts from another model",
 }
+# Arguments that change the passes of a step, or wait for the device during one.
+UNCAPTURED = (
+    "fp16",
+    "torch_compile",
+    "gradient_checkpointing",
+    "activation_checkpointing",  # the newer name
+    "torch_empty_cache_steps",
+    "deepspeed",
+    "fsdp",
+)
 POSITIVE = (
     "gradient_accumulation_steps",
     "learning_rate",
@@ -292,5 +302,9 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     def _check_cuda_graphs(self) -> None:
         is_possible = self.device.type == "cuda" and self.world_size == 1
         self._require("cuda_graphs", is_possible, f"False with {self.world_size} processes on the device {self.device}")
-        for name in ("fp16", "torch_compile", "gradient_checkpointing", "activation_checkpointing"):
-            self._require(name, not getattr(self, name, False), "False with cuda_graphs")
+        for name in UNCAPTURED:
+            self._require(name, not getattr(self, name, None), "unset with cuda_graphs")
+        updates_in_passes = any(name in self.optim for name in ("lomo", "layerwise"))
+        self._require(
+            "optim", not updates_in_passes, "an optimizer without updates in the backward pass for cuda_graphs"
+        )

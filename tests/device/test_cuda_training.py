@@ -122,12 +122,20 @@ def test_training_with_cuda_graphs_equals_the_usual_one(options, change, tmp_pat
     torch.testing.assert_close(weights, usual_weights, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("name", ["fp16", "torch_compile", "gradient_checkpointing"])
-def test_arguments_that_cuda_graphs_exclude(name, tmp_path):
-    with pytest.raises(
-        ValueError, match=r"(fp16|torch_compile|_checkpointing) must be False with cuda_graphs, got True"
-    ):
-        TranslationTrainingArguments(str(tmp_path), cuda_graphs=True, **{name: True})
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("fp16", True),
+        ("torch_compile", True),
+        ("gradient_checkpointing", True),
+        ("torch_empty_cache_steps", 5),
+        ("optim", "adalomo"),
+        ("optim", "galore_adamw_layerwise"),
+    ],
+)
+def test_arguments_that_cuda_graphs_exclude(name, value, tmp_path):
+    with pytest.raises(ValueError, match=r"must be (unset with|an optimizer without .* for) cuda_graphs, got"):
+        TranslationTrainingArguments(str(tmp_path), cuda_graphs=True, **{name: value})
 
 
 def test_a_resumed_run_equals_one_that_was_not_interrupted(tmp_path):
