@@ -9,7 +9,7 @@ from typing import Any
 from ...base.errors import format_names, format_value
 from ...base.files import StrPath
 from .embeddings import learn_positions, map_embeddings
-from .files import Pair, choose_pair, list_files
+from .files import PathPair, choose_pair, list_files
 from .joined_tokenizer import JoinedTokenizer, join_vocabularies, name_tokens, numbered_lines
 from .options import Kind, Options, read_format, read_options
 from .untrusted import read_checkpoint, state_dict_in
@@ -225,7 +225,7 @@ def read_languages(content: Options) -> Languages:
     return "the source", "the target, which the checkpoint must store"
 
 
-def find_files(folder: Path, kind: str, pattern: re.Pattern[str], languages: Languages) -> Pair | None:
+def find_files(folder: Path, kind: str, pattern: re.Pattern[str], languages: Languages) -> PathPair | None:
     """The source's and the target's file of a kind, if there are any.
 
     Raises:

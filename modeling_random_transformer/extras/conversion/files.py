@@ -8,7 +8,7 @@ from typing import Any
 
 from ...base.errors import format_value
 
-Pair = tuple[Path, Path]  # of the source and of the target, which may be equal
+PathPair = tuple[Path, Path]  # of the source and of the target, which may be equal
 
 
 def is_hidden(path: PurePath) -> bool:
@@ -25,7 +25,7 @@ def list_files(folder: Path, pattern: re.Pattern[str]) -> list[Path]:
     ]
 
 
-def choose_pair(files: Sequence[Path], source: re.Pattern[str], target: re.Pattern[str]) -> Pair | None:
+def choose_pair(files: Sequence[Path], source: re.Pattern[str], target: re.Pattern[str]) -> PathPair | None:
     """The source's and the target's file by their names, or one file for both; `None` if it is ambiguous."""
     if len(files) == 1:
         return files[0], files[0]

@@ -18,7 +18,7 @@ from ...base.files import write_json
 from ...configuration_random_transformer import is_int
 from ...tokenization_random_transformer import lines_of_files
 from ..sentencepiece.sentencepiece import UNKNOWN, read_model
-from .files import Pair, choose_pair, list_files
+from .files import PathPair, choose_pair, list_files
 from .options import Options
 from .untrusted import read_yaml
 from .weights import Converted
@@ -54,8 +54,8 @@ class NpzFiles:
         decoder: the options of the search, by their names in Marian.
     """
 
-    vocabs: Pair | None = None
-    spm: Pair | None = None
+    vocabs: PathPair | None = None
+    spm: PathPair | None = None
     decoder: Options = field(default_factory=dict)
 
 
@@ -107,7 +107,7 @@ def find_files(model: Path, vocabs: Sequence[Path] = (), spm: Sequence[Path] = (
     return NpzFiles(vocabularies, models, decoder)
 
 
-def as_pair(name: str, paths: Sequence[Path]) -> Pair | None:
+def as_pair(name: str, paths: Sequence[Path]) -> PathPair | None:
     """One path for both languages, or two.
 
     Raises:
@@ -123,7 +123,7 @@ def as_pair(name: str, paths: Sequence[Path]) -> Pair | None:
     return paths[0], paths[-1]
 
 
-def find_vocabularies(folder: Path, decoder: Options) -> Pair | None:
+def find_vocabularies(folder: Path, decoder: Options) -> PathPair | None:
     """The vocabularies that the options name, if they exist in the folder; otherwise the files with such names.
 
     Raises:
@@ -274,7 +274,7 @@ READERS: dict[str, Callable[[Path], Iterable[tuple[str, int]]]] = {
 }
 
 
-def save_tokenizer(vocabularies: Vocabularies | None, spm: Pair | None, folder: Path, converted: Converted) -> None:
+def save_tokenizer(vocabularies: Vocabularies | None, spm: PathPair | None, folder: Path, converted: Converted) -> None:
     """Write the files of a `MarianTokenizer`, with `<pad>` as the last token."""
     model, report = converted
     if vocabularies is None or spm is None:

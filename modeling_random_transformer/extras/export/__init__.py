@@ -10,13 +10,13 @@ The engines are extras: `random-transformer[ctranslate2]`, `random-transformer[o
 """
 
 from .compare import Comparison, compare
-from .engines import WEIGHT_DTYPES, Translate, export_model, load_engine
+from .engines import WEIGHT_DTYPES, EngineTranslate, export_model, load_engine
 from .web import export_web_page
 
 __all__ = [
     "WEIGHT_DTYPES",
     "Comparison",
-    "Translate",
+    "EngineTranslate",
     "compare",
     "export_model",
     "export_web_page",

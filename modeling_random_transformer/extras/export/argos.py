@@ -23,7 +23,7 @@ from ...tokenization_random_transformer import LANGUAGE_CODE
 from ..sentencepiece.sentencepiece import SPACE
 from .argos_tokenizer import PART_OF_CHARACTER, sentencepiece_model
 from .ctranslate2 import PENALTY, PREFIX, SEARCH, ParallelTranslator, build_spec, check_scores, write
-from .engines import Translate
+from .engines import EngineTranslate
 from .search import read_search
 
 SUFFIX = ".argosmodel"
@@ -139,7 +139,7 @@ def specification(model: Any, tokenizer: Any, names: dict[int, str]) -> Any:
     return spec
 
 
-def load(folder: StrPath) -> Translate:
+def load(folder: StrPath) -> EngineTranslate:
     """Load the package of a folder as a function that translates sentences as Argos Translate does.
 
     Numbers of beams and tokens are arguments, and the length penalty is that of the model.

@@ -14,7 +14,7 @@ from ...configuration_random_transformer import RandomTransformerConfig
 from ...inputs_random_transformer import longest_target
 from ...tokenization_random_transformer import is_blank
 from ...verification_random_transformer import difference
-from .engines import Translate, translate_fn
+from .engines import EngineTranslate, translate_fn
 
 BEAMS = (1, 4)
 COMPARED_LENGTH = 128  # tokens of the source and the target for which every export is compared with the modules
@@ -53,7 +53,7 @@ class Comparison:
 def compare(
     model: Any,
     tokenizer: Any,
-    engine: Translate,
+    engine: EngineTranslate,
     sentences: Sequence[str] = SENTENCES,
     *,
     beams: Sequence[int] = BEAMS,

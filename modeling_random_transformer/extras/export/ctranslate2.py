@@ -27,7 +27,7 @@ from ...inputs_random_transformer import check_choice, encode_texts
 from ...modeling_random_transformer import LearnedPositions, RandomTransformerForConditionalGeneration
 from ...tokenization_random_transformer import has_letters, is_blank
 from .compare import check_equal, compared_ids
-from .engines import Translate
+from .engines import EngineTranslate
 from .search import SearchOptions, engine_search, read_search, table_positions, token_names, vocabularies
 
 # By their names in transformers: those of CTranslate2's own converter, and others.
@@ -102,7 +102,7 @@ def reduce_range(layer: Any, name: str, weight: Any) -> None:
     scale.array = scale.array * np.float32(64 / 127)
 
 
-def load(folder: StrPath) -> Translate:
+def load(folder: StrPath) -> EngineTranslate:
     """Load an exported model as a function that translates sentences; see `ParallelTranslator`.
 
     With language tags, it translates from the tokenizer's `src_lang` to the language that was selected at the export.

@@ -18,7 +18,7 @@ from .search import min_new_tokens, suppressed_sequences
 MAX_BATCH_TOKENS = 4096
 
 
-class Translate(Protocol):
+class EngineTranslate(Protocol):
     """A function that translates texts."""
 
     def __call__(self, texts: Sequence[str], num_beams: int, max_new_tokens: int) -> list[str]:
@@ -96,7 +96,7 @@ def checked_options(engine: str, **options: Any) -> dict[str, Any]:
     return used
 
 
-def load_engine(folder: StrPath, engine: str = "ctranslate2") -> Translate:
+def load_engine(folder: StrPath, engine: str = "ctranslate2") -> EngineTranslate:
     """Load an exported folder as a function that translates sentences.
 
     Raises:
@@ -129,7 +129,7 @@ def check_exportable(model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
     check_tokenizer(tokenizer, model.config)
 
 
-def translate_fn(model: Any, tokenizer: Any) -> Translate:
+def translate_fn(model: Any, tokenizer: Any) -> EngineTranslate:
     """Wrap a model's `generate()` as a function that translates texts, none of them blank."""
     pipe = Seq2SeqPipeline(model, tokenizer, device=current_device(model), max_batch_tokens=MAX_BATCH_TOKENS)
 

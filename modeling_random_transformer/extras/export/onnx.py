@@ -25,7 +25,7 @@ from ...base.files import StrPath
 from ...generation_random_transformer import FastDecoder
 from ...modeling_random_transformer import RandomTransformerForConditionalGeneration, eager_attention_forward
 from .compare import check_equal, compared_ids
-from .engines import Translate, translate_fn
+from .engines import EngineTranslate, translate_fn
 from .onnx_model import DECODER, ENCODER, PROVIDERS, OnnxModel, tensor_names
 
 # Sizes of the example inputs. They are distinct and above 1, so that tracing does not specialize on them.
@@ -88,7 +88,7 @@ def check_logits(model: RandomTransformerForConditionalGeneration, folder: Path)
     check_equal("ONNX Runtime", graphs(**inputs).logits, model(**inputs).logits)
 
 
-def load(folder: StrPath) -> Translate:
+def load(folder: StrPath) -> EngineTranslate:
     """Load an exported model as a function that translates sentences, with as many CPU threads as torch uses."""
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     return translate_fn(OnnxModel.load(folder), tokenizer)

@@ -20,7 +20,7 @@ from ...modeling_random_transformer import RandomTransformerForConditionalGenera
 from ...tokenization_random_transformer import RandomTransformerTokenizer
 from ..conversion.marian import CLASSES, COMMON_FIELDS, FORMAT, LAYER_NORM_EPS, SETTINGS, NativeClass
 from .compare import check_equal, compared_ids
-from .engines import Translate, translate_fn
+from .engines import EngineTranslate, translate_fn
 from .search import first_token, table_positions
 
 # Modules by their axis of `d_model`: those that read the residual stream, and those that write to it.
@@ -53,7 +53,7 @@ def save(
     save_tokenizer(tokenizer, folder)
 
 
-def load(folder: StrPath) -> Translate:
+def load(folder: StrPath) -> EngineTranslate:
     """Load an exported model as a function that translates sentences."""
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=False)
     return translate_fn(model, AutoTokenizer.from_pretrained(folder, trust_remote_code=False))
