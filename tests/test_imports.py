@@ -92,4 +92,4 @@ def test_the_core_imports_extras_by_these_names_only():
     for path in PACKAGE.rglob("*.py"):
         if path.relative_to(PACKAGE).parts[0] not in ("extras", "commands"):
             calls |= set(re.findall(r"load_extra\((.+?)\)", path.read_text())) - {"name: str"}
-    assert calls == {'"wrappers"', '"ensemble"', '"sentencepiece"', '"corpora"', "ENGINES[engine]"}
+    assert calls == {'"wrappers.composition"', '"ensemble"', '"sentencepiece"', '"corpora"', "ENGINES[engine]"}

@@ -247,7 +247,7 @@ class Translator:
 
         translate: Translate = BatchTranslator(self.pipe, self.pipe.defaults)
         if self.options.wrappers:
-            self.translate_sentence, self.translate = load_extra("wrappers").wrap(self, translate)
+            self.translate_sentence, self.translate = load_extra("wrappers.composition").wrap(self, translate)
             return
         if self.options.seed is not None:
             translate = SeededTranslator(translate, self.options.seed)
@@ -287,7 +287,7 @@ class Translator:
         if engine is not None:
             record["engine"] = engine.name
         if self.options.wrappers:
-            record |= load_extra("wrappers").wrapped_options(self)
+            record |= load_extra("wrappers.composition").wrapped_options(self)
         if self.pipe.option(search, "do_sample"):
             record["max_batch_tokens"] = self.options.max_batch_tokens  # the texts of a batch share random numbers
         return record

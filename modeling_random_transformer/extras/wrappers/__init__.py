@@ -5,7 +5,6 @@ translate(texts, model, tokenizer, glossary=Glossary.read("terms.tsv"))        #
 translate(texts, model, tokenizer, repair=True)
 """
 
-from .composition import wrap, wrapped_options
 from .glossary import Glossary
 
-__all__ = ["Glossary", "wrap", "wrapped_options"]
+__all__ = ["Glossary"]

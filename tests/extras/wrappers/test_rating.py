@@ -2,7 +2,7 @@
 
 import pytest
 
-from modeling_random_transformer.extras.wrappers import wrapped_options
+from modeling_random_transformer.extras.wrappers.composition import wrapped_options
 from modeling_random_transformer.inference import score_pairs, translate
 from modeling_random_transformer.inference import translate_n_best as translate_candidates
 from modeling_random_transformer.inference.confidence import features_of
