@@ -9,7 +9,8 @@ The record is one JSON file with the inputs of each stage, digests of the files 
         stage.finish([output], lines=120)
 
 A stage that is begun again with the same inputs continues, or is skipped if its files are as it left them. Other inputs
-are an error that lists the differences. A stage without results that would be lost is restarted.
+are an error that lists the differences, and so is a changed file. A stage without results that would be lost is
+restarted.
 
 `run_stage` does these steps for work that is a function, in all processes of a launcher.
 """
@@ -62,10 +63,11 @@ class Job:
             restart: forget the stage of an earlier call, for example because it has no results that would be lost.
             may_change: whether the stage may continue with a changed input, from its name, its earlier and its current
                 value.
-            needs_files: whether the files of a finished stage are needed; otherwise, they may be missing.
+            needs_files: whether the files of a finished stage are needed: if one is missing, the stage is not
+                finished. Otherwise, they may be missing or changed.
 
         Raises:
-            ValueError: inputs have changed; the message lists them.
+            ValueError: inputs have changed, the message lists them; or a file of a finished stage has changed.
         """
         current = json.loads(json.dumps(inputs))  # compared as they are read
         if restart:
@@ -73,8 +75,11 @@ class Job:
         if name in self.stages:
             self.check_inputs(self.stages[name], current, may_change)
         stage = self.stages.setdefault(name, Stage(self))
-        is_same = stage.is_finished and stage.inputs == current
-        if not is_same or (needs_files and stage.changed_files()):
+        changed = stage.changed_files() if needs_files and stage.is_finished else []
+        for path in changed:
+            if path.exists():
+                raise ValueError(f"{path} must be as the stage {name} has left it, but it has changed: {self.advice}.")
+        if changed or not stage.is_finished or stage.inputs != current:
             stage.inputs = current
             stage.is_finished = False
             self.write()
@@ -92,15 +97,6 @@ class Job:
                 f"{self.path.parent} must contain an earlier attempt with the same inputs and options, "
                 f"got one with other values ({differences}): {self.advice}."
             )
-
-    def missing_files(self, name: str) -> list[Path]:
-        """The missing files of a finished stage; raises a `ValueError` if one of its files has changed."""
-        stage = self.stages.get(name)
-        changed = stage.changed_files() if stage is not None and stage.is_finished else []
-        for path in changed:
-            if path.exists():
-                raise ValueError(f"{path} must be as the stage {name} has left it, but it has changed: {self.advice}.")
-        return changed
 
     def read(self) -> dict[str, "Stage"]:
         """Read the stages of the record; raises a `ValueError` for another file."""
@@ -149,10 +145,14 @@ class Stage:
         self.is_finished = True
         self.note(**facts)
 
+    @property
+    def digests(self) -> dict[Path, str]:
+        """The recorded digest of each file."""
+        return {self.job.path.parent / name: digest for name, digest in self.files.items()}
+
     def changed_files(self) -> list[Path]:
         """The files of the finished stage that are missing or differ."""
-        paths = {self.job.path.parent / name: digest for name, digest in self.files.items()}
-        return [path for path, digest in paths.items() if not path.is_file() or file_digest(path) != digest]
+        return [path for path, digest in self.digests.items() if not path.is_file() or file_digest(path) != digest]
 
 
 def run_stage(
@@ -192,21 +192,21 @@ def run_stage(
         ValueError: the inputs or a file of a finished stage have changed, or a file is still missing after the work.
     """
 
-    def begin() -> tuple[Stage, list[Path]]:
+    def begin() -> Stage:
         job = Job(record, advice)
-        missing = job.missing_files(name) if needs_files and not restart else []
         is_finished = name in job.stages and job.stages[name].is_finished
-        stage = job.begin(
+        return job.begin(
             name,
             inputs,
             restart=restart or not is_finished,
             may_change=lambda *_: may_change,
             needs_files=needs_files,
         )
-        return stage, missing
 
-    stage, missing = call_on_main_process(begin)
+    stage = call_on_main_process(begin)
+    missing: list[Path] = []
     if not stage.is_finished:
+        missing = [path for path in stage.digests if not path.exists()]
         facts = (work() if everywhere else call_on_main_process(work)) or {}
         call_on_main_process(lambda: stage.finish(files, **facts))
         stage.facts.update(facts)

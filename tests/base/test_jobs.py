@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from modeling_random_transformer.base import jobs
+from modeling_random_transformer.base.digests import file_digest
 from modeling_random_transformer.base.jobs import Job, run_stage
 
 INPUTS = {"input": "3 bytes", "num_beams": 4, "options": {"seed": (1, 2)}}
@@ -34,11 +36,23 @@ def test_finished_stage_is_skipped_and_keeps_its_facts(output):
     assert list(stage) == ["inputs", "files", "facts", "is_finished"]
 
 
-@pytest.mark.parametrize("change", [lambda path: path.unlink(), lambda path: path.write_text("other")])
-def test_missing_or_changed_files_are_made_again(output, change):
+def test_missing_files_are_made_again_and_changed_ones_are_an_error(output):
     begin(output).finish([output])
-    change(output)
+    output.write_text("other")
+    with pytest.raises(ValueError, match=r"lines\.txt must be as the stage translate has left it, but it has changed"):
+        begin(output)
+    assert begin(output, needs_files=False).is_finished
+    output.unlink()
     assert not begin(output).is_finished
+
+
+def test_the_files_of_a_finished_stage_are_read_once(output, monkeypatch):
+    record = output.parent / "job.json"
+    run_stage(record, "translate", {}, lambda: None, [output])
+    digests = []
+    monkeypatch.setattr(jobs, "file_digest", lambda path: digests.append(path) or file_digest(path))
+    run_stage(record, "translate", {}, lambda: None, [output])
+    assert len(digests) == 1
 
 
 def test_files_outside_of_the_folder(output, tmp_path):
@@ -47,7 +61,7 @@ def test_files_outside_of_the_folder(output, tmp_path):
     begin(output).finish([output, other])
     assert begin(output).is_finished
     other.write_text("c")
-    assert begin(output).changed_files() == [output.parent / "../other.txt"]
+    assert begin(output, needs_files=False).changed_files() == [output.parent / "../other.txt"]
 
 
 @pytest.mark.parametrize(
