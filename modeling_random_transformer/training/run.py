@@ -12,7 +12,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import torch
 from datasets import Dataset
+from torch.distributed.tensor import DTensor
 from transformers import TrainerState, set_seed
 
 from ..base.distributed import call_on_main_process, exclusive
@@ -23,6 +25,7 @@ from ..inference.confidence import calibration_file
 from ..inference.evaluation import score, target_language, translation_metrics
 from ..inference.loading import limit_sources, load_translator
 from ..inputs_random_transformer import drop_none, language_id
+from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from .advice import AdviceCallback
 from .arguments import DataArguments, ModelArguments
 from .callbacks import TimeCallback
@@ -244,7 +247,7 @@ def score_set(run: Run, trainer: TranslationTrainer, data: PreparedData, name: s
     options = drop_none(language=language, tokenize=run.args.bleu_tokenize)
     metrics = score(translations, pairs["target"][:], **options)
     if is_only_validation(run, name) and len(translations) >= MIN_PAIRS:
-        call_on_main_process(lambda: calibrate_saved(run, name, pairs, translations))
+        call_on_main_process(lambda: calibrate_saved(run, trainer, name, pairs, translations))
     run.record(lambda _: begin_scores(run, name).finish(metrics=metrics))
 
 
@@ -254,15 +257,28 @@ def is_only_validation(run: Run, name: str) -> bool:
     return name.startswith("validation") and directions.count(run.corpora[name][0].languages) == 1
 
 
-def calibrate_saved(run: Run, name: str, pairs: Dataset, translations: Sequence[str]) -> None:
+def calibrate_saved(
+    run: Run, trainer: TranslationTrainer, name: str, pairs: Dataset, translations: Sequence[str]
+) -> None:
     """Fit the confidence of the saved model on its translations of a validation set."""
-    model, tokenizer = load_translator(run.folder)  # that of the trainer may be in parts on several devices
-    model.to(run.args.device)
+    model, tokenizer = saved_translator(run, trainer)
     [corpus] = run.corpora[name]
     languages = corpus.languages.arguments
     rows = list(zip(pairs["source"][:], pairs["target"][:], strict=True))
     calibration = calibrate(model, tokenizer, rows, translations, **languages)
     calibration.save(run.folder, calibration_file(tokenizer, **languages))
+
+
+def saved_translator(run: Run, trainer: TranslationTrainer) -> tuple[Any, Any]:
+    """The saved model and its tokenizer: those in memory, unless the model is sharded, in half precision or adapted."""
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    is_saved_one = isinstance(model, RandomTransformerForConditionalGeneration) and not trainer.is_deepspeed_enabled
+    for weight in model.parameters():
+        is_saved_one &= weight.dtype == torch.float32 and not isinstance(weight, DTensor)
+    if is_saved_one:
+        return model, trainer.processing_class
+    model, tokenizer = load_translator(run.folder)
+    return model.to(run.args.device), tokenizer
 
 
 def result_of(run: Run, new_reports: Sequence[ValidationReport]) -> RunResult:

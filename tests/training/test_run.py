@@ -61,10 +61,27 @@ def test_a_validation_set_calibrates_the_model_unless_it_is_tiny(corpus, monkeyp
     assert not (run(corpus, "tiny", **options).folder / CALIBRATION).exists()
     for module in (training_run, calibration):
         monkeypatch.setattr(module, "MIN_PAIRS", 2)
+    monkeypatch.setattr(training_run, "load_translator", None)  # the model in memory is used
     result = run(corpus, "calibrated", **options)
     model, tokenizer = load_translator(result.folder)
-    assert find_calibration(model, tokenizer).pairs >= 2
-    assert 0 <= find_calibration(model, tokenizer).confidence([0.0] * 6) <= 1
+    calibration_of_run = find_calibration(model, tokenizer)
+    assert calibration_of_run.pairs >= 2
+    assert 0 <= calibration_of_run.confidence([0.0] * 6) <= 1
+
+
+@pytest.mark.parametrize("options", [{"lora_rank": 2}, {"bf16_full_eval": True}])
+def test_a_model_that_is_not_as_it_is_saved_is_loaded_for_its_calibration(options, corpus, trained, monkeypatch):
+    for module in (training_run, calibration):
+        monkeypatch.setattr(module, "MIN_PAIRS", 2)
+    loaded = []
+    monkeypatch.setattr(
+        training_run, "load_translator", lambda folder: loaded.append(folder) or load_translator(folder)
+    )
+    folder = trained[1].folder
+    options |= {"model_name_or_path": str(folder), "vocab_size": None, "config_overrides": "", "max_steps": 2}
+    result = run(corpus, "calibrated", **validation(corpus), **options)
+    assert loaded == [result.folder]
+    assert (result.folder / CALIBRATION).exists()
 
 
 def test_several_validation_sets_of_one_direction_do_not_calibrate_the_model(corpus, monkeypatch):
