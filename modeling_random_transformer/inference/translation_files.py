@@ -10,6 +10,7 @@ import json
 import os
 import re
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -90,34 +91,9 @@ def translate_file(
     """
     check_choice(FORMATS, output_format=output_format)
     translator = Translator(model, tokenizer, **options)
-    source = Path(input_file)
     prefix = None if prefix_file is None else Path(prefix_file)
-
-    def read() -> Iterator[tuple[str, str]]:
-        return with_prefixes(read_plain_texts(source), None if prefix is None else read_texts(prefix), "prefix_file")
-
-    def describe() -> dict[str, Any]:
-        check_plain_text("input_file", source)
-        check_plain_text("prefix_file", prefix)
-        check_output("output_file", output_file, input_file=source, prefix_file=prefix)
-        return {"model": model_digest(model, tokenizer), **plain_record(translator), "format": output_format}
-
-    def lines(rows: list[Row], first: int, update: Callable[[int], Any]) -> Iterator[str]:
-        candidates = translator.translate(rows, first, update)
-        options = translator.options
-        return candidate_lines(candidates, output_format, options.n_best, first, confidence=options.confidence)
-
-    write_in_parts(
-        output_file,
-        read,
-        describe,
-        lines,
-        str(source),
-        model.device,
-        chunk_size=chunk_size,
-        restart=restart,
-        progress=progress,
-    )
+    work = LineTranslation(translator, Path(input_file), prefix, Path(output_file), output_format)
+    write_in_parts(work, chunk_size=chunk_size, restart=restart, progress=progress)
 
 
 def read_plain_texts(path: Path) -> Iterator[str]:
@@ -190,69 +166,123 @@ def plain_record(translator: Translator) -> dict[str, Any]:
 # The parts of an output
 
 
-def write_in_parts(
-    output: str | PathLike,
-    read: Callable[[], Iterator[Any]],
-    describe: Callable[[], dict[str, Any]],
-    process: Callable[[list[Any], int, Callable[[int], Any]], Iterable[str]],
-    name: str,
-    device: Any,
-    *,
-    chunk_size: int,
-    restart: bool,
-    progress: bool | None,
-    unit: str = "text",
-) -> None:
+class LineWork(ABC):
+    """How the items of an input become the lines of an output, in chunks; see `write_in_parts`.
+
+    Attributes:
+        output: the file to write or to replace.
+        name: of the input, for the `TextError` of an item.
+        device: the device of the model, which determines how the processes communicate.
+        unit: what the progress bar counts.
+    """
+
+    output: Path
+    name: str
+    device: Any
+    unit = "text"
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """Check the arguments, and return what determines the output beside the input; in the first process only."""
+
+    @abstractmethod
+    def read(self) -> Iterator[Any]:
+        """The items of the input, values of JSON: they are read once to check them, and again to process them."""
+
+    @abstractmethod
+    def lines(self, chunk: list[Any], first: int, update: Callable[[int], Any]) -> Iterable[str]:
+        """The lines for a chunk, from the index of its first item and a function that counts finished items."""
+
+
+class LineTranslation(LineWork):
+    """The translations of the lines of a file; see `translate_file` for the arguments."""
+
+    def __init__(self, translator: Translator, source: Path, prefix: Path | None, output: Path, output_format: str):
+        self.translator = translator
+        self.source = source
+        self.prefix = prefix
+        self.output = output
+        self.output_format = output_format
+        self.name = str(source)
+        self.device = translator.pipe.model.device
+
+    def describe(self) -> dict[str, Any]:
+        """Check the files, and return what determines the translations."""
+        check_plain_text("input_file", self.source)
+        check_plain_text("prefix_file", self.prefix)
+        check_output("output_file", self.output, input_file=self.source, prefix_file=self.prefix)
+        pipe = self.translator.pipe
+        digest = model_digest(pipe.model, pipe.tokenizer)
+        return {"model": digest, **plain_record(self.translator), "format": self.output_format}
+
+    def read(self) -> Iterator[Row]:
+        """The lines with what their translations must begin with."""
+        prefixes = None if self.prefix is None else read_texts(self.prefix)
+        return with_prefixes(read_plain_texts(self.source), prefixes, "prefix_file")
+
+    def lines(self, chunk: list[Row], first: int, update: Callable[[int], Any]) -> Iterator[str]:
+        """The lines of the candidates."""
+        options = self.translator.options
+        candidates = self.translator.translate(chunk, first, update)
+        return candidate_lines(candidates, self.output_format, options.n_best, first, confidence=options.confidence)
+
+
+def write_in_parts(work: LineWork, *, chunk_size: int, restart: bool, progress: bool | None) -> None:
     """Write a file in chunks, or resume an earlier call.
 
     Args:
-        output: the file to write or to replace.
-        read: reads the items of the input, which are values of JSON: once to check them, and again to process them.
-        describe: checks the arguments and returns what determines the output beside the input; called in the first
-            process only.
-        process: called with a chunk, the index of its first item and a function that counts finished items; returns the
-            lines of the output.
-        name: of the input, for the `TextError` of an item.
-        device: the device of the model, which determines how the processes communicate.
+        work: makes the lines.
         chunk_size: items of a chunk.
         restart: discard the parts of an earlier call.
         progress: show a progress bar on stderr; `None` shows it after a delay.
-        unit: what the progress bar counts.
 
     Raises:
         ValueError: the output is being written, the input changes, or the parts belong to a different job.
         OSError: a file cannot be written.
     """
     check_positive(chunk_size=chunk_size)
-    state = process_state(device)
-    parts = Parts(Path(output))
-
-    def check() -> tuple[dict[str, Any], list[str]]:
-        if is_stream(output):
-            raise ValueError(f"output_file must be a file, new or not, in a folder that exists, got {str(output)!r}.")
-        parts.check()
-        described = describe()
-        counted, digests = digests_of(read(), chunk_size)
-        return {**described, **counted}, digests
-
-    inputs, parts.digests = call_on_main_process(check)
+    state = process_state(work.device)
+    parts = Parts(work.output)
+    inputs, parts.digests = call_on_main_process(lambda: check_work(work, parts, chunk_size))
     parts.key = digest_of(inputs)[:8]
-    with exclusive(parts.lock, f"output_file must not be in use, got {str(output)!r} with another call in progress."):
+    message = f"output_file must not be in use, got {str(work.output)!r} with another call in progress."
+    with exclusive(parts.lock, message):
         missing = call_on_main_process(lambda: parts.begin(inputs, restart))
         mine = set(missing[state.process_index :: state.num_processes])
         share = sum(min(chunk_size, inputs["lines"] - number * chunk_size) for number in mine)
-        items = read()
         with (
             parts.removed_without_work(is_alone=state.num_processes == 1),
-            progress_bar(share, progress if state.is_main_process else False, unit) as bar,
+            progress_bar(share, progress if state.is_main_process else False, work.unit) as bar,
         ):
-            for number in range(max(mine, default=-1) + 1):  # the input is read in a single pass
-                chunk = list(islice(items, chunk_size))
-                if number in mine:
-                    parts.check_chunk(number, chunk)
-                    with name_lines_in_errors(name, number * chunk_size):
-                        parts.write(number, process(chunk, number * chunk_size, bar.update))
+            write_chunks(work, parts, mine, chunk_size, bar.update)
         call_on_main_process(parts.finish)
+
+
+def check_work(work: LineWork, parts: "Parts", chunk_size: int) -> tuple[dict[str, Any], list[str]]:
+    """What determines the output, and the digest of each chunk of the input.
+
+    Raises:
+        ValueError: the output cannot be written, or an argument or the input is invalid.
+    """
+    if is_stream(work.output):
+        raise ValueError(f"output_file must be a file, new or not, in a folder that exists, got {str(work.output)!r}.")
+    parts.check()
+    described = work.describe()
+    counted, digests = digests_of(work.read(), chunk_size)
+    return {**described, **counted}, digests
+
+
+def write_chunks(
+    work: LineWork, parts: "Parts", numbers: set[int], chunk_size: int, update: Callable[[int], Any]
+) -> None:
+    """Write the chunks with these numbers; the input is read in a single pass."""
+    items = work.read()
+    for number in range(max(numbers, default=-1) + 1):
+        chunk = list(islice(items, chunk_size))
+        if number in numbers:
+            parts.check_chunk(number, chunk)
+            with name_lines_in_errors(work.name, number * chunk_size):
+                parts.write(number, work.lines(chunk, number * chunk_size, update))
 
 
 class Parts:

@@ -143,7 +143,6 @@ def back_translate(
     settings, search = BackTranslationOptions.split(options)
     check_files(Path(input_file), Path(output_source), Path(output_target))
     source = Path(output_source).resolve()
-    target = Path(output_target).resolve()
     folder = source.with_name(f"{source.name}.work")
     call_on_main_process(lambda: check_folder(folder))
     with exclusive(folder / LOCK, f"output_source must not be in use, got {str(source)!r} of another call."):
@@ -160,7 +159,7 @@ def back_translate(
             chunk_size=chunk_size,
             progress=progress,
         )
-        count = call_on_main_process(lambda: write_outputs(folder, source, target, settings))
+        count = call_on_main_process(lambda: write_outputs(folder, source, Path(output_target).resolve(), settings))
     return BackTranslationReport(selection, count)
 
 

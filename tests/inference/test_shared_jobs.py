@@ -24,8 +24,12 @@ def process_state(rank):
 
 
 def write(output, rank, process=lambda items, *_: items, readings=(ITEMS, ITEMS)):
-    texts, job = iter(readings), {"chunk_size": 3, "restart": False, "progress": False}
-    files.write_in_parts(output, lambda: iter(next(texts)), lambda: {"model": "digest"}, process, "in.txt", rank, **job)
+    texts = iter(readings)
+    work = SimpleNamespace(output=output, name="in.txt", device=rank, unit="text")
+    work.read = lambda: iter(next(texts))
+    work.describe = lambda: {"model": "digest"}
+    work.lines = process
+    files.write_in_parts(work, chunk_size=3, restart=False, progress=False)
 
 
 @pytest.mark.usefixtures("_state_on_cpu")

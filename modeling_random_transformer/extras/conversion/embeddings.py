@@ -63,14 +63,7 @@ def map_embeddings(
         source_rows = joined.source_ids
         target_rows = joined.target_ids
     else:
-        size = max(len(source_table), len(target_table)) + added
-        source_rows = pad_rows(source_table, size)
-        target_rows = pad_rows(target_table, size)
-        if source_rows != target_rows:
-            mapper.report.notes.append(
-                "The smaller vocabulary is padded. Its additional embeddings are zero, and ids outside the target "
-                "vocabulary have a probability of 0."
-            )
+        source_rows, target_rows = rows_of_equal_size(mapper, source_table, target_table, added)
     check_row_count(mapper, source, source_table, max(source_rows) + 1)
     check_row_count(mapper, target or source, target_table, max(target_rows) + 1)
     check_row_count(mapper, output or target or source, output_table, len(target_table))
@@ -88,6 +81,21 @@ def map_embeddings(
     mapper.derive_config(
         "the embedding matrices", vocab_size=len(source_rows), share_embeddings=shared, tie_word_embeddings=tied
     )
+
+
+def rows_of_equal_size(
+    mapper: StateDictMapper, source_table: Tensor, target_table: Tensor, added: int
+) -> tuple[list[int], list[int]]:
+    """The rows of unchanged ids in both tables, of which the smaller one is padded; see `map_embeddings`."""
+    size = max(len(source_table), len(target_table)) + added
+    source_rows = pad_rows(source_table, size)
+    target_rows = pad_rows(target_table, size)
+    if source_rows != target_rows:
+        mapper.report.notes.append(
+            "The smaller vocabulary is padded. Its additional embeddings are zero, and ids outside the target "
+            "vocabulary have a probability of 0."
+        )
+    return source_rows, target_rows
 
 
 def is_equal(first: Tensor, second: Tensor) -> bool:

@@ -1,6 +1,6 @@
 """Translation of HTML: the text of its blocks sentence by sentence, with inline elements on their words."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -64,22 +64,10 @@ def translate_html(
         "sentence",
     )
     translations = [best.translation.strip() for [best] in candidates]
-
-    pairs: list[Pair | None] = []
-    for block, text in zip(blocks, texts, strict=True):
-        is_aligned = needs_alignment(block)
-        for sentence in text.sentences:
-            pairs.append((sentence, translations[len(pairs)]) if is_aligned else None)
+    pairs = aligned_pairs(blocks, texts, translations)
     links = align_units(model, tokenizer, pairs, translator.languages)
-
-    rendered = []
-    start = 0
-    for block, text in zip(blocks, texts, strict=True):
-        end = start + len(text.sentences)
-        rendered.append(render_block(block, text, translations[start:end], links[start:end]))
-        start = end
-    blocks_left = iter(rendered)
-    return ["".join(part if isinstance(part, str) else next(blocks_left) for part in parts) for parts in parsed]
+    rendered = render_blocks(blocks, texts, translations, links)
+    return ["".join(part if isinstance(part, str) else next(rendered) for part in parts) for parts in parsed]
 
 
 def parse_document(document: Any, index: int) -> list[str | Block]:
@@ -98,6 +86,32 @@ def split_block(block: Block, splitter: SentenceSplitter) -> SplitText:
         gaps.append(block.text[position : position + len(gap)])
         position += len(gap) + len(sentence)
     return SplitText(text.sentences, gaps)
+
+
+def aligned_pairs(
+    blocks: Sequence[Block], texts: Sequence[SplitText], translations: Sequence[str]
+) -> list[Pair | None]:
+    """Each sentence with its translation, or `None` in a block without elements to be placed."""
+    pairs: list[Pair | None] = []
+    for block, text in zip(blocks, texts, strict=True):
+        is_aligned = needs_alignment(block)
+        for sentence in text.sentences:
+            pairs.append((sentence, translations[len(pairs)]) if is_aligned else None)
+    return pairs
+
+
+def render_blocks(
+    blocks: Sequence[Block],
+    texts: Sequence[SplitText],
+    translations: Sequence[str],
+    links: Sequence[Links | None],
+) -> Iterator[str]:
+    """The HTML of each translated block; the translations and links are those of all sentences."""
+    start = 0
+    for block, text in zip(blocks, texts, strict=True):
+        end = start + len(text.sentences)
+        yield render_block(block, text, translations[start:end], links[start:end])
+        start = end
 
 
 def render_block(block: Block, text: SplitText, translations: Sequence[str], links: Sequence[Links | None]) -> str:

@@ -5,6 +5,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -14,7 +15,7 @@ from ...base.digests import model_digest
 from ...base.progress import process_stream
 from ...data.sources import EMPTY, Corpus, ParallelLine
 from ...inference.scoring import Pair, PairModel, PairScore, Scorer
-from ...inference.translation_files import FORMATS, write_in_parts
+from ...inference.translation_files import FORMATS, LineWork, write_in_parts
 from ...inputs_random_transformer import CHUNK_SIZE, check_choice, drop_none, name_lines_in_errors
 
 
@@ -110,33 +111,38 @@ def write_lines(
     progress: bool | None = None,
 ) -> None:
     """Write one line for the result of each pair; the arguments are those of `score_file`."""
+    work = PairWork(corpus, Path(output_file), pair_model)
+    write_in_parts(work, chunk_size=chunk_size, restart=restart, progress=progress)
 
-    def read() -> Iterator[Pair | None]:
-        return valid_pairs(corpus)
 
-    def describe() -> dict[str, Any]:
-        check_output("output_file", output_file, **corpus.files)
+class PairWork(LineWork):
+    """The results of the pairs of a corpus; see `write_lines` for the arguments."""
+
+    unit = "pair"
+
+    def __init__(self, corpus: Corpus, output: Path, pair_model: LineModel):
+        self.corpus = corpus
+        self.output = output
+        self.pair_model = pair_model
+        self.name = str(corpus)
+        self.device = pair_model.model.device
+
+    def describe(self) -> dict[str, Any]:
+        """Check the files, and return what determines the results."""
+        check_output("output_file", self.output, **self.corpus.files)
         return {
-            "model": model_digest(pair_model.model, pair_model.tokenizer),
-            "languages": asdict(pair_model.languages),
-            **pair_model.recorded,
+            "model": model_digest(self.pair_model.model, self.pair_model.tokenizer),
+            "languages": asdict(self.pair_model.languages),
+            **self.pair_model.recorded,
         }
 
-    def process(chunk: list[Any], first: int, update: Callable[[int], Any]) -> Iterable[str]:
-        return map(pair_model.line, pair_model(chunk, first, update))
+    def read(self) -> Iterator[Pair | None]:
+        """The pairs; `None` for one with a blank side."""
+        return valid_pairs(self.corpus)
 
-    write_in_parts(
-        output_file,
-        read,
-        describe,
-        process,
-        str(corpus),
-        pair_model.model.device,
-        chunk_size=chunk_size,
-        restart=restart,
-        progress=progress,
-        unit="pair",
-    )
+    def lines(self, chunk: list[Any], first: int, update: Callable[[int], Any]) -> Iterable[str]:
+        """The lines of the results."""
+        return map(self.pair_model.line, self.pair_model(chunk, first, update))
 
 
 def lines_of(corpus: Corpus, pair_model: LineModel, chunk_size: int = CHUNK_SIZE) -> Iterator[str]:
