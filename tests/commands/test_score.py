@@ -1,4 +1,4 @@
-"""The commands `score` and `align`: files, standard input and errors."""
+"""The command `score`: files, standard input and errors."""
 
 import io
 import json
@@ -8,8 +8,6 @@ import sys
 import pytest
 
 from modeling_random_transformer import cli
-from modeling_random_transformer.extras.pairs import alignments
-from modeling_random_transformer.extras.pairs.alignments import Aligner
 from modeling_random_transformer.extras.pairs.scoring_files import score_line
 from modeling_random_transformer.inference import score_pairs
 from tests.helpers.corpora import write_pairs
@@ -22,30 +20,25 @@ PAIRS = list(zip(some_texts(30, seed=1), some_texts(30, seed=2), strict=True))
 def run(translator_folder, monkeypatch, capsysbinary, _reset_accelerate):
     """Run the command with bytes on standard input; returns the exit status, standard output and the errors."""
 
-    def run(*arguments, verb="score", stdin=b""):
+    def run(*arguments, stdin=b""):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        status = cli.main([verb, "--model", str(translator_folder), "--device", "cpu", *map(str, arguments)])
+        status = cli.main(["score", "--model", str(translator_folder), "--device", "cpu", *map(str, arguments)])
         captured = capsysbinary.readouterr()
         return status, captured.out, captured.err.decode()
 
     return run
 
 
-@pytest.mark.parametrize("verb", ["score", "align"])
-def test_files_tsv_and_standard_input_agree(run, translator, tokenizer, tmp_path, verb):
-    if verb == "align":
-        aligner = Aligner(translator, tokenizer)
-        lines = [aligner.line(links) for links in alignments(translator, tokenizer, PAIRS)]
-    else:
-        lines = [score_line(score, "text") for score in score_pairs(translator, tokenizer, PAIRS)]
+def test_files_tsv_and_standard_input_agree(run, translator, tokenizer, tmp_path):
+    lines = [score_line(score, "text") for score in score_pairs(translator, tokenizer, PAIRS)]
     expected = "".join(f"{line}\n" for line in lines).encode()
     corpus = write_pairs(tmp_path, "aligned", PAIRS)
     tsv = "".join(f"{source}\t{target}\n" for source, target in PAIRS).encode()
     (tmp_path / "pairs.tsv").write_bytes(tsv)
     aligned = ("--source_file", corpus.source, "--target_file", corpus.target)
     for arguments in (aligned, ("--source_file", tmp_path / "pairs.tsv"), ()):
-        assert run(*arguments, verb=verb, stdin=tsv)[:2] == (0, expected)
-    assert run(*aligned, "--output", tmp_path / "scores.txt", verb=verb)[:2] == (0, b"")
+        assert run(*arguments, stdin=tsv)[:2] == (0, expected)
+    assert run(*aligned, "--output", tmp_path / "scores.txt")[:2] == (0, b"")
     assert (tmp_path / "scores.txt").read_bytes() == expected
 
 
@@ -57,15 +50,14 @@ def test_jsonl_with_token_scores(run):
 
 
 @pytest.mark.parametrize(
-    ("verb", "line", "message"),
+    ("line", "message"),
     [
-        ("score", b"\xe9\tb", r"stdin must contain valid pairs only, but line 2 is not UTF-8\."),
-        ("score", b"one " * 5000 + b"\tb", r"stdin, line 2: texts must have at most \d+ tokens"),
-        ("align", b"one " * 5000 + b"\tb", r"stdin, line 2: texts must have at most \d+ tokens"),
+        (b"\xe9\tb", r"stdin must contain valid pairs only, but line 2 is not UTF-8\."),
+        (b"one " * 5000 + b"\tb", r"stdin, line 2: texts must have at most \d+ tokens"),
     ],
-    ids=["not UTF-8", "long", "long, aligned"],
+    ids=["not UTF-8", "long"],
 )
-def test_errors(run, verb, line, message):
-    status, _, error = run(verb=verb, stdin=b"a\tb\n" + line + b"\n")
+def test_errors(run, line, message):
+    status, _, error = run(stdin=b"a\tb\n" + line + b"\n")
     assert status == 2
     assert re.search(message, error)

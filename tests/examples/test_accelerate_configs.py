@@ -1,4 +1,4 @@
-"""The Accelerate configurations. That of FSDP2 trains in tests/training/test_many_devices.py."""
+"""The Accelerate configurations. That of FSDP2 trains in tests/training/test_sharding.py."""
 
 from pathlib import Path
 

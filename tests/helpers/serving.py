@@ -9,9 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import uvicorn
+from starlette.testclient import TestClient
 
 from modeling_random_transformer.extras.serving import Direction, Settings, create_app
 from modeling_random_transformer.extras.serving.server import BoundedProtocol
+from tests.helpers.translation import SENTENCES
 
 
 @contextmanager
@@ -83,3 +85,22 @@ def wait_until(condition):
 
 
 FORM = "application/x-www-form-urlencoded"
+
+
+def application(directions, **settings):
+    """A client of the API, without a server."""
+    return TestClient(create_app(directions, Settings(**settings)), raise_server_exceptions=False)
+
+
+def ask_application(api, q=SENTENCES[0], source="en", target="es", **fields):
+    """The answer of the API to a text."""
+    return api.post("/translate", json={"q": q, "source": source, "target": target, **fields})
+
+
+class Echo:
+    """A direction that returns the texts."""
+
+    def __new__(cls):
+        direction = Direction("en", "pt-BR", None, None)
+        object.__setattr__(direction, "translate", list)
+        return direction

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from modeling_random_transformer import cli
 from modeling_random_transformer.inference import one_line, translate
 from modeling_random_transformer.inference import translation_files as files
 from modeling_random_transformer.pipeline_random_transformer import Seq2SeqPipeline
@@ -196,18 +195,3 @@ def test_invalid_files(paths, translator, limited, tmp_path):
     mono.write_text(" \n")
     with pytest.raises(ValueError, match=r"that can be translated, got .* 1 of 1 lines are invalid: 1 blank"):
         back_translate(*paths, translator, limited)
-
-
-@pytest.mark.usefixtures("_reset_accelerate")
-def test_command(translator_folder, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    Path("mono.tsv").write_text("".join(f"7\t{text}\n" for text in ("", *VALID)))
-    flags = f"--model {translator_folder} --input mono.tsv --text_key 2 --output_source a.en --output_target a.de"
-    flags += " --method sampling --tag off --max_tokens 20 --device cpu"
-    assert cli.main(["back-translate", *flags.split()]) == 0
-    error = capsys.readouterr().err
-    assert "of 14 lines are invalid: 1 blank (line 1)" in error
-    assert "of more than 20 tokens (line" in error
-    sources, targets = lines(Path("a.en")), lines(Path("a.de"))
-    assert len(sources) == len(targets) > 3
-    assert not any(source.startswith("<bt>") for source in sources)

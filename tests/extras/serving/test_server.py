@@ -1,18 +1,12 @@
 """A running server: concurrent requests, clients that disconnect, a full queue, and a graceful stop."""
 
-import copy
 import http.client
-import shutil
-import signal
 import socket
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from urllib.error import HTTPError
 
 import pytest
-import torch
 from libretranslatepy import LibreTranslateAPI
 
 from modeling_random_transformer.extras.documents import translate_html
@@ -163,45 +157,3 @@ def can_connect(port):
 def test_host_is_not_empty():
     with pytest.raises(ValueError, match=r"host must be an address to listen on, such as 127\.0\.0\.1, got ''"):
         serve(None, "")
-
-
-@pytest.mark.slow
-def test_command(translator_folder):
-    command = [sys.executable, "-m", "modeling_random_transformer", "serve", "--port", "0"]
-    model = f"en:es={translator_folder}"
-    with subprocess.Popen([*command, "--model", model], stdout=subprocess.PIPE, text=True) as process:
-        port = int(process.stdout.readline().rpartition(":")[2])
-        assert ask(port, "the boy")[0] == 200
-        with pytest.raises(ValueError, match=f"host and port must be available, got 127.0.0.1 and {port}: .* in use"):
-            serve(None, "127.0.0.1", port)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
-
-
-@pytest.mark.slow
-def test_sighup_loads_the_models_again(translator, translator_folder, tmp_path):
-    """A model that is replaced by another one is used; one that cannot be loaded is not."""
-    folder = tmp_path / "model"
-    shutil.copytree(translator_folder, folder)
-    command = [sys.executable, "-m", "modeling_random_transformer", "serve", "--port", "0", "--access_log"]
-    with subprocess.Popen(
-        [*command, "--model", f"en:es={folder}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        port = int(process.stdout.readline().rpartition(":")[2])
-        before = ask(port, "the boy")[1]
-        other = copy.deepcopy(translator)
-        with torch.no_grad():
-            other.lm_head.weight.neg_()
-        other.save_pretrained(folder)
-        process.send_signal(signal.SIGHUP)
-        wait_until(lambda: ask(port, "the boy")[1] != before)
-        after = ask(port, "the boy")[1]
-        (folder / "config.json").unlink()
-        process.send_signal(signal.SIGHUP)
-        for line in process.stderr:
-            assert "the boy" not in line
-            if "The models were not loaded again: " in line:
-                break
-        assert "config.json" in line
-        assert ask(port, "the boy")[1] == after
-        process.terminate()
