@@ -188,6 +188,12 @@ def new_files(paths: Sequence[StrPath], temporary_folder: Path | None = None) ->
             temporary.unlink(missing_ok=True)
 
 
+def files_in(folder: Path, patterns: Iterable[str]) -> Iterator[Path]:
+    """The files whose names match patterns of `glob`, which are looked up when the iterator is read."""
+    for pattern in patterns:
+        yield from sorted(folder.glob(pattern))
+
+
 def remove_written(folder: Path, *patterns: str) -> None:
     """Remove the files whose names match regular expressions, in this order, and temporary files of theirs."""
     for pattern in patterns:

@@ -23,7 +23,7 @@ from ..inputs_random_transformer import drop_none
 from .command_line import check_keys, check_new_outputs
 
 
-def numbers(text: str) -> tuple[int, ...]:
+def set_sizes(text: str) -> tuple[int, ...]:
     """Argument type: positive integers, separated by commas."""
     return tuple(map(positive_integer, text.split(",")))
 
@@ -61,7 +61,7 @@ class Arguments(CleaningOptions):
     output: Path | None = None
     rejected: Path | None = None
     report: Path | None = None
-    split: Sequence[int] = field(default=(), metadata={"type": numbers, "nargs": None, "metavar": "N,N"})
+    split: Sequence[int] = field(default=(), metadata={"type": set_sizes, "nargs": None, "metavar": "N,N"})
     overwrite: bool = False
 
     def __post_init__(self) -> None:

@@ -117,8 +117,6 @@ class Arguments(EngineArguments, InferenceArguments):
         if self.mbr is not None and (self.num_beams or self.sample or self.length_penalty is not None):
             raise ValueError(f"--mbr must be given without --num_beams, --length_penalty and --sample, got {self.mbr}.")
         super().__post_init__()
-        if self.keep_source and self.min_confidence is None:
-            raise ValueError("--min_confidence must be given with --keep_source, got None.")
         if self.is_document and (self.n_best or self.prefix_file or self.output_format != "text"):
             raise ValueError(
                 f"--format must be text with --n_best, --prefix_file or --output_format, got {self.format}."

@@ -141,10 +141,10 @@ def back_translate(
         OSError: a file cannot be read or written.
     """
     settings, search = BackTranslationOptions.split(options)
-    check_files(Path(input_file), Path(output_source), Path(output_target))
+    check_paths(Path(input_file), Path(output_source), Path(output_target))
     source = Path(output_source).resolve()
     folder = source.with_name(f"{source.name}.work")
-    call_on_main_process(lambda: check_folder(folder))
+    call_on_main_process(lambda: check_work_folder(folder))
     with exclusive(folder / LOCK, f"output_source must not be in use, got {str(source)!r} of another call."):
         selection = translate_lines(
             read_texts(input_file, settings.text_key),
@@ -163,7 +163,7 @@ def back_translate(
     return BackTranslationReport(selection, count)
 
 
-def check_files(monolingual: Path, source: Path, target: Path) -> None:
+def check_paths(monolingual: Path, source: Path, target: Path) -> None:
     """Check the paths of the input and of both outputs.
 
     Raises:
@@ -179,7 +179,7 @@ def check_files(monolingual: Path, source: Path, target: Path) -> None:
         raise ValueError(f"input_file, output_source and output_target must be different files, got {len(files)}.")
 
 
-def check_folder(folder: Path) -> None:
+def check_work_folder(folder: Path) -> None:
     """Raise a `ValueError` unless the working folder is new or that of an earlier call."""
     if folder.exists() and not (folder / LOCK).exists() and any(folder.iterdir()):
         raise ValueError(f"{folder} must be new or the folder of an earlier call, got other files.")

@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 
 import torch
 
-from ..base.digests import file_digest
 from ..base.distributed import call_on_main_process
 from ..base.files import markdown_table, new_folder
 from ..base.jobs import run_stage
@@ -24,6 +23,7 @@ from ..base.measures import folder_size
 from ..data.sources import Corpus, pairs_of
 from ..data.validation import validate
 from ..inference import translate
+from ..inference.confidence import weight_digests
 from ..inference.evaluation import score
 from ..inference.loading import load_models, load_translator, silence_transformers
 from ..inputs_random_transformer import LanguageTags, drop_none
@@ -32,7 +32,7 @@ from ..training.checkpoints import WEIGHTS
 from ..training.checks import check_arguments
 from ..training.manifest import MANIFEST, RunResult, fingerprint
 from ..training.model_card import CARD, set_section
-from ..training.preparation import check_languages
+from ..training.preparation import check_languages_of_sets
 from ..training.run import train_translation
 from ..training.training_arguments import TranslationTrainingArguments
 from .monolingual import RECORD
@@ -45,7 +45,7 @@ Model = tuple[str, str, Sequence[Path]]  # name, dtype and folders of a model or
 
 
 @dataclass
-class Row:
+class ModelScores:
     """The result of a model in one dtype.
 
     Attributes:
@@ -67,13 +67,13 @@ class Row:
     signature: str
 
 
-def compare(
+def compare_saved(
     models: Sequence[Model],
     pairs: Sequence[tuple[str, str]],
     languages: LanguageTags,
     device: torch.device,
     options: dict[str, Any],
-) -> list[Row]:
+) -> list[ModelScores]:
     """Translate a test set with saved models or ensembles.
 
     As in the evaluation of the training, sentences of any length are translated; learned positions truncate them.
@@ -95,7 +95,7 @@ def compare(
         texts = translate(sources, model, tokenizer, **search)
         seconds = time.perf_counter() - start
         scores = score(texts, references)
-        row = Row(
+        row = ModelScores(
             name,
             dtype,
             bleu=scores["bleu"]["score"],
@@ -108,7 +108,7 @@ def compare(
     return rows
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[ModelScores]) -> str:
     """The rows as a Markdown table."""
     lines = []
     for row in rows:
@@ -149,7 +149,7 @@ class DistillationResult:
 
     run: RunResult
     corpus: SyntheticReport
-    rows: list[Row]
+    rows: list[ModelScores]
 
 
 def distill(
@@ -189,7 +189,7 @@ def distill(
     run = train_translation(data.with_training_set(*training_set.files, test.languages), model, args)
 
     stage = partial(run_stage, folder / WORK / RECORD, may_change=True)
-    weights = digests([folder])
+    weights = [*weight_digests(folder).values()]
     files = [folder / INT8 / name for name in ("config.json", WEIGHTS)]
     stage("int8", {"weights": weights}, lambda: export_int8(folder), files)
 
@@ -200,11 +200,12 @@ def distill(
             ("student", "int8", [folder / INT8]),
         ]
         pairs = [*pairs_of([test])]
-        rows = compare(models, pairs, test.languages, args.device, args.generation_kwargs)
+        rows = compare_saved(models, pairs, test.languages, args.device, args.generation_kwargs)
         return {"rows": [asdict(row) for row in rows]}
 
-    inputs = {"weights": [*digests(teacher), *weights], "test set": fingerprint([test]), **args.generation_kwargs}
-    rows = [Row(**row) for row in stage("comparison", inputs, compare_models)["rows"]]
+    of_teacher = chain.from_iterable(weight_digests(path).values() for path in teacher)
+    inputs = {"weights": [*of_teacher, *weights], "test set": fingerprint([test]), **args.generation_kwargs}
+    rows = [ModelScores(**row) for row in stage("comparison", inputs, compare_models)["rows"]]
     call_on_main_process(lambda: add_to_card(folder / CARD, arguments, report, rows))
     return DistillationResult(run, report, rows)
 
@@ -258,7 +259,7 @@ def check(
             "restart must be False after the training of the student has begun, got True: use another output_dir."
         )
     check_arguments(data, model, args)
-    check_languages(corpora, model)
+    check_languages_of_sets(corpora, model)
     for corpus in chain.from_iterable(corpora.values()):
         corpus.require_files()
         validate(corpus, data.on_invalid)
@@ -273,12 +274,9 @@ def export_int8(folder: Path) -> None:
         tokenizer.save_pretrained(temporary)
 
 
-def digests(folders: Sequence[Path]) -> list[str]:
-    """The digests of the weights of saved models."""
-    return [file_digest(path) for folder in folders for path in sorted(folder.glob("*.safetensors"))]
-
-
-def add_to_card(path: Path, arguments: DistillationArguments, report: SyntheticReport, rows: Sequence[Row]) -> None:
+def add_to_card(
+    path: Path, arguments: DistillationArguments, report: SyntheticReport, rows: Sequence[ModelScores]
+) -> None:
     """Add the section about the distillation to the student's model card, or replace it."""
     teacher = ", ".join(f"`{Path(name).name}`" for name in arguments.teacher)
     method = "interpolation" if arguments.interpolate else "knowledge distillation"

@@ -17,7 +17,7 @@ from ..configuration_random_transformer import RandomTransformerConfig
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from .arguments import DROPOUTS, VOCAB_SIZE, DataArguments, ModelArguments, parse_overrides, set_names
 from .checkpoints import has_optimizer
-from .manifest import check_folder
+from .manifest import check_output_dir
 from .model_init import freeze
 from .tokenizer import load_parent_tokenizer, load_tokenizer
 from .training_arguments import TranslationTrainingArguments
@@ -112,7 +112,7 @@ def check_folders(model_args: ModelArguments, args: TranslationTrainingArguments
     is_folder = model_args.model_name_or_path is not None and initial.is_dir()  # otherwise a name on the Hub
     if is_folder and initial.resolve().is_relative_to(output.resolve()):
         raise ValueError(f"output_dir must differ from model_name_or_path and not contain it, got {output}.")
-    check_folder(output)
+    check_output_dir(output)
 
 
 def initial_config(model_args: ModelArguments) -> RandomTransformerConfig:

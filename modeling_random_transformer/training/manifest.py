@@ -7,7 +7,7 @@ arguments and data with it: those that determine the result must be equal.
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from uuid import uuid4
 
 from ..base.digests import file_digest
 from ..base.distributed import call_on_main_process
+from ..base.files import files_in
 from ..base.jobs import Job, Stage, changes
 from ..data.overlap import Counts
 from ..data.sources import Corpus
@@ -203,7 +204,7 @@ class RunResult:
     scores: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
-def check_folder(folder: Path) -> None:
+def check_output_dir(folder: Path) -> None:
     """Check that everything in an output folder that a run would overwrite is its own.
 
     Raises:
@@ -215,13 +216,13 @@ def check_folder(folder: Path) -> None:
         raise ValueError(f"output_dir must be a folder, new or not, that can be written, got {str(folder)!r}.")
     record = Job(folder / MANIFEST).stages.get(TRAIN)
     if record is None:
-        foreign = [*all_checkpoints(folder), *_files(folder, MODEL_FILES)]
+        foreign = [*all_checkpoints(folder), *files_in(folder, MODEL_FILES)]
     elif record.is_finished:
         foreign = [path for path in record.changed_files() if path.is_file()]
     elif all_checkpoints(folder):
         foreign = []  # a finished run that is extended has a model, as a run that is uploaded with each checkpoint
     else:
-        foreign = _files(folder, ["*.safetensors"])
+        foreign = [*files_in(folder, ["*.safetensors"])]
     if foreign:
         raise ValueError(
             f"output_dir must be new or contain an earlier attempt of this run, got {folder} with {foreign[0].name}, "
@@ -252,9 +253,9 @@ def open_job(run: Run) -> Job:
             f"output_dir must contain a checkpoint to extend a finished run, got {run.folder} without one: "
             f"use another output_dir with model_name_or_path={run.folder} to train its model further."
         )
-    resumes = is_finished or newest is not None  # otherwise, nothing has been trained
-    stage = job.begin(TRAIN, inputs, restart=not resumes, may_change=_is_longer)
-    if not resumes:
+    restart = not is_finished and newest is None  # nothing has been trained
+    stage = job.begin(TRAIN, inputs, restart=restart, may_change=_is_longer, needs_files=not is_finished)
+    if restart:
         stage.note(run_id=run_id)
     return job
 
@@ -324,9 +325,5 @@ def folder_digest(name: str) -> str:
         return file_digest(Path(name))
     if not Path(name).is_dir():
         return name
-    files = {path.name: file_digest(path) for path in _files(Path(name), INITIAL_FILES)}
+    files = {path.name: file_digest(path) for path in files_in(Path(name), INITIAL_FILES)}
     return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
-
-
-def _files(folder: Path, patterns: Sequence[str]) -> list[Path]:
-    return [path for pattern in patterns for path in sorted(folder.glob(pattern))]

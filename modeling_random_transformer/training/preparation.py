@@ -245,7 +245,7 @@ def distinct_languages(corpora: Iterable[Corpus]) -> list[str]:
     return list(dict.fromkeys(code for corpus in corpora for code in corpus.languages.codes))
 
 
-def check_languages(sets: Mapping[str, Sequence[Corpus]], model_args: ModelArguments) -> None:
+def check_languages_of_sets(sets: Mapping[str, Sequence[Corpus]], model_args: ModelArguments) -> None:
     """Check that the tokenizer has, or will have, the languages of all sets.
 
     Raises:

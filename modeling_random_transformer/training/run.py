@@ -34,7 +34,7 @@ from .checks import check_arguments, check_checkpoint
 from .manifest import LOCK, MANIFEST, TRAIN, Run, RunResult, fingerprint, open_job
 from .model_card import CARD, hardware, write_model_card
 from .model_init import build_model
-from .preparation import PreparedData, check_languages, check_lengths, prepare_data
+from .preparation import PreparedData, check_languages_of_sets, check_lengths, prepare_data
 from .search_choice import begin_choice, choose_length_penalty
 from .trainer import TranslationTrainer
 from .training_arguments import TranslationTrainingArguments
@@ -66,7 +66,7 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
     check_arguments(data, model, args)
     set_seed(args.seed)
     corpora = data.sets()  # file locks of datasets, which have no timeout, let one process download
-    check_languages(corpora, model)
+    check_languages_of_sets(corpora, model)
     folder = Path(args.output_dir)
     with exclusive(folder / LOCK, f"output_dir must not be in use, got {folder} with another run in progress."):
         run = Run(data, model, args, corpora, Job(folder / MANIFEST))

@@ -2,11 +2,11 @@
 
 import pytest
 
-from modeling_random_transformer.commands.clean import numbers, one_or_pair
+from modeling_random_transformer.commands.clean import one_or_pair, set_sizes
 
 
 def test_numbers():
-    assert numbers("1000,50") == (1000, 50)
+    assert set_sizes("1000,50") == (1000, 50)
 
 
 def test_one_file_or_a_pair():

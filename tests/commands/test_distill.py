@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 from modeling_random_transformer import cli
 from modeling_random_transformer.commands import distill as command
-from modeling_random_transformer.stages.distillation import DistillationResult, Row
+from modeling_random_transformer.stages.distillation import DistillationResult, ModelScores
 from modeling_random_transformer.stages.training_set import SyntheticReport
 
 
@@ -13,7 +13,7 @@ def test_command(tmp_path, capsys, monkeypatch):
 
     def distill(*arguments):
         passed.extend(arguments)
-        row = Row("student", "float32", 1.0, 2.0, 3.0, 4.0, "signature")
+        row = ModelScores("student", "float32", 1.0, 2.0, 3.0, 4.0, "signature")
         return DistillationResult(SimpleNamespace(folder=tmp_path), SyntheticReport(8, 1, 2, 6), [row])
 
     monkeypatch.setattr(command, "distill", distill)

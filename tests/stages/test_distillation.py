@@ -78,7 +78,7 @@ def result(folder):
 
 @pytest.fixture
 def _no_comparison(monkeypatch):
-    monkeypatch.setattr(distillation, "compare", lambda *_: [])
+    monkeypatch.setattr(distillation, "compare_saved", lambda *_: [])
 
 
 def test_training_set_is_the_teachers_translations_then_the_original_pairs(folder, result):
@@ -111,7 +111,7 @@ def test_student_and_its_comparison_with_the_teacher(folder, result):
 
 
 def test_record_and_model_card_of_a_distillation_that_is_not_repeated(folder, result, monkeypatch):
-    for module, name in ((distillation, "compare"), (distillation, "new_folder"), (TrainingSet, "assemble")):
+    for module, name in ((distillation, "compare_saved"), (distillation, "new_folder"), (TrainingSet, "assemble")):
         monkeypatch.setattr(module, name, None)
     monkeypatch.setattr(files, "candidate_lines", None)
     again = distilled(folder, **TEST)
@@ -136,7 +136,7 @@ def test_comparison_translates_sentences_above_the_limit_of_the_tokenizer(tmp_pa
     for part in (model, tokenizer):
         part.save_pretrained(tmp_path)
     pairs, models = list(zip(texts, references, strict=True)), [("teacher", "float32", [tmp_path])]
-    [row] = distillation.compare(models, pairs, LanguageTags(), model.device, {"num_beams": 1})
+    [row] = distillation.compare_saved(models, pairs, LanguageTags(), model.device, {"num_beams": 1})
     assert row.chrf == pytest.approx(100)
 
 
@@ -174,7 +174,7 @@ def test_stages_are_not_repeated_after_interruptions(folder, tmp_path, monkeypat
     facts = json.loads((work / "job.json").read_text())["training set"]["facts"]
     assert facts["original"] == 120
     options |= ORIGINAL
-    interrupted("compare")
+    interrupted("compare_saved")
     contents = [path.read_bytes() for path in sorted(work.iterdir()) if path.name != "selected.source"]
     for other, message in (
         (TEST, "original was .*: use another output"),
@@ -186,7 +186,7 @@ def test_stages_are_not_repeated_after_interruptions(folder, tmp_path, monkeypat
     assert [path.read_bytes() for path in sorted(work.iterdir()) if path.name != "selected.source"] == contents
     monkeypatch.setattr(TrainingSet, "assemble", None)
     monkeypatch.setattr(distillation, "new_folder", None)
-    monkeypatch.setattr(distillation, "compare", lambda *_: [])
+    monkeypatch.setattr(distillation, "compare_saved", lambda *_: [])
     assert vars(distilled(folder, **options).corpus) == {"interpolated": 0, **facts}
 
 

@@ -26,7 +26,7 @@ from ...training.arguments import VOCAB_SIZE, DataArguments, ModelArguments
 from ...training.checks import check_arguments
 from ...training.manifest import MANIFEST, Run
 from ...training.model_init import build_model
-from ...training.preparation import PreparedData, check_languages, prepare_data
+from ...training.preparation import PreparedData, check_languages_of_sets, prepare_data
 from ...training.trainer import TranslationTrainer
 from ...training.training_arguments import TranslationTrainingArguments
 
@@ -126,7 +126,7 @@ def _trainer(
 ) -> "MeasuredTrainer":
     complete = replace(data_args, streaming=True).corpora("train")
     corpora: list[Corpus] = [_first_pairs(corpus, data_args.on_invalid) for corpus in complete]
-    check_languages({"train": corpora}, model_args)
+    check_languages_of_sets({"train": corpora}, model_args)
     job = Job(Path(args.output_dir) / MANIFEST)
     data_args = DataArguments(**data_args.with_sets(streaming=False))
     data = prepare_data(Run(data_args, model_args, args, {"train": corpora}, job), ["train"])

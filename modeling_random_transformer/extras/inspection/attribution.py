@@ -82,9 +82,9 @@ def decoder_parts(model: Any, recorded: Mapping[str, Tensor]) -> dict[str, Tenso
             else:
                 add_heads(parts, path, getattr(layer, name), recorded)
             if model.config.norm_order == "post":
-                normalize(parts, norm, recorded[f"{path}.variance"])
+                normalize_parts(parts, norm, recorded[f"{path}.variance"])
     if isinstance(stack.layer_norm, nn.LayerNorm):
-        normalize(parts, stack.layer_norm, recorded["decoder.final.variance"])
+        normalize_parts(parts, stack.layer_norm, recorded["decoder.final.variance"])
     return parts
 
 
@@ -105,7 +105,7 @@ def add_heads(
         parts["biases"] = parts["biases"] + projection.bias
 
 
-def normalize(parts: dict[str, Tensor], norm: nn.LayerNorm, variance: Tensor) -> None:
+def normalize_parts(parts: dict[str, Tensor], norm: nn.LayerNorm, variance: Tensor) -> None:
     """Apply a layer norm to each part of its input, whose variance is `[batch, target_len]`."""
     deviation = (variance[..., None] + norm.eps).sqrt()
     scale = norm.weight / deviation

@@ -234,7 +234,7 @@ def recipe_values(recipe: Mapping[str, Any], overrides: Mapping[str, Any], class
 
 def choose_sizes(names: Iterable[str], data: DataArguments) -> dict[str, int]:
     """The values of these arguments that suit the training set, which are printed."""
-    characters, alphabet = count_characters(data)
+    characters, alphabet = measure_corpus(data)
     sizes = sizes_of(characters, alphabet)
     chosen = {}
     for name in names:
@@ -246,7 +246,7 @@ def choose_sizes(names: Iterable[str], data: DataArguments) -> dict[str, int]:
     return chosen
 
 
-def count_characters(data: DataArguments) -> tuple[int, int]:
+def measure_corpus(data: DataArguments) -> tuple[int, int]:
     """The characters of the distinct pairs of the training set, source and target, and the distinct characters."""
     counts: dict[int, int] = {}  # by hashes, which take less memory than the texts
     alphabet: set[str] = set()

@@ -13,7 +13,7 @@ or of one that it started from, if that has a higher chrF++ on the validation se
 import copy
 import logging
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from ...base import DTYPES
 from ...base.compressed_files import STANDARD_STREAM
 from ...base.digests import file_digest
 from ...base.distributed import call_on_main_process, exclusive
-from ...base.files import StrPath, markdown_table
+from ...base.files import StrPath, files_in, markdown_table
 from ...base.flags import instances, to_flags
 from ...base.jobs import Job, Stage, run_stage
 from ...data.sources import SIDES
@@ -381,12 +381,6 @@ def parse_options(stage: StageArguments) -> dict[str, Any]:
     if unknown:
         raise ValueError(f"{stage.name} must have options of back_translate, got {', '.join(unknown)}.")
     return options
-
-
-def files_in(folder: Path, patterns: Sequence[str]) -> Iterator[Path]:
-    """The files of a stage, which are looked up when the iterator is read."""
-    for pattern in patterns:
-        yield from sorted(folder.glob(pattern))
 
 
 def facts_of(result: RunResult) -> dict[str, Any]:

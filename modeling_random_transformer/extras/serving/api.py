@@ -103,7 +103,7 @@ class Api:
 
     def __init__(self, directions: Sequence[Direction], settings: Settings):
         self.settings = settings
-        self.keys = {digest(key) for key in settings.api_keys}
+        self.keys = {key_digest(key) for key in settings.api_keys}
         self.metrics = Metrics()
         self.batcher = Batcher(settings.max_waiting, self.metrics.batches.observe)
         self.metrics.waiting.set_function(lambda: self.batcher.waiting)
@@ -152,7 +152,7 @@ class Api:
 
     def check_key(self, key: Any) -> None:
         """Raise an error without a valid key, if one is needed. Nothing else of a request has been examined before."""
-        if self.keys and not (isinstance(key, str) and digest(key) in self.keys):
+        if self.keys and not (isinstance(key, str) and key_digest(key) in self.keys):
             raise HTTPException(403, "api_key must be a valid key.")
 
     async def show_languages(self, _: Request) -> JSONResponse:
@@ -225,7 +225,7 @@ def find_direction(by_codes: dict[tuple[str, str], Direction], source: str, targ
     raise ValueError(f"source and target must be one of {format_names(pairs)}, got {source!r:.60} → {target!r:.60}.")
 
 
-def digest(key: str) -> bytes:
+def key_digest(key: str) -> bytes:
     """A digest of a key, so that the time of a comparison does not depend on the key's first characters."""
     return hashlib.sha256(key.encode()).digest()
 
