@@ -13,10 +13,11 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import islice
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from accelerate import PartialState
@@ -92,7 +93,7 @@ def translate_file(
     check_choice(FORMATS, output_format=output_format)
     translator = Translator(model, tokenizer, **options)
     prefix = None if prefix_file is None else Path(prefix_file)
-    work = LineTranslation(translator, Path(input_file), prefix, Path(output_file), output_format)
+    work = LineTranslation(Path(input_file), Path(output_file), model, translator, prefix, output_format)
     write_in_parts(work, chunk_size=chunk_size, restart=restart, progress=progress)
 
 
@@ -166,20 +167,22 @@ def plain_record(translator: Translator) -> dict[str, Any]:
 # The parts of an output
 
 
+@dataclass
 class LineWork(ABC):
     """How the items of an input become the lines of an output, in chunks; see `write_in_parts`.
 
     Attributes:
+        source: the input; as a string, its name in errors.
         output: the file to write or to replace.
-        name: of the input, for the `TextError` of an item.
-        device: the device of the model, which determines how the processes communicate.
+        model: the model, whose device determines how the processes communicate.
         unit: what the progress bar counts.
     """
 
+    source: Any
     output: Path
-    name: str
-    device: Any
-    unit = "text"
+    model: PreTrainedModel
+
+    unit: ClassVar[str] = "text"
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
@@ -194,25 +197,20 @@ class LineWork(ABC):
         """The lines for a chunk, from the index of its first item and a function that counts finished items."""
 
 
+@dataclass
 class LineTranslation(LineWork):
     """The translations of the lines of a file; see `translate_file` for the arguments."""
 
-    def __init__(self, translator: Translator, source: Path, prefix: Path | None, output: Path, output_format: str):
-        self.translator = translator
-        self.source = source
-        self.prefix = prefix
-        self.output = output
-        self.output_format = output_format
-        self.name = str(source)
-        self.device = translator.pipe.model.device
+    translator: Translator
+    prefix: Path | None
+    output_format: str
 
     def describe(self) -> dict[str, Any]:
         """Check the files, and return what determines the translations."""
         check_plain_text("input_file", self.source)
         check_plain_text("prefix_file", self.prefix)
         check_output("output_file", self.output, input_file=self.source, prefix_file=self.prefix)
-        pipe = self.translator.pipe
-        digest = model_digest(pipe.model, pipe.tokenizer)
+        digest = model_digest(self.model, self.translator.pipe.tokenizer)
         return {"model": digest, **plain_record(self.translator), "format": self.output_format}
 
     def read(self) -> Iterator[Row]:
@@ -241,7 +239,7 @@ def write_in_parts(work: LineWork, *, chunk_size: int, restart: bool, progress: 
         OSError: a file cannot be written.
     """
     check_positive(chunk_size=chunk_size)
-    state = process_state(work.device)
+    state = process_state(work.model.device)
     parts = Parts(work.output)
     inputs, parts.digests = call_on_main_process(lambda: check_work(work, parts, chunk_size))
     parts.key = digest_of(inputs)[:8]
@@ -281,7 +279,7 @@ def write_chunks(
         chunk = list(islice(items, chunk_size))
         if number in numbers:
             parts.check_chunk(number, chunk)
-            with name_lines_in_errors(work.name, number * chunk_size):
+            with name_lines_in_errors(str(work.source), number * chunk_size):
                 parts.write(number, work.lines(chunk, number * chunk_size, update))
 
 

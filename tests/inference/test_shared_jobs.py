@@ -25,7 +25,7 @@ def process_state(rank):
 
 def write(output, rank, process=lambda items, *_: items, readings=(ITEMS, ITEMS)):
     texts = iter(readings)
-    work = SimpleNamespace(output=output, name="in.txt", device=rank, unit="text")
+    work = SimpleNamespace(source="in.txt", output=output, model=SimpleNamespace(device=rank), unit="text")
     work.read = lambda: iter(next(texts))
     work.describe = lambda: {"model": "digest"}
     work.lines = process

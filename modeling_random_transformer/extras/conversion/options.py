@@ -99,13 +99,9 @@ def read_format(module: str, **kinds: Kind) -> Format:
         **kinds: kinds of options that only this format has.
     """
     table = tomllib.loads(Path(module).with_suffix(".toml").read_text(encoding="utf-8"))
-    options = []
-    for name in table.get("unsupported", ()):
-        options.append(Option(name, KINDS["off"], None))
-    for name, value in table.get("only", {}).items():
-        options.append(Option(name, equal(value), value))
-    for name, entry in table["options"].items():
-        options.append(read_option(name, KINDS | kinds, **entry))
+    options = [Option(name, KINDS["off"], None) for name in table.get("unsupported", ())]
+    options += [Option(name, equal(value), value) for name, value in table.get("only", {}).items()]
+    options += [read_option(name, KINDS | kinds, **entry) for name, entry in table["options"].items()]
     return Format(table["names"], options, table.get("same", {}))
 
 

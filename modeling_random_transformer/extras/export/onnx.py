@@ -271,9 +271,7 @@ class DecoderGraph(nn.Module):
         decoder = self.model.model.decoder
         rows = [part.flatten(0, 1) for part in past]
         layers = zip(decoder.layers, rows[::2], rows[1::2], source[::2], source[1::2], strict=True)
-        attentions = []
-        for layer in layers:
-            attentions.append(GraphAttention(*layer, causal_mask, source_mask))
+        attentions = [GraphAttention(*layer, causal_mask, source_mask) for layer in layers]
         states = decoder.embed(decoder_input_ids.flatten(0, 1), new, longest=None)
         step = FastDecoder(decoder, self.model.lm_head)
         outputs = [step(states, attentions)]

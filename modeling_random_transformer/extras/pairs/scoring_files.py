@@ -3,7 +3,7 @@
 import json
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -111,34 +111,30 @@ def write_lines(
     progress: bool | None = None,
 ) -> None:
     """Write one line for the result of each pair; the arguments are those of `score_file`."""
-    work = PairWork(corpus, Path(output_file), pair_model)
+    work = PairWork(corpus, Path(output_file), pair_model.model, pair_model)
     write_in_parts(work, chunk_size=chunk_size, restart=restart, progress=progress)
 
 
+@dataclass
 class PairWork(LineWork):
     """The results of the pairs of a corpus; see `write_lines` for the arguments."""
 
-    unit = "pair"
+    pair_model: LineModel
 
-    def __init__(self, corpus: Corpus, output: Path, pair_model: LineModel):
-        self.corpus = corpus
-        self.output = output
-        self.pair_model = pair_model
-        self.name = str(corpus)
-        self.device = pair_model.model.device
+    unit = "pair"
 
     def describe(self) -> dict[str, Any]:
         """Check the files, and return what determines the results."""
-        check_output("output_file", self.output, **self.corpus.files)
+        check_output("output_file", self.output, **self.source.files)
         return {
-            "model": model_digest(self.pair_model.model, self.pair_model.tokenizer),
+            "model": model_digest(self.model, self.pair_model.tokenizer),
             "languages": asdict(self.pair_model.languages),
             **self.pair_model.recorded,
         }
 
     def read(self) -> Iterator[Pair | None]:
         """The pairs; `None` for one with a blank side."""
-        return valid_pairs(self.corpus)
+        return valid_pairs(self.source)
 
     def lines(self, chunk: list[Any], first: int, update: Callable[[int], Any]) -> Iterable[str]:
         """The lines of the results."""

@@ -52,10 +52,7 @@ class RatingTranslator:
             for candidate in candidates:
                 pairs.append((text, candidate.translation) if candidate.tokens else None)
         scored = zip(pairs, self.score(pairs), strict=True)
-        rated = []
-        for candidates in translated:
-            rated.append([self.rated(candidate, *next(scored)) for candidate in candidates])
-        return rated
+        return [[self.rated(candidate, *next(scored)) for candidate in candidates] for candidates in translated]
 
     def rated(self, candidate: Candidate, pair: Pair | None, score: PairScore | None) -> Candidate:
         """A candidate with its confidence, if it was scored."""

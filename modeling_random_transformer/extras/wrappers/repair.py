@@ -34,9 +34,8 @@ class RepairingTranslator:
     def __call__(self, rows: Sequence[Row], first: int, update: Callable[[int], Any]) -> list[list[Candidate]]:
         """The candidates of each row, the best of which is without problems, if possible."""
         translated = self.translate(rows, first, update)
-        best = []
-        for (text, _), candidates in zip(rows, translated, strict=True):
-            best.append(self.examined(text, candidates[0]))
+        pairs = zip(rows, translated, strict=True)
+        best = [self.examined(text, candidates[0]) for (text, _), candidates in pairs]
         for remedy in self.remedies:
             pending = [index for index, candidate in enumerate(best) if candidate.problems]
             if not pending:
