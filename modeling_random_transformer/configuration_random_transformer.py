@@ -39,6 +39,7 @@ MODEL_CLASSES = {
     "AutoModelForCausalLM": "RandomTransformerForCausalLM",
 }
 
+MIN_SIMILARITY = 0.72  # of a misspelled name, from 0 to 1; a suggestion that is less similar would mislead
 IMPLEMENTATIONS = ("attn_implementation", "experts_implementation")  # fields of transformers
 # The custom_pipelines of saved folders.
 PIPELINES = {
@@ -280,9 +281,10 @@ class RandomTransformerConfig(PretrainedConfig):
                     raise ValueError(f"{field} must be None or an id, 0 to {self.vocab_size - 1}, got {value!r}.")
 
 
-def did_you_mean(name: str, names: Iterable[str]) -> str:
+def did_you_mean(name: str, names: Iterable[str], prefix: str = "") -> str:
     """A question after an error about an unknown name, if one of these names is similar; otherwise `""`."""
-    return "".join(f" Did you mean {similar}?" for similar in get_close_matches(name, names, n=1))
+    similar = get_close_matches(name, names, n=1, cutoff=MIN_SIMILARITY)
+    return f" Did you mean {prefix}{similar[0]}?" if similar else ""
 
 
 def _width_of_heads(config: RandomTransformerConfig) -> int:

@@ -162,6 +162,21 @@ def test_an_interruption_of_the_imports_is_one_line(module, status, tmp_path):
         ("translate --modle a text", "--modle. Did you mean --model?"),
         ("clean --ouput a.tsv", "--ouput. Did you mean --output?"),
         ("score --xyz", "--xyz."),
+        ("train --lr 0.1", "--lr. Did you mean --learning_rate?"),
+        ("train --batch-size 8", "--batch-size. Did you mean --max_tokens_per_batch?"),
+        ("train --src a --tgt b", "--src. Did you mean --source_file?"),
+        ("train --output a", "--output. Did you mean --output_dir?"),
+        ("train --epoch 3", "--epoch."),  # like --project of transformers, which is not in the help
+        ("train --hidden_size 8", "--hidden_size."),
+        ("translate --beams 3", "--beams. Did you mean --num_beams?"),
+        ("train --train a", "--train."),  # like --streaming
+        ("translate --source a", "--source."),  # like --source_lang
+        ("translate --lr 3", "--lr."),  # like --mbr
+        ("translate --src_lang en", "--src_lang. Did you mean --source_lang?"),
+        ("translate --nbest 3", "--nbest. Did you mean --n_best?"),
+        ("evaluate --hyp a", "--hyp."),  # like --help
+        ("serve --optim a", "--optim."),  # like --port
+        ("clean --output_dir a", "--output_dir. Did you mean --output?"),
         ("export folder --enginee onnx", "--enginee. Did you mean --engine?"),
         ("convert torch model.pt --num_head 4", "--num_head. Did you mean --num_heads?"),
     ],

@@ -23,6 +23,33 @@ from .compressed_files import is_readable
 from .files import read_json
 
 MAX_SEED = 2**32 - 1
+# What other tools call arguments, and the flags of which a command has one. A name may have none: nothing is suggested.
+OTHER_NAMES = {
+    "batch_size": "max_tokens_per_batch",
+    "beam": "num_beams",
+    "beam_size": "num_beams",
+    "beams": "num_beams",
+    "d_model": "config_overrides",
+    "dataset": "dataset_name",
+    "dropout": "config_overrides",
+    "epochs": "num_train_epochs",
+    "gpu": "device",
+    "input": "source_file train_file",
+    "lr": "learning_rate",
+    "max_length": "max_source_length",
+    "model": "model_name_or_path",
+    "num_workers": "dataloader_num_workers",
+    "optimizer": "optim",
+    "output": "output_dir",
+    "output_dir": "output",
+    "source": "source_file",
+    "src": "source_file",
+    "steps": "max_steps",
+    "target": "target_file",
+    "tgt": "target_file",
+    "vocab": "vocab_size",
+    "warmup": "warmup_steps",
+}
 ENTRY = re.compile(r"^    (\w+): (.*?)(?=^    [\w*]+: |^\S|\Z)", re.M | re.S)  # of an argument in a docstring
 
 
@@ -147,9 +174,18 @@ class Parser(HfArgumentParser):
             if name.startswith("--") and " " not in name:
                 flag = "--" + name[2:].replace("-", "_")  # hyphens are another spelling
                 if flag not in flags:
-                    self.error(f"arguments must be among those of --help, got {name}.{did_you_mean(flag, flags)}")
+                    self.error(f"arguments must be among those of --help, got {name}.{self.suggestion(flag[2:])}")
                 args[index] = flag + equals + value
         return super().parse_known_args(args, namespace)
+
+    def suggestion(self, name: str) -> str:
+        """A question after an error about an unknown argument, if the help has a similar one."""
+        actions = [action for action in self._actions if action.option_strings and action.help != argparse.SUPPRESS]
+        names = [action.option_strings[0].removeprefix("--") for action in actions]
+        if name in OTHER_NAMES:
+            names = [flag for flag in OTHER_NAMES[name].split() if flag in names]
+            return f" Did you mean --{names[0]}?" if names else ""
+        return did_you_mean(name, names, prefix="--")
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)
