@@ -19,6 +19,8 @@ from transformers import BatchEncoding, PretrainedConfig
 from .tokenization_random_transformer import is_blank
 
 CHUNK_SIZE = 1000  # texts that are sorted by length together
+MAX_HYPOTHESES = 1000  # of a text; memory and time of a search are proportional to them
+LARGEST_PENALTY = 50  # exponent of a length; a number overflows with larger ones
 # The paper limits an output to the length of its input plus 50 (section 6.1). All texts of a batch share one limit,
 # because beam search depends on it. Rounding lengths up to a multiple of 16 allows larger batches.
 LONGER_THAN_SOURCE = 50
@@ -95,6 +97,13 @@ def check_positive(*, or_none: bool = False, **counts: Any) -> None:
             continue
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ValueError(f"{name} must be {'None or ' if or_none else ''}a positive integer, got {value!r}.")
+
+
+def check_hypotheses(**counts: int | None) -> None:
+    """Check that each number of beams or samples of a text is at most `MAX_HYPOTHESES`."""
+    for name, value in drop_none(**counts).items():
+        if value > MAX_HYPOTHESES:
+            raise ValueError(f"{name} must be at most {MAX_HYPOTHESES}, got {value}.")
 
 
 def check_choice(choices: Iterable[Any], **arguments: Any) -> None:

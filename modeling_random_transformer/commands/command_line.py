@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import torch
 from accelerate import PartialState
 from accelerate.utils import parse_flag_from_env
+from accelerate.utils.memory import should_reduce_batch_size
 
 from ..base import DTYPES, ENGINES
 from ..base.compressed_files import STANDARD_STREAM, is_standard_stream, is_stream, write_binary
@@ -37,7 +38,8 @@ def run_command(main: Callable[[], int | None], program: str, hint: str = "") ->
 
     Returns:
         0 on success, or if the reader of standard output has exited; 1 if the result is not valid, such as weights or
-        a loss that are not finite; 2 if an argument, a file or a text is invalid; 130 after Ctrl-C.
+        a loss that are not finite; 2 if an argument, a file or a text is invalid, or the memory is too small; 130 after
+        Ctrl-C.
     """
     try:
         return main() or 0
@@ -51,6 +53,15 @@ def run_command(main: Callable[[], int | None], program: str, hint: str = "") ->
     except (FloatingPointError, ValueError, OSError) as error:
         print_error(program, format_error(error))
         return 1 if isinstance(error, FloatingPointError) else 2
+    except (MemoryError, RuntimeError) as error:
+        if not (isinstance(error, MemoryError) or should_reduce_batch_size(error)):
+            raise
+        print_error(
+            program,
+            "the sizes, such as --max_tokens_per_batch and --num_beams, must be small enough for the memory, "
+            f"got {type(error).__name__}: {format_error(error)}",
+        )
+        return 2
 
 
 def start_processes(device: str | None, polling_interval: float = 0.2) -> Any:

@@ -19,6 +19,7 @@ from ..base import DTYPES
 from ..base.flags import Parser, existing_file
 from ..data.readers import read_texts
 from ..extras.serving import Settings, create_app, load_directions, serve
+from ..inference.translation import TranslationOptions
 from .command_line import EngineArguments
 
 
@@ -70,6 +71,7 @@ def run(program: str, argv: Sequence[str]) -> None:
         "num_beams": arguments.num_beams,
         "max_batch_tokens": arguments.max_tokens_per_batch,
     }
+    TranslationOptions.from_kwargs(**options)  # raises the error of an invalid option before the models are loaded
     load = partial(load_directions, arguments.model, arguments.dtype, device, options, **arguments.engine_options)
     app = create_app(load(), settings)
     serve(app, arguments.host, arguments.port, reload=load, access_log=arguments.access_log)

@@ -1,6 +1,5 @@
 """Translation of lists and streams of texts through the pipeline."""
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import zip_longest
@@ -14,7 +13,9 @@ from ..base.extras import load_extra
 from ..base.progress import process_stream
 from ..inputs_random_transformer import (
     CHUNK_SIZE,
+    LARGEST_PENALTY,
     LanguageTags,
+    check_hypotheses,
     check_positive,
     renumber_errors,
     source_limit,
@@ -107,8 +108,12 @@ class TranslationOptions:
         check_positive(max_batch_tokens=self.max_batch_tokens, num_beams=self.num_beams)
         check_positive(or_none=True, max_new_tokens=self.max_new_tokens, max_source_tokens=self.max_source_tokens)
         check_positive(or_none=True, n_best=self.n_best, mbr=self.mbr)
-        if self.length_penalty is not None and not math.isfinite(self.length_penalty):
-            raise ValueError(f"length_penalty must be None or a finite number, got {self.length_penalty}.")
+        check_hypotheses(num_beams=self.num_beams, n_best=self.n_best, mbr=self.mbr)
+        if self.length_penalty is not None and not abs(self.length_penalty) <= LARGEST_PENALTY:
+            raise ValueError(
+                f"length_penalty must be None or a number from -{LARGEST_PENALTY} to {LARGEST_PENALTY}, "
+                f"got {self.length_penalty}."
+            )
         if self.min_confidence is not None and not 0 <= self.min_confidence <= 1:
             raise ValueError(f"min_confidence must be from 0 to 1, got {self.min_confidence}.")
         if self.keep_source and self.min_confidence is None:

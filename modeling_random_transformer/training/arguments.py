@@ -12,7 +12,7 @@ from ..configuration_random_transformer import RandomTransformerConfig, did_you_
 from ..data.lengths import LengthLimits
 from ..data.sources import Corpus, DatasetText, ParallelText, load_split
 from ..inputs_random_transformer import LanguageTags, check_positive
-from ..tokenization_random_transformer import LANGUAGE_CODE
+from ..tokenization_random_transformer import LANGUAGE_CODE, MIN_VOCAB_SIZE
 
 VOCAB_SIZE, PRESET = 8000, "tiny"
 PREFIXES = {"train": "", "validation": "validation_", "test": "test_"}  # of the arguments of each split
@@ -127,6 +127,8 @@ class DataArguments:
             max_target_length=self.max_target_length,
         )
         check_positive(or_none=True, preprocessing_num_workers=self.preprocessing_num_workers)
+        if self.max_length_ratio is not None and not self.max_length_ratio >= 1:
+            raise ValueError(f"max_length_ratio must be None or at least 1, got {self.max_length_ratio}.")
 
     def with_sets(self, **changes: Any) -> dict[str, Any]:
         """The arguments with other sets. Those that lose their effect have their defaults."""
@@ -326,7 +328,12 @@ class ModelArguments:
         if self.lora_rank is None:
             for name in ("lora_alpha", "lora_dropout", "lora_target_modules"):
                 check_unset(self, name, "without lora_rank")
-        check_positive(or_none=True, vocab_size=self.vocab_size, lora_rank=self.lora_rank, lora_alpha=self.lora_alpha)
+        if self.vocab_size is not None and self.vocab_size < MIN_VOCAB_SIZE:
+            raise ValueError(
+                f"vocab_size must be at least {MIN_VOCAB_SIZE} (the special tokens and the 256 bytes), "
+                f"got {self.vocab_size}."
+            )
+        check_positive(or_none=True, lora_rank=self.lora_rank, lora_alpha=self.lora_alpha)
 
     def _check_saved_model(self, overrides: Mapping[str, Any]) -> None:
         check_unset(self, "preset", "with model_name_or_path (the saved one is used)")

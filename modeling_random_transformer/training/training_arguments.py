@@ -1,7 +1,6 @@
 """The paper's training recipe (section 5) as defaults of `Seq2SeqTrainingArguments`."""
 
 import copy
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +13,7 @@ from transformers.trainer_utils import IntervalStrategy
 
 from ..base import ENGINES
 from ..base.flags import MAX_SEED, finite_number
+from ..inputs_random_transformer import LARGEST_PENALTY, MAX_HYPOTHESES
 
 # Arguments of `Seq2SeqTrainingArguments` that have no effect here, and the reasons.
 UNSUPPORTED = {
@@ -68,6 +68,16 @@ AT_LEAST = {
     "eval_accumulation_steps": 1,
     "early_stopping_patience": 1,
     "max_tokens_per_batch": 2,
+    "generation_max_length": 2,  # the start token, and one more
+    "dataloader_num_workers": 0,
+    "data_seed": 0,
+}
+# More would fill the memory after the data is prepared, or after the training.
+AT_MOST = {
+    "gradient_accumulation_steps": 10_000,
+    "num_beams": MAX_HYPOTHESES,
+    "generation_max_length": 10_000,
+    "dataloader_num_workers": 1000,
 }
 AUTO = "auto"
 UNCHOSEN_PENALTY = 1.0  # in evaluation during training, before the length penalty is chosen
@@ -239,6 +249,9 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         for name, least in AT_LEAST.items():
             value = getattr(self, name)
             self._require(name, value is None or value >= least, f"at least {least}")
+        for name, most in AT_MOST.items():
+            value = getattr(self, name)
+            self._require(name, value is None or value <= most, f"at most {most}")
         for name in FRACTIONS:
             self._require(name, 0 <= getattr(self, name) < 1, "at least 0 and below 1")
 
@@ -273,8 +286,9 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         if self.early_stopping_patience is not None:
             self._require("metric_for_best_model", self.metric_for_best_model, "set with early_stopping_patience")
         self._require("engine", self.engine in (None, *ENGINES), f"one of {', '.join(ENGINES)}")
-        is_number = not isinstance(self.length_penalty, str) and math.isfinite(self.length_penalty)
-        self._require("length_penalty", is_number or self.length_penalty == AUTO, f"a number or {AUTO!r}")
+        is_number = not isinstance(self.length_penalty, str) and abs(self.length_penalty) <= LARGEST_PENALTY
+        numbers = f"a number from -{LARGEST_PENALTY} to {LARGEST_PENALTY}"
+        self._require("length_penalty", is_number or self.length_penalty == AUTO, f"{numbers}, or {AUTO!r}")
 
     def _check_devices(self) -> None:
         if self.device.type == "cpu":

@@ -155,6 +155,8 @@ def test_learned_positions_limit_targets(tokenizer):
     ("options", "message"),
     [
         ({"num_beams": 0}, "num_beams must be a positive integer, got 0."),
+        ({"num_beams": 10**9}, "num_beams must be at most 1000, got 1000000000."),
+        ({"mbr": 10**9}, "mbr must be at most 1000, got 1000000000."),
         ({"max_source_tokens": True}, "max_source_tokens must be None or a positive integer, got True."),
         ({"chunk_size": 0}, "chunk_size must be a positive integer, got 0."),
         ({"num_return_sequences": 2}, "num_return_sequences must not be given, got 2."),

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
+from ...inputs_random_transformer import check_hypotheses
 from ..pairs.alignments import eager_attention
 
 Ids = tuple[int, ...]
@@ -63,8 +64,9 @@ def record_search(model: Any, inputs: Any, num_beams: int, **options: Any) -> tu
         The output of `generate()` with `return_dict_in_generate=True`, and the hypotheses, parents before children.
 
     Raises:
-        ValueError: there are several sources.
+        ValueError: there are several sources, or more than 1,000 beams.
     """
+    check_hypotheses(num_beams=num_beams)
     if len(inputs["input_ids"]) != 1:
         raise ValueError(f"inputs must be one row, got {len(inputs['input_ids'])}.")
     recorder = BeamRecorder()
