@@ -14,7 +14,12 @@ from .scoring import Pair, score_pairs
 from .translation import translate
 
 MIN_PAIRS = 100  # of a validation set; fewer do not determine a calibration
+MIN_BELOW = 10  # translations below the median: most of those of an untrained model equal it, with a chrF++ of 0
 NEWTON_STEPS, RIDGE = 20, 1.0  # of the logistic regression
+
+
+class CalibrationError(ValueError):
+    """Pairs or their translations do not determine a calibration."""
 
 
 def calibrate(
@@ -36,10 +41,11 @@ def calibrate(
         **options: those of `translate`; with translations, those of `score_pairs`.
 
     Raises:
-        ValueError: there are too few pairs, an argument is invalid, or sacrebleu is not installed.
+        CalibrationError: there are too few pairs, or almost all translations are equally good.
+        ValueError: an argument is invalid, or sacrebleu is not installed.
     """
     if len(pairs) < MIN_PAIRS:
-        raise ValueError(f"pairs must be at least {MIN_PAIRS} for a calibration, got {len(pairs)}.")
+        raise CalibrationError(f"pairs must be at least {MIN_PAIRS} for a calibration, got {len(pairs)}.")
     sources, targets = zip(*pairs, strict=True)
     if translations is None:
         translations = translate(sources, model, tokenizer, **options)
@@ -50,6 +56,12 @@ def calibrate(
     chrf = np.array(list(map(sentence_chrf, translations, [[target] for target in targets])))
     threshold = float(np.median(chrf))
     is_good = chrf >= threshold
+    below = len(pairs) - int(is_good.sum())
+    if below < MIN_BELOW:
+        raise CalibrationError(
+            f"translations must be {MIN_BELOW} or more with a chrF++ below the median, {threshold:.2f}, got {below} of "
+            f"{len(pairs)}."
+        )
     bias, *weights = fit_logistic(features, is_good).tolist()
     calibration = Calibration(
         threshold=threshold,

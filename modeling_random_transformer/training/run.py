@@ -5,6 +5,7 @@ The record in the output folder (`base/jobs.py`) contains the progress, so that 
 run.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import asdict
 from operator import attrgetter
@@ -20,7 +21,7 @@ from transformers import TrainerState, set_seed
 from ..base.distributed import call_on_main_process, exclusive
 from ..base.jobs import Job, Stage
 from ..data.validation import ValidationReport
-from ..inference.calibration import MIN_PAIRS, calibrate
+from ..inference.calibration import MIN_PAIRS, CalibrationError, calibrate
 from ..inference.confidence import calibration_file
 from ..inference.evaluation import score, target_language, translation_metrics
 from ..inference.loading import limit_sources, load_translator
@@ -38,6 +39,8 @@ from .preparation import PreparedData, check_languages_of_sets, check_lengths, p
 from .search_choice import begin_choice, choose_length_penalty
 from .trainer import TranslationTrainer
 from .training_arguments import TranslationTrainingArguments
+
+logger = logging.getLogger(__name__)
 
 TRAINING = (DataArguments, ModelArguments, TranslationTrainingArguments)  # the arguments of `train_translation`
 # Facts of the record that are no part of the result; earlier versions wrote the last two
@@ -265,7 +268,11 @@ def calibrate_saved(
     [corpus] = run.corpora[name]
     languages = corpus.languages.arguments
     rows = list(zip(pairs["source"][:], pairs["target"][:], strict=True))
-    calibration = calibrate(model, tokenizer, rows, translations, **languages)
+    try:
+        calibration = calibrate(model, tokenizer, rows, translations, **languages)
+    except CalibrationError as error:
+        logger.warning("The model has no confidence: %s", error)
+        return
     calibration.save(run.folder, calibration_file(tokenizer, **languages))
 
 

@@ -8,7 +8,7 @@ import pytest
 from modeling_random_transformer import RandomTransformerTokenizer
 from modeling_random_transformer.inference import confidence, load_translator
 from modeling_random_transformer.inference import translate_n_best as translate_candidates
-from modeling_random_transformer.inference.calibration import MIN_PAIRS, calibrate, fit_logistic
+from modeling_random_transformer.inference.calibration import MIN_PAIRS, CalibrationError, calibrate, fit_logistic
 from modeling_random_transformer.inference.confidence import (
     CALIBRATION,
     Calibrations,
@@ -74,7 +74,7 @@ def test_each_direction_has_its_calibration(tmp_path):
     tokenizer = RandomTransformerTokenizer.train(SENTENCES, vocab_size=320, languages=["en", "es", "de"], src_lang="en")
     assert calibration_file(tokenizer, tgt_lang="de") == "confidence.en.de.json"  # from the tokenizer's language
     pairs = list(zip(some_texts(MIN_PAIRS, 1), some_texts(MIN_PAIRS, 2), strict=True))
-    translations = [target for _, target in pairs]
+    translations = [target for _, target in pairs[:50]] + [""] * (MIN_PAIRS - 50)
     calibration = calibrate(model, tokenizer, pairs, translations, src_lang="en", tgt_lang="de")
     assert find_calibration(model, tokenizer, src_lang="en", tgt_lang="de") is calibration
     assert find_calibration(model, tokenizer, src_lang="de", tgt_lang="en") is None
@@ -100,6 +100,21 @@ def test_options_without_a_meaning_are_errors(calibrated, options, message):
 def test_a_calibration_needs_enough_pairs(calibrated):
     with pytest.raises(ValueError, match=f"pairs must be at least {MIN_PAIRS}"):
         calibrate(*calibrated, [("a", "b")] * (MIN_PAIRS - 1))
+
+
+@pytest.mark.parametrize(
+    ("translations", "below"),
+    [
+        (["?"] * MIN_PAIRS, 0),  # of a model that was hardly trained
+        (["the red car"] * MIN_PAIRS, 0),  # of training pairs
+        (["?"] * 9 + ["the red car"] * (MIN_PAIRS - 9), 9),
+    ],
+)
+def test_a_calibration_needs_good_and_bad_translations(translations, below, calibrated):
+    pairs = [("el coche rojo", "the red car")] * MIN_PAIRS
+    with pytest.raises(CalibrationError, match=f"translations must be 10 or more .*, got {below} of {MIN_PAIRS}"):
+        calibrate(*calibrated, pairs, translations)
+    assert calibrate(*calibrated, pairs, ["?"] * 10 + ["the red car"] * (MIN_PAIRS - 10)).pairs == MIN_PAIRS
 
 
 def test_other_files_whose_names_begin_alike_are_no_calibrations(folder):

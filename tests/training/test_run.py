@@ -56,12 +56,15 @@ def test_evaluation_without_translations_and_a_scored_model(option, corpus, monk
     assert AutoModelForSeq2SeqLM.from_pretrained(again.folder).generation_config.num_beams == 2  # as in the card
 
 
-def test_a_validation_set_calibrates_the_model_unless_it_is_tiny(corpus, monkeypatch):
+def test_a_validation_set_calibrates_the_model_unless_it_is_tiny(corpus, monkeypatch, caplog):
     options = validation(corpus) | {"max_steps": 2}
     assert not (run(corpus, "tiny", **options).folder / CALIBRATION).exists()
     for module in (training_run, calibration):
         monkeypatch.setattr(module, "MIN_PAIRS", 2)
     monkeypatch.setattr(training_run, "load_translator", None)  # the model in memory is used
+    assert not (run(corpus, "equal", **options).folder / CALIBRATION).exists()
+    assert any("The model has no confidence: translations must be 10 or more" in line for line in caplog.messages)
+    monkeypatch.setattr(calibration, "MIN_BELOW", 0)
     result = run(corpus, "calibrated", **options)
     model, tokenizer = load_translator(result.folder)
     calibration_of_run = find_calibration(model, tokenizer)
@@ -73,6 +76,7 @@ def test_a_validation_set_calibrates_the_model_unless_it_is_tiny(corpus, monkeyp
 def test_a_model_that_is_not_as_it_is_saved_is_loaded_for_its_calibration(options, corpus, trained, monkeypatch):
     for module in (training_run, calibration):
         monkeypatch.setattr(module, "MIN_PAIRS", 2)
+    monkeypatch.setattr(calibration, "MIN_BELOW", 0)
     loaded = []
     monkeypatch.setattr(
         training_run, "load_translator", lambda folder: loaded.append(folder) or load_translator(folder)
