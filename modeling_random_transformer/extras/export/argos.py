@@ -70,6 +70,8 @@ def save(
     for code in (source, target):
         if code is None or not LANGUAGE_CODE.fullmatch(code):  # which is a part of the names of files
             raise ValueError(f"source_lang and target_lang must be codes such as 'en', got {source!r} and {target!r}.")
+    if source.lower() == target.lower():
+        raise ValueError(f"source_lang and target_lang must be two languages, got {source!r} and {target!r}.")
     check_scores(model, tokenizer)
     name = f"translate-{source}_{target}-1_0"
     with TemporaryDirectory() as scratch:

@@ -73,6 +73,9 @@ def test_what_argos_translate_does_not_support(tmp_path):
     for code in ("../../escaped", "en/gb", "en gb"):
         with pytest.raises(ValueError, match=f"must be codes such as 'en', got '{code}' and 'es'"):
             export_model(model, tokenizer, tmp_path / "out", **options | {"source_lang": code})
+    for code in ("en", "EN"):
+        with pytest.raises(ValueError, match=f"must be two languages, got 'en' and '{code}'"):
+            export_model(model, tokenizer, tmp_path / "out", **options | {"target_lang": code})
     assert not list(tmp_path.iterdir())
     model.generation_config.no_repeat_ngram_size = 3
     with pytest.raises(ValueError, match="no_repeat_ngram_size must not be set for Argos Translate, got 3"):
