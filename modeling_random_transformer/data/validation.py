@@ -59,13 +59,13 @@ class ValidationReport:
             ValueError: there are invalid lines and `on_invalid` is `"error"`, no line is valid, or the text has another
                 encoding.
         """
-        if self.invalid and on_invalid == "error":
-            raise ValueError(f"{self}. Correct these lines, or skip them with on_invalid='skip'.")
         if not self.valid:
             columns = " in two columns, or those of source_key and target_key" if NOT_A_PAIR in self.counts else ""
             raise ValueError(f"there must be at least one valid pair of texts{columns}, got {self}.")
         if self.counts.get(NOT_UTF8, 0) > MAX_NOT_UTF8 * self.lines:
             raise ValueError(f"texts must be UTF-8, which iconv and editors convert to, got {self}.")
+        if self.invalid and on_invalid == "error":
+            raise ValueError(f"{self}. Correct these lines, or skip them with on_invalid='skip'.")
 
     def __str__(self) -> str:
         if not self.invalid:

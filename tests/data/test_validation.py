@@ -35,6 +35,26 @@ def test_text_in_another_encoding(tmp_path):
         validate(corpus, "skip")
 
 
+@pytest.mark.parametrize("on_invalid", ["error", "skip"])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            b"dog\tperro\tCC-BY\ncat\tgato\tCC-BY\n",
+            "in two columns, or those of source_key and target_key, got .* 2 of 2",
+        ),
+        (b"dog perro\n", "in two columns, or those of source_key and target_key, got .* 1 of 1 lines are invalid"),
+        (b"\t\n", "there must be at least one valid pair of texts, got .* 1 with an empty source or target"),
+        ("boy\tniño\nman\thombre\n".encode("latin-1"), "texts must be UTF-8, which iconv and editors convert to"),
+    ],
+)
+def test_a_file_as_a_whole_is_no_parallel_text(content, message, on_invalid, tmp_path):
+    """Its lines need no correction one by one."""
+    (tmp_path / "a.tsv").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        validate(ParallelText(tmp_path / "a.tsv"), on_invalid)
+
+
 def test_errors_of_the_reader_name_the_file(tmp_path):
     damaged = gzip.compress(b"a\tb\n" * 9999)[:-20]
     empty = gzip.compress(b"")
