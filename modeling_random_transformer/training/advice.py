@@ -51,6 +51,7 @@ class AdviceCallback(TrainerCallback):
             pairs = len(self.data.sets["train"])
             show([f"{pairs:,} pairs, {state.max_steps:,} steps, {state.num_train_epochs:,} epochs"])
             show(data_advice(self.data, state.num_train_epochs, is_new=not model.name_or_path))
+            show(copy_advice(self.data.texts["train"]))
             if len({corpus.direction for corpus in self.data.corpora}) == 1:
                 show(spelling_advice(self.data.texts))
         show(schedule_advice(args, model.config, state.max_steps))
@@ -88,6 +89,17 @@ def data_advice(data: PreparedData, epochs: int, is_new: bool) -> Iterator[str]:
         yield f"Warning: {occurrences:.1f} tokens per vocabulary entry are too few to learn it: reduce vocab_size."
     if len(data.corpora) == 1:  # several may be of several directions
         yield from swapped_sets(data)
+
+
+def copy_advice(corpora: Iterable[Dataset]) -> Iterator[str]:
+    """Warn of copies, such as those of a file that is given twice; the columns are `source` and `target`."""
+    pairs: list[tuple[str, str]] = []
+    for corpus in corpora:
+        sample = corpus[:SAMPLED_PAIRS]
+        pairs += zip(sample["source"], sample["target"], strict=True)
+    copies = sum(source == target for source, target in pairs)
+    if copies > len(pairs) / 2:
+        yield f"Warning: source and target are equal in {copies:,} of {len(pairs):,} pairs: the model learns to copy."
 
 
 def swapped_sets(data: PreparedData) -> Iterator[str]:

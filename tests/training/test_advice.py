@@ -5,7 +5,7 @@ from datasets import Dataset
 
 from modeling_random_transformer import RandomTransformerConfig
 from modeling_random_transformer.training import TranslationTrainingArguments
-from modeling_random_transformer.training.advice import data_advice, schedule_advice, spelling_advice
+from modeling_random_transformer.training.advice import copy_advice, data_advice, schedule_advice, spelling_advice
 from modeling_random_transformer.training.preparation import PreparedData
 from tests.helpers.training import run
 from tests.helpers.translation import random_tokenizer
@@ -83,6 +83,20 @@ def test_swapped_sides(train, held_out, warns):
     assert ["test set look swapped" in warning for warning in data_advice(data, 1, is_new=False)] == [True] * warns
     data.corpora *= 2  # may be of several directions
     assert list(data_advice(data, 1, is_new=False)) == []
+
+
+@pytest.mark.parametrize(
+    ("targets", "expected"),
+    [
+        (SPANISH, []),
+        ([*ENGLISH[:1], *SPANISH[1:]], []),  # names and numbers are copies
+        ([*ENGLISH[:2], *SPANISH[2:]], ["source and target are equal in 2 of 3 pairs"]),
+        (ENGLISH, ["source and target are equal in 3 of 3 pairs"]),
+    ],
+)
+def test_copies(targets, expected):
+    warnings = list(copy_advice([Dataset.from_dict({"source": ENGLISH, "target": targets})]))
+    assert [warning.removeprefix("Warning: ").split(":")[0] for warning in warnings] == expected
 
 
 @pytest.mark.parametrize(
