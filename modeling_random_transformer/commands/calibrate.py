@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..base.flags import Parser
-from ..data.sources import pairs_of
+from ..data.sources import valid_lines
 from ..inference.confidence import calibration_file
+from ..inputs_random_transformer import name_lines_in_errors
 from .score import CorpusArguments
 
 
@@ -43,12 +44,15 @@ class Arguments(CorpusArguments):
 def run(program: str, argv: Sequence[str]) -> None:
     """Load the model, translate, fit, and write the file."""
     arguments = Parser(program, __doc__, [Arguments]).parse(argv)
-    pairs = list(pairs_of([arguments.corpus()]))
+    corpus = arguments.corpus()
+    lines = list(valid_lines([corpus]))
+    pairs = [(line.source, line.target) for line in lines]
     with arguments.load(from_file_to_file=False) as (model, tokenizer):
         from ..inference.calibration import calibrate  # needs sacrebleu
 
         path = arguments.model[0] / calibration_file(tokenizer, **arguments.languages)
         arguments.check_file(path)
-        calibration = calibrate(model, tokenizer, pairs, **arguments.text_options)
+        with name_lines_in_errors(str(corpus), numbers=[line.number for line in lines]):
+            calibration = calibrate(model, tokenizer, pairs, **arguments.text_options)
         calibration.save(path.parent, path.name)
     print(f"{path}: {calibration.pairs} pairs, median chrF++ {calibration.threshold:.2f}")

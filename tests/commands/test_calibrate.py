@@ -5,7 +5,7 @@ import json
 import pytest
 
 from modeling_random_transformer import cli
-from modeling_random_transformer.inference import load_translator, translate_file
+from modeling_random_transformer.inference import calibration, load_translator, translate_file
 from modeling_random_transformer.inference import translate_n_best as translate_candidates
 from modeling_random_transformer.inference.calibration import MIN_PAIRS
 from modeling_random_transformer.inference.confidence import Calibration
@@ -37,7 +37,8 @@ def files(tmp_path):
     return ["--source_file", str(paths[0]), "--target_file", str(paths[1])]
 
 
-def test_calibrate_and_translate(folder, tmp_path, capsys):
+def test_calibrate_and_translate(folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(calibration, "MIN_BELOW", 0)  # the model is random
     arguments = ["calibrate", "--model", str(folder), *files(tmp_path)]
     assert cli.main(arguments) == 0
     assert f"{MIN_PAIRS} pairs" in capsys.readouterr().out
@@ -80,3 +81,13 @@ def test_a_file_below_the_minimum(folder, tmp_path):
 def test_arguments_without_a_meaning(folder, arguments, error, capsys):
     assert cli.main(["translate", "--model", str(folder), "a", *arguments]) == 2
     assert error in capsys.readouterr().err
+
+
+def test_a_text_that_is_too_long_is_named_by_its_line(folder, tmp_path, capsys):
+    tokenizer = random_tokenizer()
+    tokenizer.model_max_length = 20
+    tokenizer.save_pretrained(folder)
+    path = tmp_path / "dev.tsv"
+    path.write_text("a\tb\n" * MIN_PAIRS + "\tb\n" + "a " * 30 + "\tb\n")
+    assert cli.main(["calibrate", "--model", str(folder), "--source_file", str(path)]) == 2
+    assert f"dev.tsv, line {MIN_PAIRS + 2}: texts must have at most" in capsys.readouterr().err

@@ -25,7 +25,7 @@ from ...inference.confidence import DOUBTFUL, find_calibration
 from ...inference.evaluation import score, sentence_chrf
 from ...inference.scoring import score_pairs
 from ...inference.translation import translate, translate_n_best
-from ...inputs_random_transformer import drop_none, encode_texts
+from ...inputs_random_transformer import drop_none, encode_texts, name_lines_in_errors
 from ...pipeline_random_transformer import evaluation_mode
 from ...training.checkpoints import STATE, newest_complete, state_of
 from ..pairs.alignments import eager_attention
@@ -81,7 +81,7 @@ class Report:
         scores: the result of `score` on the test set.
         groups: groups of pairs, by what distinguishes them.
         problems: the numbers of the lines whose translation has each of `PROBLEMS`.
-        worst: the pairs with the lowest chrF++.
+        worst: the pairs with the lowest chrF++, whose translation is not the reference.
         losses: the training pairs with the highest loss: loss per token, number of the line and texts of each.
         curves: name and points (step, value) of each learning curve.
     """
@@ -131,7 +131,8 @@ def make_report(
     languages = drop_none(src_lang=options.get("src_lang"), tgt_lang=options.get("tgt_lang"))
     is_calibrated = find_calibration(model, tokenizer, **languages) is not None
     examples = translated(test, model, tokenizer, progress=progress, confidence=is_calibrated, **options)
-    worst = sorted(examples, key=lambda example: example.chrf)[:WORST]
+    unequal = [example for example in examples if example.candidate.translation != example.reference]
+    worst = sorted(unequal, key=lambda example: example.chrf)[:WORST]
     for example in worst:
         if example.candidate.tokens:
             example.attention = attention(model, tokenizer, example, options.get("src_lang"))
@@ -172,7 +173,8 @@ def translated(
     """The valid pairs of a test set with their best translations."""
     lines = list(valid_lines([test]))
     sources = [line.source for line in lines]
-    candidates = translate_n_best(sources, model, tokenizer, n_best=None, **options)
+    with name_lines_in_errors(str(test), numbers=[line.number for line in lines]):
+        candidates = list(translate_n_best(sources, model, tokenizer, n_best=None, **options))
     examples = []
     for line, [best] in zip(lines, candidates, strict=True):
         chrf = sentence_chrf(best.translation, [line.target])

@@ -49,6 +49,24 @@ def test_the_worst_pairs_have_the_lowest_scores_and_the_models_attention(model, 
         assert [sum(row) for row in weights] == pytest.approx([1] * len(rows), abs=1e-4)
 
 
+def test_translations_that_equal_their_references_are_not_bad(model, tmp_path):
+    sources = [source for source, _ in PAIRS[:4]]
+    translations = translate(sources, *model, num_beams=1, progress=False)
+    pairs = list(zip(sources, [*translations[:3], "?"], strict=True))
+    report = make_report(*model, write_pairs(tmp_path, "tsv", pairs), num_beams=1, progress=False)
+    assert [(example.number, example.reference) for example in report.worst] == [(4, "?")]
+    assert "The 1 worst translations by chrF++" in report.html()
+    report.worst = []
+    assert "All translations equal their references." in report.html()
+
+
+def test_a_text_that_is_too_long_is_named_by_its_line(tmp_path):
+    model = random_translator(position_embedding="learned", max_position_embeddings=20)
+    (tmp_path / "test.tsv").write_text("a\tb\n\tb\n" + "a " * 30 + "\tb\n")
+    with pytest.raises(ValueError, match=r"test\.tsv, line 3: texts must have at most"):
+        make_report(model, random_tokenizer(), ParallelText(tmp_path / "test.tsv"), num_beams=1, progress=False)
+
+
 def test_the_highest_losses_are_those_of_score(model, report):
     losses = [-each.log_probability / each.tokens for each in score_pairs(*model, PAIRS, progress=False)]
     assert [row[0] for row in report.losses] == pytest.approx(sorted(losses, reverse=True)[:10])
