@@ -1,5 +1,6 @@
 """Checks of the arguments of a run together, before the corpus is read: one function per rule."""
 
+import shutil
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +23,8 @@ from .model_init import freeze
 from .tokenizer import load_parent_tokenizer, load_tokenizer
 from .training_arguments import TranslationTrainingArguments
 
+ADAM = ("adamw_torch", "adamw_torch_fused")  # with averages of each gradient and of its square
+
 
 def check_arguments(data: DataArguments, model_args: ModelArguments, args: TranslationTrainingArguments) -> None:
     """Check the arguments together, as far as possible before the corpus is read.
@@ -41,6 +44,7 @@ def check_arguments(data: DataArguments, model_args: ModelArguments, args: Trans
         model = RandomTransformerForConditionalGeneration(config)
     check_adapted_modules(model, model_args.lora_targets)
     freeze(model, model_args.freeze)
+    call_on_main_process(lambda: check_space(model, model_args, args))
     check_shards(config, args)
     check_dropout(config, model_args, args)
     check_augmented_positions(config, args)
@@ -113,6 +117,26 @@ def check_folders(model_args: ModelArguments, args: TranslationTrainingArguments
     if is_folder and initial.resolve().is_relative_to(output.resolve()):
         raise ValueError(f"output_dir must differ from model_name_or_path and not contain it, got {output}.")
     check_output_dir(output)
+
+
+def check_space(model: nn.Module, model_args: ModelArguments, args: TranslationTrainingArguments) -> None:
+    """The disk has space for the first checkpoint of a new run, which may be hours away."""
+    output = Path(args.output_dir)
+    if model_args.lora_rank is not None or args.save_strategy == "no" or output.exists():
+        return
+    has_averages = args.optim in ADAM and not args.muon and not args.save_only_model
+    numbers = 0
+    for parameter in model.parameters():
+        is_averaged = has_averages and parameter.requires_grad
+        numbers += parameter.numel() * (3 if is_averaged else 1)
+    needed = 4 * numbers  # in float32
+    existing = next(path for path in output.absolute().parents if path.exists())
+    free = shutil.disk_usage(existing).free
+    if free < needed:
+        raise ValueError(
+            f"output_dir must be on a disk with at least {needed / 1e9:.3g} GB for a checkpoint, "
+            f"got {str(output)!r} with {free / 1e9:.3g} GB."
+        )
 
 
 def initial_config(model_args: ModelArguments) -> RandomTransformerConfig:

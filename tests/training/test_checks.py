@@ -1,5 +1,6 @@
 """Checks of the arguments together, before the corpus is read."""
 
+import shutil
 from contextlib import nullcontext
 
 import pytest
@@ -51,6 +52,18 @@ def test_arguments_that_exclude_each_other_raise_before_the_corpus_is_read(
 
 def test_activation_dropout_suffices_for_r_drop(corpus):
     check_arguments(*parsed(corpus, "new", r_drop_alpha=5.0, config_overrides="dropout=0.0,activation_dropout=0.1"))
+
+
+def test_a_checkpoint_must_fit_on_the_disk(corpus, monkeypatch):
+    usage = shutil.disk_usage(corpus)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    with pytest.raises(
+        ValueError, match=r"output_dir must be on a disk with at least .* GB for a checkpoint, got .*out"
+    ):
+        check_arguments(*parsed(corpus, "out"))
+    check_arguments(*parsed(corpus, "out", save_strategy="no"))
+    (corpus / "out").mkdir()
+    check_arguments(*parsed(corpus, "out"))  # a run that resumes replaces its checkpoints
 
 
 TIED, TWO_EMBEDDINGS = {}, {"share_embeddings": False}
