@@ -156,7 +156,8 @@ def write_checkpoint(checkpoint: Path, run_id: str, is_writer: bool, wait: Calla
         if is_writer:  # another process must not remove what this one still writes
             with suppress(OSError):
                 remove_checkpoint(checkpoint)
-        message = f"{checkpoint} could not be saved, the newest checkpoint is {newest_complete(checkpoint.parent)}"
+        newest = newest_complete(checkpoint.parent) or "none"
+        message = f"{checkpoint} could not be saved, the newest complete checkpoint is {newest}"
         raise save_error(message, checkpoint.parent, error) from error
 
 
