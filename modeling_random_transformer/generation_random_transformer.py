@@ -29,6 +29,7 @@ from .ops_random_transformer import (
     MIN_STEPS_TO_PACK,
     PackedLinear,
     can_pack,
+    float32_precisions,
     forward_hooks,
     has_hooks,
     is_plain,
@@ -622,7 +623,7 @@ class CapturedStep(FastStep):
     def shapes(self) -> tuple[Any, ...]:
         """What calls that use the same graph have in common."""
         layouts = [(tensor.shape, tensor.dtype, tensor.device) for tensor in self.tensors()]
-        modes = torch.is_inference_mode_enabled(), torch.get_float32_matmul_precision()
+        modes = torch.is_inference_mode_enabled(), float32_precisions()
         return self.cache.beams, *modes, *layouts
 
     def load(self, step: "CapturedStep") -> None:

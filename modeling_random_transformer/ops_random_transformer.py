@@ -42,6 +42,15 @@ def can_read(padding_mask: Tensor | None) -> bool:
     return padding_mask is None or padding_mask.device.type == "cpu"
 
 
+def float32_precisions() -> tuple[str, str]:
+    """How a GPU and a CPU compute products in float32: exactly (`"none"`, `"ieee"`), or as `"tf32"` or `"bf16"`.
+
+    `torch.get_float32_matmul_precision()` is an error where they differ, as with `tf32` of the Trainer.
+    """
+    of_cpu: Any = torch.backends.mkldnn
+    return torch.backends.cuda.matmul.fp32_precision, of_cpu.matmul.fp32_precision
+
+
 def is_transformed() -> bool:
     """Whether the caller runs under `torch.compile`, `torch.export` or a `torch.func` transform.
 

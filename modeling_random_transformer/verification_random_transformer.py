@@ -24,11 +24,19 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import ModelOutput
 
-from .ops_random_transformer import forward_hooks, has_global_hooks, is_transformed, tensors_of, versions_of
+from .ops_random_transformer import (
+    float32_precisions,
+    forward_hooks,
+    has_global_hooks,
+    is_transformed,
+    tensors_of,
+    versions_of,
+)
 from .versions_random_transformer import UNTESTED_ADVICE, accepts_cache, cache_of, is_untested_version, named_cache
 
 # The largest relative difference between logits that rounding explains, by dtype.
 ROUNDING = {torch.float64: 1e-6, torch.float32: 2e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+EXACT_PRECISIONS = {"none", "ieee"}  # of products in float32
 INEXACT_ROUNDING = 1e-1  # if activations or weights may be rounded to half precision or integers
 # Arguments of generate() with which a pass without a cache computes the same as the cached step.
 VERIFIED_ARGUMENTS = {
@@ -228,7 +236,7 @@ def can_verify(model: VerifiedGenerationMixin, kwargs: Mapping[str, Any]) -> boo
 def rounding(model: VerifiedGenerationMixin, actual: Tensor, expected: Tensor) -> float:
     """The largest relative difference between these logits that rounding explains."""
     is_half = any(weight.element_size() < 4 for weight in model.parameters())
-    may_round = torch.is_autocast_enabled(actual.device.type) or torch.get_float32_matmul_precision() != "highest"
+    may_round = torch.is_autocast_enabled(actual.device.type) or not EXACT_PRECISIONS.issuperset(float32_precisions())
     if is_half or may_round or "forward" in vars(model) or not has_plain_weights(model):
         return INEXACT_ROUNDING
     return max(ROUNDING[actual.dtype], ROUNDING[expected.dtype])

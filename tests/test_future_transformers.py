@@ -17,6 +17,7 @@ from modeling_random_transformer import (
     Seq2SeqPipeline,
 )
 from modeling_random_transformer import modeling_random_transformer as modeling
+from modeling_random_transformer import verification_random_transformer as verification
 from modeling_random_transformer import versions_random_transformer as versions
 from modeling_random_transformer.extras.ensemble.ensemble import EnsembleForSeq2SeqLM
 from modeling_random_transformer.training import TranslationTrainer
@@ -452,8 +453,9 @@ def test_rounding_of_products_is_no_error(monkeypatch):
     logits = torch.zeros(1, 5)
     model = tiny_model()
     assert rounding(model, logits, logits) == ROUNDING[torch.float32]
-    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
-    assert rounding(model, logits, logits) == INEXACT_ROUNDING
+    for precisions in (("tf32", "none"), ("ieee", "bf16")):
+        monkeypatch.setattr(verification, "float32_precisions", lambda chosen=precisions: chosen)
+        assert rounding(model, logits, logits) == INEXACT_ROUNDING
     monkeypatch.undo()
     monkeypatch.setattr(model, "parameters", list)
     assert rounding(model, logits, logits) == INEXACT_ROUNDING

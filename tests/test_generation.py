@@ -88,6 +88,21 @@ def model():
     return exact_model(spread=2.0)  # in float64, so that no choice depends on a CPU's rounding
 
 
+@pytest.mark.parametrize(
+    "backend", [torch.backends, torch.backends.cuda.matmul, torch.backends.mkldnn.matmul], ids=["all", "GPU", "CPU"]
+)
+def test_rounding_of_products_on_one_kind_of_device(backend):
+    """As the Trainer's `tf32` and `torch_compile` set it. `torch.get_float32_matmul_precision()` is then an error."""
+    model = exact_model()
+    expected = model.generate(**padded_batch([5, 3]), max_new_tokens=5)
+    backend.fp32_precision = "tf32"
+    try:
+        outputs = exact_model().generate(**padded_batch([5, 3]), max_new_tokens=5)
+    finally:
+        backend.fp32_precision = "none"
+    assert torch.equal(outputs, expected)
+
+
 def test_saved_limit_and_limit_of_a_call(monkeypatch):
     """Trained and converted models save `max_length`; `max_new_tokens` of a call replaces it silently."""
     model, warnings = exact_model(lm_head_bias=True), []

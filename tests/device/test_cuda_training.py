@@ -5,7 +5,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from peft import LoraConfig, get_peft_model
-from transformers import TrainerCallback
+from transformers import TrainerCallback, training_args
 
 from modeling_random_transformer.data.streaming import TokenBudgetStream
 from modeling_random_transformer.training import TranslationTrainingArguments
@@ -133,7 +133,8 @@ def test_training_with_cuda_graphs_equals_the_usual_one(options, change, tmp_pat
         ("optim", "galore_adamw_layerwise"),
     ],
 )
-def test_arguments_that_cuda_graphs_exclude(name, value, tmp_path):
+def test_arguments_that_cuda_graphs_exclude(name, value, tmp_path, monkeypatch):
+    monkeypatch.setattr(training_args, "enable_tf32", lambda _: None)  # by torch_compile, for the whole process
     with pytest.raises(ValueError, match=r"must be (unset with|an optimizer without .* for) cuda_graphs, got"):
         TranslationTrainingArguments(str(tmp_path), cuda_graphs=True, **{name: value})
 
