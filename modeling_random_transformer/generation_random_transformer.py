@@ -495,7 +495,7 @@ class StaticDecodingCache(FastDecodingCache):
     Args:
         beams: number of consecutive rows that the search reorders among themselves.
         limit: maximum number of target tokens.
-        is_captured: run the steps as a CUDA graph where that is possible.
+        is_captured: run the steps as a CUDA graph.
     """
 
     def __init__(self, beams: int, limit: int, is_captured: bool):
@@ -514,7 +514,7 @@ class StaticDecodingCache(FastDecodingCache):
             mask = first_keys.new_zeros(sources, 1, 1, length)
         mask = nn.functional.pad(mask, (0, capacity - length), value=-torch.inf)
         padded = [(pad_length(keys, capacity), pad_length(values, capacity)) for keys, values in source]
-        if self.is_captured and can_capture(model, self.limit):
+        if self.is_captured:
             return self.captured_step(model, CapturedStep(model, target, padded, mask, self.limit))
         return FastStep(model, target, padded, mask, self.limit)
 
@@ -891,13 +891,13 @@ def unsupported_request(config: GenerationConfig, mode: GenerationMode, model_kw
 
 def decoding_cache(model: Any, config: GenerationConfig, limit: int, source: Sequence[int]) -> FastDecodingCache:
     """The cache of fast steps for at most `limit` target tokens and a source `[sources, source_len, d_model]`."""
-    is_captured = not config.disable_compile
-    is_static = config.cache_implementation == "static"
-    if config.cache_implementation is None and is_captured and can_capture(model, limit):
-        sources, source_len, _ = source
-        rows = sources * max(config.num_beams, config.num_return_sequences)
-        is_static = repeats_shape(model, (rows, config.num_beams, bucket(limit), bucket(source_len)))
-    if is_static:
+    if config.cache_implementation == "dynamic":
+        return FastDecodingCache(config.num_beams, limit)
+    is_captured = not config.disable_compile and can_capture(model, limit)
+    sources, source_len, _ = source
+    rows = sources * max(config.num_beams, config.num_return_sequences)
+    shape = rows, config.num_beams, bucket(limit), bucket(source_len)
+    if config.cache_implementation == "static" or (is_captured and repeats_shape(model, shape)):
         return StaticDecodingCache(config.num_beams, limit, is_captured)
     return FastDecodingCache(config.num_beams, limit)
 

@@ -59,19 +59,17 @@ def renumber_errors(numbers: Sequence[int]) -> Iterator[None]:
 
 
 @contextmanager
-def name_lines_in_errors(name: str, first: int = 0, numbers: Sequence[int] = ()) -> Iterator[None]:
+def name_lines_in_errors(name: str, first: int = 0) -> Iterator[None]:
     """Convert a `TextError` to a `ValueError` that names the file and the line.
 
     Args:
         name: the file.
         first: index of the line of the first text, from 0.
-        numbers: the number of the line of each text, from 1, if some lines are skipped.
     """
     try:
         yield
     except TextError as error:
-        line = numbers[error.index] if numbers else first + error.index + 1
-        raise ValueError(f"{name}, line {line}: {error.reason}") from error
+        raise ValueError(f"{name}, line {first + error.index + 1}: {error.reason}") from error
 
 
 def check_text(text: Any, index: int) -> None:

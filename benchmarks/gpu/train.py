@@ -65,11 +65,11 @@ def rows(settings: Settings) -> Rows:
 
 def launch_options(settings: Settings) -> dict[str, dict[str, Any]]:
     """By the suffix of a label: how the kernels of a step are launched."""
-    compiled = {"torch_compile": True, "torch_compile_backend": settings.backend}
-    options: dict[str, dict[str, Any]] = {"": {}, ", --torch_compile": compiled}
+    options: dict[str, dict[str, Any]] = {"": {}}
     if DEVICE == "cuda":
         options[", --cuda_graphs"] = {"cuda_graphs": True}
-    return dict(sorted(options.items()))
+    options[", --torch_compile"] = {"torch_compile": True, "torch_compile_backend": settings.backend}
+    return options
 
 
 class Clock(TrainerCallback):

@@ -15,7 +15,7 @@ from pathlib import Path
 from ..base.flags import Parser
 from ..data.sources import valid_lines
 from ..inference.confidence import calibration_file
-from ..inputs_random_transformer import name_lines_in_errors
+from ..inputs_random_transformer import name_lines_in_errors, renumber_errors
 from .score import CorpusArguments
 
 
@@ -52,7 +52,7 @@ def run(program: str, argv: Sequence[str]) -> None:
 
         path = arguments.model[0] / calibration_file(tokenizer, **arguments.languages)
         arguments.check_file(path)
-        with name_lines_in_errors(str(corpus), numbers=[line.number for line in lines]):
+        with name_lines_in_errors(str(corpus)), renumber_errors([line.number - 1 for line in lines]):
             calibration = calibrate(model, tokenizer, pairs, **arguments.text_options)
         calibration.save(path.parent, path.name)
     print(f"{path}: {calibration.pairs} pairs, median chrF++ {calibration.threshold:.2f}")

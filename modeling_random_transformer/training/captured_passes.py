@@ -30,7 +30,8 @@ class CapturedPasses:
         self.weights = [weight for weight in model.parameters() if weight.requires_grad]
         self.device = self.weights[0].device
         self.gradients = [torch.zeros_like(weight) for weight in self.weights]
-        self.graphs: dict[Any, CapturedPass | None] = {}  # `None` for a shape that was seen once
+        self.seen: set[Any] = set()
+        self.graphs: dict[Any, CapturedPass] = {}
         # All passes run on one stream: autograd adds a gradient on the stream on which its weight was first used.
         self.stream = torch.cuda.Stream()
         self.pool = torch.cuda.graph_pool_handle()
@@ -42,16 +43,12 @@ class CapturedPasses:
         self._use_same_gradients()
         key = self._key(batch)
         with self._on_stream():
-            if key not in self.graphs:
-                self.graphs[key] = None
-                return passes(inputs, num_items)
-            graph = self.graphs[key]
-            if graph is None:
-                if sum(graph is not None for graph in self.graphs.values()) >= MAX_GRAPHS:
-                    return passes(inputs, num_items)
-                graph = CapturedPass(passes, batch, self.stream, self.pool)
-                self.graphs[key] = graph
-            return graph.replay(batch)
+            if key in self.seen and key not in self.graphs and len(self.graphs) < MAX_GRAPHS:
+                self.graphs[key] = CapturedPass(passes, batch, self.stream, self.pool)
+            self.seen.add(key)
+            if key in self.graphs:
+                return self.graphs[key].replay(batch)
+            return passes(inputs, num_items)
 
     def _use_same_gradients(self) -> None:
         missing = []

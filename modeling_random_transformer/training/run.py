@@ -279,10 +279,9 @@ def calibrate_saved(
 def saved_translator(run: Run, trainer: TranslationTrainer) -> tuple[Any, Any]:
     """The saved model and its tokenizer: those in memory, unless the model is sharded, in half precision or adapted."""
     model = trainer.accelerator.unwrap_model(trainer.model)
-    is_saved_one = isinstance(model, RandomTransformerForConditionalGeneration) and not trainer.is_deepspeed_enabled
-    for weight in model.parameters():
-        is_saved_one &= weight.dtype == torch.float32 and not isinstance(weight, DTensor)
-    if is_saved_one:
+    is_whole = isinstance(model, RandomTransformerForConditionalGeneration) and not trainer.is_deepspeed_enabled
+    weights = model.parameters()
+    if is_whole and all(weight.dtype == torch.float32 and not isinstance(weight, DTensor) for weight in weights):
         return model, trainer.processing_class
     model, tokenizer = load_translator(run.folder)
     return model.to(run.args.device), tokenizer

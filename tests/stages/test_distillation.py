@@ -1,4 +1,4 @@
-"""Distillation on a tiny corpus: training set, student, comparison, resuming, invalid arguments."""
+"""Distillation on a tiny corpus: training set, student, comparison, resuming, invalid arguments, the command."""
 
 import json
 import re
@@ -7,6 +7,7 @@ import pytest
 from accelerate import PartialState
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
+from modeling_random_transformer import cli
 from modeling_random_transformer.inference import translate
 from modeling_random_transformer.inference import translation_files as files
 from modeling_random_transformer.inputs_random_transformer import LanguageTags
@@ -242,3 +243,16 @@ def test_invalid_argument(folder, options, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         distilled(folder, **{"output": "invalid", **options})
     assert not (folder / "invalid" / "distillation").exists()
+
+
+@pytest.mark.usefixtures("_reset_accelerate", "_no_comparison")
+def test_command_distills(folder, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["random-transformer"])
+    arguments = student_arguments(folder, "command", **QUICK)
+    flags = [f"--{name}={value[0] if isinstance(value, list) else value}" for name, value in arguments.items()]
+    row = distillation.ModelScores("student", "float32", 1.0, 2.0, 3.0, 4.0, "signature")
+    monkeypatch.setattr(distillation, "compare_saved", lambda *_: [row])
+    assert cli.main(["distill", *flags]) == 0
+    output = capsys.readouterr().out
+    assert "| student | float32 | 1.00 | 2.00 | 3.0 | 4.0 |" in output
+    assert "Saved the student to " in output

@@ -25,7 +25,7 @@ from ...inference.confidence import DOUBTFUL, find_calibration
 from ...inference.evaluation import score, sentence_chrf
 from ...inference.scoring import score_pairs
 from ...inference.translation import translate, translate_n_best
-from ...inputs_random_transformer import drop_none, encode_texts, name_lines_in_errors
+from ...inputs_random_transformer import drop_none, encode_texts, name_lines_in_errors, renumber_errors
 from ...pipeline_random_transformer import evaluation_mode
 from ...training.checkpoints import STATE, newest_complete, state_of
 from ..pairs.alignments import eager_attention
@@ -173,7 +173,7 @@ def translated(
     """The valid pairs of a test set with their best translations."""
     lines = list(valid_lines([test]))
     sources = [line.source for line in lines]
-    with name_lines_in_errors(str(test), numbers=[line.number for line in lines]):
+    with name_lines_in_errors(str(test)), renumber_errors([line.number - 1 for line in lines]):
         candidates = list(translate_n_best(sources, model, tokenizer, n_best=None, **options))
     examples = []
     for line, [best] in zip(lines, candidates, strict=True):
