@@ -153,6 +153,11 @@ def _compute_metrics(
     return values
 
 
+def decoded(tokenizer: PreTrainedTokenizerBase, ids: Any) -> list[str]:
+    """The texts of predictions or labels of a `Seq2SeqTrainer`, `[rows, length]`, where negative ids are padding."""
+    return tokenizer.batch_decode(_token_ids("ids", ids), skip_special_tokens=True)
+
+
 def _token_ids(name: str, ids: Any) -> list[list[int]]:
     """Convert ids `[rows, length]` to lists without padding; of a tuple of arrays, the first."""
     expected = f"{name} must be token ids [rows, length] (predict_with_generate=True)"

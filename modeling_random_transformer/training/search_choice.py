@@ -10,8 +10,12 @@ from operator import attrgetter
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from transformers import PreTrainedTokenizerBase
+from transformers.trainer_utils import PredictionOutput
+
 from ..base.distributed import call_on_main_process
 from ..base.files import markdown_table
+from ..inference.evaluation import decoded
 from .manifest import SEARCH, Run, fingerprint
 from .trainer import TranslationTrainer
 
@@ -23,7 +27,7 @@ SENTENCES = 300  # of each validation set, evenly spaced
 
 
 class SearchScore(NamedTuple):
-    """The mean score of validation sets, and the number of tokens of the translations per token of the references."""
+    """The mean score of validation sets, and the characters of the translations per character of the references."""
 
     length_penalty: float
     score: float
@@ -73,15 +77,23 @@ def search_scores(trainer: TranslationTrainer) -> Iterator[SearchScore]:
         rows.shard(-(-len(rows) // SENTENCES), 0, contiguous=False)
         for rows in (sets.values() if isinstance(sets, dict) else [sets])
     ]
-    expected = fmean(fmean(rows["target_length"]) - 1 for rows in samples)  # without the end
     for penalty in LENGTH_PENALTIES:
         trainer.args.chosen_penalty = penalty
-        metrics: list[Any] = [trainer.predict(rows).metrics for rows in samples]
-        score = fmean(entry[f"test_{trainer.args.translation_metric}"] for entry in metrics)
-        ratio = fmean(entry["test_generated_length"] for entry in metrics) / expected
+        outputs: list[Any] = [trainer.predict(rows) for rows in samples]
+        score = fmean(output.metrics[f"test_{trainer.args.translation_metric}"] for output in outputs)
+        ratio = fmean(length_ratio(trainer.processing_class, output) for output in outputs)
         yield SearchScore(penalty, round(score, 2), round(ratio, 2))
         if ratio > MAX_LENGTH_RATIO:
             return
+
+
+def length_ratio(tokenizer: PreTrainedTokenizerBase, output: PredictionOutput) -> float:
+    """The characters of translations per character of the references.
+
+    Tokens would not do: references that are spelled differently from the training set have many, of one byte each.
+    """
+    generated, expected = (sum(map(len, decoded(tokenizer, ids))) for ids in (output.predictions, output.label_ids))
+    return generated / max(expected, 1)
 
 
 def best_search(searches: Sequence[SearchScore]) -> SearchScore:
@@ -98,5 +110,6 @@ def describe_choice(run: Run) -> str:
     table = markdown_table(("length penalty", "score", "length ratio"), facts["searches"])
     return (
         f"The length penalty {facts['length_penalty']} was chosen on at most {SENTENCES} validation pairs, by "
-        f"{run.args.translation_metric} with a length ratio of at most {MAX_LENGTH_RATIO}:\n\n{table}"
+        f"{run.args.translation_metric} with at most {MAX_LENGTH_RATIO} characters per character of the references:"
+        f"\n\n{table}"
     )

@@ -3,12 +3,15 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 from transformers import GenerationConfig
+from transformers.trainer_utils import PredictionOutput
 
+from modeling_random_transformer import RandomTransformerTokenizer
 from modeling_random_transformer.training import run as training_run
 from modeling_random_transformer.training import search_choice
-from modeling_random_transformer.training.search_choice import SearchScore, best_search
+from modeling_random_transformer.training.search_choice import SearchScore, best_search, length_ratio
 from tests.helpers.interruption import StoppedError, stop
 from tests.helpers.training import UNSCORED, run, validation
 
@@ -26,6 +29,19 @@ OPTIONS = {"length_penalty": "auto", "max_steps": 2, "average_last": 1}
 )
 def test_the_best_score_without_too_long_translations_is_chosen(searches, expected):
     assert best_search(searches) == expected
+
+
+def test_length_ratio_counts_characters_also_of_another_spelling():
+    tokenizer = RandomTransformerTokenizer.train(["the water of the river", "the river"] * 5, vocab_size=280)
+    translations, references = ["the river", "the water"], ["ⴘôäê ꝺ", "ḻⴘꝺ"]
+    predictions, labels = (
+        tokenizer(texts, padding=True, return_tensors="np").input_ids for texts in (translations, references)
+    )
+    assert labels.shape[1] > 2 * predictions.shape[1]
+    output = PredictionOutput(predictions, np.where(labels == tokenizer.pad_token_id, -100, labels), {})
+    assert length_ratio(tokenizer, output) == 18 / 9
+    nothing = PredictionOutput(predictions, np.full((2, 1), -100), {})
+    assert length_ratio(tokenizer, nothing) == 18
 
 
 @pytest.fixture
