@@ -84,6 +84,9 @@ MIN_BLOCK_TOP_K = 2**17  # scores; for fewer, `torch.topk` is as fast
 # KV cache and decoder step
 
 
+LayerStates = Sequence[tuple[Tensor, Tensor]]  # keys and values of each layer, [batch, heads, length, d_k or d_v]
+
+
 class BeamKVCache:
     """KV cache of the target for all decoder layers, in which beams of one source share a row of entries.
 
@@ -95,15 +98,16 @@ class BeamKVCache:
     Args:
         layers: keys and values per layer, `[batch, heads, length, d_k or d_v]`.
         beams: number of consecutive batch rows that the search reorders among themselves.
+        capacity: in tokens; `None` for one that allows for as many tokens again.
     """
 
-    def __init__(self, layers: Sequence[tuple[Tensor, Tensor]], beams: int):
+    def __init__(self, layers: LayerStates, beams: int, capacity: int | None = None):
         first_keys, _ = layers[0]
         self.beams = beams
         self.groups = len(first_keys) // beams
         self.length = first_keys.shape[2]  # tokens so far
         self.entries = self.length * beams  # in use, per group
-        self.capacity = max(INITIAL_CAPACITY, 2 * self.length) * beams  # in entries
+        self.capacity = (capacity or max(INITIAL_CAPACITY, 2 * self.length)) * beams  # in entries
         self.keys = [self.pack(keys) for keys, _ in layers]
         self.values = [self.pack(values) for _, values in layers]
         # For the entries of one token: 0 for the beam's own, -inf for those of other beams.
@@ -243,11 +247,10 @@ class StaticKVCache(BeamKVCache):
 
     mask: Tensor
 
-    def __init__(self, layers: Sequence[tuple[Tensor, Tensor]], beams: int, limit: int):
-        super().__init__(layers, beams)
-        self.capacity = bucket(limit) * beams
-        self.keys = [self.with_capacity(keys) for keys in self.keys]
-        self.values = [self.with_capacity(values) for values in self.values]
+    def __init__(self, layers: LayerStates, beams: int, limit: int):
+        super().__init__(layers, beams, bucket(limit))
+        for packed in (*self.keys, *self.values):
+            packed[:, :, self.entries :] = 0
         first_keys = self.keys[0]
         self.mask = first_keys.new_full((self.groups, 1, beams, self.capacity), -torch.inf)
         self.mask[..., : self.entries] = self.token_mask.repeat(1, self.length)
@@ -255,10 +258,6 @@ class StaticKVCache(BeamKVCache):
         # Those of the last token; `reserve` moves both to the new one.
         self.position = torch.full((1,), self.length - 1, device=first_keys.device)
         self.token_entries = torch.arange(self.entries - beams, self.entries, device=first_keys.device)
-
-    def with_capacity(self, packed: Tensor) -> Tensor:
-        """The entries in use, and zeros up to the capacity."""
-        return pad_length(packed[:, :, : self.entries], self.capacity)
 
     def reserve(self) -> None:
         """Move to the next token, and set the mask of its entries."""
@@ -484,7 +483,7 @@ class FastDecodingCache(EncoderDecoderCache):
         self.step = None
 
 
-def keys_and_values(cache: Cache) -> list[tuple[Tensor, Tensor]]:
+def keys_and_values(cache: Cache) -> LayerStates:
     """Those of each layer of transformers' cache, `[batch, heads, length, d_k or d_v]`."""
     return [(layer.keys, layer.values) for layer in cache.layers]
 
@@ -545,7 +544,7 @@ class FastStep:
         self,
         model: Any,
         cache: BeamKVCache,
-        source: Sequence[tuple[Tensor, Tensor]],
+        source: LayerStates,
         source_mask: Tensor | None,
         limit: int,
     ):
@@ -762,7 +761,16 @@ COMPARISON = "step_comparison"  # attribute of a model whose steps were compared
 
 def check_fast_step(model: Any) -> str | None:
     """A message if a `FastStep` cannot be used for a model, or computes other logits than the modules."""
-    return unsupported_model(model) or changed_computation(model)
+    reason = unsupported_model(model)
+    if reason:
+        return reason
+    try:
+        reason = step_difference(model)
+    except Exception as error:  # of any class: the code may have been edited. The modules raise it again if needed.
+        reason = f"a fast decoder step cannot be compared with the modules: {type(error).__name__}: {error}"
+    if reason:
+        logger.warning_once("generate() runs the decoder's modules at every step, which is slower: %s.", reason)
+    return reason
 
 
 def unsupported_model(model: Any) -> str | None:
@@ -806,17 +814,6 @@ def named_parts(model: Any) -> Iterator[tuple[str, nn.Module]]:
     yield "model", model.model
     yield from model.model.decoder.named_modules(prefix="decoder")
     yield from model.lm_head.named_modules(prefix="lm_head")
-
-
-def changed_computation(model: Any) -> str | None:
-    """A message if a `FastStep` and the modules compute different logits; `None` if they agree."""
-    try:
-        reason = step_difference(model)
-    except Exception as error:  # of any class: the code may have been edited. The modules raise it again if needed.
-        reason = f"a fast decoder step cannot be compared with the modules: {type(error).__name__}: {error}"
-    if reason:
-        logger.warning_once("generate() runs the decoder's modules at every step, which is slower: %s.", reason)
-    return reason
 
 
 @torch.no_grad()
@@ -891,13 +888,12 @@ def unsupported_request(config: GenerationConfig, mode: GenerationMode, model_kw
 
 def decoding_cache(model: Any, config: GenerationConfig, limit: int, source: Sequence[int]) -> FastDecodingCache:
     """The cache of fast steps for at most `limit` target tokens and a source `[sources, source_len, d_model]`."""
-    if config.cache_implementation == "dynamic":
-        return FastDecodingCache(config.num_beams, limit)
-    is_captured = not config.disable_compile and can_capture(model, limit)
+    implementation = config.cache_implementation
+    is_captured = implementation != "dynamic" and not config.disable_compile and can_capture(model, limit)
     sources, source_len, _ = source
     rows = sources * max(config.num_beams, config.num_return_sequences)
     shape = rows, config.num_beams, bucket(limit), bucket(source_len)
-    if config.cache_implementation == "static" or (is_captured and repeats_shape(model, shape)):
+    if implementation == "static" or (is_captured and repeats_shape(model, shape)):
         return StaticDecodingCache(config.num_beams, limit, is_captured)
     return FastDecodingCache(config.num_beams, limit)
 

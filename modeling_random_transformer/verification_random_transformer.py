@@ -76,12 +76,8 @@ class CacheVerification:
         self.search = "beam search" if is_beam_search else "one hypothesis"
         self.last_pass = 3 if is_beam_search else 2
         self.passes = 0
-        self.inputs: tuple[Tensor, dict[str, Any]] | None = None  # of the pass that is running
+        self.inputs: tuple[Tensor, dict[str, Any]] | None = None  # the tokens and the arguments of the running pass
         self.step: tuple[Tensor, dict[str, Any], Tensor] | None = None  # its inputs, and its logits
-
-    def prepare(self, input_ids: Tensor, model_kwargs: dict[str, Any]) -> None:
-        """Record the tokens `[batch, length]` and the arguments of the next pass."""
-        self.inputs = input_ids, model_kwargs
 
     def complete(self, logits: Tensor) -> None:
         """Record the logits of a pass, `[batch, new_len, vocab_size]`, and compare the last one that is recorded.
@@ -125,7 +121,7 @@ class CacheVerification:
         finite = expected.isfinite()
         if not finite.any():
             return None
-        return difference(actual[finite], expected[finite], rounding(self.model, actual, expected))
+        return difference(actual[finite], expected[finite], rounding(self.model, actual))
 
     def finish(self) -> None:
         """Compare a step that is still recorded, since the search ended, and check that the methods were called.
@@ -201,7 +197,7 @@ class VerifiedGenerationMixin(GenerationMixin):
         """Let the running call of `generate()` verify the next pass, for these tokens, `[batch, length]`."""
         verification = VERIFICATION.get()
         if verification is not None and verification.model is self:
-            verification.prepare(input_ids, model_kwargs)
+            verification.inputs = input_ids, model_kwargs
 
     @torch.no_grad()
     def logits_without_cache(self, input_ids: Tensor, **model_kwargs: Any) -> Tensor:
@@ -219,7 +215,7 @@ class VerifiedGenerationMixin(GenerationMixin):
 
 def can_verify(model: VerifiedGenerationMixin, kwargs: Mapping[str, Any]) -> bool:
     """Whether a pass without a cache computes the same as a cached step: no dropout, no unknown arguments."""
-    if is_transformed() or torch.compiler.is_compiling():
+    if is_transformed():
         return False
     options = vars(GenerationConfig()).keys() | VERIFIED_ARGUMENTS
     for name, value in kwargs.items():
@@ -233,13 +229,13 @@ def can_verify(model: VerifiedGenerationMixin, kwargs: Mapping[str, Any]) -> boo
     return True
 
 
-def rounding(model: VerifiedGenerationMixin, actual: Tensor, expected: Tensor) -> float:
-    """The largest relative difference between these logits that rounding explains."""
+def rounding(model: VerifiedGenerationMixin, logits: Tensor) -> float | None:
+    """The largest relative difference that rounding explains between logits of a model; `None` for `ROUNDING`."""
     is_half = any(weight.element_size() < 4 for weight in model.parameters())
-    may_round = torch.is_autocast_enabled(actual.device.type) or not EXACT_PRECISIONS.issuperset(float32_precisions())
+    may_round = torch.is_autocast_enabled(logits.device.type) or not EXACT_PRECISIONS.issuperset(float32_precisions())
     if is_half or may_round or "forward" in vars(model) or not has_plain_weights(model):
         return INEXACT_ROUNDING
-    return max(ROUNDING[actual.dtype], ROUNDING[expected.dtype])
+    return None
 
 
 def has_plain_weights(model: nn.Module) -> bool:
@@ -256,6 +252,11 @@ def difference(actual: Tensor, expected: Tensor, limit: float | None = None) -> 
     """A message if logits differ by more than their rounding; `None` if they agree.
 
     The steps of `generate()`, the exports and the engines are compared with the modules by this function.
+
+    Args:
+        actual: logits.
+        expected: logits of the same shape, of the modules.
+        limit: the largest relative difference; `None` for that of the dtypes, see `ROUNDING`.
     """
     if limit is None:
         limit = max(ROUNDING[actual.dtype], ROUNDING[expected.dtype])
@@ -377,15 +378,6 @@ def namespaces_of(modules: Sequence[nn.Module]) -> list[Mapping[str, Any]]:
             file.setdefault("__warningregistry__", {})  # the first warning in a file would add it
             namespaces.append(file)
     return distinct(namespaces)
-
-
-def definition_of(model: nn.Module) -> list[Any]:
-    """The code and the attributes of a model: with equal ones and equal weights, models compute the same."""
-    modules = list(model.modules())
-    values = plain_values([*attributes_of(modules), *namespaces_of(modules)])
-    # Saving a model replaces the dtype in its configuration by the name.
-    names = [str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else value for value in values]
-    return code_of(Snapshot(model).values) + names
 
 
 def code_of(values: Iterable[Any]) -> list[Any]:

@@ -23,7 +23,6 @@ from modeling_random_transformer.extras.ensemble.ensemble import EnsembleForSeq2
 from modeling_random_transformer.training import TranslationTrainer
 from modeling_random_transformer.verification_random_transformer import (
     INEXACT_ROUNDING,
-    ROUNDING,
     VERIFIED,
     rounding,
     verify_transformers,
@@ -452,11 +451,11 @@ def test_rounding_of_products_is_no_error(monkeypatch):
     """TF32 and bfloat16 products, and exported graphs, whose weights may be quantized."""
     logits = torch.zeros(1, 5)
     model = tiny_model()
-    assert rounding(model, logits, logits) == ROUNDING[torch.float32]
+    assert rounding(model, logits) is None
     for precisions in (("tf32", "none"), ("ieee", "bf16")):
         monkeypatch.setattr(verification, "float32_precisions", lambda chosen=precisions: chosen)
-        assert rounding(model, logits, logits) == INEXACT_ROUNDING
+        assert rounding(model, logits) == INEXACT_ROUNDING
     monkeypatch.undo()
     monkeypatch.setattr(model, "parameters", list)
-    assert rounding(model, logits, logits) == INEXACT_ROUNDING
-    assert rounding(tiny_model().to(torch.bfloat16), logits, logits) == INEXACT_ROUNDING
+    assert rounding(model, logits) == INEXACT_ROUNDING
+    assert rounding(tiny_model().to(torch.bfloat16), logits) == INEXACT_ROUNDING

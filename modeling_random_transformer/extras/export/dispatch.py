@@ -22,7 +22,14 @@ from ...generation_random_transformer import modified_module
 from ...inputs_random_transformer import check_choice, pad_ids
 from ...ops_random_transformer import tensors_of
 from ...pipeline_random_transformer import SEQUENCE_SCORES, ForcedPrefix
-from ...verification_random_transformer import Snapshot, checked, definition_of
+from ...verification_random_transformer import (
+    Snapshot,
+    attributes_of,
+    checked,
+    code_of,
+    namespaces_of,
+    plain_values,
+)
 from .cache import cached_export
 from .ctranslate2 import ParallelTranslator
 from .engines import WEIGHT_DTYPES
@@ -290,6 +297,15 @@ class CTranslate2Engine:
             last = options.max_new_tokens
             rows = [[*row[:last], min(ends)] if len(row) > last else row for row in rows]
         return pad_ids(rows, options.pad_token_id or 0)
+
+
+def definition_of(model: Any) -> list[Any]:
+    """The code and the attributes of a model: with equal ones and equal weights, models compute the same."""
+    modules = list(model.modules())
+    values = plain_values([*attributes_of(modules), *namespaces_of(modules)])
+    # Saving a model replaces the dtype in its configuration by the name.
+    names = [str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else value for value in values]
+    return code_of(Snapshot(model).values) + names
 
 
 def weights_digest(model: Any) -> str:
