@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import BatchEncoding, PretrainedConfig
 
+from .configuration_random_transformer import is_int
 from .tokenization_random_transformer import is_blank
 
 CHUNK_SIZE = 1000  # texts that are sorted by length together
@@ -95,7 +96,7 @@ def check_positive(*, or_none: bool = False, **counts: Any) -> None:
     for name, value in counts.items():
         if or_none and value is None:
             continue
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        if not is_int(value) or value < 1:
             raise ValueError(f"{name} must be {'None or ' if or_none else ''}a positive integer, got {value!r}.")
 
 
@@ -158,8 +159,8 @@ class LanguageTags:
             ValueError: a code is unknown, missing, or given for a tokenizer without language tags.
         """
         if tokenizer_languages(tokenizer):
-            src_lang = src_lang or getattr(tokenizer, "src_lang", None)
-            tgt_lang = tgt_lang or getattr(tokenizer, "tgt_lang", None)
+            src_lang = src_lang or tokenizer.src_lang
+            tgt_lang = tgt_lang or tokenizer.tgt_lang
             check_choice(tokenizer_languages(tokenizer), src_lang=src_lang, tgt_lang=tgt_lang)
         check_languages(tokenizer, src_lang, tgt_lang)
         return cls(src_lang, tgt_lang)
@@ -220,10 +221,10 @@ def encode_texts(
                 setattr(tokenizer, name, code)
 
 
-def decode_ids(tokenizer: Any, ids: Tensor, **options: Any) -> list[str]:
+def decode_ids(tokenizer: Any, ids: Tensor, clean_up_spaces: bool | None) -> list[str]:
     """The text of each row of token ids, `[rows, length]`, without special tokens."""
     with _TOKENIZER_LOCK:
-        return tokenizer.batch_decode(ids, skip_special_tokens=True, **options)
+        return tokenizer.batch_decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=clean_up_spaces)
 
 
 # Limits on lengths

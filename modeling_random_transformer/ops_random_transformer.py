@@ -463,12 +463,8 @@ def forward_hooks(module: nn.Module) -> list[Any]:
     These stay installed after the first call with `output_attentions` or `output_hidden_states`, and have no effect
     while neither is requested.
     """
-    hooks = []
-    all_hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
-    for hook in all_hooks:
-        if getattr(hook, "__module__", None) != output_capturing.__name__:
-            hooks.append(hook)
-    return hooks
+    hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+    return [hook for hook in hooks if getattr(hook, "__module__", None) != output_capturing.__name__]
 
 
 def tensors_of(modules: Iterable[nn.Module]) -> list[Tensor]:

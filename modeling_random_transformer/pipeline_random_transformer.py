@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -85,9 +86,8 @@ class CallOptions:
     def __post_init__(self) -> None:
         check_type("prefix", self.prefix, str, "a string")
         check_type("target_prefix", self.target_prefix, str | list | tuple, "a string or a list of strings")
-        check_type("truncation", self.truncation, bool, "True or False")
-        check_type("return_scores", self.return_scores, bool, "True or False")
-        check_type("keep_without_letters", self.keep_without_letters, bool, "True or False")
+        for name in ("truncation", "return_scores", "keep_without_letters"):
+            check_type(name, getattr(self, name), bool, "True or False")
         check_positive(or_none=True, max_source_tokens=self.max_source_tokens, max_batch_tokens=self.max_batch_tokens)
 
     @property
@@ -285,7 +285,7 @@ class Seq2SeqPipeline(Pipeline):
             The indices of the texts of each batch, and `input_ids`, `attention_mask` and `prefix_ids`.
 
         Raises:
-            TextError: a text is invalid. All are checked before the first batch.
+            TextError: a text is too long. All are checked before the first batch.
         """
         prefix_ids = self.tokenize_prefixes(prefixes, options)
         strip = getattr(self.tokenizer, "without_outer_spaces", str)
@@ -315,17 +315,13 @@ class Seq2SeqPipeline(Pipeline):
             if batch_size == 1:
                 return [[index] for index in range(len(sources))]
             return batches_by_tokens(sources, math.inf, max_rows=batch_size)
-        beams = self.option(options.generate_options, "num_beams") or 1
-        candidates = self.option(options.generate_options, "num_return_sequences") or 1
-        max_new_tokens = options.generate_options.get("max_new_tokens")
+        search = options.generate_options
+        beams = self.option(search, "num_beams") or 1
+        candidates = self.option(search, "num_return_sequences") or 1
+        limit = partial(longest_target, config=self.model.config, max_new_tokens=search.get("max_new_tokens"))
         # Equal with and without the prefix, so that the longest source and prefix of a batch have the same limit.
-        pairs = list(zip(lengths, prefix_lengths, strict=True))
-        limits = {}
-        for source_len, prefix_len in set(pairs):
-            without_prefix = longest_target(source_len, self.model.config, max_new_tokens)
-            with_prefix = longest_target(source_len, self.model.config, max_new_tokens, prefix_len)
-            limits[source_len, prefix_len] = without_prefix, with_prefix
-        groups = [limits[pair] for pair in pairs]
+        pairs = zip(lengths, prefix_lengths, strict=True)
+        groups = [(limit(source_len), limit(source_len, prefix_len=prefix_len)) for source_len, prefix_len in pairs]
         return batches_by_tokens(sources, options.max_batch_tokens // max(beams, candidates), groups)
 
     def pad(self, sources: Sequence[Sequence[int]]) -> dict[str, Tensor]:
@@ -341,6 +337,7 @@ class Seq2SeqPipeline(Pipeline):
 
     def preprocess(self, input_: str, options: CallOptions) -> dict[str, Tensor]:
         """The inputs of `forward` for one text; see `batches`."""
+        check_text(input_, 0)
         [(_, inputs)] = self.batches([input_], target_prefixes(options.target_prefix, 1), 1, options)
         return inputs
 
@@ -368,12 +365,13 @@ class Seq2SeqPipeline(Pipeline):
         """The token ids of sources, or of targets, truncated if the options allow it. The limit is that of sources.
 
         Raises:
-            TextError: a source is invalid, or a text is too long.
+            TextError: a text is too long.
         """
         if not texts:
             return []
         if not is_target:
-            texts = self.with_prefix(texts, options)
+            prefix = getattr(self.model.config, "prefix", None) if options.prefix is None else options.prefix
+            texts = [f"{prefix or ''}{text}" for text in texts]
         side = "text_target" if is_target else "text"
         inputs: dict[str, Any] = {side: texts, "src_lang": options.src_lang, "tgt_lang": options.tgt_lang}
         # Not verbose: lengths are checked here.
@@ -398,15 +396,6 @@ class Seq2SeqPipeline(Pipeline):
                 f"{len(long)} of {len(texts)} texts were truncated to {limit} tokens ({reason}).", stacklevel=2
             )
         return ids
-
-    def with_prefix(self, texts: Sequence[str], options: CallOptions) -> list[str]:
-        """Checked sources with `prefix`."""
-        for index, text in enumerate(texts):
-            check_text(text, index)
-        prefix = options.prefix
-        if prefix is None:
-            prefix = getattr(self.model.config, "prefix", None) or ""
-        return [prefix + text for text in texts]
 
     def truncated(self, inputs: dict[str, Any], limit: int, reason: str) -> list[list[int]]:
         """The token ids of `inputs` of the tokenizer, truncated to a limit, which `reason` names."""
@@ -490,8 +479,7 @@ class Seq2SeqPipeline(Pipeline):
     def postprocess(self, model_outputs: dict[str, Tensor], options: CallOptions) -> list[Any]:
         """Convert the outputs of `_forward` to the answer of each text."""
         ids = model_outputs["sequences"].flatten(0, 1)
-        spaces = options.clean_up_tokenization_spaces
-        texts = decode_ids(self.tokenizer, ids, clean_up_tokenization_spaces=spaces)
+        texts = decode_ids(self.tokenizer, ids, options.clean_up_tokenization_spaces)
         candidates: list[dict[str, Any]] = [{options.return_key: text} for text in texts]
         if options.return_tokens:
             for candidate, tokens in zip(candidates, self.tokens(ids.tolist()), strict=True):

@@ -46,8 +46,5 @@ def tensors_digest(tensors: Iterable[tuple[Any, Tensor]], header: str = "") -> s
 
 def _settings(config: Any) -> dict[str, Any]:
     """The fields of a configuration that affect the model."""
-    settings = {}
-    for name, value in config.to_dict().items():
-        if name not in PROVENANCE and not name.startswith("_"):
-            settings[name] = value
-    return settings
+    fields = config.to_dict().items()
+    return {name: value for name, value in fields if name not in PROVENANCE and not name.startswith("_")}

@@ -9,6 +9,7 @@ from transformers.utils.logging import tqdm
 from ..inputs_random_transformer import check_positive, process_chunks
 
 T = TypeVar("T")
+Update = Callable[[int], Any]  # counts finished items
 
 
 def progress_bar(total: int | None = None, shown: bool | None = None, unit: str = "text") -> tqdm:
@@ -31,7 +32,7 @@ def progress_bar(total: int | None = None, shown: bool | None = None, unit: str 
 
 def process_stream(
     items: Iterable[T],
-    process: Callable[[Sequence[T], int, Callable[[int], Any]], list[Any]],
+    process: Callable[[Sequence[T], int, Update], list[Any]],
     chunk_size: int,
     progress: bool | None,
     total: int,
@@ -41,7 +42,7 @@ def process_stream(
 
     Args:
         items: texts or pairs, of which one chunk at a time is read.
-        process: called with a chunk, the index of its first item and a function that counts finished items.
+        process: called with a chunk, the index of its first item and an `Update`.
         chunk_size: number of items that are sorted by length together.
         progress: see `progress_bar`, as for the following arguments.
         total: the number of items; 0 if it is unknown.

@@ -1,6 +1,7 @@
 """The texts that validation and test sets share with the training set."""
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from .sources import SIDES
@@ -24,22 +25,15 @@ def shared_texts(train: "Sequence[Dataset]", held_out: "Mapping[str, Dataset]") 
     Returns:
         For each set that shares texts, its number of `pairs`, and of those whose `source` and `target` is shared.
     """
-    shared: dict[str, Counts] = {}
-    for name, pairs in held_out.items():
-        shared[name] = {"pairs": len(pairs)}
+    shared: dict[str, Counts] = {name: {"pairs": len(pairs)} for name, pairs in held_out.items()}
     for side in SIDES:
-        keys_by_set = {}
-        unseen: set[bytes] = set()
-        for name, pairs in held_out.items():
-            keys = [text_key(text) for text in pairs[side]]
-            keys_by_set[name] = keys
-            unseen.update(keys)
+        keys_by_set = {name: [*map(text_key, pairs[side])] for name, pairs in held_out.items()}
+        unseen = set(chain.from_iterable(keys_by_set.values()))
         for corpus in train:
             for batch in corpus.iter(1000):
                 unseen.difference_update(map(text_key, batch[side]))
         for name, keys in keys_by_set.items():
-            seen = [key for key in keys if key not in unseen]
-            shared[name][side] = len(seen)
+            shared[name][side] = sum(key not in unseen for key in keys)
     return {name: counts for name, counts in shared.items() if any(counts[side] for side in SIDES)}
 
 

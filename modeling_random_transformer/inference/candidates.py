@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+
+from ..base.progress import Update
 
 Row = tuple[str, str]  # a text, and what its translation must begin with
 
@@ -32,4 +33,4 @@ class Candidate:
 
 # Called with rows, the index of the first one in its file or stream, and a function that counts finished rows. Returns
 # the candidates of each row, the best first.
-Translate = Callable[[Sequence[Row], int, Callable[[int], Any]], list[list[Candidate]]]
+Translate = Callable[[Sequence[Row], int, Update], list[list[Candidate]]]

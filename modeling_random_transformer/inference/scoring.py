@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..base.progress import process_stream
+from ..base.progress import Update, process_stream
 from ..inputs_random_transformer import (
     CHUNK_SIZE,
     LanguageTags,
     TextError,
     batches_by_tokens,
     check_positive,
-    check_type,
+    check_text,
     encode_texts,
     language_id,
     pad_ids,
@@ -141,7 +141,6 @@ class PairModel(ABC):
         truncation: bool = False,
     ):
         check_positive(max_batch_tokens=max_batch_tokens)
-        check_type("truncation", truncation, bool, "True or False")
         self.model = model
         self.tokenizer = tokenizer
         self.languages = LanguageTags.of(tokenizer, src_lang, tgt_lang)
@@ -155,7 +154,7 @@ class PairModel(ABC):
     def process(self, pairs: Sequence[Pair], sources: Sequence[Ids], targets: Sequence[Ids]) -> list[Any]:
         """The result of each pair of a batch, of which the token ids are given too."""
 
-    def __call__(self, pairs: Sequence[Pair | None], _first: int, update: Callable[[int], Any]) -> list[Any]:
+    def __call__(self, pairs: Sequence[Pair | None], _first: int, update: Update) -> list[Any]:
         """The result of each pair, and `None` for `None`; see `process_stream`."""
         results: list[Any] = [None] * len(pairs)
         numbers = [number for number, pair in enumerate(pairs) if pair is not None]
@@ -181,6 +180,7 @@ class PairModel(ABC):
         for index, pair in enumerate(pairs):
             if isinstance(pair, str) or len(pair) != 2 or not isinstance(pair[1], str):
                 raise TextError(index, f"pairs must be two strings, got {pair!r}.")
+            check_text(pair[0], index)
         options = self.pipe.call_options(**self.languages.arguments)
         sources = [source for source, _ in pairs]
         targets = [target for _, target in pairs]
@@ -196,18 +196,13 @@ class PairModel(ABC):
     ) -> list[list[int | None]]:
         """The index of the word that each token belongs to; `None` for special tokens."""
         tokenizer = self.tokenizer
-        words = []
         if not tokenizer.is_fast:
             special = set(tokenizer.all_special_tokens)
-            for ids in tokens:
-                words.append(words_by_marks(tokenizer.convert_ids_to_tokens(ids), special))
-            return words
+            return [words_by_marks(tokenizer.convert_ids_to_tokens(ids), special) for ids in tokens]
         inputs: dict[str, Any] = {side: list(texts), **self.languages.arguments}
         encoded = encode_texts(tokenizer, **inputs, return_offsets_mapping=True, verbose=False)
-        for text, offsets, ids in zip(texts, encoded["offset_mapping"], tokens, strict=True):
-            spans = spans_of(text)
-            words.append(words_by_offsets(spans, offsets[: len(ids)]))
-        return words
+        rows = zip(texts, encoded["offset_mapping"], tokens, strict=True)
+        return [words_by_offsets(spans_of(text), offsets[: len(ids)]) for text, offsets, ids in rows]
 
     def inputs(self, sources: Sequence[Ids], targets: Sequence[Ids]) -> tuple[dict[str, Tensor], Tensor]:
         """The arguments of the model for a batch, and the labels, `[batch, target_len]`."""

@@ -1,6 +1,6 @@
 """Translation of lists and streams of texts through the pipeline."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import zip_longest
 from operator import length_hint
@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..base.extras import load_extra
-from ..base.progress import process_stream
+from ..base.progress import Update, process_stream
 from ..inputs_random_transformer import (
     CHUNK_SIZE,
     LARGEST_PENALTY,
@@ -188,7 +188,7 @@ class BatchTranslator:
     pipe: Seq2SeqPipeline
     call: CallOptions
 
-    def __call__(self, rows: Sequence[Row], _first: int, update: Callable[[int], Any]) -> list[list[Candidate]]:
+    def __call__(self, rows: Sequence[Row], _first: int, update: Update) -> list[list[Candidate]]:
         """`num_return_sequences` candidates of each row, by default one; or fewer if beam search finds no more.
 
         Raises:
@@ -220,7 +220,7 @@ class SeededTranslator:
     translate: Translate
     seed: int
 
-    def __call__(self, rows: Sequence[Row], first: int, update: Callable[[int], Any]) -> list[list[Candidate]]:
+    def __call__(self, rows: Sequence[Row], first: int, update: Update) -> list[list[Candidate]]:
         """The candidates of each row."""
         torch.manual_seed(self.seed + first + 1)
         return self.translate(rows, first, update)

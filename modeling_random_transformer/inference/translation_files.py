@@ -11,7 +11,7 @@ import os
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -29,7 +29,7 @@ from ..base.distributed import call_on_main_process, exclusive
 from ..base.errors import reraise_as_value_error
 from ..base.files import encode_lines, remove_if_empty, remove_written, write_atomically
 from ..base.jobs import Job
-from ..base.progress import progress_bar
+from ..base.progress import Update, progress_bar
 from ..data.readers import read_texts
 from ..inputs_random_transformer import (
     CHUNK_SIZE,
@@ -193,7 +193,7 @@ class LineWork(ABC):
         """The items of the input, values of JSON: they are read once to check them, and again to process them."""
 
     @abstractmethod
-    def lines(self, chunk: list[Any], first: int, update: Callable[[int], Any]) -> Iterable[str]:
+    def lines(self, chunk: list[Any], first: int, update: Update) -> Iterable[str]:
         """The lines for a chunk, from the index of its first item and a function that counts finished items."""
 
 
@@ -218,7 +218,7 @@ class LineTranslation(LineWork):
         prefixes = None if self.prefix is None else read_texts(self.prefix)
         return with_prefixes(read_plain_texts(self.source), prefixes, "prefix_file")
 
-    def lines(self, chunk: list[Row], first: int, update: Callable[[int], Any]) -> Iterator[str]:
+    def lines(self, chunk: list[Row], first: int, update: Update) -> Iterator[str]:
         """The lines of the candidates."""
         options = self.translator.options
         candidates = self.translator.translate(chunk, first, update)
@@ -270,9 +270,7 @@ def check_work(work: LineWork, parts: "Parts", chunk_size: int) -> tuple[dict[st
     return {**described, **counted}, digests
 
 
-def write_chunks(
-    work: LineWork, parts: "Parts", numbers: set[int], chunk_size: int, update: Callable[[int], Any]
-) -> None:
+def write_chunks(work: LineWork, parts: "Parts", numbers: set[int], chunk_size: int, update: Update) -> None:
     """Write the chunks with these numbers; the input is read in a single pass."""
     items = work.read()
     for number in range(max(numbers, default=-1) + 1):

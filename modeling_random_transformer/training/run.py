@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from datasets import Dataset
 from torch.distributed.tensor import DTensor
-from transformers import TrainerState, set_seed
+from transformers import TrainerState
 
 from ..base.distributed import call_on_main_process, exclusive
 from ..base.jobs import Job, Stage
@@ -67,7 +67,6 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
         OSError: a checkpoint or the model could not be saved; earlier checkpoints are complete.
     """
     check_arguments(data, model, args)
-    set_seed(args.seed)
     corpora = data.sets()  # file locks of datasets, which have no timeout, let one process download
     check_languages_of_sets(corpora, model)
     folder = Path(args.output_dir)
@@ -291,9 +290,7 @@ def result_of(run: Run, new_reports: Sequence[ValidationReport]) -> RunResult:
     facts = {name: value for name, value in run.trained.facts.items() if name not in INPUTS_OF_RUN}
     recorded = [ValidationReport(**report) for report in facts.pop("reports")]
     reports = {report.name: report for report in (*recorded, *new_reports)}
-    scores = {}
-    for name in run.evaluation_sets:
-        scores[name] = run.job.stages[f"score {name}"].facts["metrics"]
+    scores = {name: run.job.stages[f"score {name}"].facts["metrics"] for name in run.evaluation_sets}
     return RunResult(folder=run.folder, **facts, reports=list(reports.values()), scores=with_means(scores))
 
 

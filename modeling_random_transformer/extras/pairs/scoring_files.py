@@ -2,7 +2,7 @@
 
 import json
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from os import PathLike
 from pathlib import Path
@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...base.compressed_files import check_output, stream_name
 from ...base.digests import model_digest
-from ...base.progress import process_stream
+from ...base.progress import Update, process_stream
 from ...data.sources import EMPTY, Corpus, ParallelLine
 from ...inference.scoring import Pair, PairModel, PairScore, Scorer
 from ...inference.translation_files import FORMATS, LineWork, write_in_parts
@@ -136,7 +136,7 @@ class PairWork(LineWork):
         """The pairs; `None` for one with a blank side."""
         return valid_pairs(self.source)
 
-    def lines(self, chunk: list[Any], first: int, update: Callable[[int], Any]) -> Iterable[str]:
+    def lines(self, chunk: list[Any], first: int, update: Update) -> Iterable[str]:
         """The lines of the results."""
         return map(self.pair_model.line, self.pair_model(chunk, first, update))
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from string import capwords
-from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from ...base.progress import Update
 from ...inference.candidates import Candidate, Row, Translate
 
 WORD = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)*")
@@ -48,7 +48,7 @@ class CaseTranslator:
     translate: Translate
     tokenizer: PreTrainedTokenizerBase
 
-    def __call__(self, rows: Sequence[Row], first: int, update: Callable[[int], Any]) -> list[list[Candidate]]:
+    def __call__(self, rows: Sequence[Row], first: int, update: Update) -> list[list[Candidate]]:
         """The candidates of each row; those of a row with a prefix are in the case of the prefix."""
         cases = []
         ordinary = []

@@ -1,10 +1,11 @@
 """Parts of a text that its translation copies: they are taken out, and placed by the cross-attention afterwards."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from re import Pattern
 from typing import Any
 
+from ...base.progress import Update
 from ...inference.candidates import Candidate, Row, Translate
 from ...inference.scoring import Pair
 from ...inputs_random_transformer import check_text
@@ -29,7 +30,7 @@ class CopyingTranslator:
     languages: dict[str, Any] = field(default_factory=dict)
     copied: Pattern[str] = PLACEHOLDERS
 
-    def __call__(self, rows: Sequence[Row], first: int, update: Callable[[int], Any]) -> list[list[Candidate]]:
+    def __call__(self, rows: Sequence[Row], first: int, update: Update) -> list[list[Candidate]]:
         """The candidates of each row. With a prefix, which may contain what is copied, the text is translated as it is.
 
         Raises:

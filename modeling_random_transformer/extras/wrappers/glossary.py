@@ -16,6 +16,7 @@ from typing import Any
 from ...base.compressed_files import open_binary
 from ...base.errors import format_names, format_value
 from ...base.files import StrPath
+from ...base.progress import Update
 from ...data.readers import is_utf8
 from ...inference.candidates import Candidate, Row, Translate
 from ...inference.scoring import Pair, PairScore
@@ -228,7 +229,7 @@ class GlossaryTranslator:
     longest_target: Callable[[int], int]
     length_penalty: float
 
-    def __call__(self, rows: Sequence[Row], first: int, update: Callable[[int], Any]) -> list[list[Candidate]]:
+    def __call__(self, rows: Sequence[Row], first: int, update: Update) -> list[list[Candidate]]:
         """One candidate of each row."""
         drafts = []
         for (text, prefix), [best] in zip(rows, self.translate(rows, first, update), strict=True):

@@ -1,10 +1,10 @@
 """Minimum Bayes risk decoding: of many sampled translations, the one that is most similar to all of them."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from ...base.progress import Update
 from ...inference.candidates import Candidate, Row, Translate
 
 MAX_ORDER, BETA = 6, 2  # of chrF (Popović 2015)
@@ -16,7 +16,7 @@ class MbrTranslator:
 
     translate: Translate
 
-    def __call__(self, rows: Sequence[Row], first: int, update: Callable[[int], Any]) -> list[list[Candidate]]:
+    def __call__(self, rows: Sequence[Row], first: int, update: Update) -> list[list[Candidate]]:
         """One candidate of each row."""
         chosen = []
         for candidates in self.translate(rows, first, update):

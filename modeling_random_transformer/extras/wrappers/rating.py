@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from typing import Any
 
+from ...base.progress import Update
 from ...inference.candidates import Candidate, Row, Translate
 from ...inference.confidence import DOUBTFUL, Calibration, features_of
 from ...inference.scoring import Pair, PairScore, word_spans
@@ -44,7 +45,7 @@ class RatingTranslator:
     score: Callable[[Sequence[Pair | None]], list[Any]]
     calibration: Calibration
 
-    def __call__(self, rows: Sequence[Row], first: int, update: Callable[[int], Any]) -> list[list[Candidate]]:
+    def __call__(self, rows: Sequence[Row], first: int, update: Update) -> list[list[Candidate]]:
         """The candidates of each row, with a confidence unless the model has not translated the text."""
         pairs: list[Pair | None] = []
         translated = self.translate(rows, first, update)
@@ -76,7 +77,7 @@ class SelectingTranslator:
     minimum: float
     keep_source: bool
 
-    def __call__(self, rows: Sequence[Row], first: int, update: Callable[[int], Any]) -> list[list[Candidate]]:
+    def __call__(self, rows: Sequence[Row], first: int, update: Update) -> list[list[Candidate]]:
         """One candidate of each row."""
         candidates = self.translate(rows, first, update)
         replaced = 0

@@ -1,9 +1,9 @@
 """Translations with problems are replaced: by another hypothesis, by a search without repetitions, by clauses."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
+from ...base.progress import Update
 from ...inference.candidates import Candidate, Row, Translate
 from ...inputs_random_transformer import renumber_errors
 from .problems import NUMBERS, Detector
@@ -31,7 +31,7 @@ class RepairingTranslator:
     detect: Detector
     remedies: Sequence[Translate]
 
-    def __call__(self, rows: Sequence[Row], first: int, update: Callable[[int], Any]) -> list[list[Candidate]]:
+    def __call__(self, rows: Sequence[Row], first: int, update: Update) -> list[list[Candidate]]:
         """The candidates of each row, the best of which is without problems, if possible."""
         translated = self.translate(rows, first, update)
         pairs = zip(rows, translated, strict=True)

@@ -6,11 +6,12 @@ Models are usually trained on single sentences, and drop parts of longer texts.
 import logging
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ...base.errors import reraise_as_value_error
+from ...base.progress import Update
 from ...inference.candidates import Candidate, Row, Translate
 from ...inputs_random_transformer import encode_texts, renumber_errors, source_limit, tokenizer_languages
 from ...pipeline_random_transformer import Seq2SeqPipeline
@@ -160,7 +161,7 @@ class SentenceTranslator:
         self.translate = CopyingTranslator(translate, splitter.pipe, languages)
         self.splitter = splitter
 
-    def __call__(self, rows: Sequence[Row], first: int, update: Callable[[int], Any]) -> list[list[Candidate]]:
+    def __call__(self, rows: Sequence[Row], first: int, update: Update) -> list[list[Candidate]]:
         """The candidates of each row: one consists of those with its rank of all sentences.
 
         A prefix is that of the first sentence, and what precedes this sentence is not copied.

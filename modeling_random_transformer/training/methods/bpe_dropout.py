@@ -110,9 +110,7 @@ class BPEDropout:
             symbols: list[int] = []
             for token in word:
                 symbols += self._symbols(token)
-            keys = []
-            for start, (left, right) in enumerate(pairwise(symbols)):
-                keys.append(self._key(left, right, start))
+            keys = [self._key(left, right, start) for start, (left, right) in enumerate(pairwise(symbols))]
             if len(self._words) >= MAX_CACHED_WORDS:
                 self._words.clear()
             self._words[word] = symbols, keys
