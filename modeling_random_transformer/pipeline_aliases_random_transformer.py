@@ -147,16 +147,15 @@ def task_options(model: Any, task: str, options: dict[str, Any]) -> dict[str, An
     if options.get("generation_config") is not None:  # replaces all options
         return options
     unset = GenerationConfig()
-    saved = set()
+    saved = {}
     for name in (*DEFAULTS, *LENGTHS):
-        if getattr(model.generation_config, name) not in (None, getattr(unset, name)):
-            saved.add(name)
-    if saved & set(LENGTHS):
-        saved |= set(LENGTHS)
-    merged: dict[str, Any] = {name: value for name, value in DEFAULTS.items() if name not in saved}
+        value = getattr(model.generation_config, name)
+        if value not in (None, getattr(unset, name)):
+            saved[name] = value
     task_specific = getattr(model.config, "task_specific_params", None) or {}
-    for layer in (task_specific.get(task, {}), options):
+    merged: dict[str, Any] = DEFAULTS
+    for layer in (saved, task_specific.get(task, {}), options):
         if layer.keys() & set(LENGTHS):
             merged = {name: value for name, value in merged.items() if name not in LENGTHS}
-        merged |= layer
+        merged = merged | layer
     return merged

@@ -222,7 +222,7 @@ def create_binaries(paths: Sequence[StrPath], temporary_folder: Path | None = No
     """
     on_disk = [path for path in paths if not is_stream(path)]
     with new_files(on_disk, temporary_folder) as new, ExitStack() as stack:
-        files: list[IO[bytes]] = []
+        files = []
         new_by_path = dict(zip(on_disk, new, strict=True))
         for path in paths:
             if is_standard_stream(path):
@@ -238,24 +238,22 @@ def create_binaries(paths: Sequence[StrPath], temporary_folder: Path | None = No
 @contextmanager
 def _compressed(path: StrPath, file: BinaryIO) -> Iterator[IO[bytes]]:
     """A file to write, compressed if the name says so."""
-    suffix = compression(path)
-    if suffix == ".gz":
-        # Without a name and a time, equal contents give equal files.
-        with gzip.GzipFile("", "wb", GZIP_LEVEL, file, mtime=0) as compressed:
-            yield compressed  # type: ignore[misc]
-    elif suffix == ".zst":
-        # By name, since pyarrow would close a file object.
-        with _pyarrow(path).output_stream(file.name, compression="zstd") as compressed:
-            yield compressed
-    elif suffix == ".bz2":
-        with bz2.open(file, "wb") as compressed:
-            yield compressed
-    elif suffix == ".xz":
-        with lzma.open(file, "wb") as compressed:
-            yield compressed
-    else:
-        yield file
-        file.flush()
+    writer: Any
+    match compression(path):
+        case ".gz":  # without a name and a time, equal contents give equal files
+            writer = gzip.GzipFile("", "wb", GZIP_LEVEL, file, mtime=0)
+        case ".zst":  # by name, since pyarrow would close a file object
+            writer = _pyarrow(path).output_stream(file.name, compression="zstd")
+        case ".bz2":
+            writer = bz2.BZ2File(file, "wb")
+        case ".xz":
+            writer = lzma.LZMAFile(file, "wb")
+        case _:
+            yield file
+            file.flush()
+            return
+    with writer as compressed:
+        yield compressed
 
 
 def write_binary(path: Path, content: Iterable[bytes], temporary_folder: Path | None = None) -> None:

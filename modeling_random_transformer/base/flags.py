@@ -193,7 +193,7 @@ class Parser(HfArgumentParser):
 
 def help_texts(*documented: Any) -> dict[str, str]:
     """The entries of arguments in the docstrings of functions or dataclasses."""
-    texts: dict[str, str] = {}
+    texts = {}
     for item in documented:
         for name, text in ENTRY.findall(inspect.cleandoc(item.__doc__ or "")):
             texts[name] = " ".join(text.split()).rstrip(".")

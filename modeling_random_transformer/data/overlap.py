@@ -25,7 +25,7 @@ def shared_texts(train: "Sequence[Dataset]", held_out: "Mapping[str, Dataset]") 
     Returns:
         For each set that shares texts, its number of `pairs`, and of those whose `source` and `target` is shared.
     """
-    shared: dict[str, Counts] = {name: {"pairs": len(pairs)} for name, pairs in held_out.items()}
+    shared = {name: {"pairs": len(pairs)} for name, pairs in held_out.items()}
     for side in SIDES:
         keys_by_set = {name: [*map(text_key, pairs[side])] for name, pairs in held_out.items()}
         unseen = set(chain.from_iterable(keys_by_set.values()))

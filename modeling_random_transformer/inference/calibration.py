@@ -47,9 +47,10 @@ def calibrate(
     if len(pairs) < MIN_PAIRS:
         raise CalibrationError(f"pairs must be at least {MIN_PAIRS} for a calibration, got {len(pairs)}.")
     sources, targets = zip(*pairs, strict=True)
+    languages = {name: options.get(name) for name in ("src_lang", "tgt_lang")}
     if translations is None:
         translations = translate(sources, model, tokenizer, **options)
-        options = {name: options[name] for name in ("src_lang", "tgt_lang") if name in options}
+        options = languages
     rated = list(zip(sources, translations, strict=True))
     scores = score_pairs(model, tokenizer, rated, token_scores=True, word_scores=True, truncation=True, **options)
     features = np.array(list(map(features_of, rated, scores)))
@@ -72,7 +73,6 @@ def calibrate(
         scripts=scripts_of(targets),
     )
     calibrations = getattr(model, "calibrations", None) or Calibrations()
-    languages = {name: options.get(name) for name in ("src_lang", "tgt_lang")}
     calibrations.by_file[calibration_file(tokenizer, **languages)] = calibration
     model.calibrations = calibrations
     return calibration

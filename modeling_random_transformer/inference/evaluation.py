@@ -60,7 +60,7 @@ def score(
         metrics: `"bleu"`, `"chrf"` (chrF++) or both.
         **options: `language`, the code of the target language, which selects the tokenizer of BLEU
             (`language_tokenizer`), and options of sacrebleu's `BLEU` and `CHRF`, such as `tokenize="zh"` and
-            `lowercase=True`. Each is passed to those of `metrics` that have it.
+            `lowercase=True`. Each is passed to those of `metrics` that have it. `None` stands for the default.
 
     Returns:
         For each metric its `score` (0 to 100), `name`, `signature` (sacrebleu's, with its version) and details. All
@@ -144,8 +144,7 @@ def _compute_metrics(
     labels = _token_ids("label_ids", prediction.label_ids)
     decode = partial(tokenizer.batch_decode, skip_special_tokens=True, clean_up_tokenization_spaces=False)
     language = target_language(tokenizer, labels[0] if labels else ())
-    options = {**drop_none(language=language), **options}
-    scores = score(decode(generated), decode(labels), metrics, **options)
+    scores = score(decode(generated), decode(labels), metrics, **{"language": language, **options})
     values = {name: result["score"] for name, result in scores.items()}
     special = set(tokenizer.all_special_ids)
     lengths = [sum(token not in special for token in row) for row in generated]
@@ -188,7 +187,7 @@ def make_scorers(metrics: str | Sequence[str], options: dict[str, Any]) -> dict[
         raise ValueError(f"metrics must contain one of {', '.join(map(repr, METRICS))}, got none.")
     for name in names:
         check_choice(METRICS, metrics=name)
-    options = dict(options)
+    options = drop_none(**options)
     language = options.pop("language", None)
     option_names = sorted({option for name in names for option in OPTIONS[name]})
     for option in options:
@@ -196,7 +195,7 @@ def make_scorers(metrics: str | Sequence[str], options: dict[str, Any]) -> dict[
     settings = {"tokenize": "13a" if language is None else language_tokenizer(language), "word_order": 2, **options}
     check_choice(BLEU.TOKENIZERS, tokenize=settings["tokenize"])
     check_choice(BLEU.SMOOTH_DEFAULTS, smooth_method=settings.get("smooth_method", "exp"))
-    scorers: dict[str, Any] = {}
+    scorers = {}
     for name in names:
         metric_class = {"bleu": BLEU, "chrf": CHRF}[name]
         scorers[name] = metric_class(**{option: settings[option] for option in OPTIONS[name] if option in settings})

@@ -96,7 +96,7 @@ def word_spans(text: str) -> list[tuple[int, int]]:
 
 def words_by_offsets(words: Iterable[tuple[int, int]], offsets: Sequence[tuple[int, int]]) -> list[int | None]:
     """The word of each token, from the characters that both cover; a leading space does not count."""
-    word_of: dict[int, int] = {}
+    word_of = {}
     for index, (start, end) in enumerate(words):
         for character in range(start, end):
             word_of[character] = index
@@ -105,7 +105,7 @@ def words_by_offsets(words: Iterable[tuple[int, int]], offsets: Sequence[tuple[i
 
 def words_by_marks(tokens: Sequence[str], special: set[str]) -> list[int | None]:
     """The word of each token of SentencePiece, where `▁` begins a word."""
-    words: list[int | None] = []
+    words = []
     current = -1
     for token in tokens:
         current += token.startswith("▁") and token not in special
@@ -288,10 +288,7 @@ def with_words(score: PairScore, text: str, words: Sequence[int | None], source_
     sums: dict[int | None, float] = defaultdict(float)
     for word, value in zip(words[first:], values, strict=True):
         sums[word] += value
-    probabilities = []
-    for word, (start, end) in enumerate(word_spans(text)):
-        probability = math.exp(sums[word])
-        probabilities.append((text[start:end], probability))
+    probabilities = [(text[start:end], math.exp(sums[word])) for word, (start, end) in enumerate(word_spans(text))]
     return replace(score, words=probabilities, source_tokens=source_tokens)
 
 

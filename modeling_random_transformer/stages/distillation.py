@@ -110,9 +110,8 @@ def compare_saved(
 
 def table(rows: Sequence[ModelScores]) -> str:
     """The rows as a Markdown table."""
-    lines = []
-    for row in rows:
-        cells = (
+    lines = [
+        (
             row.model,
             row.dtype,
             f"{row.bleu:.2f}",
@@ -120,7 +119,8 @@ def table(rows: Sequence[ModelScores]) -> str:
             f"{row.sentences_per_second:.1f}",
             f"{row.megabytes:.1f}",
         )
-        lines.append(cells)
+        for row in rows
+    ]
     return markdown_table(("model", "dtype", "BLEU", "chrF++", "sentences/s", "MB"), lines)
 
 
@@ -178,7 +178,7 @@ def distill(
     """
     folder = Path(args.output_dir)
     teacher = [Path(name) for name in arguments.teacher]
-    if model.tokenizer is None and model.vocab_size is None and model.model_name_or_path is None:
+    if model.saved_tokenizer is None and model.vocab_size is None:
         model = replace(model, tokenizer=str(teacher[0]))
     check(folder, arguments, data, model, args)
     test = comparison_set(data)

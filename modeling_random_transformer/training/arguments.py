@@ -379,11 +379,11 @@ def set_names(split: str, corpora: Sequence[Corpus]) -> list[str]:
     """
     if len(corpora) == 1 and not corpora[0].direction:
         return [split]
-    names: list[str] = []
+    names = []
     for corpus in corpora:
         file_or_dataset = Path(corpus.source).stem if isinstance(corpus, ParallelText) else str(corpus)
         names.append(f"{split} {corpus.direction or file_or_dataset}")
-    numbered: list[str] = []
+    numbered = []
     for position, name in enumerate(names):
         number = names[:position].count(name) + 1
         numbered.append(f"{name} {number}" if names.count(name) > 1 else name)

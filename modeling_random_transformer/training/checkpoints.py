@@ -177,7 +177,7 @@ def begin_checkpoint(checkpoint: Path, run_id: str) -> None:
 def mark_complete(checkpoint: Path) -> None:
     """Sync the files of a checkpoint to disk, then rename its marker."""
     marker = checkpoint / UNFINISHED
-    sizes: dict[str, int] = {}
+    sizes = {}
     for name, path in _files_of(checkpoint).items():
         if path != marker:
             with path.open("rb") as file:

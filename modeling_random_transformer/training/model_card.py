@@ -18,7 +18,7 @@ from ..data.overlap import describe_overlap
 from ..inference.confidence import Calibrations
 from ..inputs_random_transformer import drop_none
 from .arguments import PRESET
-from .manifest import FREE, Run, RunResult, changed_arguments
+from .manifest import Run, RunResult, changed_arguments
 from .search_choice import describe_choice
 from .training_arguments import TranslationTrainingArguments
 
@@ -109,27 +109,6 @@ def with_portable_paths(content: str, paths: Iterable[str]) -> str:
             portable = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path.name
             content = content.replace(str(path), str(portable))
     return content
-
-
-def set_origin(path: Path, stage: str, recipe: str, flags: Sequence[Sequence[str]]) -> None:
-    """Change the card of a stage of a recipe to that of the result: its name, and the command of the recipe.
-
-    Args:
-        path: the card in the folder of the result.
-        stage: the name of the stage.
-        recipe: the path of the recipe.
-        flags: the flags of `train` that follow it, each with its values. Those that have no effect on the result are
-            left out: they may be secret, as `--hub_token`.
-    """
-    names = tuple(f"--{name}" for name in FREE if name != "output_dir")
-    shown = [[recipe], *(flag for flag in flags if not flag[0].startswith(names))]
-    command = with_portable_paths(command_of(shown), chain.from_iterable(shown))
-    content = path.read_text(encoding="utf-8")
-    for place in ("\n# {}\n", "translate --model {}"):
-        content = content.replace(place.format(stage), place.format(path.parent.name), 1)
-    before, heading, after = content.partition("## Training\n\n```sh\n")
-    _, end, rest = after.partition("\n```\n")
-    write_atomically(path, [f"{before}{heading}{command}{end}{rest}".encode()])
 
 
 def set_section(path: Path, heading: str, text: str) -> None:

@@ -25,7 +25,7 @@ from ..inference.calibration import MIN_PAIRS, CalibrationError, calibrate
 from ..inference.confidence import calibration_file
 from ..inference.evaluation import decoded, score, target_language, translation_metrics
 from ..inference.loading import limit_sources, load_translator
-from ..inputs_random_transformer import drop_none, language_id
+from ..inputs_random_transformer import language_id
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from .advice import AdviceCallback
 from .arguments import DataArguments, ModelArguments
@@ -124,7 +124,7 @@ def make_trainer(run: Run, data: PreparedData, args: TranslationTrainingArgument
     limit_sources(model, data.tokenizer)  # saved with the model
     metrics = None
     if args.predict_with_generate and run.evaluation_sets:
-        metrics = translation_metrics(data.tokenizer, **drop_none(tokenize=args.bleu_tokenize))
+        metrics = translation_metrics(data.tokenizer, tokenize=args.bleu_tokenize)
     return TranslationTrainer(
         model,
         args,
@@ -199,10 +199,15 @@ def record_model(run: Run, trainer: TranslationTrainer, data: PreparedData, **fa
             reports.append(report)
             if len(sizes) == 1:  # without pairs that are too long, which are not counted by corpus
                 sizes = [report.valid]
-    corpora = []
-    for corpus, size in zip(data.corpora, sizes, strict=True):
-        languages = corpus.languages.codes or None
-        corpora.append({"name": str(corpus), "languages": languages, "pairs": size, "weight": corpus.weight})
+    corpora = [
+        {
+            "name": str(corpus),
+            "languages": corpus.languages.codes or None,
+            "pairs": size,
+            "weight": corpus.weight,
+        }
+        for corpus, size in zip(data.corpora, sizes, strict=True)
+    ]
     facts |= {
         "parameters": trainer.model.num_parameters(),
         "trained": trainer.get_num_trainable_parameters(),
@@ -245,8 +250,7 @@ def score_set(run: Run, trainer: TranslationTrainer, data: PreparedData, name: s
     translations = decoded(trainer.processing_class, output.predictions)
     [pairs] = data.texts[name]
     language = target_language(trainer.processing_class, data.sets[name][0]["labels"])
-    options = drop_none(language=language, tokenize=run.args.bleu_tokenize)
-    metrics = score(translations, pairs["target"][:], **options)
+    metrics = score(translations, pairs["target"][:], language=language, tokenize=run.args.bleu_tokenize)
     if is_only_validation(run, name) and len(translations) >= MIN_PAIRS:
         call_on_main_process(lambda: calibrate_saved(run, trainer, name, pairs, translations))
     run.record(lambda _: begin_scores(run, name).finish(metrics=metrics))

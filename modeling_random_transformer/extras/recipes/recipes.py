@@ -37,10 +37,11 @@ from ...stages.distillation import INT8, StudentDataArguments, distill
 from ...stages.training_set import DistillationArguments
 from ...training.arguments import DROPOUTS, FILES, LANGUAGES, PREFIXES, DataArguments, ModelArguments, parse_overrides
 from ...training.manifest import LENGTHS, MANIFEST, RunResult, determining, fingerprint, folder_digest
-from ...training.model_card import CARD, set_origin, set_section
+from ...training.model_card import CARD, set_section
 from ...training.run import TRAINING, train_translation
 from ...training.training_arguments import TranslationTrainingArguments
 from ..estimation.estimation import GIB, dry_run
+from .recipe_card import set_origin
 from .recipe_data import SETS, files_of, sets_of, write_sets
 from .recipe_file import (
     BACK_TRANSLATE,

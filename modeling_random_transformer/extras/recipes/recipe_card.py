@@ -1,0 +1,30 @@
+"""The model card of a recipe: that of the stage whose model is the result."""
+
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+
+from ...base.files import write_atomically
+from ...training.manifest import FREE
+from ...training.model_card import command_of, with_portable_paths
+
+
+def set_origin(path: Path, stage: str, recipe: str, flags: Sequence[Sequence[str]]) -> None:
+    """Change the card of a stage of a recipe to that of the result: its name, and the command of the recipe.
+
+    Args:
+        path: the card in the folder of the result.
+        stage: the name of the stage.
+        recipe: the path of the recipe.
+        flags: the flags of `train` that follow it, each with its values. Those that have no effect on the result are
+            left out: they may be secret, as `--hub_token`.
+    """
+    names = tuple(f"--{name}" for name in FREE if name != "output_dir")
+    shown = [[recipe], *(flag for flag in flags if not flag[0].startswith(names))]
+    command = with_portable_paths(command_of(shown), chain.from_iterable(shown))
+    content = path.read_text(encoding="utf-8")
+    for place in ("\n# {}\n", "translate --model {}"):
+        content = content.replace(place.format(stage), place.format(path.parent.name), 1)
+    before, heading, after = content.partition("## Training\n\n```sh\n")
+    _, end, rest = after.partition("\n```\n")
+    write_atomically(path, [f"{before}{heading}{command}{end}{rest}".encode()])
