@@ -190,11 +190,9 @@ def fast_dropout(states: Tensor, rate: float, training: bool) -> Tensor:
     """
     if not training:
         return states
-    if states.device.type != "cpu" or is_transformed():
-        return nn.functional.dropout(states, rate)
     limit = 2**16
     dropped = round(rate * limit)  # of the numbers of 16 bits
-    if not 0 < dropped < limit:
+    if states.device.type != "cpu" or is_transformed() or not 0 < dropped < limit:
         return nn.functional.dropout(states, rate)
     count = states.numel()
     words = torch.empty(math.ceil(count / 4), dtype=torch.int64).random_(-(2**63), None)

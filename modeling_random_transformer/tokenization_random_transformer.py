@@ -217,15 +217,18 @@ class RandomTransformerTokenizer(TokenizersBackend):
     # The base class stores its arguments in `init_kwargs` and saves them. It rebuilds the backend of a subclass that
     # defines `__init__`.
 
+    def _saved(self, name: str, default: Any = None) -> Any:
+        return self.__dict__.get("init_kwargs", {}).get(name, default)  # none while the base class is initialized
+
     @property
     def languages(self) -> list[str]:
         """The codes of the languages; empty for a tokenizer without language tags."""
-        return list(self.__dict__.get("init_kwargs", {}).get("languages", ()))
+        return list(self._saved("languages", ()))
 
     @property
     def src_lang(self) -> str | None:
         """The language of sources, one of `languages`; `None` if it is not set."""
-        return self.__dict__.get("init_kwargs", {}).get("src_lang")
+        return self._saved("src_lang")
 
     @src_lang.setter
     def src_lang(self, code: str | None) -> None:
@@ -235,7 +238,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
     @property
     def tgt_lang(self) -> str | None:
         """The language of targets, one of `languages`; `None` if it is not set."""
-        return self.__dict__.get("init_kwargs", {}).get("tgt_lang")
+        return self._saved("tgt_lang")
 
     @tgt_lang.setter
     def tgt_lang(self, code: str | None) -> None:
@@ -244,7 +247,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
     @property
     def keep_without_letters(self) -> bool:
         """Whether the pipeline returns texts without letters, such as numbers, unchanged. It is saved."""
-        return self.__dict__.get("init_kwargs", {}).get("keep_without_letters", True)
+        return self._saved("keep_without_letters", True)
 
     @keep_without_letters.setter
     def keep_without_letters(self, value: bool) -> None:

@@ -367,10 +367,8 @@ def namespaces_of(modules: Sequence[nn.Module]) -> list[Mapping[str, Any]]:
     namespaces: list[Mapping[str, Any]] = []
     for module in modules:
         namespaces += module._parameters, module._buffers, module._modules
-    classes: dict[type, None] = {}  # in their order
-    for module_class in dict.fromkeys(map(type, modules)):
-        classes |= dict.fromkeys(module_class.__mro__)
-    for cls in classes:
+    classes = dict.fromkeys(map(type, modules))
+    for cls in dict.fromkeys(chain.from_iterable(module_class.__mro__ for module_class in classes)):
         if not cls.__module__.startswith("transformers."):  # which have many methods
             namespaces.append(vars(cls))
         if is_copied(cls):

@@ -244,10 +244,8 @@ def _compressed(path: StrPath, file: BinaryIO) -> Iterator[IO[bytes]]:
             writer = gzip.GzipFile("", "wb", GZIP_LEVEL, file, mtime=0)
         case ".zst":  # by name, since pyarrow would close a file object
             writer = _pyarrow(path).output_stream(file.name, compression="zstd")
-        case ".bz2":
-            writer = bz2.BZ2File(file, "wb")
-        case ".xz":
-            writer = lzma.LZMAFile(file, "wb")
+        case ".bz2" | ".xz" as suffix:
+            writer = OPENERS[suffix](file, "wb")
         case _:
             yield file
             file.flush()
@@ -268,7 +266,7 @@ def _open_zstandard(path: StrPath) -> io.BufferedReader:
     return io.BufferedReader(stream, buffer_size=2**18)
 
 
-OPENERS: dict[str, Callable[[StrPath], Any]] = {
+OPENERS: dict[str, Callable[..., Any]] = {
     ".gz": gzip.open,
     ".zst": _open_zstandard,
     ".bz2": bz2.open,

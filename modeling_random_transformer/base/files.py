@@ -35,8 +35,8 @@ def read_json(path: StrPath) -> dict[str, Any]:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write an object to a JSON file."""
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")
+    """Write or replace a JSON file with an object, atomically."""
+    write_atomically(path, [json.dumps(content, indent=2, ensure_ascii=False).encode()])
 
 
 def one_line(text: str) -> str:

@@ -25,7 +25,7 @@ from typing import Any
 from .digests import file_digest
 from .distributed import call_on_main_process
 from .errors import reraise_as_value_error
-from .files import read_json, write_atomically
+from .files import read_json, write_json
 
 RESTART = "use another output, or discard the earlier work with restart"
 
@@ -113,7 +113,7 @@ class Job:
         content = {}
         for name, stage in self.stages.items():
             content[name] = {attribute: value for attribute, value in vars(stage).items() if attribute != "job"}
-        write_atomically(self.path, [json.dumps(content, indent=1).encode()])
+        write_json(self.path, content)
 
 
 @dataclass

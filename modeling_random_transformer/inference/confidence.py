@@ -4,7 +4,6 @@ It is a logistic regression of what the model knows about its translation: the l
 one forward pass gives for any search and any engine, and the lengths of both texts. `calibrate` fits it.
 """
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -17,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..base.digests import file_digest
 from ..base.errors import reraise_as_value_error
-from ..base.files import StrPath, read_json, write_atomically
+from ..base.files import StrPath, read_json, write_json
 from ..inputs_random_transformer import tokenizer_languages
 from .scoring import Pair, PairScore
 
@@ -50,8 +49,7 @@ class Calibration:
 
     def save(self, folder: StrPath, name: str = CALIBRATION) -> None:
         """Write the calibration beside the model whose weights it is for; see `calibration_file` for the name."""
-        content = asdict(replace(self, files=weight_digests(folder)))
-        write_atomically(Path(folder) / name, [json.dumps(content, indent=2).encode()])
+        write_json(Path(folder) / name, asdict(replace(self, files=weight_digests(folder))))
 
     def confidence(self, features: Sequence[float]) -> float:
         """The probability of a good translation, 0 to 1."""

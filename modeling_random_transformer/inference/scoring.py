@@ -96,10 +96,7 @@ def word_spans(text: str) -> list[tuple[int, int]]:
 
 def words_by_offsets(words: Iterable[tuple[int, int]], offsets: Sequence[tuple[int, int]]) -> list[int | None]:
     """The word of each token, from the characters that both cover; a leading space does not count."""
-    word_of = {}
-    for index, (start, end) in enumerate(words):
-        for character in range(start, end):
-            word_of[character] = index
+    word_of = {character: index for index, span in enumerate(words) for character in range(*span)}
     return [word_of.get(end - 1) if end > start else None for start, end in offsets]
 
 

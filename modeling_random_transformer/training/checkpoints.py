@@ -6,7 +6,6 @@ this run are removed. It is renamed last, after all other files are synced to di
 """
 
 import errno
-import json
 import logging
 import os
 import shutil
@@ -23,7 +22,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel, TrainerState
 
 from ..base.errors import first_line
-from ..base.files import StrPath, read_json, write_atomically
+from ..base.files import StrPath, read_json, write_json
 
 logger = logging.getLogger(__name__)
 
@@ -171,7 +170,7 @@ def begin_checkpoint(checkpoint: Path, run_id: str) -> None:
         _check_writer(checkpoint, run_id)
         remove_checkpoint(checkpoint)
     checkpoint.mkdir(parents=True)
-    (checkpoint / UNFINISHED).write_text(json.dumps({"run": run_id}))
+    write_json(checkpoint / UNFINISHED, {"run": run_id})
 
 
 def mark_complete(checkpoint: Path) -> None:
@@ -183,8 +182,7 @@ def mark_complete(checkpoint: Path) -> None:
             with path.open("rb") as file:
                 os.fsync(file.fileno())
             sizes[name] = path.stat().st_size
-    content = {**_marker(checkpoint, UNFINISHED), "files": sizes}
-    write_atomically(marker, [json.dumps(content, indent=2).encode()])
+    write_json(marker, {**_marker(checkpoint, UNFINISHED), "files": sizes})
     os.replace(marker, checkpoint / MARKER)
 
 

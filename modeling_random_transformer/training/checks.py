@@ -103,9 +103,11 @@ def check_upload(args: TranslationTrainingArguments) -> None:
 def check_adapter(model_args: ModelArguments, args: TranslationTrainingArguments) -> None:
     """An adapter needs peft, and weights that are not sharded."""
     rank = model_args.lora_rank
-    if rank is not None and args.tp_size * args.fsdp_size > 1:
+    if rank is None:
+        return
+    if args.tp_size * args.fsdp_size > 1:
         raise ValueError(f"lora_rank must be unset with tp_size or fsdp_size above 1 (not with FSDP2), got {rank}.")
-    if rank is not None and not is_peft_available():
+    if not is_peft_available():
         raise ValueError(f"lora_rank={rank} requires peft: pip install 'random-transformer[adapters]'.")
 
 

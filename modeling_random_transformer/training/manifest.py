@@ -150,9 +150,10 @@ class Run:
         return [name for name in self.corpora if name != "train"]
 
     @property
-    def validation_sets(self) -> list[str]:
-        """The names of the validation sets."""
-        return [name for name in self.corpora if name.startswith("validation")]
+    def validation_fingerprints(self) -> dict[str, Any]:
+        """The digest of each validation set, by its name; see `fingerprint`."""
+        names = [name for name in self.corpora if name.startswith("validation")]
+        return {name: fingerprint(self.corpora[name]) for name in names}
 
     @property
     def trained(self) -> Stage:
@@ -299,7 +300,7 @@ def recorded(run: Run) -> dict[str, Any]:
     values["gradient_accumulation_steps x devices"] = args.gradient_accumulation_steps * args.world_size // args.tp_size
     values["training set"] = fingerprint(run.corpora["train"])
     if selects(args):
-        values |= {name: fingerprint(run.corpora[name]) for name in run.validation_sets}
+        values |= run.validation_fingerprints
     for name in ("tokenizer", "model_name_or_path"):
         saved = getattr(run.model, name)
         if saved is not None:

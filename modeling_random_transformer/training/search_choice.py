@@ -16,7 +16,7 @@ from transformers.trainer_utils import PredictionOutput
 from ..base.distributed import call_on_main_process
 from ..base.files import markdown_table
 from ..inference.evaluation import decoded
-from .manifest import SEARCH, Run, fingerprint
+from .manifest import SEARCH, Run
 from .trainer import TranslationTrainer
 
 logger = logging.getLogger(__name__)
@@ -43,8 +43,8 @@ def begin_choice(run: Run) -> bool:
     args = run.args
     if not args.chooses_length_penalty:
         return True
-    inputs: dict[str, Any] = {name: fingerprint(run.corpora[name]) for name in run.validation_sets}
-    inputs |= {"weights": run.trained.files, "num_beams": args.num_beams, "metric": args.translation_metric}
+    inputs = {"weights": run.trained.files, "num_beams": args.num_beams, "metric": args.translation_metric}
+    inputs |= run.validation_fingerprints
     run.record(lambda job: job.begin(SEARCH, inputs, may_change=lambda *_: True))
     stage = run.job.stages[SEARCH]
     if stage.is_finished:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from itertools import groupby, islice, pairwise
+from itertools import chain, groupby, islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import datasets  # slow to import
 
 Symbols = tuple[int, ...]
-NO_MERGE = 2**63  # a sort key after all others
+NO_MERGE = 2**63  # a rank after all others
 MAX_CACHED_WORDS = 2**16  # at most about 50 MB
 
 
@@ -65,10 +65,10 @@ class BPEDropout:
         numbers = random.geometric(1 - self.dropout, num_symbols) - 1
         dropped = iter(numbers.tolist())
         segmented: list[int] = []
-        for word, (symbols, keys) in zip(ordinary, split, strict=True):
+        for word, (symbols, ranks) in zip(ordinary, split, strict=True):
             dropped_in_word = list(islice(dropped, len(symbols)))
             if any(dropped_in_word):
-                segmented += self._merge(list(symbols), list(keys), dropped_in_word)
+                segmented += self._merge(list(symbols), list(ranks), dropped_in_word)
             else:
                 segmented += word
         limit = self.tokenizer.model_max_length
@@ -76,44 +76,35 @@ class BPEDropout:
             limit = min(limit, self.max_length)
         return segmented if len(segmented) <= limit else list(ids)
 
-    def _merge(self, symbols: list[int], keys: list[int], dropped: list[int]) -> list[int]:
-        """Merge symbols in place; `keys` has the sort key of each two neighbors."""
-        starts = list(range(len(symbols)))
+    def _merge(self, symbols: list[int], ranks: list[int], dropped: list[int]) -> list[int]:
+        """Merge symbols in place; `ranks` has that of each two neighbors. Of equal ones, the first is before the others."""
         for skipped in dropped:
-            if skipped >= len(keys):
+            if skipped >= len(ranks):
                 break
-            key = sorted(keys)[skipped] if skipped else min(keys)
-            if key == NO_MERGE:
+            i = ranks.index(min(ranks))
+            if skipped:
+                i = sorted(range(len(ranks)), key=ranks.__getitem__)[skipped]
+            if ranks[i] == NO_MERGE:
                 break
-            i = keys.index(key)
             merged = self.merges[symbols[i], symbols.pop(i + 1)]
             symbols[i] = merged
-            del keys[i]
-            del starts[i + 1]
+            del ranks[i]
             if i > 0:
-                left = i - 1
-                keys[left] = self._key(symbols[left], merged, starts[left])
-            if i < len(keys):
-                keys[i] = self._key(merged, symbols[i + 1], starts[i])
+                ranks[i - 1] = self._rank((symbols[i - 1], merged))
+            if i < len(ranks):
+                ranks[i] = self._rank((merged, symbols[i + 1]))
         return symbols
 
-    def _key(self, left: int, right: int, start: int) -> int:
-        """The sort key of a merge: its rank in the tokenizer, then the position of its first symbol in the word."""
-        rank = self._ranks.get((left, right))
-        if rank is None:
-            return NO_MERGE
-        return rank << 32 | start
+    def _rank(self, pair: tuple[int, int]) -> int:
+        return self._ranks.get(pair, NO_MERGE)
 
     def _split(self, word: Symbols) -> tuple[list[int], list[int]]:
-        """The smallest symbols of a word's tokens, and the sort keys of their merges."""
+        """The smallest symbols of a word's tokens, and the ranks of the merges of neighbors."""
         if word not in self._words:
-            symbols: list[int] = []
-            for token in word:
-                symbols += self._symbols(token)
-            keys = [self._key(left, right, start) for start, (left, right) in enumerate(pairwise(symbols))]
+            symbols = list(chain.from_iterable(map(self._symbols, word)))
             if len(self._words) >= MAX_CACHED_WORDS:
                 self._words.clear()
-            self._words[word] = symbols, keys
+            self._words[word] = symbols, list(map(self._rank, pairwise(symbols)))
         return self._words[word]
 
     def _symbols(self, token: int) -> list[int]:
@@ -143,11 +134,7 @@ class BPEDropout:
 def _split_at_words(ids: Sequence[int], words: Sequence[int]) -> list[Symbols]:
     """The tokens of each word."""
     tokens = iter(ids)
-    split = []
-    for _, indices in groupby(words):
-        length = len(list(indices))
-        split.append(tuple(islice(tokens, length)))
-    return split
+    return [tuple(islice(tokens, len(list(indices)))) for _, indices in groupby(words)]
 
 
 class BPEDropoutPairs(Dataset):
@@ -192,8 +179,7 @@ class BPEDropoutPairs(Dataset):
             seeds = [(self.seed, epoch, index) for index in range(first, end)]
             columns = self.bpe_dropout.segment_columns(batch, seeds)
             for ids, column in zip(self.ids, ("input_ids", "labels"), strict=True):
-                for tokens in columns[column]:
-                    ids.append(np.array(tokens, np.int32))
+                ids += [np.array(tokens, np.int32) for tokens in columns[column]]
 
     def __len__(self) -> int:
         return len(self.tokens)
