@@ -77,7 +77,7 @@ class BPEDropout:
         return segmented if len(segmented) <= limit else list(ids)
 
     def _merge(self, symbols: list[int], ranks: list[int], dropped: list[int]) -> list[int]:
-        """Merge symbols in place; `ranks` has that of each two neighbors. Of equal ones, the first is before the others."""
+        """Merge symbols in place; `ranks` has those of neighbors. Of equal ones, the leftmost is first."""
         for skipped in dropped:
             if skipped >= len(ranks):
                 break
