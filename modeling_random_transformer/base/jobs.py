@@ -72,9 +72,19 @@ class Job:
         current = json.loads(json.dumps(inputs))  # compared as they are read
         if restart:
             self.stages.pop(name, None)
-        if name in self.stages:
-            self.check_inputs(self.stages[name], current, may_change)
-        stage = self.stages.setdefault(name, Stage(self))
+        stage = self.stages.get(name)
+        if stage is None:
+            stage = self.stages[name] = Stage(self, inputs=current)
+        differences = "; ".join(
+            f"{input_name} was {earlier}, now {value}"
+            for input_name, (earlier, value) in changes(stage.inputs, current).items()
+            if not may_change(input_name, earlier, value)
+        )
+        if differences:
+            raise ValueError(
+                f"{self.path.parent} must contain an earlier attempt with the same inputs and options, "
+                f"got one with other values ({differences}): {self.advice}."
+            )
         changed = stage.changed_files() if needs_files and stage.is_finished else []
         for path in changed:
             if path.exists():
@@ -84,19 +94,6 @@ class Job:
             stage.is_finished = False
             self.write()
         return stage
-
-    def check_inputs(self, stage: "Stage", inputs: dict[str, Any], may_change: Callable[[str, Any, Any], bool]) -> None:
-        """Raise a `ValueError` that lists the inputs that have changed although they may not."""
-        differences = "; ".join(
-            f"{name} was {earlier}, now {current}"
-            for name, (earlier, current) in changes(stage.inputs, inputs).items()
-            if not may_change(name, earlier, current)
-        )
-        if differences:
-            raise ValueError(
-                f"{self.path.parent} must contain an earlier attempt with the same inputs and options, "
-                f"got one with other values ({differences}): {self.advice}."
-            )
 
     def read(self) -> dict[str, "Stage"]:
         """Read the stages of the record; raises a `ValueError` for another file."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset  # slow to import
 
 SIDES = ("source", "target")
+Pair = tuple[str, str]  # a source and a target
 
 # Reasons why a line is invalid.
 EMPTY = "with an empty source or target"
@@ -174,8 +175,13 @@ class ParallelText(Corpus):
 
     def rows(self) -> Iterator[NumberedTexts]:
         if self.target is None:
-            return read_columns(Path(self.source), self.columns)
-        return read_aligned(**self.files)
+            yield from read_columns(Path(self.source), self.columns)
+            return
+        source, target = self.files.values()
+        check_plain_text("source_file", source)
+        check_plain_text("target_file", target)
+        with open_binary(source) as sources, open_binary(target) as targets:
+            yield from aligned_rows([(source, sources), (target, targets)])
 
     def fingerprint(self) -> str:
         """The digests of the files, which are read once per object, and the keys that select columns of them.
@@ -261,14 +267,6 @@ def load_split(name: str, config_name: str | None, **options: Any) -> "tuple[Dat
     return load_dataset(name, config_name, **options), version
 
 
-def read_aligned(source: Path, target: Path) -> Iterator[NumberedTexts]:
-    """The lines of two aligned text files."""
-    check_plain_text("source_file", source)
-    check_plain_text("target_file", target)
-    with open_binary(source) as sources, open_binary(target) as targets:
-        yield from aligned_rows([(source, sources), (target, targets)])
-
-
 def parse_pair(number: int, source: str, target: str, languages: LanguageTags = NO_LANGUAGES) -> Line:
     """A pair without line breaks at the ends of its texts, or an invalid line."""
     source = source.rstrip("\r\n")
@@ -293,6 +291,6 @@ def valid_lines(corpora: Iterable[Corpus]) -> Iterator[ParallelLine]:
     return (line for corpus in corpora for line in corpus.lines() if isinstance(line, ParallelLine))
 
 
-def pairs_of(corpora: Iterable[Corpus]) -> Iterator[tuple[str, str]]:
+def pairs_of(corpora: Iterable[Corpus]) -> Iterator[Pair]:
     """The texts of `valid_lines`."""
     return ((line.source, line.target) for line in valid_lines(corpora))

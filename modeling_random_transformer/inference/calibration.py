@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..data.sources import Pair
 from ..data.words import scripts_of
 from .confidence import Calibration, Calibrations, calibration_file, features_of
 from .evaluation import sentence_chrf
-from .scoring import Pair, score_pairs
+from .scoring import score_pairs
 from .translation import translate
 
 MIN_PAIRS = 100  # of a validation set; fewer do not determine a calibration

@@ -17,8 +17,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..base.digests import file_digest
 from ..base.errors import reraise_as_value_error
 from ..base.files import StrPath, read_json, write_json
+from ..data.sources import Pair
 from ..inputs_random_transformer import tokenizer_languages
-from .scoring import Pair, PairScore
+from .scoring import PairScore
 
 CALIBRATION = "confidence.json"
 CALIBRATIONS = "confidence.*json"  # this file, and those of directions, such as confidence.en.de.json

@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..base.progress import Update, process_stream
+from ..data.sources import Pair
 from ..inputs_random_transformer import (
     CHUNK_SIZE,
     LanguageTags,
@@ -34,7 +35,6 @@ IGNORED = -100  # the label of positions that are not scored
 WORD = re.compile(r"\S+")
 LOGIT_ROWS = 512  # tokens whose logits are in memory together
 
-Pair = tuple[str, str]  # a source and a target
 Ids = list[int]  # of the tokens of a text
 
 
@@ -231,21 +231,16 @@ class Scorer(PairModel):
 
     def process(self, pairs: Sequence[Pair], sources: Sequence[Ids], targets: Sequence[Ids]) -> list[PairScore]:
         """The score of each pair of a batch."""
-        scores = self.scores(sources, targets)
-        if not self.word_scores:
-            return scores
-        texts = [target for _, target in pairs]
-        words = self.words("text_target", texts, targets)
-        return list(map(with_words, scores, texts, words, map(len, sources)))
-
-    def scores(self, sources: Sequence[Ids], targets: Sequence[Ids]) -> list[PairScore]:
-        """The scores without words."""
         scores = []
         for target, row in zip(targets, self.forward(sources, targets), strict=True):
             first = int(target[:1] == [self.forced])
             values = row[first : len(target)]
             scores.append(PairScore(sum(values), len(values), values if self.token_scores else None))
-        return scores
+        if not self.word_scores:
+            return scores
+        texts = [target for _, target in pairs]
+        words = self.words("text_target", texts, targets)
+        return list(map(with_words, scores, texts, words, map(len, sources)))
 
     @torch.inference_mode()
     def forward(self, sources: Sequence[Ids], targets: Sequence[Ids]) -> list[list[float]]:

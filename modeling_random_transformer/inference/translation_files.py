@@ -266,17 +266,26 @@ def check_work(work: LineWork, parts: "Parts", chunk_size: int) -> tuple[dict[st
         raise ValueError(f"output_file must be a file, new or not, in a folder that exists, got {str(work.output)!r}.")
     parts.check()
     described = work.describe()
-    counted, digests = digests_of(work.read(), chunk_size)
-    return {**described, **counted}, digests
+    lines = 0
+    digests = []
+    for chunk in chunks(work.read(), chunk_size):
+        lines += len(chunk)
+        digests.append(digest_of(chunk))
+    return {**described, "chunk_size": chunk_size, "lines": lines, "input": digest_of(digests)}, digests
 
 
 def write_chunks(work: LineWork, parts: "Parts", numbers: set[int], chunk_size: int, update: Update) -> None:
-    """Write the chunks with these numbers; the input is read in a single pass."""
+    """Write the chunks with these numbers; the input is read in a single pass.
+
+    Raises:
+        ValueError: a chunk is not that of the beginning.
+    """
     items = work.read()
     for number in range(max(numbers, default=-1) + 1):
         chunk = list(islice(items, chunk_size))
         if number in numbers:
-            parts.check_chunk(number, chunk)
+            if digest_of(chunk) != parts.digests[number]:
+                raise ValueError(f"the input must not change while {parts.output} is written, but has changed.")
             with name_lines_in_errors(str(work.source), number * chunk_size):
                 parts.write(number, work.lines(chunk, number * chunk_size, update))
 
@@ -307,11 +316,6 @@ class Parts:
                     f"{self.folder} must contain only the parts of {self.output.name}, got other files, such as "
                     f"{path.name}."
                 )
-
-    def check_chunk(self, number: int, chunk: list[Any]) -> None:
-        """Raise a `ValueError` for a chunk that is not that of the beginning."""
-        if digest_of(chunk) != self.digests[number]:
-            raise ValueError(f"the input must not change while {self.output} is written, but has changed.")
 
     def write(self, number: int, lines: Iterable[str]) -> None:
         """Write a finished chunk."""
@@ -364,16 +368,6 @@ class Parts:
     def remove(self) -> None:
         """Delete what the job has written, the record last, except for the lock."""
         remove_written(self.folder, PART, re.escape(self.output.name), r"job\.json")
-
-
-def digests_of(items: Iterable[Any], chunk_size: int) -> tuple[dict[str, Any], list[str]]:
-    """What identifies the input, and the digest of each chunk."""
-    count = 0
-    digests = []
-    for chunk in chunks(items, chunk_size):
-        count += len(chunk)
-        digests.append(digest_of(chunk))
-    return {"chunk_size": chunk_size, "lines": count, "input": digest_of(digests)}, digests
 
 
 def digest_of(items: Any) -> str:

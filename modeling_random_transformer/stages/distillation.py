@@ -20,7 +20,7 @@ from ..base.distributed import call_on_main_process
 from ..base.files import markdown_table, new_folder
 from ..base.jobs import run_stage
 from ..base.measures import folder_size
-from ..data.sources import Corpus, pairs_of
+from ..data.sources import Corpus, Pair, pairs_of
 from ..data.validation import validate
 from ..inference import translate
 from ..inference.confidence import weight_digests
@@ -69,7 +69,7 @@ class ModelScores:
 
 def compare_saved(
     models: Sequence[Model],
-    pairs: Sequence[tuple[str, str]],
+    pairs: Sequence[Pair],
     languages: LanguageTags,
     device: torch.device,
     options: dict[str, Any],

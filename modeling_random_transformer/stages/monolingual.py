@@ -11,6 +11,7 @@ from ..base.digests import file_digest, model_digest
 from ..base.distributed import call_on_main_process
 from ..base.files import encode_lines, new_files, one_line
 from ..base.jobs import run_stage
+from ..data.sources import Pair
 from ..data.validation import ValidationReport
 from ..inference.translation import Translator
 from ..inference.translation_files import plain_record, translate_file
@@ -21,7 +22,7 @@ from ..tokenization_random_transformer import is_blank
 RECORD = "job.json"  # of all stages
 
 
-def write_pairs(pairs: Iterable[tuple[str, str]], files: Sequence[Path]) -> int:
+def write_pairs(pairs: Iterable[Pair], files: Sequence[Path]) -> int:
     """Write pairs as aligned text, and return their number."""
     files[0].parent.mkdir(parents=True, exist_ok=True)
     count = 0

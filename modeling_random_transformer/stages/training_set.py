@@ -24,7 +24,7 @@ from ..base.digests import file_digest
 from ..base.files import encode_lines, one_line, write_atomically
 from ..base.jobs import run_stage
 from ..data.readers import TEXT_KEY, read_texts
-from ..data.sources import NO_LANGUAGES, Corpus, ParallelText, pairs_of
+from ..data.sources import NO_LANGUAGES, Corpus, Pair, ParallelText, pairs_of
 from ..data.validation import ValidationReport
 from ..inference.evaluation import sentence_chrf
 from ..inputs_random_transformer import LanguageTags, check_choice, check_hypotheses, check_positive
@@ -202,7 +202,7 @@ class TrainingSet:
         return {**counts, "empty": counts["selected"] - (total - original), "original": original}
 
 
-def targets_by_source(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+def targets_by_source(pairs: Iterable[Pair]) -> dict[str, list[str]]:
     """The distinct targets of each source, as one line without whitespace at its ends."""
     targets: dict[str, dict[str, None]] = {}
     for source, target in pairs:

@@ -14,7 +14,7 @@ from datasets import Dataset
 from tqdm import tqdm
 from transformers import TrainerCallback
 
-from ..data.sources import SIDES
+from ..data.sources import SIDES, Pair
 from ..data.tokenization import lengths_of
 from ..data.words import APOSTROPHES
 from ..tokenization_random_transformer import normalize
@@ -93,7 +93,7 @@ def data_advice(data: PreparedData, epochs: int, is_new: bool) -> Iterator[str]:
 
 def copy_advice(corpora: Iterable[Dataset]) -> Iterator[str]:
     """Warn of copies, such as those of a file that is given twice; the columns are `source` and `target`."""
-    pairs: list[tuple[str, str]] = []
+    pairs: list[Pair] = []
     for corpus in corpora:
         sample = corpus[:SAMPLED_PAIRS]
         pairs += zip(sample["source"], sample["target"], strict=True)

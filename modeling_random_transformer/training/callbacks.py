@@ -9,6 +9,7 @@ from typing import Any
 from transformers.trainer_callback import ExportableState, ProgressCallback, TrainerCallback
 
 from ..data.batches import TokenBudgetSampler
+from ..data.sources import Pair
 from ..versions_random_transformer import UNTESTED_ADVICE
 from .checkpoints import is_complete
 
@@ -46,7 +47,7 @@ class ThroughputProgressCallback(ProgressCallback):
             super().on_log(args, state, control, logs=logs, **kwargs)
 
 
-def describe_evaluation(history: Sequence[dict[str, Any]], samples: Sequence[tuple[str, str]]) -> str:
+def describe_evaluation(history: Sequence[dict[str, Any]], samples: Sequence[Pair]) -> str:
     """The scores of the last entry of the log, the best ones so far, and the sample translations."""
     *_, last = (entry for entry in history if "eval_bleu" in entry)
     scores = []

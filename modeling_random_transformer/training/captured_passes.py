@@ -10,7 +10,8 @@ from torch import Tensor, nn
 MAX_GRAPHS = 64  # batches of further shapes run without a graph
 NUM_ITEMS = "num_items_in_batch"
 
-Passes = Callable[[dict[str, Tensor], Tensor | int | None], Tensor]  # inputs and number of target tokens → loss
+Batch = dict[str, Tensor]
+Passes = Callable[[Batch, Tensor | int | None], Tensor]  # inputs and number of target tokens → loss
 
 
 class CapturedPasses:
@@ -36,7 +37,7 @@ class CapturedPasses:
         self.stream = torch.cuda.Stream()
         self.pool = torch.cuda.graph_pool_handle()
 
-    def __call__(self, passes: Passes, inputs: dict[str, Tensor], num_items: Tensor | int | None) -> Tensor:
+    def __call__(self, passes: Passes, inputs: Batch, num_items: Tensor | int | None) -> Tensor:
         """Add the gradients of a batch, and return its loss."""
         batch = inputs if num_items is None else {**inputs, NUM_ITEMS: num_items}
         batch = {name: torch.as_tensor(value, device=self.device) for name, value in batch.items()}
@@ -59,7 +60,7 @@ class CapturedPasses:
         if missing:
             torch._foreach_zero_(missing)
 
-    def _key(self, batch: dict[str, Tensor]) -> Any:
+    def _key(self, batch: Batch) -> Any:
         """What batches that use the same graph have in common. A graph reads the weights at their addresses."""
         shapes = [(name, tensor.shape, tensor.dtype) for name, tensor in sorted(batch.items())]
         addresses = [weight.data_ptr() for weight in self.weights]
@@ -84,7 +85,7 @@ class CapturedPass:
         pool: the memory that all graphs share.
     """
 
-    def __init__(self, passes: Passes, batch: dict[str, Tensor], stream: Any, pool: Any):
+    def __init__(self, passes: Passes, batch: Batch, stream: Any, pool: Any):
         self.batch = {name: tensor.clone() for name, tensor in batch.items()}
         inputs = dict(self.batch)
         num_items = inputs.pop(NUM_ITEMS, None)
@@ -93,7 +94,7 @@ class CapturedPass:
         with torch.cuda.graph(self.graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
             self.loss = passes(inputs, num_items)
 
-    def replay(self, batch: dict[str, Tensor]) -> Tensor:
+    def replay(self, batch: Batch) -> Tensor:
         """Run the passes on tensors of the same shape, and return the loss."""
         for name, tensor in batch.items():
             self.batch[name].copy_(tensor)

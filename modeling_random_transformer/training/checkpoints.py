@@ -68,10 +68,15 @@ def _marker(checkpoint: Path, name: str = MARKER) -> dict[str, Any]:
         return {}
 
 
-def has_optimizer(checkpoint: Path) -> bool:
-    """Whether a checkpoint has the state of the optimizer, as `save_only_model` leaves it out."""
+def check_optimizer(checkpoint: Path) -> None:
+    """Raise a `ValueError` if training cannot continue from a checkpoint of the run, which has no optimizer."""
     names = ("optimizer.pt", "optimizer.bin", "latest", "optimizer_*")  # also of FSDP2 and DeepSpeed
-    return any(any(checkpoint.glob(name)) for name in names)
+    if not any(any(checkpoint.glob(name)) for name in names):
+        raise ValueError(
+            f"output_dir must contain complete checkpoints to continue from, got {checkpoint} without the state of the "
+            f"optimizer (save_only_model): use another output_dir with model_name_or_path={checkpoint} to train its "
+            "model further."
+        )
 
 
 def check_checkpoints(folder: StrPath, run_id: str) -> None:

@@ -17,7 +17,6 @@ from ..base.vocabulary import check_tokenizer
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from .arguments import DROPOUTS, VOCAB_SIZE, DataArguments, ModelArguments, parse_overrides, set_names
-from .checkpoints import has_optimizer
 from .manifest import check_output_dir
 from .model_init import freeze
 from .tokenizer import load_parent_tokenizer, load_tokenizer
@@ -217,13 +216,3 @@ def check_augmented_positions(config: RandomTransformerConfig, args: Translation
     """Changed texts may be longer than the texts of the corpus."""
     if args.augment and config.position_embedding == "learned":
         raise ValueError("augment must be False for a model with learned positions, got True.")
-
-
-def check_checkpoint(checkpoint: Path) -> None:
-    """Raise a `ValueError` if training cannot continue from a checkpoint of the run, which has no optimizer."""
-    if not has_optimizer(checkpoint):
-        raise ValueError(
-            f"output_dir must contain complete checkpoints to continue from, got {checkpoint} without the state of the "
-            f"optimizer (save_only_model): use another output_dir with model_name_or_path={checkpoint} to train its "
-            "model further."
-        )

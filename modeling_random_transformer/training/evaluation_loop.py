@@ -16,6 +16,7 @@ from transformers.trainer_utils import EvalLoopOutput, EvalPrediction, Predictio
 from transformers.utils import is_numpy_array
 
 from ..data.batches import EvaluationSampler
+from ..data.sources import Pair
 from ..inference.engine import attach_engine
 from ..inputs_random_transformer import drop_none, longest_target
 from ..pipeline_random_transformer import LENGTHS, OUTPUT_OPTIONS, search_options
@@ -34,7 +35,7 @@ class TranslationEvaluation(Seq2SeqTrainer):
     optimizer: Any
     compute_metrics: Callable[..., dict[str, Any]] | None
     generation_options: dict[str, Any] = {}
-    samples: Sequence[tuple[str, str]] = ()  # sources and translations of the last evaluation
+    samples: Sequence[Pair] = ()  # sources and translations of the last evaluation
     evaluated_batches = 0
 
     def evaluate(
@@ -176,7 +177,7 @@ class TranslationEvaluation(Seq2SeqTrainer):
             options["forced_bos_token_id"] = tags[0]
         return options
 
-    def _samples(self, rows: Any, predictions: Any) -> list[tuple[str, str]]:
+    def _samples(self, rows: Any, predictions: Any) -> list[Pair]:
         """The first sources of a set, with their generated translations if there are any."""
         if not self.args.predict_with_generate or self.processing_class is None or predictions is None:
             return []

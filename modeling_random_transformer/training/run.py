@@ -30,8 +30,15 @@ from ..modeling_random_transformer import RandomTransformerForConditionalGenerat
 from .advice import AdviceCallback
 from .arguments import DataArguments, ModelArguments
 from .callbacks import TimeCallback
-from .checkpoints import complete_checkpoints, load_average, newest_complete, save_atomically, state_of
-from .checks import check_arguments, check_checkpoint
+from .checkpoints import (
+    check_optimizer,
+    complete_checkpoints,
+    load_average,
+    newest_complete,
+    save_atomically,
+    state_of,
+)
+from .checks import check_arguments
 from .manifest import LOCK, MANIFEST, TRAIN, Run, RunResult, fingerprint, open_job
 from .model_card import CARD, hardware, write_model_card
 from .model_init import build_model
@@ -151,7 +158,7 @@ def train(run: Run, trainer: TranslationTrainer) -> tuple[int, float]:
         timer.seconds = state.stateful_callbacks.get("TimeCallback", timer.state())["attributes"]["seconds"]
         if has_ended(state, run.args):  # an earlier process was stopped before it had saved the model
             return state.global_step, timer.seconds
-        check_checkpoint(newest)
+        check_optimizer(newest)
     trainer.add_callback(timer)
     trainer.train(resume_from_checkpoint=True)
     return trainer.state.global_step, timer.total

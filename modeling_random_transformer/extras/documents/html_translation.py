@@ -6,7 +6,7 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...base.progress import process_stream
-from ...inference.scoring import Pair
+from ...data.sources import Pair
 from ...inference.translation import Translator, is_set, with_prefixes
 from ...inputs_random_transformer import CHUNK_SIZE, check_text
 from ...tokenization_random_transformer import is_blank

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...base.progress import process_stream
-from ...data.sources import Corpus
-from ...inference.scoring import Ids, Pair
+from ...data.sources import Corpus, Pair
+from ...inference.scoring import Ids
 from ...inputs_random_transformer import CHUNK_SIZE, check_choice
 from ...pipeline_random_transformer import evaluation_mode
 from .scoring_files import LineModel, write_lines

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...base.placeholders import PLACEHOLDER
-from ...inference.scoring import Pair, word_spans
+from ...data.sources import Pair
+from ...inference.scoring import word_spans
 from .alignments import Aligner, Links
 
 PLACEHOLDERS = re.compile(f"(?:{PLACEHOLDER.pattern})(?:[ ]*(?:{PLACEHOLDER.pattern}))*", re.VERBOSE)

@@ -13,8 +13,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ...base.compressed_files import check_output, stream_name
 from ...base.digests import model_digest
 from ...base.progress import Update, process_stream
-from ...data.sources import EMPTY, Corpus, ParallelLine
-from ...inference.scoring import Pair, PairModel, PairScore, Scorer
+from ...data.sources import EMPTY, Corpus, Pair, ParallelLine
+from ...inference.scoring import PairModel, PairScore, Scorer
 from ...inference.translation_files import FORMATS, LineWork, write_in_parts
 from ...inputs_random_transformer import CHUNK_SIZE, check_choice, drop_none, name_lines_in_errors
 

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from ...data.sources import Pair
 from ...inference.candidates import Translate
 from ...inference.confidence import Calibration, calibration_of
-from ...inference.scoring import Pair, PairScore, Scorer
+from ...inference.scoring import PairScore, Scorer
 from ...inference.translation import BatchTranslator, SeededTranslator, Translator
 from ...inputs_random_transformer import check_type, longest_target
 from .cases import CaseTranslator

@@ -6,8 +6,8 @@ from re import Pattern
 from typing import Any
 
 from ...base.progress import Update
+from ...data.sources import Pair
 from ...inference.candidates import Candidate, Row, Translate
-from ...inference.scoring import Pair
 from ...inputs_random_transformer import check_text
 from ...pipeline_random_transformer import Seq2SeqPipeline
 from ...tokenization_random_transformer import is_blank

@@ -18,8 +18,9 @@ from ...base.errors import format_names, format_value
 from ...base.files import StrPath
 from ...base.progress import Update
 from ...data.readers import is_utf8
+from ...data.sources import Pair
 from ...inference.candidates import Candidate, Row, Translate
-from ...inference.scoring import Pair, PairScore
+from ...inference.scoring import PairScore
 from ...inputs_random_transformer import TextError, name_lines_in_errors
 from ...tokenization_random_transformer import normalize, read_lines
 from ..pairs.placement import is_mark, is_wide, unit_spans

@@ -7,9 +7,10 @@ from difflib import SequenceMatcher
 from typing import Any
 
 from ...base.progress import Update
+from ...data.sources import Pair
 from ...inference.candidates import Candidate, Row, Translate
 from ...inference.confidence import DOUBTFUL, Calibration, features_of
-from ...inference.scoring import Pair, PairScore, word_spans
+from ...inference.scoring import PairScore, word_spans
 
 logger = logging.getLogger(__name__)
 

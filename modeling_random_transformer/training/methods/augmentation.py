@@ -14,7 +14,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from ...base.placeholders import PLACEHOLDER
-from ...data.sources import SIDES
+from ...data.sources import SIDES, Pair
 from ...data.tokenization import WORDS, tokenize_batch
 from ...inputs_random_transformer import LanguageTags, tokenizer_languages
 from .bpe_dropout import BPEDropout
@@ -88,14 +88,14 @@ class Augmentation:
         alternatives = "|".join(patterns)
         self.unchanged = re.compile(f"({alternatives})", re.VERBOSE)
 
-    def __call__(self, source: str, target: str, random: Random) -> tuple[str, str]:
+    def __call__(self, source: str, target: str, random: Random) -> Pair:
         """A pair with the changes that are drawn for it."""
         for name, share in SHARES.items():
             if random.random() < share:
                 source, target = self.change(name, source, target, random)
         return source, target
 
-    def change(self, name: str, source: str, target: str, random: Random) -> tuple[str, str]:
+    def change(self, name: str, source: str, target: str, random: Random) -> Pair:
         """A pair with one change."""
         if name in ("numbers", "placeholders"):
             edit = self._copying(name, source, target, random)
