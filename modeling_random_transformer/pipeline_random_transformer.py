@@ -480,13 +480,12 @@ class Seq2SeqPipeline(Pipeline):
         """Convert the outputs of `_forward` to the answer of each text."""
         ids = model_outputs["sequences"].flatten(0, 1)
         texts = decode_ids(self.tokenizer, ids, options.clean_up_tokenization_spaces)
-        candidates: list[dict[str, Any]] = [{options.return_key: text} for text in texts]
+        columns: dict[str, list[Any]] = {options.return_key: texts}
         if options.return_tokens:
-            for candidate, tokens in zip(candidates, self.tokens(ids.tolist()), strict=True):
-                candidate["tokens"] = tokens
+            columns["tokens"] = self.tokens(ids.tolist())
         if options.return_scores:
-            for candidate, score in zip(candidates, model_outputs["scores"].flatten().tolist(), strict=True):
-                candidate["score"] = score
+            columns["score"] = model_outputs["scores"].flatten().tolist()
+        candidates = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
         count = model_outputs["sequences"].shape[1]
         return [self.answer(candidates[first : first + count]) for first in range(0, len(candidates), count)]
 

@@ -231,8 +231,8 @@ def check_output_dir(folder: Path) -> None:
         )
 
 
-def open_job(run: Run) -> Job:
-    """Open the record in the output folder and begin its training. The first process calls this function.
+def begin_training(run: Run) -> None:
+    """Begin the training in the record of a run, or continue that of an earlier call, in the first process.
 
     Raises:
         ValueError: values that determine the result have changed, the message lists them; or the checkpoints are
@@ -240,13 +240,10 @@ def open_job(run: Run) -> Job:
     """
     inputs = recorded(run)
     newest = newest_complete(run.folder)
-    job = Job(run.folder / MANIFEST, advice="use another output_dir")
-    run_id = uuid4().hex
-    is_finished = is_extended = False
-    if (earlier := job.stages.get(TRAIN)) is not None:
-        run_id = earlier.facts.get("run_id", run_id)
-        is_finished = earlier.is_finished and not earlier.changed_files()
-        is_extended = is_finished and bool(changes(earlier.inputs, inputs))
+    earlier = run.job.stages.get(TRAIN, Stage(run.job))
+    run_id = earlier.facts.get("run_id", uuid4().hex)
+    is_finished = earlier.is_finished and not earlier.changed_files()
+    is_extended = is_finished and bool(changes(earlier.inputs, inputs))
     if is_extended or not is_finished:
         check_checkpoints(run.folder, run_id)
     if is_extended and newest is None:
@@ -255,10 +252,9 @@ def open_job(run: Run) -> Job:
             f"use another output_dir with model_name_or_path={run.folder} to train its model further."
         )
     restart = not is_finished and newest is None  # nothing has been trained
-    stage = job.begin(TRAIN, inputs, restart=restart, may_change=_is_longer, needs_files=not is_finished)
+    stage = run.job.begin(TRAIN, inputs, restart=restart, may_change=_is_longer, needs_files=not is_finished)
     if restart:
         stage.note(run_id=run_id)
-    return job
 
 
 def _is_longer(name: str, earlier: Any, current: Any) -> bool:

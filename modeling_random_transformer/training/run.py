@@ -39,7 +39,7 @@ from .checkpoints import (
     state_of,
 )
 from .checks import check_arguments
-from .manifest import LOCK, MANIFEST, TRAIN, Run, RunResult, fingerprint, open_job
+from .manifest import LOCK, MANIFEST, TRAIN, Run, RunResult, begin_training, fingerprint
 from .model_card import CARD, hardware, write_model_card
 from .model_init import build_model
 from .preparation import PreparedData, check_languages_of_sets, check_lengths, prepare_data
@@ -78,8 +78,8 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
     check_languages_of_sets(corpora, model)
     folder = Path(args.output_dir)
     with exclusive(folder / LOCK, f"output_dir must not be in use, got {folder} with another run in progress."):
-        run = Run(data, model, args, corpora, Job(folder / MANIFEST))
-        run.job = call_on_main_process(lambda: open_job(run))
+        run = Run(data, model, args, corpora, Job(folder / MANIFEST, advice="use another output_dir"))
+        run.record(lambda _: begin_training(run))
         if not (folder / MANIFEST).is_file():
             raise ValueError(f"output_dir must be on a file system that all nodes share, got {folder}.")
         if run.trained.is_finished:

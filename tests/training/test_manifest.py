@@ -178,7 +178,7 @@ def test_a_folder_in_use_raises(finished):
 
 def test_an_output_folder_of_one_node_raises(corpus, monkeypatch):
     """The first process has written the manifest into a folder of its node."""
-    monkeypatch.setattr(run_module, "open_job", lambda run: run.job)
+    monkeypatch.setattr(run_module, "begin_training", lambda _: None)
     monkeypatch.setattr(run_module, "MANIFEST", "missing.json")
     with pytest.raises(ValueError, match=r"output_dir must be on a file system that all nodes share, got"):
         run(corpus, "out")
