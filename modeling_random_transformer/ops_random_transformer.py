@@ -119,9 +119,7 @@ def select_attention(
         implementation = "sdpa"
         attention_mask = attention_mask[:, None, None].bool()
     is_empty = query.shape[0] == 0 or query.shape[2] == 0
-    if implementation != "sdpa":
-        return implementation, attention_mask
-    if not is_empty and not prefer_eager_attention_for_training(query, key):
+    if implementation != "sdpa" or not (is_empty or prefer_eager_attention_for_training(query, key)):
         return implementation, attention_mask
     if attention_mask is None and is_causal:
         query_len, key_len = query.shape[2], key.shape[2]

@@ -238,9 +238,12 @@ class Seq2SeqPipeline(Pipeline):
         for index, text in enumerate(texts):
             check_text(text, index)
         prefixes = target_prefixes(options.target_prefix, len(texts))
+        keeps_without_letters = options.keep_without_letters
+        if keeps_without_letters is None:
+            keeps_without_letters = getattr(self.tokenizer, "keep_without_letters", True)
         generated = []
         for index, text in enumerate(texts):
-            if prefixes[index] or has_letters(text) or not self.keeps_without_letters(options):
+            if prefixes[index] or has_letters(text) or not keeps_without_letters:
                 generated.append(index)
             else:
                 yield index, self.unchanged(text, options)
@@ -251,12 +254,6 @@ class Seq2SeqPipeline(Pipeline):
                     outputs = self.forward(inputs, options=options)
                 answers = self.postprocess(outputs, options=options)
                 yield from zip([generated[index] for index in batch], answers, strict=True)
-
-    def keeps_without_letters(self, options: CallOptions) -> bool:
-        """Whether texts without letters are returned unchanged."""
-        if options.keep_without_letters is None:
-            return getattr(self.tokenizer, "keep_without_letters", True)
-        return options.keep_without_letters
 
     def unchanged(self, text: str, options: CallOptions) -> Any:
         """The answer to a text that is returned unchanged."""
