@@ -30,10 +30,10 @@ MARKER, UNFINISHED, STATE = "complete.json", "unfinished.json", "trainer_state.j
 WEIGHTS, ADAPTER = "model.safetensors", "adapter_model.safetensors"
 
 
-def all_checkpoints(run: StrPath) -> list[Path]:
-    """The checkpoint folders of a run, complete or not, in the order of their steps."""
-    folders = [path for path in Path(run).glob("checkpoint-*") if path.is_dir() and _number(path).isdecimal()]
-    return sorted(folders, key=step_of)
+def all_checkpoints(folder: StrPath) -> list[Path]:
+    """The checkpoints in an output folder, complete or not, in the order of their steps."""
+    checkpoints = [path for path in Path(folder).glob("checkpoint-*") if path.is_dir() and _number(path).isdecimal()]
+    return sorted(checkpoints, key=step_of)
 
 
 def step_of(checkpoint: Path) -> int:
@@ -110,14 +110,14 @@ def last_resumable(folder: StrPath, run_id: str, remove_others: bool) -> Path | 
     return newest_complete(folder)
 
 
-def complete_checkpoints(run: StrPath) -> list[Path]:
-    """The complete checkpoints of a run, in the order of their steps."""
-    return [path for path in all_checkpoints(run) if is_complete(path)]
+def complete_checkpoints(folder: StrPath) -> list[Path]:
+    """The complete checkpoints in an output folder, in the order of their steps."""
+    return [path for path in all_checkpoints(folder) if is_complete(path)]
 
 
-def newest_complete(run: StrPath) -> Path | None:
-    """The newest complete checkpoint of a run; `None` if there is none."""
-    return next(reversed(complete_checkpoints(run)), None)
+def newest_complete(folder: StrPath) -> Path | None:
+    """The newest complete checkpoint in an output folder; `None` if there is none."""
+    return next(reversed(complete_checkpoints(folder)), None)
 
 
 def state_of(checkpoint: Path) -> TrainerState:
@@ -199,11 +199,11 @@ def remove_checkpoint(checkpoint: Path) -> None:
     shutil.rmtree(removed)
 
 
-def keep_newest(run: StrPath, limit: int | None, best: str | None = None) -> None:
+def keep_newest(folder: StrPath, limit: int | None, best: str | None = None) -> None:
     """Keep the newest `limit` complete checkpoints, the best one, and those with other files."""
     if not limit:
         return
-    for path in complete_checkpoints(run)[:-limit]:
+    for path in complete_checkpoints(folder)[:-limit]:
         has_other_files = not _files_of(path).keys() <= {MARKER, *_marker(path)["files"]}
         if path.name != Path(best or "").name and not has_other_files:
             remove_checkpoint(path)

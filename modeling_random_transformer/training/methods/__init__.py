@@ -1,7 +1,8 @@
 """Methods of training, one file each.
 
 A regularization that changes the loss or the inputs of the model is a subclass of `SmoothedCrossEntropy`, an argument
-of `TranslationTrainingArguments`, and a line of `training_loss`.
+of `TranslationTrainingArguments`, a line of `training_loss`, and a name in `GROUPS` of `commands/train.py`, which shows
+the flag in the help.
 """
 
 from transformers import PreTrainedTokenizerBase

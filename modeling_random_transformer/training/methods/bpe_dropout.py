@@ -58,7 +58,10 @@ class BPEDropout:
             words: the index of each token's word, as `BatchEncoding.word_ids`, `[tokens]`; merges stay within a word.
             random: the source of randomness.
         """
-        ordinary = _split_at_words(ids, words)
+        tokens = iter(ids)
+        ordinary = [
+            tuple(islice(tokens, len(list(indices)))) for _, indices in groupby(words)
+        ]  # the tokens of each word
         split = [self._split(word) for word in ordinary]
         num_symbols = sum(len(symbols) for symbols, _ in split)
         # For each step, the number of dropped merges before the one that is applied.
@@ -129,12 +132,6 @@ class BPEDropout:
             input_ids.append(self(*source, random))
             labels.append(self(*target, random))
         return {"input_ids": input_ids, "labels": labels}
-
-
-def _split_at_words(ids: Sequence[int], words: Sequence[int]) -> list[Symbols]:
-    """The tokens of each word."""
-    tokens = iter(ids)
-    return [tuple(islice(tokens, len(list(indices)))) for _, indices in groupby(words)]
 
 
 class BPEDropoutPairs(Dataset):
