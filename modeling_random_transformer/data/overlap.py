@@ -33,7 +33,8 @@ def shared_texts(train: "Sequence[Dataset]", held_out: "Mapping[str, Dataset]") 
             for batch in corpus.iter(1000):
                 unseen.difference_update(map(text_key, batch[side]))
         for name, keys in keys_by_set.items():
-            shared[name][side] = sum(key not in unseen for key in keys)
+            seen = [key for key in keys if key not in unseen]
+            shared[name][side] = len(seen)
     return {name: counts for name, counts in shared.items() if any(counts[side] for side in SIDES)}
 
 

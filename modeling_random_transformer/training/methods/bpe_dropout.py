@@ -59,9 +59,10 @@ class BPEDropout:
             random: the source of randomness.
         """
         tokens = iter(ids)
-        ordinary = [
-            tuple(islice(tokens, len(list(indices)))) for _, indices in groupby(words)
-        ]  # the tokens of each word
+        ordinary = []  # the tokens of each word
+        for _, indices in groupby(words):
+            length = len(list(indices))
+            ordinary.append(tuple(islice(tokens, length)))
         split = [self._split(word) for word in ordinary]
         num_symbols = sum(len(symbols) for symbols, _ in split)
         # For each step, the number of dropped merges before the one that is applied.
@@ -86,10 +87,12 @@ class BPEDropout:
                 break
             i = ranks.index(min(ranks))
             if skipped:
-                i = sorted(range(len(ranks)), key=ranks.__getitem__)[skipped]
+                order = sorted(range(len(ranks)), key=ranks.__getitem__)
+                i = order[skipped]
             if ranks[i] == NO_MERGE:
                 break
-            merged = self.merges[symbols[i], symbols.pop(i + 1)]
+            right = symbols.pop(i + 1)
+            merged = self.merges[symbols[i], right]
             symbols[i] = merged
             del ranks[i]
             if i > 0:
@@ -105,9 +108,10 @@ class BPEDropout:
         """The smallest symbols of a word's tokens, and the ranks of the merges of neighbors."""
         if word not in self._words:
             symbols = list(chain.from_iterable(map(self._symbols, word)))
+            ranks = [self._rank(pair) for pair in pairwise(symbols)]
             if len(self._words) >= MAX_CACHED_WORDS:
                 self._words.clear()
-            self._words[word] = symbols, list(map(self._rank, pairwise(symbols)))
+            self._words[word] = symbols, ranks
         return self._words[word]
 
     def _symbols(self, token: int) -> list[int]:
@@ -176,14 +180,18 @@ class BPEDropoutPairs(Dataset):
             seeds = [(self.seed, epoch, index) for index in range(first, end)]
             columns = self.bpe_dropout.segment_columns(batch, seeds)
             for ids, column in zip(self.ids, ("input_ids", "labels"), strict=True):
-                ids += [np.array(tokens, np.int32) for tokens in columns[column]]
+                for tokens in columns[column]:
+                    ids.append(np.array(tokens, np.int32))
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def __getitem__(self, index: int) -> dict[str, list[int]]:
         sources, targets = self.ids
-        return {"input_ids": sources[index].tolist(), "labels": targets[index].tolist()}
+        return {
+            "input_ids": sources[index].tolist(),
+            "labels": targets[index].tolist(),
+        }
 
 
 def bpe_merges(tokenizer: PreTrainedTokenizerBase) -> dict[tuple[int, int], int]:

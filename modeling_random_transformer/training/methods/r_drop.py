@@ -1,6 +1,5 @@
 """R-Drop (Liang et al. 2021, https://arxiv.org/abs/2106.14448): two dropout passes whose predictions should agree."""
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -66,8 +65,13 @@ def symmetric_divergence(logits: Tensor, labels: Tensor, count: Tensor | int) ->
     passes = logits.unflatten(0, (2, -1)).flatten(1, 2)  # [2, tokens, vocab_size]
     is_token = labels.flatten() != -100
     weights = is_token * reciprocal(count, logits)
-    divergence = partial(checkpoint, _weighted_divergence, use_reentrant=False, preserve_rng_state=False)
-    return torch.stack([divergence(passes[:, rows], weights[rows]) for rows in row_chunks(passes[0])]).sum()
+    divergences = []
+    for rows in row_chunks(passes[0]):
+        divergence = checkpoint(
+            _weighted_divergence, passes[:, rows], weights[rows], use_reentrant=False, preserve_rng_state=False
+        )
+        divergences.append(divergence)
+    return torch.stack(divergences).sum()
 
 
 def _weighted_divergence(passes: Tensor, weights: Tensor) -> Tensor:
