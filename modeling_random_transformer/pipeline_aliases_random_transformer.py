@@ -12,7 +12,7 @@ from transformers.pipelines import PIPELINE_REGISTRY
 from transformers.pipelines.base import PipelineRegistry
 
 from .inputs_random_transformer import tokenizer_languages
-from .pipeline_random_transformer import LENGTHS, CallOptions, Seq2SeqPipeline
+from .pipeline_random_transformer import LENGTH_LIMITS, CallOptions, Seq2SeqPipeline
 
 DEFAULTS = {"num_beams": 4, "max_new_tokens": 256}  # of v4, for options that the model's generation_config does not set
 UNLIMITED = int(1e30)  # the model_max_length of a tokenizer without a limit
@@ -148,14 +148,14 @@ def task_options(model: Any, task: str, options: dict[str, Any]) -> dict[str, An
         return options
     unset = GenerationConfig()
     saved = {}
-    for name in (*DEFAULTS, *LENGTHS):
+    for name in (*DEFAULTS, *LENGTH_LIMITS):
         value = getattr(model.generation_config, name)
         if value not in (None, getattr(unset, name)):
             saved[name] = value
     task_specific = getattr(model.config, "task_specific_params", None) or {}
     merged: dict[str, Any] = DEFAULTS
     for layer in (saved, task_specific.get(task, {}), options):
-        if layer.keys() & set(LENGTHS):
-            merged = {name: value for name, value in merged.items() if name not in LENGTHS}
+        if layer.keys() & set(LENGTH_LIMITS):
+            merged = {name: value for name, value in merged.items() if name not in LENGTH_LIMITS}
         merged = merged | layer
     return merged

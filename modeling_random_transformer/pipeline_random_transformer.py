@@ -44,7 +44,7 @@ from .inputs_random_transformer import (
 )
 from .tokenization_random_transformer import has_letters
 
-LENGTHS = ("max_length", "max_new_tokens")  # generate() accepts one of them
+LENGTH_LIMITS = ("max_length", "max_new_tokens")  # generate() accepts one of them
 GENERATE_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  # of invalid options
 # Options that change the number or the type of outputs, with the values of one sequence of ids per text. Those of a
 # saved generation config are ignored.
@@ -187,7 +187,7 @@ class Seq2SeqPipeline(Pipeline):
             if value is not None:
                 changes[name] = value
         check_languages(self.tokenizer, changes.get("src_lang"), changes.get("tgt_lang"))
-        for length, other in (LENGTHS, LENGTHS[::-1]):
+        for length, other in (LENGTH_LIMITS, LENGTH_LIMITS[::-1]):
             if length in options:  # overrides the other one, which was saved with the model or given earlier
                 options = {other: None, **options}
         if "generation_config" not in options:  # otherwise it replaces all options of the pipeline

@@ -17,7 +17,7 @@ from ..inputs_random_transformer import LanguageTags, check_choice, chunks
 from .batches import TokenBudgetSampler
 from .lengths import NO_LIMITS, RATIO, TOO_LONG, LengthLimits
 from .sources import SIDES, Corpus, DatasetText, InvalidLine, Line, ParallelLine
-from .tokenization import LENGTHS, lengths_of, skipped_pairs, tokenize_batch
+from .tokenization import LENGTH_COLUMNS, lengths_of, skipped_pairs, tokenize_batch
 from .validation import ON_INVALID, ValidationReport
 
 TokenizedPair = dict[str, Any]  # token ids, lengths and number of a line
@@ -193,7 +193,7 @@ class TokenBudgetStream(IterableDataset):
 
 def _lengths(pairs: list[TokenizedPair]) -> np.ndarray:
     """The lengths of source and target without BPE-dropout, `[pairs, 2]`."""
-    lengths = [[pair[name] for name in LENGTHS] for pair in pairs]
+    lengths = [[pair[name] for name in LENGTH_COLUMNS] for pair in pairs]
     return np.array(lengths).reshape(-1, 2)
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from datasets import Dataset  # slow to import
 
 WORDS = ("source_words", "target_words")
-LENGTHS = ("source_length", "target_length")
+LENGTH_COLUMNS = ("source_length", "target_length")
 VOCABULARY_PAIRS = 1_000_000  # the most pairs to train a vocabulary on
 
 
@@ -100,7 +100,7 @@ def tokenize_batch(
         "attention_mask": source["attention_mask"],
         "labels": target["input_ids"],
     }
-    for encoded, words_column, lengths_column in zip((source, target), WORDS, LENGTHS, strict=True):
+    for encoded, words_column, lengths_column in zip((source, target), WORDS, LENGTH_COLUMNS, strict=True):
         ids_of_texts = encoded["input_ids"]
         columns[lengths_column] = [*map(len, ids_of_texts)]
         if words:  # -1 for tokens that were added to the text
@@ -118,8 +118,8 @@ def lengths_of(tokens: "Dataset | Sequence[dict[str, Any]]") -> np.ndarray:
     if not hasattr(tokens, "__len__"):
         raise ValueError(f"the dataset must have a length, got {type(tokens).__name__}.")
     columns = getattr(tokens, "column_names", None) or ()
-    if {*LENGTHS} <= {*columns}:
-        return np.stack([_column(tokens, name) for name in LENGTHS], axis=1)
+    if {*LENGTH_COLUMNS} <= {*columns}:
+        return np.stack([_column(tokens, name) for name in LENGTH_COLUMNS], axis=1)
     lengths = [(len(row["input_ids"]), len(row.get("labels", ()))) for row in tokens]
     return np.array(lengths).reshape(-1, 2)
 

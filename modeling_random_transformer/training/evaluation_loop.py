@@ -19,7 +19,7 @@ from ..data.batches import EvaluationSampler
 from ..data.sources import Pair
 from ..inference.engine import attach_engine
 from ..inputs_random_transformer import drop_none, longest_target
-from ..pipeline_random_transformer import LENGTHS, OUTPUT_OPTIONS, search_options
+from ..pipeline_random_transformer import LENGTH_LIMITS, OUTPUT_OPTIONS, search_options
 from ..versions_random_transformer import UNTESTED_ADVICE
 
 ENGINE_DTYPE = "float32"  # so that scores are those of the model
@@ -163,9 +163,9 @@ class TranslationEvaluation(Seq2SeqTrainer):
                 raise ValueError(f"{name} must be {value} in evaluate and predict, got {options[name]}.")
         if "generation_config" not in options:
             options = search_options(**drop_none(**self.args.generation_kwargs)) | options
-        if options.keys().isdisjoint(LENGTHS):
+        if options.keys().isdisjoint(LENGTH_LIMITS):
             options |= drop_none(max_length=self.args.generation_max_length)
-        if options.keys().isdisjoint(LENGTHS):
+        if options.keys().isdisjoint(LENGTH_LIMITS):
             longest_source = int(inputs["attention_mask"].sum(dim=1).max())
             options["max_new_tokens"] = longest_target(longest_source, self.model.config)
         if self.model.generation_config.stop_strings is not None:

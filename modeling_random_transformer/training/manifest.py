@@ -51,7 +51,7 @@ INITIAL_FILES = (
     "*merges*",
 )
 # Arguments that may only increase when a run is resumed, to extend it.
-LENGTHS = ("max_steps", "num_train_epochs")
+EXTENDABLE = ("max_steps", "num_train_epochs")
 # Arguments that are compared by the contents of files or by their product.
 CONTENTS = (
     *FILES,
@@ -258,7 +258,7 @@ def begin_training(run: Run) -> None:
 
 
 def _is_longer(name: str, earlier: Any, current: Any) -> bool:
-    return name in LENGTHS and None not in (earlier, current) and 0 < earlier < current
+    return name in EXTENDABLE and None not in (earlier, current) and 0 < earlier < current
 
 
 def changed_arguments(arguments: Any) -> dict[str, Any]:
@@ -277,7 +277,7 @@ def changed_arguments(arguments: Any) -> dict[str, Any]:
 
 def determining(args: TranslationTrainingArguments, *other_arguments: Any) -> dict[str, Any]:
     """The training arguments, and `other_arguments`, that differ from their defaults and determine the weights."""
-    free = {*LENGTHS, *CONTENTS}
+    free = {*EXTENDABLE, *CONTENTS}
     if not selects(args):
         free |= {*EVALUATION}
     values: dict[str, Any] = {}

@@ -14,7 +14,7 @@ from modeling_random_transformer.base.distributed import exclusive
 from modeling_random_transformer.base.jobs import Stage
 from modeling_random_transformer.training import DataArguments, ModelArguments, TranslationTrainingArguments
 from modeling_random_transformer.training import run as run_module
-from modeling_random_transformer.training.manifest import CONTENTS, EVALUATION, FREE, LENGTHS, LOCK, MANIFEST
+from modeling_random_transformer.training.manifest import CONTENTS, EVALUATION, EXTENDABLE, FREE, LOCK, MANIFEST
 from modeling_random_transformer.training.trainer import TranslationTrainer
 from tests.helpers.interruption import StoppedError, stop
 from tests.helpers.training import SIZES, STEPS, UNSCORED, assert_equal_weights, run, stop_run, validation
@@ -148,7 +148,7 @@ def test_arguments_may_change_after_a_failed_start(corpus):
 
 
 def test_free_arguments_are_named_once_and_exist():
-    names = [*CONTENTS, *EVALUATION, *LENGTHS]
+    names = [*CONTENTS, *EVALUATION, *EXTENDABLE]
     assert len(names) == len(set(names))
     kinds = (DataArguments, ModelArguments, TranslationTrainingArguments, AcceleratorConfig)
     known = {entry.name for kind in kinds for entry in fields(kind)}

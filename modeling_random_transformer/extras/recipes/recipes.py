@@ -36,7 +36,7 @@ from ...stages.back_translation import BackTranslationOptions, back_translate
 from ...stages.distillation import INT8, StudentDataArguments, distill
 from ...stages.training_set import DistillationArguments
 from ...training.arguments import DROPOUTS, FILES, LANGUAGES, PREFIXES, DataArguments, ModelArguments, parse_overrides
-from ...training.manifest import LENGTHS, MANIFEST, RunResult, determining, fingerprint, folder_digest
+from ...training.manifest import EXTENDABLE, MANIFEST, RunResult, determining, fingerprint, folder_digest
 from ...training.model_card import CARD, set_section
 from ...training.run import TRAINING, train_translation
 from ...training.training_arguments import TranslationTrainingArguments
@@ -211,7 +211,7 @@ class RecipeRun:
 
         data, model, args = self.arguments_of(stage)
         inputs = asdict(stage)
-        for name in LENGTHS:
+        for name in EXTENDABLE:
             inputs[name] = getattr(args, name)
         inputs |= determining(args, data, model)
         for name, path in self.texts_of(stage).items():
