@@ -98,7 +98,7 @@ class BeamKVCache:
     Args:
         layers: keys and values per layer, `[batch, heads, length, d_k or d_v]`.
         beams: number of consecutive batch rows that the search reorders among themselves.
-        capacity: in tokens; `None` for one that allows for as many tokens again.
+        capacity: in tokens, if it is fixed; otherwise it allows for as many tokens again, and grows.
     """
 
     def __init__(self, layers: LayerStates, beams: int, capacity: int | None = None):
@@ -113,8 +113,8 @@ class BeamKVCache:
         # For the entries of one token: 0 for the beam's own, -inf for those of other beams.
         self.token_mask = first_keys.new_full((beams, beams), -torch.inf).fill_diagonal_(0)
         self.mask: Tensor | None = None
-        if beams > 1:
-            self.mask = first_keys.new_empty(self.groups, 1, beams, self.capacity)
+        if beams > 1 or capacity is not None:  # others see all entries, and only those in use
+            self.mask = first_keys.new_full((self.groups, 1, beams, self.capacity), -torch.inf)
             self.mask[..., : self.entries] = self.token_mask.repeat(1, self.length)
         self.previous: tuple[Tensor, torch.Event] | None = None  # of `bound`
 
@@ -251,13 +251,11 @@ class StaticKVCache(BeamKVCache):
         super().__init__(layers, beams, bucket(limit))
         for packed in (*self.keys, *self.values):
             packed[:, :, self.entries :] = 0
-        first_keys = self.keys[0]
-        self.mask = first_keys.new_full((self.groups, 1, beams, self.capacity), -torch.inf)
-        self.mask[..., : self.entries] = self.token_mask.repeat(1, self.length)
         self.token_mask = self.token_mask.expand(self.groups, 1, beams, beams)
         # Those of the last token; `reserve` moves both to the new one.
-        self.position = torch.full((1,), self.length - 1, device=first_keys.device)
-        self.token_entries = torch.arange(self.entries - beams, self.entries, device=first_keys.device)
+        device = self.mask.device
+        self.position = torch.full((1,), self.length - 1, device=device)
+        self.token_entries = torch.arange(self.entries - beams, self.entries, device=device)
 
     def reserve(self) -> None:
         """Move to the next token, and set the mask of its entries."""

@@ -36,7 +36,8 @@ def read_json(path: StrPath) -> dict[str, Any]:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write or replace a JSON file with an object, atomically."""
-    write_atomically(path, [json.dumps(content, indent=2, ensure_ascii=False).encode()])
+    text = json.dumps(content, indent=2, ensure_ascii=False)
+    write_atomically(path, [text.encode(errors="surrogatepass")])  # names of files may have any bytes
 
 
 def one_line(text: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from safetensors import SafetensorError
 
-from modeling_random_transformer.base.files import WRITTEN_FILES, new_folder, write_atomically
+from modeling_random_transformer.base.files import WRITTEN_FILES, new_folder, read_json, write_atomically, write_json
 
 FULL = os.strerror(errno.ENOSPC)
 
@@ -31,6 +31,14 @@ def test_full_disk_error_names_the_folder(error, tmp_path):
         raise error
     assert caught.value.errno == errno.ENOSPC
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["straße", "字", os.fsdecode(b"caf\xe9.en")])
+def test_json_with_any_name_of_a_file_is_restored(name, tmp_path):
+    (tmp_path / "record.json").write_text("an earlier one")
+    write_json(tmp_path / "record.json", {name: [name, 1]})
+    assert read_json(tmp_path / "record.json") == {name: [name, 1]}
+    assert [path.name for path in tmp_path.iterdir()] == ["record.json"]
 
 
 @pytest.mark.parametrize("output", [".", "", "absolute"])
