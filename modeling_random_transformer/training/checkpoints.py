@@ -6,6 +6,7 @@ this run are removed. It is renamed last, after all other files are synced to di
 """
 
 import errno
+import json
 import logging
 import os
 import shutil
@@ -175,7 +176,8 @@ def begin_checkpoint(checkpoint: Path, run_id: str) -> None:
         _check_writer(checkpoint, run_id)
         remove_checkpoint(checkpoint)
     checkpoint.mkdir(parents=True)
-    write_json(checkpoint / UNFINISHED, {"run": run_id})
+    # In place: a temporary file that a killed process leaves would be a file of another program.
+    (checkpoint / UNFINISHED).write_text(json.dumps({"run": run_id}))
 
 
 def mark_complete(checkpoint: Path) -> None:
