@@ -185,6 +185,7 @@ class Parser(HfArgumentParser):
         if name in OTHER_NAMES:
             names = [flag for flag in OTHER_NAMES[name].split() if flag in names]
             return f" Did you mean --{names[0]}?" if names else ""
+        names = [flag for flag in names if flag.startswith(name[:1])]  # not "report" for "port"
         return did_you_mean(name, names, prefix="--")
 
     def error(self, message: str) -> NoReturn:
