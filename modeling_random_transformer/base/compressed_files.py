@@ -112,13 +112,15 @@ def check_output(name: str, path: StrPath, **inputs: Path | None) -> None:
         **inputs: files that the output would replace, by the names of their arguments.
 
     Raises:
-        ValueError: the path is a folder, its folder does not exist, or it is one of the inputs.
+        ValueError: the path is a folder, its folder does not exist or cannot be written, or it is one of the inputs.
     """
     if is_stream(path):
         return
     real = Path(os.path.realpath(path))
     if not real.parent.is_dir() or real.is_dir():
         raise ValueError(f"{name} must be a file, new or not, in a folder that exists, got {str(path)!r}.")
+    if not os.access(real.parent, os.W_OK):
+        raise ValueError(f"{name} must be a file in a folder that can be written, got {str(path)!r}.")
     if not real.exists():
         return
     for input_name, source in inputs.items():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from safetensors import SafetensorError
 
-from modeling_random_transformer.base.files import WRITTEN_FILES, new_folder, write_atomically
+from modeling_random_transformer.base.files import WRITTEN_FILES, check_free, new_folder, write_atomically
 
 FULL = os.strerror(errno.ENOSPC)
 
@@ -31,6 +31,12 @@ def test_full_disk_error_names_the_folder(error, tmp_path):
         raise error
     assert caught.value.errno == errno.ENOSPC
     assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.access", lambda *_: False)  # the user root may write all files
+    with pytest.raises(ValueError, match=r"output must be a folder that can be written, got '.*model'"):
+        check_free(tmp_path / "model")
 
 
 @pytest.mark.parametrize("output", [".", "", "absolute"])
