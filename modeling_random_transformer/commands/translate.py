@@ -30,7 +30,14 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..base.compressed_files import check_output, check_plain_text, is_stream, open_binary, stream_name
+from ..base.compressed_files import (
+    check_one_stream,
+    check_output,
+    check_plain_text,
+    is_stream,
+    open_binary,
+    stream_name,
+)
 from ..base.files import encode_lines
 from ..base.flags import Parser, existing_file, random_seed
 from ..data.readers import read_texts
@@ -125,6 +132,12 @@ class Arguments(EngineArguments, InferenceArguments):
         if self.is_document and (self.repair or self.confidence or self.min_confidence is not None):
             raise ValueError(
                 f"--format must be text with --repair, --confidence or --min_confidence, got {self.format}."
+            )
+        source = None if self.sentences else self.input
+        check_one_stream(input=source, prefix_file=self.prefix_file, glossary=self.glossary)
+        if self.restart and not self.is_from_file_to_file:
+            raise ValueError(
+                f"--restart must be given with a file as input and output, got {self.input} and {self.output}."
             )
         check_plain_text("--input", self.input, self.format)
         check_plain_text("--prefix_file", self.prefix_file)

@@ -254,6 +254,13 @@ class TestErrors:
             ("--temperature 2", "--temperature must be a positive number, given with --sample, got 2.0."),
             ("--format html --n_best 2", "--format must be text with --n_best, --prefix_file or --output_format, got"),
             ("--n_best 5", "n_best must be at most num_beams=4, got 5."),
+            ("--prefix_file -", "one argument at most must be - (standard input), got input and prefix_file."),
+            ("--glossary -", "one argument at most must be - (standard input), got input and glossary."),
+            ("--restart", "--restart must be given with a file as input and output, got - and -."),
+            (
+                "--restart --output out.txt",
+                "--restart must be given with a file as input and output, got - and out",
+            ),
             ("--input FOLDER", "argument --input: must be a file that exists, got 'FOLDER'."),
             ("--input pairs.tsv", "argument --input: must be a file that exists"),
             ("--input TABLE", "--input must be a file with one text per line, not .tsv, .csv, .jsonl, .json, .parquet"),

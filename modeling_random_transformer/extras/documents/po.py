@@ -1,8 +1,6 @@
 """Translation of message catalogs in PO, the format of gettext."""
 
 import re
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -17,6 +15,14 @@ FLAGS = {"qt-format", "qt-plural-format", "kde-format", "boost-format", "sh-form
 FLAGGED = re.compile(r"%L?(?:\d{1,2}%?|n)(?!\w)|\$\w+")
 IN_BRACES = re.compile(rf"\{{({FLAGGED.pattern})\}}")
 NUMBER_OF_FORMS = re.compile(r"nplurals\s*=\s*(\d)")
+
+
+class Lines(str):
+    """A text that polib reads by line: `str` would also break lines within messages, such as at U+2028."""
+
+    def splitlines(self, keepends: bool = False) -> list[str]:  # noqa: ARG002
+        """The lines without their ends."""
+        return re.split(r"\r\n?|\n", self)
 
 
 def translate_po(document: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **options: Any) -> str:
@@ -37,11 +43,8 @@ def translate_po(document: str, model: PreTrainedModel, tokenizer: PreTrainedTok
     unclosed = UNCLOSED.search(document)
     if unclosed:
         raise ValueError(f"the document must be PO with texts in quotes, got {format_value(unclosed[0])}.")
-    # Of a string, polib would also break lines at other characters, such as U+2028.
-    with reraise_as_value_error("the document must be PO"), TemporaryDirectory() as folder:
-        file = Path(folder) / "messages.po"
-        file.write_text(document, encoding="utf-8")
-        catalog = polib.pofile(str(file), encoding="utf-8-sig")
+    with reraise_as_value_error("the document must be PO"):
+        catalog = polib.pofile(Lines(f"{document}\n"))  # with the line break, it cannot be the name of a file
     catalog.metadata["Content-Type"] = "text/plain; charset=UTF-8"
     messages = [*filter(is_untranslated, catalog)]
     texts = [text for entry in messages for text in source_texts(entry)]
