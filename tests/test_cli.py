@@ -176,6 +176,7 @@ def test_an_interruption_of_the_imports_is_one_line(module, status, tmp_path):
         ("translate --nbest 3", "--nbest. Did you mean --n_best?"),
         ("evaluate --hyp a", "--hyp."),  # like --help
         ("serve --optim a", "--optim."),  # like --port
+        ("clean --port 80", "--port."),  # like --report
         ("clean --output_dir a", "--output_dir. Did you mean --output?"),
         ("export folder --enginee onnx", "--enginee. Did you mean --engine?"),
         ("convert torch model.pt --num_head 4", "--num_head. Did you mean --num_heads?"),

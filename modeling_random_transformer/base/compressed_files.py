@@ -103,6 +103,13 @@ def check_readable(name: str, path: StrPath, *, repeatedly: bool = False) -> Non
         raise ValueError(f"{name} must be a file, got {os.fspath(path)!r}.")
 
 
+def check_one_stream(**inputs: Path | None) -> None:
+    """Raise a `ValueError` if several arguments are standard input, which is read once."""
+    names = [name for name, path in inputs.items() if path is not None and is_standard_stream(path)]
+    if len(names) > 1:
+        raise ValueError(f"one argument at most must be - (standard input), got {' and '.join(names)}.")
+
+
 def check_output(name: str, path: StrPath, **inputs: Path | None) -> None:
     """Check the path of an output.
 
@@ -112,13 +119,15 @@ def check_output(name: str, path: StrPath, **inputs: Path | None) -> None:
         **inputs: files that the output would replace, by the names of their arguments.
 
     Raises:
-        ValueError: the path is a folder, its folder does not exist, or it is one of the inputs.
+        ValueError: the path is a folder, its folder does not exist or cannot be written, or it is one of the inputs.
     """
     if is_stream(path):
         return
     real = Path(os.path.realpath(path))
     if not real.parent.is_dir() or real.is_dir():
         raise ValueError(f"{name} must be a file, new or not, in a folder that exists, got {str(path)!r}.")
+    if not os.access(real.parent, os.W_OK):
+        raise ValueError(f"{name} must be a file in a folder that can be written, got {str(path)!r}.")
     if not real.exists():
         return
     for input_name, source in inputs.items():

@@ -37,7 +37,7 @@ def read_json(path: StrPath) -> dict[str, Any]:
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write or replace a JSON file with an object, atomically."""
     text = json.dumps(content, indent=2, ensure_ascii=False)
-    write_atomically(path, [text.encode(errors="surrogatepass")])  # names of files may have any bytes
+    write_atomically(path, [text.encode(errors="backslashreplace")])  # of names of files with any bytes
 
 
 def one_line(text: str) -> str:
@@ -65,7 +65,7 @@ def check_free(output: StrPath, overwrite: bool = False) -> Path:
         overwrite: allow an existing folder with files (see `new_folder`).
 
     Raises:
-        ValueError: `output` is not a new or an empty folder in an existing folder.
+        ValueError: `output` is not a new or an empty folder in an existing folder, or cannot be written.
     """
     path = Path(output)
     if not path.absolute().parent.is_dir():
@@ -74,6 +74,8 @@ def check_free(output: StrPath, overwrite: bool = False) -> Path:
         raise ValueError(f"output must be a new or an empty folder, got {str(output)!r}.")
     if path.exists() and any(path.iterdir()) and not overwrite:
         raise ValueError(f"output must be a new or an empty folder without overwrite, got {str(output)!r}.")
+    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+        raise ValueError(f"output must be a folder that can be written, got {str(output)!r}.")
     return path
 
 

@@ -23,6 +23,7 @@ from .compressed_files import is_readable
 from .files import read_json
 
 MAX_SEED = 2**32 - 1
+MARK = "\0"  # begins a text after `--` that begins with a dash: no argument of a program has this character
 # What other tools call arguments, and the flags of which a command has one. A name may have none: nothing is suggested.
 OTHER_NAMES = {
     "batch_size": "max_tokens_per_batch",
@@ -154,7 +155,13 @@ class Parser(HfArgumentParser):
         Raises:
             ValueError: an argument does not exist, or its value is invalid.
         """
-        return vars(self.parse_intermixed_args(None if argv is None else [*argv]))
+        arguments = sys.argv[1:] if argv is None else [*argv]
+        if "--" in arguments:
+            # With flags and texts in any order, argparse takes a flag after `--` for one.
+            index = arguments.index("--")
+            arguments[index:] = [f"{MARK}{text}" if text.startswith("-") else text for text in arguments[index + 1 :]]
+        values = vars(self.parse_intermixed_args(arguments))
+        return {name: without_mark(value) for name, value in values.items()}
 
     def parse(self, argv: Iterable[str] | None) -> Any:
         """An object of each dataclass; of a single one not in a tuple.
@@ -185,10 +192,18 @@ class Parser(HfArgumentParser):
         if name in OTHER_NAMES:
             names = [flag for flag in OTHER_NAMES[name].split() if flag in names]
             return f" Did you mean --{names[0]}?" if names else ""
+        names = [flag for flag in names if flag.startswith(name[:1])]  # not "report" for "port"
         return did_you_mean(name, names, prefix="--")
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)
+
+
+def without_mark(value: Any) -> Any:
+    """A value without `MARK`."""
+    if isinstance(value, list):
+        return [without_mark(item) for item in value]
+    return value.removeprefix(MARK) if isinstance(value, str) else value
 
 
 def help_texts(*documented: Any) -> dict[str, str]:

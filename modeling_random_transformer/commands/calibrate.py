@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..base.compressed_files import check_output
 from ..base.flags import Parser
 from ..data.sources import valid_lines
 from ..inference.confidence import calibration_file
@@ -36,7 +37,8 @@ class Arguments(CorpusArguments):
         self.check_one_pass()
 
     def check_file(self, path: Path) -> None:
-        """Raise a `ValueError` if the calibration exists, and `overwrite` is not set."""
+        """Raise a `ValueError` if the calibration cannot be written, or exists and `overwrite` is not set."""
+        check_output("the calibration of --model", path)
         if path.exists() and not self.overwrite:
             raise ValueError(f"--model must be without {path.name} unless --overwrite is given, got {self.model[0]}.")
 

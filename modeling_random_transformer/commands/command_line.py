@@ -18,7 +18,7 @@ from accelerate.utils.memory import should_reduce_batch_size
 
 from ..base import DTYPES, ENGINES
 from ..base.compressed_files import STANDARD_STREAM, is_standard_stream, is_stream, write_binary
-from ..base.errors import printable
+from ..base.errors import first_line, printable
 from ..base.flags import existing_file
 from ..data.readers import Columns
 from ..inputs_random_transformer import CHUNK_SIZE, drop_none
@@ -38,8 +38,8 @@ def run_command(main: Callable[[], int | None], program: str, hint: str = "") ->
 
     Returns:
         0 on success, or if the reader of standard output has exited; 1 if the result is not valid, such as weights or
-        a loss that are not finite; 2 if an argument, a file or a text is invalid, or the memory is too small; 130 after
-        Ctrl-C.
+        a loss that are not finite; 2 if an argument, a file or a text is invalid, the memory is too small, or a package
+        is missing; 130 after Ctrl-C.
     """
     try:
         return main() or 0
@@ -53,6 +53,9 @@ def run_command(main: Callable[[], int | None], program: str, hint: str = "") ->
     except (FloatingPointError, ValueError, OSError) as error:
         print_error(program, format_error(error))
         return 1 if isinstance(error, FloatingPointError) else 2
+    except ImportError as error:  # of an option of transformers, such as --deepspeed
+        print_error(program, f"a package is missing: {first_line(error)}")
+        return 2
     except (MemoryError, RuntimeError) as error:
         if not (isinstance(error, MemoryError) or should_reduce_batch_size(error)):
             raise

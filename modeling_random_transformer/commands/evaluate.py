@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..base.compressed_files import check_one_stream
 from ..base.flags import Parser, existing_file
 from ..extras.evaluation import VARIANTS, evaluate_file
 from .command_line import STANDARD
@@ -33,6 +34,10 @@ class Arguments:
     variant: str = field(default="cased", metadata={"choices": tuple(VARIANTS)})
     target_lang: str | None = None
     tokenize: str | None = None
+
+    def __post_init__(self) -> None:
+        references = {f"target_file {number}": path for number, path in enumerate(self.target_file, start=1)}
+        check_one_stream(input=self.input, **references)
 
 
 def run(program: str, argv: Sequence[str]) -> None:

@@ -93,6 +93,10 @@ class PairArguments(CorpusArguments):
         from_file_to_file = self.source_file != STANDARD and not is_stream(self.output)
         if from_file_to_file:
             corpus.require_files()
+        elif self.restart:
+            raise ValueError(
+                f"--restart must be given with a file as input and output, got {self.source_file} and {self.output}."
+            )
         with self.load(from_file_to_file) as (model, tokenizer):
             pair_model = model_class(model, tokenizer, **self.text_options, **options)
             if from_file_to_file:

@@ -24,19 +24,27 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..base.compressed_files import check_output, check_plain_text, is_stream, open_binary, stream_name
-from ..base.errors import reraise_as_value_error
+from ..base.compressed_files import (
+    check_one_stream,
+    check_output,
+    check_plain_text,
+    is_stream,
+    open_binary,
+    stream_name,
+)
 from ..base.files import encode_lines
 from ..base.flags import Parser, existing_file, random_seed
 from ..data.readers import read_texts
 from ..inference.translation import TranslationOptions, translate_n_best
 from ..inference.translation_files import FORMATS, candidate_lines, read_plain_texts, translate_file
 from ..inputs_random_transformer import name_lines_in_errors
+from ..tokenization_random_transformer import read_lines
 from .command_line import (
     STANDARD,
     EngineArguments,
@@ -124,6 +132,12 @@ class Arguments(EngineArguments, InferenceArguments):
         if self.is_document and (self.repair or self.confidence or self.min_confidence is not None):
             raise ValueError(
                 f"--format must be text with --repair, --confidence or --min_confidence, got {self.format}."
+            )
+        source = None if self.sentences else self.input
+        check_one_stream(input=source, prefix_file=self.prefix_file, glossary=self.glossary)
+        if self.restart and not self.is_from_file_to_file:
+            raise ValueError(
+                f"--restart must be given with a file as input and output, got {self.input} and {self.output}."
             )
         check_plain_text("--input", self.input, self.format)
         check_plain_text("--prefix_file", self.prefix_file)
@@ -224,8 +238,8 @@ def translate_documents(arguments: Arguments, model: PreTrainedModel, tokenizer:
 
     documents = [f"{fragment}\n" for fragment in arguments.sentences]
     if not documents:
-        with open_binary(arguments.input) as file, reraise_as_value_error(f"{arguments.input} must be UTF-8 text"):
-            documents = [file.read().decode()]
+        with open_binary(arguments.input) as file:
+            documents = [decoded_document(file.read(), stream_name(arguments.input))]
     options = arguments.options | {"chunk_size": arguments.chunk_size}
     if arguments.format == "html":
         translated = translate_html(documents, model, tokenizer, **options)
@@ -233,3 +247,10 @@ def translate_documents(arguments: Arguments, model: PreTrainedModel, tokenizer:
         translate_document = TRANSLATORS[arguments.format]
         translated = [translate_document(document, model, tokenizer, **options) for document in documents]
     write_output(arguments.output, (document.encode() for document in translated))
+
+
+def decoded_document(content: bytes, name: str) -> str:
+    """The text of a document; raises a `ValueError` with its name if it is not UTF-8 or has NUL characters."""
+    for _ in read_lines(BytesIO(content), name):
+        pass
+    return content.decode()

@@ -14,7 +14,7 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..base.compressed_files import check_output, check_readable, is_stream, write_binary
+from ..base.compressed_files import check_output, check_plain_text, check_readable, is_stream, write_binary
 from ..base.distributed import call_on_main_process, exclusive
 from ..base.files import StrPath, encode_lines, remove_if_empty, remove_written
 from ..data.readers import TEXT_KEY, read_texts
@@ -173,6 +173,7 @@ def check_paths(monolingual: Path, source: Path, target: Path) -> None:
     for name, path in {"output_source": source, "output_target": target}.items():
         if is_stream(path):
             raise ValueError(f"{name} must be a file, got {str(path)!r}.")
+        check_plain_text(name, path)
         check_output(name, path)
     files = {path.resolve() for path in (monolingual, source, target)}
     if len(files) < 3:

@@ -243,6 +243,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             raise ValueError(f"{name} must be {description}, got {getattr(value, 'value', value)!r}.")
 
     def _check_values(self) -> None:
+        self._require("output_dir", self.output_dir != "", "a folder")
         for name in POSITIVE:
             value = getattr(self, name)
             self._require(name, value is None or value > 0, "positive")

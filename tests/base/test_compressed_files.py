@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from modeling_random_transformer.base.compressed_files import create_binaries, file_format, open_binary
+from modeling_random_transformer.base.compressed_files import check_output, create_binaries, file_format, open_binary
 
 SUFFIXES = ["", ".gz", ".zst", ".bz2", ".xz", ".GZ"]
 LINES = [f"line {number} \u2028 of the file\n".encode() for number in range(3000)]
@@ -89,3 +89,9 @@ def test_zstandard_requires_pyarrow(tmp_path, monkeypatch):
 )
 def test_file_format(name, expected):
     assert file_format(name) == expected
+
+
+def test_an_output_that_cannot_be_written_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.access", lambda path, _: path != tmp_path.resolve())  # the user root may write all files
+    with pytest.raises(ValueError, match=r"--output must be a file in a folder that can be written, got '.*a\.txt'"):
+        check_output("--output", tmp_path / "a.txt")

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 from safetensors import SafetensorError
 
-from modeling_random_transformer.base.files import WRITTEN_FILES, new_folder, read_json, write_atomically, write_json
+from modeling_random_transformer.base.files import (
+    WRITTEN_FILES,
+    check_free,
+    new_folder,
+    read_json,
+    write_atomically,
+    write_json,
+)
 
 FULL = os.strerror(errno.ENOSPC)
 
@@ -39,6 +46,12 @@ def test_json_with_any_name_of_a_file_is_restored(name, tmp_path):
     write_json(tmp_path / "record.json", {name: [name, 1]})
     assert read_json(tmp_path / "record.json") == {name: [name, 1]}
     assert [path.name for path in tmp_path.iterdir()] == ["record.json"]
+
+
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.access", lambda *_: False)  # the user root may write all files
+    with pytest.raises(ValueError, match=r"output must be a folder that can be written, got '.*model'"):
+        check_free(tmp_path / "model")
 
 
 @pytest.mark.parametrize("output", [".", "", "absolute"])

@@ -112,3 +112,22 @@ def test_texts_that_begin_with_dashes_are_arguments_after_two_dashes():
     parser = Parser("program")
     parser.add_argument("texts", nargs="*")
     assert parser.parse_args(["--", "--hello"]).texts == ["--hello"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "texts"),
+    [
+        (["--", "--output", "a"], ["--output", "a"]),
+        (["--", "a", "--output", "b"], ["a", "--output", "b"]),
+        (["a", "--", "-x", "-y"], ["a", "-x", "-y"]),
+        (["--", "a", "--", "b"], ["a", "--", "b"]),
+        (["--"], None),
+    ],
+)
+def test_flags_after_two_dashes_are_texts(arguments, texts):
+    parser = Parser("program")
+    parser.add_argument("--output")
+    parser.add_argument("texts", nargs="*")
+    values = parser.values(["--output", "file", *arguments])
+    assert values["output"] == "file"
+    assert values.get("texts") == texts

@@ -1,6 +1,7 @@
 """What the commands share: exit statuses, errors in one line, new outputs, the device of an engine."""
 
 import errno
+from importlib.metadata import PackageNotFoundError
 
 import pytest
 
@@ -13,6 +14,7 @@ from modeling_random_transformer.commands.command_line import (
 )
 
 SIZES = "the sizes, such as --max_tokens_per_batch and --num_beams, must be small enough for the memory"
+MISSING = "No package metadata was found for deepspeed"
 FULL = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 160000000000 bytes."
 
 
@@ -24,6 +26,7 @@ FULL = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 160000
         (OSError(errno.ENOSPC, "No space left", "/out"), 2, "name: error: /out: No space left.\n"),
         (MemoryError("2 TiB"), 2, f"name: error: {SIZES}, got MemoryError: 2 TiB\n"),
         (RuntimeError(FULL), 2, f"name: error: {SIZES}, got RuntimeError: {FULL}\n"),
+        (PackageNotFoundError("deepspeed"), 2, f"name: error: a package is missing: {MISSING}\n"),
         (KeyboardInterrupt(), 130, "name: error: hint\n"),
     ],
 )

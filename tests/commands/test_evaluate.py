@@ -43,6 +43,11 @@ def test_files_of_different_lengths_are_an_error(files, tmp_path, capsys):
     assert capsys.readouterr().err.endswith("got 2 predictions and 1 with references.\n")
 
 
+def test_standard_input_has_one_side_only(capsys):
+    assert cli.main(["evaluate", "--target_file", "-"]) == 2
+    assert "at most must be - (standard input), got input and target_file 1." in capsys.readouterr().err
+
+
 def test_several_reference_files_and_a_tokenizer(tmp_path, capsys):
     for name, lines in {
         "input": OTHER_CHINESE,

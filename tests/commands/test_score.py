@@ -61,3 +61,9 @@ def test_errors(run, line, message):
     status, _, error = run(stdin=b"a\tb\n" + line + b"\n")
     assert status == 2
     assert re.search(message, error)
+
+
+def test_restart_without_files_is_an_error(run):
+    status, output, error = run("--restart", stdin=b"a\tb\n")
+    assert (status, output) == (2, b"")
+    assert error.endswith("error: --restart must be given with a file as input and output, got - and -.\n")

@@ -168,8 +168,20 @@ class TestOptions:
         assert (tmp_path / "out.html").read_bytes() == expected.encode()
         fragments = translate_html(["<b>the boy</b>", "el niño"], translator, tokenizer)
         assert run("--format", "html", "<b>the boy</b>", "el niño")[:2] == (0, "\n".join(fragments).split("\n"))
-        (tmp_path / "in.html").write_bytes(b"\xff")
-        assert "must be UTF-8 text" in run("--format", "html", "--input", tmp_path / "in.html")[2][-1]
+
+    @pytest.mark.parametrize(
+        ("content", "message"),
+        [
+            (b"<p>a\n\xff", "must be UTF-8 text, but line 2 is not: "),
+            ("<p>a".encode("utf-16"), "must be UTF-8 text, got UTF-16 (by its byte order mark)."),
+            ("<p>a".encode("utf-16-le"), "must be UTF-8 text, got UTF-16 or UTF-32 (NUL bytes in line 1)."),
+            (b"<p>one\n\0 two three", "must be text without NUL characters, got one in line 2."),
+        ],
+        ids=["Latin-1", "UTF-16", "UTF-16 without a mark", "NUL"],
+    )
+    def test_encodings_of_documents(self, content, message, run, tmp_path):
+        (tmp_path / "in.html").write_bytes(content)
+        assert f"in.html {message}" in run("--format", "html", "--input", tmp_path / "in.html")[2][-1]
 
     def test_split_sentences(self, run, translator, tokenizer):
         texts = ["the boy. el niño", "  the boy"]
@@ -242,6 +254,13 @@ class TestErrors:
             ("--temperature 2", "--temperature must be a positive number, given with --sample, got 2.0."),
             ("--format html --n_best 2", "--format must be text with --n_best, --prefix_file or --output_format, got"),
             ("--n_best 5", "n_best must be at most num_beams=4, got 5."),
+            ("--prefix_file -", "one argument at most must be - (standard input), got input and prefix_file."),
+            ("--glossary -", "one argument at most must be - (standard input), got input and glossary."),
+            ("--restart", "--restart must be given with a file as input and output, got - and -."),
+            (
+                "--restart --output out.txt",
+                "--restart must be given with a file as input and output, got - and out",
+            ),
             ("--input FOLDER", "argument --input: must be a file that exists, got 'FOLDER'."),
             ("--input pairs.tsv", "argument --input: must be a file that exists"),
             ("--input TABLE", "--input must be a file with one text per line, not .tsv, .csv, .jsonl, .json, .parquet"),

@@ -55,6 +55,19 @@ def test_escaped_nul_is_an_error(tmp_path):
         list(read_texts(path))
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [([{"text": "one"}], "a list"), ([], "a list"), ({"text": "one"}, "one on several lines")],
+    ids=["list", "empty list", "object"],
+)
+@pytest.mark.parametrize("suffix", [".json", ".jsonl"])
+def test_json_that_is_not_in_lines(content, message, suffix, tmp_path):
+    path = tmp_path / f"texts{suffix}"
+    path.write_text(json.dumps(content, indent=2))
+    with pytest.raises(ValueError, match=rf"texts\{suffix} must have a JSON object on each line, got {message}\."):
+        list(read_texts(path))
+
+
 @pytest.mark.parametrize("encoding", ["latin-1", "cp1252"])
 def test_windows_1252_is_named(encoding, tmp_path):
     path = tmp_path / "texts.txt"

@@ -1,6 +1,8 @@
 """Loading of saved models: what is checked, and errors of one line that name the file."""
 
+import errno
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -60,6 +62,19 @@ def test_damaged_folders(message, folder):
         load_translator(folder)
     assert str(folder) in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_weights_that_cannot_be_read_are_not_reported_as_missing(folder, monkeypatch):
+    original = Path.open
+
+    def open_others(path, *arguments, **options):
+        if path.name == "model.safetensors":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return original(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", open_others)  # without permissions, the user root could read it
+    with pytest.raises(ValueError, match=r"model\.safetensors: \[Errno 13\] Permission denied"):
+        load_translator(folder)
 
 
 def test_weights_are_finite():

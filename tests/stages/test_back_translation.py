@@ -181,6 +181,7 @@ def test_invalid_files(paths, translator, limited, tmp_path):
         ((tmp_path / "missing", source, target), "input_file must be a file"),
         ((mono, mono, target), "must be different files"),
         ((mono, "-", target), "output_source must be a file, got '-'."),
+        ((mono, source, tmp_path / "a.tsv"), "output_target must be a file with one text per line, not .tsv"),
         ((mono, tmp_path / "missing" / "a", target), "output_source must be a file, new or not"),
         ((mono, source, tmp_path), "output_target must be a file, new or not"),
     ):

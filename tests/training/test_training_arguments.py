@@ -93,6 +93,11 @@ def test_invalid_arguments_raise(options, message, tmp_path):
         recipe(tmp_path, **options)
 
 
+def test_an_empty_output_dir_is_an_error():
+    with pytest.raises(ValueError, match="output_dir must be a folder, got ''"):
+        TranslationTrainingArguments(output_dir="")
+
+
 @pytest.mark.parametrize(("warmup_steps", "steps"), [(0.04, 40), (40, 40), (0, 1)])
 def test_peak_rate_of_warm_up_in_steps_or_as_a_fraction(warmup_steps, steps, tmp_path):
     args = recipe(tmp_path, max_steps=1000, warmup_steps=warmup_steps)

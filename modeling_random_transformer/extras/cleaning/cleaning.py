@@ -343,7 +343,9 @@ def _write_pairs(
             for path, line in zip(set_files.paths, set_files.lines(pair), strict=True):
                 _write_line(files[path], line)
     if not report.sets["train"]:  # the outputs do not replace earlier files
-        listed = ", ".join(f"{count:,} {reason}" for reason, count in report.counts.items()) or "none"
+        counts = [f"{count:,} {reason}" for reason, count in report.counts.items()]
+        counts += [f"{count:,} of the {set_name} set" for set_name, count in report.sets.items() if count]
+        listed = ", ".join(counts) or "none"
         raise ValueError(f"{report.name} must have a pair to keep, got {report.lines:,} pairs: {listed}.")
     report.inspect(kept)
 

@@ -1,6 +1,7 @@
 """Zip archives of aligned text, one file per language, as OPUS publishes them in the format of Moses."""
 
 import zipfile
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePosixPath
@@ -18,12 +19,12 @@ def open_members(path: Path, codes: Sequence[str]) -> Iterator[dict[str, IO[byte
     """Open the files `*.<code>` in an archive for reading, by their names for errors. Nothing is extracted.
 
     Raises:
-        ValueError: the archive does not have exactly one file for each code, is damaged, or compressed too far.
+        ValueError: the archive does not have exactly one corpus with a file for each code, is damaged, or compressed
+            too far.
     """
     with clear_errors(path, "zip"), zipfile.ZipFile(path) as archive, ExitStack() as stack:
         files: dict[str, IO[bytes]] = {}
-        for code in codes:
-            name = _member(path, archive.namelist(), code)
+        for name in _members(path, archive.namelist(), codes):
             size = archive.getinfo(name).file_size
             limit = max(MAX_BYTES, MAX_RATIO * path.stat().st_size)
             if size > limit:
@@ -32,14 +33,32 @@ def open_members(path: Path, codes: Sequence[str]) -> Iterator[dict[str, IO[byte
         yield files
 
 
-def _member(path: Path, names: Sequence[str], code: str) -> str:
-    """The name of the file of a language."""
-    suffixes = {name: PurePosixPath(name).suffix[1:] for name in names if not name.startswith("__MACOSX/")}
-    matching = matching_code(code, filter(None, suffixes.values()))
-    members = [name for name, suffix in suffixes.items() if suffix == matching]
-    if len(members) != 1:
+def _members(path: Path, names: Sequence[str], codes: Sequence[str]) -> list[str]:
+    """The names of the files of the languages: of equal names before the suffix, or else of all files."""
+    corpora: dict[str, list[str]] = defaultdict(list)
+    files = [name for name in names if _suffix(name) and not name.startswith("__MACOSX/")]
+    for name in files:
+        corpora[PurePosixPath(name).stem].append(name)
+    complete = _with_languages([*corpora.values()], codes) or _with_languages([files], codes)
+    members = [name for corpus in complete for name in corpus]
+    if len(members) != len(codes):
+        examples = " and ".join(f"corpus.{code}" for code in codes)
         raise ValueError(
-            f"{path} must contain one file of the language {code!r}, such as corpus.{code}, "
-            f"got the files {format_names(names)}."
+            f"{path} must contain one corpus, such as {examples}, got the files {format_names(names) or 'none'}."
         )
-    return members[0]
+    return members
+
+
+def _with_languages(corpora: Sequence[Sequence[str]], codes: Sequence[str]) -> list[list[str]]:
+    """The files of the languages in each corpus that has all of them."""
+    complete = []
+    for names in corpora:
+        suffixes = [matching_code(code, map(_suffix, names)) for code in codes]
+        if None not in suffixes:
+            complete.append([name for suffix in suffixes for name in names if _suffix(name) == suffix])
+    return complete
+
+
+def _suffix(name: str) -> str:
+    """The suffix of a file without the dot: in these archives, its language."""
+    return PurePosixPath(name).suffix[1:]

@@ -21,7 +21,7 @@ matching = lru_cache(matching_code)  # the units of a file have few combinations
 def read_units(path: Path) -> Iterator[dict[str, str]]:
     """The segments of each unit by language code, without mark-up, and with one space for a line break.
 
-    Of several segments of a language, the first is kept.
+    Of several segments of a language, the first with text is kept.
 
     Raises:
         ValueError: the file is not XML, or declares entities.
@@ -47,7 +47,8 @@ def read_tmx(path: Path, codes: tuple[str, ...]) -> Iterator[tuple[int, list[str
     languages: dict[str, None] = {}
     has_pairs = False
     for number, unit in enumerate(read_units(path), start=1):
-        names = [matching(code, tuple(unit)) for code in codes]
+        with_text = tuple(filter(unit.get, unit))
+        names = [matching(code, with_text) or matching(code, tuple(unit)) for code in codes]
         texts = [unit[name] for name in names if name is not None]
         if len(texts) == len(codes):
             has_pairs = True
@@ -58,7 +59,7 @@ def read_tmx(path: Path, codes: tuple[str, ...]) -> Iterator[tuple[int, list[str
     if languages and not has_pairs:
         raise ValueError(
             f"source_key and target_key must be languages of {path}, "
-            f"{format_names(languages)}, got {' and '.join(map(repr, codes))}."
+            f"{format_names(filter(None, languages)) or 'none'}, got {' and '.join(map(repr, codes))}."
         )
 
 
@@ -98,7 +99,8 @@ class _Events:
             self.code_depth -= 1
         elif name == "seg" and self.parts is not None:
             segment = "".join(self.parts).strip()
-            self.unit.setdefault(self.language, LINE_BREAK.sub(" ", segment))
+            if not self.unit.get(self.language):
+                self.unit[self.language] = LINE_BREAK.sub(" ", segment)
             self.parts = None
         elif name == "tu":
             self.units.append(self.unit)

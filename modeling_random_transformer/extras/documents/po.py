@@ -5,10 +5,24 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ...base.errors import reraise_as_value_error
+from ...base.errors import format_value, reraise_as_value_error
 from .plain_text import translate_plain
 
+# A text without its second quote, of which polib would drop the last character
+UNCLOSED = re.compile(r'^(?!\s*#)[^"\n]*"(?:[^"\\\n]|\\.?)*$', re.MULTILINE)
+# Flags of messages with placeholders that are words or percentages in other texts: %1 and %n, %1%, $name
+FLAGS = {"qt-format", "qt-plural-format", "kde-format", "boost-format", "sh-format"}
+FLAGGED = re.compile(r"%L?(?:\d{1,2}%?|n)(?!\w)|\$\w+")
+IN_BRACES = re.compile(rf"\{{({FLAGGED.pattern})\}}")
 NUMBER_OF_FORMS = re.compile(r"nplurals\s*=\s*(\d)")
+
+
+class Lines(str):
+    """A text that polib reads by line: `str` would also break lines within messages, such as at U+2028."""
+
+    def splitlines(self, keepends: bool = False) -> list[str]:  # noqa: ARG002
+        """The lines without their ends."""
+        return re.split(r"\r\n?|\n", self)
 
 
 def translate_po(document: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **options: Any) -> str:
@@ -26,20 +40,40 @@ def translate_po(document: str, model: PreTrainedModel, tokenizer: PreTrainedTok
     """
     with reraise_as_value_error("--format po requires polib: pip install 'random-transformer[documents]'"):
         import polib
+    unclosed = UNCLOSED.search(document)
+    if unclosed:
+        raise ValueError(f"the document must be PO with texts in quotes, got {format_value(unclosed[0])}.")
     with reraise_as_value_error("the document must be PO"):
-        catalog = polib.pofile(f"{document}\n")  # with the line break, it cannot be the name of a file
+        catalog = polib.pofile(Lines(f"{document}\n"))  # with the line break, it cannot be the name of a file
     catalog.metadata["Content-Type"] = "text/plain; charset=UTF-8"
-    messages = [entry for entry in catalog if not (entry.obsolete or entry.msgstr or any(entry.msgstr_plural.values()))]
-    texts = [text for entry in messages for text in (entry.msgid, entry.msgid_plural) if text]
+    messages = [*filter(is_untranslated, catalog)]
+    texts = [text for entry in messages for text in source_texts(entry)]
     translations = iter(translate_plain(texts, model, tokenizer, **options))
     header = NUMBER_OF_FORMS.search(catalog.metadata.get("Plural-Forms", ""))
     for entry in messages:
-        singular = next(translations)
+        singular = target_text(next(translations), entry)
         if entry.msgid_plural:
-            plural = next(translations)
+            plural = target_text(next(translations), entry)
             forms = int(header[1]) if header else len(entry.msgstr_plural)
             entry.msgstr_plural = {0: singular if forms > 1 else plural} | dict.fromkeys(range(1, forms), plural)
         else:
             entry.msgstr = singular
         entry.flags.append("fuzzy")
     return f"{catalog}"
+
+
+def is_untranslated(entry: Any) -> bool:
+    """Whether a message should be translated."""
+    has_translation = entry.msgstr or any(entry.msgstr_plural.values())
+    return bool(entry.msgid) and not (entry.obsolete or has_translation)
+
+
+def source_texts(entry: Any) -> list[str]:
+    """The texts of a message, with braces around placeholders that are recognized by a flag."""
+    texts = [entry.msgid, entry.msgid_plural] if entry.msgid_plural else [entry.msgid]
+    return [FLAGGED.sub(r"{\g<0>}", text) for text in texts] if FLAGS.intersection(entry.flags) else texts
+
+
+def target_text(translation: str, entry: Any) -> str:
+    """The translation of one of these texts, without the braces."""
+    return IN_BRACES.sub(r"\1", translation) if FLAGS.intersection(entry.flags) else translation

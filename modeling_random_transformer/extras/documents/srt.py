@@ -6,12 +6,20 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ...base.errors import format_value
+from ...tokenization_random_transformer import has_letters
+from ..pairs.placement import is_wide
 from .plain_text import translate_plain
 
 MAX_LINE = 42  # characters of a line, a usual limit of subtitles
 MAX_LINES = 2
 HEADER = re.compile(r"((?:^[ \t]*\d+[ \t]*\r?\n)?^[ \t]*\d+:\d\d:\d\d[,.]\d+[ \t]*-->[^\n]*(?:\n|\Z))", re.MULTILINE)
-NEXT_SPEAKER = re.compile(r"\s*\n(?=\s*[-\u2013\u2014])")
+# A line with a time that is not one of SRT, which would be translated
+INVALID_TIME = re.compile(r"^[ \t]*\d+:\d.*[-\u2013\u2014]>.*$", re.MULTILINE)
+DASH = r"(?:<[^<>]*>|\{[^{}]*\})*[-\u2013\u2014](?!\d)"
+NEXT_SPEAKER = re.compile(rf"\s*\n(?=\s*{DASH})")
+SPEAKER = re.compile(rf"\A({DASH})(?=\w)")  # without a space
+SPACED_SPEAKER = re.compile(rf"\A({DASH})[ ]")
 TAG = re.compile("<[^<>]*>")
 TAG_MARK = "\uffff"  # no character, for a tag while lines are broken
 
@@ -27,25 +35,49 @@ def translate_srt(document: str, model: PreTrainedModel, tokenizer: PreTrainedTo
         model, tokenizer, **options: those of `translate_html`.
 
     Raises:
-        ValueError: the document has no subtitles; and the errors of `translate_html`.
+        ValueError: the document is not SRT, or a time is invalid; and the errors of `translate_html`.
     """
-    beginning, *parts = HEADER.split(document)
-    if not parts:
-        raise ValueError("the document must have subtitles with times, 00:00:01,000 --> 00:00:02,000, got none.")
+    if "\n" not in document and "\r" in document:  # the line ends of old Macintosh computers
+        with_line_feeds = document.replace("\r", "\n")
+        return translate_srt(with_line_feeds, model, tokenizer, **options).replace("\n", "\r")
+    beginning, *parts = parse_srt(document)
     texts = parts[1::2]
-    turns = [NEXT_SPEAKER.split(text.strip()) for text in texts]
-    sentences = [" ".join(turn.split()) for of_subtitle in turns for turn in of_subtitle]
+    turns = [NEXT_SPEAKER.split(text.strip()) if has_letters(text) else [] for text in texts]
+    # Only a dash before a space is the marker of an item, which stays.
+    sentences = [SPEAKER.sub(r"\1 ", " ".join(turn.split())) for of_subtitle in turns for turn in of_subtitle]
     translations = iter(translate_plain(sentences, model, tokenizer, **options))
     result = [beginning]
     for header, text, of_subtitle in zip(parts[::2], texts, turns, strict=True):
+        if not of_subtitle:
+            result += [header, text]
+            continue
         max_lines = MAX_LINES if len(of_subtitle) == 1 else 1
         lines: list[str] = []
-        for _ in of_subtitle:
-            lines += broken(next(translations), max_lines)
+        for turn in of_subtitle:
+            translation = next(translations)
+            if SPEAKER.match(turn):
+                translation = SPACED_SPEAKER.sub(r"\1", translation)
+            lines += broken(translation, max_lines)
         line_end = "\r\n" if "\r\n" in header else "\n"
         space = text[len(text.rstrip()) :]
         result += [header, line_end.join(lines), space]
     return "".join(result)
+
+
+def parse_srt(document: str) -> list[str]:
+    """What precedes the first subtitle, then the number and the times of each one, and its text.
+
+    Raises:
+        ValueError: the document is WebVTT, has no subtitles, or a time is invalid.
+    """
+    if document.lstrip("\ufeff").startswith("WEBVTT"):
+        raise ValueError("the document must be SRT, got WebVTT.")
+    parts = HEADER.split(document)
+    invalid = INVALID_TIME.search("\n".join(parts[::2]))
+    if invalid or not parts[1:]:
+        line = format_value(invalid[0]) if invalid else "none"
+        raise ValueError(f"the document must have subtitles with times, 00:00:01,000 --> 00:00:02,000, got {line}.")
+    return parts
 
 
 def broken(text: str, max_lines: int) -> list[str]:
@@ -53,7 +85,8 @@ def broken(text: str, max_lines: int) -> list[str]:
     tags = iter(TAG.findall(text))
     marked = TAG.sub(TAG_MARK, text)
     width = MAX_LINE
-    while len(lines := wrap(marked, width)) > max_lines:
+    has_spaces = not any(map(is_wide, text))  # words such as URLs stay whole
+    while len(lines := wrap(marked, width, break_long_words=not has_spaces, break_on_hyphens=False)) > max_lines:
         width += 1
 
     def tag(_: re.Match[str]) -> str:

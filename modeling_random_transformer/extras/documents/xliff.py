@@ -16,6 +16,10 @@ Node = Any  # of minidom: mypy cannot know which kinds of nodes a node contains
 DECLARATION = re.compile(r"\A\ufeff?\s*<\?xml\s[^>]*\?>")  # its encoding is that of a file, not of a string
 UNITS = {"1": "trans-unit", "2": "segment"}  # by version
 PAIRED = {"g", "mrk", "pc"}  # elements with text to translate; all else is copied with its content
+TAG_OR_ENTITY = re.compile(r"(</?[a-zA-Z][^<>]*>|<!--.*?-->|&(?:#\w+|\w+);)", re.DOTALL)  # within a text
+# What a parser of XML would change: in a tree, it is marked by surrogates, which no text has.
+NORMALIZED = {ord(character): 0xD800 + ord(character) for character in "\t\n\r"}
+MARKED = re.compile("[\ud800-\ud8ff]")
 UNTRANSLATED = {"new", "needs-translation"}  # states of a target that is no translation
 MACHINE_TRANSLATED = {"state": "needs-review-translation", "state-qualifier": "leveraged-mt"}
 
@@ -23,7 +27,8 @@ MACHINE_TRANSLATED = {"state": "needs-review-translation", "state-qualifier": "l
 def translate_xliff(document: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **options: Any) -> str:
     """Translate the segments without a target, or with one in the state `new` or `needs-translation`.
 
-    Inline elements return to their words, each of them once: one whose words are apart is on the first of them. In
+    Inline elements return to their words, each of them once: one whose words are apart is on the first of them. So do
+    tags and entities that are written as text, such as `&lt;br&gt;`. In
     XLIFF 1.2, a target gets the state `needs-review-translation`; in XLIFF 2, its segment the state `translated`.
 
     Args:
@@ -49,7 +54,9 @@ def translate_xliff(document: str, model: PreTrainedModel, tokenizer: PreTrained
         else:
             for name, value in MACHINE_TRANSLATED.items():
                 target.setAttribute(name, value)
-    return tree.toxml() + "\n"
+            if unit.hasAttribute("approved"):
+                unit.setAttribute("approved", "no")
+    return to_xml(tree)
 
 
 def parse_xliff(document: str) -> Node:
@@ -65,6 +72,22 @@ def parse_xliff(document: str) -> Node:
     if version.startswith("2") and not root.hasAttribute("trgLang"):
         raise ValueError("the document must have the attribute trgLang, which XLIFF 2 requires for targets, got none.")
     return tree
+
+
+def to_xml(tree: Node) -> str:
+    """The document of a tree, which minidom would write without the references of line breaks and tabs."""
+    mark_normalized(tree)
+    return MARKED.sub(lambda mark: f"&#{ord(mark[0]) - 0xD800};", tree.toxml()) + "\n"
+
+
+def mark_normalized(node: Node) -> None:
+    """Mark white space that must be written as references: in attributes, and carriage returns in texts."""
+    if isinstance(node, minidom.Text):
+        node.data = node.data.replace("\r", chr(NORMALIZED[ord("\r")]))
+    for attribute in (node.attributes or {}).values():
+        attribute.value = attribute.value.translate(NORMALIZED)
+    for part in node.childNodes:
+        mark_normalized(part)
 
 
 def child(unit: Node, name: str) -> Node:
@@ -105,7 +128,7 @@ def to_html(node: Node, elements: list[Node]) -> str:
     parts = []
     for part in node.childNodes:
         if isinstance(part, minidom.Text):
-            parts.append(html.escape(part.data, quote=False))
+            parts.append(text_to_html(part, elements))
             continue
         index = len(elements)
         elements.append(part)
@@ -113,6 +136,18 @@ def to_html(node: Node, elements: list[Node]) -> str:
             parts.append(f'<span id="{index}">{to_html(part, elements)}</span>')
         else:
             parts.append(f'<img id="{index}"/>')
+    return "".join(parts)
+
+
+def text_to_html(text: Node, elements: list[Node]) -> str:
+    """The same for a text, whose tags and entities become elements."""
+    parts = []
+    for number, part in enumerate(TAG_OR_ENTITY.split(text.data)):
+        if number % 2:
+            parts.append(f'<img id="{len(elements)}"/>')
+            elements.append(text.ownerDocument.createTextNode(part))
+        else:
+            parts.append(html.escape(part, quote=False))
     return "".join(parts)
 
 
@@ -137,6 +172,7 @@ def empty_target(unit: Node) -> Node:
 def fill(target: Node, fragment: str, elements: list[Node]) -> None:
     """Add translated HTML with its inline elements to a target; those that it lacks are added at the end."""
     remaining = dict(enumerate(elements))
+    fragment = fragment.replace("\r", "&#13;")
     add_content(target, minidom.parseString(f"<html>{fragment}</html>").documentElement, remaining)
     for element in remaining.values():
         target.appendChild(element.cloneNode(not is_paired(element)))

@@ -72,6 +72,8 @@ def save(
             raise ValueError(f"source_lang and target_lang must be codes such as 'en', got {source!r} and {target!r}.")
     if source.lower() == target.lower():
         raise ValueError(f"source_lang and target_lang must be two languages, got {source!r} and {target!r}.")
+    if sentence_splitter is not None and Path(sentence_splitter).suffix != ".onnx":
+        raise ValueError(f"sentence_splitter must be LANGUAGE.onnx of MiniSBD, got {str(sentence_splitter)!r}.")
     check_scores(model, tokenizer)
     name = f"translate-{source}_{target}-1_0"
     with TemporaryDirectory() as scratch:

@@ -7,6 +7,7 @@ from functools import cached_property
 from itertools import permutations
 from typing import Any
 
+from ...base.languages import canonical_code
 from ...inference.candidates import Candidate
 from ...inference.confidence import calibration_of
 from ...inference.loading import load_models
@@ -17,6 +18,7 @@ from ..documents.html_translation import translate_html
 
 # Codes of a model that does not know its languages.
 UNKNOWN_PAIR = ("source", "target")
+AUTO = "auto"  # as the source of a request
 MODEL_ARGUMENT = re.compile(rf"({LANGUAGE_CODE.pattern}):({LANGUAGE_CODE.pattern})=(.+)", re.DOTALL)
 
 
@@ -96,7 +98,10 @@ def load_directions(
         model, tokenizer = load_models([folder], dtype, device, "--model", **engine_options)
         tagged = bool(tokenizer_languages(tokenizer))
         for pair in [(source, target)] if source and target else language_pairs(tokenizer):
-            if pair in directions:
+            codes = canonical_code(pair[0]), canonical_code(pair[1])
+            if codes[0] == codes[1] or AUTO in codes:
+                raise ValueError(f"--model must have two languages for a direction, got {':'.join(pair)}.")
+            if codes in directions:
                 raise ValueError(f"--model must have one model per direction, got two for {':'.join(pair)}.")
             languages: dict[str, str] = {}
             if tagged:
@@ -104,7 +109,7 @@ def load_directions(
                 check_languages(tokenizer, **languages)
             elif options and options.get("split_sentences"):
                 languages = {"src_lang": pair[0]}  # for its abbreviations
-            directions[pair] = Direction(*pair, model, tokenizer, (options or {}) | languages)
+            directions[codes] = Direction(*pair, model, tokenizer, (options or {}) | languages)
     return list(directions.values())
 
 

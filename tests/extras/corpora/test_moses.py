@@ -45,21 +45,34 @@ def test_pair_of_files(archive, compression):
     ("changes", "message"),
     [
         (
-            {"Other.en": "x"},
-            r"contain one file of the language 'en', such as corpus\.en, got the files README, LICENSE, Books",
+            {"Other.en": "x", "Other.es": "y"},
+            r"contain one corpus, such as corpus\.en and corpus\.es, got the files README, LICENSE, Books",
         ),
-        ({"Books.en-es.es": None}, r"contain one file of the language 'es', such as corpus\.es, got the files README"),
+        ({"old/Books.en-es.en": "x"}, r"contain one corpus, such as corpus\.en and corpus\.es, got the files README"),
+        ({"Books.en-es.es": None}, r"contain one corpus, such as corpus\.en and corpus\.es, got the files README"),
+        (dict.fromkeys(FILES), r"contain one corpus, such as corpus\.en and corpus\.es, got the files none"),
         ({"Books.en-es.es": "uno\n"}, r"have the same number of lines, got 1 in .*Books\.en-es\.es and 2 in .*\.en"),
         ({"Books.en-es.es": "\n" * 2**25}, r"have files of at most 16777216 bytes, got Books\.en-es\.es of 33554432 b"),
         ({"Books.en-es.es": "uno\nd\0s\n"}, r"be text without NUL characters, got one in line 2"),
     ],
-    ids=["two pairs", "one side", "lines", "bomb", "NUL"],
+    ids=["two corpora", "twice", "one side", "no files", "lines", "bomb", "NUL"],
 )
 def test_other_contents_are_errors(archive, changes, message):
     files = {name: content for name, content in (FILES | changes).items() if content is not None}
     path = archive(files)
     with pytest.raises(ValueError, match=rf"en-es\.txt\.zip.* must {message}"):
         list(ParallelText(path, **KEYS).lines())
+
+
+@pytest.mark.parametrize("others", [{"a/README.es": "?"}, {"Books.en-fr.en": "?", "Books.en-fr.fr": "?"}], ids=str)
+def test_files_of_other_pairs_are_not_read(archive, others):
+    path = archive(FILES | others)
+    assert [*ParallelText(path, **KEYS).lines()] == [ParallelLine(1, "one", "uno"), ParallelLine(2, "two", "dos")]
+
+
+def test_names_may_differ_if_each_language_has_one_file(archive):
+    path = archive({"README": "about", "train.en": "one\n", "data/target.es": "uno\n"})
+    assert [*ParallelText(path, **KEYS).lines()] == [ParallelLine(1, "one", "uno")]
 
 
 def test_paths_outside_of_the_archive_are_only_names(archive, tmp_path):

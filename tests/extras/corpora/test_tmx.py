@@ -128,6 +128,17 @@ def test_damaged_and_hostile_files_are_one_error(read, content, message):
         read(content)
 
 
+@pytest.mark.parametrize("language", ["en", "en-GB", "EN_us"])
+def test_empty_segments_are_not_chosen_before_others(read, language):
+    unit = PAIR.replace("</tu>", f'<tuv xml:lang="{language}"><seg>one</seg></tuv></tu>').format("")
+    assert read(f"<tmx><body>{unit}</body></tmx>") == [ParallelLine(1, "uno", "one")]
+
+
+def test_segments_without_a_language(read):
+    with pytest.raises(ValueError, match=r"must be languages of .*a\.tmx, none, got 'es' and 'en'"):
+        read("<tmx><body><tu><tuv><seg>uno</seg></tuv></tu></body></tmx>")
+
+
 def test_very_long_segments_and_deep_mark_up(read):
     long = "palabra " * 125_000
     deep = "<hi>" * 10_000 + "x" + "</hi>" * 10_000

@@ -79,6 +79,42 @@ def test_gettext_reads_the_result(translated, tmp_path):
     subprocess.run(command, check=True)
 
 
+def test_other_line_breaks_in_a_message_stay(monkeypatch, tmp_path):
+    monkeypatch.setattr(po, "translate_plain", lambda texts, *_, **__: [text.upper() for text in texts])
+    document = translate_po('\ufeffmsgid "one\u2028two\x85\x0cthree"\nmsgstr ""\n', None, None)
+    (tmp_path / "a.po").write_text(document, encoding="utf-8")  # of a string, polib would break the lines
+    [entry] = polib.pofile(str(tmp_path / "a.po"))
+    assert entry.msgstr == "ONE\u2028TWO\x85\x0cTHREE"
+
+
+def test_message_without_a_text(monkeypatch):
+    monkeypatch.setattr(po, "translate_plain", lambda texts, *_, **__: [text.upper() for text in texts])
+    document = 'msgid ""\nmsgstr ""\n\nmsgctxt "a"\nmsgid ""\nmsgstr ""\n\nmsgid "one"\nmsgstr ""\n'
+    assert [entry.msgstr for entry in polib.pofile(translate_po(document, None, None))] == ["", "ONE"]
+
+
+@pytest.mark.parametrize(
+    ("flag", "texts"),
+    [
+        ("qt-format", ["{%1} of {%L2}, {%n} books"]),
+        ("kde-format", ["{%1} of {%L2}, {%n} books"]),
+        ("c-format", ["%1 of %L2, %n books"]),
+    ],
+)
+def test_flags_of_placeholders(flag, texts, monkeypatch):
+    translated = []
+    monkeypatch.setattr(po, "translate_plain", lambda sources, *_, **__: translated.extend(sources) or translated)
+    document = translate_po(f'#, {flag}\nmsgid "%1 of %L2, %n books"\nmsgstr ""\n', None, None)
+    assert translated == texts
+    assert 'msgstr "%1 of %L2, %n books"' in document
+
+
+@pytest.mark.parametrize("text", ['msgid "the boy', 'msgid "the boy\\"', 'msgid ""\n"the boy'])
+def test_texts_without_a_second_quote_are_errors(text):
+    with pytest.raises(ValueError, match=r"the document must be PO with texts in quotes, got '.*the boy"):
+        translate_po(f'# a "comment\n{text}\nmsgstr ""\n', None, None)
+
+
 @pytest.mark.parametrize("document", ["the boy", 'msgid "a"\nmsgstr[x] ""', "/etc/passwd"])
 def test_other_documents_are_errors(document):
     with pytest.raises(ValueError, match=r"the document must be PO: "):

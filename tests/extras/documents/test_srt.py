@@ -42,7 +42,7 @@ def spoken(monkeypatch):
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_all_but_the_texts_stays(spoken, end):
     translated = translate_srt(SRT.replace("\n", end), None, None)
-    assert spoken == ["<i>the boy sees the girl</i> & 5 < 6", "- the cat", "- the dog", "", "{name} and %s"]
+    assert spoken == ["<i>the boy sees the girl</i> & 5 < 6", "- the cat", "- the dog", "{name} and %s"]
     expected = SRT.replace("the boy sees\nthe girl", "THE BOY SEES THE GIRL").replace("the cat", "THE CAT")
     expected = expected.replace("the dog", "THE DOG").replace("{name} and %s", "{NAME} AND %S")
     assert translated.split() == expected.split()
@@ -68,9 +68,66 @@ def test_lines_are_broken(text, max_lines, expected):
     assert expected is None or lines == expected
 
 
-@pytest.mark.parametrize("document", ["", "the boy", "1\n00:00:01 the boy"])
-def test_other_documents_are_errors(document):
-    with pytest.raises(ValueError, match=r"must have subtitles with times, 00:00:01,000 --> 00:00:02,000, got none"):
+@pytest.mark.parametrize("text", ["7\n8\n", "50%\r\n- 100%\r\n\r\n", "\n", "\u266a\n\u266a\n"])
+def test_texts_without_letters_stay(text, spoken):
+    document = f"1\n00:00:01,000 --> 00:00:02,000\n{text}"
+    assert translate_srt(document, None, None) == document
+    assert not spoken
+
+
+@pytest.mark.parametrize(
+    ("text", "texts", "expected"),
+    [
+        ("-the boy.\n\u2013the girl.\n", ["- the boy.", "\u2013 the girl."], "-THE BOY.\n\u2013THE GIRL.\n"),
+        ("<i>-the boy</i>\n<i>- a</i>", ["<i>- the boy</i>", "<i>- a</i>"], "<i>-THE BOY</i>\n<i>- A</i>"),
+        (r"{\1}-the boy" "\n" r"{\1}-a", [r"{\1}- the boy", r"{\1}- a"], r"{\1}-THE BOY" "\n" r"{\1}-A"),
+        ("the boy sees\n-5 dogs", ["the boy sees -5 dogs"], "THE BOY SEES -5 DOGS"),
+    ],
+    ids=["no space", "tags", "positions", "number"],
+)
+def test_speakers(text, texts, expected, spoken):
+    header = "1\n00:00:01,000 --> 00:00:02,000\n"
+    assert translate_srt(header + text, None, None) == header + expected
+    assert spoken == texts
+
+
+def test_line_ends_of_old_macintosh_computers(spoken):
+    document = SRT.replace("\n", "\r")
+    assert translate_srt(document, None, None) == translate_srt(SRT, None, None).replace("\n", "\r")
+    assert spoken[:2] == ["<i>the boy sees the girl</i> & 5 < 6", "- the cat"]
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("see https://example.org/a-long-path/that-is/longer-than-a-line now, the boy", 2),
+        ("\u732b" * 100, 2),
+        ("a well-known " * 5, 2),
+    ],
+    ids=["URL", "without spaces", "hyphens"],
+)
+def test_words_are_not_broken(text, lines):
+    broken = srt.broken(text, lines)
+    assert len(broken) == lines
+    assert ("" if "\u732b" in text else " ").join(broken) == text.strip()
+
+
+TIME = "1\n00:00:01,000 --> 00:00:02,000\nthe boy\n\n2\n"
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ("", "have subtitles with times, 00:00:01,000 --> 00:00:02,000, got none"),
+        ("the boy", "have subtitles with times, 00:00:01,000 --> 00:00:02,000, got none"),
+        ("1\n00:00:01 the boy", "have subtitles with times, 00:00:01,000 --> 00:00:02,000, got none"),
+        (f"{TIME}00:00:03,000 -> 00:00:04,000\na", "have subtitles with times, .* got '00:00:03,000 -> 00:00:04,000'"),
+        (f"{TIME}00:03.000 --> 00:04.000\na", "have subtitles with times, .* got '00:03.000 --> 00:04.000'"),
+        ("WEBVTT\n\n00:00:01.000 --> 00:00:02.000\na", "be SRT, got WebVTT"),
+    ],
+)
+def test_other_documents_are_errors(document, message):
+    with pytest.raises(ValueError, match=f"the document must {message}"):
         translate_srt(document, None, None)
 
 

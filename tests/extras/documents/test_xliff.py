@@ -78,7 +78,7 @@ def test_version_1():
         "3": "hecho",
         "6": "A BIRD",
         "8": '<x id="1"/>',
-        "9": 'A &lt;B&gt; <mrk mtype="protected">Name</mrk>',
+        "9": 'A &lt;b&gt; <mrk mtype="protected">Name</mrk>',
     }
     assert translated.count('state="needs-review-translation"') == translated.count('"leveraged-mt"') == 4
     assert '<target state="translated">hecho' in translated
@@ -96,6 +96,31 @@ def test_all_but_targets_stays():
                 target.parentNode.removeChild(target)
     lines = [[line.strip() for line in tree.toxml().splitlines() if line.strip()] for tree in (original, translated)]
     assert "".join(lines[0]) == "".join(lines[1])
+
+
+def test_references_to_white_space_stay(monkeypatch):
+    monkeypatch.setattr(xliff, "translate_html", lambda fragments, *_, **__: fragments)
+    source = "<source>one&#13;&#10;two&#xD;</source>"
+    document = XLIFF_1.replace('original="a.txt"', 'original="a&#9;b&#xA;c"').replace("<source>a bird</source>", source)
+    translated = translate_xliff(document, None, None)
+    assert 'original="a&#9;b&#10;c"' in translated
+    assert "<source>one&#13;\ntwo&#13;</source><target" in translated
+    assert ">one&#13;\ntwo&#13;</target>" in translated
+
+
+@pytest.mark.usefixtures("upper_case")
+def test_new_targets_are_not_approved():
+    translated = translate_xliff(XLIFF_1.replace('id="2"', 'id="2" approved="yes"'), None, None)
+    assert '<trans-unit id="2" approved="no" my:note="kept">' in translated
+
+
+@pytest.mark.usefixtures("upper_case")
+def test_tags_and_entities_in_texts_are_copied():
+    text = 'one &lt;a href="x"&gt;two&lt;/a&gt; &amp;nbsp; &lt;!-- three --&gt; &lt; 4 &amp; five'
+    translated = translate_xliff(XLIFF_1.replace("a bird", text), None, None)
+    assert targets(translated, "trans-unit", NAMESPACE_1)["6"] == (
+        "ONE &lt;a href=&quot;x&quot;&gt;TWO&lt;/a&gt; &amp;nbsp; &lt;!-- three --&gt; &lt; 4 &amp; FIVE"
+    )
 
 
 @pytest.mark.usefixtures("upper_case")

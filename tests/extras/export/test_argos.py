@@ -70,6 +70,8 @@ def test_what_argos_translate_does_not_support(tmp_path):
     options = {"engine": "argos", "source_lang": "en", "target_lang": "es"}
     with pytest.raises(ValueError, match="source_lang and target_lang must be codes such as 'en', got 'en' and None"):
         export_model(model, tokenizer, tmp_path / "out", **options | {"target_lang": None})
+    with pytest.raises(ValueError, match=r"sentence_splitter must be LANGUAGE\.onnx of MiniSBD, got 'en\.txt'"):
+        export_model(model, tokenizer, tmp_path / "out", **options, sentence_splitter="en.txt")
     for code in ("../../escaped", "en/gb", "en gb"):
         with pytest.raises(ValueError, match=f"must be codes such as 'en', got '{code}' and 'es'"):
             export_model(model, tokenizer, tmp_path / "out", **options | {"source_lang": code})

@@ -69,6 +69,9 @@ def test_html_is_split_as_its_source_language(translator_folder, monkeypatch):
     ("models", "message"),
     [
         (["{0}", "{0}"], "--model must have one model per direction, got two for source:target."),
+        (["en:es={0}", "EN:es={0}"], "--model must have one model per direction, got two for EN:es."),
+        (["en:EN={0}"], "--model must have two languages for a direction, got en:EN."),
+        (["auto:es={0}"], "--model must have two languages for a direction, got auto:es."),
         (["en:es={1}", "{1}"], "--model must have one model per direction, got two for en:es."),
         (["en:xx={1}"], "tgt_lang must be one of en, es, fr, got 'xx'."),
         (["en:xx"], "--model must contain a model and its tokenizer, got en:xx: "),
