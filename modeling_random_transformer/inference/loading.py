@@ -124,7 +124,8 @@ def load_model(folder: Path, dtype: str) -> PreTrainedModel:
     config = check_config(folder)
     if (folder / GENERATION).is_file():
         check_generation_config(folder)
-    file = next((name for name in (ADAPTER, *WEIGHT_FILES) if (folder / name).is_file()), SAFE_WEIGHTS_NAME)
+    files = [name for name in (ADAPTER, *WEIGHT_FILES) if (folder / name).is_file()]
+    file = files[0] if files else SAFE_WEIGHTS_NAME
     with reraise_as_value_error(file):
         options = dtype_options(config, dtype)
         # Mismatched shapes are collected instead of raised, because transformers' error is a multi-line table.
