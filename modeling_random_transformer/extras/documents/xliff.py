@@ -15,6 +15,7 @@ Node = Any  # of minidom: mypy cannot know which kinds of nodes a node contains
 
 DECLARATION = re.compile(r"\A\ufeff?\s*<\?xml\s[^>]*\?>")  # its encoding is that of a file, not of a string
 UNITS = {"1": "trans-unit", "2": "segment"}  # by version
+MAX_DEPTH = 100
 PAIRED = {"g", "mrk", "pc"}  # elements with text to translate; all else is copied with its content
 TAG_OR_ENTITY = re.compile(r"(</?[a-zA-Z][^<>]*>|<!--.*?-->|&(?:#\w+|\w+);)", re.DOTALL)  # within a text
 # What a parser of XML would change: in a tree, it is marked by surrogates, which no text has.
@@ -63,6 +64,9 @@ def parse_xliff(document: str) -> Node:
     """The tree of a document; raises a `ValueError` if it is not XLIFF, or may not have targets."""
     content = DECLARATION.sub("", document).encode()
     with xml_parser("the document") as parser:
+        nesting = Nesting()
+        parser.StartElementHandler = nesting.start
+        parser.EndElementHandler = nesting.end
         parser.Parse(content, True)
     tree: Node = minidom.parseString(content)
     root = tree.documentElement
@@ -72,6 +76,23 @@ def parse_xliff(document: str) -> Node:
     if version.startswith("2") and not root.hasAttribute("trgLang"):
         raise ValueError("the document must have the attribute trgLang, which XLIFF 2 requires for targets, got none.")
     return tree
+
+
+class Nesting:
+    """Receives the elements of a document, whose tree minidom walks by recursion."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+
+    def start(self, *_: Any) -> None:
+        """Begin an element; raises a `ValueError` if it is within too many others."""
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise ValueError(f"the document must have elements in at most {MAX_DEPTH} levels, got more.")
+
+    def end(self, *_: Any) -> None:
+        """End an element."""
+        self.depth -= 1
 
 
 def to_xml(tree: Node) -> str:
