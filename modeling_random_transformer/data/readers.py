@@ -181,7 +181,7 @@ def _read_json(path: Path) -> Iterator[tuple[int, Any, str]]:
                 row = json.loads(line)
             except (ValueError, RecursionError):  # not JSON, or nested too deeply for the parser
                 row = None
-            if number == 1 and line.lstrip()[:1] == "[":
+            if number == 1 and line.strip() in ("[", "[]"):
                 raise ValueError(f"{path} must have a JSON object on each line, got a list.")
             if number == 1 and line.strip() == "{":
                 raise ValueError(f"{path} must have a JSON object on each line, got one on several lines.")
