@@ -16,7 +16,14 @@ from .glossary import LISTED, Glossary, GlossaryTranslator
 from .mbr import MbrTranslator
 from .problems import NUMBER, Detector, detector_of
 from .rating import RatingTranslator, SelectingTranslator
-from .repair import CLAUSE_TOKENS, HYPOTHESES, WITHOUT_LOOPS, WITHOUT_REPETITIONS, RepairingTranslator
+from .repair import (
+    CLAUSE_TOKENS,
+    HYPOTHESES,
+    WITHOUT_EQUAL_TOKENS,
+    WITHOUT_LOOPS,
+    WITHOUT_REPETITIONS,
+    RepairingTranslator,
+)
 from .sentences import SentenceSplitter, SentenceTranslator
 
 
@@ -120,6 +127,7 @@ def repaired(translator: Translator, translate: Translate) -> RepairingTranslato
         without_numbers,
         search(translator, HYPOTHESES, **WITHOUT_REPETITIONS),
         SentenceTranslator(blocked, splitter, languages),
+        search(translator, HYPOTHESES, **WITHOUT_EQUAL_TOKENS),
     ]
     return RepairingTranslator(translate, detector(translator), remedies)
 

@@ -29,6 +29,7 @@ RUN = re.compile(r"(.{2,80}?)\1{2,}", re.DOTALL)  # a part that follows itself a
 # A number of at least two digits, for which other languages have no word as often as for one digit
 NUMBER = re.compile(r"(?<![^\W_])\d(?:[.,:/]?\d)+(?![^\W_])")
 NGRAM, REPETITIONS = 4, 3  # so many equal n-grams of words are a loop
+EQUAL_WORDS, WORDS_PER_EQUAL = 4, 3  # so many equal words are a loop, if they are at least one in three
 COPIED_WORDS = 4  # fewer may be a name
 # Limits on the characters of a translation: multiples of the expected length, and characters beyond them.
 SHORTEST, LONGEST, MARGIN = 0.25, 3.0, 30
@@ -99,7 +100,11 @@ def has_loop(source: str, translation: str) -> bool:
     """Whether a translation repeats parts more than its source."""
     if longest_run(translation) > 2 * longest_run(source):
         return True
-    return max_repetitions(translation) >= max(REPETITIONS, 2 * max_repetitions(source) + 1)
+    if max_repetitions(translation, NGRAM) >= max(REPETITIONS, 2 * max_repetitions(source, NGRAM) + 1):
+        return True
+    equal_words = max_repetitions(translation, 1)
+    is_frequent = WORDS_PER_EQUAL * equal_words >= len(WORD.findall(translation))
+    return is_frequent and equal_words >= max(EQUAL_WORDS, 2 * max_repetitions(source, 1) + 1)
 
 
 def longest_run(text: str) -> int:
@@ -107,10 +112,10 @@ def longest_run(text: str) -> int:
     return max((len(run[0]) for run in RUN.finditer(f" {text.casefold()} ")), default=0)
 
 
-def max_repetitions(text: str) -> int:
-    """How often the most frequent n-gram of words occurs."""
+def max_repetitions(text: str, length: int) -> int:
+    """How often the most frequent n-gram of this many words occurs."""
     words: Sequence[str] = WORD.findall(text.casefold())
-    ngrams = Counter(zip(*(words[start:] for start in range(NGRAM)), strict=False))
+    ngrams = Counter(zip(*(words[start:] for start in range(length)), strict=False))
     return max(ngrams.values(), default=0)
 
 

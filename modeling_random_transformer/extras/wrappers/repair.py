@@ -11,6 +11,7 @@ from .problems import NUMBERS, Detector
 HYPOTHESES = 4  # of each search
 WITHOUT_REPETITIONS = {"no_repeat_ngram_size": 3}  # of tokens: at most three equal ones follow each other
 WITHOUT_LOOPS = {"no_repeat_ngram_size": 2}  # at most two
+WITHOUT_EQUAL_TOKENS = {"no_repeat_ngram_size": 1}
 CLAUSE_TOKENS = 16  # of the parts of a sentence that are translated one by one
 
 

@@ -21,6 +21,12 @@ LONG = "the boy reads an old book about two red apples in the garden of the hous
         ("no no no", "nein nein nein nein nein nein nein nein", [LOOP]),
         ("a dog", "der hund und der hund und der hund und", [LOOP]),
         ("a dog", "Hund Hund Hund", [LOOP]),
+        ("the dog runs around", "Er kennt einen, kennt sie, kennt Tomaten und kennt es", [LOOP]),  # a word in three
+        (
+            "the woman who knows it is here",
+            "die Frau, die die Tasche und die Katze kennt, ist hier im alten Haus am See",
+            [],
+        ),
         ("ha ha ha ha ha ha", "ha ha ha ha ha ha!", [COPY]),
         ("in der Stadt Berlin", "in der Stadt, Berlin", [COPY]),
         ("Angela Merkel", "Angela Merkel", []),  # a name
