@@ -57,6 +57,7 @@ OTHER_FLAGS = {  # of other programs
     *("--config_file", "--cpu", "--directory", "--multi_gpu", "--num_processes"),
     *("--nproc_per_node", "--nnodes", "--max_restarts", "--rdzv_backend", "--rdzv_id", "--rdzv_endpoint"),
     *("--paired", "--format"),
+    "--activation_checkpointing",  # of newer releases of transformers
 }
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SKIP = re.compile(r"<!-- test: skip \((.+)\) -->\n\Z")

@@ -198,6 +198,12 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             self.save_total_limit = self.average_last
 
     @property
+    def device(self) -> torch.device:
+        """The device of this process. A CPU has no index: with one, transformers 5.17 does not resume."""
+        device = super().device
+        return torch.device("cpu") if device.type == "cpu" else device
+
+    @property
     def generation_kwargs(self) -> dict[str, Any]:
         """Keyword arguments of `generate()` for evaluation; one beam has no options of beam search."""
         if self.num_beams == 1:
