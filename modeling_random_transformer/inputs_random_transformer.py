@@ -221,7 +221,7 @@ def encode_texts(
                 setattr(tokenizer, name, code)
 
 
-def decode_ids(tokenizer: Any, ids: Tensor, clean_up_spaces: bool | None) -> list[str]:
+def decode_ids(tokenizer: Any, ids: Tensor | list[list[int]], clean_up_spaces: bool | None = None) -> list[str]:
     """The text of each row of token ids, `[rows, length]`, without special tokens."""
     with _TOKENIZER_LOCK:
         return tokenizer.batch_decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=clean_up_spaces)

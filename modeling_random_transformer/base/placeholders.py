@@ -2,8 +2,8 @@
 
 import re
 
-# What a program replaces or a reader copies: {name}, ${name}, %{name}, {{name}}, %(name)s, %s, %1$s, URLs, e-mail
-# addresses.
+# What a program replaces or a reader copies: {name}, ${name}, %{name}, #{name}, {{name}}, %(name)s, %s, %1$s, URLs,
+# e-mail addresses.
 PLACEHOLDER = re.compile(
     r"""[$%\#]?\{(?:[^{}\n]++|\{[^{}\n]*+\})*+\}
     | (?<![\w%])%(?:\(\w++\)|\d++\$)?[-+\#0]*+\d*+(?:\.\d++)?+(?:hh?|ll?)?[sdiufFeEgGxXocp@](?![^\W\d_])

@@ -205,6 +205,11 @@ class InferenceArguments:
         """The languages that are given."""
         return drop_none(src_lang=self.source_lang, tgt_lang=self.target_lang)
 
+    def check_restart(self, resumes: bool, source: Path, output: Path) -> None:
+        """Raise a `ValueError` if `restart` has no effect, since the work does not resume."""
+        if self.restart and not resumes:
+            raise ValueError(f"--restart must be given with a file as input and output, got {source} and {output}.")
+
     @contextmanager
     def load(self, from_file_to_file: bool = True, **engine_options: Any) -> Iterator[tuple[Any, Any]]:
         """The model and its tokenizer in this process, which has left the group of processes at the end.

@@ -91,12 +91,9 @@ class PairArguments(CorpusArguments):
         """
         corpus = self.corpus()
         from_file_to_file = self.source_file != STANDARD and not is_stream(self.output)
+        self.check_restart(from_file_to_file, self.source_file, self.output)
         if from_file_to_file:
             corpus.require_files()
-        elif self.restart:
-            raise ValueError(
-                f"--restart must be given with a file as input and output, got {self.source_file} and {self.output}."
-            )
         with self.load(from_file_to_file) as (model, tokenizer):
             pair_model = model_class(model, tokenizer, **self.text_options, **options)
             if from_file_to_file:

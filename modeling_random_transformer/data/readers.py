@@ -174,6 +174,10 @@ def texts_of(
             yield number, texts
 
 
+# The first lines of files that are one JSON document
+DOCUMENTS = {"[": "a list", "[]": "a list", "{": "one on several lines"}
+
+
 def _read_json(path: Path) -> Iterator[tuple[int, Any, str]]:
     with open_binary(path) as lines:
         for number, line in enumerate(decoded(lines, path), start=1):
@@ -181,10 +185,8 @@ def _read_json(path: Path) -> Iterator[tuple[int, Any, str]]:
                 row = json.loads(line)
             except (ValueError, RecursionError):  # not JSON, or nested too deeply for the parser
                 row = None
-            if number == 1 and line.strip() in ("[", "[]"):
-                raise ValueError(f"{path} must have a JSON object on each line, got a list.")
-            if number == 1 and line.strip() == "{":
-                raise ValueError(f"{path} must have a JSON object on each line, got one on several lines.")
+            if number == 1 and line.strip() in DOCUMENTS:
+                raise ValueError(f"{path} must have a JSON object on each line, got {DOCUMENTS[line.strip()]}.")
             yield number, row, line
 
 

@@ -17,7 +17,7 @@ from transformers import EvalPrediction, PreTrainedTokenizerBase
 
 from ..base.errors import reraise_as_value_error
 from ..base.languages import without_region
-from ..inputs_random_transformer import check_choice, drop_none, language_id, tokenizer_languages
+from ..inputs_random_transformer import check_choice, decode_ids, drop_none, language_id, tokenizer_languages
 
 # The metrics, and the fields of sacrebleu's result that are reported with the score.
 METRICS = {
@@ -142,7 +142,7 @@ def _compute_metrics(
 ) -> dict[str, float]:
     generated = _token_ids("predictions", prediction.predictions)
     labels = _token_ids("label_ids", prediction.label_ids)
-    decode = partial(tokenizer.batch_decode, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    decode = partial(decode_ids, tokenizer, clean_up_spaces=False)
     language = target_language(tokenizer, labels[0] if labels else ())
     scores = score(decode(generated), decode(labels), metrics, **{"language": language, **options})
     values = {name: result["score"] for name, result in scores.items()}
@@ -152,9 +152,9 @@ def _compute_metrics(
     return values
 
 
-def decoded(tokenizer: PreTrainedTokenizerBase, ids: Any) -> list[str]:
+def decode_rows(tokenizer: PreTrainedTokenizerBase, ids: Any) -> list[str]:
     """The texts of predictions or labels of a `Seq2SeqTrainer`, `[rows, length]`, where negative ids are padding."""
-    return tokenizer.batch_decode(_token_ids("ids", ids), skip_special_tokens=True)
+    return decode_ids(tokenizer, _token_ids("ids", ids))
 
 
 def _token_ids(name: str, ids: Any) -> list[list[int]]:

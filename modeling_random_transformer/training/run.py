@@ -23,7 +23,7 @@ from ..base.jobs import Job, Stage
 from ..data.validation import ValidationReport
 from ..inference.calibration import MIN_PAIRS, CalibrationError, calibrate
 from ..inference.confidence import calibration_file
-from ..inference.evaluation import decoded, score, target_language, translation_metrics
+from ..inference.evaluation import decode_rows, score, target_language, translation_metrics
 from ..inference.loading import limit_sources, load_translator
 from ..inputs_random_transformer import language_id
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
@@ -254,7 +254,7 @@ def score_set(run: Run, trainer: TranslationTrainer, data: PreparedData, name: s
     trainer.args.predict_with_generate = True  # also if evaluation in training computes the loss only
     trainer.args.prediction_loss_only = False
     output = trainer.predict(data.sets[name])
-    translations = decoded(trainer.processing_class, output.predictions)
+    translations = decode_rows(trainer.processing_class, output.predictions)
     [pairs] = data.texts[name]
     language = target_language(trainer.processing_class, data.sets[name][0]["labels"])
     metrics = score(translations, pairs["target"][:], language=language, tokenize=run.args.bleu_tokenize)

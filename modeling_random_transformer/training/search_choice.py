@@ -15,7 +15,7 @@ from transformers.trainer_utils import PredictionOutput
 
 from ..base.distributed import call_on_main_process
 from ..base.files import markdown_table
-from ..inference.evaluation import decoded
+from ..inference.evaluation import decode_rows
 from .manifest import SEARCH, Run
 from .trainer import TranslationTrainer
 
@@ -92,7 +92,7 @@ def length_ratio(tokenizer: PreTrainedTokenizerBase, output: PredictionOutput) -
 
     Tokens would not do: references that are spelled differently from the training set have many, of one byte each.
     """
-    generated, expected = (sum(map(len, decoded(tokenizer, ids))) for ids in (output.predictions, output.label_ids))
+    generated, expected = (sum(map(len, decode_rows(tokenizer, ids))) for ids in (output.predictions, output.label_ids))
     return generated / max(expected, 1)
 
 

@@ -4,6 +4,7 @@ import zipfile
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -40,7 +41,7 @@ def _members(path: Path, names: Sequence[str], codes: Sequence[str]) -> list[str
     for name in files:
         corpora[PurePosixPath(name).stem].append(name)
     complete = _with_languages([*corpora.values()], codes) or _with_languages([files], codes)
-    members = [name for corpus in complete for name in corpus]
+    members = [*chain.from_iterable(complete)]
     if len(members) != len(codes):
         examples = " and ".join(f"corpus.{code}" for code in codes)
         raise ValueError(
@@ -53,9 +54,13 @@ def _with_languages(corpora: Sequence[Sequence[str]], codes: Sequence[str]) -> l
     """The files of the languages in each corpus that has all of them."""
     complete = []
     for names in corpora:
-        suffixes = [matching_code(code, map(_suffix, names)) for code in codes]
-        if None not in suffixes:
-            complete.append([name for suffix in suffixes for name in names if _suffix(name) == suffix])
+        suffixes = [_suffix(name) for name in names]
+        members = []
+        for code in codes:
+            matching = matching_code(code, suffixes)
+            members.append([name for name in names if _suffix(name) == matching])
+        if all(members):
+            complete.append([*chain.from_iterable(members)])
     return complete
 
 

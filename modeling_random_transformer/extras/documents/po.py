@@ -70,10 +70,16 @@ def is_untranslated(entry: Any) -> bool:
 
 def source_texts(entry: Any) -> list[str]:
     """The texts of a message, with braces around placeholders that are recognized by a flag."""
-    texts = [entry.msgid, entry.msgid_plural] if entry.msgid_plural else [entry.msgid]
-    return [FLAGGED.sub(r"{\g<0>}", text) for text in texts] if FLAGS.intersection(entry.flags) else texts
+    texts = [entry.msgid]
+    if entry.msgid_plural:
+        texts.append(entry.msgid_plural)
+    if FLAGS.isdisjoint(entry.flags):
+        return texts
+    return [FLAGGED.sub(r"{\g<0>}", text) for text in texts]
 
 
 def target_text(translation: str, entry: Any) -> str:
     """The translation of one of these texts, without the braces."""
-    return IN_BRACES.sub(r"\1", translation) if FLAGS.intersection(entry.flags) else translation
+    if FLAGS.isdisjoint(entry.flags):
+        return translation
+    return IN_BRACES.sub(r"\1", translation)

@@ -1,6 +1,7 @@
 """Translation of subtitles in SRT: numbers, times and tags stay, and each subtitle is broken into lines again."""
 
 import re
+from collections.abc import Iterator, Sequence
 from textwrap import wrap
 from typing import Any
 
@@ -51,17 +52,23 @@ def translate_srt(document: str, model: PreTrainedModel, tokenizer: PreTrainedTo
         if not of_subtitle:
             result += [header, text]
             continue
-        max_lines = MAX_LINES if len(of_subtitle) == 1 else 1
-        lines: list[str] = []
-        for turn in of_subtitle:
-            translation = next(translations)
-            if SPEAKER.match(turn):
-                translation = SPACED_SPEAKER.sub(r"\1", translation)
-            lines += broken(translation, max_lines)
+        lines = translated_lines(of_subtitle, translations)
         line_end = "\r\n" if "\r\n" in header else "\n"
         space = text[len(text.rstrip()) :]
         result += [header, line_end.join(lines), space]
     return "".join(result)
+
+
+def translated_lines(turns: Sequence[str], translations: Iterator[str]) -> list[str]:
+    """The lines of a subtitle: the next translations, one for each speaker, whose dashes are as in the source."""
+    max_lines = MAX_LINES if len(turns) == 1 else 1
+    lines: list[str] = []
+    for turn in turns:
+        translation = next(translations)
+        if SPEAKER.match(turn):
+            translation = SPACED_SPEAKER.sub(r"\1", translation)
+        lines += broken(translation, max_lines)
+    return lines
 
 
 def parse_srt(document: str) -> list[str]:

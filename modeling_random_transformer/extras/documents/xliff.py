@@ -29,8 +29,8 @@ def translate_xliff(document: str, model: PreTrainedModel, tokenizer: PreTrained
     """Translate the segments without a target, or with one in the state `new` or `needs-translation`.
 
     Inline elements return to their words, each of them once: one whose words are apart is on the first of them. So do
-    tags and entities that are written as text, such as `&lt;br&gt;`. In
-    XLIFF 1.2, a target gets the state `needs-review-translation`; in XLIFF 2, its segment the state `translated`.
+    tags and entities that are written as text, such as `&lt;br&gt;`. In XLIFF 1.2, a target gets the state
+    `needs-review-translation`; in XLIFF 2, its segment the state `translated`.
 
     Args:
         document: the content of an XLIFF file.

@@ -3,6 +3,7 @@
 The report counts these problems, and `repair` translates such texts in other ways.
 """
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -100,11 +101,12 @@ def has_loop(source: str, translation: str) -> bool:
     """Whether a translation repeats parts more than its source."""
     if longest_run(translation) > 2 * longest_run(source):
         return True
-    if max_repetitions(translation, NGRAM) >= max(REPETITIONS, 2 * max_repetitions(source, NGRAM) + 1):
+    words = WORD.findall(translation.casefold())
+    source_words = WORD.findall(source.casefold())
+    if repeats(words, source_words, NGRAM, REPETITIONS):
         return True
-    equal_words = max_repetitions(translation, 1)
-    is_frequent = WORDS_PER_EQUAL * equal_words >= len(WORD.findall(translation))
-    return is_frequent and equal_words >= max(EQUAL_WORDS, 2 * max_repetitions(source, 1) + 1)
+    equal_words = max(EQUAL_WORDS, math.ceil(len(words) / WORDS_PER_EQUAL))
+    return repeats(words, source_words, 1, equal_words)
 
 
 def longest_run(text: str) -> int:
@@ -112,9 +114,13 @@ def longest_run(text: str) -> int:
     return max((len(run[0]) for run in RUN.finditer(f" {text.casefold()} ")), default=0)
 
 
-def max_repetitions(text: str, length: int) -> int:
-    """How often the most frequent n-gram of this many words occurs."""
-    words: Sequence[str] = WORD.findall(text.casefold())
+def repeats(words: Sequence[str], source_words: Sequence[str], length: int, least: int) -> bool:
+    """Whether an n-gram of `length` words occurs at least `least` times, over twice as often as any of the source."""
+    return max_repetitions(words, length) >= max(least, 2 * max_repetitions(source_words, length) + 1)
+
+
+def max_repetitions(words: Sequence[str], length: int) -> int:
+    """How often the most frequent n-gram of `length` words occurs."""
     ngrams = Counter(zip(*(words[start:] for start in range(length)), strict=False))
     return max(ngrams.values(), default=0)
 
