@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-MAX_GRAPHS = 64  # batches of further shapes run without a graph
+MAX_GRAPHS = 256  # batches of further shapes run without a graph
 NUM_ITEMS = "num_items_in_batch"
 
 Batch = dict[str, Tensor]

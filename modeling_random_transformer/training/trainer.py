@@ -15,7 +15,6 @@ import torch
 from accelerate.data_loader import prepare_data_loader
 from datasets import Dataset
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, Sampler
 from transformers import DataCollatorForSeq2Seq, EarlyStoppingCallback, PreTrainedModel, set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
@@ -31,6 +30,7 @@ from .callbacks import ResumptionCallback, ThroughputProgressCallback
 from .captured_passes import CapturedPasses
 from .checkpoints import keep_newest, last_resumable, write_checkpoint
 from .evaluation_loop import TranslationEvaluation
+from .loss_check import LossCheck, check_weights
 from .methods import segmentation, training_loss
 from .methods.bpe_dropout import BPEDropoutPairs
 from .methods.muon import muon_optimizer
@@ -39,7 +39,6 @@ from .training_arguments import TranslationTrainingArguments
 
 logger = logging.getLogger(__name__)
 
-ADVICE = "Decrease learning_rate, increase warmup_steps or set max_grad_norm."
 COLUMNS = ("input_ids", "attention_mask", "labels")  # of the rows that a batch is made of
 
 
@@ -94,7 +93,7 @@ class TranslationTrainer(TranslationEvaluation):
             self.accelerator.state.dynamo_plugin.dynamic = True
         if rank := self._data_parallel_rank():  # otherwise, all ranks would have the dropout masks of the first one
             set_seed(args.seed + rank)
-        self._unchecked: list[tuple[int, Tensor, dict[str, Any]]] = []  # steps, losses and batches
+        self.loss_check = LossCheck(self.processing_class)
         self.captured: CapturedPasses | None = None  # during `train()` with `cuda_graphs`
         self.tokens: Tensor | int = 0  # of this process; on the device until they are read
         self.resumption = ResumptionCallback()
@@ -221,7 +220,7 @@ class TranslationTrainer(TranslationEvaluation):
 
         Raises:
             FloatingPointError: a loss of the previous step is not finite; the message names the step and the batch.
-                Reading the loss of the current step would synchronize with the device.
+                Reading the loss of the current step would wait for the device.
         """
         passes = partial(super().training_step, self._without_output_conversion(model))
         if self.args.cuda_graphs:
@@ -230,23 +229,9 @@ class TranslationTrainer(TranslationEvaluation):
             loss = self.captured(passes, inputs, num_items_in_batch)
         else:
             loss = passes(inputs, num_items_in_batch)
-        self._unchecked.append((self.state.global_step, loss, inputs))
-        self._check_losses(self.state.global_step)
+        self.loss_check.add(self.state.global_step, loss, inputs)
+        self.loss_check.check(end=self.state.global_step)
         return loss
-
-    def _check_losses(self, end: int | None = None) -> None:
-        """Raise an error if a loss before this step, counted from 0, is not finite. Synchronizes with the device."""
-        checked = [batch for batch in self._unchecked if end is None or batch[0] < end]
-        self._unchecked = self._unchecked[len(checked) :]
-        if not checked or torch.stack([loss for _, loss, _ in checked]).isfinite().all():
-            return
-        step, loss, inputs = next(batch for batch in checked if not batch[1].isfinite())
-        ids = inputs["input_ids"]
-        source = self.processing_class.decode(ids[0], skip_special_tokens=True) if self.processing_class else ids[0]
-        raise FloatingPointError(
-            f"the loss is {loss.item()} at step {step + 1}, in a batch of input_ids {list(ids.shape)} whose first "
-            f"source is {source!r}. {ADVICE}"
-        )
 
     def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> AbstractContextManager:  # noqa: ARG002
         """Autocast for the forward pass and the loss, in place of Accelerate's (`_without_output_conversion`)."""
@@ -273,7 +258,7 @@ class TranslationTrainer(TranslationEvaluation):
             if newest is not None and getattr(self, "is_distributed_loading_by_transformers", False):
                 raise ValueError(f"output_dir must be new with tp_size or fsdp_size above 1, got {newest}.")
             resume_from_checkpoint = None if newest is None else str(newest)
-        self._unchecked.clear()
+        self.loss_check = LossCheck(self.processing_class)
         try:
             output = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
         except UnpicklingError as error:
@@ -283,13 +268,13 @@ class TranslationTrainer(TranslationEvaluation):
             ) from error
         finally:
             self.captured = None
-        self._check_losses()
-        self._check_weights()
+        self.loss_check.check()
+        check_weights(self.model, self.state.global_step)
         return output
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        self._check_losses()
-        self._check_weights()
+        self.loss_check.check()
+        check_weights(self.model, self.state.global_step)
         if trial is not None:
             raise ValueError(f"save_strategy must be 'no' in a hyperparameter search, got {self.args.save_strategy!r}.")
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
@@ -310,15 +295,6 @@ class TranslationTrainer(TranslationEvaluation):
         if self.args.load_best_model_at_end and not saves:
             return False
         return super()._determine_best_metric(metrics, trial)
-
-    def _check_weights(self) -> None:
-        """Raise an error if weights are not finite, for example after a non-finite gradient."""
-        for name, weight in self.model.named_parameters():
-            local = weight.to_local() if isinstance(weight, DTensor) else weight
-            if weight.requires_grad and not local.isfinite().all():
-                raise FloatingPointError(
-                    f"the weights are not finite after step {self.state.global_step}, first {name}. {ADVICE}"
-                )
 
 
 def _save_tied_weights_once(model: Any) -> None:
