@@ -12,13 +12,13 @@ label smoothing 0.1, gradient clipping, fused AdamW.
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from contextlib import redirect_stdout
 from functools import partial
 from itertools import product
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import TrainerCallback
 
 from modeling_random_transformer.training import TranslationTrainer
@@ -75,21 +75,20 @@ def launch_options(settings: Settings) -> dict[str, dict[str, Any]]:
 class Clock(TrainerCallback):
     """Times the steps of a trainer after the first third, and counts the tokens and shapes of their batches."""
 
-    def __init__(self, collator: Callable[..., Batch], steps: int):
-        self.collator = collator
+    def __init__(self, trainer: Any, steps: int):
         self.warm_up = steps // 3
         self.steps = steps - self.warm_up
         self.begin = time.perf_counter()
-        self.batches: list[tuple[int, int]] = []  # tokens without and with padding
-        self.shapes: set[tuple[torch.Size, torch.Size]] = set()
+        self.tokens: list[Tensor] = []  # without padding
+        self.shapes: list[tuple[torch.Size, torch.Size]] = []  # of source and target
+        self.training_step = trainer.training_step
+        trainer.training_step = self.count_and_train
 
-    def collate(self, pairs: list[dict[str, Any]]) -> Batch:
-        batch = self.collator(pairs)
-        source, target = batch["attention_mask"], batch["labels"]
-        tokens = int(source.sum() + (target != -100).sum())
-        self.batches.append((tokens, source.numel() + target.numel()))
-        self.shapes.add((source.shape, target.shape))
-        return batch
+    def count_and_train(self, model: Any, inputs: Batch, *args: Any) -> Tensor:
+        source, target = inputs["attention_mask"], inputs["labels"]
+        self.tokens.append(source.sum() + target.ne(-100).sum())
+        self.shapes.append((source.shape, target.shape))
+        return self.training_step(model, inputs, *args)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         if state.global_step == self.warm_up:
@@ -102,15 +101,14 @@ class Clock(TrainerCallback):
         return time.perf_counter() - self.begin
 
     def figures(self) -> Figures:
-        timed = self.seconds() - self.start_seconds
-        timed_batches = self.batches[self.warm_up : self.warm_up + self.steps]
-        tokens = sum(unpadded for unpadded, _ in timed_batches)
-        padded = sum(size for _, size in timed_batches)
+        seconds = self.seconds() - self.start_seconds
+        tokens = int(torch.stack(self.tokens[self.warm_up :]).sum())
+        padded = sum(shape.numel() for shapes in self.shapes[self.warm_up :] for shape in shapes)
         return {
-            "tokens/s": tokens / timed,
-            "step, ms": 1000 * timed / self.steps,
+            "tokens/s": tokens / seconds,
+            "step, ms": 1000 * seconds / self.steps,
             "padding": 1 - tokens / padded,
-            "shapes": len(self.shapes),
+            "shapes": len(set(self.shapes)),
             "start, s": self.start_seconds,
         }
 
@@ -120,8 +118,7 @@ def measure_trainer(preset: str, config: dict[str, Any], options: dict[str, Any]
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(sys.stderr):
         options = options | {"max_steps": settings.trainer_steps, "bf16": settings.training_dtypes[0] == "bf16"}
         run = preset_trainer(folder, preset, config, options, settings)
-        clock = Clock(run.data_collator, settings.trainer_steps)
-        run.data_collator = clock.collate
+        clock = Clock(run, settings.trainer_steps)
         run.add_callback(clock)
         run.train()
         return clock.figures()

@@ -13,6 +13,7 @@ from transformers.trainer_utils import IntervalStrategy
 
 from ..base import ENGINES
 from ..base.flags import MAX_SEED, finite_number
+from ..data.batches import evaluation_pairs
 from ..inputs_random_transformer import LARGEST_PENALTY, MAX_HYPOTHESES
 
 # Arguments of `Seq2SeqTrainingArguments` that have no effect here, and the reasons.
@@ -120,7 +121,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         length_penalty: length penalty in evaluation (paper 6.1); auto: chosen on the validation sets
         bleu_tokenize: sacreBLEU's tokenizer (default: that of the target language)
         engine: engine that translates in evaluation, on a CPU: ctranslate2
-        per_device_eval_batch_size: maximum number of pairs in an evaluation batch
+        per_device_eval_batch_size: maximum number of pairs in an evaluation batch (default: 32 on a CPU, otherwise 256)
         predict_with_generate: generate translations in evaluation, to compute BLEU
         save_strategy: when to save a checkpoint: no, steps, epoch or best
         save_steps: steps between checkpoints
@@ -157,7 +158,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     length_penalty: float | str = field(default=0.6, metadata={"type": number_or_auto})
     bleu_tokenize: str | None = None
     engine: str | None = None
-    per_device_eval_batch_size: int = 32
+    per_device_eval_batch_size: int | None = None
     predict_with_generate: bool = True
     save_strategy: str = "steps"
     save_steps: float = 1000
@@ -185,6 +186,8 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         if not torch.accelerator.is_available():
             self.dataloader_pin_memory = False
         self.accelerator_config.non_blocking = self.dataloader_pin_memory  # other copies wait for the device
+        if self.per_device_eval_batch_size is None:
+            self.per_device_eval_batch_size = evaluation_pairs(self.device)
         self._check_unsupported()
         self._check_steps()
         self._check_evaluation()
