@@ -105,6 +105,7 @@ FREE = (
     "save_total_limit",
     # Speed, memory and communication; the results are equal up to rounding.
     "activation_checkpointing",
+    "cuda_graphs",
     "dataloader_",
     "ddp_",
     "eval_accumulation_steps",

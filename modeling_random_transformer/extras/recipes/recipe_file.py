@@ -7,16 +7,13 @@ Each stage has a `name` and, beside the other keys of `StageArguments`, argument
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from importlib.util import find_spec
 from itertools import chain
 from math import sqrt
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import AutoConfig
 
-from ...base import ENGINES
 from ...base.compressed_files import check_readable
 from ...base.errors import reraise_as_value_error
 from ...base.files import StrPath
@@ -28,6 +25,7 @@ from ...training.arguments import DataArguments
 from ...training.run import TRAINING
 from ...training.tokenizer import load_parent_tokenizer
 from ...training.training_arguments import AUTO
+from .device_choices import choose_by_device
 
 logger = logging.getLogger(__name__)
 
@@ -39,8 +37,6 @@ DATA, RESULT = "data", "result"  # stages of every recipe, before and after its 
 ALTERNATIVES = {"tokenizer": "vocab_size", "vocab_size": "tokenizer", "eval_strategy": "early_stopping_patience"}
 SIZES = ("vocab_size", "max_steps")  # may be `auto`, see `sizes_of`
 MEASURED = (1_700_000, 7_300_000)  # characters of the corpora between which `sizes_of` interpolates
-# CPU capabilities, as PyTorch names them, with which bfloat16 is faster than float32
-BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16")
 
 
 @dataclass
@@ -161,48 +157,6 @@ def not_overridden(arguments: Mapping[str, Any], overrides: Mapping[str, Any]) -
     return {name: value for name, value in arguments.items() if name not in replaced}
 
 
-def choose_precision(arguments: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace `bf16: auto` by whether the device computes in bfloat16.
-
-    transformers requires `use_cpu` with it on a machine without an accelerator.
-
-    Args:
-        arguments: those of a recipe.
-        overrides: arguments that override them.
-    """
-    if arguments.get("bf16") != AUTO:
-        return dict(arguments)
-    uses_cpu = is_on_cpu(arguments, overrides)
-    is_supported = has_bfloat16(uses_cpu)
-    if "bf16" not in overrides:
-        number = "" if is_supported else "no "
-        logger.warning("bf16 is %s: the device has %sbfloat16 instructions.", is_supported, number)
-    return {**arguments, "bf16": is_supported, "use_cpu": uses_cpu}
-
-
-def choose_engine(arguments: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace `engine: auto` by an engine that is installed, if the device is a CPU."""
-    if arguments.get("engine") != AUTO:
-        return dict(arguments)
-    engine = None
-    if is_on_cpu(arguments, overrides):
-        installed = filter(find_spec, ENGINES)
-        engine = next(installed, None)
-    return {**arguments, "engine": engine}
-
-
-def is_on_cpu(arguments: Mapping[str, Any], overrides: Mapping[str, Any]) -> bool:
-    """Whether the arguments, or the machine, require training on a CPU."""
-    return bool(arguments.get("use_cpu") or overrides.get("use_cpu") or not torch.accelerator.is_available())
-
-
-def has_bfloat16(on_cpu: bool) -> bool:
-    """Whether the CPU, or the accelerator, has instructions for bfloat16; emulation is slow."""
-    if on_cpu:
-        return any(torch.cpu.get_capabilities().get(name) for name in BFLOAT16)
-    return not torch.cuda.is_available() or torch.cuda.is_bf16_supported(including_emulation=False)
-
-
 def training_arguments(
     recipe: Mapping[str, Any], overrides: Mapping[str, Any], classes: Sequence[type] = TRAINING
 ) -> tuple[Any, ...]:
@@ -220,7 +174,7 @@ def recipe_values(recipe: Mapping[str, Any], overrides: Mapping[str, Any], class
     Raises:
         ValueError: an argument is not a field of these dataclasses, or its value is invalid.
     """
-    recipe = choose_engine(choose_precision(recipe, overrides), overrides)
+    recipe = choose_by_device(recipe, overrides)
     recipe = not_overridden(recipe, overrides)
     sizes = [name for name in SIZES if recipe.get(name) == AUTO]
     for name in sizes:

@@ -1,20 +1,17 @@
 """The content of a recipe: arguments that others override, and values that are chosen."""
 
 import pytest
-import torch
 
 from modeling_random_transformer.extras.recipes import recipe_file
 from modeling_random_transformer.extras.recipes.recipe_file import (
     SIZES,
     RecipeArguments,
-    choose_engine,
-    choose_precision,
     not_overridden,
     sizes_of,
     training_arguments,
 )
 from tests.helpers.models import tiny_model
-from tests.helpers.training import arguments, flags, parse_command, write_corpus
+from tests.helpers.training import arguments, write_corpus
 
 
 def test_arguments_of_a_call_override_those_of_a_recipe(tmp_path):
@@ -25,39 +22,6 @@ def test_arguments_of_a_call_override_those_of_a_recipe(tmp_path):
     _, model, args = training_arguments(recipe, given)
     assert (args.learning_rate, args.seed, model.tokenizer, model.vocab_size) == (1e-4, 5, "saved", None)
     assert not_overridden({"tokenizer": "a", "seed": 1}, {"vocab_size": 300}) == {"seed": 1}
-
-
-@pytest.mark.parametrize(
-    ("capability", "gpu", "overrides", "expected"),
-    [
-        ("avx512_bf16", None, {}, {"bf16": True, "use_cpu": True}),
-        ("bf16", None, {}, {"bf16": True, "use_cpu": True}),
-        (None, None, {}, {"bf16": False, "use_cpu": True}),
-        (None, True, {}, {"bf16": True, "use_cpu": False}),
-        ("amx_bf16", False, {}, {"bf16": False, "use_cpu": False}),
-        (None, True, {"use_cpu": True}, {"bf16": False, "use_cpu": True}),
-    ],
-)
-def test_bfloat16_is_chosen_by_the_instructions_of_the_device(
-    capability, gpu, overrides, expected, monkeypatch, caplog
-):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu is not None)
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: gpu)
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: gpu is not None)
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, str(capability): True})
-    assert choose_precision({"bf16": "auto"}, overrides) == expected
-    has = "has" if expected["bf16"] else "has no"
-    assert caplog.messages == [f"bf16 is {expected['bf16']}: the device {has} bfloat16 instructions."]
-
-
-@pytest.mark.skipif(torch.accelerator.is_available(), reason="only a machine without an accelerator requires use_cpu")
-def test_bfloat16_on_a_cpu_needs_no_other_argument(tmp_path, monkeypatch):
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
-    write_corpus(tmp_path)
-    (tmp_path / "recipe.yaml").write_text("bf16: auto")
-    _, _, args, _ = parse_command([str(tmp_path / "recipe.yaml"), *flags(tmp_path, "out", use_cpu=None)])
-    assert args.bf16
-    assert args.device.type == "cpu"
 
 
 @pytest.mark.parametrize(
@@ -100,13 +64,6 @@ def test_repeated_pairs_do_not_count(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(recipe_file, "MEASURED", (26, 26))
     training_arguments(recipe, {})
     assert caplog.messages == ["max_steps is 22: the distinct pairs have 26 characters."]
-
-
-@pytest.mark.parametrize(("accelerator", "installed", "engine"), [(0, 1, "ctranslate2"), (0, 0, None), (1, 1, None)])
-def test_an_installed_engine_is_chosen_on_a_cpu(accelerator, installed, engine, monkeypatch):
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: bool(accelerator))
-    monkeypatch.setattr(recipe_file, "find_spec", lambda _: installed or None)
-    assert choose_engine({"engine": "auto"}, {}) == {"engine": engine}
 
 
 def test_a_call_without_evaluation_does_not_stop_early():

@@ -1,0 +1,88 @@
+"""The values of a recipe that depend on the device: those that are `auto`."""
+
+import logging
+import multiprocessing
+import os
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+
+from ...base import ENGINES
+from ...training.training_arguments import AUTO, UNCAPTURED
+
+logger = logging.getLogger(__name__)
+
+# CPU capabilities, as PyTorch names them, with which bfloat16 is faster than float32
+BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16")
+
+
+def choose_by_device(arguments: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace the values that are `auto`.
+
+    Args:
+        arguments: those of a recipe.
+        overrides: arguments that override them.
+    """
+    chosen = dict(arguments)
+    for choose in (choose_precision, choose_engine, choose_graphs):
+        chosen = choose(chosen, overrides)
+    return chosen
+
+
+def choose_precision(arguments: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace `bf16: auto` by whether the device computes in bfloat16.
+
+    transformers requires `use_cpu` with it on a machine without an accelerator.
+    """
+    if arguments.get("bf16") != AUTO:
+        return dict(arguments)
+    uses_cpu = is_on_cpu(arguments, overrides)
+    is_supported = has_bfloat16(uses_cpu)
+    if "bf16" not in overrides:
+        number = "" if is_supported else "no "
+        logger.warning("bf16 is %s: the device has %sbfloat16 instructions.", is_supported, number)
+    return {**arguments, "bf16": is_supported, "use_cpu": uses_cpu}
+
+
+def choose_engine(arguments: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace `engine: auto` by an engine that is installed, if the device is a CPU."""
+    if arguments.get("engine") != AUTO:
+        return dict(arguments)
+    engine = None
+    if is_on_cpu(arguments, overrides):
+        installed = filter(find_spec, ENGINES)
+        engine = next(installed, None)
+    return {**arguments, "engine": engine}
+
+
+def choose_graphs(arguments: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace `cuda_graphs: auto` by whether the passes can be captured: on one NVIDIA GPU.
+
+    With graphs, the CPU has time to prepare the next batches only in another process, which is added if it can be
+    forked: otherwise, it would run the user's script again.
+    """
+    if arguments.get("cuda_graphs") != AUTO:
+        return dict(arguments)
+    effective = {**arguments, **overrides}
+    is_one_gpu = torch.cuda.is_available() and os.environ.get("WORLD_SIZE", "1") == "1"
+    is_excluded = any(effective.get(name) for name in UNCAPTURED) or is_on_cpu(arguments, overrides)
+    chosen = {**arguments, "cuda_graphs": is_one_gpu and not is_excluded}
+    can_fork = multiprocessing.get_all_start_methods()[0] == "fork"  # the first one is the default
+    if chosen["cuda_graphs"] and can_fork:
+        chosen = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True} | chosen
+    return chosen
+
+
+def is_on_cpu(arguments: Mapping[str, Any], overrides: Mapping[str, Any]) -> bool:
+    """Whether the arguments, or the machine, require training on a CPU."""
+    use_cpu = overrides.get("use_cpu", arguments.get("use_cpu"))
+    return bool(use_cpu) or not torch.accelerator.is_available()
+
+
+def has_bfloat16(on_cpu: bool) -> bool:
+    """Whether the CPU, or the accelerator, has instructions for bfloat16; emulation is slow."""
+    if on_cpu:
+        return any(torch.cpu.get_capabilities().get(name) for name in BFLOAT16)
+    return not torch.cuda.is_available() or torch.cuda.is_bf16_supported(including_emulation=False)
