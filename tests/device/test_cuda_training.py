@@ -62,6 +62,29 @@ def test_a_step_synchronizes_once(name, tmp_path):
         assert (after - before).total() <= 1, after - before
 
 
+@pytest.mark.parametrize("name", ["float32", "CUDA graphs"])
+def test_a_non_finite_loss_is_reported_one_step_later(name, tmp_path):
+    trainer = gpu_trainer(tmp_path, name, max_steps=8, logging_steps=1)
+
+    class Break(TrainerCallback):
+        def on_step_begin(self, *_, **__):
+            if trainer.state.global_step == 5:
+                trainer.model.lm_head.weight.data.fill_(float("nan"))
+
+    trainer.add_callback(Break())
+    with pytest.raises(FloatingPointError, match=r"the loss is nan at step 6, in a batch of input_ids \[.*source is '"):
+        trainer.train()
+    assert trainer.state.global_step == 6  # the optimizer ran, and the next batch was launched
+
+
+def test_evaluation_batches_are_larger_on_a_gpu(tmp_path):
+    limits = []
+    for use_cpu in (True, False):
+        trainer = gpu_trainer(tmp_path, use_cpu=use_cpu, max_tokens_per_batch=100, eval_dataset=pairs(300))
+        limits.append(max(len(batch["labels"]) for batch in trainer.get_eval_dataloader()))
+    assert limits[0] <= 32 < limits[1] <= 256
+
+
 @pytest.mark.parametrize("name", ["float32", "R-Drop", "stream"])
 def test_training_equals_that_on_a_cpu(name, tmp_path):
     losses = []
