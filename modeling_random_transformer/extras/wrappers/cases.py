@@ -20,7 +20,7 @@ WORD = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)*")
 FIRST_LETTER = re.compile(r"^[\W_]*[^\W\d_]")  # of a text that does not begin with a number
 # Texts with fewer words may be abbreviations, or names.
 WORDS_IN_CAPITALS, WORDS_IN_TITLE_CASE = 2, 5
-SENTENCE_IN_LOWER_CASE = 5  # fewer words, or words without a final punctuation mark, may be a part of a sentence
+SENTENCE_IN_LOWER_CASE = 4  # fewer words, or words without a final punctuation mark, may be a part of a sentence
 FINAL_PUNCTUATION = (*".!?…",)
 
 

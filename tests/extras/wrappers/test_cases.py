@@ -24,7 +24,8 @@ def german():
         ("It's A Dog's New House", "Für Das"),
         ("ein hund sieht die 2 katzen!", "für das"),
         ("ein hund sieht die katzen,", None),  # a part of a sentence
-        ("ein hund.", None),
+        ("wir sehen zwei hunde.", "für das"),
+        ("siehe oben, hund.", None),
         ("NASA", None),  # an abbreviation
         ("Anna Maria Schmidt", None),  # a name
         ("Ein Hund sieht die Katze", None),
