@@ -8,13 +8,14 @@ from peft import LoraConfig, get_peft_model
 from transformers import TrainerCallback, training_args
 
 from modeling_random_transformer.data.streaming import TokenBudgetStream
+from modeling_random_transformer.extras.estimation import estimation
 from modeling_random_transformer.training import TranslationTrainingArguments
-from modeling_random_transformer.training.captured_passes import CapturedPass
+from modeling_random_transformer.training.captured_passes import CapturedPass, CapturedPasses
 from tests.device.simulated_device import synchronizations
 from tests.helpers.corpora import write_pairs
 from tests.helpers.models import padded_batch, random_ids, tiny_model
 from tests.helpers.trainer import new_trainer, pairs
-from tests.helpers.training import run, write_corpus
+from tests.helpers.training import flags, parse_command, run, write_corpus
 
 RUNS = {
     "float32": {},
@@ -115,6 +116,25 @@ def with_adapter(trainer):
 
 
 def without_change(trainer): ...
+
+
+def test_an_estimate_measures_replays(tmp_path, replays, monkeypatch):
+    monkeypatch.setattr(estimation, "STEPS", 4)
+    write_corpus(tmp_path)
+    options = flags(tmp_path, use_cpu=False, cuda_graphs=True, max_tokens_per_batch=200)
+    measured = []
+    passes = CapturedPasses.__call__
+
+    def count_replays(self, *args):
+        before = len(replays)
+        loss = passes(self, *args)
+        measured.append(len(replays) > before)
+        return loss
+
+    monkeypatch.setattr(CapturedPasses, "__call__", count_replays)
+    estimation.dry_run(*parse_command(options)[:3])
+    assert not measured[0]
+    assert measured[-4:] == [True] * 4
 
 
 @pytest.mark.parametrize(

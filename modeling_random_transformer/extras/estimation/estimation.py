@@ -92,6 +92,9 @@ def dry_run(data: DataArguments, model: ModelArguments, args: TranslationTrainin
     set_seed(args.seed)
     with tempfile.TemporaryDirectory() as folder:
         trainer = _trainer(data, model, _shortened(args, call_on_main_process(lambda: folder)))
+        if args.cuda_graphs:  # each shape is captured in the second epoch
+            steps_per_epoch = len(trainer.get_train_dataloader()) // args.gradient_accumulation_steps
+            trainer.args.max_steps = 2 * steps_per_epoch + STEPS
         trainer.train()
         seconds = _synchronized_time(args.device) - trainer.start
     if args.process_index == 0:
@@ -172,7 +175,7 @@ class MeasuredTrainer(TranslationTrainer):
     start = 0.0
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list, Any]:
-        if self.state.global_step == WARM_UP_STEPS:
+        if self.state.global_step == self.args.max_steps - STEPS:
             self.tokens = 0
             self.start = _synchronized_time(self.args.device)
         return super().get_batch_samples(*args, **kwargs)
