@@ -540,6 +540,7 @@ def text_normalizer(form: str = "NFC") -> normalizers.Sequence:
 
 
 _NORMALIZER = text_normalizer()
+BINARY_DOCUMENTS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # .xlsx, .docx and other zip files; .xls and .doc
 FILLERS = "\u115f\u1160\u3164\uffa0"  # invisible letters
 
 
@@ -656,10 +657,13 @@ def text_lines(file: Iterable[bytes], name: str) -> Iterator[bytes]:
         name: name of the file in error messages.
 
     Raises:
-        ValueError: the file is UTF-16 or UTF-32, or a line has a NUL character; the message gives its number.
+        ValueError: the file is a spreadsheet or another document, UTF-16 or UTF-32, or a line has a NUL character; the
+            message gives its number.
     """
     lines = iter(file)
     first = next(lines, b"")
+    if first.startswith(BINARY_DOCUMENTS):
+        raise ValueError(f"{name} must be text, got a spreadsheet or document (by its first bytes): export its texts.")
     if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise ValueError(f"{name} must be UTF-8 text, got UTF-16 (by its byte order mark).")
     if b"\n" not in first and b"\r" in first.rstrip(b"\r"):  # the line ends of old Macintosh computers

@@ -60,10 +60,12 @@ class ValidationReport:
                 encoding.
         """
         if not self.valid:
-            columns = " in two columns, or those of source_key and target_key" if NOT_A_PAIR in self.counts else ""
+            columns = ""
+            if NOT_A_PAIR in self.counts:
+                columns = " in two columns, or those of source_key and target_key, which may be numbers from 1"
             raise ValueError(f"there must be at least one valid pair of texts{columns}, got {self}.")
         if self.counts.get(NOT_UTF8, 0) > MAX_NOT_UTF8 * self.lines:
-            raise ValueError(f"texts must be UTF-8, which iconv and editors convert to, got {self}.")
+            raise ValueError(f"texts must be UTF-8, got {self}. In a spreadsheet, save them as CSV UTF-8.")
         if self.invalid and on_invalid == "error":
             raise ValueError(f"{self}. Correct these lines, or skip them with on_invalid='skip'.")
 

@@ -19,6 +19,8 @@ CONTENTS = {
     "big-endian without": (TEXT.encode("utf-16-be"), "got UTF-16 or UTF-32"),
     "line ends of Windows": (TEXT.replace("\n", "\r\n").encode("utf-16"), "got UTF-16"),
     "UTF-32": (TEXT.encode("utf-32-le"), "got UTF-16 or UTF-32"),
+    "a renamed .xlsx": (b"PK\x03\x04\x14\0\n", r"text, got a spreadsheet or document \(by its first bytes\)"),
+    "a renamed .xls": (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1\0", r"text, got a spreadsheet or document"),
     "a NUL": (b"first line\ta\nsecond\0 line\tb\n", NUL_BYTES),
 }
 READERS = {

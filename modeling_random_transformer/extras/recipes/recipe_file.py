@@ -20,6 +20,7 @@ from ...base.files import StrPath
 from ...base.flags import Parser, instances, to_flags
 from ...configuration_random_transformer import did_you_mean
 from ...data.sources import pairs_of
+from ...data.validation import validate
 from ...inputs_random_transformer import check_choice, check_positive, check_type, drop_none
 from ...training.arguments import DataArguments
 from ...training.run import TRAINING
@@ -201,10 +202,17 @@ def choose_sizes(names: Iterable[str], data: DataArguments) -> dict[str, int]:
 
 
 def measure_corpus(data: DataArguments) -> tuple[int, int]:
-    """The characters of the distinct pairs of the training set, source and target, and the distinct characters."""
+    """The characters of the distinct pairs of the training set, source and target, and the distinct characters.
+
+    Raises:
+        ValueError: a corpus has no valid pair, or another encoding; see `ValidationReport.check`.
+    """
     counts: dict[int, int] = {}  # by hashes, which take less memory than the texts
     alphabet: set[str] = set()
-    for pair in pairs_of(data.corpora("train")):
+    corpora = data.corpora("train")
+    for corpus in corpora:
+        validate(corpus, on_invalid="skip")
+    for pair in pairs_of(corpora):
         counts[hash(pair)] = sum(map(len, pair))
         alphabet.update(*pair)
     return sum(counts.values()), len(alphabet)

@@ -66,6 +66,14 @@ def test_repeated_pairs_do_not_count(tmp_path, monkeypatch, caplog):
     assert caplog.messages == ["max_steps is 22: the distinct pairs have 26 characters."]
 
 
+def test_a_corpus_without_pairs_is_an_error_before_sizes_are_chosen(tmp_path, caplog):
+    (tmp_path / "train.tsv").write_text("1\ta dog\tun perro\n")
+    recipe = {"max_steps": "auto", "train_file": str(tmp_path / "train.tsv"), "output_dir": str(tmp_path)}
+    with pytest.raises(ValueError, match="in two columns, or those of source_key and target_key, which may be numbers"):
+        training_arguments(recipe, {})
+    assert caplog.messages == []
+
+
 def test_a_call_without_evaluation_does_not_stop_early():
     recipe = {"eval_strategy": "steps", "early_stopping_patience": 3, "seed": 1}
     assert not_overridden(recipe, {"eval_strategy": "no"}) == {"seed": 1}
