@@ -25,8 +25,13 @@ from .training_arguments import TranslationTrainingArguments
 ADAM = ("adamw_torch", "adamw_torch_fused")  # with averages of each gradient and of its square
 
 
-def check_arguments(data: DataArguments, model_args: ModelArguments, args: TranslationTrainingArguments) -> None:
+def check_arguments(
+    data: DataArguments, model_args: ModelArguments, args: TranslationTrainingArguments
+) -> PreTrainedTokenizerBase | None:
     """Check the arguments together, as far as possible before the corpus is read.
+
+    Returns:
+        The saved tokenizer, which suits the initial model; `None` to train one.
 
     Raises:
         ValueError: the arguments exclude each other or do not suit the files in the folders.
@@ -38,7 +43,7 @@ def check_arguments(data: DataArguments, model_args: ModelArguments, args: Trans
     check_upload(args)
     check_adapter(model_args, args)
     call_on_main_process(lambda: check_folders(model_args, args))
-    config = initial_config(model_args)
+    config, tokenizer = load_initial(model_args)
     with torch.device("meta"):
         model = RandomTransformerForConditionalGeneration(config)
     check_adapted_modules(model, model_args.lora_targets)
@@ -47,6 +52,7 @@ def check_arguments(data: DataArguments, model_args: ModelArguments, args: Trans
     check_shards(config, args)
     check_dropout(config, model_args, args)
     check_augmented_positions(config, args)
+    return tokenizer
 
 
 def check_files(data: DataArguments) -> None:
@@ -140,28 +146,25 @@ def check_space(model: nn.Module, model_args: ModelArguments, args: TranslationT
         )
 
 
-def initial_config(model_args: ModelArguments) -> RandomTransformerConfig:
-    """The configuration of the initial model, after a check that its tokenizer can be loaded and matches it."""
+def load_initial(model_args: ModelArguments) -> tuple[RandomTransformerConfig, PreTrainedTokenizerBase | None]:
+    """The configuration of the initial model, and the saved tokenizer, which matches it; `None` to train one."""
     initial = model_args.model_name_or_path
-    if initial is None:
-        tokenizer = _saved_tokenizer(model_args)
-        size = model_args.vocab_size or VOCAB_SIZE
-        return model_args.config(size if tokenizer is None else len(tokenizer))
-    config = _saved_config(initial, model_args.config_overrides)
-    tokenizer = _saved_tokenizer(model_args)
-    if model_args.has_new_vocabulary:
-        load_parent_tokenizer("model_name_or_path", initial)
-    elif tokenizer is not None:
-        check_tokenizer(tokenizer, config)
-    return config
-
-
-def _saved_tokenizer(model_args: ModelArguments) -> PreTrainedTokenizerBase | None:
+    config = None
+    if initial is not None:
+        config = _saved_config(initial, model_args.config_overrides)
+        if model_args.has_new_vocabulary:
+            load_parent_tokenizer("model_name_or_path", initial)
+    tokenizer = None
     saved = model_args.saved_tokenizer
-    if saved is None:
-        return None
-    with reraise_as_value_error(f"tokenizer must be a saved tokenizer, got {saved!r}"):
-        return load_tokenizer(saved, model_args.special_tokens or ())
+    if saved is not None:
+        with reraise_as_value_error(f"tokenizer must be a saved tokenizer, got {saved!r}"):
+            tokenizer = load_tokenizer(saved, model_args.special_tokens or ())
+    if config is None:
+        size = model_args.vocab_size or VOCAB_SIZE
+        config = model_args.config(size if tokenizer is None else len(tokenizer))
+    elif tokenizer is not None and not model_args.has_new_vocabulary:
+        check_tokenizer(tokenizer, config)
+    return config, tokenizer
 
 
 def _saved_config(folder: str, overrides: str) -> RandomTransformerConfig:

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from transformers import PreTrainedTokenizerBase
+
 from ..base.digests import file_digest
 from ..base.distributed import call_on_main_process
 from ..base.files import files_in
@@ -132,6 +134,7 @@ class Run:
         args: the training arguments.
         corpora: the corpora of each set, by its name: those of `"train"`, and one of each validation and test set.
         job: the record in the output folder, the same in every process.
+        tokenizer: the saved tokenizer; `None` to train one.
     """
 
     data: DataArguments
@@ -139,6 +142,7 @@ class Run:
     args: TranslationTrainingArguments
     corpora: dict[str, list[Corpus]]
     job: Job
+    tokenizer: PreTrainedTokenizerBase | None
 
     @property
     def folder(self) -> Path:

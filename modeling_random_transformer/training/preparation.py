@@ -191,7 +191,7 @@ def find_overlap(texts: Mapping[str, list[Dataset]]) -> dict[str, Counts]:
 
 
 def prepare_tokenizer(run: Run, lines: int) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a run, which is trained first if the arguments name no saved one.
+    """The tokenizer of a run, which is trained if the arguments name no saved one.
 
     Its `src_lang` and `tgt_lang` become the languages of the training corpora, if they are the same for all.
 
@@ -204,10 +204,10 @@ def prepare_tokenizer(run: Run, lines: int) -> PreTrainedTokenizerBase:
     """
     languages = [corpus.languages.arguments for corpus in run.corpora["train"]]
     defaults = {name: code for name, code in languages[0].items() if all(tags.get(name) == code for tags in languages)}
-    saved = run.model.saved_tokenizer
-    if saved is None:
+    tokenizer = run.tokenizer
+    if tokenizer is None:
         run.record(lambda job: _train_tokenizer(run, job, lines, defaults))
-    tokenizer = load_tokenizer(str(run.folder) if saved is None else saved, run.model.special_tokens or ())
+        tokenizer = load_tokenizer(str(run.folder))
     for name, code in defaults.items():
         setattr(tokenizer, name, code)
     return tokenizer
@@ -245,8 +245,10 @@ def distinct_languages(corpora: Iterable[Corpus]) -> list[str]:
     return list(dict.fromkeys(code for corpus in corpora for code in corpus.languages.codes))
 
 
-def check_languages_of_sets(sets: Mapping[str, Sequence[Corpus]], model_args: ModelArguments) -> None:
-    """Check that the tokenizer has, or will have, the languages of all sets.
+def check_languages_of_sets(
+    sets: Mapping[str, Sequence[Corpus]], model_args: ModelArguments, tokenizer: PreTrainedTokenizerBase | None
+) -> None:
+    """Check that the saved tokenizer has the languages of all sets, or that a new one will have them.
 
     Raises:
         ValueError: it does not.
@@ -254,11 +256,9 @@ def check_languages_of_sets(sets: Mapping[str, Sequence[Corpus]], model_args: Mo
     used = distinct_languages(chain.from_iterable(sets.values()))
     available = distinct_languages(sets["train"])
     origin = "the training corpora"
-    saved = model_args.saved_tokenizer
-    if saved is not None:
-        tokenizer = load_tokenizer(saved)
+    if tokenizer is not None:
         available = tokenizer_languages(tokenizer)
-        origin = f"the tokenizer in {saved}"
+        origin = f"the tokenizer in {model_args.saved_tokenizer}"
         if available and not used and None in (tokenizer.src_lang, tokenizer.tgt_lang):
             raise ValueError(f"source_lang and target_lang must be of {', '.join(available)} for {origin}, got none.")
     unknown = ", ".join(code for code in used if code not in available)

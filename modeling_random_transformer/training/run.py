@@ -73,12 +73,13 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
         FloatingPointError: the loss is not finite.
         OSError: a checkpoint or the model could not be saved; earlier checkpoints are complete.
     """
-    check_arguments(data, model, args)
+    tokenizer = check_arguments(data, model, args)
     corpora = data.sets()  # file locks of datasets, which have no timeout, let one process download
-    check_languages_of_sets(corpora, model)
+    check_languages_of_sets(corpora, model, tokenizer)
     folder = Path(args.output_dir)
     with exclusive(folder / LOCK, f"output_dir must not be in use, got {folder} with another run in progress."):
-        run = Run(data, model, args, corpora, Job(folder / MANIFEST, advice="use another output_dir"))
+        job = Job(folder / MANIFEST, advice="use another output_dir")
+        run = Run(data, model, args, corpora, job, tokenizer)
         run.record(lambda _: begin_training(run))
         if not (folder / MANIFEST).is_file():
             raise ValueError(f"output_dir must be on a file system that all nodes share, got {folder}.")
