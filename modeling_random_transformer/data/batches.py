@@ -47,7 +47,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         pad_to_multiple_of: the collator rounds the lengths of a batch up to a multiple of this.
         weights: how often each pair occurs per epoch, integers, `[pairs]`; `None` for once.
         gradient_accumulation_steps: number of batches of each process in an optimizer step.
-        bpe_dropout: the `BPEDropoutPairs`, whose tokens change with the epoch, if the lengths are those before. The
+        retokenized: the `RetokenizedPairs`, whose tokens change with the epoch, if the lengths are those before. The
             token budget determines how many pairs each batch has. Every epoch has these numbers of pairs, sorted by
             their lengths in it.
 
@@ -64,12 +64,12 @@ class TokenBudgetSampler(Sampler[list[int]]):
         pad_to_multiple_of: int = 1,
         weights: np.ndarray | None = None,
         gradient_accumulation_steps: int = 1,
-        bpe_dropout: Any = None,
+        retokenized: Any = None,
     ):
         self.seed = seed
         self.epoch = 0
         self.pad_to_multiple_of = pad_to_multiple_of
-        self.bpe_dropout = bpe_dropout
+        self.retokenized = retokenized
         self.step_batches = num_processes * gradient_accumulation_steps
         self.pairs = np.repeat(np.arange(len(lengths)), 1 if weights is None else weights)
         self.sort_by(lengths)
@@ -90,9 +90,9 @@ class TokenBudgetSampler(Sampler[list[int]]):
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch, which determines the order of the next iteration and the tokens of pairs that change."""
         self.epoch = epoch
-        if self.bpe_dropout is not None:
-            self.bpe_dropout.set_epoch(epoch)
-            self.sort_by(np.array([[*map(len, side)] for side in self.bpe_dropout.ids]).T)
+        if self.retokenized is not None:
+            self.retokenized.set_epoch(epoch)
+            self.sort_by(np.array([[*map(len, side)] for side in self.retokenized.ids]).T)
 
     def sort_by(self, lengths: np.ndarray) -> None:
         """Sort the pairs by other lengths in this epoch; the numbers of pairs in the batches stay the same."""
@@ -155,7 +155,7 @@ class EvaluationSampler(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         return (batch.tolist() for batch in self.batches)
 
-    def positions(self) -> np.ndarray:
+    def row_indices(self) -> np.ndarray:
         """The index of each pair of the dataset among the rows of all batches, `[pairs]`."""
         return np.unique(np.concatenate(self.batches), return_index=True)[1]
 
