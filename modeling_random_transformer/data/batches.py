@@ -17,16 +17,6 @@ def padding_multiple(device: torch.device) -> int:
     return 1 if device.type == "cpu" else 8
 
 
-def evaluation_pairs(device: torch.device) -> int:
-    """The default limit on the pairs of an evaluation batch. A GPU translates many in almost the time of a few."""
-    return 32 if device.type == "cpu" else 256
-
-
-def evaluation_tokens(device: torch.device, training_tokens: int) -> int:
-    """The limit on the padded tokens of an evaluation batch, which needs less memory than a training batch."""
-    return training_tokens if device.type == "cpu" else max(training_tokens, 16_384)
-
-
 class TokenBudgetSampler(Sampler[list[int]]):
     """Batches with a token budget for padded sources and targets together (paper 5.1).
 

@@ -21,7 +21,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import RemoveColumnsCollator
 
 from ..base.distributed import call_on_main_process
-from ..data.batches import EvaluationSampler, TokenBudgetSampler, evaluation_tokens, padding_multiple
+from ..data.batches import EvaluationSampler, TokenBudgetSampler, padding_multiple
 from ..data.streaming import TokenBudgetStream
 from ..data.tokenization import lengths_of
 from ..inference.engine import import_engine
@@ -164,12 +164,15 @@ class TranslationTrainer(TranslationEvaluation):
         return min(filter(None, limits), default=None)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
-        """Batches of at most `per_device_eval_batch_size` pairs, sorted by length; see `evaluation_tokens`."""
+        """Batches of at most `per_device_eval_batch_size` pairs, sorted by length."""
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         lengths = lengths_of(dataset)
+        max_tokens = self.args.max_tokens_per_batch
+        if self.args.device.type != "cpu":  # evaluation needs less memory than training
+            max_tokens = max(max_tokens, 16_384)
         sampler = EvaluationSampler(
             lengths,
-            evaluation_tokens(self.args.device, self.args.max_tokens_per_batch),
+            max_tokens,
             self.args.eval_batch_size,
             num_processes=self._data_parallel_size(),
             pad_to_multiple_of=self.padding_multiple,
