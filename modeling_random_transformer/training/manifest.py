@@ -152,14 +152,10 @@ class Run:
         """The stage of the training."""
         return self.job.stages[TRAIN]
 
-    def record(self, change: Callable[[Job], Any]) -> None:
+    def record(self, change: Callable[[], Any]) -> None:
         """Change the record in the first process; every process gets it."""
-
-        def changed_job() -> Job:
-            change(self.job)
-            return self.job
-
-        self.job = call_on_main_process(changed_job)
+        call_on_main_process(change)
+        self.job = call_on_main_process(lambda: self.job)
 
 
 @dataclass

@@ -11,7 +11,6 @@ from datasets import Dataset, concatenate_datasets
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from ..base.distributed import call_on_main_process
-from ..base.jobs import Job
 from ..data.batches import padding_multiple
 from ..data.lengths import NO_LIMITS
 from ..data.overlap import Counts, describe_overlap, shared_texts
@@ -206,14 +205,14 @@ def prepare_tokenizer(run: Run, lines: int) -> PreTrainedTokenizerBase:
     defaults = {name: code for name, code in languages[0].items() if all(tags.get(name) == code for tags in languages)}
     tokenizer = run.tokenizer
     if tokenizer is None:
-        run.record(lambda job: _train_tokenizer(run, job, lines, defaults))
+        run.record(lambda: _train_tokenizer(run, lines, defaults))
         tokenizer = load_tokenizer(str(run.folder))
     for name, code in defaults.items():
         setattr(tokenizer, name, code)
     return tokenizer
 
 
-def _train_tokenizer(run: Run, job: Job, lines: int, defaults: Mapping[str, str]) -> None:
+def _train_tokenizer(run: Run, lines: int, defaults: Mapping[str, str]) -> None:
     """Train the tokenizer of a run and save it in the output folder, unless an earlier call has."""
     corpora = run.corpora["train"]
     path = run.folder / "tokenizer.json"
@@ -225,7 +224,7 @@ def _train_tokenizer(run: Run, job: Job, lines: int, defaults: Mapping[str, str]
     }
     # Inputs change only if nothing has been trained with the tokenizer.
     inputs = {"training set": fingerprint(corpora), **options, **drop_none(augment=run.args.augment or None)}
-    stage = job.begin("tokenizer", inputs, may_change=lambda *_: True)
+    stage = run.job.begin("tokenizer", inputs, may_change=lambda *_: True)
     if stage.is_finished:
         return
     if path.is_file() and stage.changed_files():
