@@ -174,5 +174,5 @@ def train_once(folder: Path, data: DataArguments, model: ModelArguments, args: T
     if "tokenizer" not in job.stages:
         args = copy.copy(args)
         args.output_dir = str(folder)
-        prepare_data(Run(data, model, args, {"train": corpora}, job), ["train"])
+        prepare_data(Run(data, model, args, {"train": corpora}, job, tokenizer=None), ["train"])
     return str(folder)

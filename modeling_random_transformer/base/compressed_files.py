@@ -143,13 +143,8 @@ def file_format(path: StrPath) -> str:
 def text_suffix(path: StrPath) -> str:
     """The suffix before that of a compression, in lower case."""
     path = Path(path)
-    uncompressed = path.with_suffix("") if compression(path) in FORMATS else path
+    uncompressed = path.with_suffix("") if path.suffix.lower() in FORMATS else path
     return uncompressed.suffix.lower()
-
-
-def compression(path: StrPath) -> str:
-    """The suffix in lower case, such as `".gz"`."""
-    return Path(path).suffix.lower()
 
 
 def check_plain_text(name: str, path: StrPath | None, document_format: str = "text") -> None:
@@ -188,7 +183,7 @@ def open_binary(path: StrPath) -> Iterator[BinaryIO]:
             which decompresses Zstandard, is not installed.
         OSError: the file cannot be read.
     """
-    suffix = compression(path)
+    suffix = Path(path).suffix.lower()
     if suffix in ARCHIVES or text_suffix(path) in ARCHIVES:
         raise ValueError(
             f"{path} must be a text file, which may be compressed ({', '.join(FORMATS)}), "
@@ -248,7 +243,7 @@ def create_binaries(paths: Sequence[StrPath], temporary_folder: Path | None = No
 def _compressed(path: StrPath, file: BinaryIO) -> Iterator[IO[bytes]]:
     """A file to write, compressed if the name says so."""
     writer: Any
-    match compression(path):
+    match Path(path).suffix.lower():
         case ".gz":  # without a name and a time, equal contents give equal files
             writer = gzip.GzipFile("", "wb", GZIP_LEVEL, file, mtime=0)
         case ".zst":  # by name, since pyarrow would close a file object

@@ -35,7 +35,11 @@ def call_on_main_process(function: Callable[[], Any]) -> Any:
         except Exception as raised:
             error = raised
             outcome = [_picklable(raised)]
-    _broadcast(outcome)
+    # The outcome of the first process replaces those of the others.
+    if dist.is_available() and dist.is_initialized() and dist.is_gloo_available():
+        dist.broadcast_object_list(outcome, src=0, group=_group(dist.group.WORLD))
+    else:
+        broadcast_object_list(outcome)
     [result] = outcome
     if error is not None or isinstance(result, Exception):
         raise error or result
@@ -91,14 +95,6 @@ def acquire_if_possible(lock: Any, timeout: float) -> None:
         if isinstance(error, OSError) and error.errno not in WITHOUT_LOCKS:
             raise
         logger.warning("%s is on a file system without locks: start one call at a time.", Path(lock.lock_file).parent)
-
-
-def _broadcast(objects: list[Any]) -> None:
-    """Replace the objects by those of the first process."""
-    if dist.is_available() and dist.is_initialized() and dist.is_gloo_available():
-        dist.broadcast_object_list(objects, src=0, group=_group(dist.group.WORLD))
-    else:
-        broadcast_object_list(objects)
 
 
 @lru_cache(maxsize=1)

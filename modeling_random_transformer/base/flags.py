@@ -133,20 +133,18 @@ class Parser(HfArgumentParser):
     def documented_settings(self, name: str, settings: dict[str, Any]) -> dict[str, Any]:
         """The settings of a documented field. `HfArgumentParser` replaces a type and a number of values in metadata."""
         text = self.helps[name]
-        metadata = self.metadata[name]
+        kind: Any = settings.get("type")
         if settings.get("const") is True and self.has_positional:
             # A flag with an optional value would take the positional argument that follows.
-            return {"action": "store_true", "help": plain(text)}
-        kind: Any = settings.get("type")
-        if kind is None:  # the flag `--no_…` of a Boolean
-            return {**settings, "help": plain(text)}
-        if get_origin(kind) is Sequence:
-            [kind] = get_args(kind)
-            settings["nargs"] = "+"
-        settings |= {"type": NUMBERS.get(kind, kind), **metadata}
-        if "`None`" in text and settings.get("default") is not None:
-            settings["type"] = off_or(settings["type"])
-            text = text.replace("`None`", "off")
+            settings = {"action": "store_true"}
+        elif kind is not None:  # not the flag `--no_…` of a Boolean
+            if get_origin(kind) is Sequence:
+                [kind] = get_args(kind)
+                settings["nargs"] = "+"
+            settings |= {"type": NUMBERS.get(kind, kind), **self.metadata[name]}
+            if "`None`" in text and settings.get("default") is not None:
+                settings["type"] = off_or(settings["type"])
+                text = text.replace("`None`", "off")
         return {**settings, "help": plain(text)}
 
     def values(self, argv: Iterable[str] | None) -> dict[str, Any]:

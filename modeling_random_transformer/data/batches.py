@@ -17,16 +17,6 @@ def padding_multiple(device: torch.device) -> int:
     return 1 if device.type == "cpu" else 8
 
 
-def evaluation_pairs(device: torch.device) -> int:
-    """The default limit on the pairs of an evaluation batch. A GPU translates many in almost the time of a few."""
-    return 32 if device.type == "cpu" else 256
-
-
-def evaluation_tokens(device: torch.device, training_tokens: int) -> int:
-    """The limit on the padded tokens of an evaluation batch, which needs less memory than a training batch."""
-    return training_tokens if device.type == "cpu" else max(training_tokens, 16_384)
-
-
 class TokenBudgetSampler(Sampler[list[int]]):
     """Batches with a token budget for padded sources and targets together (paper 5.1).
 
@@ -47,7 +37,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         pad_to_multiple_of: the collator rounds the lengths of a batch up to a multiple of this.
         weights: how often each pair occurs per epoch, integers, `[pairs]`; `None` for once.
         gradient_accumulation_steps: number of batches of each process in an optimizer step.
-        bpe_dropout: the `BPEDropoutPairs`, whose tokens change with the epoch, if the lengths are those before. The
+        retokenized: the `RetokenizedPairs`, whose tokens change with the epoch, if the lengths are those before. The
             token budget determines how many pairs each batch has. Every epoch has these numbers of pairs, sorted by
             their lengths in it.
 
@@ -64,12 +54,12 @@ class TokenBudgetSampler(Sampler[list[int]]):
         pad_to_multiple_of: int = 1,
         weights: np.ndarray | None = None,
         gradient_accumulation_steps: int = 1,
-        bpe_dropout: Any = None,
+        retokenized: Any = None,
     ):
         self.seed = seed
         self.epoch = 0
         self.pad_to_multiple_of = pad_to_multiple_of
-        self.bpe_dropout = bpe_dropout
+        self.retokenized = retokenized
         self.step_batches = num_processes * gradient_accumulation_steps
         self.pairs = np.repeat(np.arange(len(lengths)), 1 if weights is None else weights)
         self.sort_by(lengths)
@@ -90,9 +80,9 @@ class TokenBudgetSampler(Sampler[list[int]]):
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch, which determines the order of the next iteration and the tokens of pairs that change."""
         self.epoch = epoch
-        if self.bpe_dropout is not None:
-            self.bpe_dropout.set_epoch(epoch)
-            self.sort_by(np.array([[*map(len, side)] for side in self.bpe_dropout.ids]).T)
+        if self.retokenized is not None:
+            self.retokenized.set_epoch(epoch)
+            self.sort_by(np.array([[*map(len, side)] for side in self.retokenized.ids]).T)
 
     def sort_by(self, lengths: np.ndarray) -> None:
         """Sort the pairs by other lengths in this epoch; the numbers of pairs in the batches stay the same."""
@@ -155,7 +145,7 @@ class EvaluationSampler(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         return (batch.tolist() for batch in self.batches)
 
-    def positions(self) -> np.ndarray:
+    def row_indices(self) -> np.ndarray:
         """The index of each pair of the dataset among the rows of all batches, `[pairs]`."""
         return np.unique(np.concatenate(self.batches), return_index=True)[1]
 

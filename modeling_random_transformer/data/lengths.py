@@ -23,12 +23,12 @@ class LengthLimits:
     target: int | None = None
     ratio: float | None = None
 
-    def within(self, positions: int | None) -> "LengthLimits":
+    def within(self, max_length: int | None) -> "LengthLimits":
         """The limits for a model with this number of learned positions; `None` for any number."""
-        if positions is None:
+        if max_length is None:
             return self
-        source = min(self.source or positions, positions)
-        target = min(self.target or positions, positions)
+        source = min(self.source or max_length, max_length)
+        target = min(self.target or max_length, max_length)
         return replace(self, source=source, target=target)
 
     def are_exceeded(self, source: Any, target: Any) -> Any:

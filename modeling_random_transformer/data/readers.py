@@ -59,8 +59,8 @@ class Columns:
         return (self.are_default and self.languages) or self.keys
 
     @property
-    def positions(self) -> list[int]:
-        """The positions from 0 of keys that are numbers; none of names."""
+    def indices(self) -> list[int]:
+        """The indices from 0 of keys that are numbers; none of names."""
         are_numbers = all(key.isdecimal() and int(key) > 0 for key in self.keys)
         return [int(key) - 1 for key in self.keys] if are_numbers else []
 
@@ -226,8 +226,8 @@ def aligned_rows(files: Sequence[tuple[str | Path, Iterable[bytes]]]) -> Iterato
 
 
 def _read_table(path: Path, columns: Columns) -> Iterator[NumberedTexts]:
-    positions = columns.positions
-    are_numbers = bool(positions)
+    indices = columns.indices
+    are_numbers = bool(indices)
     with open_binary(path) as file:
         lines = decoded(file, path)
         table: _CsvTable = _TsvTable(lines)
@@ -237,15 +237,15 @@ def _read_table(path: Path, columns: Columns) -> Iterator[NumberedTexts]:
         if columns.are_default:
             table.width = len(columns.keys)
         for number, cells, line in table.rows():
-            if not positions:
+            if not indices:
                 header = columns.among(cells) if columns.are_default else columns.named(path, cells)
                 if header is not None:
-                    positions = [cells.index(key) for key in header]
+                    indices = [cells.index(key) for key in header]
                     table.width = len(cells)
                     continue
-                positions = [*range(len(columns.keys))]
-            has_cells = len(cells) > max(positions) and (are_numbers or len(cells) == table.width)
-            yield number, [cells[position] for position in positions] if has_cells else line
+                indices = [*range(len(columns.keys))]
+            has_cells = len(cells) > max(indices) and (are_numbers or len(cells) == table.width)
+            yield number, [cells[index] for index in indices] if has_cells else line
             table.width = table.width or len(cells)
 
 
@@ -255,8 +255,8 @@ def delimiter_of(first_line: str, columns: Columns) -> str:
         # The csv module has a limit for the length of a cell.
         [cells] = csv.reader([first_line[:10_000]], delimiter=delimiter)
         has_width = columns.are_default and len(cells) == len(columns.keys)
-        has_positions = columns.positions and len(cells) > max(1, *columns.positions)
-        if has_width or has_positions or columns.among(cells):
+        has_indices = columns.indices and len(cells) > max(1, *columns.indices)
+        if has_width or has_indices or columns.among(cells):
             return delimiter
     return max(DELIMITERS, key=first_line.count)
 

@@ -44,10 +44,10 @@ class CorpusMixture:
 
     def lines(self) -> Iterator[Line]:
         """The lines of an epoch. Their numbers count the lines of all corpora, in the order of the corpora."""
-        corpora = map(self._positions, range(len(self.corpora)))
+        corpora = map(self._numbered_lines, range(len(self.corpora)))
         return (line for _, _, line in heapq.merge(*corpora))
 
-    def _positions(self, index: int) -> Iterator[tuple[float, int, Line]]:
+    def _numbered_lines(self, index: int) -> Iterator[tuple[float, int, Line]]:
         """The relative position of each line of a corpus in the epoch, the index of the corpus, and the line."""
         corpus = self.corpora[index]
         earlier_lines = sum(self.sizes[:index])
@@ -78,7 +78,7 @@ class TokenBudgetStream(IterableDataset):
         pad_to_multiple_of: the collator rounds the lengths of a batch up to a multiple of this.
         num_workers: number of processes that read and tokenize ahead; 0 to do both in this process. At most one for a
             streaming dataset, since `datasets` would give each worker different files.
-        bpe_dropout: changes the tokens of the pairs in every epoch: `BPEDropout` or `Augmentation`. The token budget
+        retokenizer: changes the tokens of the pairs in every epoch: `BPEDropout` or `Augmentation`. The token budget
             and the maximum lengths count the tokens before.
 
     Raises:
@@ -96,7 +96,7 @@ class TokenBudgetStream(IterableDataset):
     seed: int = 0
     pad_to_multiple_of: int = 1
     num_workers: int = 0
-    bpe_dropout: Any = None
+    retokenizer: Any = None
 
     def __post_init__(self) -> None:
         check_choice(ON_INVALID, on_invalid=self.on_invalid)
@@ -119,11 +119,11 @@ class TokenBudgetStream(IterableDataset):
         self.num_processes = num_processes
         self.gradient_accumulation_steps = gradient_accumulation_steps
 
-    def set_max_length(self, positions: int | None) -> None:
+    def set_max_length(self, max_length: int | None) -> None:
         """Skip longer sources and targets, for a model with this number of learned positions; `None` for no limit."""
-        self.limits = self.limits.within(positions)
-        if self.bpe_dropout is not None:
-            self.bpe_dropout.max_length = positions
+        self.limits = self.limits.within(max_length)
+        if self.retokenizer is not None:
+            self.retokenizer.max_length = max_length
 
     def __iter__(self) -> Iterator[list[TokenizedPair]]:
         if get_worker_info() is not None:
@@ -143,7 +143,7 @@ class TokenBudgetStream(IterableDataset):
                 self.pad_to_multiple_of,
                 gradient_accumulation_steps=self.gradient_accumulation_steps,
             )
-            if self.bpe_dropout is not None:
+            if self.retokenizer is not None:
                 batches.sort_by(lengths_of(pairs))
             for batch in islice(batches, self.process_index, None, self.num_processes):
                 yield [{name: pairs[i][name] for name in COLUMNS} for i in batch]
@@ -182,7 +182,7 @@ class TokenBudgetStream(IterableDataset):
         # Prefetch a complete buffer, so that it is ready when the current one is exhausted.
         lines = LINES_PER_CHUNK * max(1, self.num_workers)
         return DataLoader(
-            _Chunks(self.corpus, self.tokenizer, self.bpe_dropout, (self.seed, epoch)),
+            _Chunks(self.corpus, self.tokenizer, self.retokenizer, (self.seed, epoch)),
             batch_size=None,
             collate_fn=tuple,  # the chunk itself
             num_workers=self.num_workers,
@@ -192,7 +192,7 @@ class TokenBudgetStream(IterableDataset):
 
 
 def _lengths(pairs: list[TokenizedPair]) -> np.ndarray:
-    """The lengths of source and target without BPE-dropout, `[pairs, 2]`."""
+    """The lengths of source and target before they are tokenized anew, `[pairs, 2]`."""
     lengths = [[pair[name] for name in LENGTH_COLUMNS] for pair in pairs]
     return np.array(lengths).reshape(-1, 2)
 
@@ -203,7 +203,7 @@ class _Chunks(IterableDataset):
 
     corpus: Corpus | CorpusMixture
     tokenizer: PreTrainedTokenizerBase
-    bpe_dropout: Any
+    retokenizer: Any
     seed: tuple[int, int]
 
     def __iter__(self) -> Iterator[Chunk]:
@@ -213,24 +213,24 @@ class _Chunks(IterableDataset):
             # The tokenizer's threads do not survive a fork and would cause a warning.
             os.environ["TOKENIZERS_PARALLELISM"] = "false"
             all_chunks = islice(all_chunks, worker.id, None, worker.num_workers)
-        return map(self._tokenize, all_chunks)
+        return map(self._chunk_of, all_chunks)
 
-    def _tokenize(self, lines: list[Line]) -> Chunk:
+    def _chunk_of(self, lines: list[Line]) -> Chunk:
         invalid = [line for line in lines if isinstance(line, InvalidLine)]
         valid = [line for line in lines if isinstance(line, ParallelLine)]
         pairs: list[TokenizedPair] = [{}] * len(valid)
         for languages in {line.languages for line in valid}:
-            positions = [i for i, line in enumerate(valid) if line.languages == languages]
-            tokenized = self._tokenize_pairs([valid[i] for i in positions], languages)
-            for i, pair in zip(positions, tokenized, strict=True):
+            indices = [i for i, line in enumerate(valid) if line.languages == languages]
+            tokenized = self._tokenized([valid[i] for i in indices], languages)
+            for i, pair in zip(indices, tokenized, strict=True):
                 pairs[i] = pair
         return len(lines), invalid, pairs
 
-    def _tokenize_pairs(self, lines: list[ParallelLine], languages: LanguageTags) -> Iterator[TokenizedPair]:
+    def _tokenized(self, lines: list[ParallelLine], languages: LanguageTags) -> Iterator[TokenizedPair]:
         texts = {side: [getattr(line, side) for line in lines] for side in SIDES}
-        columns = tokenize_batch(texts, self.tokenizer, languages, words=self.bpe_dropout is not None)
+        columns = tokenize_batch(texts, self.tokenizer, languages, words=self.retokenizer is not None)
         columns["line"] = [line.number for line in lines]
-        if self.bpe_dropout is not None:
+        if self.retokenizer is not None:
             seeds = [(*self.seed, number) for number in columns["line"]]
-            columns |= self.bpe_dropout.segment_columns(texts | columns, seeds)
+            columns |= self.retokenizer.retokenize(texts | columns, seeds)
         return (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))

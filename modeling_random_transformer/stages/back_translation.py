@@ -219,7 +219,7 @@ def add_noise(text: str, seed: int | str) -> str:
         return ""
     kept = [word for word in words if draw.random() >= DELETION] or [draw.choice(words)]
     replaced = [FILLER if draw.random() < REPLACEMENT else word for word in kept]
-    # Sorting by these positions moves no word by more than `DISTANCE`. Equal positions keep their order.
-    positions = [index + draw.random() * (DISTANCE + 1) for index in range(len(replaced))]
-    order = sorted(range(len(replaced)), key=positions.__getitem__)
+    # Sorting by these keys moves no word by more than `DISTANCE`. Equal keys keep their order.
+    keys = [index + draw.random() * (DISTANCE + 1) for index in range(len(replaced))]
+    order = sorted(range(len(replaced)), key=keys.__getitem__)
     return " ".join(replaced[index] for index in order)

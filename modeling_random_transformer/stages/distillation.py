@@ -258,8 +258,8 @@ def check(
         raise ValueError(
             "restart must be False after the training of the student has begun, got True: use another output_dir."
         )
-    check_arguments(data, model, args)
-    check_languages_of_sets(corpora, model)
+    tokenizer = check_arguments(data, model, args)
+    check_languages_of_sets(corpora, model, tokenizer)
     for corpus in chain.from_iterable(corpora.values()):
         corpus.require_files()
         validate(corpus, data.on_invalid)

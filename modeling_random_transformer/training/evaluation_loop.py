@@ -91,9 +91,9 @@ class TranslationEvaluation(Seq2SeqTrainer):
             self.compute_metrics = compute_metrics
         if output.num_samples and not self.evaluated_batches:
             raise RuntimeError(f"transformers does not evaluate by prediction_step. {UNTESTED_ADVICE}")
-        positions = sampler.positions()
+        indices = sampler.row_indices()
         rows = (output.predictions, output.label_ids)
-        predictions, labels = recursively_apply(lambda part: part[positions], rows, test_type=is_numpy_array)
+        predictions, labels = recursively_apply(lambda part: part[indices], rows, test_type=is_numpy_array)
         self.samples = self._samples(dataloader.dataset, predictions)
         metrics = {"loss": self._mean_loss(sampler.num_batches)} if self._batch_losses else {}
         if compute_metrics is not None and predictions is not None and labels is not None:

@@ -11,7 +11,6 @@ from datasets import Dataset, concatenate_datasets
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from ..base.distributed import call_on_main_process
-from ..base.jobs import Job
 from ..data.batches import padding_multiple
 from ..data.lengths import NO_LIMITS
 from ..data.overlap import Counts, describe_overlap, shared_texts
@@ -24,7 +23,7 @@ from ..tokenization_random_transformer import RandomTransformerTokenizer
 from .arguments import VOCAB_SIZE, ModelArguments
 from .checkpoints import save_atomically
 from .manifest import Run, fingerprint
-from .methods import segmentation
+from .methods import retokenizer_of
 from .methods.augmentation import Augmentation
 from .tokenizer import load_tokenizer
 
@@ -170,7 +169,7 @@ def make_stream(run: Run, lines: Sequence[int], tokenizer: PreTrainedTokenizerBa
         seed=run.args.order_seed,
         pad_to_multiple_of=padding_multiple(run.args.device),
         num_workers=run.args.dataloader_num_workers,
-        bpe_dropout=segmentation(run.args, tokenizer),
+        retokenizer=retokenizer_of(run.args, tokenizer),
     )
 
 
@@ -191,7 +190,7 @@ def find_overlap(texts: Mapping[str, list[Dataset]]) -> dict[str, Counts]:
 
 
 def prepare_tokenizer(run: Run, lines: int) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a run, which is trained first if the arguments name no saved one.
+    """The tokenizer of a run, which is trained if the arguments name no saved one.
 
     Its `src_lang` and `tgt_lang` become the languages of the training corpora, if they are the same for all.
 
@@ -204,16 +203,16 @@ def prepare_tokenizer(run: Run, lines: int) -> PreTrainedTokenizerBase:
     """
     languages = [corpus.languages.arguments for corpus in run.corpora["train"]]
     defaults = {name: code for name, code in languages[0].items() if all(tags.get(name) == code for tags in languages)}
-    saved = run.model.saved_tokenizer
-    if saved is None:
-        run.record(lambda job: _train_tokenizer(run, job, lines, defaults))
-    tokenizer = load_tokenizer(str(run.folder) if saved is None else saved, run.model.special_tokens or ())
+    tokenizer = run.tokenizer
+    if tokenizer is None:
+        run.record(lambda: _train_tokenizer(run, lines, defaults))
+        tokenizer = load_tokenizer(str(run.folder))
     for name, code in defaults.items():
         setattr(tokenizer, name, code)
     return tokenizer
 
 
-def _train_tokenizer(run: Run, job: Job, lines: int, defaults: Mapping[str, str]) -> None:
+def _train_tokenizer(run: Run, lines: int, defaults: Mapping[str, str]) -> None:
     """Train the tokenizer of a run and save it in the output folder, unless an earlier call has."""
     corpora = run.corpora["train"]
     path = run.folder / "tokenizer.json"
@@ -225,7 +224,7 @@ def _train_tokenizer(run: Run, job: Job, lines: int, defaults: Mapping[str, str]
     }
     # Inputs change only if nothing has been trained with the tokenizer.
     inputs = {"training set": fingerprint(corpora), **options, **drop_none(augment=run.args.augment or None)}
-    stage = job.begin("tokenizer", inputs, may_change=lambda *_: True)
+    stage = run.job.begin("tokenizer", inputs, may_change=lambda *_: True)
     if stage.is_finished:
         return
     if path.is_file() and stage.changed_files():
@@ -245,8 +244,10 @@ def distinct_languages(corpora: Iterable[Corpus]) -> list[str]:
     return list(dict.fromkeys(code for corpus in corpora for code in corpus.languages.codes))
 
 
-def check_languages_of_sets(sets: Mapping[str, Sequence[Corpus]], model_args: ModelArguments) -> None:
-    """Check that the tokenizer has, or will have, the languages of all sets.
+def check_languages_of_sets(
+    sets: Mapping[str, Sequence[Corpus]], model_args: ModelArguments, tokenizer: PreTrainedTokenizerBase | None
+) -> None:
+    """Check that the saved tokenizer has the languages of all sets, or that a new one will have them.
 
     Raises:
         ValueError: it does not.
@@ -254,11 +255,9 @@ def check_languages_of_sets(sets: Mapping[str, Sequence[Corpus]], model_args: Mo
     used = distinct_languages(chain.from_iterable(sets.values()))
     available = distinct_languages(sets["train"])
     origin = "the training corpora"
-    saved = model_args.saved_tokenizer
-    if saved is not None:
-        tokenizer = load_tokenizer(saved)
+    if tokenizer is not None:
         available = tokenizer_languages(tokenizer)
-        origin = f"the tokenizer in {saved}"
+        origin = f"the tokenizer in {model_args.saved_tokenizer}"
         if available and not used and None in (tokenizer.src_lang, tokenizer.tgt_lang):
             raise ValueError(f"source_lang and target_lang must be of {', '.join(available)} for {origin}, got none.")
     unknown = ", ".join(code for code in used if code not in available)

@@ -39,7 +39,7 @@ from .checkpoints import (
     state_of,
 )
 from .checks import check_arguments
-from .manifest import LOCK, MANIFEST, TRAIN, Run, RunResult, begin_training, fingerprint
+from .manifest import LOCK, MANIFEST, Run, RunResult, begin_training, fingerprint
 from .model_card import CARD, hardware, write_model_card
 from .model_init import build_model
 from .preparation import PreparedData, check_languages_of_sets, check_lengths, prepare_data
@@ -73,13 +73,14 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
         FloatingPointError: the loss is not finite.
         OSError: a checkpoint or the model could not be saved; earlier checkpoints are complete.
     """
-    check_arguments(data, model, args)
+    tokenizer = check_arguments(data, model, args)
     corpora = data.sets()  # file locks of datasets, which have no timeout, let one process download
-    check_languages_of_sets(corpora, model)
+    check_languages_of_sets(corpora, model, tokenizer)
     folder = Path(args.output_dir)
     with exclusive(folder / LOCK, f"output_dir must not be in use, got {folder} with another run in progress."):
-        run = Run(data, model, args, corpora, Job(folder / MANIFEST, advice="use another output_dir"))
-        run.record(lambda _: begin_training(run))
+        job = Job(folder / MANIFEST, advice="use another output_dir")
+        run = Run(data, model, args, corpora, job, tokenizer)
+        run.record(lambda: begin_training(run))
         if not (folder / MANIFEST).is_file():
             raise ValueError(f"output_dir must be on a file system that all nodes share, got {folder}.")
         if run.trained.is_finished:
@@ -226,7 +227,7 @@ def record_model(run: Run, trainer: TranslationTrainer, data: PreparedData, **fa
         "reports": [asdict(report) for report in reports],
         "overlap": data.overlap,
     }
-    run.record(lambda job: job.stages[TRAIN].finish(sorted(run.folder.glob("*.safetensors")), **facts))
+    run.record(lambda: run.trained.finish(sorted(run.folder.glob("*.safetensors")), **facts))
 
 
 # Scores
@@ -260,7 +261,7 @@ def score_set(run: Run, trainer: TranslationTrainer, data: PreparedData, name: s
     metrics = score(translations, pairs["target"][:], language=language, tokenize=run.args.bleu_tokenize)
     if is_only_validation(run, name) and len(translations) >= MIN_PAIRS:
         call_on_main_process(lambda: calibrate_saved(run, trainer, name, pairs, translations))
-    run.record(lambda _: begin_scores(run, name).finish(metrics=metrics))
+    run.record(lambda: begin_scores(run, name).finish(metrics=metrics))
 
 
 def is_only_validation(run: Run, name: str) -> bool:

@@ -45,7 +45,7 @@ def begin_choice(run: Run) -> bool:
         return True
     inputs = {"weights": run.trained.files, "num_beams": args.num_beams, "metric": args.translation_metric}
     inputs |= run.validation_fingerprints
-    run.record(lambda job: job.begin(SEARCH, inputs, may_change=lambda *_: True))
+    run.record(lambda: run.job.begin(SEARCH, inputs, may_change=lambda *_: True))
     stage = run.job.stages[SEARCH]
     if stage.is_finished:
         args.chosen_penalty = stage.facts["length_penalty"]
@@ -58,7 +58,7 @@ def choose_length_penalty(run: Run, trainer: TranslationTrainer) -> None:
     if not begin_choice(run):
         searches = [*search_scores(trainer)]
         best = best_search(searches)
-        run.record(lambda job: job.stages[SEARCH].finish(length_penalty=best.length_penalty, searches=searches))
+        run.record(lambda: run.job.stages[SEARCH].finish(length_penalty=best.length_penalty, searches=searches))
         args.chosen_penalty = best.length_penalty
         if args.process_index == 0:
             logger.warning("%s", describe_choice(run))

@@ -21,7 +21,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import RemoveColumnsCollator
 
 from ..base.distributed import call_on_main_process
-from ..data.batches import EvaluationSampler, TokenBudgetSampler, evaluation_tokens, padding_multiple
+from ..data.batches import EvaluationSampler, TokenBudgetSampler, padding_multiple
 from ..data.streaming import TokenBudgetStream
 from ..data.tokenization import lengths_of
 from ..inference.engine import import_engine
@@ -31,8 +31,8 @@ from .captured_passes import CapturedPasses
 from .checkpoints import keep_newest, last_resumable, write_checkpoint
 from .evaluation_loop import TranslationEvaluation
 from .loss_check import LossCheck, check_weights
-from .methods import segmentation, training_loss
-from .methods.bpe_dropout import BPEDropoutPairs
+from .methods import retokenizer_of, training_loss
+from .methods.bpe_dropout import RetokenizedPairs
 from .methods.muon import muon_optimizer
 from .sharding import shard_layers
 from .training_arguments import TranslationTrainingArguments
@@ -120,10 +120,10 @@ class TranslationTrainer(TranslationEvaluation):
         dataset: Any = self.train_dataset
         if isinstance(dataset, TokenBudgetStream):
             return self._stream_loader(dataset)
-        segmented = None
-        changes = segmentation(self.args, self.processing_class, self._positions())
-        if changes is not None:  # in every epoch
-            segmented = BPEDropoutPairs(dataset, changes, self.args.order_seed)
+        retokenized = None
+        retokenizer = retokenizer_of(self.args, self.processing_class, self._max_length())
+        if retokenizer is not None:
+            retokenized = RetokenizedPairs(dataset, retokenizer, self.args.order_seed)
         sampler = TokenBudgetSampler(
             lengths_of(dataset),
             self.args.max_tokens_per_batch,
@@ -132,18 +132,18 @@ class TranslationTrainer(TranslationEvaluation):
             pad_to_multiple_of=self.padding_multiple,
             weights=self.train_weights,
             gradient_accumulation_steps=self.args.gradient_accumulation_steps,
-            bpe_dropout=segmented,
+            retokenized=retokenized,
         )
         self.resumption.sampler = sampler
-        keeps_workers = self.args.dataloader_persistent_workers and segmented is None
-        return self._loader(segmented or dataset, sampler, persistent_workers=keeps_workers)
+        keeps_workers = self.args.dataloader_persistent_workers and retokenized is None
+        return self._loader(retokenized or dataset, sampler, persistent_workers=keeps_workers)
 
     def _stream_loader(self, stream: TokenBudgetStream) -> DataLoader:
         """The batches of a `TokenBudgetStream`, which itself distributes them over the processes."""
-        changes = segmentation(self.args, self.processing_class)
-        if changes is not None and type(stream.bpe_dropout) is not type(changes):
-            raise ValueError(f"bpe_dropout must be given to TokenBudgetStream too, got {stream.bpe_dropout}.")
-        stream.set_max_length(self._positions())
+        retokenizer = retokenizer_of(self.args, self.processing_class)
+        if retokenizer is not None and type(stream.retokenizer) is not type(retokenizer):
+            raise ValueError(f"retokenizer must be given to TokenBudgetStream too, got {stream.retokenizer}.")
+        stream.set_max_length(self._max_length())
         stream.set_share(self._data_parallel_rank(), self._data_parallel_size(), self.args.gradient_accumulation_steps)
         loader = DataLoader(
             stream, batch_size=None, collate_fn=self.data_collator, pin_memory=self.args.dataloader_pin_memory
@@ -158,18 +158,21 @@ class TranslationTrainer(TranslationEvaluation):
             non_blocking=self.accelerator.non_blocking,
         )
 
-    def _positions(self) -> int | None:
+    def _max_length(self) -> int | None:
         """The longest source or target that the model's learned positions allow; `None` for no limit."""
         limits = max_source_positions(self.model), max_target_positions(self.model.config)
         return min(filter(None, limits), default=None)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
-        """Batches of at most `per_device_eval_batch_size` pairs, sorted by length; see `evaluation_tokens`."""
+        """Batches of at most `per_device_eval_batch_size` pairs, sorted by length."""
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         lengths = lengths_of(dataset)
+        max_tokens = self.args.max_tokens_per_batch
+        if self.args.device.type != "cpu":  # evaluation needs less memory than training
+            max_tokens = max(max_tokens, 16_384)
         sampler = EvaluationSampler(
             lengths,
-            evaluation_tokens(self.args.device, self.args.max_tokens_per_batch),
+            max_tokens,
             self.args.eval_batch_size,
             num_processes=self._data_parallel_size(),
             pad_to_multiple_of=self.padding_multiple,

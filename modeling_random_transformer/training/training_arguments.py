@@ -13,7 +13,6 @@ from transformers.trainer_utils import IntervalStrategy
 
 from ..base import ENGINES
 from ..base.flags import MAX_SEED, finite_number
-from ..data.batches import evaluation_pairs
 from ..inputs_random_transformer import LARGEST_PENALTY, MAX_HYPOTHESES
 
 # Arguments of `Seq2SeqTrainingArguments` that have no effect here, and the reasons.
@@ -187,8 +186,11 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             self.dataloader_pin_memory = False
         self.accelerator_config.non_blocking = self.dataloader_pin_memory  # other copies wait for the device
         if self.per_device_eval_batch_size is None:
-            self.per_device_eval_batch_size = evaluation_pairs(self.device)
-        self._check_unsupported()
+            # A GPU translates many pairs in almost the time of a few.
+            self.per_device_eval_batch_size = 32 if self.device.type == "cpu" else 256
+        for name, reason in UNSUPPORTED.items():
+            self._require_default(name, f", because {reason}")
+        self._require("do_train", self.do_train, "True")
         self._check_steps()
         self._check_evaluation()
         self._check_devices()
@@ -268,11 +270,6 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     def _require_default(self, name: str, reason: str) -> None:
         default = getattr(type(self), name, None)  # none if the installed transformers does not have the argument
         self._require(name, getattr(self, name, default) in (default, []), f"unset{reason}")
-
-    def _check_unsupported(self) -> None:
-        for name, reason in UNSUPPORTED.items():
-            self._require_default(name, f", because {reason}")
-        self._require("do_train", self.do_train, "True")
 
     def _check_steps(self) -> None:
         self._require("seed", 0 <= self.seed <= MAX_SEED, f"from 0 to {MAX_SEED}")

@@ -120,7 +120,7 @@ def test_evaluation_sampler_contains_every_pair_at_its_position(pairs, processes
     once = [index for batch in batches[: sampler.num_batches] for index in batch]
     assert sorted(once) == list(range(len(pairs)))
     rows = [index for batch in batches for index in batch]
-    assert [rows[position] for position in sampler.positions()] == list(range(len(pairs)))
+    assert [rows[position] for position in sampler.row_indices()] == list(range(len(pairs)))
     for batch in batches:
         assert 1 <= len(batch) <= max_pairs
         assert len(batch) == 1 or np.max([pairs[i] for i in batch], axis=0).sum() * len(batch) <= 40

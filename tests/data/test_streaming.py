@@ -47,7 +47,7 @@ def test_every_pair_occurs_once_and_steps_depend_on_the_product_of_processes_and
     corpus, orders = make_corpus(pairs), []
     for processes in (1, 2, 4):
         accumulation = 4 // processes
-        options = {"accumulation": accumulation, "bpe_dropout": BPEDropout(TOKENIZER, dropout)}
+        options = {"accumulation": accumulation, "retokenizer": BPEDropout(TOKENIZER, dropout)}
         shares = [list(stream.epoch(epoch)) for stream in streams(corpus, processes, **options)]
         assert len({len(share) for share in shares}) == 1
         assert len(shares[0]) % accumulation == 0
@@ -84,7 +84,7 @@ def test_a_buffer_has_a_pair_for_each_batch_of_a_step():
 
 def test_pairs_above_the_positions_of_the_model_are_skipped_and_counted():
     corpus = DatasetText(Dataset.from_list([{"source": "a" * length, "target": "b"} for length in (2, 30, 4)]))
-    (stream,) = streams(corpus, bpe_dropout=BPEDropout(TOKENIZER, 0.3))
+    (stream,) = streams(corpus, retokenizer=BPEDropout(TOKENIZER, 0.3))
     stream.set_max_length(10)
     (batch,) = stream.epoch(0)
     assert max(len(row["input_ids"]) for row in batch) <= 10

@@ -72,7 +72,8 @@ def test_tags_are_on_both_sides_of_each_row_and_begin_its_translation(several):
     folder, options, result = several
     data, model_args, args = parsed(folder, "out", **options)
     names = ["train", *(f"test {source}-{target}" for source, target in DIRECTIONS)]
-    prepared = prepare_data(Run(data, model_args, args, data.sets(), Job(result.folder / MANIFEST)), names)
+    run = Run(data, model_args, args, data.sets(), Job(result.folder / MANIFEST), tokenizer=None)
+    prepared = prepare_data(run, names)
     rows, tokenizer = list(prepared.sets["train"]), prepared.tokenizer
     assert len(rows) == 360
     for index, row in enumerate(rows):

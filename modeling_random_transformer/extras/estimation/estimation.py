@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
-from transformers import set_seed
+from transformers import PreTrainedTokenizerBase, set_seed
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from ...base.distributed import call_on_main_process
@@ -86,12 +86,12 @@ def dry_run(data: DataArguments, model: ModelArguments, args: TranslationTrainin
     Raises:
         ValueError: an argument or one of the pairs is invalid, or `max_steps` is unset.
     """
-    check_arguments(data, model, args)
+    tokenizer = check_arguments(data, model, args)
     if args.max_steps < 1:
         raise ValueError(f"max_steps must be a positive integer for a dry run, got {args.max_steps}.")
     set_seed(args.seed)
     with tempfile.TemporaryDirectory() as folder:
-        trainer = _trainer(data, model, _shortened(args, call_on_main_process(lambda: folder)))
+        trainer = _trainer(data, model, _shortened(args, call_on_main_process(lambda: folder)), tokenizer)
         if args.cuda_graphs:  # each shape is captured in the second epoch
             steps_per_epoch = len(trainer.get_train_dataloader()) // args.gradient_accumulation_steps
             trainer.args.max_steps = 2 * steps_per_epoch + STEPS
@@ -125,15 +125,18 @@ def _shortened(args: TranslationTrainingArguments, folder: str) -> TranslationTr
 
 
 def _trainer(
-    data_args: DataArguments, model_args: ModelArguments, args: TranslationTrainingArguments
+    data_args: DataArguments,
+    model_args: ModelArguments,
+    args: TranslationTrainingArguments,
+    tokenizer: PreTrainedTokenizerBase | None,
 ) -> "MeasuredTrainer":
     complete = replace(data_args, streaming=True).corpora("train")
     corpora: list[Corpus] = [_first_pairs(corpus, data_args.on_invalid) for corpus in complete]
-    check_languages_of_sets({"train": corpora}, model_args)
+    check_languages_of_sets({"train": corpora}, model_args, tokenizer)
     job = Job(Path(args.output_dir) / MANIFEST)
     data_args = DataArguments(**data_args.with_sets(streaming=False))
-    data = prepare_data(Run(data_args, model_args, args, {"train": corpora}, job), ["train"])
-    if model_args.model_name_or_path is None and model_args.tokenizer is None:  # this tokenizer is smaller
+    data = prepare_data(Run(data_args, model_args, args, {"train": corpora}, job, tokenizer), ["train"])
+    if tokenizer is None and model_args.model_name_or_path is None:  # this tokenizer is smaller
         vocab_size = model_args.vocab_size or VOCAB_SIZE
         model_args = copy.copy(model_args)  # not replaced: as an argument, this override is an error
         model_args.config_overrides = f"vocab_size={vocab_size},{model_args.config_overrides}"

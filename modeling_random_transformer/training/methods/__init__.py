@@ -21,7 +21,7 @@ def training_loss(args: TranslationTrainingArguments) -> SmoothedCrossEntropy:
     return SmoothedCrossEntropy(args.label_smoothing_factor, overwrite=True)
 
 
-def segmentation(
+def retokenizer_of(
     args: TranslationTrainingArguments, tokenizer: PreTrainedTokenizerBase, max_length: int | None = None
 ) -> Augmentation | BPEDropout | None:
     """What changes the tokens of the training pairs in every epoch; `max_length` is the limit of the model."""

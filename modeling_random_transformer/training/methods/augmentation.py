@@ -139,8 +139,8 @@ class Augmentation:
         for number, (source, target) in enumerate(zip(alternating, alternating, strict=True)):
             yield from self(source, target, np.random.default_rng((seed, number)))
 
-    def segment_columns(self, rows: dict[str, list], seeds: Sequence[tuple[int, ...]]) -> dict[str, list[list[int]]]:
-        """Tokens of changed pairs, as columns; see `BPEDropout.segment_columns`."""
+    def retokenize(self, rows: dict[str, list], seeds: Sequence[tuple[int, ...]]) -> dict[str, list[list[int]]]:
+        """Tokens of changed pairs, as columns; see `BPEDropout.retokenize`."""
         pairs = []
         for seed, source, target in zip(seeds, rows["source"], rows["target"], strict=True):
             random = np.random.default_rng((*seed, 1))  # with 1, the numbers are not those of BPE-dropout
@@ -151,7 +151,7 @@ class Augmentation:
         for ids, words in zip(("input_ids", "labels"), WORDS, strict=True):
             columns[ids] = list(map(with_special_tokens, rows[ids], rows[words], columns[ids], columns[words]))
         if self.bpe_dropout is not None:
-            columns |= self.bpe_dropout.segment_columns(columns, seeds)
+            columns |= self.bpe_dropout.retokenize(columns, seeds)
         return {name: columns[name] for name in ("input_ids", "labels")}
 
 

@@ -120,7 +120,7 @@ class BPEDropout:
         left, right = self._halves[token]
         return self._symbols(left) + self._symbols(right)
 
-    def segment_columns(self, rows: dict[str, list], seeds: Sequence[tuple[int, ...]]) -> dict[str, list[list[int]]]:
+    def retokenize(self, rows: dict[str, list], seeds: Sequence[tuple[int, ...]]) -> dict[str, list[list[int]]]:
         """New segmentations of pairs, as columns of token ids.
 
         Args:
@@ -138,7 +138,7 @@ class BPEDropout:
         return {"input_ids": input_ids, "labels": labels}
 
 
-class BPEDropoutPairs(Dataset):
+class RetokenizedPairs(Dataset):
     """Training pairs with new tokens in every epoch, by BPE-dropout or augmentation.
 
     The tokens depend on the seed, the epoch and the index of the pair only. Thus neither resuming nor the number of
@@ -147,14 +147,14 @@ class BPEDropoutPairs(Dataset):
 
     Args:
         tokens: the result of `tokenize_pairs` with `words=True`.
-        bpe_dropout: `BPEDropout` or `Augmentation`.
+        retokenizer: makes the tokens: `BPEDropout` or `Augmentation`.
         seed: determines the tokens.
 
     Raises:
         ValueError: `tokens` has no texts and words.
     """
 
-    def __init__(self, tokens: "datasets.Dataset", bpe_dropout: Any, seed: int):
+    def __init__(self, tokens: "datasets.Dataset", retokenizer: Any, seed: int):
         columns = getattr(tokens, "column_names", None) or []
         required = ["input_ids", "labels", *WORDS, *SIDES]
         if not {*required} <= {*columns}:
@@ -163,7 +163,7 @@ class BPEDropoutPairs(Dataset):
                 f"(tokenize_pairs, words=True), got a {type(tokens).__name__} with {', '.join(columns)}."
             )
         self.tokens = tokens.select_columns(required)
-        self.bpe_dropout = bpe_dropout
+        self.retokenizer = retokenizer
         self.seed = seed
         self.epoch: int | None = None
         self.ids: list[list[np.ndarray]] = [[], []]  # of each source and of each target in this epoch
@@ -178,7 +178,7 @@ class BPEDropoutPairs(Dataset):
             first = len(self.ids[0])
             end = first + len(batch["labels"])
             seeds = [(self.seed, epoch, index) for index in range(first, end)]
-            columns = self.bpe_dropout.segment_columns(batch, seeds)
+            columns = self.retokenizer.retokenize(batch, seeds)
             for ids, column in zip(self.ids, ("input_ids", "labels"), strict=True):
                 for tokens in columns[column]:
                     ids.append(np.array(tokens, np.int32))

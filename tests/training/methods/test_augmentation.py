@@ -9,7 +9,7 @@ from modeling_random_transformer import RandomTransformerTokenizer
 from modeling_random_transformer.data import DatasetText, TokenBudgetStream, streaming, tokenize_pairs
 from modeling_random_transformer.inputs_random_transformer import LanguageTags
 from modeling_random_transformer.training.methods.augmentation import NUMBER, SHARES, Augmentation, typing_errors
-from modeling_random_transformer.training.methods.bpe_dropout import BPEDropout, BPEDropoutPairs
+from modeling_random_transformer.training.methods.bpe_dropout import BPEDropout, RetokenizedPairs
 
 PAIR = ("Two men see 12 cats of {name}.", "Zwei Männer sehen 12 Katzen von {name}.")
 TEXTS = [*PAIR, "a dog on the mat", "ein Hund auf der Matte", "<bt> the cat", "die Katze"] * 5
@@ -116,7 +116,7 @@ def training_set():
 
 def epoch_of(tokens, epoch=0, seed=1, dropout=0.0, num_workers=0):
     bpe_dropout = BPEDropout(TOKENIZER, dropout) if dropout else None
-    pairs = BPEDropoutPairs(tokens, Augmentation(TOKENIZER, bpe_dropout), seed)
+    pairs = RetokenizedPairs(tokens, Augmentation(TOKENIZER, bpe_dropout), seed)
     pairs.set_epoch(epoch)
     return [row for batch in DataLoader(pairs, collate_fn=list, num_workers=num_workers) for row in batch]
 
@@ -157,7 +157,7 @@ def test_a_stream_depends_on_the_seed_the_epoch_and_the_line(monkeypatch):
     corpus = DatasetText(Dataset.from_list(rows), languages=LanguageTags("en", "de"))
 
     def epochs(num_workers=0):
-        options = {"buffer_pairs": 16, "seed": 3, "num_workers": num_workers, "bpe_dropout": Augmentation(TOKENIZER)}
+        options = {"buffer_pairs": 16, "seed": 3, "num_workers": num_workers, "retokenizer": Augmentation(TOKENIZER)}
         stream = TokenBudgetStream(corpus, TOKENIZER, 120, **options)
         return [[row for batch in stream.epoch(number) for row in batch] for number in range(2)]
 
@@ -175,4 +175,4 @@ def test_a_vocabulary_has_words_in_capitals():
 def test_pairs_without_texts_raise_value_error():
     tokens = training_set().remove_columns(["source", "target"])
     with pytest.raises(ValueError, match="source_words, target_words, source, target for bpe_dropout and augment"):
-        BPEDropoutPairs(tokens, AUGMENTATION, 1)
+        RetokenizedPairs(tokens, AUGMENTATION, 1)

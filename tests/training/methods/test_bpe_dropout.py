@@ -19,7 +19,7 @@ from modeling_random_transformer.data import (
     streaming,
     tokenize_pairs,
 )
-from modeling_random_transformer.training.methods.bpe_dropout import BPEDropout, BPEDropoutPairs
+from modeling_random_transformer.training.methods.bpe_dropout import BPEDropout, RetokenizedPairs
 
 TEXTS = ["the cat sat on the mat, that's it!!", "  a cat's hat 1234 <s> ünïcode", "xyz", "the the"] * 5
 TOKENIZER = RandomTransformerTokenizer.train(TEXTS, vocab_size=340)
@@ -94,9 +94,9 @@ def training_set(size=40):
 
 
 def batches(tokens, num_workers=0, epoch=0, seed=1, num_processes=1, weights=None, dropout=0.3):
-    pairs = BPEDropoutPairs(tokens, BPEDropout(TOKENIZER, dropout), seed)
+    pairs = RetokenizedPairs(tokens, BPEDropout(TOKENIZER, dropout), seed)
     options = {"num_processes": num_processes, "seed": seed, "weights": weights}
-    sampler = TokenBudgetSampler(lengths_of(tokens), max_tokens=60, bpe_dropout=pairs, **options)
+    sampler = TokenBudgetSampler(lengths_of(tokens), max_tokens=60, retokenized=pairs, **options)
     sampler.set_epoch(epoch)
     return list(DataLoader(pairs, batch_sampler=sampler, collate_fn=list, num_workers=num_workers))
 
@@ -142,8 +142,8 @@ def test_a_stream_depends_on_the_seed_the_epoch_and_the_line(num_workers, monkey
         return [[row for batch in stream.epoch(number) for row in batch] for number in range(2)]
 
     ordinary = epochs()
-    dropped = epochs(bpe_dropout=BPEDropout(TOKENIZER, 0.3), num_workers=num_workers)
-    assert dropped == epochs(bpe_dropout=BPEDropout(TOKENIZER, 0.3))
+    dropped = epochs(retokenizer=BPEDropout(TOKENIZER, 0.3), num_workers=num_workers)
+    assert dropped == epochs(retokenizer=BPEDropout(TOKENIZER, 0.3))
     for plain, changed in zip(ordinary, dropped, strict=True):  # the same pairs
         texts = [sorted(TOKENIZER.decode(row["input_ids"]) for row in rows) for rows in (plain, changed)]
         assert texts[0] == texts[1]
