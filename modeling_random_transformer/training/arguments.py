@@ -111,8 +111,7 @@ class DataArguments:
                 setattr(self, name, [str(value)])
         if self.requires_train and not self.has("train"):
             raise ValueError("source_file and target_file, train_file, or dataset_name must be given, got none.")
-        files = {split: self._file_texts(split) for split in PREFIXES}  # raises the error of a missing one
-        count = max(1, len(files["train"]))
+        count = max(1, len(self._file_texts("train")))
         weights = self.train_weights
         are_positive = all(isinstance(weight, int) and weight > 0 for weight in weights or ())
         if weights is not None and not (are_positive and len(weights) == count):

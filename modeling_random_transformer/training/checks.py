@@ -1,6 +1,5 @@
-"""Checks of the arguments of a run together, before the corpus is read."""
+"""Checks of the arguments of a run together, before the corpus is read: one function per rule."""
 
-import os
 import shutil
 from collections import Counter
 from collections.abc import Sequence
@@ -14,30 +13,15 @@ from transformers.utils import is_peft_available
 
 from ..base.distributed import call_on_main_process
 from ..base.errors import reraise_as_value_error
-from ..base.files import files_in
-from ..base.jobs import Job
 from ..base.vocabulary import check_tokenizer
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from .arguments import DROPOUTS, VOCAB_SIZE, DataArguments, ModelArguments, parse_overrides, set_names
-from .checkpoints import all_checkpoints
-from .manifest import MANIFEST, TRAIN
+from .manifest import check_output_dir
 from .model_init import freeze
 from .tokenizer import load_parent_tokenizer, load_tokenizer
 from .training_arguments import TranslationTrainingArguments
 
-# Files that a run saves. In a folder without a record, they are those of another program.
-MODEL_FILES = (
-    "*.safetensors",
-    "*.bin",
-    "*.index.json",
-    "config.json",
-    "adapter_config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "README.md",
-)
 ADAM = ("adamw_torch", "adamw_torch_fused")  # with averages of each gradient and of its square
 
 
@@ -52,18 +36,29 @@ def check_arguments(
     Raises:
         ValueError: the arguments exclude each other or do not suit the files in the folders.
     """
+    check_files(data)
     check_evaluation(data, args)
     check_metric(data, args)
-    check_options(model_args, args)
-    call_on_main_process(lambda: check_output_dir(Path(args.output_dir), model_args))
+    check_schedule(args)
+    check_upload(args)
+    check_adapter(model_args, args)
+    call_on_main_process(lambda: check_folders(model_args, args))
     config, tokenizer = load_initial(model_args)
     with torch.device("meta"):
         model = RandomTransformerForConditionalGeneration(config)
     check_adapted_modules(model, model_args.lora_targets)
     freeze(model, model_args.freeze)
     call_on_main_process(lambda: check_space(model, model_args, args))
-    check_config(config, model_args, args)
+    check_shards(config, args)
+    check_dropout(config, model_args, args)
+    check_augmented_positions(config, args)
     return tokenizer
+
+
+def check_files(data: DataArguments) -> None:
+    """The files of all sets exist, also for a dry run, which reads those of the training set only."""
+    for split in ("validation", "test"):
+        data.has(split)  # raises the error of a missing file
 
 
 def check_evaluation(data: DataArguments, args: TranslationTrainingArguments) -> None:
@@ -95,45 +90,40 @@ def check_metric(data: DataArguments, args: TranslationTrainingArguments) -> Non
         raise ValueError(f"metric_for_best_model must be one of {', '.join(names_of_metrics)}, got {best!r}.")
 
 
-def check_options(model_args: ModelArguments, args: TranslationTrainingArguments) -> None:
-    """The schedule accepts its arguments, an upload has a license, and an adapter has peft and unsharded weights."""
+def check_schedule(args: TranslationTrainingArguments) -> None:
+    """The schedule accepts its arguments."""
     options = args.lr_scheduler_kwargs
     if options:
         with reraise_as_value_error(f"lr_scheduler_kwargs must suit lr_scheduler_type, got {options}"):
             optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))])
             get_scheduler(args.lr_scheduler_type, optimizer, 1, 2, dict(options))
+
+
+def check_upload(args: TranslationTrainingArguments) -> None:
+    """A model that others may use has a license."""
     if args.push_to_hub and args.hub_license is None:
         raise ValueError("hub_license must be given with push_to_hub, got None.")
+
+
+def check_adapter(model_args: ModelArguments, args: TranslationTrainingArguments) -> None:
+    """An adapter needs peft, and weights that are not sharded."""
     rank = model_args.lora_rank
-    if rank is not None and args.tp_size * args.fsdp_size > 1:
+    if rank is None:
+        return
+    if args.tp_size * args.fsdp_size > 1:
         raise ValueError(f"lora_rank must be unset with tp_size or fsdp_size above 1 (not with FSDP2), got {rank}.")
-    if rank is not None and not is_peft_available():
+    if not is_peft_available():
         raise ValueError(f"lora_rank={rank} requires peft: pip install 'random-transformer[adapters]'.")
 
 
-def check_output_dir(output: Path, model_args: ModelArguments) -> None:
-    """The output folder can be written, and everything in it that the run would overwrite is its own."""
+def check_folders(model_args: ModelArguments, args: TranslationTrainingArguments) -> None:
+    """The output overwrites neither another run nor the initial model."""
+    output = Path(args.output_dir)
     initial = Path(model_args.model_name_or_path or "")
     is_folder = model_args.model_name_or_path is not None and initial.is_dir()  # otherwise a name on the Hub
     if is_folder and initial.resolve().is_relative_to(output.resolve()):
         raise ValueError(f"output_dir must differ from model_name_or_path and not contain it, got {output}.")
-    existing = next(path for path in (output, *output.absolute().parents) if path.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK):
-        raise ValueError(f"output_dir must be a folder, new or not, that can be written, got {str(output)!r}.")
-    record = Job(output / MANIFEST).stages.get(TRAIN)
-    if record is None:
-        foreign = [*all_checkpoints(output), *files_in(output, MODEL_FILES)]
-    elif record.is_finished:
-        foreign = [path for path in record.changed_files() if path.is_file()]
-    elif all_checkpoints(output):
-        foreign = []  # a finished run that is extended has a model, as a run that is uploaded with each checkpoint
-    else:
-        foreign = [*files_in(output, ["*.safetensors"])]
-    if foreign:
-        raise ValueError(
-            f"output_dir must be new or contain an earlier attempt of this run, got {output} with {foreign[0].name}, "
-            "which the run has not written."
-        )
+    check_output_dir(output)
 
 
 def check_space(model: nn.Module, model_args: ModelArguments, args: TranslationTrainingArguments) -> None:
@@ -208,19 +198,24 @@ def check_adapted_modules(model: nn.Module, targets: Sequence[str]) -> None:
             raise ValueError(f"lora_target_modules must be modules with their own weights, got {target!r}, a tied one.")
 
 
-def check_config(
-    config: RandomTransformerConfig, model_args: ModelArguments, args: TranslationTrainingArguments
-) -> None:
-    """The architecture suits the training arguments."""
-    # With shards of different sizes, dropout would differ between the processes.
+def check_shards(config: RandomTransformerConfig, args: TranslationTrainingArguments) -> None:
+    """Shards have equal sizes; with others, dropout would differ between the processes."""
     for name in ("num_heads", "d_ff"):
         size = getattr(config, name)
         if size % args.tp_size:
             raise ValueError(f"{name} must be a multiple of tp_size={args.tp_size}, got {size}.")
-    # Without dropout, both passes of R-Drop are equal.
+
+
+def check_dropout(
+    config: RandomTransformerConfig, model_args: ModelArguments, args: TranslationTrainingArguments
+) -> None:
+    """Without dropout, both passes of R-Drop are equal."""
     has_dropout = model_args.lora_rank is not None or any(getattr(config, name) for name in DROPOUTS)
     if args.r_drop_alpha and not has_dropout:
         raise ValueError(f"r_drop_alpha must be 0 for a model without dropout, got {args.r_drop_alpha}.")
-    # Changed texts may be longer than the texts of the corpus.
+
+
+def check_augmented_positions(config: RandomTransformerConfig, args: TranslationTrainingArguments) -> None:
+    """Changed texts may be longer than the texts of the corpus."""
     if args.augment and config.position_embedding == "learned":
         raise ValueError("augment must be False for a model with learned positions, got True.")

@@ -6,6 +6,7 @@ arguments and data with it: those that determine the result must be equal.
 
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from pathlib import Path
@@ -22,11 +23,23 @@ from ..data.overlap import Counts
 from ..data.sources import Corpus
 from ..data.validation import ValidationReport
 from .arguments import FILES, LANGUAGES, DataArguments, ModelArguments
-from .checkpoints import check_checkpoints, newest_complete
+from .checkpoints import all_checkpoints, check_checkpoints, newest_complete
 from .training_arguments import TranslationTrainingArguments
 
 MANIFEST, LOCK = "training_manifest.json", ".training.lock"
 TRAIN, SEARCH = "train", "search"  # stages of the record
+# Files that a run saves. In a folder without a record, they are those of another program.
+MODEL_FILES = (
+    "*.safetensors",
+    "*.bin",
+    "*.index.json",
+    "config.json",
+    "adapter_config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "README.md",
+)
 # Files of a saved model or tokenizer that determine a run. Not all files: the record in the folder, for one, changes
 # when the model is scored on another set.
 INITIAL_FILES = (
@@ -191,6 +204,32 @@ class RunResult:
     reports: list[ValidationReport] = field(default_factory=list)
     overlap: dict[str, Counts] = field(default_factory=dict)
     scores: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+def check_output_dir(folder: Path) -> None:
+    """Check that everything in an output folder that a run would overwrite is its own.
+
+    Raises:
+        ValueError: it or a folder that contains it is a file, or cannot be written; or it contains the model or the
+            checkpoints of another run, of which the message names the first.
+    """
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise ValueError(f"output_dir must be a folder, new or not, that can be written, got {str(folder)!r}.")
+    record = Job(folder / MANIFEST).stages.get(TRAIN)
+    if record is None:
+        foreign = [*all_checkpoints(folder), *files_in(folder, MODEL_FILES)]
+    elif record.is_finished:
+        foreign = [path for path in record.changed_files() if path.is_file()]
+    elif all_checkpoints(folder):
+        foreign = []  # a finished run that is extended has a model, as a run that is uploaded with each checkpoint
+    else:
+        foreign = [*files_in(folder, ["*.safetensors"])]
+    if foreign:
+        raise ValueError(
+            f"output_dir must be new or contain an earlier attempt of this run, got {folder} with {foreign[0].name}, "
+            "which the run has not written."
+        )
 
 
 def begin_training(run: Run) -> None:
