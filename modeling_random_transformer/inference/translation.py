@@ -14,7 +14,7 @@ from ..base.progress import Update, process_stream
 from ..inputs_random_transformer import (
     CHUNK_SIZE,
     LARGEST_PENALTY,
-    check_hypotheses,
+    MAX_HYPOTHESES,
     check_positive,
     drop_none,
     renumber_errors,
@@ -23,6 +23,7 @@ from ..inputs_random_transformer import (
 )
 from ..pipeline_random_transformer import OUTPUT_OPTIONS, CallOptions, Seq2SeqPipeline, current_device, search_options
 from ..tokenization_random_transformer import is_blank
+from ..verification_random_transformer import generation_option
 from .candidates import Candidate, Row, Translate
 
 LENGTH_PENALTY = 0.6  # paper 6.1
@@ -105,10 +106,10 @@ class TranslationOptions:
     generate_options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_positive(max_batch_tokens=self.max_batch_tokens, num_beams=self.num_beams)
+        check_positive(max_batch_tokens=self.max_batch_tokens)
         check_positive(or_none=True, max_new_tokens=self.max_new_tokens, max_source_tokens=self.max_source_tokens)
-        check_positive(or_none=True, n_best=self.n_best, mbr=self.mbr)
-        check_hypotheses(num_beams=self.num_beams, n_best=self.n_best, mbr=self.mbr)
+        check_positive(limit=MAX_HYPOTHESES, num_beams=self.num_beams)
+        check_positive(or_none=True, limit=MAX_HYPOTHESES, n_best=self.n_best, mbr=self.mbr)
         if self.length_penalty is not None and not abs(self.length_penalty) <= LARGEST_PENALTY:
             raise ValueError(
                 f"length_penalty must be None or a number from -{LARGEST_PENALTY} to {LARGEST_PENALTY}, "
@@ -291,7 +292,7 @@ class Translator:
             record["engine"] = engine.name
         if self.options.wrappers:
             record |= load_extra("wrappers.composition").wrapped_options(self)
-        if self.pipe.option(search, "do_sample"):
+        if generation_option(self.pipe.model, search, "do_sample"):
             record["max_batch_tokens"] = self.options.max_batch_tokens  # the texts of a batch share random numbers
         return record
 
