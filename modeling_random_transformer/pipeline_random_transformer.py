@@ -91,11 +91,6 @@ class CallOptions:
             check_type(name, getattr(self, name), bool, "True or False")
         check_positive(or_none=True, max_source_tokens=self.max_source_tokens, max_batch_tokens=self.max_batch_tokens)
 
-    @property
-    def truncates(self) -> bool:
-        """Whether texts that are too long are truncated."""
-        return self.max_source_tokens is not None if self.truncation is None else self.truncation
-
 
 class Seq2SeqPipeline(Pipeline):
     """Text-to-text generation with an encoder-decoder model that has a language modeling head.
@@ -379,7 +374,8 @@ class Seq2SeqPipeline(Pipeline):
         long = [index for index, row in enumerate(ids) if len(row) > limit]
         if not long:
             return ids
-        if not options.truncates:
+        truncates = options.max_source_tokens is not None if options.truncation is None else options.truncation
+        if not truncates:
             name = "targets" if is_target else "texts"
             to_set = "truncation" if options.truncation is False else "max_source_tokens or, in Python, truncation=True"
             raise TextError(

@@ -436,14 +436,14 @@ def verify_transformers(model: nn.Module) -> None:
         RuntimeError: they differ.
     """
     # The modeling files of a model, or of the members of an ensemble: that of the package, or copies in saved folders.
-    classes = {base for module in model.modules() for base in type(module).__mro__}
-    files = {cls.__module__ for cls in classes if cls.__module__.endswith("modeling_random_transformer")}
+    names = {base.__module__ for module in model.modules() for base in type(module).__mro__}
+    files = [sys.modules[name] for name in sorted(names) if name.endswith("modeling_random_transformer")]
     try:
         with torch.device("cpu"):
             verify_cache()
-            for file in sorted(files):
-                verify_attention("eager", sys.modules[file])
-                verify_attention("sdpa", sys.modules[file])
+            for modeling in files:
+                verify_attention("eager", modeling)
+                verify_attention("sdpa", modeling)
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise RuntimeError(
             f"transformers does not compute what this model requires: {error}. {UNTESTED_ADVICE}"

@@ -143,8 +143,9 @@ def file_format(path: StrPath) -> str:
 def text_suffix(path: StrPath) -> str:
     """The suffix before that of a compression, in lower case."""
     path = Path(path)
-    uncompressed = path.with_suffix("") if compression(path) in FORMATS else path
-    return uncompressed.suffix.lower()
+    if path.suffix.lower() in FORMATS:
+        path = path.with_suffix("")
+    return path.suffix.lower()
 
 
 def compression(path: StrPath) -> str:
