@@ -45,6 +45,7 @@ from .verification_random_transformer import (
     VerifiedGenerationMixin,
     checked,
     difference,
+    generation_option,
     has_plain_weights,
     is_copied,
 )
@@ -998,8 +999,9 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         outputs = super().generate(inputs, generation_config, *args, **kwargs)
         sequences = getattr(outputs, "sequences", outputs)
         if isinstance(sequences, Tensor):  # a decoding loop of the caller may return anything
-            padding = self.generation_option("pad_token_id", generation_config, **kwargs)
-            end = self.generation_option("eos_token_id", generation_config, **kwargs)
+            options = {**kwargs, "generation_config": generation_config}
+            padding = generation_option(self, options, "pad_token_id")
+            end = generation_option(self, options, "eos_token_id")
             pad_after_end(sequences, padding, end)
         cache = cache_of(outputs) if isinstance(outputs, ModelOutput) else None
         if isinstance(cache, EncoderDecoderCache):

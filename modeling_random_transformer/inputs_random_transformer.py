@@ -91,20 +91,15 @@ def check_type(name: str, value: Any, expected: Any, description: str) -> None:
         raise ValueError(f"{name} must be {description}, got {value!r}.")
 
 
-def check_positive(*, or_none: bool = False, **counts: Any) -> None:
-    """Check that each argument is an integer of at least 1."""
+def check_positive(*, or_none: bool = False, limit: float = math.inf, **counts: Any) -> None:
+    """Check that each argument is an integer from 1 to a limit."""
     for name, value in counts.items():
         if or_none and value is None:
             continue
         if not is_int(value) or value < 1:
             raise ValueError(f"{name} must be {'None or ' if or_none else ''}a positive integer, got {value!r}.")
-
-
-def check_hypotheses(**counts: int | None) -> None:
-    """Check that each number of beams or samples of a text is at most `MAX_HYPOTHESES`."""
-    for name, value in drop_none(**counts).items():
-        if value > MAX_HYPOTHESES:
-            raise ValueError(f"{name} must be at most {MAX_HYPOTHESES}, got {value}.")
+        if value > limit:
+            raise ValueError(f"{name} must be at most {limit}, got {value}.")
 
 
 def check_choice(choices: Iterable[Any], **arguments: Any) -> None:

@@ -43,6 +43,7 @@ from .inputs_random_transformer import (
     tokenizer_languages,
 )
 from .tokenization_random_transformer import has_letters
+from .verification_random_transformer import generation_option
 
 LENGTH_LIMITS = ("max_length", "max_new_tokens")  # generate() accepts one of them
 GENERATE_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  # of invalid options
@@ -89,11 +90,6 @@ class CallOptions:
         for name in ("truncation", "return_scores", "keep_without_letters"):
             check_type(name, getattr(self, name), bool, "True or False")
         check_positive(or_none=True, max_source_tokens=self.max_source_tokens, max_batch_tokens=self.max_batch_tokens)
-
-    @property
-    def truncates(self) -> bool:
-        """Whether texts that are too long are truncated."""
-        return self.max_source_tokens is not None if self.truncation is None else self.truncation
 
 
 class Seq2SeqPipeline(Pipeline):
@@ -262,7 +258,8 @@ class Seq2SeqPipeline(Pipeline):
             candidate["tokens"] = []
         if options.return_scores:
             candidate["score"] = 0.0
-        count = self.option(with_output_options(options.generate_options, False), "num_return_sequences")
+        search = with_output_options(options.generate_options, False)
+        count = generation_option(self.model, search, "num_return_sequences")
         return self.answer([dict(candidate) for _ in range(count)])
 
     def batches(
@@ -313,8 +310,8 @@ class Seq2SeqPipeline(Pipeline):
                 return [[index] for index in range(len(sources))]
             return batches_by_tokens(sources, math.inf, max_rows=batch_size)
         search = options.generate_options
-        beams = self.option(search, "num_beams") or 1
-        candidates = self.option(search, "num_return_sequences") or 1
+        beams = generation_option(self.model, search, "num_beams") or 1
+        candidates = generation_option(self.model, search, "num_return_sequences") or 1
         limit = cache(partial(longest_target, config=self.model.config, max_new_tokens=search.get("max_new_tokens")))
         # Equal with and without the prefix, so that the longest source and prefix of a batch have the same limit.
         pairs = zip(lengths, prefix_lengths, strict=True)
@@ -344,7 +341,7 @@ class Seq2SeqPipeline(Pipeline):
         places = [index for index, prefix in enumerate(prefixes) if prefix]
         if not places:
             return ids
-        forced = self.option(options.generate_options, "forced_bos_token_id")
+        forced = generation_option(self.model, options.generate_options, "forced_bos_token_id")
         encoding = encode_texts(
             self.tokenizer,
             text_target=[prefixes[index] for index in places],
@@ -377,7 +374,8 @@ class Seq2SeqPipeline(Pipeline):
         long = [index for index, row in enumerate(ids) if len(row) > limit]
         if not long:
             return ids
-        if not options.truncates:
+        truncates = options.max_source_tokens is not None if options.truncation is None else options.truncation
+        if not truncates:
             name = "targets" if is_target else "texts"
             to_set = "truncation" if options.truncation is False else "max_source_tokens or, in Python, truncation=True"
             raise TextError(
@@ -421,7 +419,7 @@ class Seq2SeqPipeline(Pipeline):
         if prefix_ids is not None:
             processors = search.get("logits_processor") or ()
             search["logits_processor"] = LogitsProcessorList([*processors, ForcedPrefix(prefix_ids)])
-        if self.option(search, "stop_strings") is not None:
+        if generation_option(self.model, search, "stop_strings") is not None:
             search.setdefault("tokenizer", self.tokenizer)
         try:
             with evaluation_mode(self.model):
@@ -449,7 +447,8 @@ class Seq2SeqPipeline(Pipeline):
         languages = tokenizer_languages(self.tokenizer)
         if not languages or "decoder_input_ids" in search:
             return
-        starts = [self.option(search, name) for name in ("forced_bos_token_id", "decoder_start_token_id")]
+        names = ("forced_bos_token_id", "decoder_start_token_id")
+        starts = [generation_option(self.model, search, name) for name in names]
         tags = {language_id(self.tokenizer, code) for code in languages}
         if not any(isinstance(token, int) and token in tags for token in starts):
             raise ValueError(f"tgt_lang must be one of {', '.join(languages)}, got None.")
@@ -462,16 +461,9 @@ class Seq2SeqPipeline(Pipeline):
         """The score of each sequence that `generate()` returned, `[sequences]`."""
         if getattr(outputs, "sequences_scores", None) is not None:
             return outputs.sequences_scores
-        end, padding = self.option(search, "eos_token_id"), self.option(search, "pad_token_id")
+        end = generation_option(self.model, search, "eos_token_id")
+        padding = generation_option(self.model, search, "pad_token_id")
         return log_probabilities(outputs.sequences[:, -len(outputs.scores) :], outputs.scores, end, padding)
-
-    def option(self, search: dict[str, Any], name: str) -> Any:
-        """The effective value of an option of `generate()`: from the call, its `generation_config` or the model's."""
-        value = search.get(name)
-        for config in (search.get("generation_config"), self.model.generation_config):
-            if value is None:
-                value = getattr(config, name, None)
-        return value
 
     def postprocess(self, model_outputs: dict[str, Tensor], options: CallOptions) -> list[Any]:
         """Convert the outputs of `_forward` to the answer of each text."""

@@ -150,7 +150,7 @@ class VerifiedGenerationMixin(GenerationMixin):
         if self not in VERIFIED and not is_transformed():
             verify_transformers(self)
             VERIFIED[self] = set()
-        num_beams = self.generation_option("num_beams", generation_config, **kwargs) or 1
+        num_beams = generation_option(self, {**kwargs, "generation_config": generation_config}, "num_beams") or 1
         verification = CacheVerification(self, kwargs, is_beam_search=num_beams > 1)
         token = VERIFICATION.set(verification)
         try:
@@ -163,13 +163,6 @@ class VerifiedGenerationMixin(GenerationMixin):
         finally:
             VERIFICATION.reset(token)
         return outputs
-
-    def generation_option(self, name: str, generation_config: Any = None, **kwargs: Any) -> Any:
-        """An option of `generate()`: from its arguments, its configuration or that of the model."""
-        for value in (kwargs.get(name), getattr(generation_config, name, None)):
-            if value is not None:
-                return value
-        return getattr(self.generation_config, name)
 
     @accepts_cache
     def prepare_inputs_for_generation(
@@ -211,6 +204,15 @@ class VerifiedGenerationMixin(GenerationMixin):
             inputs["input_ids"] = input_ids
         # Not through hooks: those of a user would count one more pass.
         return self.forward(**inputs, use_cache=False, logits_to_keep=1, return_dict=True).logits[:, -1]
+
+
+def generation_option(model: Any, options: Mapping[str, Any], name: str) -> Any:
+    """The effective value of an option of `generate()`: from the call, its `generation_config` or the model's."""
+    value = options.get(name)
+    for config in (options.get("generation_config"), model.generation_config):
+        if value is None:
+            value = getattr(config, name, None)
+    return value
 
 
 def can_verify(model: VerifiedGenerationMixin, kwargs: Mapping[str, Any]) -> bool:
@@ -433,10 +435,13 @@ def verify_transformers(model: nn.Module) -> None:
     Raises:
         RuntimeError: they differ.
     """
+    # The modeling files of a model, or of the members of an ensemble: that of the package, or copies in saved folders.
+    names = {base.__module__ for module in model.modules() for base in type(module).__mro__}
+    files = [sys.modules[name] for name in sorted(names) if name.endswith("modeling_random_transformer")]
     try:
         with torch.device("cpu"):
             verify_cache()
-            for modeling in modeling_files(model):
+            for modeling in files:
                 verify_attention("eager", modeling)
                 verify_attention("sdpa", modeling)
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
@@ -464,47 +469,35 @@ def verify_cache() -> None:
         raise ArithmeticError("a cache does not reorder its rows")
 
 
-def modeling_files(model: nn.Module) -> list[Any]:
-    """The modeling files of a model or the members of an ensemble: that of the package, or copies in saved folders."""
-    classes = {base for module in model.modules() for base in type(module).__mro__}
-    names = {cls.__module__ for cls in classes if cls.__module__.endswith("modeling_random_transformer")}
-    return [sys.modules[name] for name in sorted(names)]
-
-
 def verify_attention(implementation: str, modeling: Any) -> None:
-    """Raise an ArithmeticError if causal or bidirectional attention, with or without padding, is wrong."""
+    """Raise an ArithmeticError if causal or bidirectional attention, with or without padding, is wrong.
+
+    Args:
+        implementation: the name of an attention function.
+        modeling: the modeling file that calls it, for two texts of four tokens here.
+    """
     config = PreTrainedConfig()
     config._attn_implementation = implementation
+    attend = modeling.ALL_ATTENTION_FUNCTIONS.get_interface(implementation, modeling.eager_attention_forward)
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = torch.randn(3, 2, 2, 4, 3, generator=generator, dtype=torch.float32)
+    scores = query @ key.transpose(-1, -2) * 0.5
+
     states = torch.zeros(2, 4, 6, dtype=torch.float32)
     padding_mask = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
     causal = torch.ones(4, 4, dtype=torch.bool).tril()
     tokens = padding_mask[:, None, None].bool()
-
-    mask = modeling.create_causal_mask(config, states, None, None)
-    verify_mask("a causal mask", mask, causal, config, modeling)
-    mask = modeling.create_causal_mask(config, states, padding_mask, None)
-    verify_mask("a causal mask with padding", mask, causal & tokens, config, modeling)
-    mask = modeling.create_bidirectional_mask(config, states, padding_mask)
-    verify_mask("a padding mask", mask, tokens, config, modeling, is_causal=False)
-
-
-def verify_mask(
-    name: str,
-    mask: Any,
-    visible: Tensor,
-    config: PreTrainedConfig,
-    modeling: Any,
-    is_causal: bool = True,
-) -> None:
-    """Raise an ArithmeticError if attention with a mask, for two texts of four tokens, ignores which are visible."""
-    implementation = config._attn_implementation
-    attend = modeling.ALL_ATTENTION_FUNCTIONS.get_interface(implementation, modeling.eager_attention_forward)
-    module: Any = SimpleNamespace(is_causal=is_causal, training=False, config=config)
-    generator = torch.Generator().manual_seed(0)
-    query, key, value = torch.randn(3, 2, 2, 4, 3, generator=generator, dtype=torch.float32)
-    outputs, _ = attend(module, query, key, value, mask, scaling=0.5, dropout=0.0)
-    scores = query @ key.transpose(-1, -2) * 0.5
-    weights = scores.masked_fill(~visible, -torch.inf).softmax(dim=-1)
-    expected = weights @ value
-    if not torch.allclose(outputs, expected.transpose(1, 2), atol=1e-4):
-        raise ArithmeticError(f"{implementation} attention with {name} is wrong")
+    cases = {  # a mask of transformers, and which tokens are visible
+        "a causal mask": (modeling.create_causal_mask(config, states, None, None), causal),
+        "a causal mask with padding": (
+            modeling.create_causal_mask(config, states, padding_mask, None),
+            causal & tokens,
+        ),
+        "a padding mask": (modeling.create_bidirectional_mask(config, states, padding_mask), tokens),
+    }
+    for name, (mask, visible) in cases.items():
+        module: Any = SimpleNamespace(is_causal=visible is not tokens, training=False, config=config)
+        outputs, _ = attend(module, query, key, value, mask, scaling=0.5, dropout=0.0)
+        expected = scores.masked_fill(~visible, -torch.inf).softmax(dim=-1) @ value
+        if not torch.allclose(outputs, expected.transpose(1, 2), atol=1e-4):
+            raise ArithmeticError(f"{implementation} attention with {name} is wrong")

@@ -32,8 +32,8 @@ from modeling_random_transformer.extras.wrappers.rating import doubtful_spans
 from modeling_random_transformer.inference import load_translator
 from modeling_random_transformer.inference.candidates import Candidate
 from modeling_random_transformer.inference.confidence import find_calibration
-from modeling_random_transformer.inference.engine import length_penalty_of
 from modeling_random_transformer.inference.translation import Translator as TextTranslator
+from modeling_random_transformer.inference.translation import length_penalty_of
 from modeling_random_transformer.inputs_random_transformer import (
     check_text,
     drop_none,

@@ -143,8 +143,9 @@ def file_format(path: StrPath) -> str:
 def text_suffix(path: StrPath) -> str:
     """The suffix before that of a compression, in lower case."""
     path = Path(path)
-    uncompressed = path.with_suffix("") if path.suffix.lower() in FORMATS else path
-    return uncompressed.suffix.lower()
+    if path.suffix.lower() in FORMATS:
+        path = path.with_suffix("")
+    return path.suffix.lower()
 
 
 def check_plain_text(name: str, path: StrPath | None, document_format: str = "text") -> None:
@@ -158,13 +159,14 @@ def check_plain_text(name: str, path: StrPath | None, document_format: str = "te
     Raises:
         ValueError: it is a file with columns or a document.
     """
-    if path is None or DOCUMENT_FORMATS.get(text_suffix(path)) == document_format:
+    if path is None:
         return
-    if file_format(path) != "text":
+    suffix = text_suffix(path)
+    if suffix in TEXT_FORMATS:
         raise ValueError(
             f"{name} must be a file with one text per line, not {', '.join(TEXT_FORMATS)}, got {str(path)!r}."
         )
-    if text_suffix(path) in DOCUMENTS:
+    if suffix in DOCUMENTS and DOCUMENT_FORMATS.get(suffix) != document_format:
         raise ValueError(
             f"{name} must be a file with one text per line, or a document with --format "
             f"{', '.join(dict.fromkeys(DOCUMENT_FORMATS.values()))}, got {str(path)!r}: "

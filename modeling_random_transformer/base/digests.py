@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from .vocabulary import vocabulary
+from ..inputs_random_transformer import encode_texts, tokenizer_languages
 
 # Fields of a configuration that do not affect the model, like private ones.
 PROVENANCE = ("architectures", "auto_map", "custom_pipelines", "dtype", "transformers_version")
@@ -48,3 +48,9 @@ def _settings(config: Any) -> dict[str, Any]:
     """The fields of a configuration that affect the model."""
     fields = config.to_dict().items()
     return {name: value for name, value in fields if name not in PROVENANCE and not name.startswith("_")}
+
+
+def vocabulary(tokenizer: PreTrainedTokenizerBase) -> tuple[dict[str, int], list[int]]:
+    """The id of each token, and the ids of an empty text, in the first language if there are several."""
+    language = next(iter(tokenizer_languages(tokenizer)), None)
+    return tokenizer.get_vocab(), encode_texts(tokenizer, "", src_lang=language)["input_ids"]

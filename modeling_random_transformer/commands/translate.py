@@ -125,12 +125,6 @@ class Arguments(EngineArguments, InferenceArguments):
         if self.mbr is not None and (self.num_beams or self.sample or self.length_penalty is not None):
             raise ValueError(f"--mbr must be given without --num_beams, --length_penalty and --sample, got {self.mbr}.")
         super().__post_init__()
-        self.check_format()
-        self.check_files()
-        TranslationOptions.from_kwargs(**self.options)
-
-    def check_format(self) -> None:
-        """Raise a `ValueError` for options that a document does not have."""
         if self.is_document and (self.n_best or self.prefix_file or self.output_format != "text"):
             raise ValueError(
                 f"--format must be text with --n_best, --prefix_file or --output_format, got {self.format}."
@@ -139,9 +133,6 @@ class Arguments(EngineArguments, InferenceArguments):
             raise ValueError(
                 f"--format must be text with --repair, --confidence or --min_confidence, got {self.format}."
             )
-
-    def check_files(self) -> None:
-        """Raise a `ValueError` for files that cannot be read or written, or not together."""
         source = None if self.sentences else self.input
         check_one_stream(input=source, prefix_file=self.prefix_file, glossary=self.glossary)
         self.check_restart(self.is_from_file_to_file, self.input, self.output)
@@ -149,6 +140,7 @@ class Arguments(EngineArguments, InferenceArguments):
         check_plain_text("--prefix_file", self.prefix_file)
         check_output("--output", self.output, input=self.input, prefix_file=self.prefix_file, glossary=self.glossary)
         check_new_outputs(self.overwrite, output=self.output)
+        TranslationOptions.from_kwargs(**self.options)
 
     @property
     def is_document(self) -> bool:

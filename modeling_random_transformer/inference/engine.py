@@ -2,21 +2,13 @@
 
 from typing import Any
 
-from transformers import GenerationConfig, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from ..base import ENGINES
 from ..base.errors import reraise_as_value_error
 from ..base.extras import load_extra
 from ..base.files import StrPath
 from ..inputs_random_transformer import check_choice
-
-LENGTH_PENALTY = 0.6  # paper 6.1
-
-
-def length_penalty_of(options: GenerationConfig) -> float:
-    """The length penalty of a generation config, or the paper's."""
-    stored = getattr(options, "length_penalty", None)
-    return LENGTH_PENALTY if stored is None else stored
 
 
 def attach_engine(

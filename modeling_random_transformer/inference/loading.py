@@ -12,10 +12,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.tokenization_utils_base import LARGE_INTEGER
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME, logging
 
+from ..base.digests import vocabulary
 from ..base.errors import format_names, format_value, reraise_as_value_error
 from ..base.extras import load_extra
 from ..base.files import StrPath, read_json
-from ..base.vocabulary import check_tokenizer, vocabulary
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..inputs_random_transformer import check_positive, language_id
 from ..quantization_random_transformer import METHOD, DynamicInt8Config
@@ -24,6 +24,8 @@ from .engine import attach_engine
 
 CONFIG, GENERATION, ADAPTER = "config.json", "generation_config.json", "adapter_config.json"
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
+# Toolkits pad the embedding to a multiple of 8, 64 or 128 rows; a larger difference means another vocabulary.
+ROUNDED_TO = 128
 WEIGHT_FILES = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_NAME, WEIGHTS_INDEX_NAME)
 
 
@@ -126,12 +128,18 @@ def load_model(folder: Path, dtype: str) -> PreTrainedModel:
         check_generation_config(folder)
     files = [name for name in (ADAPTER, *WEIGHT_FILES) if (folder / name).is_file()]
     file = files[0] if files else SAFE_WEIGHTS_NAME
+    saved = getattr(config, "quantization_config", None)
     with reraise_as_value_error(file):
         if files:
             (folder / file).open("rb").close()  # safetensors would report a file that cannot be read as missing
-        options = dtype_options(config, dtype)
         # Mismatched shapes are collected instead of raised, because transformers' error is a multi-line table.
-        options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
+        options: dict[str, Any] = {"ignore_mismatched_sizes": True, "output_loading_info": True}
+        if dtype != "int8":
+            options["dtype"] = dtype
+        elif config is None:
+            raise ValueError("dtype must be of floating point for an adapter that is not merged, got int8.")
+        elif not (isinstance(saved, dict) and saved.get("quant_method") == METHOD):
+            options["quantization_config"] = DynamicInt8Config()
         if config is not None and file != ADAPTER:  # not the attention implementation of the file, which may be code
             options |= {"config": config, "attn_implementation": None}
         model, report = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=False, **options)
@@ -176,17 +184,6 @@ def check_config(folder: Path) -> Any:
         return transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False)
 
 
-def dtype_options(config: Any, dtype: str) -> dict[str, Any]:
-    """The arguments of `from_pretrained` for this dtype; none for `"int8"` if the weights are saved in int8."""
-    if dtype != "int8":
-        return {"dtype": dtype}
-    if config is None:
-        raise ValueError("dtype must be of floating point for an adapter that is not merged, got int8.")
-    saved = getattr(config, "quantization_config", None)
-    is_int8 = isinstance(saved, dict) and saved.get("quant_method") == METHOD
-    return {} if is_int8 else {"quantization_config": DynamicInt8Config()}
-
-
 def read_tokenizer(folder: Path, config: Any) -> PreTrainedTokenizerBase:
     """Load the tokenizer, which must have a padding token and the vocabulary of the model."""
     is_own = isinstance(config, RandomTransformerConfig)
@@ -200,6 +197,24 @@ def read_tokenizer(folder: Path, config: Any) -> PreTrainedTokenizerBase:
         if is_own:
             check_tokenizer(tokenizer, config)
     return tokenizer
+
+
+def fits_embedding(tokens: int, rows: int) -> bool:
+    """Whether an embedding with this number of rows can belong to a vocabulary with this number of tokens."""
+    return tokens <= rows <= -(-tokens // ROUNDED_TO) * ROUNDED_TO
+
+
+def check_tokenizer(tokenizer: PreTrainedTokenizerBase, config: RandomTransformerConfig) -> None:
+    """Check that the tokenizer has the vocabulary of the model.
+
+    Raises:
+        ValueError: the tokenizer has more tokens than the model, or far fewer. With separate embeddings for source and
+            target (`share_embeddings=False`), any smaller number is allowed.
+    """
+    tokens = len(tokenizer)
+    rows = config.vocab_size
+    if tokens > rows or (config.share_embeddings and not fits_embedding(tokens, rows)):
+        raise ValueError(f"tokenizer must match the model's vocab_size={rows}, got {tokens} tokens.")
 
 
 def check_finite(model: nn.Module) -> None:

@@ -7,25 +7,26 @@ from operator import length_hint
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..base.extras import load_extra
 from ..base.progress import Update, process_stream
 from ..inputs_random_transformer import (
     CHUNK_SIZE,
     LARGEST_PENALTY,
-    LanguageTags,
-    check_hypotheses,
+    MAX_HYPOTHESES,
     check_positive,
+    drop_none,
     renumber_errors,
     source_limit,
     tokenizer_languages,
 )
 from ..pipeline_random_transformer import OUTPUT_OPTIONS, CallOptions, Seq2SeqPipeline, current_device, search_options
 from ..tokenization_random_transformer import is_blank
+from ..verification_random_transformer import generation_option
 from .candidates import Candidate, Row, Translate
-from .engine import length_penalty_of
 
+LENGTH_PENALTY = 0.6  # paper 6.1
 # Beam search begins all beams but the first with a score of -1e9. They keep it if other options, such as
 # `prefix_allowed_tokens_fn`, allow fewer tokens than there are beams.
 EXCLUDED = -1e6
@@ -105,10 +106,10 @@ class TranslationOptions:
     generate_options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_positive(max_batch_tokens=self.max_batch_tokens, num_beams=self.num_beams)
+        check_positive(max_batch_tokens=self.max_batch_tokens)
         check_positive(or_none=True, max_new_tokens=self.max_new_tokens, max_source_tokens=self.max_source_tokens)
-        check_positive(or_none=True, n_best=self.n_best, mbr=self.mbr)
-        check_hypotheses(num_beams=self.num_beams, n_best=self.n_best, mbr=self.mbr)
+        check_positive(limit=MAX_HYPOTHESES, num_beams=self.num_beams)
+        check_positive(or_none=True, limit=MAX_HYPOTHESES, n_best=self.n_best, mbr=self.mbr)
         if self.length_penalty is not None and not abs(self.length_penalty) <= LARGEST_PENALTY:
             raise ValueError(
                 f"length_penalty must be None or a number from -{LARGEST_PENALTY} to {LARGEST_PENALTY}, "
@@ -157,28 +158,10 @@ def is_set(value: Any) -> bool:
     return value is not None and value is not False
 
 
-def open_pipeline(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, options: TranslationOptions
-) -> Seq2SeqPipeline:
-    """A pipeline with these options. The model stays on its device."""
-    search = options.search_options
-    if options.split_sentences and not tokenizer_languages(tokenizer):
-        search.pop("src_lang", None)  # for the abbreviations only
-    engine = getattr(model, "engine", None)
-    pipe = Seq2SeqPipeline(
-        model,
-        tokenizer,
-        device=current_device(model),
-        max_batch_tokens=options.max_batch_tokens * getattr(engine, "batches", 1),
-        max_source_tokens=options.max_source_tokens,
-        max_new_tokens=options.max_new_tokens,
-        return_scores=options.n_best is not None,
-        return_tokens=True,
-        **search,
-    )
-    pipe.warns = False
-    pipe.check_target_language(pipe.defaults.generate_options)
-    return pipe
+def length_penalty_of(options: GenerationConfig) -> float:
+    """The length penalty of a generation config, or the paper's."""
+    stored = getattr(options, "length_penalty", None)
+    return LENGTH_PENALTY if stored is None else stored
 
 
 @dataclass(frozen=True)
@@ -245,10 +228,26 @@ class Translator:
     """
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **options: Any):
+        if options.get("length_penalty") is None:
+            options["length_penalty"] = length_penalty_of(model.generation_config)
         self.options = TranslationOptions.from_kwargs(**options)
-        if self.options.length_penalty is None:
-            self.options = replace(self.options, length_penalty=length_penalty_of(model.generation_config))
-        self.pipe = open_pipeline(model, tokenizer, self.options)
+        search = self.options.search_options
+        if self.options.split_sentences and not tokenizer_languages(tokenizer):
+            search.pop("src_lang", None)  # for the abbreviations only
+        engine = getattr(model, "engine", None)
+        self.pipe = Seq2SeqPipeline(
+            model,
+            tokenizer,
+            device=current_device(model),
+            max_batch_tokens=self.options.max_batch_tokens * getattr(engine, "batches", 1),
+            max_source_tokens=self.options.max_source_tokens,
+            max_new_tokens=self.options.max_new_tokens,
+            return_scores=self.options.n_best is not None,
+            return_tokens=True,
+            **search,
+        )
+        self.pipe.warns = False
+        self.pipe.check_target_language(self.pipe.defaults.generate_options)
 
         translate: Translate = BatchTranslator(self.pipe, self.pipe.defaults)
         if self.options.wrappers:
@@ -274,7 +273,7 @@ class Translator:
     @property
     def languages(self) -> dict[str, Any]:
         """`src_lang` and `tgt_lang` as far as they are given."""
-        return LanguageTags(self.pipe.defaults.src_lang, self.pipe.defaults.tgt_lang).arguments
+        return drop_none(src_lang=self.pipe.defaults.src_lang, tgt_lang=self.pipe.defaults.tgt_lang)
 
     def record(self) -> dict[str, Any]:
         """What determines the translations beside the model: the options, with effective values."""
@@ -293,7 +292,7 @@ class Translator:
             record["engine"] = engine.name
         if self.options.wrappers:
             record |= load_extra("wrappers.composition").wrapped_options(self)
-        if self.pipe.option(search, "do_sample"):
+        if generation_option(self.pipe.model, search, "do_sample"):
             record["max_batch_tokens"] = self.options.max_batch_tokens  # the texts of a batch share random numbers
         return record
 

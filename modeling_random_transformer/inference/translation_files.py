@@ -12,7 +12,6 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from os import PathLike
@@ -248,11 +247,13 @@ def write_in_parts(work: LineWork, *, chunk_size: int, restart: bool, progress: 
         missing = call_on_main_process(lambda: parts.begin(inputs, restart))
         mine = set(missing[state.process_index :: state.num_processes])
         share = sum(min(chunk_size, inputs["lines"] - number * chunk_size) for number in mine)
-        with (
-            parts.removed_without_work(is_alone=state.num_processes == 1),
-            progress_bar(share, progress if state.is_main_process else False, work.unit) as bar,
-        ):
-            write_chunks(work, parts, mine, chunk_size, bar.update)
+        with progress_bar(share, progress if state.is_main_process else False, work.unit) as bar:
+            try:
+                write_chunks(work, parts, mine, chunk_size, bar.update)
+            except BaseException:
+                if state.num_processes == 1 and not parts.has_work():  # no process may finish a chunk
+                    parts.remove_folder()
+                raise
         call_on_main_process(parts.finish)
 
 
@@ -348,16 +349,6 @@ class Parts:
     def has_work(self) -> bool:
         """Whether a chunk of any job is finished."""
         return any(re.fullmatch(PART, path.name) for path in self.folder.glob("*.txt"))
-
-    @contextmanager
-    def removed_without_work(self, is_alone: bool) -> Iterator[None]:
-        """Remove the folder if the block fails before a chunk is finished, and no other process may finish one."""
-        try:
-            yield
-        except BaseException:
-            if is_alone and not self.has_work():
-                self.remove_folder()
-            raise
 
     def remove_folder(self) -> None:
         """Delete what the job has written, and the folder unless it contains other files."""

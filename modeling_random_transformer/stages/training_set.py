@@ -27,7 +27,7 @@ from ..data.readers import TEXT_KEY, read_texts
 from ..data.sources import NO_LANGUAGES, Corpus, Pair, ParallelText, pairs_of
 from ..data.validation import ValidationReport
 from ..inference.evaluation import sentence_chrf
-from ..inputs_random_transformer import LanguageTags, check_choice, check_hypotheses, check_positive
+from ..inputs_random_transformer import MAX_HYPOTHESES, LanguageTags, check_choice, check_positive
 from ..training.manifest import fingerprint
 from .monolingual import RECORD, translate_lines, write_pairs
 
@@ -70,8 +70,7 @@ class DistillationArguments:
         for path in self.source_text:
             check_readable("source_text", path)
         check_choice(DTYPES, teacher_dtype=self.teacher_dtype)
-        check_positive(teacher_num_beams=self.teacher_num_beams)
-        check_hypotheses(teacher_num_beams=self.teacher_num_beams)
+        check_positive(limit=MAX_HYPOTHESES, teacher_num_beams=self.teacher_num_beams)
         check_positive(teacher_max_tokens_per_batch=self.teacher_max_tokens_per_batch)
         if self.interpolate and self.teacher_num_beams < 2:
             raise ValueError(f"teacher_num_beams must be at least 2 with interpolate, got {self.teacher_num_beams}.")

@@ -13,8 +13,8 @@ from transformers.utils import is_peft_available
 
 from ..base.distributed import call_on_main_process
 from ..base.errors import reraise_as_value_error
-from ..base.vocabulary import check_tokenizer
 from ..configuration_random_transformer import RandomTransformerConfig
+from ..inference.loading import check_tokenizer
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from .arguments import DROPOUTS, VOCAB_SIZE, DataArguments, ModelArguments, parse_overrides, set_names
 from .manifest import check_output_dir

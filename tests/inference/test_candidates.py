@@ -10,14 +10,13 @@ import pytest
 from modeling_random_transformer import Seq2SeqPipeline, cli
 from modeling_random_transformer.inference import (
     Candidate,
-    TranslationOptions,
     translate,
     translate_file,
     translate_n_best,
     translate_stream,
 )
 from modeling_random_transformer.inference import translation_files as files
-from modeling_random_transformer.inference.translation import open_pipeline
+from modeling_random_transformer.inference.translation import Translator
 from modeling_random_transformer.inference.translation_files import candidate_lines
 from modeling_random_transformer.pipeline_aliases_random_transformer import Text2TextGenerationPipeline
 from tests.helpers.interruption import interrupt_at
@@ -72,8 +71,7 @@ class TestNBest:
         assert len({candidate.translation for candidate in found[0]}) > 1
         scores = [[candidate.score for candidate in candidates] for candidates in found]
         assert scores == [sorted(values, reverse=True) for values in scores]
-        settings = TranslationOptions(max_batch_tokens=60, num_beams=1, n_best=6, generate_options={"do_sample": True})
-        pipe = open_pipeline(model, tokenizer, settings)
+        pipe = Translator(model, tokenizer, max_batch_tokens=60, num_beams=1, n_best=6, do_sample=True).pipe
         assert max(map(len, pipe.group([5] * 8, [0] * 8, 1, pipe.call_options()))) == 2
 
     @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from modeling_random_transformer import inputs_random_transformer as inputs_module
 from modeling_random_transformer.base.compressed_files import create_binaries, open_binary
 from modeling_random_transformer.inference import (
-    TranslationOptions,
     encode_lines,
     longest_target,
     one_line,
@@ -21,7 +20,7 @@ from modeling_random_transformer.inference import (
     translate_file,
     translate_stream,
 )
-from modeling_random_transformer.inference.translation import open_pipeline
+from modeling_random_transformer.inference.translation import Translator
 from tests.helpers.interruption import killed_after
 from tests.helpers.models import EOS
 from tests.helpers.translation import random_translator, some_texts
@@ -99,7 +98,7 @@ class TestTexts:
 
     @given(lengths=st.lists(st.integers(1, 50), max_size=40), budget=st.integers(1, 300), num_beams=st.integers(1, 5))
     def test_batches_do_not_exceed_the_budget(self, model, tokenizer, lengths, budget, num_beams):
-        pipe = open_pipeline(model, tokenizer, TranslationOptions(max_batch_tokens=budget, num_beams=num_beams))
+        pipe = Translator(model, tokenizer, max_batch_tokens=budget, num_beams=num_beams).pipe
         batches = pipe.group(lengths, [0] * len(lengths), 1, pipe.call_options())
         assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
         assert all(len({longest_target(lengths[i], model.config) for i in batch}) == 1 for batch in batches)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from ...base.errors import format_value
-from ...base.vocabulary import fits_embedding
 from ...configuration_random_transformer import is_int
+from ...inference.loading import fits_embedding
 from ...modeling_random_transformer import sinusoids
 from .joined_tokenizer import JoinedTokenizer
 from .weights import STACKS, StateDictMapper

@@ -16,8 +16,8 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from ...base.errors import format_names, format_value, reraise_as_value_error
 from ...base.files import StrPath, read_json, write_json
-from ...base.vocabulary import check_tokenizer
 from ...configuration_random_transformer import RULES
+from ...inference.loading import check_tokenizer
 from ...tokenization_random_transformer import RandomTransformerTokenizer
 from .embeddings import SOURCE, TARGET, check_ids, map_embeddings, map_position_tables
 from .options import KINDS, Kind, Option, read_format, read_options

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ...base.files import StrPath, read_json, write_json
 from ...base.languages import language_name
-from ...inference.engine import LENGTH_PENALTY
+from ...inference.translation import LENGTH_PENALTY
 from ...inputs_random_transformer import tokenizer_languages
 from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ...tokenization_random_transformer import LANGUAGE_CODE

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ...base.files import StrPath, read_json
-from ...inference.engine import LENGTH_PENALTY
+from ...inference.translation import LENGTH_PENALTY
 from ...inputs_random_transformer import check_choice, encode_texts
 from ...modeling_random_transformer import LearnedPositions, RandomTransformerForConditionalGeneration
 from ...tokenization_random_transformer import has_letters, is_blank

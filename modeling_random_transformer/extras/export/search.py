@@ -5,7 +5,7 @@ from typing import Any
 
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
-from ...inference.engine import length_penalty_of
+from ...inference.translation import length_penalty_of
 from ...inputs_random_transformer import language_id
 from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ...pipeline_random_transformer import Seq2SeqPipeline

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from ...inputs_random_transformer import check_hypotheses
+from ...inputs_random_transformer import MAX_HYPOTHESES, check_positive
+from ...verification_random_transformer import generation_option
 from ..pairs.alignments import eager_attention
 
 Ids = tuple[int, ...]
@@ -66,7 +67,7 @@ def record_search(model: Any, inputs: Any, num_beams: int, **options: Any) -> tu
     Raises:
         ValueError: there are several sources, or more than 1,000 beams.
     """
-    check_hypotheses(num_beams=num_beams)
+    check_positive(limit=MAX_HYPOTHESES, num_beams=num_beams)
     if len(inputs["input_ids"]) != 1:
         raise ValueError(f"inputs must be one row, got {len(inputs['input_ids'])}.")
     recorder = BeamRecorder()
@@ -74,12 +75,12 @@ def record_search(model: Any, inputs: Any, num_beams: int, **options: Any) -> tu
     recorded = {"return_dict_in_generate": True, "output_scores": True, "output_attentions": True}
     with eager_attention(model):
         outputs = model.generate(**inputs, **options, **recorded, logits_processor=LogitsProcessorList([recorder]))
-    end_ids = torch.tensor(model.generation_option("eos_token_id", **options)).view(-1)
+    end_ids = torch.tensor(generation_option(model, options, "eos_token_id")).view(-1)
     places = {}
     for place, ids in enumerate(outputs.sequences.cpu()):
         places[tuple(trim_padding(ids, end_ids).tolist())] = place
     hypotheses = list_hypotheses(recorder.beams, outputs, places, end_ids.tolist())
-    length_penalty = model.generation_option("length_penalty", **options)
+    length_penalty = generation_option(model, options, "length_penalty")
     if length_penalty is None:
         length_penalty = 1.0
     for hypothesis in hypotheses[1:]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ...base.errors import reraise_as_value_error
-from ...inference.engine import length_penalty_of
+from ...inference.translation import length_penalty_of
 from ...inputs_random_transformer import encode_texts
 from .attribution import logit_attribution, logit_lens
 from .beam_search import Hypothesis, record_search, trim_padding

@@ -6,7 +6,7 @@ import pytest
 
 from modeling_random_transformer.extras.wrappers.sentences import SentenceSplitter, SplitText
 from modeling_random_transformer.inference import translate
-from modeling_random_transformer.inference.translation import TranslationOptions, open_pipeline
+from modeling_random_transformer.inference.translation import Translator
 from tests.helpers.translation import SENTENCES, multilingual_translator
 
 PARAGRAPHS = "  One boy. Two girls!\n\n\tDr. Smith reads  (p. 5).  He sees it.\r\n---\n3.\n- the end"
@@ -15,7 +15,7 @@ PARAGRAPHS = "  One boy. Two girls!\n\n\tDr. Smith reads  (p. 5).  He sees it.\r
 @pytest.fixture
 def splitter(translator, tokenizer):
     """A function that makes a splitter with the arguments."""
-    return lambda *options: SentenceSplitter(open_pipeline(translator, tokenizer, TranslationOptions()), *options)
+    return lambda *options: SentenceSplitter(Translator(translator, tokenizer).pipe, *options)
 
 
 @pytest.mark.parametrize(

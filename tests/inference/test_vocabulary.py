@@ -3,7 +3,7 @@
 import pytest
 
 from modeling_random_transformer import RandomTransformerTokenizer
-from modeling_random_transformer.base.vocabulary import check_tokenizer, fits_embedding
+from modeling_random_transformer.inference.loading import check_tokenizer, fits_embedding
 from tests.helpers.models import tiny_config
 
 
