@@ -363,18 +363,8 @@ class RandomTransformerTokenizer(TokenizersBackend):
             ValueError: a language is unknown, or a text contains a control token of a word-level vocabulary, where it
                 has no other encoding.
         """
-        # A backend with the same model, which recognizes declared tokens even if special tokens are split.
-        backend = Tokenizer(self.backend_tokenizer.model)
-        for part in ("normalizer", "pre_tokenizer", "post_processor"):
-            setattr(backend, part, getattr(self.backend_tokenizer, part))
-        added = [token for _, token in sorted(self.added_tokens_decoder.items())]  # in this order, ids are equal
-        if not self.split_special_tokens:  # otherwise the user's choice: all special tokens are plain text
-            control = self.control_tokens
-            for token in added:
-                token.special = token.content in control
-        backend.add_tokens(added)
         tokenizer = copy.copy(self)
-        tokenizer._tokenizer = backend
+        tokenizer._tokenizer = self._text_backend()
         tokenizer.init_kwargs = dict(self.init_kwargs)
         for name, code in (("src_lang", src_lang), ("tgt_lang", tgt_lang)):
             if code is not None:
@@ -388,6 +378,18 @@ class RandomTransformerTokenizer(TokenizersBackend):
         """
         is_byte_level = isinstance(self.backend_tokenizer.decoder, decoders.ByteLevel)
         return normalize(text).strip() if is_byte_level and self.backend_tokenizer.normalizer is not None else text
+
+    def _text_backend(self) -> Tokenizer:
+        """A backend with the same model, which recognizes declared tokens even if special tokens are split."""
+        backend, control = Tokenizer(self.backend_tokenizer.model), self.control_tokens
+        for part in ("normalizer", "pre_tokenizer", "post_processor"):
+            setattr(backend, part, getattr(self.backend_tokenizer, part))
+        added = [token for _, token in sorted(self.added_tokens_decoder.items())]  # in this order, ids are equal
+        if not self.split_special_tokens:  # otherwise the user's choice: all special tokens are plain text
+            for token in added:
+                token.special = token.content in control
+        backend.add_tokens(added)
+        return backend
 
     def _check_language(self, name: str, code: Any) -> str:
         if not self.languages:
