@@ -1,10 +1,9 @@
 """Bodies of requests: JSON and forms, invalid ones, and those whose validation would take long."""
 
-import time
-
 import pytest
 
 from modeling_random_transformer.extras.serving import Direction
+from modeling_random_transformer.extras.serving.requests import TranslateRequest
 from tests.helpers.serving import Echo, application
 from tests.helpers.serving import ask_application as ask
 
@@ -46,13 +45,14 @@ EXPENSIVE = {
 
 
 @pytest.mark.parametrize("name", EXPENSIVE)
-def test_large_body_without_a_key_is_cheap(name):
+def test_large_body_without_a_key_is_not_validated(name, monkeypatch):
     content_type, body = EXPENSIVE[name]
+    validated = []
+    monkeypatch.setattr(TranslateRequest, "model_validate", validated.append)
     with application([Echo()], api_keys=["key"]) as api:
-        start = time.process_time()
         answer = api.post("/translate", content=body, headers={"Content-Type": content_type})
-        assert answer.status_code == (400 if name == "multipart" else 403)
-        assert time.process_time() - start < 0.1
+    assert answer.status_code == (400 if name == "multipart" else 403)
+    assert not validated
 
 
 @pytest.mark.parametrize("options", [{}, {"content": b"{}"}, {"json": {"q": "María"}}, {"data": {"q": "María"}}])
