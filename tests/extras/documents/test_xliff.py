@@ -118,9 +118,8 @@ def test_new_targets_are_not_approved():
 def test_tags_and_entities_in_texts_are_copied():
     text = 'one &lt;a href="x"&gt;two&lt;/a&gt; &amp;nbsp; &lt;!-- three --&gt; &lt; 4 &amp; five'
     translated = translate_xliff(XLIFF_1.replace("a bird", text), None, None)
-    assert targets(translated, "trans-unit", NAMESPACE_1)["6"] == (
-        "ONE &lt;a href=&quot;x&quot;&gt;TWO&lt;/a&gt; &amp;nbsp; &lt;!-- three --&gt; &lt; 4 &amp; FIVE"
-    )
+    target = targets(translated, "trans-unit", NAMESPACE_1)["6"].replace("&quot;", '"')  # Python 3.13 escapes no quotes
+    assert target == 'ONE &lt;a href="x"&gt;TWO&lt;/a&gt; &amp;nbsp; &lt;!-- three --&gt; &lt; 4 &amp; FIVE'
 
 
 @pytest.mark.usefixtures("upper_case")
