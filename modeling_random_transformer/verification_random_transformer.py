@@ -487,16 +487,15 @@ def verify_attention(implementation: str, modeling: Any) -> None:
     padding_mask = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
     causal = torch.ones(4, 4, dtype=torch.bool).tril()
     tokens = padding_mask[:, None, None].bool()
-    cases = {  # a mask of transformers, and which tokens are visible
-        "a causal mask": (modeling.create_causal_mask(config, states, None, None), causal),
-        "a causal mask with padding": (
-            modeling.create_causal_mask(config, states, padding_mask, None),
-            causal & tokens,
-        ),
-        "a padding mask": (modeling.create_bidirectional_mask(config, states, padding_mask), tokens),
-    }
-    for name, (mask, visible) in cases.items():
-        module: Any = SimpleNamespace(is_causal=visible is not tokens, training=False, config=config)
+    causal_mask = modeling.create_causal_mask(config, states, None, None)
+    padded_mask = modeling.create_causal_mask(config, states, padding_mask, None)
+    bidirectional_mask = modeling.create_bidirectional_mask(config, states, padding_mask)
+    for name, mask, visible, is_causal in (
+        ("a causal mask", causal_mask, causal, True),
+        ("a causal mask with padding", padded_mask, causal & tokens, True),
+        ("a padding mask", bidirectional_mask, tokens, False),
+    ):
+        module: Any = SimpleNamespace(is_causal=is_causal, training=False, config=config)
         outputs, _ = attend(module, query, key, value, mask, scaling=0.5, dropout=0.0)
         expected = scores.masked_fill(~visible, -torch.inf).softmax(dim=-1) @ value
         if not torch.allclose(outputs, expected.transpose(1, 2), atol=1e-4):

@@ -26,8 +26,9 @@ def file_digest(path: Path) -> str:
 def model_digest(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
     """A digest of weights, configurations, vocabulary and special tokens."""
     ids, ids_of_empty_text = vocabulary(tokenizer)
-    members = getattr(model, "members", ())  # of an ensemble
-    configs = [model.config, model.generation_config, *(member.config for member in members)]
+    configs = [model.config, model.generation_config]
+    for member in getattr(model, "members", ()):  # of an ensemble
+        configs.append(member.config)
     described = [sorted(ids.items()), ids_of_empty_text, *map(_settings, configs)]
     header = json.dumps(described, sort_keys=True, default=str)
     return tensors_digest(model.state_dict().items(), header)
@@ -46,11 +47,15 @@ def tensors_digest(tensors: Iterable[tuple[Any, Tensor]], header: str = "") -> s
 
 def _settings(config: Any) -> dict[str, Any]:
     """The fields of a configuration that affect the model."""
-    fields = config.to_dict().items()
-    return {name: value for name, value in fields if name not in PROVENANCE and not name.startswith("_")}
+    settings = {}
+    for name, value in config.to_dict().items():
+        if name not in PROVENANCE and not name.startswith("_"):
+            settings[name] = value
+    return settings
 
 
 def vocabulary(tokenizer: PreTrainedTokenizerBase) -> tuple[dict[str, int], list[int]]:
     """The id of each token, and the ids of an empty text, in the first language if there are several."""
-    language = next(iter(tokenizer_languages(tokenizer)), None)
-    return tokenizer.get_vocab(), encode_texts(tokenizer, "", src_lang=language)["input_ids"]
+    languages = tokenizer_languages(tokenizer)
+    encoding = encode_texts(tokenizer, "", src_lang=next(iter(languages), None))
+    return tokenizer.get_vocab(), encoding["input_ids"]

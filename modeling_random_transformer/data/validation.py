@@ -1,6 +1,7 @@
 """Validation of parallel text: invalid lines are counted by reason, and the first of them are reported by number."""
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ import numpy as np
 
 from .. import __version__
 from ..inputs_random_transformer import check_choice
-from .sources import NOT_A_PAIR, NOT_UTF8, Corpus, InvalidLine
+from .sources import NOT_A_PAIR, NOT_UTF8, Corpus, InvalidLine, Line, ParallelLine
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -41,6 +42,15 @@ class ValidationReport:
         numbers = self.first.setdefault(reason, [])
         if len(numbers) < SHOWN:
             numbers.append(number)
+
+    def valid_lines(self, lines: Iterable[Line]) -> Iterator[ParallelLine]:
+        """The valid lines; all are counted, and the others are in the report."""
+        for line in lines:
+            self.lines += 1
+            if isinstance(line, InvalidLine):
+                self.add(line.reason, line.number)
+            else:
+                yield line
 
     @property
     def invalid(self) -> int:
@@ -88,10 +98,7 @@ def validate(corpus: Corpus, on_invalid: str | None = None) -> ValidationReport:
             given.
     """
     report = ValidationReport(str(corpus))
-    for line in corpus.lines():
-        report.lines += 1
-        if isinstance(line, InvalidLine):
-            report.add(line.reason, line.number)
+    deque(report.valid_lines(corpus.lines()), maxlen=0)
     if on_invalid is not None:
         report.check(on_invalid)
     return report

@@ -128,18 +128,12 @@ def load_model(folder: Path, dtype: str) -> PreTrainedModel:
         check_generation_config(folder)
     files = [name for name in (ADAPTER, *WEIGHT_FILES) if (folder / name).is_file()]
     file = files[0] if files else SAFE_WEIGHTS_NAME
-    saved = getattr(config, "quantization_config", None)
     with reraise_as_value_error(file):
         if files:
             (folder / file).open("rb").close()  # safetensors would report a file that cannot be read as missing
+        options = dtype_options(config, dtype)
         # Mismatched shapes are collected instead of raised, because transformers' error is a multi-line table.
-        options: dict[str, Any] = {"ignore_mismatched_sizes": True, "output_loading_info": True}
-        if dtype != "int8":
-            options["dtype"] = dtype
-        elif config is None:
-            raise ValueError("dtype must be of floating point for an adapter that is not merged, got int8.")
-        elif not (isinstance(saved, dict) and saved.get("quant_method") == METHOD):
-            options["quantization_config"] = DynamicInt8Config()
+        options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
         if config is not None and file != ADAPTER:  # not the attention implementation of the file, which may be code
             options |= {"config": config, "attn_implementation": None}
         model, report = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=False, **options)
@@ -182,6 +176,17 @@ def check_config(folder: Path) -> Any:
         if model_type not in transformers.CONFIG_MAPPING:
             raise ValueError(f"model_type must be an architecture of transformers, got {format_value(model_type)}.")
         return transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False)
+
+
+def dtype_options(config: Any, dtype: str) -> dict[str, Any]:
+    """The arguments of `from_pretrained` for this dtype; none for `"int8"` if the weights are saved in int8."""
+    if dtype != "int8":
+        return {"dtype": dtype}
+    if config is None:
+        raise ValueError("dtype must be of floating point for an adapter that is not merged, got int8.")
+    saved = getattr(config, "quantization_config", None)
+    is_int8 = isinstance(saved, dict) and saved.get("quant_method") == METHOD
+    return {} if is_int8 else {"quantization_config": DynamicInt8Config()}
 
 
 def read_tokenizer(folder: Path, config: Any) -> PreTrainedTokenizerBase:

@@ -167,8 +167,12 @@ class Run:
 
     def record(self, change: Callable[[], Any]) -> None:
         """Change the record in the first process; every process gets it."""
-        call_on_main_process(change)
-        self.job = call_on_main_process(lambda: self.job)
+
+        def changed_job() -> Job:
+            change()
+            return self.job
+
+        self.job = call_on_main_process(changed_job)
 
 
 @dataclass

@@ -40,6 +40,7 @@ from .training_arguments import TranslationTrainingArguments
 logger = logging.getLogger(__name__)
 
 COLUMNS = ("input_ids", "attention_mask", "labels")  # of the rows that a batch is made of
+EVALUATION_TOKENS = 16_384  # of a batch on a GPU, at least
 
 
 class TranslationTrainer(TranslationEvaluation):
@@ -169,7 +170,7 @@ class TranslationTrainer(TranslationEvaluation):
         lengths = lengths_of(dataset)
         max_tokens = self.args.max_tokens_per_batch
         if self.args.device.type != "cpu":  # evaluation needs less memory than training
-            max_tokens = max(max_tokens, 16_384)
+            max_tokens = max(max_tokens, EVALUATION_TOKENS)
         sampler = EvaluationSampler(
             lengths,
             max_tokens,

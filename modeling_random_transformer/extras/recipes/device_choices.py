@@ -26,53 +26,57 @@ def choose_by_device(arguments: Mapping[str, Any], overrides: Mapping[str, Any])
         overrides: arguments that override them.
     """
     chosen = dict(arguments)
-    for choose in (choose_precision, choose_engine, choose_graphs):
-        chosen = choose(chosen, overrides)
+    for name, choose in CHOICES.items():
+        if chosen.get(name) == AUTO:
+            chosen |= choose(arguments, overrides)
     return chosen
 
 
 def choose_precision(arguments: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace `bf16: auto` by whether the device computes in bfloat16.
+    """Whether the device computes in bfloat16.
 
     transformers requires `use_cpu` with it on a machine without an accelerator.
     """
-    if arguments.get("bf16") != AUTO:
-        return dict(arguments)
     uses_cpu = is_on_cpu(arguments, overrides)
     is_supported = has_bfloat16(uses_cpu)
     if "bf16" not in overrides:
         number = "" if is_supported else "no "
         logger.warning("bf16 is %s: the device has %sbfloat16 instructions.", is_supported, number)
-    return {**arguments, "bf16": is_supported, "use_cpu": uses_cpu}
+    return {"bf16": is_supported, "use_cpu": uses_cpu}
 
 
 def choose_engine(arguments: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace `engine: auto` by an engine that is installed, if the device is a CPU."""
-    if arguments.get("engine") != AUTO:
-        return dict(arguments)
+    """An engine that is installed, if the device is a CPU."""
     engine = None
     if is_on_cpu(arguments, overrides):
         installed = filter(find_spec, ENGINES)
         engine = next(installed, None)
-    return {**arguments, "engine": engine}
+    return {"engine": engine}
 
 
 def choose_graphs(arguments: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace `cuda_graphs: auto` by whether the passes can be captured: on one NVIDIA GPU.
+    """Whether the passes can be captured: on one NVIDIA GPU.
 
     With graphs, the CPU has time to prepare the next batches only in another process, which is added if it can be
     forked: otherwise, it would run the user's script again.
     """
-    if arguments.get("cuda_graphs") != AUTO:
-        return dict(arguments)
     effective = {**arguments, **overrides}
-    is_one_gpu = torch.cuda.is_available() and os.environ.get("WORLD_SIZE", "1") == "1"
     is_excluded = any(effective.get(name) for name in UNCAPTURED) or is_on_cpu(arguments, overrides)
-    chosen = {**arguments, "cuda_graphs": is_one_gpu and not is_excluded}
-    can_fork = multiprocessing.get_all_start_methods()[0] == "fork"  # the first one is the default
-    if chosen["cuda_graphs"] and can_fork:
-        chosen = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True} | chosen
-    return chosen
+    is_one_gpu = torch.cuda.is_available() and os.environ.get("WORLD_SIZE", "1") == "1"
+    if is_excluded or not is_one_gpu:
+        return {"cuda_graphs": False}
+    start_methods = multiprocessing.get_all_start_methods()
+    if start_methods[0] != "fork":  # the default
+        return {"cuda_graphs": True}
+    return {
+        "cuda_graphs": True,
+        "dataloader_num_workers": arguments.get("dataloader_num_workers", 1),
+        "dataloader_persistent_workers": arguments.get("dataloader_persistent_workers", True),
+    }
+
+
+# By the argument that may be `auto`: the values that replace it
+CHOICES = {"bf16": choose_precision, "engine": choose_engine, "cuda_graphs": choose_graphs}
 
 
 def is_on_cpu(arguments: Mapping[str, Any], overrides: Mapping[str, Any]) -> bool:

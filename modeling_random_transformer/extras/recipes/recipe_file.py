@@ -19,8 +19,7 @@ from ...base.errors import reraise_as_value_error
 from ...base.files import StrPath
 from ...base.flags import Parser, instances, to_flags
 from ...configuration_random_transformer import did_you_mean
-from ...data.sources import pairs_of
-from ...data.validation import validate
+from ...data.validation import ValidationReport
 from ...inputs_random_transformer import check_choice, check_positive, check_type, drop_none
 from ...training.arguments import DataArguments
 from ...training.run import TRAINING
@@ -209,12 +208,13 @@ def measure_corpus(data: DataArguments) -> tuple[int, int]:
     """
     counts: dict[int, int] = {}  # by hashes, which take less memory than the texts
     alphabet: set[str] = set()
-    corpora = data.corpora("train")
-    for corpus in corpora:
-        validate(corpus, on_invalid="skip")
-    for pair in pairs_of(corpora):
-        counts[hash(pair)] = sum(map(len, pair))
-        alphabet.update(*pair)
+    for corpus in data.corpora("train"):
+        report = ValidationReport(str(corpus))
+        for line in report.valid_lines(corpus.lines()):
+            pair = (line.source, line.target)
+            counts[hash(pair)] = sum(map(len, pair))
+            alphabet.update(*pair)
+        report.check(on_invalid="skip")
     return sum(counts.values()), len(alphabet)
 
 
