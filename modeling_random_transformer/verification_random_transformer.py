@@ -302,9 +302,11 @@ class Snapshot:
     def __init__(self, model: nn.Module):
         modules = list(model.modules())
         self.parts = modules[1:]
-        _, *namespaces = [*attributes_of(modules), *namespaces_of(modules)]  # without those of the model itself
         # Views show later changes. Of hooks, whose keys PyTorch does not use again, their functions are not needed.
-        self.views: list[Iterable[Any]] = [namespace.values() for namespace in namespaces]
+        self.views: list[Iterable[Any]] = []
+        for namespace in [*attributes_of(modules), *namespaces_of(modules)]:
+            if namespace is not vars(model):  # see `current_values`
+                self.views.append(namespace.values())
         for module in modules:
             self.views += module._forward_hooks.keys(), module._forward_pre_hooks.keys()
         self.values = self.current_values(model)
