@@ -10,6 +10,7 @@ from safetensors import SafetensorError
 from modeling_random_transformer.base.files import (
     WRITTEN_FILES,
     check_free,
+    folder_size,
     new_folder,
     read_json,
     write_atomically,
@@ -155,3 +156,13 @@ def test_other_errors_are_unchanged(tmp_path):
     with pytest.raises(FileNotFoundError, match="missing") as caught, new_folder(tmp_path / "model"):
         (tmp_path / "missing").read_text()
     assert caught.value.filename == str(tmp_path / "missing")
+
+
+def test_size_of_a_folder(tmp_path):
+    (tmp_path / "nested").mkdir()
+    (tmp_path / "first.bin").write_bytes(bytes(1000))
+    (tmp_path / "nested" / "second.bin").write_bytes(bytes(500))
+    (tmp_path / "text").write_bytes(bytes(20))
+    assert folder_size(tmp_path) == pytest.approx(0.00152)
+    assert folder_size(tmp_path, "*.bin") == pytest.approx(0.001)
+    assert folder_size(tmp_path, "**/*.bin") == pytest.approx(0.0015)
