@@ -346,7 +346,7 @@ class FastDecoderLayer:
         sublayer: Callable[[Tensor], Tensor],
         output: "LinearFunction",
     ) -> Tensor:
-        """As `RandomTransformerLayer.add_and_norm`, for a sub-layer without its last linear layer, `output`."""
+        """A sub-layer, whose last linear layer is `output`, its residual and its norm (`RandomTransformerLayer`)."""
         if self.pre_norm:
             return output.add_residual(states, sublayer(norm(states)))
         return norm(output.add_residual(states, sublayer(states)))

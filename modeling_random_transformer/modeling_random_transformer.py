@@ -371,14 +371,17 @@ class RandomTransformerLayer(CheckpointedLayer):
         # The usual name for the norm of the feed-forward network. `config.final_layer_norm` is about the stacks.
         self.final_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
 
-    def add_and_norm(self, states: Tensor, norm: nn.Module, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        """LayerNorm(x + sublayer(x)), the paper's post-norm (3.1), or x + sublayer(LayerNorm(x)), pre-norm.
+    def norm_before(self, norm: nn.Module, states: Tensor) -> Tensor:
+        """The input of a sub-layer: the states, as in the paper, or their norm with `norm_order="pre"`."""
+        return norm(states) if self.config.norm_order == "pre" else states
 
-        With dropout on the sub-layer's output (paper 5.4). States `[batch, length, d_model]` in and out.
-        """
-        if self.config.norm_order == "pre":
-            return states + fast_dropout(sublayer(norm(states)), self.config.dropout, self.training)
-        return norm(states + fast_dropout(sublayer(states), self.config.dropout, self.training))
+    def norm_after(self, norm: nn.Module, states: Tensor) -> Tensor:
+        """The output of a sub-layer with its residual: the norm, as in the paper (3.1), or none with pre-norm."""
+        return states if self.config.norm_order == "pre" else norm(states)
+
+    def dropout(self, states: Tensor) -> Tensor:
+        """Dropout on the output of a sub-layer (paper 5.4)."""
+        return fast_dropout(states, self.config.dropout, self.training)
 
     def feed_forward(self, states: Tensor) -> Tensor:
         """FFN(x) = max(0, x·W₁ + b₁)·W₂ + b₂ (paper 3.3): `[batch, length, d_model]` in and out."""
@@ -394,12 +397,12 @@ class RandomTransformerEncoderLayer(RandomTransformerLayer):
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> Tensor:
         """`[batch, source_len, d_model]` in and out."""
+        states = self.norm_before(self.self_attn_layer_norm, hidden_states)
+        states, _ = self.self_attn(states, attention_mask=attention_mask, **kwargs)
+        hidden_states = self.norm_after(self.self_attn_layer_norm, hidden_states + self.dropout(states))
 
-        def self_attention(states: Tensor) -> Tensor:
-            return self.self_attn(states, attention_mask=attention_mask, **kwargs)[0]
-
-        hidden_states = self.add_and_norm(hidden_states, self.self_attn_layer_norm, self_attention)
-        return self.add_and_norm(hidden_states, self.final_layer_norm, self.feed_forward)
+        states = self.feed_forward(self.norm_before(self.final_layer_norm, hidden_states))
+        return self.norm_after(self.final_layer_norm, hidden_states + self.dropout(states))
 
 
 class RandomTransformerDecoderLayer(RandomTransformerLayer):
@@ -423,18 +426,18 @@ class RandomTransformerDecoderLayer(RandomTransformerLayer):
     ) -> Tensor:
         """States `[batch, target_len, d_model]` in and out; the encoded source is `[sources, source_len, d_model]`."""
         kwargs |= named_cache(cache)
+        states = self.norm_before(self.self_attn_layer_norm, hidden_states)
+        states, _ = self.self_attn(states, attention_mask=attention_mask, **kwargs)
+        hidden_states = self.norm_after(self.self_attn_layer_norm, hidden_states + self.dropout(states))
 
-        def self_attention(states: Tensor) -> Tensor:
-            return self.self_attn(states, attention_mask=attention_mask, **kwargs)[0]
-
-        def cross_attention(states: Tensor) -> Tensor:
-            source = {"key_value_states": encoder_hidden_states, "attention_mask": encoder_attention_mask}
-            return self.encoder_attn(states, **source, **kwargs)[0]
-
-        hidden_states = self.add_and_norm(hidden_states, self.self_attn_layer_norm, self_attention)
         if encoder_hidden_states is not None:
-            hidden_states = self.add_and_norm(hidden_states, self.encoder_attn_layer_norm, cross_attention)
-        return self.add_and_norm(hidden_states, self.final_layer_norm, self.feed_forward)
+            source = {"key_value_states": encoder_hidden_states, "attention_mask": encoder_attention_mask}
+            states = self.norm_before(self.encoder_attn_layer_norm, hidden_states)
+            states, _ = self.encoder_attn(states, **source, **kwargs)
+            hidden_states = self.norm_after(self.encoder_attn_layer_norm, hidden_states + self.dropout(states))
+
+        states = self.feed_forward(self.norm_before(self.final_layer_norm, hidden_states))
+        return self.norm_after(self.final_layer_norm, hidden_states + self.dropout(states))
 
 
 class RandomTransformerStack(RandomTransformerPreTrainedModel):
