@@ -19,6 +19,7 @@ from accelerate.utils.memory import should_reduce_batch_size
 from ..base import DTYPES, ENGINES
 from ..base.compressed_files import STANDARD_STREAM, is_standard_stream, is_stream, write_binary
 from ..base.errors import first_line, printable
+from ..base.files import PARTS, STAGES, work_folder
 from ..base.flags import existing_file
 from ..data.readers import Columns
 from ..inputs_random_transformer import CHUNK_SIZE, drop_none
@@ -126,8 +127,8 @@ def check_new_outputs(overwrite: bool, **outputs: Path | None) -> None:
         ValueError: an output exists and is not empty, and no interrupted job resumes.
     """
     files = {name: path for name, path in drop_none(**outputs).items() if not is_stream(path)}
-    job_folders = [Path(f"{path}{suffix}") for path in files.values() for suffix in (".parts", ".work")]
-    if overwrite or any(folder.is_dir() for folder in job_folders):
+    work_folders = [work_folder(path, suffix) for path in files.values() for suffix in (PARTS, STAGES)]
+    if overwrite or any(folder.is_dir() for folder in work_folders):
         return
     for name, path in files.items():
         if path.is_file() and path.stat().st_size:

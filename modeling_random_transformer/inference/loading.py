@@ -12,9 +12,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.tokenization_utils_base import LARGE_INTEGER
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME, logging
 
+from ..base import load_extra
 from ..base.digests import vocabulary
 from ..base.errors import format_names, format_value, reraise_as_value_error
-from ..base.extras import load_extra
 from ..base.files import StrPath, read_json
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..inputs_random_transformer import check_positive, language_id

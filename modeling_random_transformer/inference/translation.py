@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..base.extras import load_extra
+from ..base import load_extra
 from ..base.progress import Update, process_stream
 from ..inputs_random_transformer import (
     CHUNK_SIZE,

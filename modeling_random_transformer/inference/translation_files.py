@@ -26,7 +26,7 @@ from ..base.compressed_files import check_output, check_plain_text, is_stream, s
 from ..base.digests import model_digest
 from ..base.distributed import call_on_main_process, exclusive
 from ..base.errors import reraise_as_value_error
-from ..base.files import encode_lines, remove_if_empty, remove_written, write_atomically
+from ..base.files import PARTS, encode_lines, remove_if_empty, remove_written, work_folder, write_atomically
 from ..base.jobs import Job
 from ..base.progress import Update, progress_bar
 from ..data.readers import read_texts
@@ -295,9 +295,8 @@ class Parts:
     """The folder of finished chunks, `<output>.parts`, which exists until the output is complete."""
 
     def __init__(self, output: Path):
-        # Next to the target of a symbolic link: renaming requires the same file system.
         self.output = Path(os.path.realpath(output))
-        self.folder = self.output.with_name(f"{self.output.name}.parts")
+        self.folder = work_folder(output, PARTS)
         self.record = self.folder / "job.json"
         self.lock = self.folder / "job.lock"
         self.key = ""  # of the job

@@ -17,9 +17,8 @@ from typing import Any, ClassVar
 import torch
 
 from ..base.distributed import call_on_main_process
-from ..base.files import markdown_table, new_folder
+from ..base.files import folder_size, markdown_table, new_folder
 from ..base.jobs import run_stage
-from ..base.measures import folder_size
 from ..data.sources import Corpus, Pair, pairs_of
 from ..data.validation import validate
 from ..inference import translate

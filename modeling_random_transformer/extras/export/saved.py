@@ -8,8 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ...base.files import StrPath
-from ...base.measures import folder_size
+from ...base.files import StrPath, folder_size
 from ...data.readers import read_texts
 from ...data.sources import ParallelText, pairs_of
 from ...inference.loading import load_translator

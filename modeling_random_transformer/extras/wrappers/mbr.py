@@ -33,11 +33,11 @@ def most_similar(texts: Sequence[str]) -> int:
     texts. On the choice among samples, see Eikema and Aziz 2022 (https://aclanthology.org/2022.emnlp-main.754).
     """
     counts = [count_ngrams(text) for text in texts]
-    averages = [average(of_order) for of_order in zip(*counts, strict=True)]
+    averages = [average(order_counts) for order_counts in zip(*counts, strict=True)]
     scores = []
-    for of_text in counts:
-        of_orders = map(f_score, of_text, averages)
-        scores.append(sum(of_orders))
+    for text_counts in counts:
+        order_scores = map(f_score, text_counts, averages)
+        scores.append(sum(order_scores))
     return scores.index(max(scores))
 
 

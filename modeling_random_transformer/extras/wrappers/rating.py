@@ -10,7 +10,7 @@ from ...base.progress import Update
 from ...data.sources import Pair
 from ...inference.candidates import Candidate, Row, Translate
 from ...inference.confidence import DOUBTFUL, Calibration, features_of
-from ...inference.scoring import PairScore, word_spans
+from ...inference.scoring import word_spans
 
 logger = logging.getLogger(__name__)
 
@@ -54,14 +54,13 @@ class RatingTranslator:
             for candidate in candidates:
                 pairs.append((text, candidate.translation) if candidate.tokens else None)
         scored = zip(pairs, self.score(pairs), strict=True)
-        return [[self.rated(candidate, *next(scored)) for candidate in candidates] for candidates in translated]
-
-    def rated(self, candidate: Candidate, pair: Pair | None, score: PairScore | None) -> Candidate:
-        """A candidate with its confidence, if it was scored."""
-        if pair is None or score is None:
-            return candidate
-        confidence = self.calibration.confidence(features_of(pair, score))
-        return replace(candidate, confidence=confidence, words=score.words or [])
+        for candidates in translated:
+            for index, candidate in enumerate(candidates):
+                pair, score = next(scored)
+                if pair is not None:
+                    confidence = self.calibration.confidence(features_of(pair, score))
+                    candidates[index] = replace(candidate, confidence=confidence, words=score.words or [])
+        return translated
 
 
 @dataclass(frozen=True)
