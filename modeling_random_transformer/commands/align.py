@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ..base.flags import Parser
 from ..extras.pairs.alignments import Aligner
-from .score import PairArguments
+from .corpus_arguments import PairArguments
 
 
 @dataclass(frozen=True, kw_only=True)

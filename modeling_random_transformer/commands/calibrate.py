@@ -17,7 +17,7 @@ from ..base.flags import Parser
 from ..data.sources import valid_lines
 from ..inference.confidence import calibration_file
 from ..inputs_random_transformer import name_lines_in_errors, renumber_errors
-from .score import CorpusArguments
+from .corpus_arguments import CorpusArguments
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,13 +28,14 @@ class Arguments(CorpusArguments):
         overwrite: replace the calibration of the model
 
     Raises:
-        ValueError: there are several models, or `restart` is set.
+        ValueError: there are several models.
     """
 
     overwrite: bool = False
 
     def __post_init__(self) -> None:
-        self.check_one_pass()
+        super().__post_init__()
+        self.check_one_model()
 
     def check_file(self, path: Path) -> None:
         """Raise a `ValueError` if the calibration cannot be written, or exists and `overwrite` is not set."""

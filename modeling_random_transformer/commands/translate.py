@@ -49,13 +49,14 @@ from .command_line import (
     STANDARD,
     EngineArguments,
     InferenceArguments,
+    ResumableArguments,
     check_new_outputs,
     write_output,
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arguments(EngineArguments, InferenceArguments):
+class Arguments(ResumableArguments, EngineArguments, InferenceArguments):
     """Arguments of `translate`.
 
     Args:
