@@ -23,6 +23,11 @@ def file_digest(path: Path) -> str:
     return f"{path.stat().st_size} bytes, sha256 {digest.hexdigest()}"
 
 
+def json_digest(value: Any) -> str:
+    """A digest of a value of JSON."""
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
+
+
 def model_digest(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
     """A digest of weights, configurations, vocabulary and special tokens."""
     ids, ids_of_empty_text = vocabulary(tokenizer)

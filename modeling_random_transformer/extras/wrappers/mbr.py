@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...base.progress import Update
-from ...inference.candidates import Candidate, Row, Translate
+from ...inference.candidates import Candidate, Row, TranslateRows
 
 MAX_ORDER, BETA = 6, 2  # of chrF (Popović 2015)
 
@@ -14,12 +14,12 @@ MAX_ORDER, BETA = 6, 2  # of chrF (Popović 2015)
 class MbrTranslator:
     """Translates by the most similar of the candidates of another function."""
 
-    translate: Translate
+    translate_rows: TranslateRows
 
     def __call__(self, rows: Sequence[Row], first: int, update: Update) -> list[list[Candidate]]:
         """One candidate of each row."""
         chosen = []
-        for candidates in self.translate(rows, first, update):
+        for candidates in self.translate_rows(rows, first, update):
             texts = [candidate.translation for candidate in candidates]
             chosen.append([candidates[most_similar(texts)]])
         return chosen
