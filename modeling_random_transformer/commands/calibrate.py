@@ -53,9 +53,10 @@ def run(program: str, argv: Sequence[str]) -> None:
     with arguments.load(from_file_to_file=False) as (model, tokenizer):
         from ..inference.calibration import calibrate  # needs sacrebleu
 
-        path = arguments.model[0] / calibration_file(tokenizer, **arguments.languages.arguments)
+        name = calibration_file(tokenizer, arguments.source_lang, arguments.target_lang)
+        path = arguments.model[0] / name
         arguments.check_file(path)
         with name_lines_in_errors(str(corpus)), renumber_errors([line.number - 1 for line in lines]):
             calibration = calibrate(model, tokenizer, pairs, **arguments.text_options)
-        calibration.save(path.parent, path.name)
+        calibration.save(path.parent, name)
     print(f"{path}: {calibration.pairs} pairs, median chrF++ {calibration.threshold:.2f}")

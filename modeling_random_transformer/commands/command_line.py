@@ -22,7 +22,7 @@ from ..base.errors import first_line, printable
 from ..base.files import PARTS, STAGES, work_folder
 from ..base.flags import existing_file
 from ..data.readers import Columns
-from ..inputs_random_transformer import CHUNK_SIZE, LanguageTags, drop_none
+from ..inputs_random_transformer import CHUNK_SIZE, drop_none
 
 # Exit statuses
 
@@ -222,12 +222,8 @@ class InferenceArguments(DeviceArguments):
     @property
     def text_options(self) -> dict[str, Any]:
         """The options of `translate` and `score_pairs` that are arguments of all of these commands."""
-        return {"max_batch_tokens": self.max_tokens_per_batch, **self.languages.arguments}
-
-    @property
-    def languages(self) -> LanguageTags:
-        """The languages that are given."""
-        return LanguageTags(self.source_lang, self.target_lang)
+        languages = drop_none(src_lang=self.source_lang, tgt_lang=self.target_lang)
+        return {"max_batch_tokens": self.max_tokens_per_batch, **languages}
 
     def check_one_model(self) -> None:
         """Raise a `ValueError` if there are several models."""

@@ -28,6 +28,7 @@ from ...base.distributed import call_on_main_process, exclusive
 from ...base.files import StrPath, files_in, markdown_table
 from ...base.flags import instances, to_flags
 from ...base.jobs import Job, Stage, run_stage
+from ...base.saved_files import CONFIG, SAVED_WEIGHTS
 from ...data.sources import SIDES
 from ...inference.loading import load_models
 from ...inference.translation import TranslationOptions
@@ -70,8 +71,8 @@ ADVICE = "use another output_dir"
 OF_RECIPE = {*FILES, *CONDITIONS, *TEXTS, "dataset_name", "output_dir", "push_to_hub", "source_text", "teacher"}
 # Files whose digests are recorded: those of pairs; and those of a model, without its card, which may be edited
 PAIRS = ("data.*source", "data.*target")
-SAVED = ("*.safetensors", "config.json", "tokenizer*", f"{INT8}/*.safetensors", f"{INT8}/config.json")
-FILES_OF_RESULT = ("*.safetensors", "*.json", "*.py", CARD)  # of the folder of a stage
+SAVED = (SAVED_WEIGHTS, CONFIG, "tokenizer*", f"{INT8}/{SAVED_WEIGHTS}", f"{INT8}/{CONFIG}")
+FILES_OF_RESULT = (SAVED_WEIGHTS, "*.json", "*.py", CARD)  # of the folder of a stage
 
 
 def run_recipe(path: StrPath, **arguments: Any) -> list[dict[str, Any]]:
