@@ -253,6 +253,7 @@ class TestErrors:
             ("--temperature 2", "--temperature must be a positive number, given with --sample, got 2.0."),
             ("--format html --n_best 2", "--format must be text with --n_best, --prefix_file or --output_format, got"),
             ("--n_best 5", "n_best must be at most num_beams=4, got 5."),
+            ("--num_beams 1 --length_penalty 3", "--length_penalty must be unset with --num_beams 1, got 3.0."),
             ("--prefix_file -", "one argument at most must be - (standard input), got input and prefix_file."),
             ("--glossary -", "one argument at most must be - (standard input), got input and glossary."),
             ("--restart", "--restart must be given with a file as input and output, got - and -."),
