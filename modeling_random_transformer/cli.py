@@ -21,7 +21,7 @@ VERBS = {
     "calibrate": "fit the confidence of a model's translations on parallel text",
     "back-translate": "make a synthetic corpus from monolingual text and a reverse model",
     "distill": "train a small model on the translations of a teacher",
-    "convert": "convert a checkpoint of Marian, fairseq or torch.nn.Transformer",
+    "convert": "convert a checkpoint of Marian, fairseq, OpenNMT-py, Eole, JoeyNMT or torch.nn.Transformer",
     "export": "export a model to CTranslate2, ONNX, Argos Translate or a class of transformers",
     "serve": "serve models over HTTP, with the API of LibreTranslate",
     "explore": "write a page of attention, predictions and the beam search",

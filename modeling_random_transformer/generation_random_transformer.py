@@ -43,7 +43,7 @@ from .verification_random_transformer import (
     INEXACT_ROUNDING,
     Snapshot,
     VerifiedGenerationMixin,
-    checked,
+    current_snapshot,
     difference,
     generation_option,
     has_plain_weights,
@@ -518,7 +518,7 @@ class StaticDecodingCache(FastDecodingCache):
 
     def captured_step(self, model: Any, step: "CapturedStep") -> "CapturedStep":
         """A step of an earlier call with tensors of the same shapes, or this one. It is kept for later calls."""
-        kept = CAPTURED_STEPS.setdefault(vars(model)[COMPARISON], {})
+        kept = CAPTURED_STEPS.setdefault(model.step_snapshot, {})
         shapes = step.shapes()
         earlier = kept.pop(shapes, None)  # no other call can use it until this one is over
         if earlier is not None:
@@ -755,7 +755,6 @@ def functional_norm(module: Any) -> Callable[[Tensor], Tensor]:
 
 
 COMPARED_LENGTH = 512  # tokens before the step that is compared
-COMPARISON = "step_comparison"  # attribute of a model whose steps were compared: what the result depends on
 
 
 def check_fast_step(model: Any) -> str | None:
@@ -904,7 +903,7 @@ def repeats_shape(model: Any, shape: tuple[int, ...]) -> bool:
     and those of large caches, would need much memory: further shapes do not count.
     """
     rows, _, capacity, _ = shape
-    shapes = REPEATED_SHAPES.setdefault(vars(model)[COMPARISON], set())
+    shapes = REPEATED_SHAPES.setdefault(model.step_snapshot, set())
     if shape in shapes:
         return True
     if len(shapes) < MAX_CAPTURED_STEPS and rows * capacity <= MAX_DEFAULT_ENTRIES:
@@ -980,6 +979,7 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
     """
 
     engine: Any = None  # of `load_translator`, with a method `generate` that returns `None` for unsupported calls
+    step_snapshot: Snapshot | None = None  # of the model whose steps were compared, with the result
 
     def generate(self, inputs: Any = None, generation_config: Any = None, *args: Any, **kwargs: Any) -> Any:
         """`GenerationMixin.generate`. It calls the encoder directly, so FSDP2 must gather the root's weights."""
@@ -1036,7 +1036,8 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         logits: a module of another class may compute the same as the original for some weights only. Under tensor
         parallelism, all processes must call it, after the same changes.
         """
-        return checked(self, check_fast_step, self.__dict__, COMPARISON)
+        self.step_snapshot = current_snapshot(self, self.step_snapshot, check_fast_step)
+        return self.step_snapshot.message
 
     @accepts_cache
     def prepare_inputs_for_generation(

@@ -38,11 +38,11 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from .configuration_random_transformer import RandomTransformerConfig
 from .generation_random_transformer import RandomTransformerGenerationMixin
 from .ops_random_transformer import (
-    can_read,
     fast_dropout,
     float64_device,
     is_transformed,
     masked_softmax,
+    may_omit_mask,
     select_attention,
     smoothed_cross_entropy,
 )
@@ -501,7 +501,7 @@ class RandomTransformerEncoder(RandomTransformerStack):
         check_padding_mask("attention_mask", attention_mask, batch, length)
         hidden_states = self.embed(tokens, torch.arange(length, device=tokens.device), longest=length)
         mask = create_bidirectional_mask(
-            self.config, hidden_states, attention_mask, allow_is_bidirectional_skip=can_read(attention_mask)
+            self.config, hidden_states, attention_mask, allow_is_bidirectional_skip=may_omit_mask(attention_mask)
         )
         for layer in self.layers:
             hidden_states = layer(hidden_states, attention_mask=mask, **kwargs)
@@ -561,7 +561,7 @@ class RandomTransformerDecoder(RandomTransformerStack):
             # Packed texts are separated only without a cache, so the mask must not see one that was created above.
             None if cache is None or full_cache is None else full_cache.self_attention_cache,
             position_ids=positions if positions.dim() == 2 else None,
-            allow_is_causal_skip=can_read(attention_mask),
+            allow_is_causal_skip=may_omit_mask(attention_mask),
         )
         source_mask = None
         if encoder_hidden_states is not None:
@@ -854,7 +854,7 @@ def cross_attention_mask(
         group_by_source(states, sources),
         padding_mask,
         source_states,
-        allow_is_bidirectional_skip=can_read(padding_mask),
+        allow_is_bidirectional_skip=may_omit_mask(padding_mask),
     )
 
 

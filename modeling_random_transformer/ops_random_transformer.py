@@ -34,7 +34,7 @@ def float64_device(device: torch.device) -> torch.device:
     return device if device.type in FLOAT64_DEVICES else torch.device("cpu")
 
 
-def can_read(padding_mask: Tensor | None) -> bool:
+def may_omit_mask(padding_mask: Tensor | None) -> bool:
     """Whether transformers may omit an attention mask where there is no padding: reading that synchronizes a GPU.
 
     Flash and Flex attention read the padding in any case.
@@ -373,7 +373,7 @@ class PackedLinear:
     """
 
     def __init__(self, layers: tuple[nn.Linear, ...], batch_size: int):
-        weight, self.bias = join(layers)
+        weight, self.bias = joined_parameters(layers)
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, batch_size)
 
     def __call__(self, states: Tensor) -> Tensor:
@@ -385,7 +385,7 @@ class PackedLinear:
         return torch.ops.mkldnn._linear_pointwise.binary(states, residual, self.weight, self.bias, "add")
 
 
-def join(layers: Sequence[Any]) -> tuple[Tensor, Tensor | None]:
+def joined_parameters(layers: Sequence[Any]) -> tuple[Tensor, Tensor | None]:
     """The weights and the biases of linear layers as those of one layer. Those of a single one are not copied."""
     first = layers[0]
     if len(layers) == 1:

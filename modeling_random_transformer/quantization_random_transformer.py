@@ -13,7 +13,7 @@ from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING, AUTO_
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from .ops_random_transformer import MIN_PACKED_ELEMENTS, is_transformed, join, tensors_of, versions_of
+from .ops_random_transformer import MIN_PACKED_ELEMENTS, is_transformed, joined_parameters, tensors_of, versions_of
 
 METHOD = "dynamic_int8"
 
@@ -105,7 +105,7 @@ class PackedInt8Linear:
         tensors = tensors_of(layers)
         self.versions = versions_of(tensors)
         self.sources = [tensor.detach() for tensor in tensors]  # so that their addresses are not used again
-        self.weight, self.bias = join(layers)
+        self.weight, self.bias = joined_parameters(layers)
         self.scale = torch.cat([layer.weight_scale for layer in layers])
         self.largest, _ = int8_kernels()
         self.inverse_largest = torch.tensor(1 / self.largest)  # multiplying by a Python float would take twice the time

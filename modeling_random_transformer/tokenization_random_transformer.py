@@ -460,7 +460,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
             for code in languages
         ):
             raise ValueError(f"languages must be a list of codes with tags in the vocabulary, got {languages!r}.")
-        for name in ("src_lang", "tgt_lang"):
+        for name in ("src_lang", "tgt_lang"):  # the setters check them, and set the template of sources
             if getattr(self, name) is not None:
                 setattr(self, name, getattr(self, name))
         return self

@@ -7,7 +7,7 @@ definitions, and one of its cached steps with a pass without a cache.
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from itertools import chain
 from operator import is_
@@ -20,7 +20,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.generation import GenerationConfig, GenerationMixin
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.masking_utils import (
+    ALL_MASK_ATTENTION_FUNCTIONS,
+    create_bidirectional_mask,
+    create_causal_mask,
+)
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import ModelOutput
 
@@ -29,6 +33,7 @@ from .ops_random_transformer import (
     forward_hooks,
     has_global_hooks,
     is_transformed,
+    masked_softmax,
     tensors_of,
     versions_of,
 )
@@ -148,7 +153,7 @@ class VerifiedGenerationMixin(GenerationMixin):
             RuntimeError: the installed version of transformers gives wrong outputs.
         """
         if self not in VERIFIED and not is_transformed():
-            verify_transformers(self)
+            verify_transformers()
             VERIFIED[self] = set()
         num_beams = generation_option(self, {**kwargs, "generation_config": generation_config}, "num_beams") or 1
         verification = CacheVerification(self, kwargs, is_beam_search=num_beams > 1)
@@ -297,9 +302,11 @@ class Snapshot:
     def __init__(self, model: nn.Module):
         modules = list(model.modules())
         self.parts = modules[1:]
-        _, *namespaces = [*attributes_of(modules), *namespaces_of(modules)]  # without those of the model itself
         # Views show later changes. Of hooks, whose keys PyTorch does not use again, their functions are not needed.
-        self.views: list[Iterable[Any]] = [namespace.values() for namespace in namespaces]
+        self.views: list[Iterable[Any]] = []
+        for namespace in [*attributes_of(modules), *namespaces_of(modules)]:
+            if namespace is not vars(model):  # see `current_values`
+                self.views.append(namespace.values())
         for module in modules:
             self.views += module._forward_hooks.keys(), module._forward_pre_hooks.keys()
         self.values = self.current_values(model)
@@ -307,9 +314,11 @@ class Snapshot:
         self.code = [function.__code__ for function in self.functions]
         self.tensors = distinct(tensors_of(modules))
         self.versions = versions_of(self.tensors)
-        self.samples = [torch.empty(0)]  # none on a GPU, where reading them would wait
-        self.samples += [sampled(tensor) for tensor in self.tensors if can_sample(tensor)]
-        self.sampled_values = torch.cat(self.samples)
+        samples = [sampled(tensor) for tensor in self.tensors if can_sample(tensor)]  # none on a GPU, which would wait
+        vectors = [sample for sample in samples if sample.is_contiguous()]  # which `torch.cat` copies at once
+        diagonals = [sample for sample in samples if not sample.is_contiguous()]
+        self.samples = [group for group in (vectors, diagonals) if group]
+        self.sampled_values = [*map(torch.cat, self.samples)]
 
     def __reduce__(self) -> Any:
         return type(None), ()  # what `copy.deepcopy` and `pickle` create instead
@@ -336,25 +345,23 @@ class Snapshot:
             and all(map(is_, values, self.values))
             and [function.__code__ for function in self.functions] == self.code
             and versions_of(self.tensors) == self.versions
-            and torch.equal(torch.cat(self.samples), self.sampled_values)
+            and all(map(torch.equal, map(torch.cat, self.samples), self.sampled_values))
         )
 
 
-def checked(model: Any, check: Callable[[Any], str | None], results: MutableMapping[Any, Any], key: Any) -> str | None:
-    """The message of a check of a model, which is repeated when the model has changed.
+def current_snapshot(model: Any, earlier: Snapshot | None, check: Callable[[Any], str | None]) -> Snapshot:
+    """The snapshot of a model with the message of a check, which is repeated only when the model has changed.
 
     Args:
         model: the model.
+        earlier: its last snapshot, if there is one.
         check: returns a message about the model, or `None`.
-        results: where the `Snapshot` of the model is kept, with the message.
-        key: its key.
     """
-    snapshot = results.get(key)
-    if snapshot is None or not snapshot.is_current(model):
-        snapshot = Snapshot(model)  # before the check: another thread may change the model during it
-        snapshot.message = check(model)
-        results[key] = snapshot
-    return snapshot.message
+    if earlier is not None and earlier.is_current(model):
+        return earlier
+    snapshot = Snapshot(model)  # before the check: another thread may change the model during it
+    snapshot.message = check(model)
+    return snapshot
 
 
 def attributes_of(modules: Sequence[nn.Module]) -> list[Mapping[str, Any]]:
@@ -427,7 +434,7 @@ def sampled(tensor: Tensor) -> Tensor:
 
 
 @torch.autocast("cpu", enabled=False)
-def verify_transformers(model: nn.Module) -> None:
+def verify_transformers() -> None:
     """Compare transformers' caches, masks and attention with their definitions, for tiny random inputs on a CPU.
 
     The default device and data type of PyTorch have no effect.
@@ -435,15 +442,11 @@ def verify_transformers(model: nn.Module) -> None:
     Raises:
         RuntimeError: they differ.
     """
-    # The modeling files of a model, or of the members of an ensemble: that of the package, or copies in saved folders.
-    names = {base.__module__ for module in model.modules() for base in type(module).__mro__}
-    files = [sys.modules[name] for name in sorted(names) if name.endswith("modeling_random_transformer")]
     try:
         with torch.device("cpu"):
             verify_cache()
-            for modeling in files:
-                verify_attention("eager", modeling)
-                verify_attention("sdpa", modeling)
+            verify_attention("eager")
+            verify_attention("sdpa")
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise RuntimeError(
             f"transformers does not compute what this model requires: {error}. {UNTESTED_ADVICE}"
@@ -469,16 +472,29 @@ def verify_cache() -> None:
         raise ArithmeticError("a cache does not reorder its rows")
 
 
-def verify_attention(implementation: str, modeling: Any) -> None:
-    """Raise an ArithmeticError if causal or bidirectional attention, with or without padding, is wrong.
+def masked_attention(
+    module: nn.Module,  # noqa: ARG001  of the signature of attention functions
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    scaling: float,
+    dropout: float,  # noqa: ARG001
+) -> tuple[Tensor, Tensor]:
+    """Eager attention with a mask, in place of the one in the modeling file, which may be edited."""
+    weights = masked_softmax(query @ key.transpose(-1, -2) * scaling, mask)
+    return (weights @ value).transpose(1, 2), weights
+
+
+def verify_attention(implementation: str) -> None:
+    """Raise an ArithmeticError if a causal or bidirectional mask, with or without padding, has another effect.
 
     Args:
-        implementation: the name of an attention function.
-        modeling: the modeling file that calls it, for two texts of four tokens here.
+        implementation: the name of an attention function, which is called for two texts of four tokens.
     """
     config = PreTrainedConfig()
     config._attn_implementation = implementation
-    attend = modeling.ALL_ATTENTION_FUNCTIONS.get_interface(implementation, modeling.eager_attention_forward)
+    attend = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, masked_attention)
     generator = torch.Generator().manual_seed(0)
     query, key, value = torch.randn(3, 2, 2, 4, 3, generator=generator, dtype=torch.float32)
     scores = query @ key.transpose(-1, -2) * 0.5
@@ -487,9 +503,9 @@ def verify_attention(implementation: str, modeling: Any) -> None:
     padding_mask = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
     causal = torch.ones(4, 4, dtype=torch.bool).tril()
     tokens = padding_mask[:, None, None].bool()
-    causal_mask = modeling.create_causal_mask(config, states, None, None)
-    padded_mask = modeling.create_causal_mask(config, states, padding_mask, None)
-    bidirectional_mask = modeling.create_bidirectional_mask(config, states, padding_mask)
+    causal_mask = create_causal_mask(config, states, None, None)
+    padded_mask = create_causal_mask(config, states, padding_mask, None)
+    bidirectional_mask = create_bidirectional_mask(config, states, padding_mask)
     for name, mask, visible, is_causal in (
         ("a causal mask", causal_mask, causal, True),
         ("a causal mask with padding", padded_mask, causal & tokens, True),

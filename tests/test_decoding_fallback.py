@@ -75,6 +75,8 @@ EDITS = {
     "cached keys": (CROSS_KEYS, f"{CROSS_KEYS} * (1.5 if of_source else 1)"),
 }
 FOLLOWED = {"random numbers", "cached keys"}  # by the fast step
+SCORES = "scores = torch.matmul(query, key.transpose(-1, -2)) * scaling"
+EAGER_EDITS = {"capped scores": (SCORES, f"{SCORES}\n    scores = 3 * scores.tanh()")}
 
 
 @pytest.fixture
@@ -85,7 +87,7 @@ def edited_model(tmp_path):
         folder = tmp_path / edit.replace(" ", "_").replace("%", "")
         tiny_model(spread=2.0).save_pretrained(folder)
         code = folder / Path(modeling.__file__).name
-        original, new = EDITS[edit]
+        original, new = (EDITS | EAGER_EDITS)[edit]
         assert original in code.read_text()
         code.write_text(code.read_text().replace(original, new))
         # As with trust_remote_code=True where this package is not imported.
@@ -110,6 +112,17 @@ def test_generate_follows_an_edit_of_the_source(edit, edited_model, caplog):
         assert_same(ours, generate(model, use_cache=False, **options))
     shipped = generate(exact_model(spread=2.0), max_new_tokens=26, **search).logits[-1]
     assert torch.equal(ours.logits[-1], shipped) == (edit == "random numbers")
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize("edit", EAGER_EDITS)
+def test_generate_follows_an_edit_of_eager_attention(edit, implementation, edited_model):
+    model = edited_model(edit, attn_implementation=implementation)
+    for search in SEARCHES.values():
+        ours = generate(model, **search)
+        assert_same(ours, generate(model, use_cache=False, **search))
+    shipped = generate(exact_model(spread=2.0), **search).logits[-1]
+    assert torch.allclose(ours.logits[-1], shipped) == (implementation == "sdpa")
 
 
 @pytest.mark.parametrize(

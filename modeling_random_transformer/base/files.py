@@ -1,4 +1,4 @@
-"""Files: JSON, lines of text, and atomic writes, which give a file or a folder its final name when it is complete."""
+"""Files: JSON, lines of text, sizes, and atomic writes: a file or a folder gets its final name when it is complete."""
 
 import errno
 import json
@@ -50,11 +50,6 @@ def encode_lines(texts: Iterable[str]) -> Iterator[bytes]:
     """Encode each text as exactly one line of UTF-8."""
     for text in texts:
         yield f"{one_line(text)}\n".encode()
-
-
-def folder_size(folder: StrPath, pattern: str = "**/*") -> float:
-    """The total size of the files in a folder whose paths match a glob pattern, in megabytes (10⁶ bytes)."""
-    return sum(file.stat().st_size for file in Path(folder).glob(pattern) if file.is_file()) / 1e6
 
 
 def markdown_table(header: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
@@ -212,6 +207,11 @@ def files_in(folder: Path, patterns: Iterable[str]) -> Iterator[Path]:
     """The files whose names match patterns of `glob`, which are looked up when the iterator is read."""
     for pattern in patterns:
         yield from sorted(folder.glob(pattern))
+
+
+def folder_size(folder: StrPath, pattern: str = "**/*") -> float:
+    """The total size of the files in a folder whose paths match a glob pattern, in megabytes (10⁶ bytes)."""
+    return sum(file.stat().st_size for file in Path(folder).glob(pattern) if file.is_file()) / 1e6
 
 
 def remove_written(folder: Path, *patterns: str) -> None:

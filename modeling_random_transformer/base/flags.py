@@ -148,13 +148,13 @@ class Parser(HfArgumentParser):
                 text = text.replace("`None`", "off")
         return {**settings, "help": plain(text)}
 
-    def values(self, argv: Iterable[str] | None) -> dict[str, Any]:
+    def values(self, argv: Iterable[str]) -> dict[str, Any]:
         """The values of the arguments that are given, by name.
 
         Raises:
             ValueError: an argument does not exist, or its value is invalid.
         """
-        arguments = sys.argv[1:] if argv is None else [*argv]
+        arguments = [*argv]
         if "--" in arguments:
             # With flags and texts in any order, argparse takes a flag after `--` for one.
             index = arguments.index("--")
@@ -162,7 +162,7 @@ class Parser(HfArgumentParser):
         values = vars(self.parse_intermixed_args(arguments))
         return {name: without_mark(value) for name, value in values.items()}
 
-    def parse(self, argv: Iterable[str] | None) -> Any:
+    def parse(self, argv: Iterable[str]) -> Any:
         """An object of each dataclass; of a single one not in a tuple.
 
         Raises:

@@ -27,6 +27,7 @@ from ..inputs_random_transformer import CHUNK_SIZE, drop_none
 # Exit statuses
 
 INTERRUPTED = "interrupted; the same command resumes the run."
+POLLING_INTERVAL = 0.2  # seconds
 
 
 def run_command(main: Callable[[], int | None], program: str, hint: str = "") -> int:
@@ -68,7 +69,7 @@ def run_command(main: Callable[[], int | None], program: str, hint: str = "") ->
         return 2
 
 
-def start_processes(device: str | None, polling_interval: float = 0.2) -> Any:
+def start_processes(device: str | None) -> Any:
     """Accelerate's state of this process, on the device of `--device` or on an accelerator if there is one.
 
     The process exits when its launcher has died. A launcher that is killed cannot stop its processes, which would
@@ -79,7 +80,7 @@ def start_processes(device: str | None, polling_interval: float = 0.2) -> Any:
 
     def watch() -> None:
         while os.getppid() == launcher:
-            time.sleep(polling_interval)
+            time.sleep(POLLING_INTERVAL)
         os._exit(1)
 
     if any(names <= set(os.environ) for names in launchers):

@@ -13,7 +13,8 @@ class LengthLimits:
     """The maximum lengths of pairs.
 
     Args:
-        source: the maximum length of a source, in tokens including the end token; `None` for no limit.
+        source: the maximum length of a source, in tokens including the end token, or in characters for
+            `clean`; `None` for no limit.
         target: the same for targets.
         ratio: the maximum ratio of the longer side of a pair to the shorter one, without the end token; `None` for no
             limit.

@@ -1,7 +1,7 @@
 """Translation of lists and streams of texts through the pipeline."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from itertools import zip_longest
 from operator import length_hint
 from typing import Any
@@ -181,9 +181,10 @@ class BatchTranslator:
         candidates = [[Candidate("")] * count for _ in rows]
         visible = [i for i, (text, _) in enumerate(rows) if not isinstance(text, str) or not is_blank(text)]
         update(len(rows) - len(visible))
-        call = replace(self.call, target_prefix=[rows[i][1] for i in visible])
+        texts = [rows[i][0] for i in visible]
+        prefixes = [rows[i][1] for i in visible]
         with renumber_errors(visible):
-            for i, answer in self.pipe.answers([rows[i][0] for i in visible], 1, call):
+            for i, answer in self.pipe.answers(texts, prefixes, 1, self.call):
                 candidates[visible[i]] = best_first(answer if isinstance(answer, list) else [answer])
                 update(1)
         return candidates

@@ -52,7 +52,8 @@ class AdviceCallback(TrainerCallback):
             show([f"{pairs:,} pairs, {state.max_steps:,} steps, {state.num_train_epochs:,} epochs"])
             show(data_advice(self.data, state.num_train_epochs, is_new=not model.name_or_path))
             show(copy_advice(self.data.texts["train"]))
-            if len({corpus.direction for corpus in self.data.corpora}) == 1:
+            is_one_direction = len({corpus.direction for corpus in self.data.corpora}) == 1
+            if is_one_direction and len(self.data.texts) > 1:
                 show(spelling_advice(self.data.texts))
         show(schedule_advice(args, model.config, state.max_steps))
 
@@ -87,7 +88,7 @@ def data_advice(data: PreparedData, epochs: int, is_new: bool) -> Iterator[str]:
     occurrences = lengths.sum() / len(data.tokenizer)
     if is_new and occurrences < MIN_OCCURRENCES:
         yield f"Warning: {occurrences:.1f} tokens per vocabulary entry are too few to learn it: reduce vocab_size."
-    if len(data.corpora) == 1:  # several may be of several directions
+    if len(data.corpora) == 1 and len(data.sets) > 1:  # several corpora may be of several directions
         yield from swapped_sets(data)
 
 
@@ -123,7 +124,7 @@ def spelling_advice(texts: Mapping[str, Sequence[Dataset]]) -> Iterator[str]:
         texts: the pairs of each corpus of a set, with the columns `source` and `target`, by its name.
     """
     held_out_sets = [name for name in texts if name != "train"]
-    for side in SIDES if held_out_sets else ():
+    for side in SIDES:
         train = count_characters(texts["train"], side)
         for name in held_out_sets:
             held_out = count_characters(texts[name], side)

@@ -4,6 +4,7 @@ import shutil
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -38,20 +39,29 @@ def check_arguments(
     """
     check_files(data)
     check_evaluation(data, args)
-    check_metric(data, args)
-    check_schedule(args)
-    check_upload(args)
-    check_adapter(model_args, args)
+    if args.metric_for_best_model is not None:
+        check_metric(args.metric_for_best_model, data, args)
+    if args.lr_scheduler_kwargs:
+        check_schedule(args)
+    if args.push_to_hub:
+        check_license(args)
+    if model_args.lora_rank is not None:
+        check_adapter(model_args.lora_rank, args)
     call_on_main_process(lambda: check_folders(model_args, args))
     config, tokenizer = load_initial(model_args)
     with torch.device("meta"):
         model = RandomTransformerForConditionalGeneration(config)
-    check_adapted_modules(model, model_args.lora_targets)
-    freeze(model, model_args.freeze)
+    if model_args.lora_target_modules:
+        check_adapted_modules(model, model_args.lora_targets)
+    if model_args.freeze:
+        freeze(model, model_args.freeze)
     call_on_main_process(lambda: check_space(model, model_args, args))
-    check_shards(config, args)
-    check_dropout(config, model_args, args)
-    check_augmented_positions(config, args)
+    if args.tp_size > 1:
+        check_shards(config, args)
+    if args.r_drop_alpha:
+        check_dropout(config, model_args, args)
+    if args.augment:
+        check_augmented_positions(config)
     return tokenizer
 
 
@@ -73,11 +83,8 @@ def check_evaluation(data: DataArguments, args: TranslationTrainingArguments) ->
         raise ValueError("save_strategy and eval_strategy must be 'steps' with streaming, got 'epoch'.")
 
 
-def check_metric(data: DataArguments, args: TranslationTrainingArguments) -> None:
+def check_metric(best: str, data: DataArguments, args: TranslationTrainingArguments) -> None:
     """The metric of the best model is one that evaluation computes, of all sets or of one of several."""
-    best = args.metric_for_best_model
-    if best is None:
-        return
     metrics = ["loss"]
     if args.predict_with_generate and not args.prediction_loss_only:
         metrics += ["bleu", "chrf", "generated_length"]
@@ -92,24 +99,20 @@ def check_metric(data: DataArguments, args: TranslationTrainingArguments) -> Non
 
 def check_schedule(args: TranslationTrainingArguments) -> None:
     """The schedule accepts its arguments."""
-    options = args.lr_scheduler_kwargs
-    if options:
-        with reraise_as_value_error(f"lr_scheduler_kwargs must suit lr_scheduler_type, got {options}"):
-            optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))])
-            get_scheduler(args.lr_scheduler_type, optimizer, 1, 2, dict(options))
+    options: Any = args.lr_scheduler_kwargs
+    with reraise_as_value_error(f"lr_scheduler_kwargs must suit lr_scheduler_type, got {options}"):
+        optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))])
+        get_scheduler(args.lr_scheduler_type, optimizer, 1, 2, dict(options))
 
 
-def check_upload(args: TranslationTrainingArguments) -> None:
+def check_license(args: TranslationTrainingArguments) -> None:
     """A model that others may use has a license."""
-    if args.push_to_hub and args.hub_license is None:
+    if args.hub_license is None:
         raise ValueError("hub_license must be given with push_to_hub, got None.")
 
 
-def check_adapter(model_args: ModelArguments, args: TranslationTrainingArguments) -> None:
+def check_adapter(rank: int, args: TranslationTrainingArguments) -> None:
     """An adapter needs peft, and weights that are not sharded."""
-    rank = model_args.lora_rank
-    if rank is None:
-        return
     if args.tp_size * args.fsdp_size > 1:
         raise ValueError(f"lora_rank must be unset with tp_size or fsdp_size above 1 (not with FSDP2), got {rank}.")
     if not is_peft_available():
@@ -211,11 +214,11 @@ def check_dropout(
 ) -> None:
     """Without dropout, both passes of R-Drop are equal."""
     has_dropout = model_args.lora_rank is not None or any(getattr(config, name) for name in DROPOUTS)
-    if args.r_drop_alpha and not has_dropout:
+    if not has_dropout:
         raise ValueError(f"r_drop_alpha must be 0 for a model without dropout, got {args.r_drop_alpha}.")
 
 
-def check_augmented_positions(config: RandomTransformerConfig, args: TranslationTrainingArguments) -> None:
+def check_augmented_positions(config: RandomTransformerConfig) -> None:
     """Changed texts may be longer than the texts of the corpus."""
-    if args.augment and config.position_embedding == "learned":
+    if config.position_embedding == "learned":
         raise ValueError("augment must be False for a model with learned positions, got True.")

@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 from ..base.digests import file_digest
 from ..base.distributed import call_on_main_process
 from ..base.files import files_in
-from ..base.jobs import Job, Stage, changes
+from ..base.jobs import Job, Stage
 from ..data.overlap import Counts
 from ..data.sources import Corpus
 from ..data.validation import ValidationReport
@@ -248,7 +248,7 @@ def begin_training(run: Run) -> None:
     earlier = run.job.stages.get(TRAIN, Stage(run.job))
     run_id = earlier.facts.get("run_id", uuid4().hex)
     is_finished = earlier.is_finished and not earlier.changed_files()
-    is_extended = is_finished and bool(changes(earlier.inputs, inputs))
+    is_extended = is_finished and earlier.inputs != inputs
     if is_extended or not is_finished:
         check_checkpoints(run.folder, run_id)
     if is_extended and newest is None:

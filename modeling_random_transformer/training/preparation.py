@@ -100,7 +100,7 @@ def prepare_data(run: Run, names: Collection[str]) -> PreparedData:
     if run.args.process_index == 0:
         for report in data.reports:
             logger.warning("%s", report)
-    if "train" in texts:
+    if "train" in texts and len(texts) > 1:
         data.overlap = find_overlap(texts)
     return data
 
@@ -183,7 +183,7 @@ def find_overlap(texts: Mapping[str, list[Dataset]]) -> dict[str, Counts]:
             logger.warning("%s; `clean --exclude` removes them.", describe_overlap(name, counts))
         return overlap
 
-    return call_on_main_process(count) if held_out else {}
+    return call_on_main_process(count)
 
 
 # The tokenizer and its languages

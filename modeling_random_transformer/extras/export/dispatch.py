@@ -25,8 +25,8 @@ from ...pipeline_random_transformer import SEQUENCE_SCORES, ForcedPrefix
 from ...verification_random_transformer import (
     Snapshot,
     attributes_of,
-    checked,
     code_of,
+    current_snapshot,
     namespaces_of,
     plain_values,
 )
@@ -223,7 +223,9 @@ class CTranslate2Engine:
 
     def changed_model(self, model: Any) -> str | None:
         """A message if the model computes something else than its export; `None` if it does not."""
-        return checked(model, self.compare, self.compared, model)
+        snapshot = current_snapshot(model, self.compared.get(model), self.compare)
+        self.compared[model] = snapshot
+        return snapshot.message
 
     def compare(self, model: Any) -> str | None:
         """`changed_model`, by reading all weights."""
