@@ -80,7 +80,13 @@ class CorpusOutputArguments(CorpusArguments):
 
 @dataclass(frozen=True, kw_only=True)
 class PairArguments(ResumableArguments, CorpusOutputArguments):
-    """Arguments of commands that write one line per pair."""
+    """Arguments of commands that write one line per pair.
+
+    Args:
+        truncation: truncate texts that are too long (default: they are an error)
+    """
+
+    truncation: bool = False
 
     def write_lines(self, model_class: Callable[..., LineModel], **options: Any) -> None:
         """Load the model, and write one line per pair, resumably if the pairs and the output are files.
@@ -95,7 +101,7 @@ class PairArguments(ResumableArguments, CorpusOutputArguments):
         if from_file_to_file:
             corpus.require_files()
         with self.load(from_file_to_file) as (model, tokenizer):
-            pair_model = model_class(model, tokenizer, **self.text_options, **options)
+            pair_model = model_class(model, tokenizer, truncation=self.truncation, **self.text_options, **options)
             if from_file_to_file:
                 write_lines(corpus, self.output, pair_model, chunk_size=self.chunk_size, restart=self.restart)
             else:

@@ -26,20 +26,13 @@ class Arguments(PairArguments):
     Args:
         output_format: text: log-probability and number of tokens, separated by a tab
         token_scores: write the log-probability of each token too
-        truncation: truncate texts that are too long (default: they are an error)
     """
 
     output_format: str = field(default="text", metadata={"choices": FORMATS})
     token_scores: bool = False
-    truncation: bool = False
 
 
 def run(program: str, argv: Sequence[str]) -> None:
     """Load the model and score."""
     arguments = Parser(program, __doc__, [Arguments]).parse(argv)
-    arguments.write_lines(
-        LineScorer,
-        output_format=arguments.output_format,
-        token_scores=arguments.token_scores,
-        truncation=arguments.truncation,
-    )
+    arguments.write_lines(LineScorer, output_format=arguments.output_format, token_scores=arguments.token_scores)

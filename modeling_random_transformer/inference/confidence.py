@@ -107,8 +107,8 @@ def find_calibration(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **languages: str | None
 ) -> Calibration | None:
     """The calibration of a loaded model, for a direction of a model with language tags; `None` if it has none."""
-    calibrations = getattr(model, "calibrations", None)
-    return None if calibrations is None else calibrations.get(calibration_file(tokenizer, **languages))
+    calibrations = getattr(model, "calibrations", Calibrations())
+    return calibrations.get(calibration_file(tokenizer, **languages))
 
 
 def calibration_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **languages: str | None) -> Calibration:
