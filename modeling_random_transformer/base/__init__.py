@@ -1,5 +1,13 @@
 """What several parts of the package share; it depends on the files of the model only."""
 
+from importlib import import_module
+from typing import Any
+
 DTYPES = ("float32", "bfloat16", "int8")  # of weights in inference
 # Engines that compute `generate()`: the module of each in `extras`, which has a function `attach`.
 ENGINES = {"ctranslate2": "export.dispatch"}
+
+
+def load_extra(name: str) -> Any:
+    """Import a folder or a module of `extras` by its name, such as `"wrappers"`, when an option needs it."""
+    return import_module(f"modeling_random_transformer.extras.{name}")

@@ -11,6 +11,8 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..inputs_random_transformer import encode_texts, tokenizer_languages
+from .files import StrPath
+from .saved_files import SAVED_WEIGHTS
 
 # Fields of a configuration that do not affect the model, like private ones.
 PROVENANCE = ("architectures", "auto_map", "custom_pipelines", "dtype", "transformers_version")
@@ -21,6 +23,16 @@ def file_digest(path: Path) -> str:
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "sha256")
     return f"{path.stat().st_size} bytes, sha256 {digest.hexdigest()}"
+
+
+def weight_file_digests(folder: StrPath) -> dict[str, str]:
+    """The digest of each file of weights in the folder of a saved model, by its name."""
+    return {path.name: file_digest(path) for path in sorted(Path(folder).glob(SAVED_WEIGHTS))}
+
+
+def json_digest(value: Any) -> str:
+    """A digest of a value of JSON."""
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
 
 def model_digest(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:

@@ -41,8 +41,10 @@ def call_on_main_process(function: Callable[[], Any]) -> Any:
     else:
         broadcast_object_list(outcome)
     [result] = outcome
-    if error is not None or isinstance(result, Exception):
-        raise error or result
+    if error is not None:
+        raise error
+    if isinstance(result, Exception):
+        raise result
     return result
 
 

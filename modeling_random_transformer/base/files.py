@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 from safetensors import SafetensorError
 
 StrPath = str | PathLike
+PARTS, STAGES = ".parts", ".work"  # of work that a call has not finished: see `work_folder`
 WRITTEN_FILES = ".written_files.txt"  # in a folder
 NOT_IN_LINES = re.compile(r"\r\n|[\r\n\0]")
 
@@ -189,6 +190,17 @@ def new_files(paths: Sequence[StrPath], temporary_folder: Path | None = None) ->
     finally:
         for temporary in temporaries:
             temporary.unlink(missing_ok=True)
+
+
+def work_folder(output: StrPath, suffix: str) -> Path:
+    """The folder of the unfinished work for an output file.
+
+    Args:
+        output: the file; of a symbolic link, the folder is beside its target, since renaming requires the same file
+            system.
+        suffix: `PARTS` for the chunks of one output, `STAGES` for work of several stages.
+    """
+    return Path(f"{os.path.realpath(output)}{suffix}")
 
 
 def files_in(folder: Path, patterns: Iterable[str]) -> Iterator[Path]:

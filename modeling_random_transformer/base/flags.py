@@ -21,6 +21,7 @@ from transformers import HfArgumentParser
 from ..configuration_random_transformer import RandomTransformerConfig, did_you_mean
 from .compressed_files import is_readable
 from .files import read_json
+from .saved_files import ADAPTER, CONFIG
 
 MAX_SEED = 2**32 - 1
 MARK = "\0"  # begins a text after `--` that begins with a dash: no argument of a program has this character
@@ -254,9 +255,9 @@ def existing_file(text: str) -> Path:
 def model_folder(text: str) -> Path:
     """Argument type: a folder with a saved Random Transformer, or with its configuration."""
     try:
-        model_type = read_json(Path(text, "config.json")).get("model_type")
+        model_type = read_json(Path(text, CONFIG)).get("model_type")
     except ValueError as error:
-        is_adapter = Path(text, "adapter_config.json").is_file()
+        is_adapter = Path(text, ADAPTER).is_file()
         hint = " It contains an adapter: merge it first (docs/how_to/fine_tune.md)." if is_adapter else ""
         raise argparse.ArgumentTypeError(f"must contain a saved model, got {text!r}: {error}{hint}") from error
     expected = RandomTransformerConfig.model_type

@@ -19,11 +19,11 @@ from ..base.distributed import call_on_main_process
 from ..base.flags import Parser, existing_file
 from ..inputs_random_transformer import drop_none
 from ..stages.back_translation import BackTranslationOptions, back_translate
-from .command_line import InferenceArguments, check_new_outputs
+from .command_line import InferenceArguments, ResumableArguments, check_new_outputs
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arguments(BackTranslationOptions, InferenceArguments):
+class Arguments(BackTranslationOptions, ResumableArguments, InferenceArguments):
     """Arguments of `back-translate`.
 
     Args:

@@ -17,7 +17,7 @@ from ..base.flags import Parser
 from ..data.sources import valid_lines
 from ..inference.confidence import calibration_file
 from ..inputs_random_transformer import name_lines_in_errors, renumber_errors
-from .score import CorpusArguments
+from .corpus_arguments import CorpusArguments
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,13 +28,14 @@ class Arguments(CorpusArguments):
         overwrite: replace the calibration of the model
 
     Raises:
-        ValueError: there are several models, or `restart` is set.
+        ValueError: there are several models.
     """
 
     overwrite: bool = False
 
     def __post_init__(self) -> None:
-        self.check_one_pass()
+        super().__post_init__()
+        self.check_one_model()
 
     def check_file(self, path: Path) -> None:
         """Raise a `ValueError` if the calibration cannot be written, or exists and `overwrite` is not set."""
@@ -52,9 +53,10 @@ def run(program: str, argv: Sequence[str]) -> None:
     with arguments.load(from_file_to_file=False) as (model, tokenizer):
         from ..inference.calibration import calibrate  # needs sacrebleu
 
-        path = arguments.model[0] / calibration_file(tokenizer, **arguments.languages)
+        name = calibration_file(tokenizer, arguments.source_lang, arguments.target_lang)
+        path = arguments.model[0] / name
         arguments.check_file(path)
         with name_lines_in_errors(str(corpus)), renumber_errors([line.number - 1 for line in lines]):
             calibration = calibrate(model, tokenizer, pairs, **arguments.text_options)
-        calibration.save(path.parent, path.name)
+        calibration.save(path.parent, name)
     print(f"{path}: {calibration.pairs} pairs, median chrF++ {calibration.threshold:.2f}")

@@ -19,6 +19,7 @@ from accelerate.utils.memory import should_reduce_batch_size
 from ..base import DTYPES, ENGINES
 from ..base.compressed_files import STANDARD_STREAM, is_standard_stream, is_stream, write_binary
 from ..base.errors import first_line, printable
+from ..base.files import PARTS, STAGES, work_folder
 from ..base.flags import existing_file
 from ..data.readers import Columns
 from ..inputs_random_transformer import CHUNK_SIZE, drop_none
@@ -127,8 +128,8 @@ def check_new_outputs(overwrite: bool, **outputs: Path | None) -> None:
         ValueError: an output exists and is not empty, and no interrupted job resumes.
     """
     files = {name: path for name, path in drop_none(**outputs).items() if not is_stream(path)}
-    job_folders = [Path(f"{path}{suffix}") for path in files.values() for suffix in (".parts", ".work")]
-    if overwrite or any(folder.is_dir() for folder in job_folders):
+    work_folders = [work_folder(path, suffix) for path in files.values() for suffix in (PARTS, STAGES)]
+    if overwrite or any(folder.is_dir() for folder in work_folders):
         return
     for name, path in files.items():
         if path.is_file() and path.stat().st_size:
@@ -172,7 +173,36 @@ MODEL = {"action": "append", "type": Path, "nargs": None, "metavar": "FOLDER"}  
 
 
 @dataclass(frozen=True, kw_only=True)
-class InferenceArguments:
+class DeviceArguments:
+    """The device of a command.
+
+    Args:
+        device: device, such as cpu or cuda:1 (default: an accelerator if available)
+    """
+
+    device: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumableArguments:
+    """Arguments of commands that resume after an interruption.
+
+    Args:
+        chunk_size: texts that are sorted by length together; an interruption loses at most one chunk per process
+        restart: discard the work of an interrupted run with the same output
+    """
+
+    chunk_size: int = CHUNK_SIZE
+    restart: bool = False
+
+    def check_restart(self, resumes: bool, source: Path, output: Path) -> None:
+        """Raise a `ValueError` if `restart` has no effect, since the work does not resume."""
+        if self.restart and not resumes:
+            raise ValueError(f"--restart must be given with a file as input and output, got {source} and {output}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class InferenceArguments(DeviceArguments):
     """Arguments of commands that pass texts through a model.
 
     Args:
@@ -181,35 +211,25 @@ class InferenceArguments:
         target_lang: target language, for a model of several
         max_tokens_per_batch: batch size: texts × beams × tokens of the longest text, or of the longest source and
             target; increase it on a GPU
-        chunk_size: texts that are sorted by length together; an interruption loses at most one chunk per process
         dtype: dtype of the weights, auto for the saved one; int8 also quantizes activations, for speed on a CPU
-        device: device, such as cpu or cuda:1 (default: an accelerator if available)
-        restart: discard the work of an interrupted run with the same output
     """
 
     model: list[Path] = field(metadata=MODEL)
     source_lang: str | None = None
     target_lang: str | None = None
     max_tokens_per_batch: int = 4096
-    chunk_size: int = CHUNK_SIZE
     dtype: str = field(default="auto", metadata={"choices": ("auto", *DTYPES)})
-    device: str | None = None
-    restart: bool = False
 
     @property
     def text_options(self) -> dict[str, Any]:
         """The options of `translate` and `score_pairs` that are arguments of all of these commands."""
-        return {"max_batch_tokens": self.max_tokens_per_batch, **self.languages}
+        languages = drop_none(src_lang=self.source_lang, tgt_lang=self.target_lang)
+        return {"max_batch_tokens": self.max_tokens_per_batch, **languages}
 
-    @property
-    def languages(self) -> dict[str, str]:
-        """The languages that are given."""
-        return drop_none(src_lang=self.source_lang, tgt_lang=self.target_lang)
-
-    def check_restart(self, resumes: bool, source: Path, output: Path) -> None:
-        """Raise a `ValueError` if `restart` has no effect, since the work does not resume."""
-        if self.restart and not resumes:
-            raise ValueError(f"--restart must be given with a file as input and output, got {source} and {output}.")
+    def check_one_model(self) -> None:
+        """Raise a `ValueError` if there are several models."""
+        if len(self.model) > 1:
+            raise ValueError(f"--model must be one model, got {len(self.model)}.")
 
     @contextmanager
     def load(self, from_file_to_file: bool = True, **engine_options: Any) -> Iterator[tuple[Any, Any]]:
@@ -232,11 +252,10 @@ class InferenceArguments:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineArguments:
+class EngineArguments(DeviceArguments):
     """Arguments of commands that translate by an inference engine.
 
     Args:
-        device: device, such as cpu or cuda:1 (default: an accelerator if available)
         engine: inference engine for CPUs, which computes what it supports; the model is exported to it when it is
             first used
         engine_dtype: dtype of the engine's weights (default: the fastest, int8)
@@ -247,7 +266,6 @@ class EngineArguments:
         ValueError: arguments contradict each other.
     """
 
-    device: str | None = None
     engine: str | None = field(default=None, metadata={"choices": tuple(ENGINES)})
     engine_dtype: str | None = field(default=None, metadata={"choices": DTYPES})
     engine_folder: Path | None = field(default=None, metadata={"metavar": "FOLDER"})

@@ -14,33 +14,36 @@ from pathlib import Path
 from ..base.flags import Parser, existing_file
 from ..data.sources import ParallelText
 from ..extras.inspection.report import make_report, read_history
+from ..inputs_random_transformer import CHUNK_SIZE
 from .command_line import write_output
-from .score import PairArguments
+from .corpus_arguments import CorpusOutputArguments
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arguments(PairArguments):
+class Arguments(CorpusOutputArguments):
     """Arguments of `report`.
 
     Args:
         output: HTML file to write
+        chunk_size: texts that are sorted by length together
         train_source_file: training sources, or both sides in one file: adds word frequencies and the highest losses
         train_target_file: training targets
         robustness: also translate the test set in capitals, in lower case, with typing errors and other disturbances,
             each of which takes as long as the other parts
 
     Raises:
-        ValueError: there are several models, or training targets without sources; or `restart` is set.
+        ValueError: there are several models, or training targets without sources.
     """
 
     output: Path
+    chunk_size: int = CHUNK_SIZE
     train_source_file: Path | None = field(default=None, metadata={"type": existing_file})
     train_target_file: Path | None = field(default=None, metadata={"type": existing_file})
     robustness: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_one_pass()
+        self.check_one_model()
         if self.train_source_file is None and self.train_target_file is not None:
             raise ValueError("--train_source_file must be given with --train_target_file.")
 

@@ -10,96 +10,13 @@ number of these tokens, including the end token. The line of a pair with a blank
 the same command resumes after an interruption, and `accelerate launch` distributes the pairs over processes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
-from ..base.compressed_files import check_output, is_stream
-from ..base.files import encode_lines
-from ..base.flags import Parser, existing_file
-from ..data.sources import ParallelText
-from ..extras.pairs.scoring_files import LineModel, LineScorer, lines_of, write_lines
+from ..base.flags import Parser
+from ..extras.pairs.scoring_files import LineScorer
 from ..inference.translation_files import FORMATS
-from .command_line import STANDARD, InferenceArguments, check_keys, check_new_outputs, write_output
-
-
-@dataclass(frozen=True, kw_only=True)
-class CorpusArguments(InferenceArguments):
-    """Arguments of commands that pass parallel text through a model.
-
-    Args:
-        source_file: sources, one per line; or both sides in a .tsv, .csv, .jsonl, .parquet, .tmx or .zip file; - is
-            standard input: TSV, or sources with --target_file
-        target_file: targets, line by line
-        source_key: column or language of the source in a file with both sides: a name, or the number of a column
-        target_key: column or language of the target in a file with both sides: a name, or the number of a column
-    """
-
-    source_file: Path = field(default=STANDARD, metadata={"type": existing_file})
-    target_file: Path | None = field(default=None, metadata={"type": existing_file})
-    source_key: str = "source"
-    target_key: str = "target"
-
-    def corpus(self) -> ParallelText:
-        """The pairs.
-
-        Raises:
-            ValueError: the files are not parallel text.
-        """
-        return ParallelText(self.source_file, self.target_file, source_key=self.source_key, target_key=self.target_key)
-
-    def check_one_pass(self) -> None:
-        """Raise a `ValueError` if there are several models, or an argument of resumed work."""
-        if len(self.model) > 1:
-            raise ValueError(f"--model must be one model, got {len(self.model)}.")
-        if self.restart:
-            raise ValueError("--restart must be unset, since this command does not resume.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class PairArguments(CorpusArguments):
-    """Arguments of commands that write a file about parallel text.
-
-    Args:
-        output: file to write, compressed if its name ends so (.gz, .zst, .bz2, .xz); - is standard output (the default)
-        overwrite: replace an output that exists
-
-    Raises:
-        ValueError: the output is an input, or it exists; or a key has no effect.
-    """
-
-    output: Path = STANDARD
-    overwrite: bool = False
-
-    def __post_init__(self) -> None:
-        check_keys(self.has_columns, self.source_key, self.target_key)
-        check_output("--output", self.output, source_file=self.source_file, target_file=self.target_file)
-        check_new_outputs(self.overwrite, output=self.output)
-
-    @property
-    def has_columns(self) -> bool:
-        """Whether a file has both sides."""
-        return self.target_file is None
-
-    def write_lines(self, model_class: Callable[..., LineModel], **options: Any) -> None:
-        """Load the model, and write one line per pair, resumably if the pairs and the output are files.
-
-        Args:
-            model_class: `LineScorer` or `Aligner`.
-            **options: its options that are no arguments of all commands.
-        """
-        corpus = self.corpus()
-        from_file_to_file = self.source_file != STANDARD and not is_stream(self.output)
-        self.check_restart(from_file_to_file, self.source_file, self.output)
-        if from_file_to_file:
-            corpus.require_files()
-        with self.load(from_file_to_file) as (model, tokenizer):
-            pair_model = model_class(model, tokenizer, **self.text_options, **options)
-            if from_file_to_file:
-                write_lines(corpus, self.output, pair_model, chunk_size=self.chunk_size, restart=self.restart)
-            else:
-                write_output(self.output, encode_lines(lines_of(corpus, pair_model, self.chunk_size)))
+from .corpus_arguments import PairArguments
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,20 +26,13 @@ class Arguments(PairArguments):
     Args:
         output_format: text: log-probability and number of tokens, separated by a tab
         token_scores: write the log-probability of each token too
-        truncation: truncate texts that are too long (default: they are an error)
     """
 
     output_format: str = field(default="text", metadata={"choices": FORMATS})
     token_scores: bool = False
-    truncation: bool = False
 
 
 def run(program: str, argv: Sequence[str]) -> None:
     """Load the model and score."""
     arguments = Parser(program, __doc__, [Arguments]).parse(argv)
-    arguments.write_lines(
-        LineScorer,
-        output_format=arguments.output_format,
-        token_scores=arguments.token_scores,
-        truncation=arguments.truncation,
-    )
+    arguments.write_lines(LineScorer, output_format=arguments.output_format, token_scores=arguments.token_scores)

@@ -49,13 +49,14 @@ from .command_line import (
     STANDARD,
     EngineArguments,
     InferenceArguments,
+    ResumableArguments,
     check_new_outputs,
     write_output,
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arguments(EngineArguments, InferenceArguments):
+class Arguments(ResumableArguments, EngineArguments, InferenceArguments):
     """Arguments of `translate`.
 
     Args:
@@ -124,6 +125,9 @@ class Arguments(EngineArguments, InferenceArguments):
             raise ValueError(f"--seed must be given with --sample or --mbr, got {self.seed}.")
         if self.mbr is not None and (self.num_beams or self.sample or self.length_penalty is not None):
             raise ValueError(f"--mbr must be given without --num_beams, --length_penalty and --sample, got {self.mbr}.")
+        searches_again = self.repair or self.is_document or self.glossary is not None  # with several beams
+        if self.num_beams == 1 and self.length_penalty is not None and not searches_again:
+            raise ValueError(f"--length_penalty must be unset with --num_beams 1, got {self.length_penalty}.")
         super().__post_init__()
         if self.is_document and (self.n_best or self.prefix_file or self.output_format != "text"):
             raise ValueError(

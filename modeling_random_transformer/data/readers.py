@@ -20,9 +20,9 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
+from ..base import load_extra
 from ..base.compressed_files import check_plain_text, file_format, open_binary, stream_name
 from ..base.errors import format_names, reraise_as_value_error
-from ..base.extras import load_extra
 from ..base.files import StrPath
 from ..tokenization_random_transformer import read_lines, text_lines
 

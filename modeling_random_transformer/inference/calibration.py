@@ -73,7 +73,7 @@ def calibrate(
         length_ratio=median(len(target) / len(source) for source, target in pairs),
         scripts=scripts_of(targets),
     )
-    calibrations = getattr(model, "calibrations", None) or Calibrations()
+    calibrations = getattr(model, "calibrations", Calibrations())
     calibrations.by_file[calibration_file(tokenizer, **languages)] = calibration
     model.calibrations = calibrations
     return calibration

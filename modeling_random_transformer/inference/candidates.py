@@ -33,4 +33,4 @@ class Candidate:
 
 # Called with rows, the index of the first one in its file or stream, and a function that counts finished rows. Returns
 # the candidates of each row, the best first.
-Translate = Callable[[Sequence[Row], int, Update], list[list[Candidate]]]
+TranslateRows = Callable[[Sequence[Row], int, Update], list[list[Candidate]]]

@@ -14,7 +14,7 @@ from statistics import fmean, pstdev
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..base.digests import file_digest
+from ..base.digests import weight_file_digests
 from ..base.errors import reraise_as_value_error
 from ..base.files import StrPath, read_json, write_json
 from ..data.sources import Pair
@@ -50,17 +50,12 @@ class Calibration:
 
     def save(self, folder: StrPath, name: str = CALIBRATION) -> None:
         """Write the calibration beside the model whose weights it is for; see `calibration_file` for the name."""
-        write_json(Path(folder) / name, asdict(replace(self, files=weight_digests(folder))))
+        write_json(Path(folder) / name, asdict(replace(self, files=weight_file_digests(folder))))
 
     def confidence(self, features: Sequence[float]) -> float:
         """The probability of a good translation, 0 to 1."""
         log_odds = self.bias + sum(map(mul, self.weights, features))
         return 1 / (1 + math.exp(-max(log_odds, -700)))
-
-
-def weight_digests(folder: StrPath) -> dict[str, str]:
-    """The digest of each file of weights in a folder, by its name."""
-    return {path.name: file_digest(path) for path in sorted(Path(folder).glob("*.safetensors"))}
 
 
 class Calibrations:
@@ -89,7 +84,7 @@ class Calibrations:
     @cached_property
     def digests(self) -> dict[str, str]:
         """The digests of the weights in the folder."""
-        return {} if self.folder is None else weight_digests(self.folder)
+        return {} if self.folder is None else weight_file_digests(self.folder)
 
     def get(self, name: str) -> Calibration | None:
         """The calibration with a file name; otherwise the one that was made without a direction, if there is one."""
@@ -112,8 +107,8 @@ def find_calibration(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **languages: str | None
 ) -> Calibration | None:
     """The calibration of a loaded model, for a direction of a model with language tags; `None` if it has none."""
-    calibrations = getattr(model, "calibrations", None)
-    return None if calibrations is None else calibrations.get(calibration_file(tokenizer, **languages))
+    calibrations = getattr(model, "calibrations", Calibrations())
+    return calibrations.get(calibration_file(tokenizer, **languages))
 
 
 def calibration_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **languages: str | None) -> Calibration:

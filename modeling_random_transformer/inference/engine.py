@@ -4,9 +4,8 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from ..base import ENGINES
+from ..base import ENGINES, load_extra
 from ..base.errors import reraise_as_value_error
-from ..base.extras import load_extra
 from ..base.files import StrPath
 from ..inputs_random_transformer import check_choice
 

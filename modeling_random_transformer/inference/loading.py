@@ -10,23 +10,21 @@ import transformers
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.tokenization_utils_base import LARGE_INTEGER
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME, logging
+from transformers.utils import logging
 
+from ..base import load_extra
 from ..base.digests import vocabulary
 from ..base.errors import format_names, format_value, reraise_as_value_error
-from ..base.extras import load_extra
 from ..base.files import StrPath, read_json
+from ..base.saved_files import ADAPTER, CONFIG, GENERATION, LOADED_WEIGHTS, TOKENIZER, TOKENIZER_CONFIG
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..inputs_random_transformer import check_positive, language_id
 from ..quantization_random_transformer import METHOD, DynamicInt8Config
 from .confidence import Calibrations
 from .engine import attach_engine
 
-CONFIG, GENERATION, ADAPTER = "config.json", "generation_config.json", "adapter_config.json"
-TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 # Toolkits pad the embedding to a multiple of 8, 64 or 128 rows; a larger difference means another vocabulary.
 ROUNDED_TO = 128
-WEIGHT_FILES = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_NAME, WEIGHTS_INDEX_NAME)
 
 
 def load_models(
@@ -126,8 +124,8 @@ def load_model(folder: Path, dtype: str) -> PreTrainedModel:
     config = check_config(folder)
     if (folder / GENERATION).is_file():
         check_generation_config(folder)
-    files = [name for name in (ADAPTER, *WEIGHT_FILES) if (folder / name).is_file()]
-    file = files[0] if files else SAFE_WEIGHTS_NAME
+    files = [name for name in (ADAPTER, *LOADED_WEIGHTS) if (folder / name).is_file()]
+    file = files[0] if files else LOADED_WEIGHTS[0]
     with reraise_as_value_error(file):
         if files:
             (folder / file).open("rb").close()  # safetensors would report a file that cannot be read as missing

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..base.extras import load_extra
+from ..base import load_extra
 from ..base.progress import Update, process_stream
 from ..inputs_random_transformer import (
     CHUNK_SIZE,
     LARGEST_PENALTY,
     MAX_HYPOTHESES,
+    LanguageTags,
     check_positive,
-    drop_none,
     renumber_errors,
     source_limit,
     tokenizer_languages,
@@ -24,7 +24,7 @@ from ..inputs_random_transformer import (
 from ..pipeline_random_transformer import OUTPUT_OPTIONS, CallOptions, Seq2SeqPipeline, current_device, search_options
 from ..tokenization_random_transformer import is_blank
 from ..verification_random_transformer import generation_option
-from .candidates import Candidate, Row, Translate
+from .candidates import Candidate, Row, TranslateRows
 
 LENGTH_PENALTY = 0.6  # paper 6.1
 # Beam search begins all beams but the first with a score of -1e9. They keep it if other options, such as
@@ -201,13 +201,13 @@ def best_first(answers: Sequence[dict[str, Any]]) -> list[Candidate]:
 class SeededTranslator:
     """Translates by another function, after the random number generator is set to a number that depends on the rows."""
 
-    translate: Translate
+    translate_rows: TranslateRows
     seed: int
 
     def __call__(self, rows: Sequence[Row], first: int, update: Update) -> list[list[Candidate]]:
         """The candidates of each row."""
         torch.manual_seed(self.seed + first + 1)
-        return self.translate(rows, first, update)
+        return self.translate_rows(rows, first, update)
 
 
 class Translator:
@@ -221,8 +221,10 @@ class Translator:
     Attributes:
         options: the options, in which the model's length penalty is the default.
         pipe: the pipeline.
-        translate_sentence: the `Translate` of single sentences, whose placeholders are not kept.
-        translate: that of texts.
+        languages: the languages that are given, for a tokenizer with language tags.
+        composition: the `Composition` of the options that change texts and translations; `None` if none is set.
+        translate_sentence_rows: translates single sentences, whose placeholders are not kept.
+        translate_rows: translates texts.
 
     Raises:
         ValueError: an option is invalid.
@@ -250,13 +252,17 @@ class Translator:
         self.pipe.warns = False
         self.pipe.check_target_language(self.pipe.defaults.generate_options)
 
-        translate: Translate = BatchTranslator(self.pipe, self.pipe.defaults)
+        self.languages = LanguageTags(self.pipe.defaults.src_lang, self.pipe.defaults.tgt_lang)
+        self.composition: Any = None
+        translate_rows: TranslateRows = BatchTranslator(self.pipe, self.pipe.defaults)
         if self.options.wrappers:
-            self.translate_sentence, self.translate = load_extra("wrappers.composition").wrap(self, translate)
+            composition_class = load_extra("wrappers.composition").Composition
+            self.composition = composition_class(self.pipe, self.options, self.languages)
+            self.translate_sentence_rows, self.translate_rows = self.composition.wrap(translate_rows)
             return
         if self.options.seed is not None:
-            translate = SeededTranslator(translate, self.options.seed)
-        self.translate_sentence = self.translate = translate
+            translate_rows = SeededTranslator(translate_rows, self.options.seed)
+        self.translate_sentence_rows = self.translate_rows = translate_rows
 
     def stream(
         self,
@@ -269,19 +275,14 @@ class Translator:
         if isinstance(texts, str | bytes):
             raise ValueError(f"texts must be an iterable of strings, got one {type(texts).__name__}.")
         rows = with_prefixes(texts, prefixes)
-        return process_stream(rows, self.translate, chunk_size, progress, length_hint(texts))
+        return process_stream(rows, self.translate_rows, chunk_size, progress, length_hint(texts))
 
-    @property
-    def languages(self) -> dict[str, Any]:
-        """`src_lang` and `tgt_lang` as far as they are given."""
-        return drop_none(src_lang=self.pipe.defaults.src_lang, tgt_lang=self.pipe.defaults.tgt_lang)
-
-    def record(self) -> dict[str, Any]:
-        """What determines the translations beside the model: the options, with effective values."""
+    def effective_options(self) -> dict[str, Any]:
+        """What determines the translations beside the model."""
         # The effective limit: truncating longer sources does not change the translation of sources within the limit.
         limit, _ = source_limit(self.pipe.tokenizer, self.pipe.positions, self.options.max_source_tokens)
         search = self.options.search_options
-        record = {
+        effective = {
             **search,
             "max_source_tokens": limit,
             "max_new_tokens": self.options.max_new_tokens,
@@ -290,12 +291,12 @@ class Translator:
         }
         engine = getattr(self.pipe.model, "engine", None)
         if engine is not None:
-            record["engine"] = engine.name
-        if self.options.wrappers:
-            record |= load_extra("wrappers.composition").wrapped_options(self)
+            effective["engine"] = engine.name
+        if self.composition is not None:
+            effective |= self.composition.effective_options()
         if generation_option(self.pipe.model, search, "do_sample"):
-            record["max_batch_tokens"] = self.options.max_batch_tokens  # the texts of a batch share random numbers
-        return record
+            effective["max_batch_tokens"] = self.options.max_batch_tokens  # the texts of a batch share random numbers
+        return effective
 
 
 def translate(

@@ -5,7 +5,6 @@ The output is written when all parts exist. All files are written atomically, so
 complete files.
 """
 
-import hashlib
 import json
 import os
 import re
@@ -23,10 +22,10 @@ from accelerate import PartialState
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..base.compressed_files import check_output, check_plain_text, is_stream, stream_name, write_binary
-from ..base.digests import model_digest
+from ..base.digests import json_digest, model_digest
 from ..base.distributed import call_on_main_process, exclusive
 from ..base.errors import reraise_as_value_error
-from ..base.files import encode_lines, remove_if_empty, remove_written, write_atomically
+from ..base.files import PARTS, encode_lines, remove_if_empty, remove_written, work_folder, write_atomically
 from ..base.jobs import Job
 from ..base.progress import Update, progress_bar
 from ..data.readers import read_texts
@@ -148,19 +147,19 @@ def candidate_lines(
             yield line
 
 
-def plain_record(translator: Translator) -> dict[str, Any]:
+def plain_options(translator: Translator) -> dict[str, Any]:
     """What determines the translations beside the model, as values of JSON.
 
     Raises:
         ValueError: an option is an object that cannot be compared after an interruption.
     """
-    record = translator.record()
-    for name, value in record.items():
+    options = translator.effective_options()
+    for name, value in options.items():
         with reraise_as_value_error(f"{name} must be a plain value for translate_file, got {value!r}"):
             json.dumps(value)
-    if "glossary" in record:
-        record["glossary"] = digest_of(record["glossary"])
-    return record
+    if "glossary" in options:
+        options["glossary"] = json_digest(options["glossary"])
+    return options
 
 
 # The parts of an output
@@ -210,7 +209,7 @@ class LineTranslation(LineWork):
         check_plain_text("prefix_file", self.prefix)
         check_output("output_file", self.output, input_file=self.source, prefix_file=self.prefix)
         digest = model_digest(self.model, self.translator.pipe.tokenizer)
-        return {"model": digest, **plain_record(self.translator), "format": self.output_format}
+        return {"model": digest, **plain_options(self.translator), "format": self.output_format}
 
     def read(self) -> Iterator[Row]:
         """The lines with what their translations must begin with."""
@@ -220,7 +219,7 @@ class LineTranslation(LineWork):
     def lines(self, chunk: list[Row], first: int, update: Update) -> Iterator[str]:
         """The lines of the candidates."""
         options = self.translator.options
-        candidates = self.translator.translate(chunk, first, update)
+        candidates = self.translator.translate_rows(chunk, first, update)
         return candidate_lines(candidates, self.output_format, options.n_best, first, confidence=options.confidence)
 
 
@@ -241,9 +240,9 @@ def write_in_parts(work: LineWork, *, chunk_size: int, restart: bool, progress: 
     state = process_state(work.model.device)
     parts = Parts(work.output)
     inputs, parts.digests = call_on_main_process(lambda: check_work(work, parts, chunk_size))
-    parts.key = digest_of(inputs)[:8]
+    parts.key = json_digest(inputs)[:8]
     message = f"output_file must not be in use, got {str(work.output)!r} with another call in progress."
-    with exclusive(parts.lock, message):
+    with exclusive(parts.lock_file, message):
         missing = call_on_main_process(lambda: parts.begin(inputs, restart))
         mine = set(missing[state.process_index :: state.num_processes])
         share = sum(min(chunk_size, inputs["lines"] - number * chunk_size) for number in mine)
@@ -271,8 +270,8 @@ def check_work(work: LineWork, parts: "Parts", chunk_size: int) -> tuple[dict[st
     digests = []
     for chunk in chunks(work.read(), chunk_size):
         lines += len(chunk)
-        digests.append(digest_of(chunk))
-    return {**described, "chunk_size": chunk_size, "lines": lines, "input": digest_of(digests)}, digests
+        digests.append(json_digest(chunk))
+    return {**described, "chunk_size": chunk_size, "lines": lines, "input": json_digest(digests)}, digests
 
 
 def write_chunks(work: LineWork, parts: "Parts", numbers: set[int], chunk_size: int, update: Update) -> None:
@@ -285,7 +284,7 @@ def write_chunks(work: LineWork, parts: "Parts", numbers: set[int], chunk_size: 
     for number in range(max(numbers, default=-1) + 1):
         chunk = list(islice(items, chunk_size))
         if number in numbers:
-            if digest_of(chunk) != parts.digests[number]:
+            if json_digest(chunk) != parts.digests[number]:
                 raise ValueError(f"the input must not change while {parts.output} is written, but has changed.")
             with name_lines_in_errors(str(work.source), number * chunk_size):
                 parts.write(number, work.lines(chunk, number * chunk_size, update))
@@ -295,11 +294,10 @@ class Parts:
     """The folder of finished chunks, `<output>.parts`, which exists until the output is complete."""
 
     def __init__(self, output: Path):
-        # Next to the target of a symbolic link: renaming requires the same file system.
         self.output = Path(os.path.realpath(output))
-        self.folder = self.output.with_name(f"{self.output.name}.parts")
-        self.record = self.folder / "job.json"
-        self.lock = self.folder / "job.lock"
+        self.folder = work_folder(output, PARTS)
+        self.record_file = self.folder / "job.json"
+        self.lock_file = self.folder / "job.lock"
         self.key = ""  # of the job
         self.digests: list[str] = []  # of the chunks
 
@@ -309,10 +307,10 @@ class Parts:
 
     def check(self) -> None:
         """Raise a `ValueError` if the folder belongs to something else."""
-        if self.record.exists() or not self.folder.exists():
+        if self.record_file.exists() or not self.folder.exists():
             return
         for path in self.folder.iterdir():
-            if path != self.lock and path.suffix != ".tmp":
+            if path != self.lock_file and path.suffix != ".tmp":
                 raise ValueError(
                     f"{self.folder} must contain only the parts of {self.output.name}, got other files, such as "
                     f"{path.name}."
@@ -331,7 +329,7 @@ class Parts:
         Raises:
             ValueError: the parts belong to another job, or the record is damaged.
         """
-        job = Job(self.record)  # a damaged record is an error before anything is removed
+        job = Job(self.record_file)  # a damaged record is an error before anything is removed
         restart = restart or not self.has_work()  # a killed process may have left a record without a chunk
         if restart:
             self.remove()
@@ -353,17 +351,12 @@ class Parts:
     def remove_folder(self) -> None:
         """Delete what the job has written, and the folder unless it contains other files."""
         self.remove()
-        self.lock.unlink(missing_ok=True)
+        self.lock_file.unlink(missing_ok=True)
         remove_if_empty(self.folder)
 
     def remove(self) -> None:
         """Delete what the job has written, the record last, except for the lock."""
         remove_written(self.folder, PART, re.escape(self.output.name), r"job\.json")
-
-
-def digest_of(items: Any) -> str:
-    """A digest of values of JSON."""
-    return hashlib.sha256(json.dumps(items).encode()).hexdigest()
 
 
 def process_state(device: Any) -> Any:

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..base.compressed_files import check_output, check_plain_text, check_readable, is_stream, write_binary
 from ..base.distributed import call_on_main_process, exclusive
-from ..base.files import StrPath, encode_lines, remove_if_empty, remove_written
+from ..base.files import STAGES, StrPath, encode_lines, remove_if_empty, remove_written, work_folder
 from ..data.readers import TEXT_KEY, read_texts
 from ..data.sources import ParallelText, pairs_of
 from ..data.validation import ValidationReport
@@ -143,7 +143,7 @@ def back_translate(
     settings, search = BackTranslationOptions.split(options)
     check_paths(Path(input_file), Path(output_source), Path(output_target))
     source = Path(output_source).resolve()
-    folder = source.with_name(f"{source.name}.work")
+    folder = work_folder(source, STAGES)
     call_on_main_process(lambda: check_work_folder(folder))
     with exclusive(folder / LOCK, f"output_source must not be in use, got {str(source)!r} of another call."):
         selection = translate_lines(

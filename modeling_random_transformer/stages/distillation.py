@@ -16,13 +16,14 @@ from typing import Any, ClassVar
 
 import torch
 
+from ..base.digests import weight_file_digests
 from ..base.distributed import call_on_main_process
 from ..base.files import folder_size, markdown_table, new_folder
 from ..base.jobs import run_stage
+from ..base.saved_files import CONFIG, SAVED_WEIGHTS
 from ..data.sources import Corpus, Pair, pairs_of
 from ..data.validation import validate
 from ..inference import translate
-from ..inference.confidence import weight_digests
 from ..inference.evaluation import score
 from ..inference.loading import load_models, load_translator, silence_transformers
 from ..inputs_random_transformer import LanguageTags, drop_none
@@ -100,7 +101,7 @@ def compare_saved(
             bleu=scores["bleu"]["score"],
             chrf=scores["chrf"]["score"],
             sentences_per_second=len(sources) / seconds,
-            megabytes=sum(folder_size(folder, "*.safetensors") for folder in folders),
+            megabytes=sum(folder_size(folder, SAVED_WEIGHTS) for folder in folders),
             signature=scores["bleu"]["signature"],
         )
         rows.append(row)
@@ -188,8 +189,8 @@ def distill(
     run = train_translation(data.with_training_set(*training_set.files, test.languages), model, args)
 
     stage = partial(run_stage, folder / WORK / RECORD, may_change=True)
-    weights = [*weight_digests(folder).values()]
-    files = [folder / INT8 / name for name in ("config.json", WEIGHTS)]
+    weights = [*weight_file_digests(folder).values()]
+    files = [folder / INT8 / name for name in (CONFIG, WEIGHTS)]
     stage("int8", {"weights": weights}, lambda: export_int8(folder), files)
 
     def compare_models() -> dict[str, Any]:
@@ -202,7 +203,7 @@ def distill(
         rows = compare_saved(models, pairs, test.languages, args.device, args.generation_kwargs)
         return {"rows": [asdict(row) for row in rows]}
 
-    of_teacher = chain.from_iterable(weight_digests(path).values() for path in teacher)
+    of_teacher = chain.from_iterable(weight_file_digests(path).values() for path in teacher)
     inputs = {"weights": [*of_teacher, *weights], "test set": fingerprint([test]), **args.generation_kwargs}
     rows = [ModelScores(**row) for row in stage("comparison", inputs, compare_models)["rows"]]
     call_on_main_process(lambda: add_to_card(folder / CARD, arguments, report, rows))
@@ -239,7 +240,7 @@ def check(
     for name, value in drop_none(lora_rank=model.lora_rank, train_weights=data.train_weights).items():
         raise ValueError(f"{name} must be unset in a distillation, got {value}.")
     for teacher in arguments.teacher:
-        if not (Path(teacher) / "config.json").is_file():
+        if not (Path(teacher) / CONFIG).is_file():
             raise ValueError(f"teacher must be folders with a saved model and its tokenizer, got {teacher!r}.")
     languages = comparison_set(data).languages
     corpora = {split: data.corpora(split) for split in PREFIXES}
@@ -251,7 +252,7 @@ def check(
     if arguments.interpolate and not corpora["train"]:
         raise ValueError("source_file and target_file, or train_file, must be given with interpolate, got no pairs.")
     has_run = (folder / MANIFEST).is_file()
-    if (has_run or (folder / "config.json").is_file()) and not (folder / WORK).is_dir():
+    if (has_run or (folder / CONFIG).is_file()) and not (folder / WORK).is_dir():
         raise ValueError(f"output_dir must be new or contain an earlier distillation, got {folder} with another model.")
     if arguments.restart and has_run:
         raise ValueError(

@@ -14,7 +14,7 @@ from ..base.jobs import run_stage
 from ..data.sources import Pair
 from ..data.validation import ValidationReport
 from ..inference.translation import Translator
-from ..inference.translation_files import plain_record, translate_file
+from ..inference.translation_files import plain_options, translate_file
 from ..inputs_random_transformer import CHUNK_SIZE, chunks, encode_texts, source_limit
 from ..pipeline_random_transformer import Seq2SeqPipeline
 from ..tokenization_random_transformer import is_blank
@@ -76,7 +76,7 @@ def translate_lines(
     src_lang = options.get("src_lang")
     report = call_on_main_process(lambda: select_lines(lines, selected, pipe, src_lang, name, max_tokens))
     inputs = {"texts": file_digest(selected), "model": model_digest(model, tokenizer), **job}
-    inputs |= plain_record(translator)
+    inputs |= plain_options(translator)
     translate = partial(
         translate_file, selected, output, model, tokenizer, restart=restart, progress=progress, **job, **options
     )

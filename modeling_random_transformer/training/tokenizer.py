@@ -6,8 +6,8 @@ from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from ..base import load_extra
 from ..base.errors import reraise_as_value_error
-from ..base.extras import load_extra
 from ..tokenization_random_transformer import added_tokens
 
 

@@ -1,4 +1,4 @@
-"""Write errors name the path."""
+"""Write errors name the path; sizes of folders."""
 
 import errno
 import os
@@ -8,11 +8,13 @@ import pytest
 from safetensors import SafetensorError
 
 from modeling_random_transformer.base.files import (
+    PARTS,
     WRITTEN_FILES,
     check_free,
     folder_size,
     new_folder,
     read_json,
+    work_folder,
     write_atomically,
     write_json,
 )
@@ -166,3 +168,10 @@ def test_size_of_a_folder(tmp_path):
     assert folder_size(tmp_path) == pytest.approx(0.00152)
     assert folder_size(tmp_path, "*.bin") == pytest.approx(0.001)
     assert folder_size(tmp_path, "**/*.bin") == pytest.approx(0.0015)
+
+
+def test_unfinished_work_is_beside_the_target_of_a_link(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "folder" / "output.txt")
+    expected = (tmp_path / "folder" / "output.txt.parts").resolve()
+    assert work_folder(tmp_path / "link", PARTS) == work_folder(tmp_path / "folder" / "output.txt", PARTS) == expected

@@ -91,3 +91,16 @@ def test_a_text_that_is_too_long_is_named_by_its_line(folder, tmp_path, capsys):
     path.write_text("a\tb\n" * MIN_PAIRS + "\tb\n" + "a " * 30 + "\tb\n")
     assert cli.main(["calibrate", "--model", str(folder), "--source_file", str(path)]) == 2
     assert f"dev.tsv, line {MIN_PAIRS + 2}: texts must have at most" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "error"),
+    [
+        (["--chunk_size", "7"], "arguments must be among those of --help, got --chunk_size"),
+        (["--restart"], "arguments must be among those of --help, got --restart"),
+        (["--source_key", "en"], "--source_key and --target_key must be unset with --target_file"),
+    ],
+)
+def test_flags_without_an_effect_are_errors(folder, tmp_path, flags, error, capsys):
+    assert cli.main(["calibrate", "--model", str(folder), *files(tmp_path), *flags]) == 2
+    assert error in capsys.readouterr().err

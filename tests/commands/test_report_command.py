@@ -44,7 +44,7 @@ def test_a_training_set_must_be_in_files(tmp_path, capsys):
     ("flags", "message"),
     [
         ([*REPORT, "--model", "n"], "--model must be one model, got 2."),
-        ([*REPORT, "--restart"], "--restart must be unset, since this command does not resume."),
+        ([*REPORT, "--restart"], "arguments must be among those of --help, got --restart"),
         ([*REPORT, "--train_target_file", "a.tsv"], "--train_source_file must be given with --train_target_file."),
         ([*REPORT[:-1], "a.tsv"], "--output must differ from source_file, got 'a.tsv' for both."),
     ],

@@ -226,8 +226,7 @@ class TestEngine:
         options = ["--engine", "ctranslate2", "--engine_dtype", "float32", "--num_beams", 1]
         options += [] if given is None else ["--engine_folder", cache]
         assert run("--model", folder, *options, *TEXTS) == (0, expected, [])
-        (export,) = cache.iterdir()
-        assert export.name.startswith("ctranslate2-float32-")
+        [_] = cache.glob("ctranslate2-float32-*")
         monkeypatch.setattr("modeling_random_transformer.extras.export.cache.export_model", None)  # not called again
         assert run("--model", folder, *options, *TEXTS) == (0, expected, [])
         assert (folder / "engines").exists() == (given is None)
@@ -254,6 +253,7 @@ class TestErrors:
             ("--temperature 2", "--temperature must be a positive number, given with --sample, got 2.0."),
             ("--format html --n_best 2", "--format must be text with --n_best, --prefix_file or --output_format, got"),
             ("--n_best 5", "n_best must be at most num_beams=4, got 5."),
+            ("--num_beams 1 --length_penalty 3", "--length_penalty must be unset with --num_beams 1, got 3.0."),
             ("--prefix_file -", "one argument at most must be - (standard input), got input and prefix_file."),
             ("--glossary -", "one argument at most must be - (standard input), got input and glossary."),
             ("--restart", "--restart must be given with a file as input and output, got - and -."),

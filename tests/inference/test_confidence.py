@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from modeling_random_transformer import RandomTransformerTokenizer
-from modeling_random_transformer.inference import confidence, load_translator
+from modeling_random_transformer.base import digests
+from modeling_random_transformer.inference import load_translator
 from modeling_random_transformer.inference import translate_n_best as translate_candidates
 from modeling_random_transformer.inference.calibration import MIN_PAIRS, CalibrationError, calibrate, fit_logistic
 from modeling_random_transformer.inference.confidence import (
@@ -62,7 +63,7 @@ def test_a_calibration_is_saved_beside_its_weights(folder):
 def test_weights_are_read_when_the_calibration_is_used(folder, monkeypatch):
     CALIBRATED.save(folder)
     paths = []
-    monkeypatch.setattr(confidence, "file_digest", paths.append)
+    monkeypatch.setattr(digests, "file_digest", paths.append)
     model, tokenizer = load_translator(folder)
     assert not paths
     assert find_calibration(model, tokenizer) is None  # the digest is another one

@@ -56,5 +56,5 @@ class TestProcesses:
     def test_a_second_call_is_an_error(self, output):
         write(output, 0)
         message = r"output_file must not be in use, got .*output.txt' with another call"
-        with FileLock(files.Parts(output).lock), pytest.raises(ValueError, match=message):
+        with FileLock(files.Parts(output).lock_file), pytest.raises(ValueError, match=message):
             write(output, 0)

@@ -8,10 +8,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ...base.progress import process_stream
 from ...data.sources import Pair
 from ...inference.translation import Translator, is_set, with_prefixes
-from ...inputs_random_transformer import CHUNK_SIZE, check_text
-from ...tokenization_random_transformer import is_blank
+from ...inputs_random_transformer import CHUNK_SIZE
 from ..pairs.alignments import Links
 from ..pairs.placement import Unit, align_units, linked_units, unit_spans
+from ..wrappers.copying import check_string
 from ..wrappers.sentences import SentenceSplitter, SplitText
 from .markup import Block, needs_alignment, parse, render
 
@@ -57,7 +57,7 @@ def translate_html(
     sentences = [sentence for text in texts for sentence in text.sentences]
     candidates = process_stream(
         with_prefixes(sentences, None),
-        translator.translate_sentence,
+        translator.translate_sentence_rows,
         chunk_size,
         progress,
         len(sentences),
@@ -72,8 +72,7 @@ def translate_html(
 
 def parse_document(document: Any, index: int) -> list[str | Block]:
     """The parts of a document; raises a `TextError` unless it is a string of Unicode characters."""
-    if not isinstance(document, str) or not is_blank(document):
-        check_text(document, index)
+    check_string(document, index)
     return parse(document)
 
 

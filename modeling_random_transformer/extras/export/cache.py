@@ -2,28 +2,27 @@
 
 import copy
 import hashlib
-import json
-import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from ...base.digests import file_digest, model_digest
-from ...base.files import read_json, write_json
+from ...base.digests import model_digest
+from ...base.distributed import in_turn
+from ...base.files import remove_if_empty
+from ...base.jobs import Job, Stage
 from ...inputs_random_transformer import tokenizer_languages
 from .compare import check_equal
 from .ctranslate2 import model_scores
 from .engines import export_model
 
 ENGINE = "ctranslate2"
-RECORD = "export.json"  # the digests of the files of an export, and the scores of the model that was exported
+LOCK, RECORD = ".lock", "export.json"
+STAGE = "export"  # in the record, with the digests of the files, and the scores of the model that was exported
 # The code of the export. Whether the model still computes what was exported is compared by scores.
 CODE = [Path(__file__).with_name(f"{name}.py") for name in ("compare", "ctranslate2", "engines", "search")]
 
@@ -45,75 +44,39 @@ def cached_export(
     for file in CODE:
         digest.update(file.read_bytes())
     path = folder / f"{ENGINE}-{dtype}-{digest.hexdigest()[:16]}"
-    if not is_complete(path):
-        os.makedirs(folder, exist_ok=True)
-        with locked(folder) as is_locked:
-            if is_locked:  # otherwise another process may be writing them
-                remove_abandoned(folder)
-            if not is_complete(path):
-                export(model, tokenizer, path, dtype, shortlist)
-    expected = torch.tensor(read_json(path / RECORD)["scores"])
+    stage = finished_export(path)
+    if stage is None:
+        folder.mkdir(parents=True, exist_ok=True)
+        with in_turn(folder / LOCK):
+            stage = finished_export(path) or export(model, tokenizer, path, dtype, shortlist)
+    expected = torch.tensor(stage.facts["scores"])
     # The code may have been edited since the export, in a file or in memory.
     check_equal("its export", model_scores(model), expected)
     return path
 
 
-def export(model: Any, tokenizer: PreTrainedTokenizerBase, path: Path, dtype: str, shortlist: bytes | None) -> None:
-    """Export a model to a folder that replaces an incomplete one, with a record of its files and its scores."""
+def finished_export(path: Path) -> Stage | None:
+    """The record of an export, if its files are as they were written."""
+    with suppress(ValueError):  # a damaged record
+        stage = Job(path / RECORD).stages.get(STAGE)
+        if stage is not None and stage.is_finished and not stage.changed_files():
+            return stage
+    return None
+
+
+def export(model: Any, tokenizer: PreTrainedTokenizerBase, path: Path, dtype: str, shortlist: bytes | None) -> Stage:
+    """Export a model to a folder, and record its files and its scores. An incomplete export is removed."""
     exported = copy.deepcopy(tokenizer)
     languages = tokenizer_languages(tokenizer)
     if languages and tokenizer.tgt_lang is None:
         exported.tgt_lang = languages[0]  # any of them: the target language is given to `generate()`
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir()
     try:
-        export_model(model, exported, scratch, engine=ENGINE, dtype=dtype, shortlist=shortlist)
-        write_record(scratch, model_scores(model))
-        if path.exists():
-            shutil.rmtree(path)
-        os.replace(scratch, path)
-    except OSError:
-        if not is_complete(path):  # without locks, another process may have exported the same model
-            raise
+        export_model(model, exported, path, engine=ENGINE, dtype=dtype, shortlist=shortlist)
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-
-
-def write_record(folder: Path, scores: Tensor) -> None:
-    """Write the record of an export, by which a file that is lost after it is noticed."""
-    files = {path.name: file_digest(path) for path in sorted(folder.iterdir())}
-    write_json(folder / RECORD, {"files": files, "scores": scores.tolist()})
-
-
-def is_complete(folder: Path) -> bool:
-    """Whether a folder contains the files of an export, as they were written."""
-    try:
-        files = json.loads((folder / RECORD).read_bytes())["files"]
-        return all(file_digest(folder / name) == digest for name, digest in files.items())
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return False
-
-
-def remove_abandoned(folder: Path) -> None:
-    """Remove temporary exports of processes that were killed. The folder must be locked."""
-    for path in folder.glob(f".*{ENGINE}-*"):
-        shutil.rmtree(path, ignore_errors=True)
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[bool]:
-    """Lock a folder for one process, which waits for others. Yields `False` where the file system has no locks."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        yield False
-        return
-    descriptor = os.open(folder, os.O_RDONLY)  # closing it releases the lock
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            is_locked = True
-        except OSError:
-            is_locked = False
-        yield is_locked
-    finally:
-        os.close(descriptor)
+        remove_if_empty(path)
+    files = sorted(path.iterdir())
+    stage = Job(path / RECORD).begin(STAGE, {})
+    stage.finish(files, scores=model_scores(model).tolist())
+    return stage

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...base.files import StrPath, folder_size
+from ...base.saved_files import SAVED_WEIGHTS
 from ...data.readers import read_texts
 from ...data.sources import ParallelText, pairs_of
 from ...inference.loading import load_translator
@@ -123,7 +124,7 @@ def export_saved_model(
     write(model, tokenizer, output, dtype=dtype, overwrite=overwrite)
     comparisons = compare(model, tokenizer, load_engine(output, engine), sentences)
     least_identical = LEAST_IDENTICAL[dtype] if shortlist is None else 0  # a shortlist changes translations
-    sizes = folder_size(output), folder_size(folder, "*.safetensors")
+    sizes = folder_size(output), folder_size(folder, SAVED_WEIGHTS)
     return ExportReport(Path(output), engine, dtype, *sizes, comparisons, least_identical)
 
 

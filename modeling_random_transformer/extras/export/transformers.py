@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from ...base.files import StrPath, read_json, write_json
+from ...base.saved_files import TOKENIZER_CONFIG
 from ...configuration_random_transformer import RandomTransformerConfig
 from ...inputs_random_transformer import check_choice, tokenizer_languages
 from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
@@ -201,7 +202,7 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     settings["model_max_length"] = tokenizer.model_max_length  # it may have been set later
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **settings)
     fast.save_pretrained(folder)
-    file = folder / "tokenizer_config.json"
+    file = folder / TOKENIZER_CONFIG
     stored = read_json(file)
     # As transformers 4 names the class and other special tokens. Its default would be segment ids too.
     stored["tokenizer_class"] = "PreTrainedTokenizerFast"

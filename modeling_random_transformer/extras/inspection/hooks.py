@@ -138,7 +138,7 @@ class Observer:
         """The new value at a path, the same object if it is not replaced at this step."""
         return value
 
-    def record(self, path: str, value: Tensor) -> None:
+    def receive(self, path: str, value: Tensor) -> None:
         """Record the value at a path if it is selected at this step."""
 
 
@@ -203,7 +203,7 @@ class HookManager:
         for observer in self.observers:
             value = observer.replace(path, value)
         for observer in self.observers:
-            observer.record(path, value)
+            observer.receive(path, value)
         return value
 
     def add_paths(self, prefix: str, *names: str) -> None:

@@ -130,7 +130,7 @@ class Recorder(Observer):
         self.selection = selection
         self.bytes_left = self.max_bytes = max_bytes
 
-    def record(self, path: str, value: Tensor) -> None:
+    def receive(self, path: str, value: Tensor) -> None:
         """Store a copy of a value if it is selected and the memory limit allows it."""
         for numbers, index in zip(self.selection, (self.step, *layer_and_head(path)), strict=True):
             if numbers is not None and index is not None and index not in numbers:

@@ -6,13 +6,14 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...base.placeholders import PLACEHOLDER
 from ...data.sources import Pair
 from ...inference.scoring import word_spans
+from ...inputs_random_transformer import LanguageTags
 from .alignments import Aligner, Links
 
 PLACEHOLDERS = re.compile(f"(?:{PLACEHOLDER.pattern})(?:[ ]*(?:{PLACEHOLDER.pattern}))*", re.VERBOSE)
@@ -183,15 +184,12 @@ def align_units(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     pairs: Sequence[Pair | None],
-    languages: dict[str, Any],
+    languages: LanguageTags,
 ) -> list[Links | None]:
-    """The links between the units of each pair; `None` for `None`.
-
-    `languages` are `src_lang` and `tgt_lang` of a tokenizer with language tags.
-    """
+    """The links between the units of each pair; `None` for `None`. A tokenizer with language tags has the languages."""
     if not any(pairs):
         return [None] * len(pairs)
-    return UnitAligner(model, tokenizer, truncation=True, **languages)(pairs, 0, lambda _: None)
+    return UnitAligner(model, tokenizer, truncation=True, **languages.arguments)(pairs, 0, lambda _: None)
 
 
 class UnitAligner(Aligner):

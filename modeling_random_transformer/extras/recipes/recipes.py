@@ -15,7 +15,6 @@ import logging
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from ...base.distributed import call_on_main_process, exclusive
 from ...base.files import StrPath, files_in, markdown_table
 from ...base.flags import instances, to_flags
 from ...base.jobs import Job, Stage, run_stage
+from ...base.saved_files import CONFIG, SAVED_WEIGHTS
 from ...data.sources import SIDES
 from ...inference.loading import load_models
 from ...inference.translation import TranslationOptions
@@ -70,8 +70,8 @@ ADVICE = "use another output_dir"
 OF_RECIPE = {*FILES, *CONDITIONS, *TEXTS, "dataset_name", "output_dir", "push_to_hub", "source_text", "teacher"}
 # Files whose digests are recorded: those of pairs; and those of a model, without its card, which may be edited
 PAIRS = ("data.*source", "data.*target")
-SAVED = ("*.safetensors", "config.json", "tokenizer*", f"{INT8}/*.safetensors", f"{INT8}/config.json")
-FILES_OF_RESULT = ("*.safetensors", "*.json", "*.py", CARD)  # of the folder of a stage
+SAVED = (SAVED_WEIGHTS, CONFIG, "tokenizer*", f"{INT8}/{SAVED_WEIGHTS}", f"{INT8}/{CONFIG}")
+FILES_OF_RESULT = (SAVED_WEIGHTS, "*.json", "*.py", CARD)  # of the folder of a stage
 
 
 def run_recipe(path: StrPath, **arguments: Any) -> list[dict[str, Any]]:
@@ -121,6 +121,7 @@ class RecipeRun:
         self.options = {stage.name: parse_options(stage) for stage in self.stages}
         self.data, self.model, self.args = self.arguments_with({})
         self.folder = Path(self.args.output_dir)
+        self.needs_files = True  # until the result is complete
         self.check()
 
     def check(self) -> None:
@@ -152,22 +153,22 @@ class RecipeRun:
         with exclusive(self.folder / LOCK, f"output_dir must not be in use, got {self.folder} of another recipe."):
             call_on_main_process(self.check_folder)
             inputs = self.inputs_of_data()
-            needs_files = not call_on_main_process(self.has_result)
-            self.stage = partial(run_stage, self.folder / RECORD, needs_files=needs_files, advice=ADVICE)
+            self.needs_files = not call_on_main_process(self.has_result)
             files = files_in(self.path(DATA), PAIRS)
-            self.stage(DATA, inputs, lambda: write_sets(self.data, self.path(DATA)), files)
-            rows = [self.run_one(stage) for stage in self.stages]
+            self.run_recorded(DATA, inputs, lambda: write_sets(self.data, self.path(DATA)), files)
+            rows = [self.run_stage(stage) for stage in self.stages]
             best = self.best(self.stages[-1].name)
             files = files_in(self.folder, SAVED)
-            self.stage(RESULT, {"stage": best}, lambda: self.save_result(best, rows), files)
+            self.run_recorded(RESULT, {"stage": best}, lambda: self.save_result(best, rows), files)
         return rows
 
     # The record
 
     @property
-    def record(self) -> dict[str, Stage]:
-        """The stages that have begun, by name."""
-        return Job(self.folder / RECORD).stages
+    def finished_stages(self) -> dict[str, Stage]:
+        """The finished stages in the record, by name."""
+        stages = Job(self.folder / RECORD).stages
+        return {name: stage for name, stage in stages.items() if stage.is_finished}
 
     def check_folder(self) -> None:
         """Raise a `ValueError` if the output folder contains something else than an earlier run of the recipe."""
@@ -179,8 +180,13 @@ class RecipeRun:
 
     def has_result(self) -> bool:
         """Whether the result is complete, so that the files of the stages are not needed."""
-        result = self.record.get(RESULT)
-        return result is not None and result.is_finished and bool(result.files) and not result.changed_files()
+        result = self.finished_stages.get(RESULT)
+        return result is not None and bool(result.files) and not result.changed_files()
+
+    def run_recorded(self, *arguments: Any, **options: Any) -> dict[str, Any]:
+        """Do the work of a stage in the record of the recipe; see `run_stage` for the other arguments."""
+        options |= {"needs_files": self.needs_files, "advice": ADVICE}
+        return run_stage(self.folder / RECORD, *arguments, **options)
 
     def inputs_of_data(self) -> dict[str, Any]:
         """What determines the sets, and the initial models of the recipe."""
@@ -195,7 +201,7 @@ class RecipeRun:
             inputs[name] = folder_digest(path)
         return inputs
 
-    def run_one(self, stage: StageArguments) -> dict[str, Any]:
+    def run_stage(self, stage: StageArguments) -> dict[str, Any]:
         """Run a stage, or skip a finished one; returns its facts."""
         work = {
             TRAIN: self.train,
@@ -217,7 +223,7 @@ class RecipeRun:
         for name, path in self.texts_of(stage).items():
             inputs[name] = file_digest(Path(path))
         files = files_in(self.path(stage.name), PAIRS if stage.kind == BACK_TRANSLATE else SAVED)
-        facts = self.stage(stage.name, inputs, begin, files, everywhere=True)
+        facts = self.run_recorded(stage.name, inputs, begin, files, everywhere=True)
         return {"name": stage.name, "kind": stage.kind, **facts}
 
     # Files and arguments of stages
@@ -236,12 +242,12 @@ class RecipeRun:
 
         Training a model further can make it worse, such as distillation from a poor model.
         """
-        record = self.record
+        finished = self.finished_stages
         scores = {}
         earlier: str | None = name
         for stage in reversed(self.stages):
             if stage.name == earlier:
-                scores[stage.name] = record[stage.name].facts["scores"]["validation"]["chrf"]
+                scores[stage.name] = finished[stage.name].facts["scores"]["validation"]["chrf"]
                 earlier = stage.starts_from
         return max(scores, key=scores.__getitem__)
 
@@ -272,7 +278,7 @@ class RecipeRun:
     def data_of(self, stage: StageArguments, data: DataArguments) -> DataArguments:
         """The arguments of the data of a stage: the sets of the recipe, with the synthetic pairs of other stages."""
         values: dict[str, Any] = dict.fromkeys((*FILES, "dataset_name"))
-        for split in SETS.keys() & self.record[DATA].facts.keys():
+        for split in SETS.keys() & self.finished_stages[DATA].facts.keys():
             for side, path in zip(SIDES, files_of(self.path(DATA), split), strict=True):
                 values[f"{PREFIXES[split]}{side}_file"] = [str(path)]
         for other in self.stages:
@@ -337,7 +343,7 @@ class RecipeRun:
 
     def description(self, name: str, rows: Sequence[Mapping[str, Any]]) -> str:
         """The section of the model card."""
-        facts = self.record[DATA].facts
+        facts = self.finished_stages[DATA].facts
         counts = ", ".join(f"{split} {facts[split]:,}" for split in SETS if split in facts)
         chosen = "" if self.data.has("validation") else " The validation and test sets were taken from the corpus."
         skipped = "".join(f"- {report}\n" for report in facts["skipped"])

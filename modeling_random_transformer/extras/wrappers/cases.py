@@ -14,7 +14,7 @@ from string import capwords
 from transformers import PreTrainedTokenizerBase
 
 from ...base.progress import Update
-from ...inference.candidates import Candidate, Row, Translate
+from ...inference.candidates import Candidate, Row, TranslateRows
 
 WORD = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)*")
 FIRST_LETTER = re.compile(r"^[\W_]*[^\W\d_]")  # of a text that does not begin with a number
@@ -41,11 +41,11 @@ class CaseTranslator:
     """Translates by another function; texts in capitals, in title case and in lower case in ordinary case.
 
     Attributes:
-        translate: translates texts.
+        translate_rows: translates texts.
         tokenizer: the tokenizer, whose vocabulary knows the usual case of a word.
     """
 
-    translate: Translate
+    translate_rows: TranslateRows
     tokenizer: PreTrainedTokenizerBase
 
     def __call__(self, rows: Sequence[Row], first: int, update: Update) -> list[list[Candidate]]:
@@ -56,7 +56,7 @@ class CaseTranslator:
             case = case_of(text) if isinstance(text, str) and not prefix else None
             cases.append(case)
             ordinary.append((text if case is None else self.in_ordinary_case(text), prefix))
-        candidates = self.translate(ordinary, first, update)
+        candidates = self.translate_rows(ordinary, first, update)
         for index, case in enumerate(cases):
             if case is not None:
                 candidates[index] = [in_case(candidate, case) for candidate in candidates[index]]

@@ -1,15 +1,16 @@
 """The options of `translate` that change texts and translations: each is a function around another one."""
 
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from ...data.sources import Pair
-from ...inference.candidates import Translate
+from ...inference.candidates import TranslateRows
 from ...inference.confidence import Calibration, calibration_of
 from ...inference.scoring import PairScore, Scorer
-from ...inference.translation import BatchTranslator, SeededTranslator, Translator
-from ...inputs_random_transformer import check_type, longest_target
+from ...inference.translation import BatchTranslator, SeededTranslator, TranslationOptions
+from ...inputs_random_transformer import LanguageTags, check_type, longest_target
+from ...pipeline_random_transformer import Seq2SeqPipeline
 from .cases import CaseTranslator
 from .copying import CopyingTranslator
 from .glossary import LISTED, Glossary, GlossaryTranslator
@@ -27,120 +28,124 @@ from .repair import (
 from .sentences import SentenceSplitter, SentenceTranslator
 
 
-def wrap(translator: Translator, translate: Translate) -> tuple[Translate, Translate]:
-    """The functions of the options of a translator around one that translates by the model.
+class Composition:
+    """The functions of the options that are set, around one that translates by the model.
 
-    Returns:
-        That of single sentences, whose placeholders are not kept, and that of texts.
-
-    Raises:
-        ValueError: an option is invalid, or the model does not support it.
+    Args:
+        pipe: the pipeline of the model.
+        options: the options.
+        languages: the languages that are given, for a tokenizer with language tags.
     """
-    options = translator.options
-    score = partial(score_truncated, translator)
-    if options.mbr is not None:
-        translate = MbrTranslator(translate)
-    if options.repair:
-        translate = repaired(translator, translate)
-    if options.glossary is not None:
-        check_type("glossary", options.glossary, Glossary, "a Glossary")
-        longest = partial(longest_target, config=translator.pipe.model.config, max_new_tokens=options.max_new_tokens)
-        translate = GlossaryTranslator(
-            options.glossary, translate, search(translator, LISTED), score, longest, options.length_penalty or 0.0
+
+    def __init__(self, pipe: Seq2SeqPipeline, options: TranslationOptions, languages: LanguageTags):
+        self.pipe = pipe
+        self.options = options
+        self.languages = languages
+        # The language of the texts is also that of a model without language tags.
+        self.source_language: str | None = options.generate_options.get("src_lang")
+        self.is_rated = options.confidence or options.min_confidence is not None
+
+    def wrap(self, translate_rows: TranslateRows) -> tuple[TranslateRows, TranslateRows]:
+        """The functions around one that translates by the model.
+
+        Returns:
+            That of single sentences, whose placeholders are not kept, and that of texts.
+
+        Raises:
+            ValueError: an option is invalid, or the model does not support it.
+        """
+        options = self.options
+        if options.mbr is not None:
+            translate_rows = MbrTranslator(translate_rows)
+        if options.repair:
+            translate_rows = self.repaired(translate_rows)
+        if options.glossary is not None:
+            translate_rows = self.with_terms(translate_rows)
+        if options.seed is not None:
+            translate_rows = SeededTranslator(translate_rows, options.seed)
+        if self.is_rated:
+            translate_rows = RatingTranslator(translate_rows, self.score, self.calibration)
+        if options.repair:
+            translate_rows = CaseTranslator(translate_rows, self.pipe.tokenizer)
+        translate_sentence_rows = translate_rows
+        if options.split_sentences:
+            splitter = SentenceSplitter(self.pipe, options.max_source_tokens, self.source_language)
+            translate_rows = SentenceTranslator(translate_rows, splitter, self.languages)
+        elif options.repair:
+            translate_rows = CopyingTranslator(translate_rows, self.pipe, self.languages)
+        if options.min_confidence is not None:
+            translate_rows = SelectingTranslator(translate_rows, options.min_confidence, options.keep_source)
+        return translate_sentence_rows, translate_rows
+
+    def effective_options(self) -> dict[str, Any]:
+        """The values of these options that determine the translations; the glossary as its terms."""
+        options = self.options
+        effective: dict[str, Any] = {}
+        if options.split_sentences:
+            effective["split_sentences"] = True
+        if options.glossary is not None:
+            effective["glossary"] = options.glossary.terms
+        if options.repair:
+            effective["repair"] = repr(self.detector)
+        if self.is_rated:
+            effective["calibration"] = repr(self.calibration)
+            for name in ("confidence", "min_confidence", "keep_source"):
+                effective[name] = getattr(options, name)
+        return effective
+
+    @cached_property
+    def calibration(self) -> Calibration:
+        """That of the direction; raises a `ValueError` if there is none."""
+        return calibration_of(self.pipe.model, self.pipe.tokenizer, **self.languages.arguments)
+
+    @cached_property
+    def detector(self) -> Detector:
+        """That of the direction."""
+        return detector_of(self.pipe.model, self.pipe.tokenizer, **self.languages.arguments)
+
+    def search(self, candidates: int, **generate_options: Any) -> BatchTranslator:
+        """Another beam search, which returns a number of candidates, with more options of `generate()`."""
+        call = self.pipe.call_options(
+            num_beams=max(candidates, self.options.num_beams),
+            num_return_sequences=candidates,
+            do_sample=False,
+            length_penalty=self.options.length_penalty,
+            return_scores=True,
+            **generate_options,
         )
-    if options.seed is not None:
-        translate = SeededTranslator(translate, options.seed)
-    if is_rated(translator):
-        translate = RatingTranslator(translate, score, calibration(translator))
-    if options.repair:
-        translate = CaseTranslator(translate, translator.pipe.tokenizer)
-    translate_sentence = translate
-    if options.split_sentences:
-        splitter = SentenceSplitter(translator.pipe, options.max_source_tokens, source_language(translator))
-        translate = SentenceTranslator(translate, splitter, translator.languages)
-    elif options.repair:
-        translate = CopyingTranslator(translate, translator.pipe, translator.languages)
-    if options.min_confidence is not None:
-        translate = SelectingTranslator(translate, options.min_confidence, options.keep_source)
-    return translate_sentence, translate
+        return BatchTranslator(self.pipe, call)
 
+    def repaired(self, translate_rows: TranslateRows) -> RepairingTranslator:
+        """A function that translates again where the translations of another one have problems."""
+        splitter = SentenceSplitter(self.pipe, CLAUSE_TOKENS, self.source_language, reports_cuts=False)
+        without_numbers = CopyingTranslator(self.search(1), self.pipe, self.languages, NUMBER)
+        blocked = CopyingTranslator(self.search(1, **WITHOUT_LOOPS), self.pipe, self.languages, NUMBER)
+        remedies: list[TranslateRows] = [
+            self.search(HYPOTHESES),
+            without_numbers,
+            self.search(HYPOTHESES, **WITHOUT_REPETITIONS),
+            SentenceTranslator(blocked, splitter, self.languages),
+            self.search(HYPOTHESES, **WITHOUT_EQUAL_TOKENS),
+        ]
+        return RepairingTranslator(translate_rows, self.detector, remedies)
 
-def wrapped_options(translator: Translator) -> dict[str, Any]:
-    """The values of these options that determine the translations; the glossary as its terms."""
-    options = translator.options
-    record: dict[str, Any] = {}
-    if options.split_sentences:
-        record["split_sentences"] = True
-    if options.glossary is not None:
-        record["glossary"] = options.glossary.terms
-    if options.repair:
-        record["repair"] = repr(detector(translator))
-    if is_rated(translator):
-        record["calibration"] = repr(calibration(translator))
-        for name in ("confidence", "min_confidence", "keep_source"):
-            record[name] = getattr(options, name)
-    return record
+    def with_terms(self, translate_rows: TranslateRows) -> GlossaryTranslator:
+        """A function that replaces translations of another one that lack terms of the glossary."""
+        options = self.options
+        check_type("glossary", options.glossary, Glossary, "a Glossary")
+        longest = partial(longest_target, config=self.pipe.model.config, max_new_tokens=options.max_new_tokens)
+        penalty = options.length_penalty or 0.0
+        return GlossaryTranslator(options.glossary, translate_rows, self.search(LISTED), self.score, longest, penalty)
 
-
-def is_rated(translator: Translator) -> bool:
-    """Whether translations have a confidence."""
-    return translator.options.confidence or translator.options.min_confidence is not None
-
-
-def calibration(translator: Translator) -> Calibration:
-    """That of the direction; raises a `ValueError` if there is none."""
-    return calibration_of(translator.pipe.model, translator.pipe.tokenizer, **translator.languages)
-
-
-def detector(translator: Translator) -> Detector:
-    """That of the direction."""
-    return detector_of(translator.pipe.model, translator.pipe.tokenizer, **translator.languages)
-
-
-def source_language(translator: Translator) -> str | None:
-    """The language code of the texts, if it is given, also for a model without language tags."""
-    return translator.options.generate_options.get("src_lang")
-
-
-def search(translator: Translator, candidates: int, **generate_options: Any) -> BatchTranslator:
-    """Another beam search, which returns a number of candidates, with more options of `generate()`."""
-    call = translator.pipe.call_options(
-        num_beams=max(candidates, translator.options.num_beams),
-        num_return_sequences=candidates,
-        do_sample=False,
-        length_penalty=translator.options.length_penalty,
-        return_scores=True,
-        **generate_options,
-    )
-    return BatchTranslator(translator.pipe, call)
-
-
-def repaired(translator: Translator, translate: Translate) -> RepairingTranslator:
-    """A function that translates again where the translations of another one have problems."""
-    pipe = translator.pipe
-    languages = translator.languages
-    splitter = SentenceSplitter(pipe, CLAUSE_TOKENS, source_language(translator), reports_cuts=False)
-    without_numbers = CopyingTranslator(search(translator, 1), pipe, languages, NUMBER)
-    blocked = CopyingTranslator(search(translator, 1, **WITHOUT_LOOPS), pipe, languages, NUMBER)
-    remedies: list[Translate] = [
-        search(translator, HYPOTHESES),
-        without_numbers,
-        search(translator, HYPOTHESES, **WITHOUT_REPETITIONS),
-        SentenceTranslator(blocked, splitter, languages),
-        search(translator, HYPOTHESES, **WITHOUT_EQUAL_TOKENS),
-    ]
-    return RepairingTranslator(translate, detector(translator), remedies)
-
-
-def score_truncated(translator: Translator, pairs: Sequence[Pair | None]) -> list[PairScore]:
-    """The scores of pairs, with those of their tokens and words. Longer texts are truncated."""
-    scorer = Scorer(
-        translator.pipe.model,
-        translator.pipe.tokenizer,
-        max_batch_tokens=translator.options.max_batch_tokens,
-        token_scores=True,
-        word_scores=True,
-        truncation=True,
-        **translator.languages,
-    )
-    return scorer(pairs, 0, lambda _: None)
+    def score(self, pairs: Sequence[Pair | None]) -> list[PairScore]:
+        """The scores of pairs, with those of their tokens and words. Longer texts are truncated."""
+        scorer = Scorer(
+            self.pipe.model,
+            self.pipe.tokenizer,
+            max_batch_tokens=self.options.max_batch_tokens,
+            token_scores=True,
+            word_scores=True,
+            truncation=True,
+            **self.languages.arguments,
+        )
+        return scorer(pairs, 0, lambda _: None)

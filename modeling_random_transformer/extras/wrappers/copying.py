@@ -1,14 +1,14 @@
 """Parts of a text that its translation copies: they are taken out, and placed by the cross-attention afterwards."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from re import Pattern
 from typing import Any
 
 from ...base.progress import Update
 from ...data.sources import Pair
-from ...inference.candidates import Candidate, Row, Translate
-from ...inputs_random_transformer import check_text
+from ...inference.candidates import Candidate, Row, TranslateRows
+from ...inputs_random_transformer import LanguageTags, check_text
 from ...pipeline_random_transformer import Seq2SeqPipeline
 from ...tokenization_random_transformer import is_blank
 from ..pairs.placement import PLACEHOLDERS, ProtectedText, align_units, protect
@@ -19,15 +19,15 @@ class CopyingTranslator:
     """Translates texts without the parts that are copied, by another function, and puts these into the translations.
 
     Attributes:
-        translate: translates texts.
+        translate_rows: translates texts.
         pipe: the pipeline of the model.
-        languages: `src_lang` and `tgt_lang` for a tokenizer with language tags.
+        languages: the languages that are given, for a tokenizer with language tags.
         copied: what is copied.
     """
 
-    translate: Translate
+    translate_rows: TranslateRows
     pipe: Seq2SeqPipeline
-    languages: dict[str, Any] = field(default_factory=dict)
+    languages: LanguageTags
     copied: Pattern[str] = PLACEHOLDERS
 
     def __call__(self, rows: Sequence[Row], first: int, update: Update) -> list[list[Candidate]]:
@@ -40,7 +40,7 @@ class CopyingTranslator:
             check_string(text, index)
         protected = [ProtectedText(text, []) if prefix else protect(text, self.copied) for text, prefix in rows]
         texts = [(parts.text, prefix) for parts, (_, prefix) in zip(protected, rows, strict=True)]
-        translated = self.translate(texts, first, update)
+        translated = self.translate_rows(texts, first, update)
         pairs: list[Pair | None] = []
         for parts, candidates in zip(protected, translated, strict=True):
             for candidate in candidates:

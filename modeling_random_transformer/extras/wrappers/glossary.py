@@ -19,7 +19,7 @@ from ...base.files import StrPath
 from ...base.progress import Update
 from ...data.readers import is_utf8
 from ...data.sources import Pair
-from ...inference.candidates import Candidate, Row, Translate
+from ...inference.candidates import Candidate, Row, TranslateRows
 from ...inference.scoring import PairScore
 from ...inputs_random_transformer import TextError, name_lines_in_errors
 from ...tokenization_random_transformer import normalize, read_lines
@@ -216,7 +216,7 @@ class GlossaryTranslator:
 
     Attributes:
         glossary: the terms, and the counts of those that are required and missing.
-        translate: translates texts, and continues the beginnings of translations.
+        translate_rows: translates texts, and continues the beginnings of translations.
         list_candidates: returns `LISTED` candidates of each text.
         score: scores translations and their beginnings, with the scores of tokens.
         longest_target: the limit on the tokens of a translation that usually has a number of tokens.
@@ -224,8 +224,8 @@ class GlossaryTranslator:
     """
 
     glossary: Glossary
-    translate: Translate
-    list_candidates: Translate
+    translate_rows: TranslateRows
+    list_candidates: TranslateRows
     score: Callable[[Sequence[Pair]], list[PairScore]]
     longest_target: Callable[[int], int]
     length_penalty: float
@@ -233,7 +233,7 @@ class GlossaryTranslator:
     def __call__(self, rows: Sequence[Row], first: int, update: Update) -> list[list[Candidate]]:
         """One candidate of each row."""
         drafts = []
-        for (text, prefix), [best] in zip(rows, self.translate(rows, first, update), strict=True):
+        for (text, prefix), [best] in zip(rows, self.translate_rows(rows, first, update), strict=True):
             terms = self.glossary.terms_of(text)
             missing = self.glossary.lacking(terms, best.translation)
             drafts.append(Draft(text, prefix, terms, best, missing))
@@ -264,7 +264,7 @@ class GlossaryTranslator:
         """Replace translations by ones that lack fewer terms; returns the drafts of those that still lack some."""
         heads = self.promising_beginnings(drafts)
         rows = [(draft.text, head) for draft, head in heads]
-        candidates = [best for [best] in self.translate(rows, 0, lambda _: None)]
+        candidates = [best for [best] in self.translate_rows(rows, 0, lambda _: None)]
         pairs = [(text, best.translation) for (text, _), best in zip(rows, candidates, strict=True)]
         scores = self.score(pairs)
         ranks: dict[Draft, tuple[int, float]] = {}

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...base.progress import Update
-from ...inference.candidates import Candidate, Row, Translate
+from ...inference.candidates import Candidate, Row, TranslateRows
 
 MAX_ORDER, BETA = 6, 2  # of chrF (Popović 2015)
 
@@ -14,12 +14,12 @@ MAX_ORDER, BETA = 6, 2  # of chrF (Popović 2015)
 class MbrTranslator:
     """Translates by the most similar of the candidates of another function."""
 
-    translate: Translate
+    translate_rows: TranslateRows
 
     def __call__(self, rows: Sequence[Row], first: int, update: Update) -> list[list[Candidate]]:
         """One candidate of each row."""
         chosen = []
-        for candidates in self.translate(rows, first, update):
+        for candidates in self.translate_rows(rows, first, update):
             texts = [candidate.translation for candidate in candidates]
             chosen.append([candidates[most_similar(texts)]])
         return chosen
@@ -33,11 +33,11 @@ def most_similar(texts: Sequence[str]) -> int:
     texts. On the choice among samples, see Eikema and Aziz 2022 (https://aclanthology.org/2022.emnlp-main.754).
     """
     counts = [count_ngrams(text) for text in texts]
-    averages = [average(of_order) for of_order in zip(*counts, strict=True)]
+    averages = [average(order_counts) for order_counts in zip(*counts, strict=True)]
     scores = []
-    for of_text in counts:
-        of_orders = map(f_score, of_text, averages)
-        scores.append(sum(of_orders))
+    for text_counts in counts:
+        order_scores = map(f_score, text_counts, averages)
+        scores.append(sum(order_scores))
     return scores.index(max(scores))
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from ...base.progress import Update
 from ...data.sources import Pair
-from ...inference.candidates import Candidate, Row, Translate
+from ...inference.candidates import Candidate, Row, TranslateRows
 from ...inference.confidence import DOUBTFUL, Calibration, features_of
-from ...inference.scoring import PairScore, word_spans
+from ...inference.scoring import word_spans
 
 logger = logging.getLogger(__name__)
 
@@ -37,31 +37,30 @@ class RatingTranslator:
     """Translates by another function, and rates the translations.
 
     Attributes:
-        translate: translates texts.
+        translate_rows: translates texts.
         score: scores pairs, with tokens and words.
         calibration: that of the model.
     """
 
-    translate: Translate
+    translate_rows: TranslateRows
     score: Callable[[Sequence[Pair | None]], list[Any]]
     calibration: Calibration
 
     def __call__(self, rows: Sequence[Row], first: int, update: Update) -> list[list[Candidate]]:
         """The candidates of each row, with a confidence unless the model has not translated the text."""
         pairs: list[Pair | None] = []
-        translated = self.translate(rows, first, update)
+        translated = self.translate_rows(rows, first, update)
         for (text, _), candidates in zip(rows, translated, strict=True):
             for candidate in candidates:
                 pairs.append((text, candidate.translation) if candidate.tokens else None)
         scored = zip(pairs, self.score(pairs), strict=True)
-        return [[self.rated(candidate, *next(scored)) for candidate in candidates] for candidates in translated]
-
-    def rated(self, candidate: Candidate, pair: Pair | None, score: PairScore | None) -> Candidate:
-        """A candidate with its confidence, if it was scored."""
-        if pair is None or score is None:
-            return candidate
-        confidence = self.calibration.confidence(features_of(pair, score))
-        return replace(candidate, confidence=confidence, words=score.words or [])
+        for candidates in translated:
+            for index, candidate in enumerate(candidates):
+                pair, score = next(scored)
+                if pair is not None:
+                    confidence = self.calibration.confidence(features_of(pair, score))
+                    candidates[index] = replace(candidate, confidence=confidence, words=score.words or [])
+        return translated
 
 
 @dataclass(frozen=True)
@@ -69,18 +68,18 @@ class SelectingTranslator:
     """Translates by another function, and replaces translations with a low confidence, which it counts in the log.
 
     Attributes:
-        translate: translates texts, and gives one candidate of each.
+        translate_rows: translates texts, and gives one candidate of each.
         minimum: the lowest confidence of a translation that is kept, 0 to 1.
         keep_source: replace others by the source, not by an empty text.
     """
 
-    translate: Translate
+    translate_rows: TranslateRows
     minimum: float
     keep_source: bool
 
     def __call__(self, rows: Sequence[Row], first: int, update: Update) -> list[list[Candidate]]:
         """One candidate of each row."""
-        candidates = self.translate(rows, first, update)
+        candidates = self.translate_rows(rows, first, update)
         replaced = 0
         for index, [best] in enumerate(candidates):
             if best.confidence is not None and best.confidence < self.minimum:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ...base.progress import Update
-from ...inference.candidates import Candidate, Row, Translate
+from ...inference.candidates import Candidate, Row, TranslateRows
 from ...inputs_random_transformer import renumber_errors
 from .problems import NUMBERS, Detector
 
@@ -23,18 +23,18 @@ class RepairingTranslator:
     fewest. Its problems are then in `Candidate.problems`.
 
     Attributes:
-        translate: translates texts.
+        translate_rows: translates texts.
         detect: finds problems.
         remedies: translate the texts whose translations have problems, in this order.
     """
 
-    translate: Translate
+    translate_rows: TranslateRows
     detect: Detector
-    remedies: Sequence[Translate]
+    remedies: Sequence[TranslateRows]
 
     def __call__(self, rows: Sequence[Row], first: int, update: Update) -> list[list[Candidate]]:
         """The candidates of each row, the best of which is without problems, if possible."""
-        translated = self.translate(rows, first, update)
+        translated = self.translate_rows(rows, first, update)
         pairs = zip(rows, translated, strict=True)
         best = [self.examined(text, candidates[0]) for (text, _), candidates in pairs]
         for remedy in self.remedies:

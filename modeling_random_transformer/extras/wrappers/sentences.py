@@ -8,12 +8,11 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ...base.errors import reraise_as_value_error
 from ...base.progress import Update
-from ...inference.candidates import Candidate, Row, Translate
-from ...inputs_random_transformer import encode_texts, renumber_errors, source_limit, tokenizer_languages
+from ...inference.candidates import Candidate, Row, TranslateRows
+from ...inputs_random_transformer import LanguageTags, encode_texts, renumber_errors, source_limit, tokenizer_languages
 from ...pipeline_random_transformer import Seq2SeqPipeline
 from ...tokenization_random_transformer import has_letters
 from ..pairs.placement import is_wide
@@ -152,13 +151,13 @@ class SentenceTranslator:
     """Translates texts of several sentences one by one, and keeps their placeholders.
 
     Args:
-        translate: translates the sentences.
+        translate_rows: translates the sentences.
         splitter: splits the texts.
-        languages: `src_lang` and `tgt_lang` for a tokenizer with language tags.
+        languages: the languages that are given, for a tokenizer with language tags.
     """
 
-    def __init__(self, translate: Translate, splitter: SentenceSplitter, languages: dict[str, Any]):
-        self.translate = CopyingTranslator(translate, splitter.pipe, languages)
+    def __init__(self, translate_rows: TranslateRows, splitter: SentenceSplitter, languages: LanguageTags):
+        self.translate_rows = CopyingTranslator(translate_rows, splitter.pipe, languages)
         self.splitter = splitter
 
     def __call__(self, rows: Sequence[Row], first: int, update: Update) -> list[list[Candidate]]:
@@ -179,7 +178,7 @@ class SentenceTranslator:
                 sentences.append((sentence, "" if number else prefix))
                 owners.append(index)
         with renumber_errors(owners):
-            translated = iter(self.translate(sentences, first, lambda _: None))
+            translated = iter(self.translate_rows(sentences, first, lambda _: None))
         update(len(rows))
         candidates = []
         for document in documents:

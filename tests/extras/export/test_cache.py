@@ -1,14 +1,15 @@
 """Exports that are kept: one per model, made again if they are damaged."""
 
 import errno
+import json
 import os
-import shutil
 
 import pytest
 import torch
+from filelock import FileLock
 
 from modeling_random_transformer.extras.export import cache
-from modeling_random_transformer.extras.export.cache import is_complete
+from modeling_random_transformer.extras.export.cache import finished_export
 from modeling_random_transformer.inference import translate
 from modeling_random_transformer.inference.engine import attach_engine
 from tests.helpers.engines import SHORT, TEXTS, exportable, needs
@@ -23,9 +24,9 @@ def test_cache_has_one_folder_per_model_and_dtype(saved, tmp_path):
     with torch.no_grad():
         model.lm_head.bias[5] += 1
     attach_engine(model, tokenizer, tmp_path / "new" / "engines", dtype="float32")
-    names = sorted(path.name.rpartition("-")[0] for path in (tmp_path / "new" / "engines").iterdir())
+    names = sorted(path.name.rpartition("-")[0] for path in (tmp_path / "new" / "engines").glob("c*"))
     assert names == ["ctranslate2-float32", "ctranslate2-float32", "ctranslate2-int8"]
-    assert [path.name.rpartition("-")[0] for path in (saved / "engines").iterdir()] == ["ctranslate2-float32"]
+    assert [path.name.rpartition("-")[0] for path in (saved / "engines").glob("c*")] == ["ctranslate2-float32"]
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def cached(tmp_path):
     """A model, its tokenizer, and the folder of its export."""
     model, tokenizer = exportable()
     attach_engine(model, tokenizer, tmp_path, dtype="float32")
-    [path] = tmp_path.iterdir()
+    [path] = tmp_path.glob("c*")
     return model, tokenizer, path
 
 
@@ -58,38 +59,47 @@ def test_damaged_export_is_made_again(name, cached):
     expected = translate(TEXTS, model, tokenizer, **SHORT)
     DAMAGES[name](path)
     attach_engine(model, tokenizer, path.parent, dtype="float32")
-    assert is_complete(path)
+    assert finished_export(path) is not None
     assert translate(TEXTS, model, tokenizer, **SHORT) == expected
-    assert [*path.parent.iterdir()] == [path]
+    assert {entry.name for entry in path.parent.iterdir()} == {path.name, ".lock"}
 
 
-def test_temporary_exports_of_killed_processes_are_removed(cached):
+def test_what_a_killed_process_has_left_is_removed(cached):
     model, tokenizer, path = cached
-    for name in (f".{path.name}.1234", f"..{path.name}.1234.abcd", f".{path.name}.abcd"):
-        (path.parent / name / "folder").mkdir(parents=True)
-    (path.parent / ".git").mkdir()
+    (path / ".abcd" / "folder").mkdir(parents=True)
     (path / "export.json").unlink()
     attach_engine(model, tokenizer, path.parent, dtype="float32")
-    assert {entry.name for entry in path.parent.iterdir()} == {path.name, ".git"}
+    assert not (path / ".abcd").exists()
 
 
-def test_without_locks_two_processes_export_at_once(tmp_path, monkeypatch):
-    fcntl = pytest.importorskip("fcntl")
-    monkeypatch.setattr(fcntl, "flock", raise_no_locks)
+def test_a_record_of_an_earlier_version_is_made_again(cached):
+    model, tokenizer, path = cached
+    record = path / "export.json"
+    stage = json.loads(record.read_text())["export"]
+    record.write_text(json.dumps({"files": stage["files"], "scores": stage["facts"]["scores"]}))
+    assert finished_export(path) is None
+    attach_engine(model, tokenizer, path.parent, dtype="float32")
+    assert finished_export(path).facts == stage["facts"]
+
+
+def test_a_finished_export_is_used_in_a_folder_that_cannot_be_written(cached, monkeypatch):
+    model, tokenizer, path = cached
+    monkeypatch.setattr(cache, "export", None)
+    monkeypatch.setattr(cache, "in_turn", None)
+    (path.parent / ".lock").unlink()
+    attach_engine(model, tokenizer, path.parent, dtype="float32")
+    assert not (path.parent / ".lock").exists()
+
+
+def test_without_locks_the_model_is_exported(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(FileLock, "acquire", raise_no_locks)
     model, tokenizer = exportable()
-    write_record = cache.write_record
-
-    def slower(folder, scores):
-        write_record(folder, scores)
-        shutil.copytree(folder, tmp_path / folder.name.removeprefix(".").rpartition(".")[0])  # by another process
-
-    monkeypatch.setattr(cache, "write_record", slower)
-    monkeypatch.setattr(cache.shutil, "rmtree", lambda *_, **__: None)  # it ends between the check and the rename
     attach_engine(model, tokenizer, tmp_path)
     assert model.engine is not None
+    assert "is on a file system without locks" in caplog.text
 
 
-def raise_no_locks(*_):
+def raise_no_locks(*_, **__):
     raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
 
@@ -100,4 +110,4 @@ def test_code_is_part_of_the_digest(file, cached, monkeypatch, tmp_path_factory)
     changed.write_bytes(file.read_bytes() + b"# changed")
     monkeypatch.setattr(cache, "CODE", [changed if name == file else name for name in cache.CODE])
     attach_engine(model, tokenizer, path.parent, dtype="float32")
-    assert len([*path.parent.iterdir()]) == 2
+    assert len([*path.parent.glob("c*")]) == 2

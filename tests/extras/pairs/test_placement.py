@@ -4,6 +4,7 @@ import pytest
 
 from modeling_random_transformer.extras.pairs import placement
 from modeling_random_transformer.extras.pairs.placement import unit_spans
+from modeling_random_transformer.inputs_random_transformer import LanguageTags
 
 
 def test_combining_marks_belong_to_their_letters():
@@ -14,7 +15,7 @@ def test_combining_marks_belong_to_their_letters():
 def test_links_of_units(model, tokenizer):
     """Units of a punctuation mark and of a word in one token's word have different links."""
     pairs = [("the boy, the girl.", "el niño"), ("two", "dos: tres"), None]
-    first, second, none = placement.align_units(model, tokenizer, pairs, {})
+    first, second, none = placement.align_units(model, tokenizer, pairs, LanguageTags())
     assert sorted(target for _, target in first) == [0, 1]
     assert all(source in range(6) for source, _ in first)
     assert second == [(0, 0), (0, 1), (0, 2)]

@@ -9,6 +9,7 @@ from modeling_random_transformer.extras.wrappers.problems import NUMBER, NUMBERS
 from modeling_random_transformer.extras.wrappers.repair import badness
 from modeling_random_transformer.inference import Candidate, translate
 from modeling_random_transformer.inference.translation import Translator
+from modeling_random_transformer.inputs_random_transformer import LanguageTags
 from tests.helpers.translation import SENTENCES
 
 OPTIONS = {"repair": True, "num_beams": 1, "max_new_tokens": 8, "progress": False}
@@ -37,7 +38,11 @@ def test_placeholders_are_in_the_translation(model, tokenizer, copied, split_sen
 def test_numbers_are_placed(model, tokenizer, source, translation, expected, monkeypatch):
     monkeypatch.setattr(CopyingTranslator, "can_align", False)  # alignments of a random model have no meaning
     pipe = Translator(model, tokenizer).pipe
-    translator = CopyingTranslator(lambda rows, *_: [[Candidate(translation)] for _ in rows], pipe, copied=NUMBER)
+
+    def plain(rows, *_):
+        return [[Candidate(translation)] for _ in rows]
+
+    translator = CopyingTranslator(plain, pipe, LanguageTags(), NUMBER)
     [[candidate]] = translator([(source, "")], 0, lambda _: None)
     assert candidate.translation == expected
 
@@ -56,8 +61,8 @@ def test_numbers(text, expected):
 
 
 def test_a_lost_number_is_the_least_problem(model, tokenizer):
-    detect = Translator(model, tokenizer, repair=True).translate_sentence.translate.detect
-    [candidate] = Translator(model, tokenizer, num_beams=1).translate([("the dog 4711", "")], 0, lambda _: None)[0]
+    detect = Translator(model, tokenizer, repair=True).composition.detector
+    [candidate] = Translator(model, tokenizer, num_beams=1).translate_rows([("the dog 4711", "")], 0, lambda _: None)[0]
     assert NUMBERS in detect("the dog 4711", candidate)
     lost = replace(candidate, problems=[NUMBERS])
     for problem in PROBLEMS[:-1]:

@@ -2,7 +2,6 @@
 
 import pytest
 
-from modeling_random_transformer.extras.wrappers.composition import wrapped_options
 from modeling_random_transformer.inference import score_pairs, translate
 from modeling_random_transformer.inference import translate_n_best as translate_candidates
 from modeling_random_transformer.inference.confidence import features_of
@@ -71,14 +70,14 @@ def test_translations_below_the_minimum_are_replaced_and_counted(calibrated, kee
 
 def test_a_column_of_confidences_is_another_job(calibrated):
     model, tokenizer = calibrated
-    without = wrapped_options(Translator(model, tokenizer, min_confidence=0.4))
-    assert wrapped_options(Translator(model, tokenizer, min_confidence=0.4, confidence=True)) != without
+    without = Translator(model, tokenizer, min_confidence=0.4).effective_options()
+    assert Translator(model, tokenizer, min_confidence=0.4, confidence=True).effective_options() != without
 
 
 def test_repair_by_another_calibration_is_another_job(calibrated):
     model, tokenizer = calibrated
-    recorded = wrapped_options(Translator(model, tokenizer, repair=True))
-    assert recorded != wrapped_options(Translator(random_translator(), tokenizer, repair=True))
+    recorded = Translator(model, tokenizer, repair=True).effective_options()
+    assert recorded != Translator(random_translator(), tokenizer, repair=True).effective_options()
 
 
 @pytest.mark.parametrize("options", [{"confidence": True}, {"min_confidence": 0.4}])

@@ -54,7 +54,7 @@ def results(model, tokenizer):
 
 
 def test_only_translations_with_problems_change(model, tokenizer, results):
-    detect = Translator(model, tokenizer, repair=True).translate_sentence.translate.detect
+    detect = Translator(model, tokenizer, repair=True).composition.detector
     changed = 0
     for text, plain, repaired in zip(*results, strict=True):
         problems = detect(text, plain)
