@@ -119,6 +119,15 @@ class Arguments(ResumableArguments, EngineArguments, InferenceArguments):
     def __post_init__(self) -> None:
         if self.sentences and self.input != STANDARD:
             raise ValueError(f"sentences and --input must not be given together, got {self.sentences}, {self.input}.")
+        self.check_search()
+        super().__post_init__()
+        if self.is_document:
+            self.check_document()
+        self.check_files()
+        TranslationOptions.from_kwargs(**self.options)
+
+    def check_search(self) -> None:
+        """Check that the options of the search have an effect together."""
         if self.temperature is not None and not (self.sample and self.temperature > 0):
             raise ValueError(f"--temperature must be a positive number, given with --sample, got {self.temperature}.")
         if self.seed is not None and not (self.sample or self.mbr):
@@ -128,15 +137,20 @@ class Arguments(ResumableArguments, EngineArguments, InferenceArguments):
         searches_again = self.repair or self.is_document or self.glossary is not None  # with several beams
         if self.num_beams == 1 and self.length_penalty is not None and not searches_again:
             raise ValueError(f"--length_penalty must be unset with --num_beams 1, got {self.length_penalty}.")
-        super().__post_init__()
-        if self.is_document and (self.n_best or self.prefix_file or self.output_format != "text"):
+
+    def check_document(self) -> None:
+        """Check that all options have an effect on a document."""
+        if self.n_best or self.prefix_file or self.output_format != "text":
             raise ValueError(
                 f"--format must be text with --n_best, --prefix_file or --output_format, got {self.format}."
             )
-        if self.is_document and (self.repair or self.confidence or self.min_confidence is not None):
+        if self.repair or self.confidence or self.min_confidence is not None:
             raise ValueError(
                 f"--format must be text with --repair, --confidence or --min_confidence, got {self.format}."
             )
+
+    def check_files(self) -> None:
+        """Check that the inputs can be read and the outputs written."""
         source = None if self.sentences else self.input
         check_one_stream(input=source, prefix_file=self.prefix_file, glossary=self.glossary)
         self.check_restart(self.is_from_file_to_file, self.input, self.output)
@@ -144,7 +158,6 @@ class Arguments(ResumableArguments, EngineArguments, InferenceArguments):
         check_plain_text("--prefix_file", self.prefix_file)
         check_output("--output", self.output, input=self.input, prefix_file=self.prefix_file, glossary=self.glossary)
         check_new_outputs(self.overwrite, output=self.output)
-        TranslationOptions.from_kwargs(**self.options)
 
     @property
     def is_document(self) -> bool:
