@@ -52,24 +52,26 @@ def write_model_card(path: Path, result: RunResult, run: Run) -> None:
     Args:
         path: the file to write.
         result: the result of the run.
-        run: its arguments, and its record with the values that changed when it was resumed.
+        run: its arguments, and its record with the choice of the length penalty.
     """
     languages = list(dict.fromkeys(code for corpus in result.corpora for code in corpus["languages"] or ()))
     metadata = ModelCardData(
-        library_name="transformers" if run.model.lora_rank is None else "peft",
+        library_name="transformers" if run.model_args.lora_rank is None else "peft",
         language=languages or None,
         license=run.args.hub_license,
         pipeline_tag="translation",
         tags=["translation", "random_transformer"],
     )
-    arguments = {"output_dir": run.args.output_dir, **changed_arguments(run.data), **changed_arguments(run.model)}
-    flags = to_flags(arguments | changed_arguments(run.args))
+    arguments = {"output_dir": run.args.output_dir}
+    for group in (run.data_args, run.model_args, run.args):
+        arguments |= changed_arguments(group)
+    flags = to_flags(arguments)
     calibrations = Calibrations(path.parent)
     card = ModelCard.from_template(
         metadata,
         str(TEMPLATE),
         name=path.parent.name,
-        model=run.model,
+        model=run.model_args,
         preset=PRESET,
         result=result,
         search=describe_choice(run),

@@ -92,7 +92,7 @@ def prepare_data(run: Run, names: Collection[str]) -> PreparedData:
         data.sets[name] = concatenate_datasets(tokenized)
         if name == "train":
             data.corpus_sizes = [*map(len, tokenized)]
-    if "train" in names and run.data.streaming:
+    if "train" in names and run.data_args.streaming:
         data.corpus_sizes = [report.valid for report in train_reports]
         data.stream = make_stream(run, lines, tokenizer)
         if len(train_reports) == 1:  # the stream has a report of its own
@@ -115,11 +115,11 @@ def load_texts(run: Run, names: Collection[str]) -> tuple[dict[str, list[Dataset
     for name in names:
         reports[name] = []
         for corpus in run.corpora[name]:
-            if name != "train" or not run.data.streaming:
-                pairs, report = load_pairs(corpus, run.data.on_invalid)
+            if name != "train" or not run.data_args.streaming:
+                pairs, report = load_pairs(corpus, run.data_args.on_invalid)
                 texts.setdefault(name, []).append(pairs)
             elif corpus.files:
-                report = validate(corpus, run.data.on_invalid)
+                report = validate(corpus, run.data_args.on_invalid)
             else:
                 report = ValidationReport(str(corpus))
             reports[name].append(report)
@@ -135,9 +135,9 @@ def tokenize_set(run: Run, name: str, texts: Sequence[Dataset], data: PreparedDa
             pairs,
             data.tokenizer,
             # Only training pairs are filtered by length: scores refer to complete validation and test sets.
-            run.data.length_limits if is_train else NO_LIMITS,
+            run.data_args.length_limits if is_train else NO_LIMITS,
             languages=corpus.languages,
-            num_proc=run.data.preprocessing_num_workers,
+            num_proc=run.data_args.preprocessing_num_workers,
             words=is_train and bool(run.args.bpe_dropout or run.args.augment),
             name=f"{name} pairs of {corpus}",
         )
@@ -163,9 +163,9 @@ def make_stream(run: Run, lines: Sequence[int], tokenizer: PreTrainedTokenizerBa
         corpus,
         tokenizer,
         run.args.max_tokens_per_batch,
-        buffer_pairs=run.data.buffer_pairs,
-        limits=run.data.length_limits,
-        on_invalid=run.data.on_invalid,
+        buffer_pairs=run.data_args.buffer_pairs,
+        limits=run.data_args.length_limits,
+        on_invalid=run.data_args.on_invalid,
         seed=run.args.order_seed,
         pad_to_multiple_of=padding_multiple(run.args.device),
         num_workers=run.args.dataloader_num_workers,
@@ -217,10 +217,10 @@ def _train_tokenizer(run: Run, lines: int, defaults: Mapping[str, str]) -> None:
     corpora = run.corpora["train"]
     path = run.folder / "tokenizer.json"
     options: dict[str, Any] = {
-        "vocab_size": run.model.vocab_size or VOCAB_SIZE,
+        "vocab_size": run.model_args.vocab_size or VOCAB_SIZE,
         **defaults,
         "languages": distinct_languages(corpora),
-        "special_tokens": run.model.special_tokens or [],
+        "special_tokens": run.model_args.special_tokens or [],
     }
     # Inputs change only if nothing has been trained with the tokenizer.
     inputs = {"training set": fingerprint(corpora), **options, **drop_none(augment=run.args.augment or None)}

@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor
 from transformers import TrainerState
 
 from ..base.distributed import call_on_main_process, exclusive
+from ..base.flags import instances
 from ..base.jobs import Job, Stage
 from ..data.validation import ValidationReport
 from ..inference.calibration import MIN_PAIRS, CalibrationError, calibrate
@@ -50,8 +51,6 @@ from .training_arguments import TranslationTrainingArguments
 logger = logging.getLogger(__name__)
 
 TRAINING = (DataArguments, ModelArguments, TranslationTrainingArguments)  # the arguments of `train_translation`
-# Facts of the record that are no part of the result; earlier versions wrote the last two
-INPUTS_OF_RUN = ("run_id", "history", "free")
 
 
 def train_translation(data: DataArguments, model: ModelArguments, args: TranslationTrainingArguments) -> RunResult:
@@ -124,15 +123,15 @@ def score_finished(run: Run) -> RunResult:
 
 def make_trainer(run: Run, data: PreparedData, args: TranslationTrainingArguments) -> TranslationTrainer:
     """The initial model in a trainer."""
-    model = build_model(run.model, args, data.tokenizer)
+    model = build_model(run.model_args, args, data.tokenizer)
     code = getattr(data.tokenizer, "tgt_lang", None)
     if code is not None:  # the default of the saved model
         model.generation_config.forced_bos_token_id = language_id(data.tokenizer, code)
     check_lengths(data.sets, model.config)
     limit_sources(model, data.tokenizer)  # saved with the model
-    metrics = None
+    compute_metrics = None
     if args.predict_with_generate and run.evaluation_sets:
-        metrics = translation_metrics(data.tokenizer, tokenize=args.bleu_tokenize)
+        compute_metrics = translation_metrics(data.tokenizer, tokenize=args.bleu_tokenize)
     return TranslationTrainer(
         model,
         args,
@@ -141,7 +140,7 @@ def make_trainer(run: Run, data: PreparedData, args: TranslationTrainingArgument
         run_id=run.trained.facts["run_id"],
         eval_dataset=data.validation,
         processing_class=data.tokenizer,
-        compute_metrics=metrics,
+        compute_metrics=compute_metrics,
     )
 
 
@@ -245,9 +244,14 @@ def score_sets(run: Run, trainer: TranslationTrainer, data: PreparedData, names:
 
 def begin_scores(run: Run, name: str) -> Stage:
     """Begin or continue the record of the scores of a set. Its inputs are all that determine them, with the weights."""
-    inputs = {"weights": run.trained.files, "set": fingerprint(run.corpora[name]), "on_invalid": run.data.on_invalid}
+    inputs = {
+        "weights": run.trained.files,
+        "set": fingerprint(run.corpora[name]),
+        "on_invalid": run.data_args.on_invalid,
+        **run.args.generation_kwargs,
+    }
     # Other inputs are not an error: the set is scored again.
-    return run.job.begin(f"score {name}", inputs | run.args.generation_kwargs, may_change=lambda *_: True)
+    return run.job.begin(f"score {name}", inputs, may_change=lambda *_: True)
 
 
 def score_set(run: Run, trainer: TranslationTrainer, data: PreparedData, name: str) -> None:
@@ -299,11 +303,14 @@ def saved_translator(run: Run, trainer: TranslationTrainer) -> tuple[Any, Any]:
 
 def result_of(run: Run, new_reports: Sequence[ValidationReport]) -> RunResult:
     """The result of a finished run, from its record and the reports of this call."""
-    facts = {name: value for name, value in run.trained.facts.items() if name not in INPUTS_OF_RUN}
-    recorded = [ValidationReport(**report) for report in facts.pop("reports")]
+    facts = run.trained.facts
+    recorded = [ValidationReport(**report) for report in facts["reports"]]
     reports = {report.name: report for report in (*recorded, *new_reports)}
     scores = {name: run.job.stages[f"score {name}"].facts["metrics"] for name in run.evaluation_sets}
-    return RunResult(folder=run.folder, **facts, reports=list(reports.values()), scores=with_means(scores))
+    values = {"folder": run.folder, "reports": [*reports.values()], "scores": with_means(scores)}
+    # Not all facts are part of the result, such as `run_id`, and those of earlier versions.
+    [result] = instances([RunResult], facts | values)
+    return result
 
 
 def write_card(run: Run, result: RunResult) -> None:

@@ -65,7 +65,7 @@ def choose_length_penalty(run: Run, trainer: TranslationTrainer) -> None:
     trainer.args.chosen_penalty = args.chosen_penalty
     generation_config = trainer.model.generation_config
     generation_config.update(**args.generation_kwargs)
-    if run.model.lora_rank is None:  # an adapter has that of its base model
+    if run.model_args.lora_rank is None:  # an adapter has that of its base model
         call_on_main_process(lambda: generation_config.save_pretrained(run.folder))
 
 
