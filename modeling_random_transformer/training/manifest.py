@@ -210,6 +210,14 @@ class RunResult:
     scores: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
+def final_search(args: TranslationTrainingArguments, job: Job) -> dict[str, Any]:
+    """Keyword arguments of `generate()` for the trained model, with the length penalty that is chosen in the record."""
+    search = args.generation_kwargs
+    if args.chooses_length_penalty:
+        search["length_penalty"] = job.stages[SEARCH].facts["length_penalty"]
+    return search
+
+
 def check_output_dir(folder: Path) -> None:
     """Check that everything in an output folder that a run would overwrite is its own.
 

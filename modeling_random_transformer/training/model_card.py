@@ -18,7 +18,7 @@ from ..data.overlap import describe_overlap
 from ..inference.confidence import Calibrations
 from ..inputs_random_transformer import drop_none
 from .arguments import PRESET
-from .manifest import Run, RunResult, changed_arguments
+from .manifest import Run, RunResult, changed_arguments, final_search
 from .search_choice import describe_choice
 from .training_arguments import TranslationTrainingArguments
 
@@ -82,20 +82,21 @@ def write_model_card(path: Path, result: RunResult, run: Run) -> None:
         reports=[*result.reports, *starmap(describe_overlap, result.overlap.items())],
         command=command_of(flags),
         hardware=result.hardware or hardware(run.args),
-        hyperparameters=hyperparameters(run.args, result),
+        hyperparameters=hyperparameters(run, result),
         calibrations={name: calibrations.get(name) for name in calibrations.by_file},
     )
     write_atomically(path, [with_portable_paths(str(card), chain.from_iterable(flags)).encode()])
 
 
-def hyperparameters(args: TranslationTrainingArguments, result: RunResult) -> dict[str, Any]:
+def hyperparameters(run: Run, result: RunResult) -> dict[str, Any]:
     """The hyperparameters that the card lists, by name."""
+    args = run.args
     unused = {"max_steps" if args.max_steps < 0 else "num_train_epochs"}
     if args.load_best_model_at_end or args.save_strategy == "no":
         unused.add("average_last")
     arguments = args.to_dict()
     values = {name: arguments[name] for name in HYPERPARAMETERS if name not in unused}
-    values |= drop_none(**args.generation_kwargs)
+    values |= drop_none(**final_search(run.args, run.job))
     return {**values, "learning_rate": result.learning_rate, "world_size": result.world_size}
 
 

@@ -224,7 +224,7 @@ def _train_tokenizer(run: Run, lines: int, defaults: Mapping[str, str]) -> None:
     }
     # Inputs change only if nothing has been trained with the tokenizer.
     inputs = {"training set": fingerprint(corpora), **options, **drop_none(augment=run.args.augment or None)}
-    stage = run.job.begin("tokenizer", inputs, may_change=lambda *_: True)
+    stage = run.job.begin("tokenizer", inputs, may_change=True)
     if stage.is_finished:
         return
     if path.is_file() and stage.changed_files():

@@ -40,7 +40,7 @@ from .checkpoints import (
     state_of,
 )
 from .checks import check_arguments
-from .manifest import LOCK, MANIFEST, Run, RunResult, begin_training, fingerprint
+from .manifest import LOCK, MANIFEST, Run, RunResult, begin_training, final_search, fingerprint
 from .model_card import CARD, hardware, write_model_card
 from .model_init import build_model
 from .preparation import PreparedData, check_languages_of_sets, check_lengths, prepare_data
@@ -234,6 +234,8 @@ def record_model(run: Run, trainer: TranslationTrainer, data: PreparedData, **fa
 
 def score_sets(run: Run, trainer: TranslationTrainer, data: PreparedData, names: Sequence[str]) -> RunResult:
     """Score the trained model on sets, and write the model card."""
+    trainer.args.predict_with_generate = True  # also if evaluation in training computes the loss only
+    trainer.args.prediction_loss_only = False
     choose_length_penalty(run, trainer)
     for name in names:
         score_set(run, trainer, data, name)
@@ -248,17 +250,15 @@ def begin_scores(run: Run, name: str) -> Stage:
         "weights": run.trained.files,
         "set": fingerprint(run.corpora[name]),
         "on_invalid": run.data_args.on_invalid,
-        **run.args.generation_kwargs,
+        **final_search(run.args, run.job),
     }
     # Other inputs are not an error: the set is scored again.
-    return run.job.begin(f"score {name}", inputs, may_change=lambda *_: True)
+    return run.job.begin(f"score {name}", inputs, may_change=True)
 
 
 def score_set(run: Run, trainer: TranslationTrainer, data: PreparedData, name: str) -> None:
     """Record BLEU and chrF++ of the generated translations against the untokenized references."""
-    trainer.args.predict_with_generate = True  # also if evaluation in training computes the loss only
-    trainer.args.prediction_loss_only = False
-    output = trainer.predict(data.sets[name])
+    output = trainer.predict(data.sets[name], **final_search(run.args, run.job))
     translations = decode_rows(trainer.processing_class, output.predictions)
     [pairs] = data.texts[name]
     language = target_language(trainer.processing_class, data.sets[name][0]["labels"])
