@@ -201,8 +201,8 @@ def prepare_tokenizer(run: Run, lines: int) -> PreTrainedTokenizerBase:
     Raises:
         ValueError: the folder has a tokenizer that differs from the recorded one.
     """
-    languages = [corpus.languages.arguments for corpus in run.corpora["train"]]
-    defaults = {name: code for name, code in languages[0].items() if all(tags.get(name) == code for tags in languages)}
+    languages = [{*corpus.languages.arguments.items()} for corpus in run.corpora["train"]]
+    defaults = dict(sorted(set.intersection(*languages)))
     tokenizer = run.tokenizer
     if tokenizer is None:
         run.record(lambda: _train_tokenizer(run, lines, defaults))

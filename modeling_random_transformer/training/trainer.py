@@ -40,7 +40,7 @@ from .training_arguments import TranslationTrainingArguments
 
 logger = logging.getLogger(__name__)
 
-COLUMNS = ("input_ids", "attention_mask", "labels")  # of the rows that a batch is made of
+BATCH_COLUMNS = ("input_ids", "attention_mask", "labels")  # of the rows that a batch is made of
 EVALUATION_TOKENS = 16_384  # of a batch on a GPU, at least
 
 
@@ -197,7 +197,7 @@ class TranslationTrainer(TranslationEvaluation):
         loader = DataLoader(
             dataset,
             batch_sampler=sampler,
-            collate_fn=RemoveColumnsCollator(self.data_collator, COLUMNS),
+            collate_fn=RemoveColumnsCollator(self.data_collator, BATCH_COLUMNS),
             num_workers=self.args.dataloader_num_workers,
             pin_memory=self.args.dataloader_pin_memory,
             **options,
