@@ -165,7 +165,7 @@ class Run:
         """The stage of the training."""
         return self.job.stages[TRAIN]
 
-    def record(self, change: Callable[[], Any]) -> None:
+    def update_record(self, change: Callable[[], Any]) -> None:
         """Change the record in the first process; every process gets it."""
 
         def changed_job() -> Job:

@@ -205,7 +205,7 @@ def prepare_tokenizer(run: Run, lines: int) -> PreTrainedTokenizerBase:
     defaults = dict(sorted(set.intersection(*languages)))
     tokenizer = run.tokenizer
     if tokenizer is None:
-        run.record(lambda: _train_tokenizer(run, lines, defaults))
+        run.update_record(lambda: _train_tokenizer(run, lines, defaults))
         tokenizer = load_tokenizer(str(run.folder))
     for name, code in defaults.items():
         setattr(tokenizer, name, code)

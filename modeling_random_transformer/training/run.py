@@ -79,7 +79,7 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
     with exclusive(folder / LOCK, f"output_dir must not be in use, got {folder} with another run in progress."):
         job = Job(folder / MANIFEST, advice="use another output_dir")
         run = Run(data, model, args, corpora, job, tokenizer)
-        run.record(lambda: begin_training(run))
+        run.update_record(lambda: begin_training(run))
         if not (folder / MANIFEST).is_file():
             raise ValueError(f"output_dir must be on a file system that all nodes share, got {folder}.")
         if run.trained.is_finished:
@@ -226,7 +226,7 @@ def record_model(run: Run, trainer: TranslationTrainer, data: PreparedData, **fa
         "reports": [asdict(report) for report in reports],
         "overlap": data.overlap,
     }
-    run.record(lambda: run.trained.finish(sorted(run.folder.glob("*.safetensors")), **facts))
+    run.update_record(lambda: run.trained.finish(sorted(run.folder.glob("*.safetensors")), **facts))
 
 
 # Scores
@@ -265,7 +265,7 @@ def score_set(run: Run, trainer: TranslationTrainer, data: PreparedData, name: s
     metrics = score(translations, pairs["target"][:], language=language, tokenize=run.args.bleu_tokenize)
     if is_only_validation(run, name) and len(translations) >= MIN_PAIRS:
         call_on_main_process(lambda: calibrate_saved(run, trainer, name, pairs, translations))
-    run.record(lambda: begin_scores(run, name).finish(metrics=metrics))
+    run.update_record(lambda: begin_scores(run, name).finish(metrics=metrics))
 
 
 def is_only_validation(run: Run, name: str) -> bool:

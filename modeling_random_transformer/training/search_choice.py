@@ -41,7 +41,7 @@ def begin_choice(run: Run) -> bool:
         return True
     inputs = {"weights": run.trained.files, "num_beams": args.num_beams, "metric": args.translation_metric}
     inputs |= run.validation_fingerprints
-    run.record(lambda: run.job.begin(SEARCH, inputs, may_change=True))
+    run.update_record(lambda: run.job.begin(SEARCH, inputs, may_change=True))
     return run.job.stages[SEARCH].is_finished
 
 
@@ -50,7 +50,7 @@ def choose_length_penalty(run: Run, trainer: TranslationTrainer) -> None:
     if not begin_choice(run):
         searches = [*search_scores(trainer)]
         best = best_search(searches)
-        run.record(lambda: run.job.stages[SEARCH].finish(length_penalty=best.length_penalty, searches=searches))
+        run.update_record(lambda: run.job.stages[SEARCH].finish(length_penalty=best.length_penalty, searches=searches))
         if run.args.process_index == 0:
             logger.warning("%s", describe_choice(run))
     generation_config = trainer.model.generation_config
