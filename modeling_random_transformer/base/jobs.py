@@ -202,12 +202,12 @@ def run_stage(
         )
 
     stage = call_on_main_process(begin)
-    missing: list[Path] = []
-    if not stage.is_finished:
-        missing = [path for path in stage.digests if not path.exists()]
-        facts = (work() if everywhere else call_on_main_process(work)) or {}
-        call_on_main_process(lambda: stage.finish(files, **facts))
-        stage.facts.update(facts)
+    if stage.is_finished:
+        return stage.facts
+    missing = [path for path in stage.digests if not path.exists()]
+    facts = (work() if everywhere else call_on_main_process(work)) or {}
+    call_on_main_process(lambda: stage.finish(files, **facts))
+    stage.facts.update(facts)
     for path in missing:
         if not path.exists():
             raise ValueError(f"{path} must be a file of the stage {name}, but it is missing: {advice}.")

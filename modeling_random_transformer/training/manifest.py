@@ -157,8 +157,8 @@ class Run:
     @property
     def validation_fingerprints(self) -> dict[str, Any]:
         """The digest of each validation set, by its name; see `fingerprint`."""
-        names = [name for name in self.corpora if name.startswith("validation")]
-        return {name: fingerprint(self.corpora[name]) for name in names}
+        sets = self.corpora.items()
+        return {name: fingerprint(corpora) for name, corpora in sets if name.startswith("validation")}
 
     @property
     def trained(self) -> Stage:

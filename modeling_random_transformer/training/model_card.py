@@ -46,14 +46,15 @@ TEMPLATE = Path(__file__).with_suffix(".md")
 PACKAGES = ("torch", "transformers", "tokenizers")
 
 
-def write_model_card(path: Path, result: RunResult, run: Run) -> None:
-    """Write a model card in the Hub's format: YAML metadata, then Markdown, without absolute paths.
+def write_card(run: Run, result: RunResult) -> None:
+    """Write the model card in the first process: YAML metadata of the Hub, then Markdown, without absolute paths.
 
     Args:
-        path: the file to write.
+        run: the arguments, and the record with the choice of the length penalty.
         result: the result of the run.
-        run: its arguments, and its record with the choice of the length penalty.
     """
+    if run.args.process_index > 0:
+        return
     languages = list(dict.fromkeys(code for corpus in result.corpora for code in corpus["languages"] or ()))
     metadata = ModelCardData(
         library_name="transformers" if run.model_args.lora_rank is None else "peft",
@@ -66,11 +67,11 @@ def write_model_card(path: Path, result: RunResult, run: Run) -> None:
     for group in (run.data_args, run.model_args, run.args):
         arguments |= changed_arguments(group)
     flags = to_flags(arguments)
-    calibrations = Calibrations(path.parent)
+    calibrations = Calibrations(run.folder)
     card = ModelCard.from_template(
         metadata,
         str(TEMPLATE),
-        name=path.parent.name,
+        name=run.folder.name,
         model=run.model_args,
         preset=PRESET,
         result=result,
@@ -85,7 +86,7 @@ def write_model_card(path: Path, result: RunResult, run: Run) -> None:
         hyperparameters=hyperparameters(run, result),
         calibrations={name: calibrations.get(name) for name in calibrations.by_file},
     )
-    write_atomically(path, [with_portable_paths(str(card), chain.from_iterable(flags)).encode()])
+    write_atomically(run.folder / CARD, [with_portable_paths(str(card), chain.from_iterable(flags)).encode()])
 
 
 def hyperparameters(run: Run, result: RunResult) -> dict[str, Any]:

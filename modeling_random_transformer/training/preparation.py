@@ -101,7 +101,7 @@ def prepare_data(run: Run, names: Collection[str]) -> PreparedData:
         for report in data.reports:
             logger.warning("%s", report)
     if "train" in texts and len(texts) > 1:
-        data.overlap = find_overlap(texts)
+        data.overlap = call_on_main_process(lambda: find_overlap(texts))
     return data
 
 
@@ -174,16 +174,12 @@ def make_stream(run: Run, lines: Sequence[int], tokenizer: PreTrainedTokenizerBa
 
 
 def find_overlap(texts: Mapping[str, list[Dataset]]) -> dict[str, Counts]:
-    """See `PreparedData.overlap`; warns in the first process."""
+    """See `PreparedData.overlap`; also warns of it."""
     held_out = {name: concatenate_datasets(pairs) for name, pairs in texts.items() if name != "train"}
-
-    def count() -> dict[str, Counts]:
-        overlap = shared_texts(texts["train"], held_out)
-        for name, counts in overlap.items():
-            logger.warning("%s; `clean --exclude` removes them.", describe_overlap(name, counts))
-        return overlap
-
-    return call_on_main_process(count)
+    overlap = shared_texts(texts["train"], held_out)
+    for name, counts in overlap.items():
+        logger.warning("%s; `clean --exclude` removes them.", describe_overlap(name, counts))
+    return overlap
 
 
 # The tokenizer and its languages

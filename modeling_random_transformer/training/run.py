@@ -41,7 +41,7 @@ from .checkpoints import (
 )
 from .checks import check_arguments
 from .manifest import LOCK, MANIFEST, Run, RunResult, begin_training, final_search, fingerprint
-from .model_card import CARD, hardware, write_model_card
+from .model_card import CARD, hardware, write_card
 from .model_init import build_model
 from .preparation import PreparedData, check_languages_of_sets, check_lengths, prepare_data
 from .search_choice import begin_choice, choose_length_penalty
@@ -311,12 +311,6 @@ def result_of(run: Run, new_reports: Sequence[ValidationReport]) -> RunResult:
     # Not all facts are part of the result, such as `run_id`, and those of earlier versions.
     [result] = instances([RunResult], facts | values)
     return result
-
-
-def write_card(run: Run, result: RunResult) -> None:
-    """Write the model card, in the first process."""
-    if run.args.process_index == 0:
-        write_model_card(run.folder / CARD, result, run)
 
 
 def with_means(scores: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
