@@ -52,7 +52,7 @@ class Job:
         inputs: dict[str, Any],
         *,
         restart: bool = False,
-        may_change: Callable[[str, Any, Any], bool] = lambda *_: False,
+        may_change: bool | Callable[[str, Any, Any], bool] = False,
         needs_files: bool = True,
     ) -> "Stage":
         """Begin a stage, or continue that of an earlier call.
@@ -61,8 +61,8 @@ class Job:
             name: the name of the stage.
             inputs: what determines the files of the stage, by name, as values of JSON.
             restart: forget the stage of an earlier call, for example because it has no results that would be lost.
-            may_change: whether the stage may continue with a changed input, from its name, its earlier and its current
-                value.
+            may_change: whether the stage may continue with changed inputs; or whether it may with one, from its name,
+                its earlier and its current value.
             needs_files: whether the files of a finished stage are needed: if one is missing, the stage is not
                 finished. Otherwise, they may be missing or changed.
 
@@ -75,10 +75,11 @@ class Job:
         stage = self.stages.get(name)
         if stage is None:
             stage = self.stages[name] = Stage(self, inputs=current)
+        accepts = may_change if callable(may_change) else lambda *_: may_change
         differences = "; ".join(
             f"{input_name} was {earlier}, now {value}"
             for input_name, (earlier, value) in changes(stage.inputs, current).items()
-            if not may_change(input_name, earlier, value)
+            if not accepts(input_name, earlier, value)
         )
         if differences:
             raise ValueError(
@@ -196,17 +197,17 @@ def run_stage(
             name,
             inputs,
             restart=restart or not is_finished,
-            may_change=lambda *_: may_change,
+            may_change=may_change,
             needs_files=needs_files,
         )
 
     stage = call_on_main_process(begin)
-    missing: list[Path] = []
-    if not stage.is_finished:
-        missing = [path for path in stage.digests if not path.exists()]
-        facts = (work() if everywhere else call_on_main_process(work)) or {}
-        call_on_main_process(lambda: stage.finish(files, **facts))
-        stage.facts.update(facts)
+    if stage.is_finished:
+        return stage.facts
+    missing = [path for path in stage.digests if not path.exists()]
+    facts = (work() if everywhere else call_on_main_process(work)) or {}
+    call_on_main_process(lambda: stage.finish(files, **facts))
+    stage.facts.update(facts)
     for path in missing:
         if not path.exists():
             raise ValueError(f"{path} must be a file of the stage {name}, but it is missing: {advice}.")

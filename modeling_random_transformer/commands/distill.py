@@ -6,6 +6,7 @@
 All arguments of `random-transformer train` are those of the student.
 """
 
+import logging
 from collections.abc import Sequence
 
 from ..stages.distillation import INT8, WORK, StudentDataArguments, distill, table
@@ -22,6 +23,7 @@ ARGUMENTS = (DistillationArguments, StudentDataArguments, ModelArguments, Transl
 
 def run(program: str, argv: Sequence[str]) -> None:
     """Parse the arguments, distill and print the comparison."""
+    logging.basicConfig(format="%(message)s", level=logging.WARNING)  # as `train`
     groups = {"the teacher and its texts": OF_TEACHER, **GROUPS}
     arguments, data, model, args = parse_arguments(argv, ARGUMENTS, program, __doc__, groups)
     result = distill(arguments, data, model, args)

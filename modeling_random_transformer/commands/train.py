@@ -66,12 +66,14 @@ class CommandArguments:
 
 
 def run(program: str, argv: Sequence[str]) -> None:
-    """Parse the arguments, train and print the scores; or measure a few steps and print the estimate."""
-    path, flags = split_recipe(argv)
-    if path is not None and run_stages(program, path, flags):
+    """Train and print the scores; or measure a few steps and print the estimate."""
+    logging.basicConfig(format="%(message)s", level=logging.WARNING)  # warnings about arguments have no prefix
+    path, recipe, flags = split_recipe(argv)
+    if path is not None and "stages" in recipe:
+        run_stages(program, path, flags)
         return
-    groups = {**GROUPS, **ESTIMATE}
-    data, model, args, command = parse_arguments(argv, (*TRAINING, CommandArguments), program, __doc__, groups)
+    parser = Parser(program, __doc__, (*TRAINING, CommandArguments), {**GROUPS, **ESTIMATE})
+    data, model, args, command = with_recipe(recipe, parser, flags)
     if command.dry_run:
         from ..extras.estimation import dry_run  # a training does not need it
 
@@ -87,15 +89,12 @@ def run(program: str, argv: Sequence[str]) -> None:
         print(f"Saved the model to {result.folder}.")
 
 
-def run_stages(program: str, path: Path, flags: Sequence[str]) -> bool:
-    """Run the stages of a recipe and print their table, or an estimate of each; `False` if it has no stages."""
-    from ..extras.recipes import RecipeArguments, RecipeRun, read_recipe, table  # flags do not need it
+def run_stages(program: str, path: Path, flags: Sequence[str]) -> None:
+    """Run the stages of a recipe and print their table, or an estimate of each."""
+    from ..extras.recipes import RecipeArguments, RecipeRun, table  # flags do not need it
 
-    if "stages" not in read_recipe(path):
-        return False
     classes = (*TRAINING, CommandArguments, RecipeArguments)
-    parser = parser_of(classes, program, __doc__, {**GROUPS, **OF_RECIPE, **ESTIMATE})
-    arguments = parser.values(flags)
+    arguments = Parser(program, __doc__, classes, {**GROUPS, **OF_RECIPE, **ESTIMATE}).values(flags)
     is_dry = arguments.pop("dry_run", False)
     recipe = RecipeRun(path, **arguments)
     text = recipe.estimate() if is_dry else table(recipe.run())
@@ -103,7 +102,6 @@ def run_stages(program: str, path: Path, flags: Sequence[str]) -> bool:
         print(text)
         if not is_dry:
             print(f"Saved the model to {recipe.folder}.")
-    return True
 
 
 def parse_arguments(
@@ -128,23 +126,25 @@ def parse_arguments(
     Raises:
         ValueError: an argument or its value is invalid.
     """
-    path, flags = split_recipe(argv)
-    values = parser_of(classes, program, description, groups).values(flags)
-    if path is None:
-        return instances(classes, values)
-    from ..extras.recipes import read_recipe, training_arguments  # flags do not need it
-
-    return training_arguments(read_recipe(path), values, classes)
+    _, recipe, flags = split_recipe(argv)
+    return with_recipe(recipe, Parser(program, description, classes, groups), flags)
 
 
-def parser_of(classes: Sequence[type], program: str, description: str | None, groups: Mapping[str, str]) -> Parser:
-    """A parser of training arguments. Warnings about them are shown without a prefix."""
-    logging.basicConfig(format="%(message)s", level=logging.WARNING)
-    return Parser(program, description, classes, groups)
+def split_recipe(argv: Sequence[str]) -> tuple[Path | None, dict[str, Any], Sequence[str]]:
+    """The path and the arguments of a recipe, if its path is the first of `argv`, and the flags."""
+    if not argv or Path(argv[0]).suffix not in (".yaml", ".yml", ".json"):
+        return None, {}, argv
+    from ..extras.recipes import read_recipe  # flags do not need it
+
+    path = Path(argv[0])
+    return path, read_recipe(path), argv[1:]
 
 
-def split_recipe(argv: Sequence[str]) -> tuple[Path | None, Sequence[str]]:
-    """The path of a recipe, if it is the first argument, and the flags."""
-    if argv and Path(argv[0]).suffix in (".yaml", ".yml", ".json"):
-        return Path(argv[0]), argv[1:]
-    return None, argv
+def with_recipe(recipe: Mapping[str, Any], parser: Parser, flags: Sequence[str]) -> tuple[Any, ...]:
+    """An object of each class of the parser, from flags and the arguments of a recipe that they do not override."""
+    values = parser.values(flags)
+    if not recipe:
+        return instances(parser.classes, values)
+    from ..extras.recipes import training_arguments  # flags do not need it
+
+    return training_arguments(recipe, values, parser.classes)

@@ -56,7 +56,9 @@ class Columns:
     @property
     def codes(self) -> tuple[str, ...]:
         """The keys of a file whose columns are languages."""
-        return (self.are_default and self.languages) or self.keys
+        if self.are_default and self.languages:
+            return self.languages
+        return self.keys
 
     @property
     def indices(self) -> list[int]:
@@ -295,7 +297,7 @@ class _TsvTable(_CsvTable):
     def rows(self) -> Iterator[tuple[int, list[str], str]]:
         """Number of the first line, cells and text of each row."""
         number = 1
-        while (line := self.ahead.pop(0) if self.ahead else next(self.lines, None)) is not None:
+        for line in iter(self._next_line, None):
             cells = line.rstrip("\r\n").split("\t")
             following = 0  # lines of the same row
             if '"' in line:
@@ -305,6 +307,12 @@ class _TsvTable(_CsvTable):
                 del self.ahead[:following]
             yield number, cells, line
             number += 1 + following
+
+    def _next_line(self) -> str | None:
+        """The next line after a row; `None` at the end of the file."""
+        if self.ahead:
+            return self.ahead.pop(0)
+        return next(self.lines, None)
 
     def _cells_in_quotes(self, line: str) -> tuple[list[str], int]:
         """A row with cells in quotes as in CSV, and its number of further lines; no cells if it is not such a row."""

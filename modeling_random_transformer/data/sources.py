@@ -289,11 +289,11 @@ def _invalid(number: int, reason: str, *texts: str) -> InvalidLine:
     return InvalidLine(number, reason, *(SURROGATE.sub("\ufffd", text) for text in beginnings))
 
 
-def valid_lines(corpora: Iterable[Corpus]) -> Iterator[ParallelLine]:
+def parallel_lines(corpora: Iterable[Corpus]) -> Iterator[ParallelLine]:
     """The lines of several corpora that are valid."""
     return (line for corpus in corpora for line in corpus.lines() if isinstance(line, ParallelLine))
 
 
 def pairs_of(corpora: Iterable[Corpus]) -> Iterator[Pair]:
-    """The texts of `valid_lines`."""
-    return ((line.source, line.target) for line in valid_lines(corpora))
+    """The texts of `parallel_lines`."""
+    return ((line.source, line.target) for line in parallel_lines(corpora))

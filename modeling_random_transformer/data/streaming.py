@@ -17,14 +17,13 @@ from ..inputs_random_transformer import LanguageTags, check_choice, chunks
 from .batches import TokenBudgetSampler
 from .lengths import NO_LIMITS, RATIO, TOO_LONG, LengthLimits
 from .sources import SIDES, Corpus, DatasetText, InvalidLine, Line, ParallelLine
-from .tokenization import LENGTH_COLUMNS, lengths_of, skipped_pairs, tokenize_batch
+from .tokenization import IDS, LENGTH_COLUMNS, lengths_of, skipped_pairs, tokenize_batch
 from .validation import ON_INVALID, ValidationReport
 
 TokenizedPair = dict[str, Any]  # token ids, lengths and number of a line
 # The number of consecutive lines, the invalid ones, and the others.
 Chunk = tuple[int, list[InvalidLine], list[TokenizedPair]]
 LINES_PER_CHUNK = 1000
-COLUMNS = ("input_ids", "labels")  # of a batch; the collator adds the mask
 
 
 @dataclass(frozen=True)
@@ -146,7 +145,7 @@ class TokenBudgetStream(IterableDataset):
             if self.retokenizer is not None:
                 batches.sort_by(lengths_of(pairs))
             for batch in islice(batches, self.process_index, None, self.num_processes):
-                yield [{name: pairs[i][name] for name in COLUMNS} for i in batch]
+                yield [{name: pairs[i][name] for name in IDS} for i in batch]  # the collator adds the mask
         self.report.check("skip")
 
     def _buffers(self, epoch: int) -> Iterator[list[TokenizedPair]]:

@@ -19,6 +19,8 @@ from .validation import ValidationReport
 if TYPE_CHECKING:
     from datasets import Dataset  # slow to import
 
+# The columns of source and target in a dataset of tokens.
+IDS = ("input_ids", "labels")
 WORDS = ("source_words", "target_words")
 LENGTH_COLUMNS = ("source_length", "target_length")
 VOCABULARY_PAIRS = 1_000_000  # the most pairs to train a vocabulary on

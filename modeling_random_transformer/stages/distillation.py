@@ -19,7 +19,7 @@ import torch
 from ..base.digests import weight_file_digests
 from ..base.distributed import call_on_main_process
 from ..base.files import folder_size, markdown_table, new_folder
-from ..base.jobs import run_stage
+from ..base.jobs import Job, run_stage
 from ..base.saved_files import CONFIG, SAVED_WEIGHTS
 from ..data.sources import Corpus, Pair, pairs_of
 from ..data.validation import validate
@@ -30,7 +30,7 @@ from ..inputs_random_transformer import LanguageTags, drop_none
 from ..training.arguments import PREFIXES, DataArguments, ModelArguments
 from ..training.checkpoints import WEIGHTS
 from ..training.checks import check_arguments
-from ..training.manifest import MANIFEST, RunResult, fingerprint
+from ..training.manifest import MANIFEST, RunResult, final_search, fingerprint
 from ..training.model_card import CARD, set_section
 from ..training.preparation import check_languages_of_sets
 from ..training.run import train_translation
@@ -193,6 +193,8 @@ def distill(
     files = [folder / INT8 / name for name in (CONFIG, WEIGHTS)]
     stage("int8", {"weights": weights}, lambda: export_int8(folder), files)
 
+    search = call_on_main_process(lambda: final_search(args, Job(folder / MANIFEST)))
+
     def compare_models() -> dict[str, Any]:
         models: list[Model] = [
             ("teacher", "float32", teacher),
@@ -200,11 +202,11 @@ def distill(
             ("student", "int8", [folder / INT8]),
         ]
         pairs = [*pairs_of([test])]
-        rows = compare_saved(models, pairs, test.languages, args.device, args.generation_kwargs)
+        rows = compare_saved(models, pairs, test.languages, args.device, search)
         return {"rows": [asdict(row) for row in rows]}
 
     of_teacher = chain.from_iterable(weight_file_digests(path).values() for path in teacher)
-    inputs = {"weights": [*of_teacher, *weights], "test set": fingerprint([test]), **args.generation_kwargs}
+    inputs = {"weights": [*of_teacher, *weights], "test set": fingerprint([test]), **search}
     rows = [ModelScores(**row) for row in stage("comparison", inputs, compare_models)["rows"]]
     call_on_main_process(lambda: add_to_card(folder / CARD, arguments, report, rows))
     return DistillationResult(run, report, rows)

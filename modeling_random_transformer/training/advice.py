@@ -15,7 +15,7 @@ from tqdm import tqdm
 from transformers import TrainerCallback
 
 from ..data.sources import SIDES, Pair
-from ..data.tokenization import lengths_of
+from ..data.tokenization import IDS, lengths_of
 from ..data.words import APOSTROPHES
 from ..tokenization_random_transformer import normalize
 from .preparation import PreparedData
@@ -108,7 +108,7 @@ def swapped_sets(data: PreparedData) -> Iterator[str]:
     sides = {}
     for name, rows in data.sets.items():
         sample = rows[:SAMPLED_PAIRS]
-        sides[name] = [{*chain.from_iterable(sample[column])} for column in ("input_ids", "labels")]
+        sides[name] = [{*chain.from_iterable(sample[column])} for column in IDS]
     train_source, train_target = sides["train"]
     for name, (source, target) in sides.items():
         straight = len(source & train_source) + len(target & train_target)

@@ -183,8 +183,8 @@ class TranslationEvaluation(Seq2SeqTrainer):
             return []
         samples = []
         for index, tokens in enumerate(predictions[:SAMPLES]):
-            pair = [rows[index]["input_ids"], tokens[tokens >= 0]]
-            source, translation = self.processing_class.batch_decode(pair, skip_special_tokens=True)
+            ids = [rows[index]["input_ids"], tokens[tokens >= 0]]
+            source, translation = self.processing_class.batch_decode(ids, skip_special_tokens=True)
             samples.append((source, translation))
         return samples
 

@@ -1,7 +1,7 @@
 """What determines a run, the record of its progress, and its result.
 
-The record (`base/jobs.py`) has the stages `"tokenizer"`, `"train"` and `"score SET"`. A resumed run compares its
-arguments and data with it: those that determine the result must be equal.
+The record (`base/jobs.py`) has the stages `"tokenizer"`, `"train"`, `"search"` and `"score SET"`. A resumed run
+compares its arguments and data with it: those that determine the result must be equal.
 """
 
 import hashlib
@@ -129,16 +129,16 @@ class Run:
     """The inputs of a run and the record of its progress.
 
     Args:
-        data: the parallel text.
-        model: the tokenizer and the initial model.
+        data_args: the parallel text.
+        model_args: the tokenizer and the initial model.
         args: the training arguments.
         corpora: the corpora of each set, by its name: those of `"train"`, and one of each validation and test set.
         job: the record in the output folder, the same in every process.
         tokenizer: the saved tokenizer; `None` to train one.
     """
 
-    data: DataArguments
-    model: ModelArguments
+    data_args: DataArguments
+    model_args: ModelArguments
     args: TranslationTrainingArguments
     corpora: dict[str, list[Corpus]]
     job: Job
@@ -157,15 +157,15 @@ class Run:
     @property
     def validation_fingerprints(self) -> dict[str, Any]:
         """The digest of each validation set, by its name; see `fingerprint`."""
-        names = [name for name in self.corpora if name.startswith("validation")]
-        return {name: fingerprint(self.corpora[name]) for name in names}
+        sets = self.corpora.items()
+        return {name: fingerprint(corpora) for name, corpora in sets if name.startswith("validation")}
 
     @property
     def trained(self) -> Stage:
         """The stage of the training."""
         return self.job.stages[TRAIN]
 
-    def record(self, change: Callable[[], Any]) -> None:
+    def update_record(self, change: Callable[[], Any]) -> None:
         """Change the record in the first process; every process gets it."""
 
         def changed_job() -> Job:
@@ -208,6 +208,14 @@ class RunResult:
     reports: list[ValidationReport] = field(default_factory=list)
     overlap: dict[str, Counts] = field(default_factory=dict)
     scores: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+def final_search(args: TranslationTrainingArguments, job: Job) -> dict[str, Any]:
+    """Keyword arguments of `generate()` for the trained model, with the length penalty that is chosen in the record."""
+    search = args.generation_kwargs
+    if args.chooses_length_penalty:
+        search["length_penalty"] = job.stages[SEARCH].facts["length_penalty"]
+    return search
 
 
 def check_output_dir(folder: Path) -> None:
@@ -294,7 +302,7 @@ def determining(args: TranslationTrainingArguments, *other_arguments: Any) -> di
 def recorded(run: Run) -> dict[str, Any]:
     """The values that determine the result, by argument name. Files are represented by fingerprints."""
     args = run.args
-    values = determining(args, run.data, run.model)
+    values = determining(args, run.data_args, run.model_args)
     length = "max_steps" if args.max_steps > 0 else "num_train_epochs"
     values[length] = getattr(args, length)
     # More devices with fewer accumulation steps have the same number of batches per step.
@@ -303,7 +311,7 @@ def recorded(run: Run) -> dict[str, Any]:
     if selects(args):
         values |= run.validation_fingerprints
     for name in ("tokenizer", "model_name_or_path"):
-        saved = getattr(run.model, name)
+        saved = getattr(run.model_args, name)
         if saved is not None:
             values[name] = folder_digest(saved)
     # What is missing in the record, and compared as None, is the default.

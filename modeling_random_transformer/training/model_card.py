@@ -18,7 +18,7 @@ from ..data.overlap import describe_overlap
 from ..inference.confidence import Calibrations
 from ..inputs_random_transformer import drop_none
 from .arguments import PRESET
-from .manifest import Run, RunResult, changed_arguments
+from .manifest import Run, RunResult, changed_arguments, final_search
 from .search_choice import describe_choice
 from .training_arguments import TranslationTrainingArguments
 
@@ -46,30 +46,33 @@ TEMPLATE = Path(__file__).with_suffix(".md")
 PACKAGES = ("torch", "transformers", "tokenizers")
 
 
-def write_model_card(path: Path, result: RunResult, run: Run) -> None:
-    """Write a model card in the Hub's format: YAML metadata, then Markdown, without absolute paths.
+def write_card(run: Run, result: RunResult) -> None:
+    """Write the model card in the first process: YAML metadata of the Hub, then Markdown, without absolute paths.
 
     Args:
-        path: the file to write.
+        run: the arguments, and the record with the choice of the length penalty.
         result: the result of the run.
-        run: its arguments, and its record with the values that changed when it was resumed.
     """
+    if run.args.process_index > 0:
+        return
     languages = list(dict.fromkeys(code for corpus in result.corpora for code in corpus["languages"] or ()))
     metadata = ModelCardData(
-        library_name="transformers" if run.model.lora_rank is None else "peft",
+        library_name="transformers" if run.model_args.lora_rank is None else "peft",
         language=languages or None,
         license=run.args.hub_license,
         pipeline_tag="translation",
         tags=["translation", "random_transformer"],
     )
-    arguments = {"output_dir": run.args.output_dir, **changed_arguments(run.data), **changed_arguments(run.model)}
-    flags = to_flags(arguments | changed_arguments(run.args))
-    calibrations = Calibrations(path.parent)
+    arguments = {"output_dir": run.args.output_dir}
+    for group in (run.data_args, run.model_args, run.args):
+        arguments |= changed_arguments(group)
+    flags = to_flags(arguments)
+    calibrations = Calibrations(run.folder)
     card = ModelCard.from_template(
         metadata,
         str(TEMPLATE),
-        name=path.parent.name,
-        model=run.model,
+        name=run.folder.name,
+        model=run.model_args,
         preset=PRESET,
         result=result,
         search=describe_choice(run),
@@ -80,20 +83,21 @@ def write_model_card(path: Path, result: RunResult, run: Run) -> None:
         reports=[*result.reports, *starmap(describe_overlap, result.overlap.items())],
         command=command_of(flags),
         hardware=result.hardware or hardware(run.args),
-        hyperparameters=hyperparameters(run.args, result),
+        hyperparameters=hyperparameters(run, result),
         calibrations={name: calibrations.get(name) for name in calibrations.by_file},
     )
-    write_atomically(path, [with_portable_paths(str(card), chain.from_iterable(flags)).encode()])
+    write_atomically(run.folder / CARD, [with_portable_paths(str(card), chain.from_iterable(flags)).encode()])
 
 
-def hyperparameters(args: TranslationTrainingArguments, result: RunResult) -> dict[str, Any]:
+def hyperparameters(run: Run, result: RunResult) -> dict[str, Any]:
     """The hyperparameters that the card lists, by name."""
+    args = run.args
     unused = {"max_steps" if args.max_steps < 0 else "num_train_epochs"}
     if args.load_best_model_at_end or args.save_strategy == "no":
         unused.add("average_last")
     arguments = args.to_dict()
     values = {name: arguments[name] for name in HYPERPARAMETERS if name not in unused}
-    values |= drop_none(**args.generation_kwargs)
+    values |= drop_none(**final_search(run.args, run.job))
     return {**values, "learning_rate": result.learning_rate, "world_size": result.world_size}
 
 

@@ -92,7 +92,7 @@ def prepare_data(run: Run, names: Collection[str]) -> PreparedData:
         data.sets[name] = concatenate_datasets(tokenized)
         if name == "train":
             data.corpus_sizes = [*map(len, tokenized)]
-    if "train" in names and run.data.streaming:
+    if "train" in names and run.data_args.streaming:
         data.corpus_sizes = [report.valid for report in train_reports]
         data.stream = make_stream(run, lines, tokenizer)
         if len(train_reports) == 1:  # the stream has a report of its own
@@ -101,7 +101,7 @@ def prepare_data(run: Run, names: Collection[str]) -> PreparedData:
         for report in data.reports:
             logger.warning("%s", report)
     if "train" in texts and len(texts) > 1:
-        data.overlap = find_overlap(texts)
+        data.overlap = call_on_main_process(lambda: find_overlap(texts))
     return data
 
 
@@ -115,11 +115,11 @@ def load_texts(run: Run, names: Collection[str]) -> tuple[dict[str, list[Dataset
     for name in names:
         reports[name] = []
         for corpus in run.corpora[name]:
-            if name != "train" or not run.data.streaming:
-                pairs, report = load_pairs(corpus, run.data.on_invalid)
+            if name != "train" or not run.data_args.streaming:
+                pairs, report = load_pairs(corpus, run.data_args.on_invalid)
                 texts.setdefault(name, []).append(pairs)
             elif corpus.files:
-                report = validate(corpus, run.data.on_invalid)
+                report = validate(corpus, run.data_args.on_invalid)
             else:
                 report = ValidationReport(str(corpus))
             reports[name].append(report)
@@ -135,9 +135,9 @@ def tokenize_set(run: Run, name: str, texts: Sequence[Dataset], data: PreparedDa
             pairs,
             data.tokenizer,
             # Only training pairs are filtered by length: scores refer to complete validation and test sets.
-            run.data.length_limits if is_train else NO_LIMITS,
+            run.data_args.length_limits if is_train else NO_LIMITS,
             languages=corpus.languages,
-            num_proc=run.data.preprocessing_num_workers,
+            num_proc=run.data_args.preprocessing_num_workers,
             words=is_train and bool(run.args.bpe_dropout or run.args.augment),
             name=f"{name} pairs of {corpus}",
         )
@@ -163,9 +163,9 @@ def make_stream(run: Run, lines: Sequence[int], tokenizer: PreTrainedTokenizerBa
         corpus,
         tokenizer,
         run.args.max_tokens_per_batch,
-        buffer_pairs=run.data.buffer_pairs,
-        limits=run.data.length_limits,
-        on_invalid=run.data.on_invalid,
+        buffer_pairs=run.data_args.buffer_pairs,
+        limits=run.data_args.length_limits,
+        on_invalid=run.data_args.on_invalid,
         seed=run.args.order_seed,
         pad_to_multiple_of=padding_multiple(run.args.device),
         num_workers=run.args.dataloader_num_workers,
@@ -174,16 +174,12 @@ def make_stream(run: Run, lines: Sequence[int], tokenizer: PreTrainedTokenizerBa
 
 
 def find_overlap(texts: Mapping[str, list[Dataset]]) -> dict[str, Counts]:
-    """See `PreparedData.overlap`; warns in the first process."""
+    """See `PreparedData.overlap`; also warns of it."""
     held_out = {name: concatenate_datasets(pairs) for name, pairs in texts.items() if name != "train"}
-
-    def count() -> dict[str, Counts]:
-        overlap = shared_texts(texts["train"], held_out)
-        for name, counts in overlap.items():
-            logger.warning("%s; `clean --exclude` removes them.", describe_overlap(name, counts))
-        return overlap
-
-    return call_on_main_process(count)
+    overlap = shared_texts(texts["train"], held_out)
+    for name, counts in overlap.items():
+        logger.warning("%s; `clean --exclude` removes them.", describe_overlap(name, counts))
+    return overlap
 
 
 # The tokenizer and its languages
@@ -201,11 +197,11 @@ def prepare_tokenizer(run: Run, lines: int) -> PreTrainedTokenizerBase:
     Raises:
         ValueError: the folder has a tokenizer that differs from the recorded one.
     """
-    languages = [corpus.languages.arguments for corpus in run.corpora["train"]]
-    defaults = {name: code for name, code in languages[0].items() if all(tags.get(name) == code for tags in languages)}
+    languages = [{*corpus.languages.arguments.items()} for corpus in run.corpora["train"]]
+    defaults = dict(sorted(set.intersection(*languages)))
     tokenizer = run.tokenizer
     if tokenizer is None:
-        run.record(lambda: _train_tokenizer(run, lines, defaults))
+        run.update_record(lambda: _train_tokenizer(run, lines, defaults))
         tokenizer = load_tokenizer(str(run.folder))
     for name, code in defaults.items():
         setattr(tokenizer, name, code)
@@ -217,14 +213,14 @@ def _train_tokenizer(run: Run, lines: int, defaults: Mapping[str, str]) -> None:
     corpora = run.corpora["train"]
     path = run.folder / "tokenizer.json"
     options: dict[str, Any] = {
-        "vocab_size": run.model.vocab_size or VOCAB_SIZE,
+        "vocab_size": run.model_args.vocab_size or VOCAB_SIZE,
         **defaults,
         "languages": distinct_languages(corpora),
-        "special_tokens": run.model.special_tokens or [],
+        "special_tokens": run.model_args.special_tokens or [],
     }
     # Inputs change only if nothing has been trained with the tokenizer.
     inputs = {"training set": fingerprint(corpora), **options, **drop_none(augment=run.args.augment or None)}
-    stage = run.job.begin("tokenizer", inputs, may_change=lambda *_: True)
+    stage = run.job.begin("tokenizer", inputs, may_change=True)
     if stage.is_finished:
         return
     if path.is_file() and stage.changed_files():

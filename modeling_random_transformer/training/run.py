@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor
 from transformers import TrainerState
 
 from ..base.distributed import call_on_main_process, exclusive
+from ..base.flags import instances
 from ..base.jobs import Job, Stage
 from ..data.validation import ValidationReport
 from ..inference.calibration import MIN_PAIRS, CalibrationError, calibrate
@@ -39,8 +40,8 @@ from .checkpoints import (
     state_of,
 )
 from .checks import check_arguments
-from .manifest import LOCK, MANIFEST, Run, RunResult, begin_training, fingerprint
-from .model_card import CARD, hardware, write_model_card
+from .manifest import LOCK, MANIFEST, Run, RunResult, begin_training, final_search, fingerprint
+from .model_card import CARD, hardware, write_card
 from .model_init import build_model
 from .preparation import PreparedData, check_languages_of_sets, check_lengths, prepare_data
 from .search_choice import begin_choice, choose_length_penalty
@@ -50,8 +51,6 @@ from .training_arguments import TranslationTrainingArguments
 logger = logging.getLogger(__name__)
 
 TRAINING = (DataArguments, ModelArguments, TranslationTrainingArguments)  # the arguments of `train_translation`
-# Facts of the record that are no part of the result; earlier versions wrote the last two
-INPUTS_OF_RUN = ("run_id", "history", "free")
 
 
 def train_translation(data: DataArguments, model: ModelArguments, args: TranslationTrainingArguments) -> RunResult:
@@ -80,7 +79,7 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
     with exclusive(folder / LOCK, f"output_dir must not be in use, got {folder} with another run in progress."):
         job = Job(folder / MANIFEST, advice="use another output_dir")
         run = Run(data, model, args, corpora, job, tokenizer)
-        run.record(lambda: begin_training(run))
+        run.update_record(lambda: begin_training(run))
         if not (folder / MANIFEST).is_file():
             raise ValueError(f"output_dir must be on a file system that all nodes share, got {folder}.")
         if run.trained.is_finished:
@@ -124,15 +123,15 @@ def score_finished(run: Run) -> RunResult:
 
 def make_trainer(run: Run, data: PreparedData, args: TranslationTrainingArguments) -> TranslationTrainer:
     """The initial model in a trainer."""
-    model = build_model(run.model, args, data.tokenizer)
+    model = build_model(run.model_args, args, data.tokenizer)
     code = getattr(data.tokenizer, "tgt_lang", None)
     if code is not None:  # the default of the saved model
         model.generation_config.forced_bos_token_id = language_id(data.tokenizer, code)
     check_lengths(data.sets, model.config)
     limit_sources(model, data.tokenizer)  # saved with the model
-    metrics = None
+    compute_metrics = None
     if args.predict_with_generate and run.evaluation_sets:
-        metrics = translation_metrics(data.tokenizer, tokenize=args.bleu_tokenize)
+        compute_metrics = translation_metrics(data.tokenizer, tokenize=args.bleu_tokenize)
     return TranslationTrainer(
         model,
         args,
@@ -141,7 +140,7 @@ def make_trainer(run: Run, data: PreparedData, args: TranslationTrainingArgument
         run_id=run.trained.facts["run_id"],
         eval_dataset=data.validation,
         processing_class=data.tokenizer,
-        compute_metrics=metrics,
+        compute_metrics=compute_metrics,
     )
 
 
@@ -227,7 +226,7 @@ def record_model(run: Run, trainer: TranslationTrainer, data: PreparedData, **fa
         "reports": [asdict(report) for report in reports],
         "overlap": data.overlap,
     }
-    run.record(lambda: run.trained.finish(sorted(run.folder.glob("*.safetensors")), **facts))
+    run.update_record(lambda: run.trained.finish(sorted(run.folder.glob("*.safetensors")), **facts))
 
 
 # Scores
@@ -235,6 +234,8 @@ def record_model(run: Run, trainer: TranslationTrainer, data: PreparedData, **fa
 
 def score_sets(run: Run, trainer: TranslationTrainer, data: PreparedData, names: Sequence[str]) -> RunResult:
     """Score the trained model on sets, and write the model card."""
+    trainer.args.predict_with_generate = True  # also if evaluation in training computes the loss only
+    trainer.args.prediction_loss_only = False
     choose_length_penalty(run, trainer)
     for name in names:
         score_set(run, trainer, data, name)
@@ -245,23 +246,26 @@ def score_sets(run: Run, trainer: TranslationTrainer, data: PreparedData, names:
 
 def begin_scores(run: Run, name: str) -> Stage:
     """Begin or continue the record of the scores of a set. Its inputs are all that determine them, with the weights."""
-    inputs = {"weights": run.trained.files, "set": fingerprint(run.corpora[name]), "on_invalid": run.data.on_invalid}
+    inputs = {
+        "weights": run.trained.files,
+        "set": fingerprint(run.corpora[name]),
+        "on_invalid": run.data_args.on_invalid,
+        **final_search(run.args, run.job),
+    }
     # Other inputs are not an error: the set is scored again.
-    return run.job.begin(f"score {name}", inputs | run.args.generation_kwargs, may_change=lambda *_: True)
+    return run.job.begin(f"score {name}", inputs, may_change=True)
 
 
 def score_set(run: Run, trainer: TranslationTrainer, data: PreparedData, name: str) -> None:
     """Record BLEU and chrF++ of the generated translations against the untokenized references."""
-    trainer.args.predict_with_generate = True  # also if evaluation in training computes the loss only
-    trainer.args.prediction_loss_only = False
-    output = trainer.predict(data.sets[name])
+    output = trainer.predict(data.sets[name], **final_search(run.args, run.job))
     translations = decode_rows(trainer.processing_class, output.predictions)
     [pairs] = data.texts[name]
     language = target_language(trainer.processing_class, data.sets[name][0]["labels"])
     metrics = score(translations, pairs["target"][:], language=language, tokenize=run.args.bleu_tokenize)
     if is_only_validation(run, name) and len(translations) >= MIN_PAIRS:
         call_on_main_process(lambda: calibrate_saved(run, trainer, name, pairs, translations))
-    run.record(lambda: begin_scores(run, name).finish(metrics=metrics))
+    run.update_record(lambda: begin_scores(run, name).finish(metrics=metrics))
 
 
 def is_only_validation(run: Run, name: str) -> bool:
@@ -299,17 +303,14 @@ def saved_translator(run: Run, trainer: TranslationTrainer) -> tuple[Any, Any]:
 
 def result_of(run: Run, new_reports: Sequence[ValidationReport]) -> RunResult:
     """The result of a finished run, from its record and the reports of this call."""
-    facts = {name: value for name, value in run.trained.facts.items() if name not in INPUTS_OF_RUN}
-    recorded = [ValidationReport(**report) for report in facts.pop("reports")]
+    facts = run.trained.facts
+    recorded = [ValidationReport(**report) for report in facts["reports"]]
     reports = {report.name: report for report in (*recorded, *new_reports)}
     scores = {name: run.job.stages[f"score {name}"].facts["metrics"] for name in run.evaluation_sets}
-    return RunResult(folder=run.folder, **facts, reports=list(reports.values()), scores=with_means(scores))
-
-
-def write_card(run: Run, result: RunResult) -> None:
-    """Write the model card, in the first process."""
-    if run.args.process_index == 0:
-        write_model_card(run.folder / CARD, result, run)
+    values = {"folder": run.folder, "reports": [*reports.values()], "scores": with_means(scores)}
+    # Not all facts are part of the result, such as `run_id`, and those of earlier versions.
+    [result] = instances([RunResult], facts | values)
+    return result
 
 
 def with_means(scores: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

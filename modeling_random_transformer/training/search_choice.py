@@ -16,7 +16,7 @@ from transformers.trainer_utils import PredictionOutput
 from ..base.distributed import call_on_main_process
 from ..base.files import markdown_table
 from ..inference.evaluation import decode_rows
-from .manifest import SEARCH, Run
+from .manifest import SEARCH, Run, final_search
 from .trainer import TranslationTrainer
 
 logger = logging.getLogger(__name__)
@@ -35,37 +35,27 @@ class SearchScore(NamedTuple):
 
 
 def begin_choice(run: Run) -> bool:
-    """Use the length penalty that is given, or that an earlier call has chosen for the same weights and sets.
-
-    Returns:
-        Whether nothing is left to choose.
-    """
+    """Whether the length penalty is given, or an earlier call has chosen it for the same weights and sets."""
     args = run.args
     if not args.chooses_length_penalty:
         return True
     inputs = {"weights": run.trained.files, "num_beams": args.num_beams, "metric": args.translation_metric}
     inputs |= run.validation_fingerprints
-    run.record(lambda: run.job.begin(SEARCH, inputs, may_change=lambda *_: True))
-    stage = run.job.stages[SEARCH]
-    if stage.is_finished:
-        args.chosen_penalty = stage.facts["length_penalty"]
-    return stage.is_finished
+    run.update_record(lambda: run.job.begin(SEARCH, inputs, may_change=True))
+    return run.job.stages[SEARCH].is_finished
 
 
 def choose_length_penalty(run: Run, trainer: TranslationTrainer) -> None:
     """Choose the length penalty of the trained model, and save it with the model, unless it is given."""
-    args = run.args
     if not begin_choice(run):
         searches = [*search_scores(trainer)]
         best = best_search(searches)
-        run.record(lambda: run.job.stages[SEARCH].finish(length_penalty=best.length_penalty, searches=searches))
-        args.chosen_penalty = best.length_penalty
-        if args.process_index == 0:
+        run.update_record(lambda: run.job.stages[SEARCH].finish(length_penalty=best.length_penalty, searches=searches))
+        if run.args.process_index == 0:
             logger.warning("%s", describe_choice(run))
-    trainer.args.chosen_penalty = args.chosen_penalty
     generation_config = trainer.model.generation_config
-    generation_config.update(**args.generation_kwargs)
-    if run.model.lora_rank is None:  # an adapter has that of its base model
+    generation_config.update(**final_search(run.args, run.job))
+    if run.model_args.lora_rank is None:  # an adapter has that of its base model
         call_on_main_process(lambda: generation_config.save_pretrained(run.folder))
 
 
@@ -78,8 +68,7 @@ def search_scores(trainer: TranslationTrainer) -> Iterator[SearchScore]:
         for rows in (sets.values() if isinstance(sets, dict) else [sets])
     ]
     for penalty in LENGTH_PENALTIES:
-        trainer.args.chosen_penalty = penalty
-        outputs: list[Any] = [trainer.predict(rows) for rows in samples]
+        outputs: list[Any] = [trainer.predict(rows, length_penalty=penalty) for rows in samples]
         score = fmean(output.metrics[f"test_{trainer.args.translation_metric}"] for output in outputs)
         ratio = fmean(length_ratio(trainer.processing_class, output) for output in outputs)
         yield SearchScore(penalty, round(score, 2), round(ratio, 2))

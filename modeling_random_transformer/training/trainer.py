@@ -32,14 +32,15 @@ from .checkpoints import keep_newest, last_resumable, write_checkpoint
 from .evaluation_loop import TranslationEvaluation
 from .loss_check import LossCheck, check_weights
 from .methods import retokenizer_of, training_loss
-from .methods.bpe_dropout import RetokenizedPairs
+from .methods.augmentation import Augmentation
+from .methods.bpe_dropout import BPEDropout, RetokenizedPairs
 from .methods.muon import muon_optimizer
 from .sharding import shard_layers
 from .training_arguments import TranslationTrainingArguments
 
 logger = logging.getLogger(__name__)
 
-COLUMNS = ("input_ids", "attention_mask", "labels")  # of the rows that a batch is made of
+BATCH_COLUMNS = ("input_ids", "attention_mask", "labels")  # of the rows that a batch is made of
 EVALUATION_TOKENS = 16_384  # of a batch on a GPU, at least
 
 
@@ -141,8 +142,8 @@ class TranslationTrainer(TranslationEvaluation):
 
     def _stream_loader(self, stream: TokenBudgetStream) -> DataLoader:
         """The batches of a `TokenBudgetStream`, which itself distributes them over the processes."""
-        retokenizer = retokenizer_of(self.args, self.processing_class)
-        if retokenizer is not None and type(stream.retokenizer) is not type(retokenizer):
+        expected = Augmentation if self.args.augment else BPEDropout
+        if (self.args.augment or self.args.bpe_dropout) and not isinstance(stream.retokenizer, expected):
             raise ValueError(f"retokenizer must be given to TokenBudgetStream too, got {stream.retokenizer}.")
         stream.set_max_length(self._max_length())
         stream.set_share(self._data_parallel_rank(), self._data_parallel_size(), self.args.gradient_accumulation_steps)
@@ -196,7 +197,7 @@ class TranslationTrainer(TranslationEvaluation):
         loader = DataLoader(
             dataset,
             batch_sampler=sampler,
-            collate_fn=RemoveColumnsCollator(self.data_collator, COLUMNS),
+            collate_fn=RemoveColumnsCollator(self.data_collator, BATCH_COLUMNS),
             num_workers=self.args.dataloader_num_workers,
             pin_memory=self.args.dataloader_pin_memory,
             **options,

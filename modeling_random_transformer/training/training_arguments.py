@@ -80,7 +80,6 @@ AT_MOST = {
     "dataloader_num_workers": 1000,
 }
 AUTO = "auto"
-UNCHOSEN_PENALTY = 1.0  # in evaluation during training, before the length penalty is chosen
 FRACTIONS = ("bpe_dropout", "label_smoothing_factor", "adam_beta1", "adam_beta2")
 
 
@@ -194,7 +193,6 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         self._check_steps()
         self._check_evaluation()
         self._check_devices()
-        self.chosen_penalty = UNCHOSEN_PENALTY
         if self.early_stopping_patience is not None:
             self.restore_callback_states_from_checkpoint = True  # resumes the count of evaluations without improvement
         if self.tp_size * self.fsdp_size > 1:
@@ -210,12 +208,15 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
 
     @property
     def generation_kwargs(self) -> dict[str, Any]:
-        """Keyword arguments of `generate()` for evaluation; one beam has no options of beam search."""
+        """Keyword arguments of `generate()` for evaluation; one beam has no options of beam search.
+
+        A length penalty that is chosen after the training is 1 before.
+        """
         if self.num_beams == 1:
             return {"num_beams": 1, "length_penalty": None, "early_stopping": None}
         search = {"num_beams": self.num_beams, "length_penalty": self.length_penalty}
         if self.chooses_length_penalty:  # without early stopping, a large one makes them too long
-            search |= {"length_penalty": self.chosen_penalty, "early_stopping": True}
+            search |= {"length_penalty": 1.0, "early_stopping": True}
         return search
 
     @property

@@ -19,7 +19,7 @@ from modeling_random_transformer.stages import (
     training_set,
 )
 from modeling_random_transformer.stages.training_set import TrainingSet
-from modeling_random_transformer.training import ModelArguments, TranslationTrainingArguments
+from modeling_random_transformer.training import ModelArguments, TranslationTrainingArguments, search_choice
 from tests.helpers.corpora import read_pairs
 from tests.helpers.marian import opus_folder
 from tests.helpers.training import arguments, run, write_corpus
@@ -243,6 +243,16 @@ def test_invalid_argument(folder, options, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         distilled(folder, **{"output": "invalid", **options})
     assert not (folder / "invalid" / "distillation").exists()
+
+
+@pytest.mark.usefixtures("_reset_accelerate")
+def test_the_comparison_has_the_chosen_length_penalty(folder, monkeypatch):
+    searches = []
+    monkeypatch.setattr(distillation, "compare_saved", lambda *arguments: searches.append(arguments[-1]) or [])
+    monkeypatch.setattr(search_choice, "search_scores", lambda _: [search_choice.SearchScore(1.5, 12.0, 1.0)])
+    sets = {f"validation_{name}": str(folder / path) for name, path in TEST.items()}
+    distilled(folder, "chosen", **sets, **NO_TEST, **QUICK, num_beams=2, length_penalty="auto")
+    assert searches == [{"num_beams": 2, "length_penalty": 1.5, "early_stopping": True}]
 
 
 @pytest.mark.usefixtures("_reset_accelerate", "_no_comparison")

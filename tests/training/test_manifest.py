@@ -45,6 +45,16 @@ def test_a_finished_run_is_not_trained_again(copied, monkeypatch):
     assert contents() == before
 
 
+def test_a_run_of_an_earlier_version_has_more_facts(copied, monkeypatch):
+    monkeypatch.setattr(Trainer, "predict", stop)
+    expected = run(copied, "out")
+    path = copied / "out" / MANIFEST
+    record = json.loads(path.read_text())
+    record["train"]["facts"] |= {"history": [], "free": {}}
+    path.write_text(json.dumps(record))
+    assert run(copied, "out") == expected
+
+
 def test_only_missing_sets_are_scored(copied, monkeypatch):
     before = weights(copied / "out")
     monkeypatch.setattr(Trainer, "train", stop)

@@ -5,6 +5,7 @@ import math
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -12,15 +13,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from datasets import Dataset
 from transformers import PreTrainedTokenizerBase, set_seed
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from ...base.distributed import call_on_main_process
 from ...base.jobs import Job
-from ...data.sources import Corpus, DatasetText, InvalidLine
+from ...data.readers import NumberedTexts
+from ...data.sources import Corpus
 from ...data.tokenization import lengths_of
-from ...data.validation import ValidationReport
 from ...training.advice import schedule_advice, show
 from ...training.arguments import VOCAB_SIZE, DataArguments, ModelArguments
 from ...training.checks import check_arguments
@@ -131,7 +131,7 @@ def _trainer(
     tokenizer: PreTrainedTokenizerBase | None,
 ) -> "MeasuredTrainer":
     complete = replace(data_args, streaming=True).corpora("train")
-    corpora: list[Corpus] = [_first_pairs(corpus, data_args.on_invalid) for corpus in complete]
+    corpora: list[Corpus] = [first_rows(corpus) for corpus in complete]
     check_languages_of_sets({"train": corpora}, model_args, tokenizer)
     job = Job(Path(args.output_dir) / MANIFEST)
     data_args = DataArguments(**data_args.with_sets(streaming=False))
@@ -149,15 +149,33 @@ def _trainer(
     )
 
 
-def _first_pairs(corpus: Corpus, on_invalid: str) -> DatasetText:
-    lines = [*islice(corpus.lines(), PAIRS)]
-    report = ValidationReport(str(corpus), lines=len(lines))
-    for line in lines:
-        if isinstance(line, InvalidLine):  # the dataset has no reasons
-            report.add(line.reason, line.number)
-    report.check(on_invalid)
-    dataset = Dataset.from_list([{"source": line.source, "target": line.target} for line in lines])
-    return DatasetText(dataset, str(corpus), languages=corpus.languages, weight=corpus.weight)
+@dataclass(frozen=True)
+class FirstRows(Corpus):
+    """The first rows of a corpus, so that its invalid lines have the numbers and the reasons of a run.
+
+    Args:
+        name: the name of the corpus.
+        texts: the rows.
+    """
+
+    name: str
+    texts: Sequence[NumberedTexts]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def rows(self) -> Iterator[NumberedTexts]:
+        return iter(self.texts)
+
+    def fingerprint(self) -> str:
+        """The name: what is cached has the rows as a part of its key."""
+        return self.name
+
+
+def first_rows(corpus: Corpus) -> FirstRows:
+    """The first `PAIRS` rows of a corpus, and no others are read."""
+    rows = [*islice(corpus.rows(), PAIRS)]
+    return FirstRows(str(corpus), rows, languages=corpus.languages, weight=corpus.weight)
 
 
 def _repeated(data: PreparedData, args: TranslationTrainingArguments) -> np.ndarray:

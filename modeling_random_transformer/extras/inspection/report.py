@@ -18,7 +18,7 @@ import torch
 from jinja2 import Environment
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ...data.sources import Corpus, pairs_of, valid_lines
+from ...data.sources import Corpus, pairs_of, parallel_lines
 from ...data.words import WORD
 from ...inference.candidates import Candidate
 from ...inference.confidence import DOUBTFUL, find_calibration
@@ -171,7 +171,7 @@ def translated(
     test: Corpus, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **options: Any
 ) -> list[Example]:
     """The valid pairs of a test set with their best translations."""
-    lines = list(valid_lines([test]))
+    lines = list(parallel_lines([test]))
     sources = [line.source for line in lines]
     with name_lines_in_errors(str(test)), renumber_errors([line.number - 1 for line in lines]):
         candidates = list(translate_n_best(sources, model, tokenizer, n_best=None, **options))
@@ -282,7 +282,7 @@ def highest_losses(
 
     def losses() -> Iterator[tuple[float, int, str, str]]:
         scores = score_pairs(model, tokenizer, pairs_of([training]), truncation=True, **options)
-        for line, pair in zip(valid_lines([training]), scores, strict=True):
+        for line, pair in zip(parallel_lines([training]), scores, strict=True):
             loss = -pair.log_probability / pair.tokens
             yield loss, line.number, line.source, line.target
 

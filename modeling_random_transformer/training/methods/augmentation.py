@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ...base.placeholders import PLACEHOLDER
 from ...data.sources import SIDES, Pair
-from ...data.tokenization import WORDS, tokenize_batch
+from ...data.tokenization import IDS, WORDS, tokenize_batch
 from ...inputs_random_transformer import LanguageTags, tokenizer_languages
 from .bpe_dropout import BPEDropout
 
@@ -146,13 +146,14 @@ class Augmentation:
             random = np.random.default_rng((*seed, 1))  # with 1, the numbers are not those of BPE-dropout
             pairs.append(self(source, target, random))
         texts = {name: [pair[side] for pair in pairs] for side, name in enumerate(SIDES)}
-        languages = LanguageTags(*tokenizer_languages(self.tokenizer)[:1] * 2)  # their tags are replaced
+        language = tokenizer_languages(self.tokenizer)[:1]  # any one: its tags are replaced
+        languages = LanguageTags(*language, *language)
         columns = tokenize_batch(texts, self.tokenizer, languages, words=True)
-        for ids, words in zip(("input_ids", "labels"), WORDS, strict=True):
+        for ids, words in zip(IDS, WORDS, strict=True):
             columns[ids] = list(map(with_special_tokens, rows[ids], rows[words], columns[ids], columns[words]))
         if self.bpe_dropout is not None:
             columns |= self.bpe_dropout.retokenize(columns, seeds)
-        return {name: columns[name] for name in ("input_ids", "labels")}
+        return {name: columns[name] for name in IDS}
 
 
 def with_special_tokens(*columns: Sequence[int]) -> list[int]:

@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from ...data.sources import SIDES
-from ...data.tokenization import WORDS
+from ...data.tokenization import IDS, WORDS
 
 if TYPE_CHECKING:
     import datasets  # slow to import
@@ -156,7 +156,7 @@ class RetokenizedPairs(Dataset):
 
     def __init__(self, tokens: "datasets.Dataset", retokenizer: Any, seed: int):
         columns = getattr(tokens, "column_names", None) or []
-        required = ["input_ids", "labels", *WORDS, *SIDES]
+        required = [*IDS, *WORDS, *SIDES]
         if not {*required} <= {*columns}:
             raise ValueError(
                 f"train_dataset must be a Dataset with the columns {', '.join(required)} for bpe_dropout and augment "
@@ -179,7 +179,7 @@ class RetokenizedPairs(Dataset):
             end = first + len(batch["labels"])
             seeds = [(self.seed, epoch, index) for index in range(first, end)]
             columns = self.retokenizer.retokenize(batch, seeds)
-            for ids, column in zip(self.ids, ("input_ids", "labels"), strict=True):
+            for ids, column in zip(self.ids, IDS, strict=True):
                 for tokens in columns[column]:
                     ids.append(np.array(tokens, np.int32))
 

@@ -56,6 +56,22 @@ def test_reason_of_invalid_lines_is_that_of_a_run(tmp_path, capsys):
     assert "1 without exactly one source and one target (line 1)" in capsys.readouterr().err
 
 
+def test_reasons_of_skipped_lines_are_those_of_a_run(corpus, monkeypatch, caplog):
+    monkeypatch.setattr(estimation, "STEPS", 1)
+    rows = ["one column", "four\tcolumns\tin\ta row", "\tno source", *("a source\ta target" for _ in range(117))]
+    (corpus / "pairs.tsv").write_bytes("\n".join(rows).encode() + b"\n\xff\tnot UTF-8\n")
+    changes = {"source_file": None, "target_file": None, "train_file": str(corpus / "pairs.tsv"), "max_steps": 1}
+    argv = ["train", *flags(corpus, **changes), "--on_invalid=skip"]
+    reports = []
+    for options in (["--dry_run"], []):
+        caplog.clear()
+        assert cli.main([*argv, *options]) == 0
+        reports.append([message for message in caplog.messages if "pairs.tsv: " in message])
+    assert reports[0] == reports[1]
+    assert "2 without exactly one source and one target (line 1, 2); 1 with an empty source" in reports[0][0]
+    assert "not UTF-8 (line 121)" in reports[0][0]
+
+
 def test_folders_and_files_are_checked_before_the_measurement(tmp_path, capsys):
     (tmp_path / "pairs.tsv").write_text("a\tb\n")
     (tmp_path / "file").write_text("x")
