@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from transformers.utils.logging import tqdm
+from transformers.utils.logging import EmptyTqdm, tqdm
 
 from ..inputs_random_transformer import check_positive, process_chunks
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 Update = Callable[[int], Any]  # counts finished items
 
 
-def progress_bar(total: int | None = None, shown: bool | None = None, unit: str = "text") -> tqdm:
+def progress_bar(total: int | None = None, shown: bool | None = None, unit: str = "text") -> Any:
     """A progress bar on stderr; by default after a second, or after a minute in a log file.
 
     Args:
@@ -20,11 +20,12 @@ def progress_bar(total: int | None = None, shown: bool | None = None, unit: str 
         shown: show it at once, or not at all.
         unit: what it counts.
     """
+    if shown is False:
+        return EmptyTqdm()  # creating a disabled bar takes as long as tokenizing a sentence
     interactive = sys.stderr.isatty()
     return tqdm(
         total=total or None,
         unit=unit,
-        disable=shown is False,
         delay=0 if shown else 1 if interactive else 60,
         mininterval=0.1 if interactive or shown else 60,
     )
