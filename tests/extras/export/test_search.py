@@ -1,4 +1,4 @@
-"""The search of a model as engines compute it."""
+"""The search of a model as engines compute it, and the vocabulary and the positions that they need for it."""
 
 import pytest
 from transformers import GenerationConfig
