@@ -1,5 +1,6 @@
 """What differs between the supported versions of transformers."""
 
+import inspect
 import warnings
 
 import pytest
@@ -7,7 +8,19 @@ import torch
 from transformers import BartForConditionalGeneration, MarianMTModel
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
-from modeling_random_transformer.versions_random_transformer import CACHE_NAME
+from modeling_random_transformer import versions_random_transformer as versions
+from modeling_random_transformer.versions_random_transformer import (
+    CACHE_NAME,
+    NEWEST_TESTED,
+    OLDEST_TESTED,
+    TESTED_VERSIONS,
+    UNTESTED_ADVICE,
+    CheckpointedLayer,
+    accepts_cache,
+    cache_of,
+    is_untested_version,
+    named_cache,
+)
 from tests.helpers.models import VOCAB_SIZE, exact_model, padded_batch, random_ids, tiny_model
 
 BATCH = padded_batch([8, 5, 3])
@@ -64,3 +77,58 @@ def test_names_of_the_cache_are_those_of_other_models(peer):
     if CACHE_NAME == "past_key_values":  # there, other models ignore the new name in forward() without an error
         assert theirs["forward", "cache"] == ("accepted", False)
     assert outcomes_of_cache_names(tiny_model()) == theirs
+
+
+@pytest.mark.parametrize("name", ["cache", "past_key_values"])
+@pytest.mark.filterwarnings("ignore:`past_key_values` is deprecated:FutureWarning")
+def test_a_function_gets_the_cache_by_either_name(name):
+    @accepts_cache
+    def forward(first, cache=None, *, last=3):
+        return first, cache, last
+
+    assert forward(1, **{name: "a cache"}) == (1, "a cache", 3)
+    assert forward(1, last=4) == (1, None, 4)
+    assert forward.__name__ == "forward"
+    assert str(inspect.signature(forward)) == f"(first, {CACHE_NAME}=None, *, last=3)"
+
+
+def test_the_cache_among_arguments_and_outputs():
+    cache = new_cache()
+    assert cache_of({"logits": 1} | named_cache(cache)) is cache
+    assert cache_of({"logits": 1}) is None
+
+
+(OLDEST, OLDEST_MINOR), (NEWEST, NEWEST_MINOR) = OLDEST_TESTED, NEWEST_TESTED
+
+
+@pytest.mark.parametrize(
+    ("version", "is_untested"),
+    [
+        (f"{OLDEST}.{OLDEST_MINOR - 1}.9", True),
+        (f"{OLDEST}.{OLDEST_MINOR}.0", False),
+        (f"{NEWEST}.{NEWEST_MINOR}.7", False),
+        (f"{NEWEST}.{NEWEST_MINOR}.0.dev0", False),
+        (f"{NEWEST}.{NEWEST_MINOR + 1}.0", True),
+        (f"{NEWEST + 1}.{OLDEST_MINOR}.0", True),
+        (f"{OLDEST - 1}.{NEWEST_MINOR}.0", True),
+    ],
+)
+def test_tested_versions(version, is_untested, monkeypatch):
+    monkeypatch.setattr(versions.transformers, "__version__", version)
+    assert is_untested_version() is is_untested
+
+
+def test_the_advice_names_the_installed_and_the_tested_versions():
+    assert f"{OLDEST}.{OLDEST_MINOR} to {NEWEST}.{NEWEST_MINOR}" == TESTED_VERSIONS
+    assert f"transformers {versions.transformers.__version__} is installed, " in UNTESTED_ADVICE
+    assert f"tested with {TESTED_VERSIONS}: " in UNTESTED_ADVICE
+
+
+@pytest.mark.parametrize("is_enabled", [False, True])
+@pytest.mark.parametrize("has_gradients", [False, True])
+def test_a_layer_is_checkpointed_with_gradients_only(has_gradients, is_enabled):
+    layer, other = CheckpointedLayer(), CheckpointedLayer()
+    layer.gradient_checkpointing = is_enabled
+    with torch.set_grad_enabled(has_gradients):
+        assert layer.gradient_checkpointing is (is_enabled and has_gradients)
+        assert other.gradient_checkpointing is False
