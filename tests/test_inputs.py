@@ -258,3 +258,8 @@ def test_batches_are_as_large_as_the_limits_allow(data, count, max_tokens, max_r
     assert all(fits(batch) or len(batch) == 1 for batch in batches)
     assert not any(fits([*batch, following[0]]) for batch, following in pairwise(batches))
     assert batches_by_tokens(lengths, max_tokens) == batches_by_tokens(lengths, max_tokens, [5] * count)
+
+
+@pytest.mark.parametrize("limits", [{"max_tokens": 4}, {"max_tokens": math.inf, "max_rows": 2}])
+def test_a_batch_may_reach_its_limits(limits):
+    assert batches_by_tokens([(1, 1)] * 5, **limits) == [[0, 1], [2, 3], [4]]

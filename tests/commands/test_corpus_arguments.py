@@ -1,5 +1,6 @@
 """Arguments of the commands that pass parallel text through a model."""
 
+import os
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -63,6 +64,13 @@ def test_an_output_that_exists_must_be_overwritten_explicitly(files, tmp_path):
 def test_restart_without_files_is_an_error_before_the_model_is_loaded(files):
     arguments = PairArguments(model=MODEL, **files, restart=True)
     with pytest.raises(ValueError, match=r"--restart must be given with a file .* got .*a\.en and -\."):
+        arguments.write_lines(pytest.fail)
+
+
+def test_a_pipe_cannot_be_read_more_than_once(files, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    arguments = PairArguments(model=MODEL, **files | {"target_file": tmp_path / "pipe"}, output=tmp_path / "out.txt")
+    with pytest.raises(ValueError, match=r"the corpus must be in files, .* got the pipe .*pipe\."):
         arguments.write_lines(pytest.fail)
 
 

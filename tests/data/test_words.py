@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modeling_random_transformer.data.words import WORD, digest, scripts_of, text_key
+from modeling_random_transformer.data.words import LETTERS, WORD, digest, scripts_of, text_key
 
 JAPANESE = "犬はボールで遊んでいる。"
 
@@ -25,7 +25,6 @@ def test_scripts_of_texts():
         ("aaaaaaaaaa ж", ["Latin"]),
         ("жж aaa", ["Latin", "Cyrillic"]),
         ("жжж aa", ["Cyrillic", "Latin"]),
-        ("ーー", []),  # in Hiragana and Katakana
     ],
 )
 def test_scripts_have_a_share_of_the_letters_and_are_in_its_order(text, scripts):
@@ -49,8 +48,13 @@ def test_compatibility_characters_and_case_do_not_change_the_key(text, plain):
     assert text_key(text) == text_key(plain) == text_key(text.lower()) == text_key(plain.upper())
 
 
-LETTERS = "aéßﬁ℃жσकि가"
-WORDS = st.lists(st.text(LETTERS, min_size=1).filter(lambda word: word[0] != "ि"), min_size=1, max_size=4)
+def test_letters_of_several_scripts_and_marks_count_for_no_script():
+    text = "aー1\u0301ж_か\u3099"  # U+30FC is in Hiragana and Katakana
+    assert LETTERS.findall(text) == ["a", "ж", "か"]
+    assert scripts_of(["ーー"]) == []
+
+
+WORDS = st.lists(st.text("aéßﬁ℃жσकि가", min_size=1).filter(lambda word: word[0] != "ि"), min_size=1, max_size=4)
 
 
 @given(WORDS, st.sampled_from([" ", ", ", " – ", "!  ", "\u200c "]), st.sampled_from(["NFC", "NFD", "NFKC", "NFKD"]))
@@ -58,6 +62,10 @@ def test_punctuation_and_unicode_form_do_not_change_the_key(words, separator, fo
     key = text_key(" ".join(words))
     assert text_key(unicode_form(form, separator.join(words)) + ".") == key
     assert text_key(" ".join([*words, "other"])) != key
+
+
+def test_invisible_joiners_do_not_change_the_key():
+    assert text_key("می\u200cخواهم") == text_key("می\u200dخواهم") == text_key("میخواهم")
 
 
 @pytest.mark.parametrize(("first", "second"), [("❤", "😀"), ("!", "?"), ("", "!")])

@@ -7,9 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modeling_random_transformer.inference import calibration as module
 from modeling_random_transformer.inference import translate
-from modeling_random_transformer.inference.calibration import MIN_PAIRS, CalibrationError, calibrate, fit_logistic
+from modeling_random_transformer.inference.calibration import (
+    MIN_PAIRS,
+    RIDGE,
+    CalibrationError,
+    calibrate,
+    fit_logistic,
+)
 from modeling_random_transformer.inference.confidence import find_calibration
 from modeling_random_transformer.inference.evaluation import sentence_chrf
 from tests.helpers.calibration import calibrated_translator
@@ -29,6 +34,17 @@ def test_the_fit_gives_the_probabilities_of_the_examples():
     assert fit_logistic(features, labels) == pytest.approx([0.3, 1.5, -0.05], abs=0.1)
     assert np.isfinite(fit_logistic(features, features[:, 0] > 0)).all()  # that can be separated
     assert np.isfinite(fit_logistic(np.ones((100, 2)), labels[:100])).all()
+
+
+@given(st.integers(0, 1000), st.booleans())
+def test_the_fit_is_the_minimum_of_the_penalized_loss(seed, can_be_separated):
+    random = np.random.default_rng(seed)
+    features = random.normal(size=(200, 3)) * [1, 20, 0.1]
+    labels = features[:, 0] > 0 if can_be_separated else random.random(200) < 0.4
+    bias, *weights = fit_logistic(features, labels)
+    errors = labels - 1 / (1 + np.exp(-bias - features @ weights))
+    assert errors.sum() == pytest.approx(0, abs=1e-6)
+    assert errors @ features == pytest.approx(RIDGE * features.var(axis=0) * weights, abs=1e-5)
 
 
 @given(st.integers(0, 1000), st.sampled_from([1e-3, 20.0]), st.floats(-5, 5))
@@ -51,23 +67,24 @@ def test_features_without_information_give_the_share_of_good_examples(seed, good
 def test_a_calibration_describes_the_validation_set(tokenizer):
     model = random_translator()
     targets = some_texts(MIN_PAIRS, 1)
-    pairs = [(f"{target} ж", target) for target in targets]
+    pairs = [("ж" * 2 * len(target), target) for target in targets]
     translations = [*targets[:40], *some_texts(MIN_PAIRS - 40, 3)]
     calibration = calibrate(model, tokenizer, pairs, translations)
     chrf = [sentence_chrf(text, [target]) for text, target in zip(translations, targets, strict=True)]
     assert (calibration.threshold, calibration.pairs) == (pytest.approx(median(chrf)), MIN_PAIRS)
-    assert calibration.length_ratio == median(len(target) / (len(target) + 2) for target in targets)
+    assert calibration.length_ratio == 0.5
     assert calibration.scripts == ["Latin"]  # those of the targets only
     assert find_calibration(model, tokenizer) is calibration
     flipped = calibrate(model, tokenizer, pairs, [*some_texts(40, 3), *targets[40:]])
     assert flipped.weights != pytest.approx(calibration.weights)
 
 
-def test_translations_are_those_of_translate_with_its_options(tokenizer, monkeypatch):
-    monkeypatch.setattr(module, "MIN_BELOW", 0)  # the model is random
+def test_translations_are_those_of_translate_with_its_options(tokenizer):
     model, options = random_translator(), {"num_beams": 1, "max_new_tokens": 5}
-    pairs = list(zip(some_texts(MIN_PAIRS, 1), some_texts(MIN_PAIRS, 2), strict=True))
-    translations = translate([source for source, _ in pairs], model, tokenizer, **options)
+    sources = some_texts(MIN_PAIRS, 1)
+    translations = translate(sources, model, tokenizer, **options)
+    targets = [*translations[:70], *some_texts(MIN_PAIRS - 70, 2)]
+    pairs = list(zip(sources, targets, strict=True))
     expected = calibrate(model, tokenizer, pairs, translations)
     calibration = calibrate(model, tokenizer, pairs, **options)
     assert (calibration.threshold, calibration.weights) == (expected.threshold, pytest.approx(expected.weights))
