@@ -194,7 +194,7 @@ def replaced_weight(model):
 
 def changed_in_place(model):
     with torch.no_grad():
-        model.model.encoder.layers[1].fc1.bias[3] += 1
+        model.model.encoder.layers[1].fc1.weight[3, 0] += 1  # is not on a diagonal
 
 
 def own_method(model):
