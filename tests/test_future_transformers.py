@@ -3,11 +3,10 @@
 import functools
 import subprocess
 import sys
-import warnings
 
 import pytest
 import torch
-from transformers import BartForConditionalGeneration, GenerationConfig, GenerationMixin, MarianMTModel, PreTrainedModel
+from transformers import GenerationMixin, PreTrainedModel
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from modeling_random_transformer import (
@@ -21,14 +20,8 @@ from modeling_random_transformer import verification_random_transformer as verif
 from modeling_random_transformer import versions_random_transformer as versions
 from modeling_random_transformer.extras.ensemble.ensemble import EnsembleForSeq2SeqLM
 from modeling_random_transformer.training import TranslationTrainer
-from modeling_random_transformer.verification_random_transformer import (
-    INEXACT_ROUNDING,
-    VERIFIED,
-    rounding,
-    verify_transformers,
-)
 from modeling_random_transformer.versions_random_transformer import CACHE_NAME, TESTED_VERSIONS, named_cache
-from tests.helpers.models import VOCAB_SIZE, exact_model, padded_batch, random_ids, tiny_config, tiny_model
+from tests.helpers.models import exact_model, padded_batch, random_ids, tiny_config
 from tests.helpers.trainer import new_trainer, pairs
 
 BATCH = padded_batch([8, 5, 3])
@@ -295,41 +288,6 @@ def test_a_broken_cache_is_an_error_on_a_tested_version(monkeypatch):
         generated(model, "greedy")
 
 
-@pytest.mark.parametrize("search", SEARCHES)
-def test_each_model_object_is_verified_once(search, monkeypatch):
-    model = exact_model(spread=2.0)
-    passes = []
-    without_cache = type(model).logits_without_cache
-
-    def counted(self, *args, **kwargs):
-        passes.append(args)
-        return without_cache(self, *args, **kwargs)
-
-    monkeypatch.setattr(type(model), "logits_without_cache", counted)
-    for _ in range(2):
-        generated(model, search)
-    assert len(passes) == len(VERIFIED[model]) == 1
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_default_device_and_data_type_have_no_effect(dtype):
-    original = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        with torch.device("meta"):
-            verify_transformers()
-    finally:
-        torch.set_default_dtype(original)
-
-
-def test_generation_config_can_be_positional():
-    model = exact_model(spread=2.0)
-    config = GenerationConfig(num_beams=3, max_new_tokens=8, decoder_start_token_id=1, eos_token_id=2, pad_token_id=0)
-    outputs = model.generate(BATCH["input_ids"], config, attention_mask=BATCH["attention_mask"])
-    assert torch.equal(outputs, generated(exact_model(spread=2.0), "beams"))
-    assert all(kind.endswith("beam search") for kind in VERIFIED[model])
-
-
 IMPORTS = {
     "no cache in outputs": (
         "outputs.Seq2SeqLMOutput = make_dataclass('Output', ['logits', 'memory'])",
@@ -353,59 +311,6 @@ import modeling_random_transformer
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert message in process.stderr
     assert process.stderr.count(f"tested with {TESTED_VERSIONS}") == 1
-
-
-def test_both_names_of_the_cache():
-    model = exact_model(spread=2.0)
-    states = model.get_encoder()(**BATCH)
-    ids = random_ids(3, 2)
-    options = {"encoder_outputs": states, "attention_mask": BATCH["attention_mask"]}
-    first = model(**options, decoder_input_ids=ids[:, :1], use_cache=True)
-    assert first[CACHE_NAME] is getattr(first, CACHE_NAME)
-    expected = model(**options, decoder_input_ids=ids, use_cache=False).logits[:, 1:]
-    for name in ("cache", "past_key_values"):
-        cache = model(**options, decoder_input_ids=ids[:, :1], use_cache=True)[CACHE_NAME]
-        logits = model(**options, decoder_input_ids=ids[:, 1:], **{name: cache}).logits
-        torch.testing.assert_close(logits, expected)
-
-
-def outcomes_of_cache_names(model):
-    """Whether each use of each name of the cache is accepted, and whether it gives a FutureWarning."""
-    outcomes = {}
-    first = model(**BATCH, decoder_input_ids=random_ids(3, 1), use_cache=True)
-    for name in ("cache", "past_key_values"):
-        uses = {
-            "output": lambda name=name: getattr(first, name).get_seq_length(),
-            "key": lambda name=name: first[name].get_seq_length(),
-            "forward": lambda name=name: model(**BATCH, decoder_input_ids=random_ids(3, 1), **{name: new_cache()}),
-            "generate": lambda name=name: model.generate(**BATCH, max_new_tokens=3, **{name: new_cache()}),
-        }
-        for use, call in uses.items():
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                try:
-                    call()
-                    outcome = "accepted"
-                except Exception as error:
-                    outcome = type(error).__name__
-            warned = any(issubclass(warning.category, FutureWarning) for warning in caught)
-            outcomes[use, name] = outcome, warned
-    return outcomes
-
-
-def new_cache():
-    return EncoderDecoderCache(DynamicCache(), DynamicCache())
-
-
-@pytest.mark.parametrize("peer", [BartForConditionalGeneration, MarianMTModel])
-def test_names_of_the_cache_are_those_of_other_models(peer):
-    sizes = {"vocab_size": VOCAB_SIZE, "d_model": 16, "encoder_layers": 2, "decoder_layers": 2}
-    sizes |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24}
-    tokens = {"pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 1, "forced_eos_token_id": None}
-    theirs = outcomes_of_cache_names(peer(peer.config_class(**sizes, **tokens)).eval())
-    if CACHE_NAME == "past_key_values":  # there, other models ignore the new name in forward() without an error
-        assert theirs["forward", "cache"] == ("accepted", False)
-    assert outcomes_of_cache_names(tiny_model()) == theirs
 
 
 def test_tokenizer_that_is_not_told_of_targets(monkeypatch):
@@ -450,17 +355,3 @@ def test_trainer_whose_hooks_are_renamed(hook, tmp_path, monkeypatch):
     monkeypatch.delattr(owner, hook)
     with pytest.raises(RuntimeError, match=f"{hook}.* tested with {TESTED_VERSIONS}"):
         TRAINER_HOOKS[hook](trainer)
-
-
-def test_rounding_of_products_is_no_error(monkeypatch):
-    """TF32 and bfloat16 products, and exported graphs, whose weights may be quantized."""
-    logits = torch.zeros(1, 5)
-    model = tiny_model()
-    assert rounding(model, logits) is None
-    for precisions in (("tf32", "none"), ("ieee", "bf16")):
-        monkeypatch.setattr(verification, "float32_precisions", lambda chosen=precisions: chosen)
-        assert rounding(model, logits) == INEXACT_ROUNDING
-    monkeypatch.undo()
-    monkeypatch.setattr(model, "parameters", list)
-    assert rounding(model, logits) == INEXACT_ROUNDING
-    assert rounding(tiny_model().to(torch.bfloat16), logits) == INEXACT_ROUNDING

@@ -1,11 +1,11 @@
-"""The folder of an interrupted translation, and the limit of targets."""
+"""The folder of an interrupted translation."""
 
 import pytest
 
-from modeling_random_transformer.inference import longest_target, translate_file
+from modeling_random_transformer.inference import translate_file
 from modeling_random_transformer.inference import translation_files as files
 from tests.helpers.interruption import interrupt_at
-from tests.helpers.translation import random_translator, some_texts
+from tests.helpers.translation import some_texts
 
 OPTIONS = {"chunk_size": 4, "max_new_tokens": 4, "num_beams": 1}
 FOREIGN = ("notes.txt", "data.tmp", "00000000.bak", "0.txt", "00000003.txt", "job.json.old")
@@ -64,12 +64,3 @@ def test_files_with_a_damaged_record_are_kept(stopped, parts, restart):
     assert {path.name: path.read_bytes() for path in parts.iterdir()} == files
     (parts / "job.json").write_bytes(before)
     assert stopped().count("\n") == 16
-
-
-def test_longest_target_is_source_length_plus_50(translator):
-    """The source's length, rounded up to a multiple of 16, plus 50."""
-    for length, limit in ((1, 66), (16, 66), (17, 82), (300, 354)):
-        assert longest_target(length, translator.config) == limit
-    assert longest_target(300, translator.config, max_new_tokens=7) == 7
-    learned = random_translator(position_embedding="learned", max_position_embeddings=60).config
-    assert longest_target(16, learned) == longest_target(16, learned, max_new_tokens=99) == 60

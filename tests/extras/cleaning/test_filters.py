@@ -5,13 +5,11 @@ import sys
 import pytest
 
 from modeling_random_transformer.data.lengths import RATIO, TOO_LONG
-from modeling_random_transformer.data.words import scripts_of, text_key
 from modeling_random_transformer.extras.cleaning import CleaningOptions, clean_pairs, filters
 from modeling_random_transformer.extras.cleaning.filters import COPY, DUPLICATE, LANGUAGE, SCRIPT
 
 OFF = {"copies": "off", "duplicates": "off", "max_length": None, "max_length_ratio": None, "min_script_share": None}
 RUSSIAN = "Собака плавает в воде."
-JAPANESE = "犬はボールで遊んでいる。"
 SOURCE, TARGET = (SCRIPT.format(side=side) for side in ("source", "target"))
 
 
@@ -77,13 +75,6 @@ def test_filters(pairs, options, expected):
     assert reasons(pairs, **options) == expected
 
 
-def test_scripts_of_texts():
-    assert {*scripts_of([JAPANESE])} == {"Han", "Hiragana", "Katakana"}
-    assert scripts_of(["1 + 2 = 3!"]) == []  # so that texts without letters are kept
-    assert {*scripts_of(["Београд Beograd"])} == {"Cyrillic", "Latin"}
-    assert scripts_of(["A text with one foreign letter: ж"]) == ["Latin"]
-
-
 GERMAN = "Ein kleiner Hund spielt mit einem Ball im Garten hinter dem Haus."
 ENGLISH = "A small dog plays with a ball in the garden behind the house."
 LANGUAGES = {"source_lang": "en", "target_lang": "de"}
@@ -122,20 +113,3 @@ def test_languages_require_an_optional_package(monkeypatch):
 def test_invalid_option_raises_value_error(options, message):
     with pytest.raises(ValueError, match=message):
         CleaningOptions(**options)
-
-
-@pytest.mark.parametrize(
-    ("text", "plain"),
-    [
-        ("20℃", "20°C"),
-        ("№ 5", "no 5"),
-        ("foo™", "footm"),
-        ("Ⓐ", "a"),
-        ("ＡＢ", "ab"),
-        ("㎏", "kg"),
-        ("㏒", "log"),
-        ("Ŀ", "l·"),
-    ],
-)
-def test_compatibility_characters_and_case_do_not_change_the_key(text, plain):
-    assert text_key(text) == text_key(plain) == text_key(text.lower()) == text_key(plain.upper())

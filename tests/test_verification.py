@@ -1,0 +1,290 @@
+"""The comparison of `generate()` with definitions and with a pass without a cache, and how long it holds."""
+
+import copy
+import pickle
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from transformers import GenerationConfig
+
+from modeling_random_transformer import verification_random_transformer as verification
+from modeling_random_transformer.verification_random_transformer import (
+    INEXACT_ROUNDING,
+    ROUNDING,
+    VERIFIED,
+    Snapshot,
+    can_verify,
+    current_snapshot,
+    difference,
+    distinct,
+    generation_option,
+    has_plain_weights,
+    plain_values,
+    rounding,
+    sampled,
+    verify_transformers,
+)
+from tests.helpers.models import exact_model, padded_batch, tiny_model
+
+BATCH = padded_batch([8, 5, 3])
+SEARCHES = {"greedy": {}, "beams": {"num_beams": 3}, "static cache": {"cache_implementation": "static"}}
+
+
+def generated(model, search):
+    return model.generate(**BATCH, max_new_tokens=8, do_sample=False, disable_compile=True, **SEARCHES[search])
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_each_model_object_is_verified_once(search, monkeypatch):
+    model = exact_model(spread=2.0)
+    passes = []
+    without_cache = type(model).logits_without_cache
+
+    def counted(self, *args, **kwargs):
+        passes.append(args)
+        return without_cache(self, *args, **kwargs)
+
+    monkeypatch.setattr(type(model), "logits_without_cache", counted)
+    for _ in range(2):
+        generated(model, search)
+    assert len(passes) == len(VERIFIED[model]) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_default_device_and_data_type_have_no_effect(dtype):
+    original = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.device("meta"):
+            verify_transformers()
+    finally:
+        torch.set_default_dtype(original)
+
+
+def test_generation_config_can_be_positional():
+    model = exact_model(spread=2.0)
+    config = GenerationConfig(num_beams=3, max_new_tokens=8, decoder_start_token_id=1, eos_token_id=2, pad_token_id=0)
+    outputs = model.generate(BATCH["input_ids"], config, attention_mask=BATCH["attention_mask"])
+    assert torch.equal(outputs, generated(exact_model(spread=2.0), "beams"))
+    assert all(kind.endswith("beam search") for kind in VERIFIED[model])
+
+
+def test_rounding_of_products_is_no_error(monkeypatch):
+    """TF32 and bfloat16 products, and exported graphs, whose weights may be quantized."""
+    logits = torch.zeros(1, 5)
+    model = tiny_model()
+    assert rounding(model, logits) is None
+    for precisions in (("tf32", "none"), ("ieee", "bf16")):
+        monkeypatch.setattr(verification, "float32_precisions", lambda chosen=precisions: chosen)
+        assert rounding(model, logits) == INEXACT_ROUNDING
+    monkeypatch.undo()
+    monkeypatch.setattr(model, "parameters", list)
+    assert rounding(model, logits) == INEXACT_ROUNDING
+    assert rounding(tiny_model().to(torch.bfloat16), logits) == INEXACT_ROUNDING
+
+
+# Differences between logits
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+@given(seed=st.integers(0, 1000), shift=st.sampled_from([0.0, 3.0]))
+def test_logits_differ_by_more_than_the_rounding_of_their_dtypes(dtype, seed, shift):
+    expected, noise = torch.randn(2, 50, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    deviation = (expected - expected.mean()).norm() / noise.norm()
+    near, far = (expected + share * ROUNDING[dtype] * deviation * noise for share in (0.5, 2))
+    for values in (expected, near, far):
+        values += shift  # has no effect on probabilities
+    assert difference(near.to(dtype), expected) is None
+    assert difference(expected, near.to(dtype)) is None
+    assert f"by rounding at most {100 * ROUNDING[dtype]:g}%" in difference(far.to(dtype), expected)
+    assert difference(far.to(dtype), expected, limit=4 * ROUNDING[dtype]) is None
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_logits_that_are_not_finite_differ(value):
+    logits = torch.arange(5.0)
+    assert difference(logits, logits) is None
+    assert difference(logits.masked_fill(logits == 2, value), logits)
+    assert difference(logits, logits.masked_fill(logits == 2, value))
+
+
+# What can be verified
+
+
+def hooked(model):
+    model.model.encoder.register_forward_hook(lambda *_: None)
+
+
+def with_a_forward_of_its_own(model):
+    model.model.encoder.forward = model.model.encoder.forward
+
+
+OBSERVED = {
+    "training": lambda model: model.train(),
+    "training of one module": lambda model: model.lm_head.train(),
+    "hook": hooked,
+    "forward of a module": with_a_forward_of_its_own,
+}
+
+
+@pytest.mark.parametrize("change", OBSERVED)
+def test_models_with_dropout_or_observers_are_not_verified(change):
+    model = tiny_model()
+    assert can_verify(model, {})
+    OBSERVED[change](model)
+    assert not can_verify(model, {})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"num_beams": 4, "attention_mask": 1, "logits_processor": [], "streamer": None}, True),
+        ({"pixel_values": None}, True),
+        ({"pixel_values": 1}, False),
+        ({"labels": 1}, False),
+    ],
+)
+def test_calls_with_unknown_arguments_are_not_verified(arguments, expected):
+    assert can_verify(tiny_model(), arguments) is expected
+
+
+def test_transformed_calls_are_not_verified():
+    model, outcomes = tiny_model(), []
+    torch.func.vmap(lambda states: outcomes.append(can_verify(model, {})) or states)(torch.zeros(2))
+    assert outcomes == [False]
+
+
+def test_an_option_of_the_call_precedes_those_of_configurations():
+    model = SimpleNamespace(generation_config=GenerationConfig(num_beams=2))
+    config = GenerationConfig(num_beams=3)
+    assert generation_option(model, {"num_beams": 4, "generation_config": config}, "num_beams") == 4
+    assert generation_option(model, {"num_beams": None, "generation_config": config}, "num_beams") == 3
+    assert generation_option(model, {}, "num_beams") == 2
+    assert generation_option(model, {}, "unknown") is None
+
+
+class OtherTensor(torch.Tensor):
+    """A tensor of another library, such as one with quantized values."""
+
+
+def test_plain_weights():
+    model = nn.Linear(2, 2)
+    assert has_plain_weights(model)
+    model.bias = nn.Parameter(torch.zeros(2).as_subclass(OtherTensor))
+    assert not has_plain_weights(model)
+    model.bias = nn.Parameter(torch.zeros(2, dtype=torch.int8), requires_grad=False)
+    assert not has_plain_weights(model)
+    assert not has_plain_weights(nn.Identity())
+
+
+# How long a comparison holds
+
+
+def written_without_a_count(model):
+    model.lm_head.weight.data += 1
+
+
+def replaced_weight(model):
+    model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
+
+
+def changed_in_place(model):
+    with torch.no_grad():
+        model.model.encoder.layers[1].fc1.weight[3, 0] += 1  # is not on a diagonal
+
+
+def own_method(model):
+    layer = model.model.decoder.layers[0]
+    layer.feed_forward = lambda states: states
+
+
+def other_module(model):
+    model.model.decoder.layers[1].fc1 = nn.Linear(16, 24)
+
+
+def new_class(model):
+    layer = model.model.decoder.layers[0]
+    layer.__class__ = type("Mine", (type(layer),), {})
+
+
+def pre_hook(model):
+    model.model.decoder.register_forward_pre_hook(lambda *_: None)
+
+
+CHANGES = {
+    "a write through .data": written_without_a_count,
+    "a weight is replaced": replaced_weight,
+    "one value of a weight": changed_in_place,
+    "a method of a module": own_method,
+    "a module": other_module,
+    "a class": new_class,
+    "a hook": hooked,
+    "a hook before a module": pre_hook,
+    "an attribute of a module": lambda model: setattr(model.model.decoder.layers[0].self_attn, "scaling", 3.0),
+    "an attribute of the model": lambda model: setattr(model, "temperature", 3.0),
+    "a field of the configuration": lambda model: setattr(model.config, "layer_norm_eps", 3.0),
+    "the dtype": lambda model: model.double(),
+    "the mode": lambda model: model.train(),
+    "a layer less": lambda model: model.model.decoder.layers.pop(2),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_snapshot_ends_with_a_change(change):
+    model = tiny_model()
+    snapshot = Snapshot(model)
+    assert snapshot.is_current(model)
+    CHANGES[change](model)
+    assert not snapshot.is_current(model)
+    assert Snapshot(model).is_current(model)
+
+
+def test_calls_do_not_end_a_snapshot():
+    model = tiny_model()
+    snapshot = Snapshot(model)
+    model(**BATCH, labels=BATCH["input_ids"]).loss.backward()
+    model.state_dict()
+    model.eval()
+    generated(model, "beams")
+    assert snapshot.is_current(model)
+
+
+def test_a_check_is_repeated_after_a_change():
+    model, checked = tiny_model(), []
+
+    def check(model):
+        checked.append(model)
+        return f"check {len(checked)}"
+
+    first = current_snapshot(model, None, check)
+    assert current_snapshot(model, first, check) is first
+    changed_in_place(model)
+    second = current_snapshot(model, first, check)
+    assert [first.message, second.message] == ["check 1", "check 2"]
+    assert checked == [model, model]
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda snapshot: pickle.loads(pickle.dumps(snapshot))])
+def test_a_copy_of_a_model_has_no_snapshot(copied):
+    assert copied(Snapshot(tiny_model())) is None
+
+
+@given(st.integers(1, 6), st.integers(1, 6))
+def test_samples_are_views_of_diagonals_and_vectors(rows, columns):
+    matrix = torch.zeros(rows, columns)
+    sampled(matrix).fill_(1)
+    size = min(rows, columns)
+    assert torch.equal(matrix[:size, :size], torch.eye(size))
+    vector = torch.zeros(columns)
+    assert sampled(vector).fill_(1).shape == vector.shape
+    assert vector.all()
+
+
+def test_equal_objects_are_distinct_and_private_attributes_are_no_values():
+    first, second = [1], [1]
+    assert [*map(id, distinct([first, second, first]))] == [id(first), id(second)]
+    assert plain_values([{"a": 1, "_b": 2, "c": [3]}, {"d": "x", "e": None}]) == [1, "x"]
