@@ -41,6 +41,7 @@ from .ops_random_transformer import (
 from .quantization_random_transformer import Int8Linear, PackedInt8Linear, packed_int8_linear
 from .verification_random_transformer import (
     INEXACT_ROUNDING,
+    VERIFICATION,
     Snapshot,
     VerifiedGenerationMixin,
     current_snapshot,
@@ -518,7 +519,7 @@ class StaticDecodingCache(FastDecodingCache):
 
     def captured_step(self, model: Any, step: "CapturedStep") -> "CapturedStep":
         """A step of an earlier call with tensors of the same shapes, or this one. It is kept for later calls."""
-        kept = CAPTURED_STEPS.setdefault(model.step_snapshot, {})
+        kept = CAPTURED_STEPS.setdefault(model.snapshot, {})
         shapes = step.shapes()
         earlier = kept.pop(shapes, None)  # no other call can use it until this one is over
         if earlier is not None:
@@ -903,7 +904,7 @@ def repeats_shape(model: Any, shape: tuple[int, ...]) -> bool:
     and those of large caches, would need much memory: further shapes do not count.
     """
     rows, _, capacity, _ = shape
-    shapes = REPEATED_SHAPES.setdefault(model.step_snapshot, set())
+    shapes = REPEATED_SHAPES.setdefault(model.snapshot, set())
     if shape in shapes:
         return True
     if len(shapes) < MAX_CAPTURED_STEPS and rows * capacity <= MAX_DEFAULT_ENTRIES:
@@ -979,7 +980,6 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
     """
 
     engine: Any = None  # of `load_translator`, with a method `generate` that returns `None` for unsupported calls
-    step_snapshot: Snapshot | None = None  # of the model whose steps were compared, with the result
 
     def generate(self, inputs: Any = None, generation_config: Any = None, *args: Any, **kwargs: Any) -> Any:
         """`GenerationMixin.generate`. It calls the encoder directly, so FSDP2 must gather the root's weights."""
@@ -1036,8 +1036,10 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         logits: a module of another class may compute the same as the original for some weights only. Under tensor
         parallelism, all processes must call it, after the same changes.
         """
-        self.step_snapshot = current_snapshot(self, self.step_snapshot, check_fast_step)
-        return self.step_snapshot.message
+        verification = VERIFICATION.get()
+        if self.snapshot is None or verification is None or verification.model is not self:  # not in `generate()`
+            self.snapshot = current_snapshot(self, self.snapshot)
+        return self.snapshot.message_of(check_fast_step, self)
 
     @accepts_cache
     def prepare_inputs_for_generation(

@@ -232,7 +232,8 @@ class SinusoidalPositions(nn.Module):
         if self.table.is_meta:
             return self
         rounded = self.table.dtype != table.dtype
-        # to_empty() returns uninitialized memory. An edited table that moves to another device keeps its values.
+        # to_empty() returns uninitialized memory. An edited table keeps its values on another device, not in another
+        # dtype, in which the encodings are rounded once.
         if rounded or table.is_meta or not torch.equal(table.to(self.table), self.table):
             self.reset_parameters()
         return self
@@ -325,6 +326,8 @@ class RandomTransformerAttention(nn.Module):
             is_causal=self.is_causal,
             is_cross_attention=is_cross_attention,
         )
+        # A mask of `None` hides nothing, except for SDPA in causal self-attention, which then reads `is_causal`. Own
+        # formulas need a mask in any case: `attn_implementation="eager"` has one.
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
         rate = self.config.attention_dropout if self.training else 0.0
         outputs, weights = attend(self, query, key, value, attention_mask, scaling=self.scaling, dropout=rate, **kwargs)

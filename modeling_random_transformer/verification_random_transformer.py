@@ -6,14 +6,14 @@ definitions, and one of its cached steps with a pass without a cache.
 """
 
 import inspect
+import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from itertools import chain
 from operator import is_
 from types import FunctionType, SimpleNamespace
-from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -33,11 +33,17 @@ from .ops_random_transformer import (
     forward_hooks,
     has_global_hooks,
     is_transformed,
-    masked_softmax,
     tensors_of,
     versions_of,
 )
-from .versions_random_transformer import UNTESTED_ADVICE, accepts_cache, cache_of, is_untested_version, named_cache
+from .versions_random_transformer import (
+    EDITED_ADVICE,
+    UNTESTED_ADVICE,
+    accepts_cache,
+    cache_of,
+    is_untested_version,
+    named_cache,
+)
 
 # The largest relative difference between logits that rounding explains, by dtype.
 ROUNDING = {torch.float64: 1e-6, torch.float32: 2e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
@@ -60,8 +66,6 @@ VERIFIED_ARGUMENTS = {
     "tokenizer",
     "use_model_defaults",
 }
-# The kinds of cached steps that were verified, by model object.
-VERIFIED: "WeakKeyDictionary[nn.Module, set[str]]" = WeakKeyDictionary()
 
 
 class CacheVerification:
@@ -109,7 +113,10 @@ class CacheVerification:
         cache = cache_of(model_kwargs)
         target_cache = getattr(cache, "self_attention_cache", cache)
         kind = f"{type(cache).__name__}, {type(target_cache).__name__}, {self.search}"
-        if model_kwargs.get("use_cache") is False or kind in VERIFIED.get(self.model, ()):
+        if model_kwargs.get("use_cache") is False:
+            return
+        snapshot = self.model.snapshot
+        if snapshot is None or kind in snapshot.verified_steps:
             return
         if not can_verify(self.model, self.arguments):
             return
@@ -118,8 +125,9 @@ class CacheVerification:
         if message:
             again = self.model.logits_without_cache(input_ids, **model_kwargs)
             if torch.equal(again.nan_to_num(), expected.nan_to_num()):  # edited code may draw random numbers
-                raise RuntimeError(f"generate() is wrong with a cache: {message}. {UNTESTED_ADVICE}")
-        VERIFIED[self.model].add(kind)
+                advice = f"{EDITED_ADVICE} {UNTESTED_ADVICE}" if is_untested_version() else EDITED_ADVICE
+                raise RuntimeError(f"generate() is wrong with a cache: {message}. {advice}")
+        snapshot.verified_steps.add(kind)
 
     def difference(self, actual: Tensor, expected: Tensor) -> str | None:
         """A message if the finite logits differ: a bias of -inf excludes a token."""
@@ -146,15 +154,18 @@ VERIFICATION: ContextVar[CacheVerification | None] = ContextVar("verification", 
 class VerifiedGenerationMixin(GenerationMixin):
     """transformers' `generate()`, whose first call for a model object verifies caches, masks, attention and a step."""
 
+    snapshot: "Snapshot | None" = None  # of the model at the last call, with what was verified
+
     def generate(self, inputs: Any = None, generation_config: Any = None, *args: Any, **kwargs: Any) -> Any:
         """`GenerationMixin.generate`.
 
         Raises:
             RuntimeError: the installed version of transformers gives wrong outputs.
         """
-        if self not in VERIFIED and not is_transformed():
-            verify_transformers()
-            VERIFIED[self] = set()
+        if not is_transformed():
+            if self.snapshot is None:
+                verify_transformers()
+            self.snapshot = current_snapshot(self, self.snapshot)
         num_beams = generation_option(self, {**kwargs, "generation_config": generation_config}, "num_beams") or 1
         verification = CacheVerification(self, kwargs, is_beam_search=num_beams > 1)
         token = VERIFICATION.set(verification)
@@ -297,9 +308,9 @@ class Snapshot:
         model: the model.
     """
 
-    message: str | None = None  # of a check of the model
-
     def __init__(self, model: nn.Module):
+        self.messages: dict[str, str | None] = {}  # of checks of the model
+        self.verified_steps: set[str] = set()  # see `CacheVerification`
         modules = list(model.modules())
         self.parts = modules[1:]
         # Views show later changes. Of hooks, whose keys PyTorch does not use again, their functions are not needed.
@@ -337,31 +348,41 @@ class Snapshot:
         values.append(ALL_MASK_ATTENTION_FUNCTIONS.get("sdpa"))
         return values
 
+    def message_of(self, check: Callable[[Any], str | None], model: Any) -> str | None:
+        """The message of a check of the model, which is called once."""
+        name = check.__name__
+        if name not in self.messages:
+            self.messages[name] = check(model)
+        return self.messages[name]
+
+    def has_code_of(self, other: "Snapshot") -> bool:
+        """Whether modules, code, attributes and hooks are those of another snapshot of the same model."""
+        return are_identical(self.values, other.values) and self.code == other.code
+
     def is_current(self, model: nn.Module) -> bool:
         """Whether nothing has changed in this model."""
         values = self.current_values(model)
         return (
-            len(values) == len(self.values)
-            and all(map(is_, values, self.values))
+            are_identical(values, self.values)
             and [function.__code__ for function in self.functions] == self.code
             and versions_of(self.tensors) == self.versions
             and all(map(torch.equal, map(torch.cat, self.samples), self.sampled_values))
         )
 
 
-def current_snapshot(model: Any, earlier: Snapshot | None, check: Callable[[Any], str | None]) -> Snapshot:
-    """The snapshot of a model with the message of a check, which is repeated only when the model has changed.
-
-    Args:
-        model: the model.
-        earlier: its last snapshot, if there is one.
-        check: returns a message about the model, or `None`.
-    """
+def current_snapshot(model: Any, earlier: Snapshot | None) -> Snapshot:
+    """The earlier snapshot of a model if nothing has changed since, otherwise a new one."""
     if earlier is not None and earlier.is_current(model):
         return earlier
-    snapshot = Snapshot(model)  # before the check: another thread may change the model during it
-    snapshot.message = check(model)
+    snapshot = Snapshot(model)
+    if earlier is not None and snapshot.has_code_of(earlier):
+        snapshot.verified_steps = earlier.verified_steps  # only weights have changed, as in training
     return snapshot
+
+
+def are_identical(objects: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Whether two sequences have the same objects, not only equal ones."""
+    return len(objects) == len(others) and all(map(is_, objects, others))
 
 
 def attributes_of(modules: Sequence[nn.Module]) -> list[Mapping[str, Any]]:
@@ -421,12 +442,15 @@ def is_copied(cls: type) -> bool:
 
 def can_sample(tensor: Tensor) -> bool:
     """Whether values of a tensor can be viewed and read at once: it is on the CPU, and of no special class."""
-    return tensor.is_cpu and tensor.is_contiguous() and type(tensor.data) is Tensor
+    return tensor.is_cpu and tensor.is_contiguous() and type(tensor.data) is Tensor and tensor.numel() > 0
 
 
 def sampled(tensor: Tensor) -> Tensor:
-    """A view of the values on the diagonals of a matrix, or of all values of a vector."""
-    step = tensor.shape[-1] + 1 if tensor.dim() > 1 else 1
+    """A view of all values of a vector, or of at least one value of each row and each column of a matrix."""
+    columns = tensor.shape[-1] if tensor.dim() > 0 else 1
+    rows = tensor.numel() // columns
+    # Steps that are no longer than a row meet all rows; without a common divisor, they meet all columns in turn.
+    step = next(step for step in range(min(rows, columns), 0, -1) if math.gcd(step, columns) == 1)
     return tensor.detach().view(-1)[::step]
 
 
@@ -445,8 +469,8 @@ def verify_transformers() -> None:
     try:
         with torch.device("cpu"):
             verify_cache()
-            verify_attention("eager")
-            verify_attention("sdpa")
+            verify_eager_masks()
+            verify_sdpa()
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise RuntimeError(
             f"transformers does not compute what this model requires: {error}. {UNTESTED_ADVICE}"
@@ -472,33 +496,19 @@ def verify_cache() -> None:
         raise ArithmeticError("a cache does not reorder its rows")
 
 
-def masked_attention(
-    module: nn.Module,  # noqa: ARG001  of the signature of attention functions
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    scaling: float,
-    dropout: float,  # noqa: ARG001
-) -> tuple[Tensor, Tensor]:
-    """Eager attention with a mask, in place of the one in the modeling file, which may be edited."""
-    weights = masked_softmax(query @ key.transpose(-1, -2) * scaling, mask)
-    return (weights @ value).transpose(1, 2), weights
+class MaskCase(NamedTuple):
+    """A mask of transformers for two texts of four tokens, the second of which may have padding, and its meaning."""
+
+    name: str
+    mask: Tensor | None
+    visible: Tensor
+    is_causal: bool
 
 
-def verify_attention(implementation: str) -> None:
-    """Raise an ArithmeticError if a causal or bidirectional mask, with or without padding, has another effect.
-
-    Args:
-        implementation: the name of an attention function, which is called for two texts of four tokens.
-    """
+def mask_cases(implementation: str) -> list[MaskCase]:
+    """The masks of causal and bidirectional attention, with and without padding, for an attention implementation."""
     config = PreTrainedConfig()
     config._attn_implementation = implementation
-    attend = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, masked_attention)
-    generator = torch.Generator().manual_seed(0)
-    query, key, value = torch.randn(3, 2, 2, 4, 3, generator=generator, dtype=torch.float32)
-    scores = query @ key.transpose(-1, -2) * 0.5
-
     states = torch.zeros(2, 4, 6, dtype=torch.float32)
     padding_mask = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
     causal = torch.ones(4, 4, dtype=torch.bool).tril()
@@ -506,13 +516,32 @@ def verify_attention(implementation: str) -> None:
     causal_mask = create_causal_mask(config, states, None, None)
     padded_mask = create_causal_mask(config, states, padding_mask, None)
     bidirectional_mask = create_bidirectional_mask(config, states, padding_mask)
-    for name, mask, visible, is_causal in (
-        ("a causal mask", causal_mask, causal, True),
-        ("a causal mask with padding", padded_mask, causal & tokens, True),
-        ("a padding mask", bidirectional_mask, tokens, False),
-    ):
-        module: Any = SimpleNamespace(is_causal=is_causal, training=False, config=config)
-        outputs, _ = attend(module, query, key, value, mask, scaling=0.5, dropout=0.0)
-        expected = scores.masked_fill(~visible, -torch.inf).softmax(dim=-1) @ value
+    return [
+        MaskCase("a causal mask", causal_mask, causal, True),
+        MaskCase("a causal mask with padding", padded_mask, causal & tokens, True),
+        MaskCase("a padding mask", bidirectional_mask, tokens, False),
+    ]
+
+
+def verify_eager_masks() -> None:
+    """Raise an ArithmeticError if masks for eager attention, which the modeling file computes, hide other keys."""
+    for case in mask_cases("eager"):
+        shown = torch.tensor(True) if case.mask is None else case.mask
+        if shown.dtype != torch.bool:
+            shown = shown == 0  # the dtype's minimum for hidden keys
+        if not torch.equal(*torch.broadcast_tensors(shown, case.visible)):
+            raise ArithmeticError(f"{case.name} for eager attention is wrong")
+
+
+def verify_sdpa() -> None:
+    """Raise an ArithmeticError if SDPA with a mask does not compute attention to the visible keys."""
+    attend = ALL_ATTENTION_FUNCTIONS["sdpa"]
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = torch.randn(3, 2, 2, 4, 3, generator=generator, dtype=torch.float32)
+    scores = query @ key.transpose(-1, -2) * 0.5
+    for case in mask_cases("sdpa"):
+        module: Any = SimpleNamespace(is_causal=case.is_causal, training=False, config=PreTrainedConfig())
+        outputs, _ = attend(module, query, key, value, case.mask, scaling=0.5, dropout=0.0)
+        expected = scores.masked_fill(~case.visible, -torch.inf).softmax(dim=-1) @ value
         if not torch.allclose(outputs, expected.transpose(1, 2), atol=1e-4):
-            raise ArithmeticError(f"{implementation} attention with {name} is wrong")
+            raise ArithmeticError(f"sdpa attention with {case.name} is wrong")

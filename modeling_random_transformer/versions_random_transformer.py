@@ -20,8 +20,11 @@ OLDEST_TESTED, NEWEST_TESTED = (5, 17), (5, 24)  # minor versions of transformer
 TESTED_VERSIONS = "{}.{} to {}.{}".format(*OLDEST_TESTED, *NEWEST_TESTED)
 UNTESTED_ADVICE = (
     f"transformers {transformers.__version__} is installed, and random-transformer was tested with {TESTED_VERSIONS}: "
-    "install one of these. If you changed the model's code, make its steps with and without a cache agree, or set "
-    "use_cache=False."
+    "install one of these."
+)
+EDITED_ADVICE = (
+    "If you changed the model's code, make its steps with and without a cache agree, or set use_cache=False: an "
+    "attention_mask of None is causal for SDPA (is_causal), and a step with a cache has one query."
 )
 
 OLD_CACHE_NAME = "past_key_values"

@@ -114,6 +114,20 @@ def test_generate_follows_an_edit_of_the_source(edit, edited_model, caplog):
     assert torch.equal(ours.logits[-1], shipped) == (edit == "random numbers")
 
 
+def softmax_of_half(scores, mask):
+    hidden = ~mask if mask.dtype == torch.bool else mask < 0
+    return (scores / 2).masked_fill(hidden, torch.finfo(scores.dtype).min).softmax(dim=-1)
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_generate_follows_an_edit_of_the_softmax(implementation, monkeypatch):
+    monkeypatch.setattr(modeling.masked_softmax, "__code__", softmax_of_half.__code__)
+    model = exact_model(spread=2.0)
+    model.set_attn_implementation(implementation)
+    ours = generate(model)
+    assert_same(ours, generate(model, use_cache=False))
+
+
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 @pytest.mark.parametrize("edit", EAGER_EDITS)
 def test_generate_follows_an_edit_of_eager_attention(edit, implementation, edited_model):

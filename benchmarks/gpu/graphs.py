@@ -104,7 +104,7 @@ def reserved_memory() -> int:
 
 def last_captured(model: Any) -> CapturedStep | None:
     """The captured step of the model's last call."""
-    return list(CAPTURED_STEPS.get(model.step_snapshot, {}).values() or [None])[-1]
+    return list(CAPTURED_STEPS.get(model.snapshot, {}).values() or [None])[-1]
 
 
 def with_error_if_not_captured(figures: Figures, model: Any) -> Figures:

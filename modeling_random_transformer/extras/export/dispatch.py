@@ -223,9 +223,9 @@ class CTranslate2Engine:
 
     def changed_model(self, model: Any) -> str | None:
         """A message if the model computes something else than its export; `None` if it does not."""
-        snapshot = current_snapshot(model, self.compared.get(model), self.compare)
+        snapshot = current_snapshot(model, self.compared.get(model))
         self.compared[model] = snapshot
-        return snapshot.message
+        return snapshot.message_of(self.compare, model)
 
     def compare(self, model: Any) -> str | None:
         """`changed_model`, by reading all weights."""
