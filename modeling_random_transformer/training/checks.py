@@ -18,6 +18,7 @@ from ..configuration_random_transformer import RandomTransformerConfig
 from ..inference.loading import check_tokenizer
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from .arguments import DROPOUTS, VOCAB_SIZE, DataArguments, ModelArguments, parse_overrides, set_names
+from .loss_check import check_loss_function
 from .manifest import check_output_dir
 from .model_init import freeze
 from .tokenizer import load_parent_tokenizer, load_tokenizer
@@ -51,6 +52,7 @@ def check_arguments(
     config, tokenizer = load_initial(model_args)
     with torch.device("meta"):
         model = RandomTransformerForConditionalGeneration(config)
+    check_loss_function(model)
     if model_args.lora_target_modules:
         check_adapted_modules(model, model_args.lora_targets)
     if model_args.freeze:
