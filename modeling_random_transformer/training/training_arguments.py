@@ -238,6 +238,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         """A copy for a trainer that does not evaluate during training."""
         args = copy.copy(self)
         args.eval_strategy = IntervalStrategy.NO
+        args.do_eval = False  # set by transformers with an `eval_strategy`
         args.load_best_model_at_end = False
         args.early_stopping_patience = None
         return args
