@@ -2,12 +2,21 @@
 
 import re
 
+# Scripts without spaces between words, and their punctuation: Thai, Lao, Tibetan, Burmese, Khmer, Chinese and Japanese.
+# A placeholder is beside a letter of them without a space.
+UNSPACED = r"\u0e00-\u109f\u1780-\u17ff\u19e0-\u19ff\u2e80-\u9fff\ua9e0-\ua9ff\uaa60-\uaa7f\uf900-\ufaff\uff00-\uffef"
+UNSPACED += r"\U00020000-\U0003ffff"
+WORD = rf"[^\W{UNSPACED}]"  # a character of a word of other scripts
+URL_CHARACTER = rf"[^\s<>\"'{UNSPACED}]"
+# Punctuation after a URL, also Chinese quotation marks, ellipses and dashes.
+URL_END = rf"[^\s<>\"'.,;:!?)\]\u2014\u2018-\u201f\u2026{UNSPACED}]"
+
+BRACES = r"[$%\#]?\{(?:[^{}\n]++|\{[^{}\n]*+\})*+\}"
+CONVERSION = r"%(?:\(\w++\)|\d++\$)?[-+\#0]*+\d*+(?:\.\d++)?+(?:hh?|ll?)?[sdiufFeEgGxXocp@]"
+FORMAT = rf"(?<!%)(?<!{WORD}){CONVERSION}(?![^\W\d_{UNSPACED}])"
+URL = rf"(?<!{WORD})(?:(?:https?|ftp)://|www\.){URL_CHARACTER}*{URL_END}"
+EMAIL = rf"(?<![.+-])(?<!{WORD})(?:{WORD}|[.+-])++@(?:{WORD}|-)++(?:\.(?:{WORD}|-)++)++"
+
 # What a program replaces or a reader copies: {name}, ${name}, %{name}, #{name}, {{name}}, %(name)s, %s, %1$s, URLs,
-# e-mail addresses.
-PLACEHOLDER = re.compile(
-    r"""[$%\#]?\{(?:[^{}\n]++|\{[^{}\n]*+\})*+\}
-    | (?<![\w%])%(?:\(\w++\)|\d++\$)?[-+\#0]*+\d*+(?:\.\d++)?+(?:hh?|ll?)?[sdiufFeEgGxXocp@](?![^\W\d_])
-    | (?:\b(?:https?|ftp)://|\bwww\.)[^\s<>"'\u3000-\u9fff\uff00-\uffef]*[^\s<>"'.,;:!?)\]\u3000-\u9fff\uff00-\uffef]
-    | (?<![\w.+-])[\w.+-]++@[\w-]++(?:\.[\w-]++)++""",
-    re.VERBOSE,
-)
+# e-mail addresses. Without spaces, so that it can be a part of a verbose expression.
+PLACEHOLDER = re.compile("|".join((BRACES, FORMAT, URL, EMAIL)))

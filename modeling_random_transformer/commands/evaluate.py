@@ -38,6 +38,8 @@ class Arguments:
     def __post_init__(self) -> None:
         references = {f"target_file {number}": path for number, path in enumerate(self.target_file, start=1)}
         check_one_stream(input=self.input, **references)
+        if self.tokenize is not None and self.target_lang is not None:
+            raise ValueError(f"--tokenize must be unset with --target_lang, which selects it, got {self.tokenize!r}.")
 
 
 def run(program: str, argv: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Stops a run whose loss or weights are not finite."""
+"""Stops a run whose loss or weights are not finite, or whose model has another loss."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,6 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+
+from ..configuration_random_transformer import RandomTransformerConfig
+from ..ops_random_transformer import smoothed_cross_entropy
 
 ADVICE = "Decrease learning_rate, increase warmup_steps or set max_grad_norm."
 
@@ -62,6 +65,30 @@ class LossCheck:
         return (
             f"the loss is {batch.loss.item()} at step {batch.step + 1}, in a batch of input_ids {list(ids.shape)} "
             f"whose first source is {source!r}. {ADVICE}"
+        )
+
+
+def check_loss_function(model: Any) -> None:
+    """Check that the model computes the loss of which training computes a version with label smoothing.
+
+    Training takes the loss from the logits (`training_loss`), evaluation from the model. With another function as
+    `model.loss_function`, evaluation would report a loss that training does not decrease. It cannot replace that of
+    training, where label smoothing, R-Drop and the mean over the tokens of a step would then have no effect.
+
+    Args:
+        model: a model of this package, also with an adapter; others are not checked.
+
+    Raises:
+        ValueError: the model has another loss function.
+    """
+    if not isinstance(model.config, RandomTransformerConfig):
+        return
+    loss_function = model.loss_function
+    if loss_function is not smoothed_cross_entropy:
+        name = getattr(loss_function, "__name__", loss_function)
+        raise ValueError(
+            f"loss_function of the model must be smoothed_cross_entropy, got {name}: training would ignore it. "
+            "Select a loss of training in training_loss of modeling_random_transformer/training/methods/__init__.py."
         )
 
 

@@ -30,7 +30,7 @@ from .callbacks import ResumptionCallback, ThroughputProgressCallback
 from .captured_passes import CapturedPasses
 from .checkpoints import keep_newest, last_resumable, write_checkpoint
 from .evaluation_loop import TranslationEvaluation
-from .loss_check import LossCheck, check_weights
+from .loss_check import LossCheck, check_loss_function, check_weights
 from .methods import retokenizer_of, training_loss
 from .methods.augmentation import Augmentation
 from .methods.bpe_dropout import BPEDropout, RetokenizedPairs
@@ -254,7 +254,12 @@ class TranslationTrainer(TranslationEvaluation):
     # Checkpoints
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
-        """Train; `resume_from_checkpoint=True` resumes from the newest complete checkpoint, if there is one."""
+        """Train; `resume_from_checkpoint=True` resumes from the newest complete checkpoint, if there is one.
+
+        Raises:
+            ValueError: the model has its own loss, see `check_loss_function`; or a checkpoint is damaged.
+        """
+        check_loss_function(self.accelerator.unwrap_model(self.model))
         # In one process, because the file systems of other nodes may show another state.
         resumes = resume_from_checkpoint is True
         newest = call_on_main_process(partial(last_resumable, self.args.output_dir, self.run_id, resumes))

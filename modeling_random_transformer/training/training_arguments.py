@@ -116,7 +116,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         average_last: number of last checkpoints to average into the model (paper 6.1)
         early_stopping_patience: evaluations without improvement before stopping
         num_beams: beam size in evaluation (paper 6.1)
-        length_penalty: length penalty in evaluation (paper 6.1); auto: chosen on the validation sets
+        length_penalty: length penalty of several beams (paper 6.1); auto: chosen on the validation sets
         bleu_tokenize: sacreBLEU's tokenizer (default: that of the target language)
         engine: engine that translates in evaluation, on a CPU: ctranslate2
         per_device_eval_batch_size: maximum number of pairs in an evaluation batch (default: 32 on a CPU, otherwise 256)
@@ -221,8 +221,8 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
 
     @property
     def chooses_length_penalty(self) -> bool:
-        """Whether the length penalty is chosen on the validation sets; one beam has none."""
-        return self.length_penalty == AUTO and self.num_beams > 1
+        """Whether the length penalty is chosen on the validation sets."""
+        return self.length_penalty == AUTO
 
     @property
     def translation_metric(self) -> str:
@@ -238,6 +238,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         """A copy for a trainer that does not evaluate during training."""
         args = copy.copy(self)
         args.eval_strategy = IntervalStrategy.NO
+        args.do_eval = False  # set by transformers with an `eval_strategy`
         args.load_best_model_at_end = False
         args.early_stopping_patience = None
         return args
@@ -297,6 +298,10 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         is_number = not isinstance(self.length_penalty, str) and abs(self.length_penalty) <= LARGEST_PENALTY
         numbers = f"a number from -{LARGEST_PENALTY} to {LARGEST_PENALTY}"
         self._require("length_penalty", is_number or self.length_penalty == AUTO, f"{numbers}, or {AUTO!r}")
+        default = type(self).length_penalty
+        has_effect = self.num_beams > 1 or self.length_penalty == default
+        of_recipe = f"--length_penalty {default} overrides that of a recipe"
+        self._require("length_penalty", has_effect, f"{default} (the default) with num_beams=1; {of_recipe}")
 
     def _check_devices(self) -> None:
         if self.device.type == "cpu":

@@ -29,6 +29,7 @@ def test_placeholders_are_found_completely_and_in_order(placeholders, separator)
         ("见 https://example.org/x。再见", "https://example.org/x"),
         ("Write to a.b@example.org!", "a.b@example.org"),
         ("<%s>", "%s"),
+        ("“https://example.org/x”", "https://example.org/x"),
     ],
 )
 def test_punctuation_around_a_placeholder_is_text(text, placeholder):
@@ -41,3 +42,48 @@ def test_punctuation_around_a_placeholder_is_text(text, placeholder):
 )
 def test_what_is_no_placeholder(text):
     assert found(text) == []
+
+
+# Chinese, Japanese, half-width katakana, a rare Chinese character, Thai, Lao, Khmer, Burmese: before and after.
+UNSPACED_TEXTS = [
+    ("写信给", "。谢谢"),
+    ("写信给", "谢谢"),
+    ("参见“", "”，再见"),
+    ("见（", "）……"),
+    ("ここは", "です"),
+    ("ﾃｽﾄ", "｡"),
+    ("𠮷", "𠮷"),
+    ("ดู", "นะครับ"),
+    ("เบิ่ง", "ແລ້ວ"),
+    ("ເບິ່ງ", "ແດ່"),
+    ("មើល", "ហើយ។"),
+    ("ကြည့်ပါ", "မှာ။"),
+]
+
+
+@pytest.mark.parametrize("placeholder", PLACEHOLDERS)
+@pytest.mark.parametrize(("before", "after"), UNSPACED_TEXTS)
+def test_placeholders_beside_letters_of_scripts_without_spaces(before, after, placeholder):
+    assert found(f"{before}{placeholder}{after}") == [placeholder]
+    assert found(f"{before}{placeholder}{after}{placeholder}") == [placeholder] * 2
+
+
+@pytest.mark.parametrize(
+    ("text", "placeholders"),
+    [
+        ("xhttps://example.org", []),
+        ("éwww.example.org", []),
+        ("жhttps://example.org", []),
+        ("1https://example.org", []),
+        ("_https://example.org", []),
+        ("x%d", []),
+        ("%dx", []),
+        ("é%s", []),
+        ("жa@example.org", ["жa@example.org"]),
+        ("a@bücher.example", ["a@bücher.example"]),
+        ("共50%d个", []),
+        ("x.y+z@a-b.org", ["x.y+z@a-b.org"]),
+    ],
+)
+def test_a_letter_of_a_script_with_spaces_belongs_to_the_word(text, placeholders):
+    assert found(text) == placeholders

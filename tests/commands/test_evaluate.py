@@ -61,5 +61,8 @@ def test_several_reference_files_and_a_tokenizer(tmp_path, capsys):
     for option in ("--target_lang=zh", "--tokenize=zh"):
         assert cli.main([*command, files["second"], option]) == 0
         assert capsys.readouterr().out.startswith("bleu 100.00 nrefs:2|case:mixed|eff:no|tok:zh")
+    assert cli.main([*command, "--target_lang=zh", "--tokenize=13a"]) == 2
+    error = capsys.readouterr().err
+    assert "--tokenize must be unset with --target_lang, which selects it, got '13a'." in error
     assert cli.main([*command, files["short"]]) == 2
     assert "the files of references must have the same number of lines, got 2, 1." in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Losses and weights that are not finite."""
+"""Losses and weights that are not finite, and models with another loss."""
 
 import math
 import re
@@ -7,9 +7,17 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from peft import LoraConfig, get_peft_model
 from torch import nn
+from transformers import MarianConfig, MarianMTModel
 
-from modeling_random_transformer.training.loss_check import ADVICE, LossCheck, check_weights
+from modeling_random_transformer import RandomTransformerForConditionalGeneration
+from modeling_random_transformer.training import preparation, train_translation
+from modeling_random_transformer.training.loss_check import ADVICE, LossCheck, check_loss_function, check_weights
+from tests.helpers.interruption import stop
+from tests.helpers.models import tiny_model
+from tests.helpers.trainer import new_trainer
+from tests.helpers.training import parsed
 
 INPUTS = {"input_ids": torch.tensor([[5, 6, 2], [7, 2, 0]])}
 LOSSES = st.lists(st.sampled_from([0.5, -1.0, math.inf, -math.inf, math.nan]), max_size=6)
@@ -52,3 +60,37 @@ def test_trained_weights_must_be_finite(value):
         model[1].bias[0] = value
     with pytest.raises(FloatingPointError, match=r"not finite after step 4, first 1\.bias\. Decrease learning_rate"):
         check_weights(model, 4)
+
+
+def summed_loss(logits, labels, **_):
+    return nn.functional.cross_entropy(logits.transpose(1, 2), labels, reduction="sum")
+
+
+def test_a_loss_of_the_model_that_training_would_ignore_is_an_error(tmp_path, corpus, monkeypatch):
+    message = "loss_function of the model must be smoothed_cross_entropy, got summed_loss: training would ignore it"
+    trainer = new_trainer(tmp_path)
+    trainer.model.loss_function = summed_loss
+    with pytest.raises(ValueError, match=message):
+        trainer.train()
+    assert trainer.state.global_step == 0
+    post_init = RandomTransformerForConditionalGeneration.post_init
+
+    def with_summed_loss(model):
+        model.loss_function = summed_loss
+        post_init(model)
+
+    monkeypatch.setattr(RandomTransformerForConditionalGeneration, "post_init", with_summed_loss)
+    monkeypatch.setattr(preparation, "load_pairs", stop)
+    with pytest.raises(ValueError, match=message):  # before the corpus is read
+        train_translation(*parsed(corpus, "out"))
+
+
+def test_the_loss_of_adapted_models_is_checked_and_that_of_other_models_is_not():
+    adapted = get_peft_model(tiny_model(), LoraConfig(target_modules=["q_proj"]))
+    check_loss_function(adapted)
+    adapted.get_base_model().loss_function = summed_loss
+    with pytest.raises(ValueError, match="got summed_loss"):
+        check_loss_function(adapted)
+    sizes = {"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 9}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    check_loss_function(MarianMTModel(MarianConfig(**sizes, **heads, pad_token_id=0, decoder_start_token_id=0)))

@@ -1,5 +1,7 @@
 """The defaults and checks of the training arguments."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.nn import Parameter
@@ -48,6 +50,7 @@ def test_inverse_sqrt_schedule_equals_the_papers_formula(d_model, warmup):
         ({"length_penalty": float("nan")}, "length_penalty must be a number from -50 to 50, or 'auto', got nan"),
         ({"length_penalty": 1e9}, "length_penalty must be a number from -50 to 50, or 'auto', got 1000000000"),
         ({"num_beams": 10**9}, "num_beams must be at most 1000, got 1000000000"),
+        ({"num_beams": 1, "length_penalty": 1.5}, r"length_penalty must be 0\.6 .* with num_beams=1; .*, got 1\.5"),
         ({"gradient_accumulation_steps": 10**9}, "gradient_accumulation_steps must be at most 10000, got 1000000000"),
         ({"dataloader_num_workers": 10**9}, "dataloader_num_workers must be at most 1000, got 1000000000"),
         ({"dataloader_num_workers": -1}, "dataloader_num_workers must be at least 0, got -1"),
@@ -91,6 +94,14 @@ def test_inverse_sqrt_schedule_equals_the_papers_formula(d_model, warmup):
 def test_invalid_arguments_raise(options, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         recipe(tmp_path, **options)
+
+
+def test_a_copy_without_evaluation_is_valid(tmp_path):
+    stopping = {"early_stopping_patience": 1, "metric_for_best_model": "loss"}
+    args = recipe(tmp_path, eval_strategy="steps", eval_steps=2, **stopping)
+    copied = replace(args.without_evaluation(), learning_rate=1e-3)  # as for the paper's learning rate
+    assert (copied.eval_strategy, copied.do_eval, copied.learning_rate) == ("no", False, 1e-3)
+    assert (args.eval_strategy, args.do_eval) == ("steps", True)
 
 
 def test_an_empty_output_dir_is_an_error():
