@@ -17,7 +17,7 @@ from ..base.errors import reraise_as_value_error
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..inference.loading import check_tokenizer
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
-from .arguments import DROPOUTS, VOCAB_SIZE, DataArguments, ModelArguments, check_unset, parse_overrides, set_names
+from .arguments import DROPOUTS, VOCAB_SIZE, DataArguments, ModelArguments, parse_overrides, set_names
 from .loss_check import check_loss_function
 from .manifest import check_output_dir
 from .model_init import freeze
@@ -42,8 +42,6 @@ def check_arguments(
     check_evaluation(data, args)
     if args.metric_for_best_model is not None:
         check_metric(args.metric_for_best_model, data, args)
-    for name, reason in unused_training_arguments(data, args).items():
-        check_unset(args, name, reason)
     if args.lr_scheduler_kwargs:
         check_schedule(args)
     if args.push_to_hub:
@@ -99,25 +97,6 @@ def check_metric(best: str, data: DataArguments, args: TranslationTrainingArgume
             names_of_metrics += [f"{set_name}_{metric}" for metric in metrics]
     if best.removeprefix("eval_") not in names_of_metrics:
         raise ValueError(f"metric_for_best_model must be one of {', '.join(names_of_metrics)}, got {best!r}.")
-
-
-def unused_training_arguments(data: DataArguments, args: TranslationTrainingArguments) -> dict[str, str]:
-    """The training arguments that have no effect beside the others, and the reasons.
-
-    `eval_steps` is not among them, so that a recipe with evaluations can be run with `eval_strategy="no"`.
-    """
-    unused = {}
-    if args.eval_strategy == "no":
-        unused["eval_delay"] = "without eval_strategy"
-    if not data.has("validation"):
-        unused["metric_for_best_model"] = "without a validation set"
-    if args.metric_for_best_model is None:
-        unused["greater_is_better"] = "without metric_for_best_model"
-    if args.save_strategy == "no" and args.average_last > 1:
-        unused["average_last"] = "or 1 with save_strategy 'no'"
-    if not args.push_to_hub:
-        unused |= dict.fromkeys(("hub_model_id", "hub_private_repo"), "without push_to_hub")
-    return unused
 
 
 def check_schedule(args: TranslationTrainingArguments) -> None:

@@ -25,6 +25,7 @@ def test_a_run_writes_a_scored_model(trained):
     assert result.scores["test"]["bleu"]["signature"].replace("|", "\\|") in card
     for text in (card, (result.folder / MANIFEST).read_text()):
         assert "hf_secret" not in text
+        assert "me/private" not in text
     model, tokenizer = (kind.from_pretrained(result.folder) for kind in (AutoModelForSeq2SeqLM, AutoTokenizer))
     assert (model.generation_config.num_beams, model.generation_config.length_penalty) == (4, 0.6)
     assert model.config.decoder_start_token_id == tokenizer.bos_token_id

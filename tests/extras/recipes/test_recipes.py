@@ -360,7 +360,6 @@ def test_new_models_start_from_a_parent(folder, capsys):
 def test_a_dry_run_estimates_every_training_and_writes_nothing(folder, monkeypatch, capsys):
     monkeypatch.setattr(estimation, "STEPS", 1)
     options = {"eval_strategy": "steps", "eval_steps": 2, "num_beams": 2, "length_penalty": "auto"}
-    options |= {"metric_for_best_model": "chrf"}
     assert run_command(folder, "dry", dry_run=True, **options) == 0
     rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| ")][2:]
     assert [row[0].strip("| ") for row in rows] == ["reverse", "first", "second", "small"]
