@@ -221,8 +221,8 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
 
     @property
     def chooses_length_penalty(self) -> bool:
-        """Whether the length penalty is chosen on the validation sets."""
-        return self.length_penalty == AUTO
+        """Whether the length penalty is chosen on the validation sets; one beam has none."""
+        return self.length_penalty == AUTO and self.num_beams > 1
 
     @property
     def translation_metric(self) -> str:
@@ -299,9 +299,8 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         numbers = f"a number from -{LARGEST_PENALTY} to {LARGEST_PENALTY}"
         self._require("length_penalty", is_number or self.length_penalty == AUTO, f"{numbers}, or {AUTO!r}")
         default = type(self).length_penalty
-        has_effect = self.num_beams > 1 or self.length_penalty == default
-        of_recipe = f"--length_penalty {default} overrides that of a recipe"
-        self._require("length_penalty", has_effect, f"{default} (the default) with num_beams=1; {of_recipe}")
+        has_effect = self.num_beams > 1 or self.length_penalty in (default, AUTO)  # nothing to choose for one beam
+        self._require("length_penalty", has_effect, f"{default} (the default) or {AUTO!r} with num_beams=1")
 
     def _check_devices(self) -> None:
         if self.device.type == "cpu":

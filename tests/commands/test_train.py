@@ -51,16 +51,13 @@ def test_recipe_values_are_parsed_like_flags(corpus):
 
 def test_one_beam_beside_a_recipe_with_a_length_penalty_is_explained(corpus, capsys):
     recipe = corpus / "recipe.yaml"
-    recipe.write_text("length_penalty: auto\n")
-    given = [str(recipe), *flags(corpus, num_beams=1)]
-    assert cli.main(["train", *given]) == 2
+    recipe.write_text("length_penalty: 1.5\n")
+    arguments = [str(recipe), *flags(corpus, num_beams=1)]
+    assert cli.main(["train", *arguments]) == 2
     error = capsys.readouterr().err
-    assert (
-        "length_penalty must be 0.6 (the default) with num_beams=1; --length_penalty 0.6 overrides that of a recipe, "
-        "got 'auto'."
-    ) in error
-    *_, args, _ = parse_command([*given, "--length_penalty", "0.6"])
-    assert (args.num_beams, args.length_penalty) == (1, 0.6)
+    assert "length_penalty must be 0.6 (the default) or 'auto' with num_beams=1, got 1.5." in error
+    *_, args, _ = parse_command([*arguments, "--length_penalty", "auto"])
+    assert (args.num_beams, args.length_penalty, args.chooses_length_penalty) == (1, "auto", False)
 
 
 @pytest.mark.parametrize("given", [["--report_to", "none"], ["--report-to", "none"], ["--report_to=none"]], ids=str)
