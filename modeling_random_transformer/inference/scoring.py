@@ -27,13 +27,12 @@ from ..inputs_random_transformer import (
     pad_ids,
     renumber_errors,
 )
-from ..modeling_random_transformer import RandomTransformerForConditionalGeneration, shift_right
+from ..modeling_random_transformer import shift_right
 from ..ops_random_transformer import label_log_probabilities
 from ..pipeline_random_transformer import Seq2SeqPipeline, current_device, evaluation_mode
 
 IGNORED = -100  # the label of positions that are not scored
 WORD = re.compile(r"\S+")
-LOGIT_ROWS = 512  # tokens whose logits are in memory together
 
 Ids = list[int]  # of the tokens of a text
 
@@ -249,21 +248,9 @@ class Scorer(PairModel):
         if self.forced is not None:
             labels[:, 0].masked_fill_(labels[:, 0] == self.forced, IGNORED)
         with evaluation_mode(self.model):
-            if isinstance(self.model, RandomTransformerForConditionalGeneration):
-                return self.forward_without_padding(inputs, labels).tolist()
+            # Not by `lm_head` alone, which would need less memory: the code of the model may have been edited.
             logits = self.model(**inputs, use_cache=False).logits
         return label_log_probabilities(logits, labels, IGNORED).tolist()
-
-    def forward_without_padding(self, inputs: dict[str, Tensor], labels: Tensor) -> Tensor:
-        """`forward` without logits of padding. A few rows of logits at a time are in memory."""
-        states = self.model.model(**inputs, use_cache=False).last_hidden_state
-        scored = labels != IGNORED
-        values = []
-        for rows, row_labels in zip(states[scored].split(LOGIT_ROWS), labels[scored].split(LOGIT_ROWS), strict=True):
-            values.append(label_log_probabilities(self.model.lm_head(rows), row_labels))
-        log_probabilities = values[0].new_zeros(labels.shape)
-        log_probabilities[scored] = torch.cat(values)
-        return log_probabilities
 
 
 def with_words(score: PairScore, text: str, words: Sequence[int | None], source_tokens: int) -> PairScore:

@@ -32,6 +32,25 @@ def test_equals_the_loss_of_each_pair(kind, model, tokenizer):
     assert score.log_probability < 0
 
 
+def test_an_edit_of_the_output_changes_the_scores(model, tokenizer):
+    """As it changes the loss and `generate()`."""
+
+    class Edited(type(model)):
+        def forward(self, *args, **kwargs):
+            outputs = super().forward(*args, **kwargs)
+            outputs.logits = 0.3 * outputs.logits
+            return outputs
+
+    edited = Edited(model.config).eval()
+    edited.load_state_dict(model.state_dict())
+    [score] = score_pairs(edited, tokenizer, PAIRS[:1])
+    inputs = tokenizer(PAIRS[0][0], text_target=PAIRS[0][1], return_tensors="pt")
+    with torch.no_grad():
+        logits = model(**inputs).logits
+    expected = (0.3 * logits).log_softmax(-1).gather(-1, inputs["labels"][..., None]).sum()
+    assert score.log_probability == pytest.approx(expected.item(), rel=1e-5)
+
+
 def test_a_forced_language_tag_is_not_scored(model, tokenizer, monkeypatch):
     [whole] = score_pairs(model, tokenizer, PAIRS[:1], token_scores=True)
     first = tokenizer(PAIRS[0][1])["input_ids"][0]
