@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...verification_random_transformer import difference
 from .paths import find_stacks, layer_norms
 
 
@@ -32,17 +33,23 @@ def logit_attribution(
 
     Raises:
         KeyError: a layer or a head was not recorded.
-        ValueError: a projection is quantized or has an adapter, so that its weights are not what it computes.
+        ValueError: a projection is quantized or has an adapter, so that its weights are not what it computes; or the
+            sum of all parts is not the recorded logits, since the code of the model has been edited.
     """
     for name, module in model.named_modules():
         is_projection = name.endswith(("lm_head", "out_proj"))
         if is_projection and type(module) is not nn.Linear:
             raise ValueError(f"{name} must be nn.Linear (merge adapters, dequantize), got {type(module).__name__}.")
     rows = model.lm_head.weight[tokens]
+    parts = decoder_parts(model, recorded)
+    total = sum(parts.values(), torch.zeros_like(parts["biases"]))
+    output_layer = model.lm_head
+    weight = output_layer.weight.to(total)
+    bias = None if output_layer.bias is None else output_layer.bias.to(total)
+    check_logits("the sum of the parts", nn.functional.linear(total, weight, bias), recorded)
     values = {}
-    for part, vector in decoder_parts(model, recorded).items():
+    for part, vector in parts.items():
         values[part] = torch.einsum("btd,btkd->btk", vector, rows.to(vector))
-    bias = model.lm_head.bias
     if bias is not None:
         values["biases"] = values["biases"] + bias[tokens]
     return values
@@ -53,6 +60,9 @@ def logit_lens(model: Any, recorded: Mapping[str, Tensor]) -> Iterator[tuple[str
 
     Yields:
         The path of the embedding or the sub-layer in the trace, and logits `[batch, target_len, vocab_size]`.
+
+    Raises:
+        ValueError: those of the last sub-layer are not the recorded logits, since the model has been edited.
     """
     stack = find_stacks(model)["decoder"]
     states = {"decoder.embedding": recorded["decoder.embedding.sum"]}
@@ -61,8 +71,27 @@ def logit_lens(model: Any, recorded: Mapping[str, Tensor]) -> Iterator[tuple[str
         for name in layer_norms(layer):
             path = f"decoder.layers.{index}.{name}"
             states[path] = recorded[f"{path}.{end}"]
+    last = model.lm_head(stack.layer_norm([*states.values()][-1]))
+    check_logits("the output layer after the last sub-layer", last, recorded)
     for path, state in states.items():
         yield path, model.lm_head(stack.layer_norm(state))
+
+
+def check_logits(name: str, logits: Tensor, recorded: Mapping[str, Tensor]) -> None:
+    """Raise a ValueError if logits that follow from the states of a trace are not those that the model returned.
+
+    Args:
+        name: what they were computed by, in the message.
+        logits: `[batch, target_len, vocab_size]`.
+        recorded: the trace. The model may have returned the logits of the last positions only.
+    """
+    expected = recorded["logits"]
+    length = expected.shape[1]
+    if reason := difference(logits[:, -length:], expected):
+        raise ValueError(
+            f"{name} must give the logits of the model, but {reason}. "
+            "The layers or the output have been edited, or values were replaced."
+        )
 
 
 def decoder_parts(model: Any, recorded: Mapping[str, Tensor]) -> dict[str, Tensor]:

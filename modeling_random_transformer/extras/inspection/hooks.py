@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import eager_mask
 
+from ... import modeling_random_transformer as modeling
 from ...base.errors import reraise_as_value_error
-from ...modeling_random_transformer import eager_attention_forward, ungroup_weights
 from ...ops_random_transformer import masked_softmax
 from .paths import find_stacks, layer_norms
 
@@ -69,7 +69,7 @@ class AttentionHooks:
         All but keys and values are `[sources, heads, batch / sources · query_len, …]`, and are passed by row.
         """
         by_query = name not in ("key", "value")
-        ungrouped = ungroup_weights(states, self.batch, self.query_len) if by_query else states
+        ungrouped = modeling.ungroup_weights(states, self.batch, self.query_len) if by_query else states
         heads = ungrouped.unbind(1)
         new_heads = [self.pass_value(f"{self.path}.head.{i}.{name}", head) for i, head in enumerate(heads)]
         if all(map(is_, new_heads, heads)):
@@ -90,7 +90,7 @@ class AttentionHooks:
 def traced_attention(module: nn.Module, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
     """`eager_attention_forward` that passes its values to the observers of its module."""
     hooks = AttentionHooks.active.get(module)
-    attend = eager_attention_forward if hooks is None else hooks.attend
+    attend = modeling.eager_attention_forward if hooks is None else hooks.attend
     return attend(module, *args, **kwargs)
 
 
@@ -112,7 +112,7 @@ def check_attention() -> None:
     mask = torch.full((1, 1, 2, 2), minimum).triu(1)
     inputs = (nn.Identity(), *states.view(3, 1, 1, 2, 4), mask, 0.5, 0.0)
     with reraise_as_value_error("trace and intervene must compute eager_attention_forward (see extras/inspection)"):
-        torch.testing.assert_close(hooks.attend(*inputs), eager_attention_forward(*inputs))
+        torch.testing.assert_close(hooks.attend(*inputs), modeling.eager_attention_forward(*inputs))
 
 
 class Observer:

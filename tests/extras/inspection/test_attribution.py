@@ -7,6 +7,7 @@ from peft import LoraConfig, get_peft_model
 from modeling_random_transformer import RandomTransformerForCausalLM
 from modeling_random_transformer.extras.inspection import intervene, trace
 from modeling_random_transformer.extras.inspection.attribution import logit_attribution, logit_lens
+from modeling_random_transformer.modeling_random_transformer import RandomTransformerDecoderLayer
 from modeling_random_transformer.quantization_random_transformer import Int8Linear
 from tests.helpers.models import padded_batch, random_ids, tiny_model
 
@@ -63,6 +64,37 @@ def test_adapters_and_quantized_weights_are_errors():
     for model, name in ((get_peft_model(tiny_model(), lora), "out_proj"), (quantized, "lm_head")):
         with trace(model) as recorded, pytest.raises(ValueError, match=rf"{name} must be nn.Linear \(merge adapters"):
             logit_attribution(model, recorded, torch.zeros(1, 1, 1, dtype=torch.long))
+
+
+@pytest.mark.parametrize("norm_order", ["pre", "post"])
+def test_edited_residual_connections_are_an_error(norm_order, monkeypatch):
+    """The sum of the parts would not be the logits."""
+
+    def forward(self, hidden_states, mask, source, encoder_attention_mask=None, **_):
+        states = self.norm_before(self.self_attn_layer_norm, hidden_states)
+        states, _ = self.self_attn(states, attention_mask=mask)
+        hidden_states = self.norm_after(self.self_attn_layer_norm, 0.5 * hidden_states + states)
+        states = self.norm_before(self.encoder_attn_layer_norm, hidden_states)
+        states, _ = self.encoder_attn(states, attention_mask=encoder_attention_mask, key_value_states=source)
+        hidden_states = self.norm_after(self.encoder_attn_layer_norm, hidden_states + states)
+        states = self.feed_forward(self.norm_before(self.final_layer_norm, hidden_states))
+        return self.norm_after(self.final_layer_norm, hidden_states + states)
+
+    monkeypatch.setattr(RandomTransformerDecoderLayer, "forward", forward)
+    model, recorded, logits = traced(norm_order=norm_order)
+    with pytest.raises(ValueError, match=r"the sum of the parts must give the logits .* have been edited"):
+        logit_attribution(model, recorded, logits.topk(2).indices)
+
+
+def test_replaced_values_have_no_attribution():
+    """A new sum of a residual connection is no part."""
+    model = tiny_model()
+    inputs = padded_batch([5, 3]) | {"decoder_input_ids": random_ids(2, 4)}
+    with torch.no_grad(), intervene(model, {"decoder.layers.0.ffn.residual": lambda value: value.flip(-1)}):
+        with trace(model) as recorded:
+            logits = model(**inputs).logits
+        with pytest.raises(ValueError, match="or values were replaced"):
+            logit_attribution(model, recorded, logits.topk(2).indices)
 
 
 def test_a_head_of_the_last_layer_has_its_own_part():

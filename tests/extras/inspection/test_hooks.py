@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from modeling_random_transformer import RandomTransformerForCausalLM, RandomTransformerForMaskedLM
-from modeling_random_transformer.extras.inspection import hooks, intervene, trace
+from modeling_random_transformer import modeling_random_transformer as modeling
+from modeling_random_transformer.extras.inspection import intervene, trace
 from modeling_random_transformer.extras.inspection.hooks import AttentionHooks, HookManager, Observer, instrument
 from modeling_random_transformer.modeling_random_transformer import eager_attention_forward
 from tests.extras.inspection.test_record import CONFIGS, INPUTS, traced
@@ -50,7 +51,7 @@ def test_edited_attention_is_an_error(monkeypatch):
         return eager_attention_forward(module, query, 2 * key, value, mask, scaling, dropout)
 
     model = tiny_model()
-    monkeypatch.setattr(hooks, "eager_attention_forward", edited)
+    monkeypatch.setattr(modeling, "eager_attention_forward", edited)
     with pytest.raises(ValueError, match="must compute eager_attention_forward"):
         traced(model)
     assert model.config._attn_implementation == "sdpa"
