@@ -1037,8 +1037,9 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         parallelism, all processes must call it, after the same changes.
         """
         verification = VERIFICATION.get()
-        if self.snapshot is None or verification is None or verification.model is not self:  # not in `generate()`
-            self.snapshot = current_snapshot(self, self.snapshot)
+        if verification is not None and verification.model is self:
+            return verification.snapshot.message_of(check_fast_step, self)
+        self.snapshot = current_snapshot(self, self.snapshot)
         return self.snapshot.message_of(check_fast_step, self)
 
     @accepts_cache

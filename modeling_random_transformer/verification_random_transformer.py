@@ -10,6 +10,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
+from functools import cached_property
 from itertools import chain
 from operator import is_
 from types import FunctionType, SimpleNamespace
@@ -88,6 +89,12 @@ class CacheVerification:
         self.inputs: tuple[Tensor, dict[str, Any]] | None = None  # the tokens and the arguments of the running pass
         self.step: tuple[Tensor, dict[str, Any], Tensor] | None = None  # its inputs, and its logits
 
+    @cached_property
+    def snapshot(self) -> "Snapshot":
+        """What the model is in this call."""
+        self.model.snapshot = current_snapshot(self.model, self.model.snapshot)
+        return self.model.snapshot
+
     def complete(self, logits: Tensor) -> None:
         """Record the logits of a pass, `[batch, new_len, vocab_size]`, and compare the last one that is recorded.
 
@@ -115,8 +122,7 @@ class CacheVerification:
         kind = f"{type(cache).__name__}, {type(target_cache).__name__}, {self.search}"
         if model_kwargs.get("use_cache") is False:
             return
-        snapshot = self.model.snapshot
-        if snapshot is None or kind in snapshot.verified_steps:
+        if is_transformed() or kind in self.snapshot.verified_steps:
             return
         if not can_verify(self.model, self.arguments):
             return
@@ -127,7 +133,7 @@ class CacheVerification:
             if torch.equal(again.nan_to_num(), expected.nan_to_num()):  # edited code may draw random numbers
                 advice = f"{EDITED_ADVICE} {UNTESTED_ADVICE}" if is_untested_version() else EDITED_ADVICE
                 raise RuntimeError(f"generate() is wrong with a cache: {message}. {advice}")
-        snapshot.verified_steps.add(kind)
+        self.snapshot.verified_steps.add(kind)
 
     def difference(self, actual: Tensor, expected: Tensor) -> str | None:
         """A message if the finite logits differ: a bias of -inf excludes a token."""
@@ -162,10 +168,8 @@ class VerifiedGenerationMixin(GenerationMixin):
         Raises:
             RuntimeError: the installed version of transformers gives wrong outputs.
         """
-        if not is_transformed():
-            if self.snapshot is None:
-                verify_transformers()
-            self.snapshot = current_snapshot(self, self.snapshot)
+        if self.snapshot is None and not is_transformed():
+            verify_transformers()
         num_beams = generation_option(self, {**kwargs, "generation_config": generation_config}, "num_beams") or 1
         verification = CacheVerification(self, kwargs, is_beam_search=num_beams > 1)
         token = VERIFICATION.set(verification)
