@@ -24,6 +24,7 @@ from transformers import PreTrainedModel, TrainerState
 
 from ..base.errors import first_line
 from ..base.files import StrPath, read_json, write_json
+from ..base.saved_files import TOKENIZER
 
 logger = logging.getLogger(__name__)
 
@@ -234,7 +235,7 @@ def save_atomically(folder: Path, is_writer: bool = True) -> Iterator[Path]:
     try:
         yield temporary
         if is_writer:
-            for path in sorted(temporary.iterdir(), key=lambda path: path.name == "tokenizer.json"):
+            for path in sorted(temporary.iterdir(), key=lambda path: path.name == TOKENIZER):
                 os.replace(path, folder / path.name)
     except (OSError, SafetensorError, RuntimeError) as error:
         raise save_error(f"files could not be saved in {folder}", folder, error) from error

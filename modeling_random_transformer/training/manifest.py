@@ -19,6 +19,7 @@ from ..base.digests import file_digest
 from ..base.distributed import call_on_main_process
 from ..base.files import files_in
 from ..base.jobs import Job, Stage
+from ..base.saved_files import ADAPTER, CONFIG, GENERATION, SAVED_WEIGHTS, TOKENIZER, TOKENIZER_CONFIG
 from ..data.overlap import Counts
 from ..data.sources import Corpus
 from ..data.validation import ValidationReport
@@ -30,14 +31,14 @@ MANIFEST, LOCK = "training_manifest.json", ".training.lock"
 TRAIN, SEARCH = "train", "search"  # stages of the record
 # Files that a run saves. In a folder without a record, they are those of another program.
 MODEL_FILES = (
-    "*.safetensors",
+    SAVED_WEIGHTS,
     "*.bin",
     "*.index.json",
-    "config.json",
-    "adapter_config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
+    CONFIG,
+    ADAPTER,
+    GENERATION,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
     "README.md",
 )
 # Files of a saved model or tokenizer that determine a run. Not all files: the record in the folder, for one, changes
@@ -45,8 +46,8 @@ MODEL_FILES = (
 INITIAL_FILES = (
     "*.safetensors*",
     "pytorch_model*",
-    "config.json",
-    "generation_config.json",
+    CONFIG,
+    GENERATION,
     "tokenizer*",
     "*.spm",
     "vocab*",
@@ -236,7 +237,7 @@ def check_output_dir(folder: Path) -> None:
     elif all_checkpoints(folder):
         foreign = []  # a finished run that is extended has a model, as a run that is uploaded with each checkpoint
     else:
-        foreign = [*files_in(folder, ["*.safetensors"])]
+        foreign = [*files_in(folder, [SAVED_WEIGHTS])]
     if foreign:
         raise ValueError(
             f"output_dir must be new or contain an earlier attempt of this run, got {folder} with {foreign[0].name}, "

@@ -11,6 +11,7 @@ from datasets import Dataset, concatenate_datasets
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from ..base.distributed import call_on_main_process
+from ..base.saved_files import TOKENIZER
 from ..data.batches import padding_multiple
 from ..data.lengths import NO_LIMITS
 from ..data.overlap import Counts, describe_overlap, shared_texts
@@ -211,7 +212,7 @@ def prepare_tokenizer(run: Run, lines: int) -> PreTrainedTokenizerBase:
 def _train_tokenizer(run: Run, lines: int, defaults: Mapping[str, str]) -> None:
     """Train the tokenizer of a run and save it in the output folder, unless an earlier call has."""
     corpora = run.corpora["train"]
-    path = run.folder / "tokenizer.json"
+    path = run.folder / TOKENIZER
     options: dict[str, Any] = {
         "vocab_size": run.model_args.vocab_size or VOCAB_SIZE,
         **defaults,

@@ -21,6 +21,7 @@ from transformers import TrainerState
 from ..base.distributed import call_on_main_process, exclusive
 from ..base.flags import instances
 from ..base.jobs import Job, Stage
+from ..base.saved_files import SAVED_WEIGHTS
 from ..data.validation import ValidationReport
 from ..inference.calibration import MIN_PAIRS, CalibrationError, calibrate
 from ..inference.confidence import calibration_file
@@ -226,7 +227,7 @@ def record_model(run: Run, trainer: TranslationTrainer, data: PreparedData, **fa
         "reports": [asdict(report) for report in reports],
         "overlap": data.overlap,
     }
-    run.update_record(lambda: run.trained.finish(sorted(run.folder.glob("*.safetensors")), **facts))
+    run.update_record(lambda: run.trained.finish(sorted(run.folder.glob(SAVED_WEIGHTS)), **facts))
 
 
 # Scores
