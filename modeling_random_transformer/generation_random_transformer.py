@@ -44,7 +44,6 @@ from .verification_random_transformer import (
     VERIFICATION,
     Snapshot,
     VerifiedGenerationMixin,
-    current_snapshot,
     difference,
     generation_option,
     has_plain_weights,
@@ -1038,9 +1037,10 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         """
         verification = VERIFICATION.get()
         if verification is not None and verification.model is self:
-            return verification.snapshot.message_of(check_fast_step, self)
-        self.snapshot = current_snapshot(self, self.snapshot)
-        return self.snapshot.message_of(check_fast_step, self)
+            snapshot = verification.snapshot
+        else:
+            snapshot = self.renewed_snapshot()
+        return snapshot.message_of(check_fast_step, self)
 
     @accepts_cache
     def prepare_inputs_for_generation(

@@ -92,8 +92,7 @@ class CacheVerification:
     @cached_property
     def snapshot(self) -> "Snapshot":
         """What the model is in this call."""
-        self.model.snapshot = current_snapshot(self.model, self.model.snapshot)
-        return self.model.snapshot
+        return self.model.renewed_snapshot()
 
     def complete(self, logits: Tensor) -> None:
         """Record the logits of a pass, `[batch, new_len, vocab_size]`, and compare the last one that is recorded.
@@ -205,6 +204,11 @@ class VerifiedGenerationMixin(GenerationMixin):
         if verification is not None and verification.model is self:
             verification.complete(outputs.logits)
         return super()._update_model_kwargs_for_generation(outputs, *args, **kwargs)
+
+    def renewed_snapshot(self) -> "Snapshot":
+        """The snapshot of the model as it is now."""
+        self.snapshot = current_snapshot(self, self.snapshot)
+        return self.snapshot
 
     def record_inputs(self, input_ids: Tensor, model_kwargs: dict[str, Any]) -> None:
         """Let the running call of `generate()` verify the next pass, for these tokens, `[batch, length]`."""
@@ -331,8 +335,8 @@ class Snapshot:
         self.versions = versions_of(self.tensors)
         samples = [sampled(tensor) for tensor in self.tensors if can_sample(tensor)]  # none on a GPU, which would wait
         vectors = [sample for sample in samples if sample.is_contiguous()]  # which `torch.cat` copies at once
-        diagonals = [sample for sample in samples if not sample.is_contiguous()]
-        self.samples = [group for group in (vectors, diagonals) if group]
+        strided = [sample for sample in samples if not sample.is_contiguous()]
+        self.samples = [group for group in (vectors, strided) if group]
         self.sampled_values = [*map(torch.cat, self.samples)]
 
     def __reduce__(self) -> Any:

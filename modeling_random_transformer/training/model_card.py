@@ -97,7 +97,7 @@ def hyperparameters(run: Run, result: RunResult) -> dict[str, Any]:
         unused.add("average_last")
     arguments = args.to_dict()
     values = {name: arguments[name] for name in HYPERPARAMETERS if name not in unused}
-    values |= drop_none(**final_search(run.args, run.job))
+    values |= drop_none(**final_search(args, run.job))
     return {**values, "learning_rate": result.learning_rate, "world_size": result.world_size}
 
 

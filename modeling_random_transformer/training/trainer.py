@@ -31,9 +31,8 @@ from .captured_passes import CapturedPasses
 from .checkpoints import keep_newest, last_resumable, write_checkpoint
 from .evaluation_loop import TranslationEvaluation
 from .loss_check import LossCheck, check_loss_function, check_weights
-from .methods import retokenizer_of, training_loss
-from .methods.augmentation import Augmentation
-from .methods.bpe_dropout import BPEDropout, RetokenizedPairs
+from .methods import retokenizer_class, retokenizer_of, training_loss
+from .methods.bpe_dropout import RetokenizedPairs
 from .methods.muon import muon_optimizer
 from .sharding import shard_layers
 from .training_arguments import TranslationTrainingArguments
@@ -142,8 +141,8 @@ class TranslationTrainer(TranslationEvaluation):
 
     def _stream_loader(self, stream: TokenBudgetStream) -> DataLoader:
         """The batches of a `TokenBudgetStream`, which itself distributes them over the processes."""
-        expected = Augmentation if self.args.augment else BPEDropout
-        if (self.args.augment or self.args.bpe_dropout) and not isinstance(stream.retokenizer, expected):
+        expected = retokenizer_class(self.args)
+        if expected is not None and type(stream.retokenizer) is not expected:
             raise ValueError(f"retokenizer must be given to TokenBudgetStream too, got {stream.retokenizer}.")
         stream.set_max_length(self._max_length())
         stream.set_share(self._data_parallel_rank(), self._data_parallel_size(), self.args.gradient_accumulation_steps)

@@ -40,13 +40,12 @@ def logit_attribution(
         is_projection = name.endswith(("lm_head", "out_proj"))
         if is_projection and type(module) is not nn.Linear:
             raise ValueError(f"{name} must be nn.Linear (merge adapters, dequantize), got {type(module).__name__}.")
-    rows = model.lm_head.weight[tokens]
+    weight, bias = model.lm_head.weight, model.lm_head.bias
+    rows = weight[tokens]
     parts = decoder_parts(model, recorded)
     total = sum(parts.values(), torch.zeros_like(parts["biases"]))
-    output_layer = model.lm_head
-    weight = output_layer.weight.to(total)
-    bias = None if output_layer.bias is None else output_layer.bias.to(total)
-    check_logits("the sum of the parts", nn.functional.linear(total, weight, bias), recorded)
+    bias = None if bias is None else bias.to(total)
+    check_logits("the sum of the parts", nn.functional.linear(total, weight.to(total), bias), recorded)
     values = {}
     for part, vector in parts.items():
         values[part] = torch.einsum("btd,btkd->btk", vector, rows.to(vector))
