@@ -51,7 +51,14 @@ from .verification_random_transformer import (
     has_plain_weights,
     is_copied,
 )
-from .versions_random_transformer import CACHE_NAME, accepts_cache, cache_of, is_untested_version, named_cache
+from .versions_random_transformer import (
+    CACHE_NAME,
+    UNTESTED_ADVICE,
+    accepts_cache,
+    cache_of,
+    is_untested_version,
+    named_cache,
+)
 
 logger = logging.get_logger(__name__)
 
@@ -987,6 +994,7 @@ class FinishedHypotheses:
     def __init__(self, limit: int):
         self.limit = limit
         self.counts: Any = 0  # after the first step, [batch, 1]
+        self.decides = False  # whether the search has asked which texts are unfinished
 
     def add(self, are_finished: Tensor) -> None:
         """Count the continuations that have finished in a step, a mask `[batch, continuations]`."""
@@ -994,6 +1002,7 @@ class FinishedHypotheses:
 
     def are_unfinished(self) -> Tensor:
         """The texts whose search has not ended, a mask `[batch, 1]`."""
+        self.decides = True
         return self.counts < self.limit
 
 
@@ -1020,6 +1029,7 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
 
         Raises:
             ValueError: `patience` is invalid.
+            RuntimeError: the installed version of transformers gives wrong outputs.
         """
         if torch.distributed.is_available() and torch.distributed.is_initialized() and "generate" not in vars(self):
             from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
@@ -1049,6 +1059,8 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         if kwargs.get("max_new_tokens") is not None:
             kwargs.setdefault("max_length", None)  # replaces the one of the saved generation config without a warning
         outputs = super().generate(inputs, generation_config, *args, **kwargs)
+        if finished is not None and not (finished.decides or CUSTOM_LOOP.get()):
+            raise RuntimeError(f"transformers does not end a beam search by its patience. {UNTESTED_ADVICE}")
         sequences = getattr(outputs, "sequences", outputs)
         if isinstance(sequences, Tensor):  # a decoding loop of the caller may return anything
             padding = generation_option(self, options, "pad_token_id")
