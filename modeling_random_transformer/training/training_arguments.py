@@ -80,6 +80,7 @@ AT_MOST = {
     "dataloader_num_workers": 1000,
 }
 AUTO = "auto"
+UNCHOSEN_PENALTY = 1.0  # the length penalty before it is chosen
 FRACTIONS = ("bpe_dropout", "label_smoothing_factor", "adam_beta1", "adam_beta2")
 
 
@@ -210,13 +211,13 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     def generation_kwargs(self) -> dict[str, Any]:
         """Keyword arguments of `generate()` for evaluation; one beam has no options of beam search.
 
-        A length penalty that is chosen after the training is 1 before.
+        A length penalty that is chosen after the training is `UNCHOSEN_PENALTY` before.
         """
         if self.num_beams == 1:
             return {"num_beams": 1, "length_penalty": None, "early_stopping": None}
         search = {"num_beams": self.num_beams, "length_penalty": self.length_penalty}
         if self.chooses_length_penalty:  # without early stopping, a large one makes them too long
-            search |= {"length_penalty": 1.0, "early_stopping": True}
+            search |= {"length_penalty": UNCHOSEN_PENALTY, "early_stopping": True}
         return search
 
     @property
