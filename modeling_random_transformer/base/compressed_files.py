@@ -103,13 +103,6 @@ def check_readable(name: str, path: StrPath, *, repeatedly: bool = False) -> Non
         raise ValueError(f"{name} must be a file, got {os.fspath(path)!r}.")
 
 
-def check_one_stream(**inputs: Path | None) -> None:
-    """Raise a `ValueError` if several arguments are standard input, which is read once."""
-    names = [name for name, path in inputs.items() if path is not None and is_standard_stream(path)]
-    if len(names) > 1:
-        raise ValueError(f"one argument at most must be - (standard input), got {' and '.join(names)}.")
-
-
 def check_output(name: str, path: StrPath, **inputs: Path | None) -> None:
     """Check the path of an output.
 
