@@ -14,6 +14,7 @@ from transformers.trainer_utils import IntervalStrategy
 from ..base import ENGINES
 from ..base.flags import MAX_SEED, finite_number
 from ..inputs_random_transformer import LARGEST_PENALTY, MAX_HYPOTHESES
+from .arguments import check_unset
 
 # Arguments of `Seq2SeqTrainingArguments` that have no effect here, and the reasons.
 UNSUPPORTED = {
@@ -189,7 +190,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             # A GPU translates many pairs in almost the time of a few.
             self.per_device_eval_batch_size = 32 if self.device.type == "cpu" else 256
         for name, reason in UNSUPPORTED.items():
-            self._require_default(name, f", because {reason}")
+            check_unset(self, name, f"because {reason}")
         self._require("do_train", self.do_train, "True")
         self._check_steps()
         self._check_evaluation()
@@ -270,17 +271,13 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         for name in FRACTIONS:
             self._require(name, 0 <= getattr(self, name) < 1, "at least 0 and below 1")
 
-    def _require_default(self, name: str, reason: str) -> None:
-        default = getattr(type(self), name, None)  # none if the installed transformers does not have the argument
-        self._require(name, getattr(self, name, default) in (default, []), f"unset{reason}")
-
     def _check_steps(self) -> None:
         self._require("seed", 0 <= self.seed <= MAX_SEED, f"from 0 to {MAX_SEED}")
         trains_epochs = self.max_steps == -1
         is_count = self.max_steps >= 1 and self.max_steps == int(self.max_steps)
         self._require("max_steps", trains_epochs or is_count, "a positive integer, or -1 for epochs")
         if not trains_epochs:
-            self._require_default("num_train_epochs", " unless max_steps is -1")
+            check_unset(self, "num_train_epochs", "unless max_steps is -1")
         elif self.learning_rate is None:
             # The paper's rate depends on the number of warm-up steps, and that of an epoch is not known yet.
             is_fraction = 0 < self.warmup_steps < 1
@@ -291,7 +288,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
 
     def _check_evaluation(self) -> None:
         if self.eval_strategy == "no":
-            self._require_default("do_eval", " without eval_strategy")
+            check_unset(self, "do_eval", "without eval_strategy")
             self._require("eval_strategy", self.early_stopping_patience is None, "set with early_stopping_patience")
         if self.early_stopping_patience is not None:
             self._require("metric_for_best_model", self.metric_for_best_model, "set with early_stopping_patience")
@@ -307,7 +304,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         if self.device.type == "cpu":
             self._require("fp16", not self.fp16, "False on a CPU, which supports bf16")
         else:
-            self._require_default("engine", f" on the device {self.device}")
+            check_unset(self, "engine", f"on the device {self.device}")
         if self.cuda_graphs:
             self._check_cuda_graphs()
         shards = self.tp_size * self.fsdp_size
