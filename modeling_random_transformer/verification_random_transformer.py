@@ -330,7 +330,7 @@ class Snapshot:
             self.views += module._forward_hooks.keys(), module._forward_pre_hooks.keys()
         self.values = self.current_values(model)
         self.functions = [function for function in code_of(self.values) if isinstance(function, FunctionType)]
-        self.code = [function.__code__ for function in self.functions]
+        self.code = [function.__code__ for function in self.functions]  # which autoreload replaces
         self.tensors = distinct(tensors_of(modules))
         self.versions = versions_of(self.tensors)
         samples = [sampled(tensor) for tensor in self.tensors if can_sample(tensor)]  # none on a GPU, which would wait
@@ -417,15 +417,13 @@ def namespaces_of(modules: Sequence[nn.Module]) -> list[Mapping[str, Any]]:
 
 
 def code_of(values: Iterable[Any]) -> list[Any]:
-    """The functions with their code, and the classes, among some values."""
+    """The functions and the classes among some values, with the functions that others wrap."""
     functions: list[Any] = []
     for value in values:
         is_function = callable(value) and not isinstance(value, nn.Module)
         if is_function or isinstance(value, classmethod | property):
             functions.append(getattr(value, "__func__", value))
-    functions += list(map(inspect.unwrap, functions))
-    codes = [getattr(function, "__code__", None) for function in functions]  # which autoreload replaces
-    return functions + codes
+    return functions + list(map(inspect.unwrap, functions))
 
 
 def plain_values(namespaces: Iterable[Mapping[str, Any]]) -> list[Any]:
