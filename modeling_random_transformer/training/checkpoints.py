@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel, TrainerState
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ..base.errors import first_line
 from ..base.files import StrPath, read_json, write_json
@@ -34,17 +35,12 @@ WEIGHTS, ADAPTER = "model.safetensors", "adapter_model.safetensors"
 
 def all_checkpoints(folder: StrPath) -> list[Path]:
     """The checkpoints in an output folder, complete or not, in the order of their steps."""
-    checkpoints = [path for path in Path(folder).glob("checkpoint-*") if path.is_dir() and _number(path).isdecimal()]
-    return sorted(checkpoints, key=step_of)
-
-
-def step_of(checkpoint: Path) -> int:
-    """The optimizer step of a checkpoint."""
-    return int(_number(checkpoint))
-
-
-def _number(checkpoint: Path) -> str:
-    return checkpoint.name.removeprefix("checkpoint-")
+    by_step = {}
+    for path in Path(folder).glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
+        step = path.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-")
+        if path.is_dir() and step.isdecimal():
+            by_step[int(step)] = path
+    return [by_step[step] for step in sorted(by_step)]
 
 
 def is_complete(checkpoint: Path) -> bool:
