@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -317,7 +317,7 @@ class Seq2SeqPipeline(Pipeline):
         search = options.generate_options
         beams = generation_option(self.model, search, "num_beams") or 1
         candidates = generation_option(self.model, search, "num_return_sequences") or 1
-        limit = cache(partial(longest_target, config=self.model.config, max_new_tokens=search.get("max_new_tokens")))
+        limit = partial(longest_target, config=self.model.config, max_new_tokens=search.get("max_new_tokens"))
         # Equal with and without the prefix, so that the longest source and prefix of a batch have the same limit.
         pairs = zip(lengths, prefix_lengths, strict=True)
         groups = [(limit(source_len), limit(source_len, prefix_len=prefix_len)) for source_len, prefix_len in pairs]
