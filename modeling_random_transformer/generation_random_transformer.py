@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from types import MethodType
 from typing import Any, Protocol
-from weakref import WeakKeyDictionary, finalize
+from weakref import finalize
 
 import torch
 from torch import Tensor, nn
@@ -42,7 +42,6 @@ from .quantization_random_transformer import Int8Linear, PackedInt8Linear, packe
 from .verification_random_transformer import (
     INEXACT_ROUNDING,
     VERIFICATION,
-    Snapshot,
     VerifiedGenerationMixin,
     difference,
     generation_option,
@@ -518,7 +517,7 @@ class StaticDecodingCache(FastDecodingCache):
 
     def captured_step(self, model: Any, step: "CapturedStep") -> "CapturedStep":
         """A step of an earlier call with tensors of the same shapes, or this one. It is kept for later calls."""
-        kept = CAPTURED_STEPS.setdefault(model.snapshot, {})
+        kept = model.snapshot.captured_steps
         shapes = step.shapes()
         earlier = kept.pop(shapes, None)  # no other call can use it until this one is over
         if earlier is not None:
@@ -634,14 +633,6 @@ class CapturedStep(FastStep):
         """Copy these into `tensors()`."""
         for tensor, source in zip(self.tensors(), tensors, strict=True):
             tensor.copy_(source)
-
-
-# By snapshot of a model's code and weights, and by shapes. A changed model has another snapshot.
-CAPTURED_STEPS: "WeakKeyDictionary[Snapshot, dict[tuple[Any, ...], CapturedStep]]" = WeakKeyDictionary()
-
-
-# Of calls that did not choose a cache: rows and capacities, by snapshot.
-REPEATED_SHAPES: "WeakKeyDictionary[Snapshot, set[tuple[int, ...]]]" = WeakKeyDictionary()
 
 
 def keep_step(kept: dict[tuple[Any, ...], CapturedStep], shapes: tuple[Any, ...], step: CapturedStep) -> None:
@@ -903,7 +894,7 @@ def repeats_shape(model: Any, shape: tuple[int, ...]) -> bool:
     and those of large caches, would need much memory: further shapes do not count.
     """
     rows, _, capacity, _ = shape
-    shapes = REPEATED_SHAPES.setdefault(model.snapshot, set())
+    shapes = model.snapshot.seen_shapes
     if shape in shapes:
         return True
     if len(shapes) < MAX_CAPTURED_STEPS and rows * capacity <= MAX_DEFAULT_ENTRIES:

@@ -319,6 +319,8 @@ class Snapshot:
     def __init__(self, model: nn.Module):
         self.messages: dict[str, str | None] = {}  # of checks of the model
         self.verified_steps: set[str] = set()  # see `CacheVerification`
+        self.captured_steps: dict[Any, Any] = {}  # CUDA graphs of `generate()`, by the shapes of their tensors
+        self.seen_shapes: set[Any] = set()  # of calls of `generate()` that did not choose a cache
         modules = list(model.modules())
         self.parts = modules[1:]
         # Views show later changes. Of hooks, whose keys PyTorch does not use again, their functions are not needed.
