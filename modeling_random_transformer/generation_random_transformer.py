@@ -324,31 +324,22 @@ class FastDecoderLayer:
 
     def __call__(self, states: Tensor, attention: StepAttention) -> Tensor:
         """`[…, d_model]` in and out."""
+        heads = attention.attend_to_target(*self.project(self.norm_before(self.target_norm, states)))
+        states = self.norm_after(self.target_norm, self.target_output.add_residual(states, heads))
 
-        def target_attention(states: Tensor) -> Tensor:
-            return attention.attend_to_target(*self.project(states))
+        heads = attention.attend_to_source(self.project_query(self.norm_before(self.source_norm, states)))
+        states = self.norm_after(self.source_norm, self.source_output.add_residual(states, heads))
 
-        def source_attention(states: Tensor) -> Tensor:
-            return attention.attend_to_source(self.project_query(states))
+        inner = self.activation(self.fc1(self.norm_before(self.final_norm, states)))
+        return self.norm_after(self.final_norm, self.fc2.add_residual(states, inner))
 
-        def feed_forward(states: Tensor) -> Tensor:
-            return self.activation(self.fc1(states))
+    def norm_before(self, norm: Callable[[Tensor], Tensor], states: Tensor) -> Tensor:
+        """The input of a sub-layer, as in `RandomTransformerLayer`."""
+        return norm(states) if self.pre_norm else states
 
-        states = self.add_and_norm(states, self.target_norm, target_attention, self.target_output)
-        states = self.add_and_norm(states, self.source_norm, source_attention, self.source_output)
-        return self.add_and_norm(states, self.final_norm, feed_forward, self.fc2)
-
-    def add_and_norm(
-        self,
-        states: Tensor,
-        norm: Callable[[Tensor], Tensor],
-        sublayer: Callable[[Tensor], Tensor],
-        output: "LinearFunction",
-    ) -> Tensor:
-        """A sub-layer, whose last linear layer is `output`, its residual and its norm (`RandomTransformerLayer`)."""
-        if self.pre_norm:
-            return output.add_residual(states, sublayer(norm(states)))
-        return norm(output.add_residual(states, sublayer(states)))
+    def norm_after(self, norm: Callable[[Tensor], Tensor], states: Tensor) -> Tensor:
+        """The output of a sub-layer with its residual, as in `RandomTransformerLayer`."""
+        return states if self.pre_norm else norm(states)
 
 
 class FastDecoder:
