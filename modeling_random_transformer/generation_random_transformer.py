@@ -45,7 +45,7 @@ from .verification_random_transformer import (
     VerifiedGenerationMixin,
     difference,
     generation_option,
-    has_plain_weights,
+    has_float_weights,
     is_copied,
 )
 from .versions_random_transformer import CACHE_NAME, accepts_cache, cache_of, is_untested_version, named_cache
@@ -647,7 +647,7 @@ def can_capture(model: Any, limit: int) -> bool:
         is_known = library in ("torch", "transformers") or is_copied(type(module))
         if not is_known or isinstance(module, Int8Linear):
             return False
-    return all(is_plain(weight) for _, module in named_parts(model) for weight in module.parameters(recurse=False))
+    return all(map(is_plain, model.parameters()))
 
 
 # Functional layers: for the few rows of a decoding step, the overhead of `nn.Module.__call__` dominates the time
@@ -836,7 +836,7 @@ def step_difference(model: Any) -> str | None:
         standard = EncoderDecoderCache(cache.self_attention_cache, cache.cross_attention_cache)
         actual = logits(ids[:, 1:], cache, cache.begin_steps(model, padding_mask))
         expected = logits(ids[:, 1:], standard)
-    limit = None if has_plain_weights(model) else INEXACT_ROUNDING
+    limit = None if has_float_weights(model) else INEXACT_ROUNDING
     return difference(actual, expected, limit)
 
 

@@ -259,12 +259,12 @@ def rounding(model: VerifiedGenerationMixin, logits: Tensor) -> float | None:
     """The largest relative difference that rounding explains between logits of a model; `None` for `ROUNDING`."""
     is_half = any(weight.element_size() < 4 for weight in model.parameters())
     may_round = torch.is_autocast_enabled(logits.device.type) or not EXACT_PRECISIONS.issuperset(float32_precisions())
-    if is_half or may_round or "forward" in vars(model) or not has_plain_weights(model):
+    if is_half or may_round or "forward" in vars(model) or not has_float_weights(model):
         return INEXACT_ROUNDING
     return None
 
 
-def has_plain_weights(model: nn.Module) -> bool:
+def has_float_weights(model: nn.Module) -> bool:
     """Whether all weights are floating-point tensors of PyTorch. An exported graph has none, and may be quantized."""
     weights = [weight.data for weight in model.parameters()]
     for weight in weights:

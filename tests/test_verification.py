@@ -22,7 +22,7 @@ from modeling_random_transformer.verification_random_transformer import (
     difference,
     distinct,
     generation_option,
-    has_plain_weights,
+    has_float_weights,
     plain_values,
     rounding,
     sampled,
@@ -173,12 +173,12 @@ class OtherTensor(torch.Tensor):
 
 def test_plain_weights():
     model = nn.Linear(2, 2)
-    assert has_plain_weights(model)
+    assert has_float_weights(model)
     model.bias = nn.Parameter(torch.zeros(2).as_subclass(OtherTensor))
-    assert not has_plain_weights(model)
+    assert not has_float_weights(model)
     model.bias = nn.Parameter(torch.zeros(2, dtype=torch.int8), requires_grad=False)
-    assert not has_plain_weights(model)
-    assert not has_plain_weights(nn.Identity())
+    assert not has_float_weights(model)
+    assert not has_float_weights(nn.Identity())
 
 
 # How long a comparison holds
