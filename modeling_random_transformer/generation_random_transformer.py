@@ -7,7 +7,6 @@ functions on a KV cache that grows in place and reorders beams by index.
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextvars import ContextVar
 from types import MethodType
 from typing import Any, Protocol
 from weakref import finalize
@@ -840,17 +839,14 @@ def step_difference(model: Any) -> str | None:
     return difference(actual, expected, limit)
 
 
-# Whether generate() runs a decoding loop that was passed as `custom_generate`.
-CUSTOM_LOOP: ContextVar[bool] = ContextVar("custom_loop", default=False)
-
-
 def unsupported_request(config: GenerationConfig, mode: GenerationMode, model_kwargs: dict[str, Any]) -> str | None:
     """A message about an argument of `generate()` that a `FastDecoder` does not support; `None` if none."""
     target_mask = model_kwargs.get("decoder_attention_mask")
     has_padding = target_mask is not None and not (target_mask.dim() == 2 and target_mask.all())
     arguments = {name for name, value in model_kwargs.items() if value is not None} - FIRST_PASS_ARGUMENTS
+    verification = VERIFICATION.get()  # of the running call
     unsupported = {
-        "custom_generate": CUSTOM_LOOP.get(),
+        "custom_generate": verification is not None and callable(verification.arguments.get("custom_generate")),
         f"the generation mode {mode.value!r}": mode not in SUPPORTED_MODES,
         "use_cache=False": config.use_cache is False,
         f"cache_implementation={config.cache_implementation!r}": config.cache_implementation not in CACHE_KINDS,
@@ -974,7 +970,6 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
             outputs = self.engine.generate(self, inputs, generation_config, *args, **kwargs)
             if outputs is not None:
                 return outputs
-        CUSTOM_LOOP.set(callable(kwargs.get("custom_generate")))
         if kwargs.get("max_new_tokens") is not None:
             kwargs.setdefault("max_length", None)  # replaces the one of the saved generation config without a warning
         outputs = super().generate(inputs, generation_config, *args, **kwargs)
