@@ -71,10 +71,12 @@ AT_LEAST = {
     "max_tokens_per_batch": 2,
     "generation_max_length": 2,  # the start token, and one more
     "dataloader_num_workers": 0,
+    "seed": 0,
     "data_seed": 0,
 }
-# More would fill the memory after the data is prepared, or after the training.
+# More would fill the memory after the data is prepared, or after the training, or be no seed of NumPy.
 AT_MOST = {
+    "seed": MAX_SEED,
     "gradient_accumulation_steps": 10_000,
     "num_beams": MAX_HYPOTHESES,
     "generation_max_length": 10_000,
@@ -272,7 +274,6 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             self._require(name, 0 <= getattr(self, name) < 1, "at least 0 and below 1")
 
     def _check_steps(self) -> None:
-        self._require("seed", 0 <= self.seed <= MAX_SEED, f"from 0 to {MAX_SEED}")
         trains_epochs = self.max_steps == -1
         is_count = self.max_steps >= 1 and self.max_steps == int(self.max_steps)
         self._require("max_steps", trains_epochs or is_count, "a positive integer, or -1 for epochs")

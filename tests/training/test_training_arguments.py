@@ -46,7 +46,7 @@ def test_inverse_sqrt_schedule_equals_the_papers_formula(d_model, warmup):
         ({"engine": "onnx"}, "engine must be one of ctranslate2, got 'onnx'"),
         ({"r_drop_alpha": -1.0}, "r_drop_alpha must be at least 0, got -1.0"),
         ({"learning_rate": -1.0}, "learning_rate must be positive"),
-        ({"seed": -1}, "seed must be from 0 to 4294967295, got -1"),
+        ({"seed": -1}, "^seed must be at least 0, got -1"),
         ({"length_penalty": float("nan")}, "length_penalty must be a number from -50 to 50, or 'auto', got nan"),
         ({"length_penalty": 1e9}, "length_penalty must be a number from -50 to 50, or 'auto', got 1000000000"),
         ({"num_beams": 10**9}, "num_beams must be at most 1000, got 1000000000"),
