@@ -83,7 +83,6 @@ class CacheVerification:
     def __init__(self, model: "VerifiedGenerationMixin", arguments: Mapping[str, Any], is_beam_search: bool):
         self.model = model
         self.arguments = arguments
-        self.search = "beam search" if is_beam_search else "one hypothesis"
         self.last_pass = 3 if is_beam_search else 2
         self.passes = 0
         self.inputs: tuple[Tensor, dict[str, Any]] | None = None  # the tokens and the arguments of the running pass
@@ -118,7 +117,7 @@ class CacheVerification:
         self.step = None
         cache = cache_of(model_kwargs)
         target_cache = getattr(cache, "self_attention_cache", cache)
-        kind = f"{type(cache).__name__}, {type(target_cache).__name__}, {self.search}"
+        kind = type(cache), type(target_cache), self.last_pass
         if model_kwargs.get("use_cache") is False:
             return
         if is_transformed() or kind in self.snapshot.verified_steps:
@@ -126,20 +125,16 @@ class CacheVerification:
         if not can_verify(self.model, self.arguments):
             return
         expected = self.model.logits_without_cache(input_ids, **model_kwargs)
-        message = self.difference(logits, expected)
+        finite = expected.isfinite()  # a bias of -inf excludes a token
+        if not finite.any():
+            return
+        message = difference(logits[finite], expected[finite], rounding(self.model, logits))
         if message:
             again = self.model.logits_without_cache(input_ids, **model_kwargs)
             if torch.equal(again.nan_to_num(), expected.nan_to_num()):  # edited code may draw random numbers
                 advice = f"{EDITED_ADVICE} {UNTESTED_ADVICE}" if is_untested_version() else EDITED_ADVICE
                 raise RuntimeError(f"generate() is wrong with a cache: {message}. {advice}")
         self.snapshot.verified_steps.add(kind)
-
-    def difference(self, actual: Tensor, expected: Tensor) -> str | None:
-        """A message if the finite logits differ: a bias of -inf excludes a token."""
-        finite = expected.isfinite()
-        if not finite.any():
-            return None
-        return difference(actual[finite], expected[finite], rounding(self.model, actual))
 
     def finish(self) -> None:
         """Compare a step that is still recorded, since the search ended, and check that the methods were called.
@@ -318,7 +313,7 @@ class Snapshot:
 
     def __init__(self, model: nn.Module):
         self.messages: dict[str, str | None] = {}  # of checks of the model
-        self.verified_steps: set[str] = set()  # see `CacheVerification`
+        self.verified_steps: set[Any] = set()  # see `CacheVerification`
         self.captured_steps: dict[Any, Any] = {}  # CUDA graphs of `generate()`, by the shapes of their tensors
         self.seen_shapes: set[Any] = set()  # of calls of `generate()` that did not choose a cache
         modules = list(model.modules())
