@@ -1012,11 +1012,8 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         logits: a module of another class may compute the same as the original for some weights only. Under tensor
         parallelism, all processes must call it, after the same changes.
         """
-        verification = VERIFICATION.get()
-        if verification is not None and verification.model is self:
-            snapshot = verification.snapshot
-        else:
-            snapshot = self.renewed_snapshot()
+        verification = self.running_verification
+        snapshot = self.renewed_snapshot() if verification is None else verification.snapshot
         return snapshot.message_of(check_fast_step, self)
 
     @accepts_cache

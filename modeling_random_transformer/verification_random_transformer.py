@@ -195,10 +195,16 @@ class VerifiedGenerationMixin(GenerationMixin):
 
     def _update_model_kwargs_for_generation(self, outputs: ModelOutput, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """The arguments of the next pass, from the outputs of the last one."""
-        verification = VERIFICATION.get()
-        if verification is not None and verification.model is self:
+        verification = self.running_verification
+        if verification is not None:
             verification.complete(outputs.logits)
         return super()._update_model_kwargs_for_generation(outputs, *args, **kwargs)
+
+    @property
+    def running_verification(self) -> CacheVerification | None:
+        """That of the call of `generate()` that runs for this model, not for one that contains it."""
+        verification = VERIFICATION.get()
+        return verification if verification is not None and verification.model is self else None
 
     def renewed_snapshot(self) -> "Snapshot":
         """The snapshot of the model as it is now."""
@@ -207,8 +213,8 @@ class VerifiedGenerationMixin(GenerationMixin):
 
     def record_inputs(self, input_ids: Tensor, model_kwargs: dict[str, Any]) -> None:
         """Let the running call of `generate()` verify the next pass, for these tokens, `[batch, length]`."""
-        verification = VERIFICATION.get()
-        if verification is not None and verification.model is self:
+        verification = self.running_verification
+        if verification is not None:
             verification.inputs = input_ids, model_kwargs
 
     @torch.no_grad()
