@@ -5,8 +5,11 @@ decoder steps, in which modules spend most of the time on calls, masks and copie
 functions on a KV cache that grows in place and reorders beams by index.
 """
 
+import copy
 import inspect
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from types import MethodType
 from typing import Any, Protocol
 from weakref import finalize
@@ -75,6 +78,7 @@ SMALLEST_BUCKET = 32  # capacity of a static KV cache, in tokens
 WARM_UP_STEPS = 3  # before a CUDA graph is captured
 MAX_CAPTURED_STEPS = 8  # CUDA graphs and their tensors that are kept for each model
 MAX_DEFAULT_ENTRIES = 2**15  # target tokens of the cache of a graph that is captured by default
+MAX_PATIENCE = 100  # beam search ends earlier than at so many finished hypotheses per beam
 COMPACTION_INTERVAL = 8  # decoding steps
 TOP_K_BLOCK = 128  # scores per block of `block_top_k`
 MIN_BLOCK_TOP_K = 2**17  # scores; for fewer, `torch.topk` is as fast
@@ -949,6 +953,33 @@ def block_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
 # Integration into `generate()`
 
 
+class FinishedHypotheses:
+    """Counts the finished hypotheses of each text in a beam search with `patience`.
+
+    The search for a text ends when `limit` hypotheses have finished, of which it returns the best ("A Call for Clarity
+    in Beam Search: How It Works and When It Stops", Kasai et al. 2022).
+
+    Args:
+        limit: the number of beams times the patience.
+    """
+
+    def __init__(self, limit: int):
+        self.limit = limit
+        self.counts: Any = 0  # after the first step, [batch, 1]
+
+    def add(self, are_finished: Tensor) -> None:
+        """Count the continuations that have finished in a step, a mask `[batch, continuations]`."""
+        self.counts = self.counts + are_finished.sum(dim=1, keepdim=True)
+
+    def are_unfinished(self) -> Tensor:
+        """The texts whose search has not ended, a mask `[batch, 1]`."""
+        return self.counts < self.limit
+
+
+# Of the call of generate() that is running; `None` without patience.
+FINISHED_HYPOTHESES: ContextVar[FinishedHypotheses | None] = ContextVar("finished_hypotheses", default=None)
+
+
 class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
     """transformers' `generate()`. A `FastDecoder` computes single-token steps where that is equivalent.
 
@@ -959,23 +990,45 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
     engine: Any = None  # of `load_translator`, with a method `generate` that returns `None` for unsupported calls
 
     def generate(self, inputs: Any = None, generation_config: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """`GenerationMixin.generate`. It calls the encoder directly, so FSDP2 must gather the root's weights."""
+        """`GenerationMixin.generate`. It calls the encoder directly, so FSDP2 must gather the root's weights.
+
+        Beside transformers' options, beam search has `patience`, also in the generation config: with
+        `early_stopping=True`, the search for a text ends when `num_beams · patience` hypotheses have finished, by
+        default `num_beams`. Models of little data, whose first finished hypotheses are too short, translate better
+        with 2.
+
+        Raises:
+            ValueError: `patience` is invalid.
+        """
         if torch.distributed.is_available() and torch.distributed.is_initialized() and "generate" not in vars(self):
             from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
 
             if isinstance(self, FSDPModule):
                 register_fsdp_forward_method(self, "generate")
                 return self.generate(inputs, generation_config, *args, **kwargs)
+        options = {**kwargs, "generation_config": generation_config}
+        limit = finished_limit(self, options)
         if self.engine is not None:
             outputs = self.engine.generate(self, inputs, generation_config, *args, **kwargs)
             if outputs is not None:
                 return outputs
+        kwargs.pop("patience", None)
+        finished = None
+        if limit is not None:
+            finished = FinishedHypotheses(limit)
+            # Otherwise, transformers ends the search when all beams have finished.
+            if generation_config is None:
+                kwargs["early_stopping"] = False
+            else:
+                generation_config = copy.deepcopy(generation_config)
+                generation_config.early_stopping = False
+                kwargs.pop("early_stopping", None)
+        FINISHED_HYPOTHESES.set(finished)
         if kwargs.get("max_new_tokens") is not None:
             kwargs.setdefault("max_length", None)  # replaces the one of the saved generation config without a warning
         outputs = super().generate(inputs, generation_config, *args, **kwargs)
         sequences = getattr(outputs, "sequences", outputs)
         if isinstance(sequences, Tensor):  # a decoding loop of the caller may return anything
-            options = {**kwargs, "generation_config": generation_config}
             padding = generation_option(self, options, "pad_token_id")
             end = generation_option(self, options, "eos_token_id")
             pad_after_end(sequences, padding, end)
@@ -1067,6 +1120,23 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         beam_indices[:, :, position] = parents + first_rows[:, None]
         return log_probs, sequences, beam_indices
 
+    def _update_finished_beams(self, **state: Any) -> Any:
+        """transformers' update of the finished hypotheses, which are counted if the search has patience.
+
+        Masks are `[batch, continuations]`; only the best `num_beams` continuations can finish.
+        """
+        finished = FINISHED_HYPOTHESES.get()
+        if finished is not None:
+            finished.add(state["next_token_hits_stopping_criteria"] & state["top_num_beam_mask"])
+        return super()._update_finished_beams(**state)
+
+    def _check_early_stop_heuristic(self, **state: Any) -> Tensor:
+        """The texts whose search has not ended, a mask `[batch, 1]`; with patience, it depends on the count alone."""
+        finished = FINISHED_HYPOTHESES.get()
+        if finished is not None:
+            return finished.are_unfinished()
+        return super()._check_early_stop_heuristic(**state)
+
     def _expand_inputs_for_generation(
         self, expand_size: int = 1, is_encoder_decoder: bool = False, input_ids: Tensor | None = None, **kwargs: Any
     ) -> tuple[Tensor | None, dict[str, Any]]:
@@ -1091,6 +1161,32 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         reordered = cache if isinstance(cache, FastDecodingCache) else cache.self_attention_cache
         reordered.reorder_cache(beam_idx)
         return cache
+
+
+def finished_limit(model: Any, options: dict[str, Any]) -> int | None:
+    """The number of finished hypotheses at which a beam search with `patience` ends; `None` for transformers' rule.
+
+    Like a length penalty, the patience of the model has no effect with one beam or another `early_stopping`.
+
+    Args:
+        model: a model, whose generation config has the default options.
+        options: those of a call of `generate()`.
+
+    Raises:
+        ValueError: `patience` is invalid, or that of the call would have no effect because of `early_stopping`.
+    """
+    patience = generation_option(model, options, "patience")
+    num_beams = generation_option(model, options, "num_beams") or 1
+    if patience is None or num_beams == 1:
+        return None
+    if not isinstance(patience, int | float) or not 1 <= patience <= MAX_PATIENCE:
+        raise ValueError(f"patience must be None or a number from 1 to {MAX_PATIENCE}, got {patience!r}.")
+    early_stopping = generation_option(model, options, "early_stopping")
+    if early_stopping is True:
+        return math.floor(num_beams * patience + 0.5)  # as CTranslate2; `round` would round 2.5 to 2
+    if options.get("patience") is not None:
+        raise ValueError(f"early_stopping must be True with patience={patience}, got {early_stopping!r}.")
+    return None
 
 
 def pad_after_end(sequences: Tensor, padding: int | None, end: Any) -> None:

@@ -1,10 +1,12 @@
 """transformers' `generate()`: every mode, the caches, and beams that share a source."""
 
+import copy
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import GenerationMixin, StaticCache
+from transformers import GenerationConfig, GenerationMixin, StaticCache
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.generation import utils
 
@@ -283,3 +285,83 @@ def test_beam_search_fills_with_padding_after_the_end(end, outputs, model):
         assert not any(row[length:])
         lengths.add(length)
     assert len(lengths) > 1
+
+
+def search_with_patience(model, inputs, num_beams, limit, length_penalty):
+    """The finished hypotheses of a beam search over one source, the best first, by passes without a cache."""
+    beams, finished = [([model.config.decoder_start_token_id], 0.0)], []
+    for length in range(1, LENGTH["max_new_tokens"] + 1):
+        continuations = []
+        for ids, total in beams:
+            logits = model(**inputs, decoder_input_ids=torch.tensor([ids])).logits[0, -1]
+            for token, log_probability in enumerate(logits.log_softmax(0).tolist()):
+                continuations.append(([*ids, token], total + log_probability))
+        continuations.sort(key=lambda continuation: -continuation[1])
+        beams = []
+        for rank, (ids, total) in enumerate(continuations[: 2 * num_beams]):
+            if ids[-1] != EOS and length < LENGTH["max_new_tokens"]:
+                beams.append((ids, total))
+            elif rank < num_beams:
+                finished.append((ids, total / length**length_penalty))
+        beams = beams[:num_beams]
+        if len(finished) >= limit:
+            break
+    return sorted(finished, key=lambda hypothesis: -hypothesis[1])
+
+
+def model_with_ends():
+    """A model whose hypotheses end at different lengths."""
+    model = exact_model(seed=1, spread=2.0, lm_head_bias=True)
+    model.lm_head.bias.data[EOS] = 8.0
+    return model
+
+
+@pytest.mark.parametrize("length_penalty", [0.0, 2.0])
+@pytest.mark.parametrize(
+    ("num_beams", "patience", "limit"), [(2, 1, 2), (2, 2, 4), (3, 1.5, 5), (5, 1.5, 8), (2, 4, 8)]
+)
+def test_patience(num_beams, patience, limit, length_penalty):
+    """The number of finished hypotheses is rounded half up."""
+    model = model_with_ends()
+    search = {"num_beams": num_beams, "length_penalty": length_penalty, "early_stopping": True, "patience": patience}
+    outputs = generate(model, **search, num_return_sequences=2, return_dict_in_generate=True, output_scores=True)
+    sequences = outputs.sequences.unflatten(0, (-1, 2))
+    scores = outputs.sequences_scores.unflatten(0, (-1, 2))
+    for row, length in enumerate(BATCH["attention_mask"].sum(1).tolist()):
+        inputs = {"input_ids": BATCH["input_ids"][row : row + 1, :length]}
+        with torch.no_grad():
+            expected = search_with_patience(model, inputs, num_beams, limit, length_penalty)[:2]
+        for place, (ids, score) in enumerate(expected):
+            assert sequences[row, place, : len(ids)].tolist() == ids
+            assert not sequences[row, place, len(ids) :].any()
+            assert scores[row, place].item() == pytest.approx(score, rel=1e-5)
+
+
+def test_patience_of_the_model_and_of_a_call():
+    model = model_with_ends()
+    search = {"num_beams": 4, "length_penalty": 2.0, "early_stopping": True}
+    own = copy.deepcopy(model)
+    own.generation_config.patience = 3
+    expected = generate(model, **search, patience=3)
+    assert not torch.equal(expected, generate(model, **search))
+    assert torch.equal(generate(own, **search), expected)
+    assert torch.equal(generate(model, generation_config=GenerationConfig(**search, patience=3)), expected)
+    assert torch.equal(generate(own, **search, patience=1), generate(model, **search))
+    for without_effect in ({"num_beams": 1}, {"early_stopping": False}, {"early_stopping": "never"}):
+        options = search | without_effect
+        assert torch.equal(generate(own, **options), generate(model, **options))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"patience": 0.5}, "patience must be None or a number from 1 to 100, got 0.5"),
+        ({"patience": "2"}, "patience must be None or a number from 1 to 100, got '2'"),
+        ({"patience": float("nan")}, "patience must be None or a number from 1 to 100, got nan"),
+        ({"patience": 2, "early_stopping": None}, "early_stopping must be True with patience=2, got None"),
+        ({"patience": 2, "early_stopping": "never"}, "early_stopping must be True with patience=2, got 'never'"),
+    ],
+)
+def test_invalid_patience(options, message, model):
+    with pytest.raises(ValueError, match=message):
+        generate(model, **{"num_beams": 2, "early_stopping": True, **options})

@@ -211,10 +211,11 @@ class RunResult:
 
 
 def final_search(args: TranslationTrainingArguments, job: Job) -> dict[str, Any]:
-    """Keyword arguments of `generate()` for the trained model, with the length penalty that is chosen in the record."""
+    """Keyword arguments of `generate()` for the trained model, with the penalty and patience chosen in the record."""
     search = args.generation_kwargs
     if args.chooses_length_penalty:
-        search["length_penalty"] = job.stages[SEARCH].facts["length_penalty"]
+        facts = job.stages[SEARCH].facts
+        search |= {name: facts[name] for name in ("length_penalty", "patience")}
     return search
 
 

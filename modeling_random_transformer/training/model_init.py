@@ -34,10 +34,17 @@ def build_model(
         if model_args.has_new_vocabulary:
             model = with_vocabulary(model, load_tokenizer(model_args.model_name_or_path), tokenizer)
         freeze(model, model_args.freeze)
-    model.generation_config.update(max_length=model.config.max_position_embeddings, **args.generation_kwargs)
+    set_generation_options(model, max_length=model.config.max_position_embeddings, **args.generation_kwargs)
     if args.tp_size * args.fsdp_size > 1:
         model = sharded(model, args)
     return model if model_args.lora_rank is None else _with_adapter(model, model_args)
+
+
+def set_generation_options(model: Any, **options: Any) -> None:
+    """Set options of the model's generation config. It saves all of them, also `patience`, which transformers lacks."""
+    config = model.generation_config
+    config.update(**options, allow_custom_entries=True)
+    config._from_model_config = False  # with which loading it would ignore options that transformers does not have
 
 
 def freeze(model: nn.Module, parts: str) -> None:

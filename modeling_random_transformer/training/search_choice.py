@@ -1,7 +1,8 @@
-"""The length penalty of a trained model, chosen by its translations of the validation sets (`length_penalty="auto"`).
+"""The length penalty and the patience of a trained model, chosen by its translations of the validation sets.
 
-Translations of a model of little data are too short with the paper's length penalty, and too long with one that is too
-large. The best one depends on the corpus and on the model.
+They are chosen with `length_penalty="auto"`. Translations of a model of little data are too short with the paper's
+length penalty, and too long with one that is too large. With a patience of 2, the search finds longer hypotheses before
+it ends. The best values depend on the corpus and on the model.
 """
 
 import logging
@@ -17,10 +18,12 @@ from ..base.distributed import call_on_main_process
 from ..base.files import markdown_table
 from ..inference.evaluation import decode_rows
 from .manifest import SEARCH, Run, final_search
+from .model_init import set_generation_options
 from .trainer import TranslationTrainer
 
 logger = logging.getLogger(__name__)
 
+PATIENCES = (1, 2)  # of the search: it ends when so many hypotheses per beam have finished
 LENGTH_PENALTIES = (0.6, 1.0, 1.5, 2.0, 2.5, 3.0)  # ascending: the translations become longer
 MAX_LENGTH_RATIO = 1.1
 SENTENCES = 300  # of each validation set, evenly spaced
@@ -29,6 +32,7 @@ SENTENCES = 300  # of each validation set, evenly spaced
 class SearchScore(NamedTuple):
     """The mean score of validation sets, and the characters of the translations per character of the references."""
 
+    patience: int
     length_penalty: float
     score: float
     length_ratio: float
@@ -40,40 +44,44 @@ def begin_choice(run: Run) -> bool:
     if not args.chooses_length_penalty:
         return True
     inputs = {"weights": run.trained.files, "num_beams": args.num_beams, "metric": args.translation_metric}
-    inputs |= run.validation_fingerprints
+    inputs |= {"patiences": PATIENCES, **run.validation_fingerprints}
     run.update_record(lambda: run.job.begin(SEARCH, inputs, may_change=True))
     return run.job.stages[SEARCH].is_finished
 
 
 def choose_length_penalty(run: Run, trainer: TranslationTrainer) -> None:
-    """Choose the length penalty of the trained model, and save it with the model, unless it is given."""
+    """Choose the length penalty and the patience of the trained model, and save them with it, unless they are given."""
     if not begin_choice(run):
         searches = [*search_scores(trainer)]
         best = best_search(searches)
-        run.update_record(lambda: run.job.stages[SEARCH].finish(length_penalty=best.length_penalty, searches=searches))
+        run.update_record(
+            lambda: run.job.stages[SEARCH].finish(
+                length_penalty=best.length_penalty, patience=best.patience, searches=searches
+            )
+        )
         if run.args.process_index == 0:
             logger.warning("%s", describe_choice(run))
-    generation_config = trainer.model.generation_config
-    generation_config.update(**final_search(run.args, run.job))
+    set_generation_options(trainer.model, **final_search(run.args, run.job))
     if run.model_args.lora_rank is None:  # an adapter has that of its base model
-        call_on_main_process(lambda: generation_config.save_pretrained(run.folder))
+        call_on_main_process(lambda: trainer.model.generation_config.save_pretrained(run.folder))
 
 
 def search_scores(trainer: TranslationTrainer) -> Iterator[SearchScore]:
-    """The scores of the length penalties, up to the first one with translations that are too long."""
+    """The scores of each patience and its length penalties, up to the first one with translations that are too long."""
     sets = trainer.eval_dataset
     # Evenly spaced pairs.
     samples = [
         rows.shard(-(-len(rows) // SENTENCES), 0, contiguous=False)
         for rows in (sets.values() if isinstance(sets, dict) else [sets])
     ]
-    for penalty in LENGTH_PENALTIES:
-        outputs: list[Any] = [trainer.predict(rows, length_penalty=penalty) for rows in samples]
-        score = fmean(output.metrics[f"test_{trainer.args.translation_metric}"] for output in outputs)
-        ratio = fmean(length_ratio(trainer.processing_class, output) for output in outputs)
-        yield SearchScore(penalty, round(score, 2), round(ratio, 2))
-        if ratio > MAX_LENGTH_RATIO:
-            return
+    for patience in PATIENCES:
+        for penalty in LENGTH_PENALTIES:
+            outputs: list[Any] = [trainer.predict(rows, length_penalty=penalty, patience=patience) for rows in samples]
+            score = fmean(output.metrics[f"test_{trainer.args.translation_metric}"] for output in outputs)
+            ratio = fmean(length_ratio(trainer.processing_class, output) for output in outputs)
+            yield SearchScore(patience, penalty, round(score, 2), round(ratio, 2))
+            if ratio > MAX_LENGTH_RATIO:
+                break
 
 
 def length_ratio(tokenizer: PreTrainedTokenizerBase, output: PredictionOutput) -> float:
@@ -86,19 +94,19 @@ def length_ratio(tokenizer: PreTrainedTokenizerBase, output: PredictionOutput) -
 
 
 def best_search(searches: Sequence[SearchScore]) -> SearchScore:
-    """The highest score without translations that are too long; of equal ones that of the smallest length penalty."""
+    """The highest score without translations that are too long; of equal ones the first."""
     short_enough = [search for search in searches if search.length_ratio <= MAX_LENGTH_RATIO]
     return max(short_enough or searches[:1], key=attrgetter("score"))
 
 
 def describe_choice(run: Run) -> str:
-    """The chosen length penalty and its table; empty if it was given."""
+    """The chosen length penalty and patience, and their table; empty if they were given."""
     if not run.args.chooses_length_penalty:
         return ""
     facts = run.job.stages[SEARCH].facts
-    table = markdown_table(("length penalty", "score", "length ratio"), facts["searches"])
+    table = markdown_table(("patience", "length penalty", "score", "length ratio"), facts["searches"])
     return (
-        f"The length penalty {facts['length_penalty']} was chosen on at most {SENTENCES} validation pairs, by "
-        f"{run.args.translation_metric} with at most {MAX_LENGTH_RATIO} characters per character of the references:"
-        f"\n\n{table}"
+        f"The length penalty {facts['length_penalty']} and the patience {facts['patience']} were chosen on at most "
+        f"{SENTENCES} validation pairs, by {run.args.translation_metric} with at most {MAX_LENGTH_RATIO} characters "
+        f"per character of the references:\n\n{table}"
     )

@@ -120,7 +120,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         average_last: number of last checkpoints to average into the model (paper 6.1)
         early_stopping_patience: evaluations without improvement before stopping
         num_beams: beam size in evaluation (paper 6.1)
-        length_penalty: length penalty of several beams (paper 6.1); auto: chosen on the validation sets
+        length_penalty: length penalty of several beams (paper 6.1); auto: chosen, with the patience, on validation sets
         bleu_tokenize: sacreBLEU's tokenizer (default: that of the target language)
         engine: engine that translates in evaluation, on a CPU: ctranslate2
         per_device_eval_batch_size: maximum number of pairs in an evaluation batch (default: 32 on a CPU, otherwise 256)
@@ -214,14 +214,15 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     def generation_kwargs(self) -> dict[str, Any]:
         """Keyword arguments of `generate()` for evaluation; one beam has no options of beam search.
 
-        A length penalty that is chosen after the training is `UNCHOSEN_PENALTY` before.
+        Those of the initial model are replaced, also by `None`. Before they are chosen, after the training, the length
+        penalty is `UNCHOSEN_PENALTY` and the patience 1.
         """
-        if self.num_beams == 1:
-            return {"num_beams": 1, "length_penalty": None, "early_stopping": None}
-        search = {"num_beams": self.num_beams, "length_penalty": self.length_penalty}
+        search: dict[str, Any] = dict.fromkeys(("length_penalty", "early_stopping", "patience"))
         if self.chooses_length_penalty:  # without early stopping, a large one makes them too long
-            search |= {"length_penalty": UNCHOSEN_PENALTY, "early_stopping": True}
-        return search
+            search |= {"length_penalty": UNCHOSEN_PENALTY, "early_stopping": True, "patience": 1}
+        elif self.num_beams > 1:
+            search["length_penalty"] = self.length_penalty
+        return {"num_beams": self.num_beams, **search}
 
     @property
     def chooses_length_penalty(self) -> bool:

@@ -44,6 +44,7 @@ SEARCHES = {
     "greedy": {},
     "beams": {"num_beams": 4, "num_return_sequences": 2},
     "beams, stopped early": {"num_beams": 3, "early_stopping": True, "min_new_tokens": 2},
+    "beams with patience": {"num_beams": 3, "early_stopping": True, "patience": 2, "length_penalty": 2.0},
     "long, of beams whose cache is compacted": {"num_beams": 4, "min_new_tokens": 90, "max_new_tokens": 90},
     "uncached": {"use_cache": False},
     "static cache": {"cache_implementation": "static", "disable_compile": True},

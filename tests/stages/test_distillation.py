@@ -249,10 +249,10 @@ def test_invalid_argument(folder, options, message):
 def test_the_comparison_has_the_chosen_length_penalty(folder, monkeypatch):
     searches = []
     monkeypatch.setattr(distillation, "compare_saved", lambda *arguments: searches.append(arguments[-1]) or [])
-    monkeypatch.setattr(search_choice, "search_scores", lambda _: [search_choice.SearchScore(1.5, 12.0, 1.0)])
+    monkeypatch.setattr(search_choice, "search_scores", lambda _: [search_choice.SearchScore(2, 1.5, 12.0, 1.0)])
     sets = {f"validation_{name}": str(folder / path) for name, path in TEST.items()}
     distilled(folder, "chosen", **sets, **NO_TEST, **QUICK, num_beams=2, length_penalty="auto")
-    assert searches == [{"num_beams": 2, "length_penalty": 1.5, "early_stopping": True}]
+    assert searches == [{"num_beams": 2, "length_penalty": 1.5, "early_stopping": True, "patience": 2}]
 
 
 @pytest.mark.usefixtures("_reset_accelerate", "_no_comparison")

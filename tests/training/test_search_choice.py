@@ -1,4 +1,4 @@
-"""The length penalty that is chosen on the validation sets."""
+"""The length penalty and the patience that are chosen on the validation sets."""
 
 import json
 import shutil
@@ -15,7 +15,9 @@ from modeling_random_transformer.training.search_choice import SearchScore, best
 from tests.helpers.interruption import StoppedError, stop
 from tests.helpers.training import UNSCORED, run, validation
 
-SHORT, GOOD, LONG = SearchScore(0.6, 10.0, 0.7), SearchScore(1.5, 12.0, 1.0), SearchScore(2.0, 15.0, 1.3)
+SHORT = SearchScore(1, 0.6, 10.0, 0.7)
+GOOD = SearchScore(2, 1.5, 12.0, 1.0)
+LONG = SearchScore(2, 2.0, 15.0, 1.3)
 OPTIONS = {"length_penalty": "auto", "max_steps": 2, "average_last": 1}
 
 
@@ -24,6 +26,7 @@ OPTIONS = {"length_penalty": "auto", "max_steps": 2, "average_last": 1}
     [
         ([SHORT, GOOD, LONG], GOOD),
         ([SHORT, SHORT._replace(length_penalty=1.0)], SHORT),
+        ([SHORT, SHORT._replace(patience=2)], SHORT),
         ([LONG, LONG._replace(length_penalty=2.5, score=20.0)], LONG),
     ],
 )
@@ -59,18 +62,19 @@ def scored(monkeypatch):
 
 def saved_search(folder):
     config = GenerationConfig.from_pretrained(folder)
-    return config.length_penalty, config.early_stopping
+    return config.length_penalty, config.early_stopping, getattr(config, "patience", None)
 
 
 def test_the_choice_is_saved_stated_and_not_repeated(corpus, scored, caplog):
     options = {**OPTIONS, **validation(corpus)}
     result = run(corpus, "out", **options)
-    assert scored == [{"num_beams": 4, "length_penalty": 1.0, "early_stopping": True}]
-    assert saved_search(result.folder) == (1.5, True)
-    assert any(message.startswith("The length penalty 1.5 was chosen on") for message in caplog.messages)
+    assert scored == [{"num_beams": 4, "length_penalty": 1.0, "early_stopping": True, "patience": 1}]
+    assert saved_search(result.folder) == (1.5, True, 2)
+    choice = "The length penalty 1.5 and the patience 2 were chosen on at most 300 validation pairs, by chrf"
+    assert any(message.startswith(choice) for message in caplog.messages)
     card = (result.folder / "README.md").read_text()
-    assert "The length penalty 1.5 was chosen on at most 300 validation pairs, by chrf" in card
-    assert "| 2.0 | 15.0 | 1.3 |" in card
+    assert choice in card
+    assert "| 2 | 2.0 | 15.0 | 1.3 |" in card
     assert "| `length_penalty` | 1.5 |" in card
     assert "--length_penalty auto" in card
     (result.folder / "README.md").unlink()
@@ -79,8 +83,8 @@ def test_the_choice_is_saved_stated_and_not_repeated(corpus, scored, caplog):
     assert len(scored) == 1
     assert (result.folder / "README.md").read_text() == card
     run(corpus, "out", **{**options, "length_penalty": 0.6})
-    assert saved_search(result.folder)[0] == 0.6
-    assert "was chosen" not in (result.folder / "README.md").read_text()
+    assert saved_search(result.folder) == (0.6, None, None)
+    assert "were chosen" not in (result.folder / "README.md").read_text()
 
 
 def test_an_interrupted_choice_is_made_by_the_next_call(corpus, scored, monkeypatch):
@@ -92,7 +96,7 @@ def test_an_interrupted_choice_is_made_by_the_next_call(corpus, scored, monkeypa
             run(corpus, "out", **options)
     result = run(corpus, "out", **options)
     assert len(scored) == 2
-    assert (saved_search(result.folder), result.scores) == ((1.5, True), whole.scores)
+    assert (saved_search(result.folder), result.scores) == ((1.5, True, 2), whole.scores)
 
 
 def test_a_finished_model_gets_a_chosen_length_penalty(copied, scored):
@@ -100,7 +104,7 @@ def test_a_finished_model_gets_a_chosen_length_penalty(copied, scored):
     result = run(copied, "out", report_to="tensorboard", **options)
     assert len(scored) == 1
     assert {*result.scores} == {"validation", "test"}
-    assert saved_search(copied / "out") == (1.5, True)
+    assert saved_search(copied / "out") == (1.5, True, 2)
 
 
 def test_translations_of_several_validation_sets_are_scored(corpus, monkeypatch):
@@ -111,10 +115,10 @@ def test_translations_of_several_validation_sets_are_scored(corpus, monkeypatch)
     sets["validation_target_file"] = [str(corpus / "test.b")] * 2
     result = run(corpus, "out", **{**OPTIONS, **sets, **UNSCORED}, eval_strategy="steps", eval_steps=2)
     facts = json.loads((result.folder / "training_manifest.json").read_text())["search"]["facts"]
-    penalties = [row[0] for row in facts["searches"]]
-    assert penalties in ([0.6], [0.6, 2.0])
-    assert facts["length_penalty"] in penalties
-    assert saved_search(result.folder)[0] == facts["length_penalty"]
+    searches = [(patience, penalty) for patience, penalty, _, _ in facts["searches"]]
+    assert {(1, 0.6), (2, 0.6)} <= {*searches} <= {(1, 0.6), (1, 2.0), (2, 0.6), (2, 2.0)}
+    assert (facts["patience"], facts["length_penalty"]) in searches
+    assert saved_search(result.folder) == (facts["length_penalty"], True, facts["patience"])
 
 
 @pytest.mark.parametrize("option", [{}, {"validation": True, "predict_with_generate": False}, {"length_penalty": "x"}])

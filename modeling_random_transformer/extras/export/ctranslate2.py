@@ -46,7 +46,11 @@ ACTIVATIONS = {
     "tanh": Activation.Tanh,
     "sigmoid": Activation.Sigmoid,
 }
-SEARCH, PREFIX, PENALTY = "search", "source_prefix", "length_penalty"  # additional fields of the engine's config.json
+# Additional fields of the engine's config.json.
+SEARCH = "search"
+PREFIX = "source_prefix"
+PENALTY = "length_penalty"
+PATIENCE = "patience"
 BATCH_SIZE = 32  # sources of similar length that one thread translates together
 BATCH_TOKENS = 4096  # limit on their tokens, with padding
 SHORTLIST_BATCH = 8  # the same with a shortlist: a batch chooses among the tokens of all its sources
@@ -120,6 +124,7 @@ def load(folder: StrPath) -> EngineTranslate:
     options = dict(config[SEARCH])
     first = options.pop("target_prefix")
     options["length_penalty"] = config.get(PENALTY, LENGTH_PENALTY)
+    options["patience"] = config.get(PATIENCE, 1)
     keeps_without_letters = getattr(tokenizer, "keep_without_letters", True)
     engine = ParallelTranslator(folder)
 
@@ -287,6 +292,7 @@ def set_config(config: Any, layer_norm_eps: float, search: SearchOptions, target
     config.add_attribute(SEARCH, arguments)
     config.add_attribute(PREFIX, search.prefix)
     config.add_attribute(PENALTY, search.length_penalty)
+    config.add_attribute(PATIENCE, search.patience)
 
 
 def check_scores(model: RandomTransformerForConditionalGeneration, tokenizer: PreTrainedTokenizerBase) -> None:

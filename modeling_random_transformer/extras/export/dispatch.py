@@ -46,7 +46,13 @@ PATIENCE = 2
 MAX_LENGTH_PENALTY = 0.8
 MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.BEAM_SEARCH)
 # Of `generate()`, for options that neither a call nor the model has.
-SEARCH_DEFAULTS = {"do_sample": False, "length_penalty": 1.0, "num_beams": 1, "num_return_sequences": 1}
+SEARCH_DEFAULTS = {
+    "do_sample": False,
+    "length_penalty": 1.0,
+    "num_beams": 1,
+    "num_return_sequences": 1,
+    "patience": 1,
+}
 # Outputs that only the model computes.
 OUTPUTS = ("output_attentions", "output_hidden_states", "output_logits")
 MAX_PREPARED = 32  # searches; without `max_new_tokens`, sources of different lengths have different limits
@@ -251,7 +257,7 @@ class CTranslate2Engine:
             sources,
             self.target_prefixes(prefixes, search, len(sources)),
             beam_size=options.num_beams,
-            patience=1 if options.early_stopping else PATIENCE,
+            patience=options.patience if options.early_stopping else PATIENCE,
             num_hypotheses=options.num_return_sequences,
             length_penalty=options.length_penalty if options.num_beams > 1 else 0,
             min_decoding_length=search.min_new_tokens,
@@ -335,7 +341,7 @@ def options_of_call(
     """
     options = GenerationConfig() if of_call is None else copy.deepcopy(of_call)
     options.update(**of_model.to_dict(), defaults_only=True, allow_custom_entries=True)
-    options.update(**SEARCH_DEFAULTS, defaults_only=True)
+    options.update(**SEARCH_DEFAULTS, defaults_only=True, allow_custom_entries=True)  # patience is ours
     other_arguments = options.update(**arguments)
     return options, other_arguments
 

@@ -24,11 +24,13 @@ from ...inputs_random_transformer import (
 from ...tokenization_random_transformer import is_blank
 from .compare import SENTENCES, Comparison, compare
 from .engines import checked_options, export_model, load_engine
-from .search import table_positions, token_names
+from .search import table_positions, token_names, without_patience
 from .shortlist import lexical_shortlist, vmap
 from .web import export_web_page
 
 MAX_SENTENCES = 200
+# Engines whose beam search has no such option.
+WITHOUT_PATIENCE = ("argos", "transformers")
 # The least share of identical translations. Nearly equal scores may differ in float32; other dtypes round the weights.
 LEAST_IDENTICAL = {"float32": 0.99, "bfloat16": 0.5, "int8": 0.5}
 
@@ -111,6 +113,8 @@ def export_saved_model(
     dtype = dtype or ("int8" if web else "float32")
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # warns that torchvision, which is not used, is missing
     model, tokenizer = load_translator(folder)
+    if engine in WITHOUT_PATIENCE:  # also for the comparison
+        model.generation_config = without_patience(model.generation_config, engine)
     if engine == "argos":
         options |= {"source_lang": source_lang, "target_lang": target_lang}
     if engine != "argos" or tokenizer_languages(tokenizer):

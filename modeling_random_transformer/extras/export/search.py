@@ -1,14 +1,18 @@
 """The search of a model as engines compute it, and the vocabulary and the positions that they need for it."""
 
+import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
 from transformers import GenerationConfig, PreTrainedTokenizerBase
+from transformers.utils import logging
 
 from ...inference.translation import length_penalty_of
 from ...inputs_random_transformer import language_id
 from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ...pipeline_random_transformer import Seq2SeqPipeline
+
+logger = logging.get_logger(__name__)
 
 # Options of the generation config that change the result of a search and that only `generate()` computes, with values
 # that have no effect. `None` has none either.
@@ -40,6 +44,7 @@ class SearchOptions:
         no_repeat_ngram_size: sequences of so many tokens are not repeated; 0 for no limit.
         prefix: text before each source.
         length_penalty: that of beam search.
+        patience: that of beam search with `early_stopping=True`.
     """
 
     start_token: int
@@ -50,6 +55,7 @@ class SearchOptions:
     no_repeat_ngram_size: int
     prefix: str
     length_penalty: float
+    patience: float
 
     @property
     def suppressed_tokens(self) -> list[int]:
@@ -109,7 +115,23 @@ def engine_search(options: GenerationConfig, config: Any, engine: str) -> Search
         no_repeat_ngram_size=options.no_repeat_ngram_size or 0,
         prefix=getattr(config, "prefix", None) or "",
         length_penalty=length_penalty_of(options),
+        patience=getattr(options, "patience", None) or 1,
     )
+
+
+def without_patience(options: GenerationConfig, engine: str) -> GenerationConfig:
+    """A copy of a generation config for an engine whose beam search has no patience, which is logged.
+
+    Args:
+        options: the generation config of a model.
+        engine: its name in the message.
+    """
+    options = copy.deepcopy(options)
+    patience = getattr(options, "patience", None) or 1
+    if patience != 1:
+        logger.warning("The translations may be shorter: %s has no patience, but the model has %s.", engine, patience)
+    options.__dict__.pop("patience", None)
+    return options
 
 
 def token_list(tokens: int | list[int] | None) -> list[int]:

@@ -22,7 +22,7 @@ from ...tokenization_random_transformer import RandomTransformerTokenizer
 from ..conversion.marian import CLASSES, COMMON_FIELDS, FORMAT, LAYER_NORM_EPS, SETTINGS, NativeClass
 from .compare import check_equal, compared_ids
 from .engines import EngineTranslate, translate_fn
-from .search import first_token, table_positions
+from .search import first_token, table_positions, without_patience
 
 # Modules by their axis of `d_model`: those that read the residual stream, and those that write to it.
 READING = ("shared", "embed_tokens", "lm_head", "q_proj", "k_proj", "v_proj", "fc1")
@@ -47,7 +47,7 @@ def save(
     if languages := tokenizer_languages(tokenizer):
         check_choice(languages, src_lang=tokenizer.src_lang)
     native = native_model(model)
-    native.generation_config = copy.deepcopy(model.generation_config)
+    native.generation_config = without_patience(model.generation_config, "transformers' own class")
     native.generation_config.forced_bos_token_id = forced
     native.to(getattr(torch, dtype))
     native.save_pretrained(folder)

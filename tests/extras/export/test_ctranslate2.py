@@ -178,9 +178,17 @@ def test_code_of_the_guide_for_several_languages(tmp_path, monkeypatch):
     (code,) = re.findall(r"^```python\n(import json\n.+?)^```$", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
     namespace = {"sentences": TEXTS}
     monkeypatch.chdir(tmp_path)
-    assert "patience=2, " in code  # with which the random model has other translations
-    exec(code.replace("patience=2, ", ""), namespace)
+    exec(code, namespace)
     assert namespace["translations"] == own_translations(model, tokenizer, 4, limit=128)
+
+
+def test_patience_is_exported(tmp_path):
+    model, tokenizer = exportable()
+    model.generation_config.update(early_stopping=True, length_penalty=2.0)
+    before = own_translations(model, tokenizer, 4)
+    model.generation_config.patience = 3
+    check_translations(model, tokenizer, tmp_path / "out", "ctranslate2")
+    assert own_translations(model, tokenizer, 4) != before
 
 
 UNSUPPORTED = {

@@ -49,6 +49,7 @@ def reasons(monkeypatch):
 COMPUTED = {
     "greedy": {"num_beams": 1},
     "beams": {"num_beams": 4},
+    "patience": {"num_beams": 4, "patience": 2, "length_penalty": 2.0},
     "prefixes": {"num_beams": 1, "prefixes": ["the", ""] * (len(TEXTS) // 2)},
     "suppress_tokens": {"num_beams": 1, "suppress_tokens": [20, 21, 22]},
     "min_new_tokens": {"num_beams": 1, "min_new_tokens": 6},
@@ -98,11 +99,12 @@ def test_options_of_a_call_are_those_of_generate(of_model, of_call, arguments):
     assert others == other_arguments
     compared = ["max_new_tokens", "eos_token_id", "pad_token_id", "early_stopping", "forced_bos_token_id"]
     for name in [*SEARCH_DEFAULTS, *compared]:
-        assert (getattr(options, name) or None) == (getattr(expected, name) or None), name
+        default = SEARCH_DEFAULTS["patience"] if name == "patience" else None  # which transformers does not have
+        assert (getattr(options, name) or None) == (getattr(expected, name, default) or None), name
 
 
-@pytest.mark.parametrize(("early_stopping", "patience"), [(True, 1), (False, 2)])
-def test_patience(early_stopping, patience, models, monkeypatch):
+@pytest.mark.parametrize(("early_stopping", "of_model", "patience"), [(True, None, 1), (True, 3, 3), (False, 3, 2)])
+def test_patience(early_stopping, of_model, patience, models, monkeypatch):
     _, engine, tokenizer = models
     search, used = engine.engine.translate, []
     monkeypatch.setattr(
@@ -110,6 +112,7 @@ def test_patience(early_stopping, patience, models, monkeypatch):
         "translate",
         lambda *rows, **options: used.append(options["patience"]) or search(*rows, **options),
     )
+    monkeypatch.setattr(engine.generation_config, "patience", of_model, raising=False)
     options = {**SHORT, "early_stopping": early_stopping, "num_beams": 4, "length_penalty": 0.6}
     translate(TEXTS[:2], engine, tokenizer, **options)
     assert used == [patience]

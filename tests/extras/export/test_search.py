@@ -53,7 +53,8 @@ def test_options_of_the_search():
     options = GenerationConfig(decoder_start_token_id=1, eos_token_id=2, suppress_tokens=[4], no_repeat_ngram_size=3)
     search = engine_search(options, CONFIG, "an engine")
     assert (search.start_token, search.end_tokens, search.suppressed_tokens) == (1, [2], [4])
-    assert (search.no_repeat_ngram_size, search.prefix, search.length_penalty) == (3, "", 0.6)
+    assert (search.no_repeat_ngram_size, search.prefix, search.length_penalty, search.patience) == (3, "", 0.6, 1)
+    assert engine_search(GenerationConfig(decoder_start_token_id=1, patience=2), CONFIG, "an engine").patience == 2
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,16 @@ def test_texts_and_search_travel(tmp_path):
     assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "half").dtype == torch.bfloat16
 
 
+def test_patience_is_reported_and_left_out(tmp_path, caplog):
+    model, tokenizer = exportable()
+    model.generation_config.patience = 2
+    export_model(model, tokenizer, tmp_path / "out", engine="transformers")
+    assert "transformers' own class has no patience, but the model has 2" in caplog.text
+    native = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out")
+    assert not hasattr(native.generation_config, "patience")
+    assert model.generation_config.patience == 2
+
+
 def test_one_direction_of_several_languages(tmp_path):
     model, tokenizer = multilingual_translator()
     for src_lang, tgt_lang in ((None, "fr"), ("en", None)):

@@ -269,6 +269,19 @@ def test_options_of_the_generation_config(page, exported, name, num_beams):
 
 
 @pytest.mark.long
+def test_patience(page, exported):
+    model, tokenizer, _ = copy.deepcopy(exported)
+    _, token = model.generate(**tokenizer(TEXTS[6], return_tensors="pt"), max_new_tokens=1)[0].tolist()
+    model.generation_config.update(length_penalty=2.0, eos_token_id=[2, token])  # for translations of several lengths
+    before = own_translations(model, tokenizer, 4, TEXTS[:8])
+    model.generation_config.patience = 3
+    expected = own_translations(model, tokenizer, 4, TEXTS[:8])
+    assert expected != before
+    settings = web.page_settings(model, tokenizer, "float32")
+    assert run_on_page(page, TRANSLATE, TEXTS[:8], {"numBeams": 4, "maxNewTokens": LIMIT}, settings) == expected
+
+
+@pytest.mark.long
 def test_limit_on_tokens_without_an_explicit_one(page, exported):
     """Translations that do not end have the length of the source, rounded up to a multiple of 16, plus 50."""
     _, tokenizer, _ = exported

@@ -13,6 +13,7 @@ OPTIONS = (
     {},
     {"length_penalty": 0.0},
     {"length_penalty": 2.0, "early_stopping": True},
+    {"length_penalty": 2.0, "early_stopping": True, "patience": 2},
     {"num_beams": 1},
     {"forced_bos_token_id": 20, "no_repeat_ngram_size": 2},
 )

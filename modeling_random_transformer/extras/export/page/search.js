@@ -6,7 +6,7 @@
 //
 // options: start, ends (a Set), first (a forced first token or null), suppressed (an array of sequences of tokens that are
 // never completed), minNewTokens (before an end), noRepeatNgramSize (0 for none), maxNewTokens; for beam search also
-// numBeams and lengthPenalty.
+// numBeams, lengthPenalty and patience.
 
 export async function greedySearch(step, options) {
   const tokens = [];
@@ -20,7 +20,7 @@ export async function greedySearch(step, options) {
   return tokens;
 }
 
-// Stops when there are numBeams finished hypotheses, as with early_stopping=True. Returns the tokens of the best one, and
+// Stops when numBeams · patience hypotheses have finished, as with early_stopping=True. Returns the tokens of the best one, and
 // all candidates of the search, as `record_search` in inspection/beam_search.py: `row` is the beam that continues one.
 export async function beamSearch(step, options) {
   const { numBeams, maxNewTokens, ends } = options;
@@ -28,8 +28,10 @@ export async function beamSearch(step, options) {
   const root = { tokens: [], last: options.start, parent: 0, score: 0 };
   const nodes = [node(root, null, 0)];
   let beams = [Object.assign(root, { node: nodes[0] })];
-  let finished = [];
-  for (let length = 1; length <= maxNewTokens && finished.length < numBeams; length++) {
+  const limit = Math.round(numBeams * options.patience);
+  let finished = []; // the best numBeams of them
+  let count = 0;
+  for (let length = 1; length <= maxNewTokens && count < limit; length++) {
     const logits = await step(beams.map((beam) => beam.last), beams.map((beam) => beam.parent));
     const candidates = continuations(beams, logits, length === 1 ? options.first : null, kept, options);
     const ended = candidates.map((candidate) => length === maxNewTokens || ends.has(candidate.last));
@@ -39,7 +41,9 @@ export async function beamSearch(step, options) {
       if (!ended[rank]) continue;
       const score = candidate.score / length ** options.lengthPenalty;
       if (ends.has(candidate.last)) Object.assign(candidate.node, { score, status: rank < numBeams ? "displaced" : "late" });
-      if (rank < numBeams) finished.push({ tokens: candidate.tokens, score, node: candidate.node });
+      if (rank >= numBeams) continue;
+      finished.push({ tokens: candidate.tokens, score, node: candidate.node });
+      count++;
     }
     finished = best(finished, numBeams);
     beams = candidates.filter((_, rank) => !ended[rank]).slice(0, numBeams);

@@ -88,6 +88,7 @@ export class Translator {
       maxNewTokens: Math.min(maxNewTokens ?? rounded + settings.longer_than_source, settings.max_target_tokens ?? Infinity),
       numBeams,
       lengthPenalty: settings.length_penalty,
+      patience: settings.patience,
     };
     const step = (tokens, parents) => state.step(tokens, parents);
     const { tokens: target, nodes } = numBeams > 1 ? await beamSearch(step, options) : { tokens: await greedySearch(step, options) };
