@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...base.compressed_files import open_binary
 from ...base.errors import format_names
-from ...base.xml_events import xml_parser
+from ..xml_events import xml_parser
 from .languages import matching_code
 
 CHUNK_BYTES = 2**16
