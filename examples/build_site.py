@@ -23,7 +23,7 @@ from mkdocs.commands.build import build
 from mkdocs.config import load_config
 from mkdocs.exceptions import MkDocsException
 
-from modeling_random_transformer.base.flags import model_folder
+from modeling_random_transformer.commands.command_line import model_folder
 from modeling_random_transformer.extras.export import export_web_page
 from modeling_random_transformer.extras.export.web import read_greeting
 from modeling_random_transformer.extras.inspection.explorer import explore, render

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from modeling_random_transformer.base.files import write_atomically
-from modeling_random_transformer.base.flags import model_folder
+from modeling_random_transformer.commands.command_line import model_folder
 from tutorials.architecture import draw, model_without_weights
 from tutorials.scripts import exit_status, script_parser
 

@@ -231,7 +231,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 def check_model(folder: Path) -> None:
     """Raise a ValueError if the folder has no trained model."""
-    from modeling_random_transformer.base.flags import model_folder
+    from modeling_random_transformer.commands.command_line import model_folder
 
     try:
         model_folder(str(folder))

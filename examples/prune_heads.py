@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 import transformers
 
-from modeling_random_transformer.base.flags import existing_file, model_folder
+from modeling_random_transformer.commands.command_line import existing_file, model_folder
 from modeling_random_transformer.data import ParallelLine, ParallelText
 from modeling_random_transformer.inference.loading import load_translator
 from tutorials.pruning import measure_pruning, show_pruning

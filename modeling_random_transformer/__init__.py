@@ -29,6 +29,7 @@ import transformers.modeling_utils
 
 logging.disable(_disabled)
 
+from .base import load_extra
 from .configuration_random_transformer import MODEL_CLASSES, RandomTransformerConfig
 from .modeling_random_transformer import (
     RandomTransformerEncoderModel,
@@ -41,7 +42,6 @@ from .modeling_random_transformer import (
     RandomTransformerModel,
     RandomTransformerPreTrainedModel,
 )
-from .pipeline_aliases_random_transformer import register_v4_tasks
 from .pipeline_random_transformer import Seq2SeqPipeline
 from .quantization_random_transformer import DynamicInt8Config
 from .tokenization_random_transformer import RandomTransformerTokenizer
@@ -64,6 +64,15 @@ __all__ = [
     "Seq2SeqPipeline",
     "register_v4_tasks",
 ]
+
+
+def register_v4_tasks() -> None:
+    """Add the tasks that transformers v5 has removed: translation, summarization and text2text-generation.
+
+    They change `pipeline()` for all models of this process. Tasks that the installed transformers has are not replaced.
+    """
+    load_extra("pipelines").register_v4_tasks()
+
 
 # Register the classes for `from_pretrained`, and save their code with checkpoints for `trust_remote_code`.
 AutoConfig.register(RandomTransformerConfig.model_type, RandomTransformerConfig, exist_ok=True)

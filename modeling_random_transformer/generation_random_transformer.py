@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from types import MethodType
 from typing import Any, Protocol
-from weakref import WeakKeyDictionary, finalize
+from weakref import finalize
 
 import torch
 from torch import Tensor, nn
@@ -44,11 +44,10 @@ from .quantization_random_transformer import Int8Linear, PackedInt8Linear, packe
 from .verification_random_transformer import (
     INEXACT_ROUNDING,
     VERIFICATION,
-    Snapshot,
     VerifiedGenerationMixin,
     difference,
     generation_option,
-    has_plain_weights,
+    has_float_weights,
     is_copied,
 )
 from .versions_random_transformer import (
@@ -335,31 +334,22 @@ class FastDecoderLayer:
 
     def __call__(self, states: Tensor, attention: StepAttention) -> Tensor:
         """`[…, d_model]` in and out."""
+        heads = attention.attend_to_target(*self.project(self.norm_before(self.target_norm, states)))
+        states = self.norm_after(self.target_norm, self.target_output.add_residual(states, heads))
 
-        def target_attention(states: Tensor) -> Tensor:
-            return attention.attend_to_target(*self.project(states))
+        heads = attention.attend_to_source(self.project_query(self.norm_before(self.source_norm, states)))
+        states = self.norm_after(self.source_norm, self.source_output.add_residual(states, heads))
 
-        def source_attention(states: Tensor) -> Tensor:
-            return attention.attend_to_source(self.project_query(states))
+        inner = self.activation(self.fc1(self.norm_before(self.final_norm, states)))
+        return self.norm_after(self.final_norm, self.fc2.add_residual(states, inner))
 
-        def feed_forward(states: Tensor) -> Tensor:
-            return self.activation(self.fc1(states))
+    def norm_before(self, norm: Callable[[Tensor], Tensor], states: Tensor) -> Tensor:
+        """The input of a sub-layer, as in `RandomTransformerLayer`."""
+        return norm(states) if self.pre_norm else states
 
-        states = self.add_and_norm(states, self.target_norm, target_attention, self.target_output)
-        states = self.add_and_norm(states, self.source_norm, source_attention, self.source_output)
-        return self.add_and_norm(states, self.final_norm, feed_forward, self.fc2)
-
-    def add_and_norm(
-        self,
-        states: Tensor,
-        norm: Callable[[Tensor], Tensor],
-        sublayer: Callable[[Tensor], Tensor],
-        output: "LinearFunction",
-    ) -> Tensor:
-        """A sub-layer, whose last linear layer is `output`, its residual and its norm (`RandomTransformerLayer`)."""
-        if self.pre_norm:
-            return output.add_residual(states, sublayer(norm(states)))
-        return norm(output.add_residual(states, sublayer(states)))
+    def norm_after(self, norm: Callable[[Tensor], Tensor], states: Tensor) -> Tensor:
+        """The output of a sub-layer with its residual, as in `RandomTransformerLayer`."""
+        return states if self.pre_norm else norm(states)
 
 
 class FastDecoder:
@@ -528,7 +518,7 @@ class StaticDecodingCache(FastDecodingCache):
 
     def captured_step(self, model: Any, step: "CapturedStep") -> "CapturedStep":
         """A step of an earlier call with tensors of the same shapes, or this one. It is kept for later calls."""
-        kept = CAPTURED_STEPS.setdefault(model.snapshot, {})
+        kept = model.snapshot.captured_steps
         shapes = step.shapes()
         earlier = kept.pop(shapes, None)  # no other call can use it until this one is over
         if earlier is not None:
@@ -646,14 +636,6 @@ class CapturedStep(FastStep):
             tensor.copy_(source)
 
 
-# By snapshot of a model's code and weights, and by shapes. A changed model has another snapshot.
-CAPTURED_STEPS: "WeakKeyDictionary[Snapshot, dict[tuple[Any, ...], CapturedStep]]" = WeakKeyDictionary()
-
-
-# Of calls that did not choose a cache: rows and capacities, by snapshot.
-REPEATED_SHAPES: "WeakKeyDictionary[Snapshot, set[tuple[int, ...]]]" = WeakKeyDictionary()
-
-
 def keep_step(kept: dict[tuple[Any, ...], CapturedStep], shapes: tuple[Any, ...], step: CapturedStep) -> None:
     """Keep a captured step for later calls, and of all of them only the last ones that were used."""
     if step.graph is not None:
@@ -675,7 +657,7 @@ def can_capture(model: Any, limit: int) -> bool:
         is_known = library in ("torch", "transformers") or is_copied(type(module))
         if not is_known or isinstance(module, Int8Linear):
             return False
-    return all(is_plain(weight) for _, module in named_parts(model) for weight in module.parameters(recurse=False))
+    return all(map(is_plain, model.parameters()))
 
 
 # Functional layers: for the few rows of a decoding step, the overhead of `nn.Module.__call__` dominates the time
@@ -864,12 +846,8 @@ def step_difference(model: Any) -> str | None:
         standard = EncoderDecoderCache(cache.self_attention_cache, cache.cross_attention_cache)
         actual = logits(ids[:, 1:], cache, cache.begin_steps(model, padding_mask))
         expected = logits(ids[:, 1:], standard)
-    limit = None if has_plain_weights(model) else INEXACT_ROUNDING
+    limit = None if has_float_weights(model) else INEXACT_ROUNDING
     return difference(actual, expected, limit)
-
-
-# Whether generate() runs a decoding loop that was passed as `custom_generate`.
-CUSTOM_LOOP: ContextVar[bool] = ContextVar("custom_loop", default=False)
 
 
 def unsupported_request(config: GenerationConfig, mode: GenerationMode, model_kwargs: dict[str, Any]) -> str | None:
@@ -877,8 +855,9 @@ def unsupported_request(config: GenerationConfig, mode: GenerationMode, model_kw
     target_mask = model_kwargs.get("decoder_attention_mask")
     has_padding = target_mask is not None and not (target_mask.dim() == 2 and target_mask.all())
     arguments = {name for name, value in model_kwargs.items() if value is not None} - FIRST_PASS_ARGUMENTS
+    verification = VERIFICATION.get()  # of the running call
     unsupported = {
-        "custom_generate": CUSTOM_LOOP.get(),
+        "custom_generate": verification is not None and callable(verification.arguments.get("custom_generate")),
         f"the generation mode {mode.value!r}": mode not in SUPPORTED_MODES,
         "use_cache=False": config.use_cache is False,
         f"cache_implementation={config.cache_implementation!r}": config.cache_implementation not in CACHE_KINDS,
@@ -913,7 +892,7 @@ def repeats_shape(model: Any, shape: tuple[int, ...]) -> bool:
     and those of large caches, would need much memory: further shapes do not count.
     """
     rows, _, capacity, _ = shape
-    shapes = REPEATED_SHAPES.setdefault(model.snapshot, set())
+    shapes = model.snapshot.seen_shapes
     if shape in shapes:
         return True
     if len(shapes) < MAX_CAPTURED_STEPS and rows * capacity <= MAX_DEFAULT_ENTRIES:
@@ -1055,7 +1034,6 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
                 generation_config.early_stopping = False
                 kwargs.pop("early_stopping", None)
         FINISHED_HYPOTHESES.set(finished)
-        CUSTOM_LOOP.set(callable(kwargs.get("custom_generate")))
         if kwargs.get("max_new_tokens") is not None:
             kwargs.setdefault("max_length", None)  # replaces the one of the saved generation config without a warning
         outputs = super().generate(inputs, generation_config, *args, **kwargs)
@@ -1099,11 +1077,8 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         logits: a module of another class may compute the same as the original for some weights only. Under tensor
         parallelism, all processes must call it, after the same changes.
         """
-        verification = VERIFICATION.get()
-        if verification is not None and verification.model is self:
-            snapshot = verification.snapshot
-        else:
-            snapshot = self.renewed_snapshot()
+        verification = self.running_verification
+        snapshot = self.renewed_snapshot() if verification is None else verification.snapshot
         return snapshot.message_of(check_fast_step, self)
 
     @accepts_cache

@@ -1095,14 +1095,12 @@ class RandomTransformerForQuestionAnswering(RandomTransformerEncoderHead):
 
 
 class RandomTransformerDecoderModel(RandomTransformerBaseModel):
-    """The decoder as a separate model without cross-attention (paper Figure 1 right, without its middle sub-layer)."""
+    """The decoder without cross-attention (paper Figure 1 right, without its middle sub-layer)."""
 
     _tied_weights_keys = {"decoder.embed_tokens.weight": "shared.weight"}
     _keys_to_ignore_on_load_unexpected = [r"encoder\.", r"encoder_attn", r"lm_head\."]
 
     def __init__(self, config: RandomTransformerConfig):
-        # num_hidden_layers, which caches read, is an alias of encoder_layers.
-        config = config.copy_with(is_encoder_decoder=False, encoder_layers=config.decoder_layers)
         super().__init__(config)
         self.decoder = RandomTransformerDecoder(config)
         self.post_init()
@@ -1127,6 +1125,7 @@ class RandomTransformerForCausalLM(RandomTransformerPreTrainedModel, VerifiedGen
     _keys_to_ignore_on_load_unexpected = [r"encoder\.", r"encoder_attn"]
 
     def __init__(self, config: RandomTransformerConfig):
+        # num_hidden_layers, which caches read, is an alias of encoder_layers.
         config = config.copy_with(is_encoder_decoder=False, encoder_layers=config.decoder_layers)
         super().__init__(config)
         self._tied_weights_keys = tied_output_layer(config, "decoder")

@@ -83,7 +83,6 @@ class CacheVerification:
     def __init__(self, model: "VerifiedGenerationMixin", arguments: Mapping[str, Any], is_beam_search: bool):
         self.model = model
         self.arguments = arguments
-        self.search = "beam search" if is_beam_search else "one hypothesis"
         self.last_pass = 3 if is_beam_search else 2
         self.passes = 0
         self.inputs: tuple[Tensor, dict[str, Any]] | None = None  # the tokens and the arguments of the running pass
@@ -118,7 +117,7 @@ class CacheVerification:
         self.step = None
         cache = cache_of(model_kwargs)
         target_cache = getattr(cache, "self_attention_cache", cache)
-        kind = f"{type(cache).__name__}, {type(target_cache).__name__}, {self.search}"
+        kind = type(cache), type(target_cache), self.last_pass
         if model_kwargs.get("use_cache") is False:
             return
         if is_transformed() or kind in self.snapshot.verified_steps:
@@ -126,20 +125,16 @@ class CacheVerification:
         if not can_verify(self.model, self.arguments):
             return
         expected = self.model.logits_without_cache(input_ids, **model_kwargs)
-        message = self.difference(logits, expected)
+        finite = expected.isfinite()  # a bias of -inf excludes a token
+        if not finite.any():
+            return
+        message = difference(logits[finite], expected[finite], rounding(self.model, logits))
         if message:
             again = self.model.logits_without_cache(input_ids, **model_kwargs)
             if torch.equal(again.nan_to_num(), expected.nan_to_num()):  # edited code may draw random numbers
                 advice = f"{EDITED_ADVICE} {UNTESTED_ADVICE}" if is_untested_version() else EDITED_ADVICE
                 raise RuntimeError(f"generate() is wrong with a cache: {message}. {advice}")
         self.snapshot.verified_steps.add(kind)
-
-    def difference(self, actual: Tensor, expected: Tensor) -> str | None:
-        """A message if the finite logits differ: a bias of -inf excludes a token."""
-        finite = expected.isfinite()
-        if not finite.any():
-            return None
-        return difference(actual[finite], expected[finite], rounding(self.model, actual))
 
     def finish(self) -> None:
         """Compare a step that is still recorded, since the search ended, and check that the methods were called.
@@ -200,10 +195,16 @@ class VerifiedGenerationMixin(GenerationMixin):
 
     def _update_model_kwargs_for_generation(self, outputs: ModelOutput, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """The arguments of the next pass, from the outputs of the last one."""
-        verification = VERIFICATION.get()
-        if verification is not None and verification.model is self:
+        verification = self.running_verification
+        if verification is not None:
             verification.complete(outputs.logits)
         return super()._update_model_kwargs_for_generation(outputs, *args, **kwargs)
+
+    @property
+    def running_verification(self) -> CacheVerification | None:
+        """That of the call of `generate()` that runs for this model, not for one that contains it."""
+        verification = VERIFICATION.get()
+        return verification if verification is not None and verification.model is self else None
 
     def renewed_snapshot(self) -> "Snapshot":
         """The snapshot of the model as it is now."""
@@ -212,8 +213,8 @@ class VerifiedGenerationMixin(GenerationMixin):
 
     def record_inputs(self, input_ids: Tensor, model_kwargs: dict[str, Any]) -> None:
         """Let the running call of `generate()` verify the next pass, for these tokens, `[batch, length]`."""
-        verification = VERIFICATION.get()
-        if verification is not None and verification.model is self:
+        verification = self.running_verification
+        if verification is not None:
             verification.inputs = input_ids, model_kwargs
 
     @torch.no_grad()
@@ -259,12 +260,12 @@ def rounding(model: VerifiedGenerationMixin, logits: Tensor) -> float | None:
     """The largest relative difference that rounding explains between logits of a model; `None` for `ROUNDING`."""
     is_half = any(weight.element_size() < 4 for weight in model.parameters())
     may_round = torch.is_autocast_enabled(logits.device.type) or not EXACT_PRECISIONS.issuperset(float32_precisions())
-    if is_half or may_round or "forward" in vars(model) or not has_plain_weights(model):
+    if is_half or may_round or "forward" in vars(model) or not has_float_weights(model):
         return INEXACT_ROUNDING
     return None
 
 
-def has_plain_weights(model: nn.Module) -> bool:
+def has_float_weights(model: nn.Module) -> bool:
     """Whether all weights are floating-point tensors of PyTorch. An exported graph has none, and may be quantized."""
     weights = [weight.data for weight in model.parameters()]
     for weight in weights:
@@ -318,7 +319,9 @@ class Snapshot:
 
     def __init__(self, model: nn.Module):
         self.messages: dict[str, str | None] = {}  # of checks of the model
-        self.verified_steps: set[str] = set()  # see `CacheVerification`
+        self.verified_steps: set[Any] = set()  # see `CacheVerification`
+        self.captured_steps: dict[Any, Any] = {}  # CUDA graphs of `generate()`, by the shapes of their tensors
+        self.seen_shapes: set[Any] = set()  # of calls of `generate()` that did not choose a cache
         modules = list(model.modules())
         self.parts = modules[1:]
         # Views show later changes. Of hooks, whose keys PyTorch does not use again, their functions are not needed.
@@ -330,7 +333,7 @@ class Snapshot:
             self.views += module._forward_hooks.keys(), module._forward_pre_hooks.keys()
         self.values = self.current_values(model)
         self.functions = [function for function in code_of(self.values) if isinstance(function, FunctionType)]
-        self.code = [function.__code__ for function in self.functions]
+        self.code = [function.__code__ for function in self.functions]  # which autoreload replaces
         self.tensors = distinct(tensors_of(modules))
         self.versions = versions_of(self.tensors)
         samples = [sampled(tensor) for tensor in self.tensors if can_sample(tensor)]  # none on a GPU, which would wait
@@ -417,15 +420,13 @@ def namespaces_of(modules: Sequence[nn.Module]) -> list[Mapping[str, Any]]:
 
 
 def code_of(values: Iterable[Any]) -> list[Any]:
-    """The functions with their code, and the classes, among some values."""
+    """The functions and the classes among some values, with the functions that others wrap."""
     functions: list[Any] = []
     for value in values:
         is_function = callable(value) and not isinstance(value, nn.Module)
         if is_function or isinstance(value, classmethod | property):
             functions.append(getattr(value, "__func__", value))
-    functions += list(map(inspect.unwrap, functions))
-    codes = [getattr(function, "__code__", None) for function in functions]  # which autoreload replaces
-    return functions + codes
+    return functions + list(map(inspect.unwrap, functions))
 
 
 def plain_values(namespaces: Iterable[Mapping[str, Any]]) -> list[Any]:

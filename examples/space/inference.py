@@ -18,7 +18,7 @@ from huggingface_hub.errors import HfHubHTTPError
 from torch import Tensor
 
 from modeling_random_transformer.base.errors import first_line, format_value
-from modeling_random_transformer.base.flags import model_folder
+from modeling_random_transformer.commands.command_line import model_folder
 from modeling_random_transformer.extras.inspection import intervene
 from modeling_random_transformer.extras.inspection.beam_search import trim_padding
 from modeling_random_transformer.extras.inspection.explorer import (

@@ -18,7 +18,7 @@ from .errors import first_line, reraise_as_value_error
 from .files import StrPath, new_files
 
 STANDARD_STREAM = "-"
-FORMATS = {".gz": "gzip", ".zst": "Zstandard", ".bz2": "bzip2", ".xz": "xz"}
+COMPRESSIONS = {".gz": "gzip", ".zst": "Zstandard", ".bz2": "bzip2", ".xz": "xz"}
 ARCHIVES = (".zip", ".7z", ".rar", ".tar", ".tgz", ".tbz2", ".txz", ".lzma", ".lz4", ".br", ".z")
 # With columns, or a text for each language.
 TEXT_FORMATS = {
@@ -103,13 +103,6 @@ def check_readable(name: str, path: StrPath, *, repeatedly: bool = False) -> Non
         raise ValueError(f"{name} must be a file, got {os.fspath(path)!r}.")
 
 
-def check_one_stream(**inputs: Path | None) -> None:
-    """Raise a `ValueError` if several arguments are standard input, which is read once."""
-    names = [name for name, path in inputs.items() if path is not None and is_standard_stream(path)]
-    if len(names) > 1:
-        raise ValueError(f"one argument at most must be - (standard input), got {' and '.join(names)}.")
-
-
 def check_output(name: str, path: StrPath, **inputs: Path | None) -> None:
     """Check the path of an output.
 
@@ -143,7 +136,7 @@ def file_format(path: StrPath) -> str:
 def text_suffix(path: StrPath) -> str:
     """The suffix before that of a compression, in lower case."""
     path = Path(path)
-    if path.suffix.lower() in FORMATS:
+    if path.suffix.lower() in COMPRESSIONS:
         path = path.with_suffix("")
     return path.suffix.lower()
 
@@ -188,16 +181,16 @@ def open_binary(path: StrPath) -> Iterator[BinaryIO]:
     suffix = Path(path).suffix.lower()
     if suffix in ARCHIVES or text_suffix(path) in ARCHIVES:
         raise ValueError(
-            f"{path} must be a text file, which may be compressed ({', '.join(FORMATS)}), "
+            f"{path} must be a text file, which may be compressed ({', '.join(COMPRESSIONS)}), "
             "not an archive or another compression: extract it first."
         )
     if is_standard_stream(path):
         yield sys.stdin.buffer
-    elif suffix not in FORMATS:
+    elif suffix not in COMPRESSIONS:
         with open(path, "rb") as file:
             yield file
     else:
-        with clear_errors(path, FORMATS[suffix]), OPENERS[suffix](path) as file:
+        with clear_errors(path, COMPRESSIONS[suffix]), OPENERS[suffix](path) as file:
             yield file
 
 

@@ -13,15 +13,11 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from itertools import takewhile
-from pathlib import Path
 from typing import Any, NoReturn, get_args, get_origin
 
 from transformers import HfArgumentParser
 
-from ..configuration_random_transformer import RandomTransformerConfig, did_you_mean
-from .compressed_files import is_readable
-from .files import read_json
-from .saved_files import ADAPTER, CONFIG
+from ..configuration_random_transformer import did_you_mean
 
 MAX_SEED = 2**32 - 1
 MARK = "\0"  # begins a text after `--` that begins with a dash: no argument of a program has this character
@@ -245,29 +241,6 @@ def to_flags(arguments: Mapping[str, Any]) -> list[list[str]]:
 # Types of arguments
 
 
-def existing_file(text: str) -> Path:
-    """Argument type: an existing file, which may be a pipe, or `-`."""
-    if not is_readable(text):
-        raise argparse.ArgumentTypeError(f"must be a file that exists, got {text!r}.")
-    return Path(text)
-
-
-def model_folder(text: str) -> Path:
-    """Argument type: a folder with a saved Random Transformer, or with its configuration."""
-    try:
-        model_type = read_json(Path(text, CONFIG)).get("model_type")
-    except ValueError as error:
-        is_adapter = Path(text, ADAPTER).is_file()
-        hint = " It contains an adapter: merge it first (docs/how_to/fine_tune.md)." if is_adapter else ""
-        raise argparse.ArgumentTypeError(f"must contain a saved model, got {text!r}: {error}{hint}") from error
-    expected = RandomTransformerConfig.model_type
-    if model_type != expected:
-        raise argparse.ArgumentTypeError(
-            f"must contain a model of type {expected!r}, got {text!r} of type {model_type!r}."
-        )
-    return Path(text)
-
-
 def positive_integer(text: str) -> int:
     """Argument type."""
     if not text.isdecimal() or int(text) < 1:
@@ -284,13 +257,6 @@ def finite_number(text: str) -> float:
     if not math.isfinite(number):
         raise argparse.ArgumentTypeError(f"must be a finite number, got {text!r}.")
     return number
-
-
-def random_seed(text: str) -> int:
-    """Argument type: the seeds of all random number generators, also NumPy's."""
-    if not text.isdecimal() or int(text) > MAX_SEED:
-        raise argparse.ArgumentTypeError(f"must be an integer from 0 to {MAX_SEED}, got {text!r}.")
-    return int(text)
 
 
 NUMBERS: dict[Any, Callable[[str], Any]] = {int: positive_integer, float: finite_number}  # of documented fields

@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from ..base.flags import Parser, existing_file, positive_integer
+from ..base.flags import Parser, positive_integer
 from ..data.sources import ParallelText
 from ..extras.cleaning.cleaning import clean_files
 from ..extras.cleaning.filters import CleaningOptions
 from ..extras.cleaning.splitting import SETS, name_of_set
 from ..inputs_random_transformer import drop_none
-from .command_line import check_keys, check_new_outputs
+from .command_line import check_keys, check_new_outputs, existing_file
 
 
 def set_sizes(text: str) -> tuple[int, ...]:

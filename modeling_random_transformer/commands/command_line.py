@@ -1,5 +1,6 @@
 """What the commands share: exit statuses, standard output, types of arguments, and arguments."""
 
+import argparse
 import os
 import signal
 import sys
@@ -17,10 +18,12 @@ from accelerate.utils import parse_flag_from_env
 from accelerate.utils.memory import should_reduce_batch_size
 
 from ..base import DTYPES, ENGINES
-from ..base.compressed_files import STANDARD_STREAM, is_standard_stream, is_stream, write_binary
+from ..base.compressed_files import STANDARD_STREAM, is_readable, is_standard_stream, is_stream, write_binary
 from ..base.errors import first_line, printable
-from ..base.files import PARTS, STAGES, work_folder
-from ..base.flags import existing_file
+from ..base.files import PARTS, STAGES, read_json, work_folder
+from ..base.flags import MAX_SEED
+from ..base.saved_files import ADAPTER, CONFIG
+from ..configuration_random_transformer import RandomTransformerConfig
 from ..data.readers import Columns
 from ..inputs_random_transformer import CHUNK_SIZE, drop_none
 
@@ -165,6 +168,46 @@ def discard_stdout() -> None:
 
 
 STANDARD = Path(STANDARD_STREAM)
+
+
+# Arguments
+
+
+def existing_file(text: str) -> Path:
+    """Argument type: an existing file, which may be a pipe, or `-`."""
+    if not is_readable(text):
+        raise argparse.ArgumentTypeError(f"must be a file that exists, got {text!r}.")
+    return Path(text)
+
+
+def model_folder(text: str) -> Path:
+    """Argument type: a folder with a saved Random Transformer, or with its configuration."""
+    try:
+        model_type = read_json(Path(text, CONFIG)).get("model_type")
+    except ValueError as error:
+        is_adapter = Path(text, ADAPTER).is_file()
+        hint = " It contains an adapter: merge it first (docs/how_to/fine_tune.md)." if is_adapter else ""
+        raise argparse.ArgumentTypeError(f"must contain a saved model, got {text!r}: {error}{hint}") from error
+    expected = RandomTransformerConfig.model_type
+    if model_type != expected:
+        raise argparse.ArgumentTypeError(
+            f"must contain a model of type {expected!r}, got {text!r} of type {model_type!r}."
+        )
+    return Path(text)
+
+
+def random_seed(text: str) -> int:
+    """Argument type: the seeds of all random number generators, also NumPy's."""
+    if not text.isdecimal() or int(text) > MAX_SEED:
+        raise argparse.ArgumentTypeError(f"must be an integer from 0 to {MAX_SEED}, got {text!r}.")
+    return int(text)
+
+
+def check_one_stream(**inputs: Path | None) -> None:
+    """Raise a `ValueError` if several arguments are standard input, which is read once."""
+    names = [name for name, path in inputs.items() if path is not None and is_standard_stream(path)]
+    if len(names) > 1:
+        raise ValueError(f"one argument at most must be - (standard input), got {' and '.join(names)}.")
 
 
 # Commands that pass texts through a model

@@ -7,7 +7,6 @@ from typing import Any
 
 from ..base.compressed_files import check_output, is_stream
 from ..base.files import encode_lines
-from ..base.flags import existing_file
 from ..data.sources import ParallelText
 from ..extras.pairs.scoring_files import LineModel, lines_of, write_lines
 from .command_line import (
@@ -16,6 +15,7 @@ from .command_line import (
     ResumableArguments,
     check_keys,
     check_new_outputs,
+    existing_file,
     write_output,
 )
 

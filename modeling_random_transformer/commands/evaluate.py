@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..base.compressed_files import check_one_stream
-from ..base.flags import Parser, existing_file
+from ..base.flags import Parser
 from ..extras.evaluation import VARIANTS, evaluate_file
-from .command_line import STANDARD
+from .command_line import STANDARD, check_one_stream, existing_file
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,11 +17,11 @@ from pathlib import Path
 import transformers
 
 from ..base.compressed_files import is_stream
-from ..base.flags import Parser, model_folder
+from ..base.flags import Parser
 from ..extras.inspection.explorer import explore, render
 from ..inference.loading import load_models
 from ..tokenization_random_transformer import is_blank
-from .command_line import check_new_outputs, write_output
+from .command_line import check_new_outputs, model_folder, write_output
 
 OUTPUT = Path("outputs", "explorer.html")
 

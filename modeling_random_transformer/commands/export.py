@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..base import DTYPES
-from ..base.flags import Parser, existing_file, model_folder
+from ..base.flags import Parser
 from ..extras.export import WEIGHT_DTYPES
 from ..extras.export.saved import export_saved_model
-from .command_line import print_error
+from .command_line import existing_file, model_folder, print_error
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ from pathlib import Path
 import torch
 
 from ..base import DTYPES
-from ..base.flags import Parser, existing_file
+from ..base.flags import Parser
 from ..data.readers import read_texts
 from ..extras.serving import Settings, create_app, load_directions, serve
 from ..inference.translation import TranslationOptions
-from .command_line import EngineArguments
+from .command_line import EngineArguments, existing_file
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -70,7 +70,7 @@ def run(program: str, argv: Sequence[str]) -> None:
     logging.basicConfig(format="%(message)s", level=logging.WARNING)  # warnings about arguments have no prefix
     path, recipe, flags = split_recipe(argv)
     if path is not None and "stages" in recipe:
-        run_stages(program, path, flags)
+        run_stages(program, path, recipe, flags)
         return
     parser = Parser(program, __doc__, (*TRAINING, CommandArguments), {**GROUPS, **ESTIMATE})
     data, model, args, command = with_recipe(recipe, parser, flags)
@@ -89,19 +89,19 @@ def run(program: str, argv: Sequence[str]) -> None:
         print(f"Saved the model to {result.folder}.")
 
 
-def run_stages(program: str, path: Path, flags: Sequence[str]) -> None:
+def run_stages(program: str, path: Path, recipe: Mapping[str, Any], flags: Sequence[str]) -> None:
     """Run the stages of a recipe and print their table, or an estimate of each."""
     from ..extras.recipes import RecipeArguments, RecipeRun, table  # flags do not need it
 
     classes = (*TRAINING, CommandArguments, RecipeArguments)
     arguments = Parser(program, __doc__, classes, {**GROUPS, **OF_RECIPE, **ESTIMATE}).values(flags)
     is_dry = arguments.pop("dry_run", False)
-    recipe = RecipeRun(path, **arguments)
-    text = recipe.estimate() if is_dry else table(recipe.run())
-    if recipe.args.process_index == 0:
+    recipe_run = RecipeRun(path, recipe, **arguments)
+    text = recipe_run.estimate() if is_dry else table(recipe_run.run())
+    if recipe_run.args.process_index == 0:
         print(text)
         if not is_dry:
-            print(f"Saved the model to {recipe.folder}.")
+            print(f"Saved the model to {recipe_run.folder}.")
 
 
 def parse_arguments(

@@ -30,16 +30,9 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..base.compressed_files import (
-    check_one_stream,
-    check_output,
-    check_plain_text,
-    is_stream,
-    open_binary,
-    stream_name,
-)
+from ..base.compressed_files import check_output, check_plain_text, is_stream, open_binary, stream_name
 from ..base.files import encode_lines
-from ..base.flags import Parser, existing_file, random_seed
+from ..base.flags import Parser
 from ..data.readers import read_texts
 from ..inference.translation import TranslationOptions, translate_n_best
 from ..inference.translation_files import FORMATS, candidate_lines, read_plain_texts, translate_file
@@ -51,6 +44,9 @@ from .command_line import (
     InferenceArguments,
     ResumableArguments,
     check_new_outputs,
+    check_one_stream,
+    existing_file,
+    random_seed,
     write_output,
 )
 

@@ -177,7 +177,7 @@ def texts_of(
 
 
 # The first lines of files that are one JSON document
-DOCUMENTS = {"[": "a list", "[]": "a list", "{": "one on several lines"}
+JSON_DOCUMENTS = {"[": "a list", "[]": "a list", "{": "one on several lines"}
 
 
 def _read_json(path: Path) -> Iterator[tuple[int, Any, str]]:
@@ -187,8 +187,8 @@ def _read_json(path: Path) -> Iterator[tuple[int, Any, str]]:
                 row = json.loads(line)
             except (ValueError, RecursionError):  # not JSON, or nested too deeply for the parser
                 row = None
-            if number == 1 and line.strip() in DOCUMENTS:
-                raise ValueError(f"{path} must have a JSON object on each line, got {DOCUMENTS[line.strip()]}.")
+            if number == 1 and line.strip() in JSON_DOCUMENTS:
+                raise ValueError(f"{path} must have a JSON object on each line, got {JSON_DOCUMENTS[line.strip()]}.")
             yield number, row, line
 
 

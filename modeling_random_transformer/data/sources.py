@@ -140,8 +140,8 @@ class ParallelText(Corpus):
         target: the text file with the translations, line by line; `None` for a file with a column for each side.
         source_key: the column of the source: a name in the header of a TSV or CSV file, or the number (from 1) of a
             column of one without a header; a key of a JSON object; a Parquet column; a language of the object
-            `translation`; or a language of a `.tmx` or `.zip` file, see `matching_code`. By default, a TSV or CSV file
-            without the header names `source` and `target` has two columns.
+            `translation`; or a language of a `.tmx` or `.zip` file, also in another spelling. By default, a TSV or CSV
+            file without the header names `source` and `target` has two columns.
         target_key: the same for the target.
         languages, weight: see `Corpus`.
 

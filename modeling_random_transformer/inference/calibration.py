@@ -53,7 +53,7 @@ def calibrate(
         translations = translate(sources, model, tokenizer, **options)
         options = languages
     rated = list(zip(sources, translations, strict=True))
-    scores = score_pairs(model, tokenizer, rated, token_scores=True, word_scores=True, truncation=True, **options)
+    scores = score_pairs(model, tokenizer, rated, token_scores=True, truncation=True, **options)
     features = np.array(list(map(features_of, rated, scores)))
     chrf = np.array(list(map(sentence_chrf, translations, [[target] for target in targets])))
     threshold = float(np.median(chrf))

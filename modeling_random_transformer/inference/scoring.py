@@ -1,11 +1,8 @@
 """Log-probabilities of translations under a model, and the batches of pairs that alignments share."""
 
-import math
-import re
 from abc import ABC, abstractmethod
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from operator import length_hint
 from typing import Any
 
@@ -22,7 +19,6 @@ from ..inputs_random_transformer import (
     batches_by_tokens,
     check_positive,
     check_text,
-    encode_texts,
     language_id,
     pad_ids,
     renumber_errors,
@@ -32,7 +28,6 @@ from ..ops_random_transformer import label_log_probabilities
 from ..pipeline_random_transformer import Seq2SeqPipeline, current_device, evaluation_mode
 
 IGNORED = -100  # the label of positions that are not scored
-WORD = re.compile(r"\S+")
 
 Ids = list[int]  # of the tokens of a text
 
@@ -45,14 +40,12 @@ class PairScore:
         log_probability: sum of the natural logarithms of the target tokens' probabilities, including the end token.
         tokens: number of these tokens.
         token_log_probabilities: the terms of the sum, in the order of the tokens, if they were requested.
-        words: each word of the target and the product of its tokens' probabilities, if they were requested.
-        source_tokens: number of tokens of the source, with the words.
+        source_tokens: number of tokens of the source.
     """
 
     log_probability: float
     tokens: int
     token_log_probabilities: list[float] | None = None
-    words: list[tuple[str, float]] | None = None
     source_tokens: int | None = None
 
 
@@ -86,27 +79,6 @@ def score_pairs(
     """
     scorer = Scorer(model, tokenizer, token_scores=token_scores, **options)
     return process_stream(pairs, scorer, chunk_size, progress, length_hint(pairs), "pair")
-
-
-def word_spans(text: str) -> list[tuple[int, int]]:
-    """The spans of the words of a text, which are separated by white space."""
-    return [word.span() for word in WORD.finditer(text)]
-
-
-def words_by_offsets(words: Iterable[tuple[int, int]], offsets: Sequence[tuple[int, int]]) -> list[int | None]:
-    """The word of each token, from the characters that both cover; a leading space does not count."""
-    word_of = {character: index for index, span in enumerate(words) for character in range(*span)}
-    return [word_of.get(end - 1) if end > start else None for start, end in offsets]
-
-
-def words_by_marks(tokens: Sequence[str], special: set[str]) -> list[int | None]:
-    """The word of each token of SentencePiece, where `▁` begins a word."""
-    words = []
-    current = -1
-    for token in tokens:
-        current += token.startswith("▁") and token not in special
-        words.append(None if token in special else max(current, 0))
-    return words
 
 
 class PairModel(ABC):
@@ -183,23 +155,6 @@ class PairModel(ABC):
         source_ids = self.pipe.tokenize(sources, options)
         return source_ids, self.pipe.tokenize(targets, options, is_target=True)
 
-    def words(
-        self,
-        side: str,
-        texts: Sequence[str],
-        tokens: Sequence[Ids],
-        spans_of: Callable[[str], Sequence[tuple[int, int]]] = word_spans,
-    ) -> list[list[int | None]]:
-        """The index of the word that each token belongs to; `None` for special tokens."""
-        tokenizer = self.tokenizer
-        if not tokenizer.is_fast:
-            special = set(tokenizer.all_special_tokens)
-            return [words_by_marks(tokenizer.convert_ids_to_tokens(ids), special) for ids in tokens]
-        inputs: dict[str, Any] = {side: list(texts), **self.languages.arguments}
-        encoded = encode_texts(tokenizer, **inputs, return_offsets_mapping=True, verbose=False)
-        rows = zip(texts, encoded["offset_mapping"], tokens, strict=True)
-        return [words_by_offsets(spans_of(text), offsets[: len(ids)]) for text, offsets, ids in rows]
-
     def inputs(self, sources: Sequence[Ids], targets: Sequence[Ids]) -> tuple[dict[str, Tensor], Tensor]:
         """The arguments of the model for a batch, and the labels, `[batch, target_len]`."""
         device = self.model.device
@@ -213,33 +168,22 @@ class PairModel(ABC):
 class Scorer(PairModel):
     """Scores pairs; see `score_pairs` and `PairModel` for the arguments."""
 
-    def __init__(
-        self,
-        *args: Any,
-        token_scores: bool = False,
-        word_scores: bool = False,
-        **options: Any,
-    ):
+    def __init__(self, *args: Any, token_scores: bool = False, **options: Any):
         super().__init__(*args, **options)
         self.token_scores = token_scores
-        self.word_scores = word_scores
         self.recorded = {"token_scores": token_scores}
         self.forced = self.model.generation_config.forced_bos_token_id
         if self.languages.target is not None:
             self.forced = language_id(self.tokenizer, self.languages.target)
 
-    def process(self, pairs: Sequence[Pair], sources: Sequence[Ids], targets: Sequence[Ids]) -> list[PairScore]:
+    def process(self, pairs: Sequence[Pair], sources: Sequence[Ids], targets: Sequence[Ids]) -> list[PairScore]:  # noqa: ARG002
         """The score of each pair of a batch."""
         scores = []
-        for target, row in zip(targets, self.forward(sources, targets), strict=True):
+        for source, target, row in zip(sources, targets, self.forward(sources, targets), strict=True):
             first = int(target[:1] == [self.forced])
             values = row[first : len(target)]
-            scores.append(PairScore(sum(values), len(values), values if self.token_scores else None))
-        if not self.word_scores:
-            return scores
-        texts = [target for _, target in pairs]
-        words = self.words("text_target", texts, targets)
-        return list(map(with_words, scores, texts, words, map(len, sources)))
+            scores.append(PairScore(sum(values), len(values), values if self.token_scores else None, len(source)))
+        return scores
 
     @torch.inference_mode()
     def forward(self, sources: Sequence[Ids], targets: Sequence[Ids]) -> list[list[float]]:
@@ -251,24 +195,6 @@ class Scorer(PairModel):
             # Not by `lm_head` alone, which would need less memory: the code of the model may have been edited.
             logits = self.model(**inputs, use_cache=False).logits
         return label_log_probabilities(logits, labels, IGNORED).tolist()
-
-
-def with_words(score: PairScore, text: str, words: Sequence[int | None], source_tokens: int) -> PairScore:
-    """A score of tokens with the probabilities of the words, and the number of tokens of the source.
-
-    Args:
-        score: the score, with those of the tokens.
-        text: the target.
-        words: the index of the word of each token, `None` for special ones.
-        source_tokens: tokens of the source.
-    """
-    values = score.token_log_probabilities or []
-    first = len(words) - len(values)  # without a forced first token
-    sums: dict[int | None, float] = defaultdict(float)
-    for word, value in zip(words[first:], values, strict=True):
-        sums[word] += value
-    probabilities = [(text[start:end], math.exp(sums[word])) for word, (start, end) in enumerate(word_spans(text))]
-    return replace(score, words=probabilities, source_tokens=source_tokens)
 
 
 def decoder_start(model: PreTrainedModel) -> int:

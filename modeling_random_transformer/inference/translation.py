@@ -223,7 +223,6 @@ class Translator:
         pipe: the pipeline.
         languages: the languages that are given, for a tokenizer with language tags.
         composition: the `Composition` of the options that change texts and translations; `None` if none is set.
-        translate_sentence_rows: translates single sentences, whose placeholders are not kept.
         translate_rows: translates texts.
 
     Raises:
@@ -258,11 +257,10 @@ class Translator:
         if self.options.wrappers:
             composition_class = load_extra("wrappers.composition").Composition
             self.composition = composition_class(self.pipe, self.options, self.languages)
-            self.translate_sentence_rows, self.translate_rows = self.composition.wrap(translate_rows)
-            return
-        if self.options.seed is not None:
+            translate_rows = self.composition.wrap(translate_rows)
+        elif self.options.seed is not None:
             translate_rows = SeededTranslator(translate_rows, self.options.seed)
-        self.translate_sentence_rows = self.translate_rows = translate_rows
+        self.translate_rows = translate_rows
 
     def stream(
         self,

@@ -8,7 +8,7 @@ outputs are complete.
 import random
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..base.compressed_files import check_output, check_plain_text, check_readable, is_stream, write_binary
 from ..base.distributed import call_on_main_process, exclusive
 from ..base.files import STAGES, StrPath, encode_lines, remove_if_empty, remove_written, work_folder
+from ..base.flags import instances
 from ..data.readers import TEXT_KEY, read_texts
 from ..data.sources import ParallelText, pairs_of
 from ..data.validation import ValidationReport
@@ -69,9 +70,8 @@ class BackTranslationOptions:
     @classmethod
     def split(cls, options: dict[str, Any]) -> "tuple[BackTranslationOptions, dict[str, Any]]":
         """The options of a call of `back_translate`: those of this class, and those of `translate`."""
-        search = dict(options)
-        names = [entry.name for entry in fields(cls) if entry.name in options]
-        settings = cls(**{name: search.pop(name) for name in names})
+        [settings] = instances([cls], options)
+        search = {name: value for name, value in options.items() if name not in vars(settings)}
         search = METHODS[settings.method] | search
         if settings.method == "sampling":
             search["seed"] = settings.seed

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from transformers.utils import SAFE_WEIGHTS_NAME
 
 from ..base.digests import weight_file_digests
 from ..base.distributed import call_on_main_process
@@ -28,7 +29,6 @@ from ..inference.evaluation import score
 from ..inference.loading import load_models, load_translator, silence_transformers
 from ..inputs_random_transformer import LanguageTags, drop_none
 from ..training.arguments import PREFIXES, DataArguments, ModelArguments
-from ..training.checkpoints import WEIGHTS
 from ..training.checks import check_arguments
 from ..training.manifest import MANIFEST, RunResult, final_search, fingerprint
 from ..training.model_card import CARD, set_section
@@ -190,7 +190,7 @@ def distill(
 
     stage = partial(run_stage, folder / WORK / RECORD, may_change=True)
     weights = [*weight_file_digests(folder).values()]
-    files = [folder / INT8 / name for name in (CONFIG, WEIGHTS)]
+    files = [folder / INT8 / name for name in (CONFIG, SAFE_WEIGHTS_NAME)]
     stage("int8", {"weights": weights}, lambda: export_int8(folder), files)
 
     search = call_on_main_process(lambda: final_search(args, Job(folder / MANIFEST)))

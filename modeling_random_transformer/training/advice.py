@@ -22,7 +22,7 @@ from .preparation import PreparedData
 from .training_arguments import TranslationTrainingArguments
 
 MAX_EPOCHS = 300
-MIN_PAIRS = 1000
+FEW_PAIRS = 1000
 MIN_OCCURRENCES = 20  # of a vocabulary entry in the training set, on average
 MAX_POST_NORM_RATE = 1.0  # peak rate times d_model; the paper's models have 0.36 (base) and 0.5 (big)
 SAMPLED_PAIRS = 1000  # of each set, to compare its sides
@@ -83,7 +83,7 @@ def data_advice(data: PreparedData, epochs: int, is_new: bool) -> Iterator[str]:
     if epochs > MAX_EPOCHS:
         yield f"Warning: {epochs:,} epochs of the training set; more than {MAX_EPOCHS} rarely help: reduce max_steps."
     lengths = lengths_of(data.sets["train"])
-    if is_new and len(lengths) < MIN_PAIRS:
+    if is_new and len(lengths) < FEW_PAIRS:
         yield f"Warning: {len(lengths):,} pairs are too few to translate new sentences: a model needs some thousands."
     occurrences = lengths.sum() / len(data.tokenizer)
     if is_new and occurrences < MIN_OCCURRENCES:

@@ -254,9 +254,10 @@ LANGUAGES = tuple(entry.name for entry in fields(DataArguments) if entry.name.en
 
 
 def check_unset(arguments: Any, name: str, reason: str) -> None:
-    """Check that a field of a dataclass has its default, because another value has no effect."""
-    value = getattr(arguments, name)
-    if value != getattr(type(arguments), name):
+    """Check that a field of a dataclass has its default or is empty, because another value has no effect."""
+    default = getattr(type(arguments), name, None)  # none if the installed transformers does not have the argument
+    value = getattr(arguments, name, default)
+    if value not in (default, []):
         raise ValueError(f"{name} must be unset {reason}, got {value!r}.")
 
 

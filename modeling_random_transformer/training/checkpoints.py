@@ -21,6 +21,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel, TrainerState
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.utils import ADAPTER_SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_NAME
 
 from ..base.errors import first_line
 from ..base.files import StrPath, read_json, write_json
@@ -29,22 +31,16 @@ from ..base.saved_files import TOKENIZER
 logger = logging.getLogger(__name__)
 
 MARKER, UNFINISHED, STATE = "complete.json", "unfinished.json", "trainer_state.json"
-WEIGHTS, ADAPTER = "model.safetensors", "adapter_model.safetensors"
 
 
 def all_checkpoints(folder: StrPath) -> list[Path]:
     """The checkpoints in an output folder, complete or not, in the order of their steps."""
-    checkpoints = [path for path in Path(folder).glob("checkpoint-*") if path.is_dir() and _number(path).isdecimal()]
-    return sorted(checkpoints, key=step_of)
-
-
-def step_of(checkpoint: Path) -> int:
-    """The optimizer step of a checkpoint."""
-    return int(_number(checkpoint))
-
-
-def _number(checkpoint: Path) -> str:
-    return checkpoint.name.removeprefix("checkpoint-")
+    by_step = {}
+    for path in Path(folder).glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
+        step = path.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-")
+        if path.is_dir() and step.isdecimal():
+            by_step[int(step)] = path
+    return [by_step[step] for step in sorted(by_step)]
 
 
 def is_complete(checkpoint: Path) -> bool:
@@ -262,7 +258,8 @@ def average_weights(checkpoints: Sequence[str | Path]) -> dict[str, Tensor]:
     """
     if not checkpoints:
         raise ValueError("checkpoints must name at least one folder, got none.")
-    file = ADAPTER if (Path(checkpoints[0]) / ADAPTER).exists() else WEIGHTS
+    is_adapter = (Path(checkpoints[0]) / ADAPTER_SAFE_WEIGHTS_NAME).exists()
+    file = ADAPTER_SAFE_WEIGHTS_NAME if is_adapter else SAFE_WEIGHTS_NAME
     first = load_file(Path(checkpoints[0]) / file)
     total = {name: weight.to(torch.float64) for name, weight in first.items()}
     for folder in checkpoints[1:]:
@@ -284,7 +281,7 @@ def load_average(model: PreTrainedModel, checkpoints: Sequence[str | Path]) -> P
     """
     weights = average_weights(checkpoints)
     missing: set[str] = set()
-    if (Path(checkpoints[0]) / ADAPTER).exists():
+    if (Path(checkpoints[0]) / ADAPTER_SAFE_WEIGHTS_NAME).exists():
         from peft import set_peft_model_state_dict  # installed if the model has an adapter
 
         result: Any = set_peft_model_state_dict(model, weights)

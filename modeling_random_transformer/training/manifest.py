@@ -4,7 +4,6 @@ The record (`base/jobs.py`) has the stages `"tokenizer"`, `"train"`, `"search"` 
 compares its arguments and data with it: those that determine the result must be equal.
 """
 
-import hashlib
 import json
 import os
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from uuid import uuid4
 
 from transformers import PreTrainedTokenizerBase
 
-from ..base.digests import file_digest
+from ..base.digests import file_digest, json_digest
 from ..base.distributed import call_on_main_process
 from ..base.files import files_in
 from ..base.jobs import Job, Stage
@@ -338,4 +337,4 @@ def folder_digest(name: str) -> str:
     if not Path(name).is_dir():
         return name
     files = {path.name: file_digest(path) for path in files_in(Path(name), INITIAL_FILES)}
-    return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
+    return json_digest(dict(sorted(files.items())))

@@ -14,6 +14,7 @@ from transformers.trainer_utils import IntervalStrategy
 from ..base import ENGINES
 from ..base.flags import MAX_SEED, finite_number
 from ..inputs_random_transformer import LARGEST_PENALTY, MAX_HYPOTHESES
+from .arguments import check_unset
 
 # Arguments of `Seq2SeqTrainingArguments` that have no effect here, and the reasons.
 UNSUPPORTED = {
@@ -70,16 +71,19 @@ AT_LEAST = {
     "max_tokens_per_batch": 2,
     "generation_max_length": 2,  # the start token, and one more
     "dataloader_num_workers": 0,
+    "seed": 0,
     "data_seed": 0,
 }
-# More would fill the memory after the data is prepared, or after the training.
+# More would fill the memory after the data is prepared, or after the training, or be no seed of NumPy.
 AT_MOST = {
+    "seed": MAX_SEED,
     "gradient_accumulation_steps": 10_000,
     "num_beams": MAX_HYPOTHESES,
     "generation_max_length": 10_000,
     "dataloader_num_workers": 1000,
 }
 AUTO = "auto"
+UNCHOSEN_PENALTY = 1.0  # the length penalty before it is chosen
 FRACTIONS = ("bpe_dropout", "label_smoothing_factor", "adam_beta1", "adam_beta2")
 
 
@@ -188,7 +192,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             # A GPU translates many pairs in almost the time of a few.
             self.per_device_eval_batch_size = 32 if self.device.type == "cpu" else 256
         for name, reason in UNSUPPORTED.items():
-            self._require_default(name, f", because {reason}")
+            check_unset(self, name, f"because {reason}")
         self._require("do_train", self.do_train, "True")
         self._check_steps()
         self._check_evaluation()
@@ -210,12 +214,12 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     def generation_kwargs(self) -> dict[str, Any]:
         """Keyword arguments of `generate()` for evaluation; one beam has no options of beam search.
 
-        Those of the initial model are replaced, also by `None`. A length penalty and a patience that are chosen after
-        the training are 1 before.
+        Those of the initial model are replaced, also by `None`. Before they are chosen, after the training, the length
+        penalty is `UNCHOSEN_PENALTY` and the patience 1.
         """
         search: dict[str, Any] = dict.fromkeys(("length_penalty", "early_stopping", "patience"))
         if self.chooses_length_penalty:  # without early stopping, a large one makes them too long
-            search |= {"length_penalty": 1.0, "early_stopping": True, "patience": 1}
+            search |= {"length_penalty": UNCHOSEN_PENALTY, "early_stopping": True, "patience": 1}
         elif self.num_beams > 1:
             search["length_penalty"] = self.length_penalty
         return {"num_beams": self.num_beams, **search}
@@ -270,17 +274,12 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         for name in FRACTIONS:
             self._require(name, 0 <= getattr(self, name) < 1, "at least 0 and below 1")
 
-    def _require_default(self, name: str, reason: str) -> None:
-        default = getattr(type(self), name, None)  # none if the installed transformers does not have the argument
-        self._require(name, getattr(self, name, default) in (default, []), f"unset{reason}")
-
     def _check_steps(self) -> None:
-        self._require("seed", 0 <= self.seed <= MAX_SEED, f"from 0 to {MAX_SEED}")
         trains_epochs = self.max_steps == -1
         is_count = self.max_steps >= 1 and self.max_steps == int(self.max_steps)
         self._require("max_steps", trains_epochs or is_count, "a positive integer, or -1 for epochs")
         if not trains_epochs:
-            self._require_default("num_train_epochs", " unless max_steps is -1")
+            check_unset(self, "num_train_epochs", "unless max_steps is -1")
         elif self.learning_rate is None:
             # The paper's rate depends on the number of warm-up steps, and that of an epoch is not known yet.
             is_fraction = 0 < self.warmup_steps < 1
@@ -291,7 +290,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
 
     def _check_evaluation(self) -> None:
         if self.eval_strategy == "no":
-            self._require_default("do_eval", " without eval_strategy")
+            check_unset(self, "do_eval", "without eval_strategy")
             self._require("eval_strategy", self.early_stopping_patience is None, "set with early_stopping_patience")
         if self.early_stopping_patience is not None:
             self._require("metric_for_best_model", self.metric_for_best_model, "set with early_stopping_patience")
@@ -307,7 +306,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         if self.device.type == "cpu":
             self._require("fp16", not self.fp16, "False on a CPU, which supports bf16")
         else:
-            self._require_default("engine", f" on the device {self.device}")
+            check_unset(self, "engine", f"on the device {self.device}")
         if self.cuda_graphs:
             self._check_cuda_graphs()
         shards = self.tp_size * self.fsdp_size

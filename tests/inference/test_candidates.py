@@ -18,7 +18,6 @@ from modeling_random_transformer.inference import (
 from modeling_random_transformer.inference import translation_files as files
 from modeling_random_transformer.inference.translation import Translator
 from modeling_random_transformer.inference.translation_files import candidate_lines
-from modeling_random_transformer.pipeline_aliases_random_transformer import Text2TextGenerationPipeline
 from tests.helpers.interruption import interrupt_at
 from tests.helpers.translation import random_translator, some_texts
 
@@ -120,11 +119,11 @@ class TestPrefixes:
     def test_a_prefix_follows_the_forced_first_token(self, model, tokenizer, num_beams):
         first = tokenizer.convert_tokens_to_ids("<unk>")
         options = {"forced_bos_token_id": first, "max_new_tokens": 8, "num_beams": num_beams}
-        pipe = Text2TextGenerationPipeline(model, tokenizer, device="cpu", return_tensors=True, **options)
+        pipe = Seq2SeqPipeline(model, tokenizer, device="cpu", return_tokens=True, **options)
         texts, prefixes = ["the boy", "one", "two"], ["el libro", "", "las"]
         for answer, prefix in zip(pipe(texts, target_prefix=prefixes), prefixes, strict=True):
             forced = [first, *tokenizer(prefix)["input_ids"][:-1]]
-            assert answer["generated_token_ids"].tolist()[1 : len(forced) + 1] == forced
+            assert answer["tokens"][1 : len(forced) + 1] == tokenizer.convert_ids_to_tokens(forced)
 
     def test_the_computed_limit_counts_the_tokens_after_the_prefix(self, model, tokenizer):
         long = " ".join(["las niñas no ven la casa vieja"] * 8)

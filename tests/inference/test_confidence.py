@@ -1,7 +1,5 @@
 """Confidence of translations: its file, its places in the outputs, and translations below a minimum."""
 
-import math
-
 import pytest
 
 from modeling_random_transformer import RandomTransformerTokenizer
@@ -15,7 +13,6 @@ from modeling_random_transformer.inference.confidence import (
     calibration_file,
     find_calibration,
 )
-from modeling_random_transformer.inference.scoring import PairScore, with_words
 from tests.helpers.calibration import CALIBRATED, TEXTS, calibrated_translator
 from tests.helpers.translation import SENTENCES, random_tokenizer, random_translator, some_texts
 
@@ -30,13 +27,6 @@ def folder(tmp_path):
     random_translator().save_pretrained(tmp_path / "model")
     random_tokenizer().save_pretrained(tmp_path / "model")
     return tmp_path / "model"
-
-
-def test_a_word_has_the_probability_of_its_tokens():
-    score = PairScore(math.log(0.01), 4, [math.log(value) for value in (0.5, 0.1, 0.4, 0.5)])
-    words = with_words(score, "ein  Hund", [None, 0, 0, 1, None], 3).words  # a tag of the language, and the end
-    assert [word for word, _ in words] == ["ein", "Hund"]
-    assert [probability for _, probability in words] == pytest.approx([0.05, 0.4])
 
 
 def test_a_calibration_is_saved_beside_its_weights(folder):

@@ -9,6 +9,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers.utils import ADAPTER_SAFE_WEIGHTS_NAME
 
 from modeling_random_transformer.training import (
     TranslationTrainer,
@@ -16,7 +17,7 @@ from modeling_random_transformer.training import (
     average_weights,
     load_average,
 )
-from modeling_random_transformer.training.checkpoints import ADAPTER, all_checkpoints
+from modeling_random_transformer.training.checkpoints import all_checkpoints
 from modeling_random_transformer.training.model_init import freeze
 from tests.helpers.models import tiny_model
 from tests.helpers.training import STEPS, UNSCORED, assert_equal_weights, run
@@ -131,7 +132,7 @@ def test_a_lora_run_writes_a_scored_adapter(finished, adapter, tmp_path, monkeyp
     model, tokenizer = load(adapter.folder), AutoTokenizer.from_pretrained(adapter.folder)
     assert tokenizer.decode(model.generate(**tokenizer("abc", return_tensors="pt"))[0]).startswith("<s>")
     assert not torch.equal(logits(model), logits(load(finished / "out")))
-    saved = load_file(adapter.folder / ADAPTER)
+    saved = load_file(adapter.folder / ADAPTER_SAFE_WEIGHTS_NAME)
     torch.testing.assert_close(saved, average_weights(all_checkpoints(adapter.folder)), rtol=0, atol=0)
     base = PeftModel.from_pretrained(load(finished / "out"), adapter.folder)
     with base.disable_adapter():
@@ -153,7 +154,7 @@ def test_a_lora_run_resumes(finished, tmp_path):
     fine_tune(finished, tmp_path / "parts", **options, max_steps=2)
     parts = fine_tune(finished, tmp_path / "parts", **options, max_steps=4)
     assert parts.steps == 4
-    assert_equal_weights(parts.folder, whole.folder, ADAPTER)
+    assert_equal_weights(parts.folder, whole.folder, ADAPTER_SAFE_WEIGHTS_NAME)
 
 
 def test_a_fine_tuning_resumes_after_its_base_model_was_scored_again(finished, tmp_path):

@@ -11,7 +11,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from modeling_random_transformer.inference import calibration, load_translator
 from modeling_random_transformer.inference.confidence import CALIBRATION, find_calibration
 from modeling_random_transformer.training import run as training_run
-from modeling_random_transformer.training.checkpoints import MARKER, UNFINISHED, all_checkpoints, state_of, step_of
+from modeling_random_transformer.training.checkpoints import MARKER, UNFINISHED, all_checkpoints, state_of
 from modeling_random_transformer.training.manifest import MANIFEST
 from tests.helpers.training import STEPS, UNSCORED, assert_equal_weights, run, validation, write_corpora
 
@@ -141,7 +141,7 @@ def test_a_run_resumed_within_an_epoch_trains_on_the_remaining_batches(regulariz
     whole = run(tmp_path, "whole", **options).folder
     part = shutil.copytree(whole, tmp_path / "part")
     for path in all_checkpoints(part):
-        if step_of(path) > 4:
+        if state_of(path).global_step > 4:
             shutil.rmtree(path)
     (part / "model.safetensors").unlink()  # saved after the last step
     result = run(tmp_path, "part", **options)

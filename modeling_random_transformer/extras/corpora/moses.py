@@ -10,7 +10,7 @@ from typing import IO
 
 from ...base.compressed_files import clear_errors
 from ...base.errors import format_names
-from ...base.languages import matching_code
+from .languages import matching_code
 
 MAX_BYTES, MAX_RATIO = 2**24, 100  # of a file in the archive; a larger one may have this ratio to the archive
 

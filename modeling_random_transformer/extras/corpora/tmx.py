@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ...base.compressed_files import open_binary
 from ...base.errors import format_names
-from ...base.languages import matching_code
-from ...base.xml_events import xml_parser
+from ..xml_events import xml_parser
+from .languages import matching_code
 
 CHUNK_BYTES = 2**16
 # Elements of a segment with mark-up of the original document. The text of `hi`, a highlight, is part of the segment.

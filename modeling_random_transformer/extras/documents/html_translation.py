@@ -57,7 +57,7 @@ def translate_html(
     sentences = [sentence for text in texts for sentence in text.sentences]
     candidates = process_stream(
         with_prefixes(sentences, None),
-        translator.translate_sentence_rows,
+        translator.composition.translate_sentence_rows,
         chunk_size,
         progress,
         len(sentences),

@@ -7,7 +7,7 @@ from xml.dom import minidom
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ...base.xml_events import xml_parser
+from ..xml_events import xml_parser
 from .html_translation import translate_html
 from .plain_text import BEGINNING, END
 

@@ -313,7 +313,8 @@ def definition_of(model: Any) -> list[Any]:
     values = plain_values([*attributes_of(modules), *namespaces_of(modules)])
     # Saving a model replaces the dtype in its configuration by the name.
     names = [str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else value for value in values]
-    return code_of(Snapshot(model).values) + names
+    snapshot = Snapshot(model)
+    return code_of(snapshot.values) + snapshot.code + names
 
 
 def weights_digest(model: Any) -> str:

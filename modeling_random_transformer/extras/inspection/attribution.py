@@ -70,10 +70,12 @@ def logit_lens(model: Any, recorded: Mapping[str, Tensor]) -> Iterator[tuple[str
         for name in layer_norms(layer):
             path = f"decoder.layers.{index}.{name}"
             states[path] = recorded[f"{path}.{end}"]
-    last = model.lm_head(stack.layer_norm([*states.values()][-1]))
-    check_logits("the output layer after the last sub-layer", last, recorded)
-    for path, state in states.items():
-        yield path, model.lm_head(stack.layer_norm(state))
+    *earlier, last = states
+    logits = model.lm_head(stack.layer_norm(states[last]))
+    check_logits("the output layer after the last sub-layer", logits, recorded)
+    for path in earlier:
+        yield path, model.lm_head(stack.layer_norm(states[path]))
+    yield last, logits
 
 
 def check_logits(name: str, logits: Tensor, recorded: Mapping[str, Tensor]) -> None:

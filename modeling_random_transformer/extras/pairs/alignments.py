@@ -21,6 +21,7 @@ from ...inference.scoring import Ids
 from ...inputs_random_transformer import CHUNK_SIZE, check_choice
 from ...pipeline_random_transformer import evaluation_mode
 from .scoring_files import LineModel, write_lines
+from .words import WordModel
 
 Links = list[tuple[int, int]]
 STEPS = ("output", "input")
@@ -60,7 +61,7 @@ def alignments(
     return process_stream(pairs, aligner, chunk_size, progress, length_hint(pairs), "pair")
 
 
-class Aligner(LineModel):
+class Aligner(LineModel, WordModel):
     """Aligns pairs; see `alignments` and `PairModel` for the arguments."""
 
     def __init__(self, *args: Any, layer: int = -1, step: str = "output", **options: Any):

@@ -12,9 +12,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...base.placeholders import PLACEHOLDER
 from ...data.sources import Pair
-from ...inference.scoring import word_spans
 from ...inputs_random_transformer import LanguageTags
 from .alignments import Aligner, Links
+from .words import word_spans
 
 PLACEHOLDERS = re.compile(f"(?:{PLACEHOLDER.pattern})(?:[ ]*(?:{PLACEHOLDER.pattern}))*", re.VERBOSE)
 # Chinese and Japanese characters, other words, and all other characters one by one

@@ -47,10 +47,12 @@ def score_line(score: PairScore | None, output_format: str) -> str:
         score: the score; `None` for a pair with a blank side.
         output_format: `"text"` for log-probability and number of tokens, separated by a tab, then the log-probabilities
             of the tokens, separated by spaces, if they were requested; empty for `None`. `"jsonl"` for an object with
-            the fields of `PairScore`; for `None`, the log-probability is `null` with 0 tokens.
+            the fields of `PairScore`, except for the tokens of the source; for `None`, the log-probability is `null`
+            with 0 tokens.
     """
     if output_format == "jsonl":
         fields = {"log_probability": None, "tokens": 0} if score is None else drop_none(**asdict(score))
+        fields.pop("source_tokens", None)
         return json.dumps(fields)
     if score is None:
         return ""

@@ -39,7 +39,7 @@ from ...training.arguments import DROPOUTS, FILES, LANGUAGES, PREFIXES, DataArgu
 from ...training.manifest import EXTENDABLE, MANIFEST, RunResult, determining, fingerprint, folder_digest
 from ...training.model_card import CARD, set_section
 from ...training.run import TRAINING, train_translation
-from ...training.training_arguments import TranslationTrainingArguments
+from ...training.training_arguments import UNCHOSEN_PENALTY, TranslationTrainingArguments
 from ..estimation.estimation import GIB, dry_run
 from .recipe_card import set_origin
 from .recipe_data import SETS, files_of, sets_of, write_sets
@@ -91,7 +91,7 @@ def run_recipe(path: StrPath, **arguments: Any) -> list[dict[str, Any]]:
     """
     recipe = read_recipe(path)
     if "stages" in recipe:
-        return RecipeRun(path, **arguments).run()
+        return RecipeRun(path, recipe, **arguments).run()
     check_names(arguments, TRAINING)
     result = train_translation(*training_arguments(recipe, arguments))
     return [{"name": TRAIN, "kind": TRAIN, **facts_of(result)}]
@@ -102,20 +102,21 @@ class RecipeRun:
 
     Args:
         path: the YAML or JSON file.
+        recipe: its content, see `read_recipe`, with stages.
         **arguments: see `run_recipe`.
 
     Raises:
         ValueError: a stage or an argument is invalid.
     """
 
-    def __init__(self, path: StrPath, **arguments: Any):
+    def __init__(self, path: StrPath, recipe: Mapping[str, Any], **arguments: Any):
         classes = (*TRAINING, RecipeArguments)
         check_names(arguments, classes)
-        recipe = read_recipe(path)
-        stages = recipe.pop("stages", None)
+        values = dict(recipe)
+        stages = values.pop("stages")
         self.recipe_path = str(path)
         self.overrides = arguments
-        self.values = recipe_values(recipe, arguments, classes)
+        self.values = recipe_values(values, arguments, classes)
         [self.arguments] = instances([RecipeArguments], self.values | arguments)
         self.stages = stages_to_run(stages, self.arguments)
         self.options = {stage.name: parse_options(stage) for stage in self.stages}
@@ -362,7 +363,7 @@ class RecipeRun:
             if stage.kind != BACK_TRANSLATE:
                 data, model, args = self.arguments_of(replace(stage, starts_from=None))
                 args = args.without_evaluation()  # the validation set may not exist yet
-                args.length_penalty = 1.0  # for the same reason, it cannot be chosen
+                args.length_penalty = UNCHOSEN_PENALTY  # for the same reason
                 run = dry_run(data, model, args)
                 rows.append((stage.name, f"{run.hours:.3g}", f"{run.memory / GIB:.3g}"))
         return markdown_table(("stage", "hours of training", "memory in GiB"), rows)

@@ -7,10 +7,10 @@ from typing import Any
 from ...data.sources import Pair
 from ...inference.candidates import TranslateRows
 from ...inference.confidence import Calibration, calibration_of
-from ...inference.scoring import PairScore, Scorer
 from ...inference.translation import BatchTranslator, SeededTranslator, TranslationOptions
 from ...inputs_random_transformer import LanguageTags, check_type, longest_target
 from ...pipeline_random_transformer import Seq2SeqPipeline
+from ..pairs.words import WordScore, WordScorer
 from .cases import CaseTranslator
 from .copying import CopyingTranslator
 from .glossary import LISTED, Glossary, GlossaryTranslator
@@ -35,7 +35,12 @@ class Composition:
         pipe: the pipeline of the model.
         options: the options.
         languages: the languages that are given, for a tokenizer with language tags.
+
+    Attributes:
+        translate_sentence_rows: the function of single sentences, whose placeholders are not kept.
     """
+
+    translate_sentence_rows: TranslateRows
 
     def __init__(self, pipe: Seq2SeqPipeline, options: TranslationOptions, languages: LanguageTags):
         self.pipe = pipe
@@ -45,11 +50,8 @@ class Composition:
         self.source_language: str | None = options.generate_options.get("src_lang")
         self.is_rated = options.confidence or options.min_confidence is not None
 
-    def wrap(self, translate_rows: TranslateRows) -> tuple[TranslateRows, TranslateRows]:
-        """The functions around one that translates by the model.
-
-        Returns:
-            That of single sentences, whose placeholders are not kept, and that of texts.
+    def wrap(self, translate_rows: TranslateRows) -> TranslateRows:
+        """The function of texts around one that translates by the model.
 
         Raises:
             ValueError: an option is invalid, or the model does not support it.
@@ -67,7 +69,7 @@ class Composition:
             translate_rows = RatingTranslator(translate_rows, self.score, self.calibration)
         if options.repair:
             translate_rows = CaseTranslator(translate_rows, self.pipe.tokenizer)
-        translate_sentence_rows = translate_rows
+        self.translate_sentence_rows = translate_rows
         if options.split_sentences:
             splitter = SentenceSplitter(self.pipe, options.max_source_tokens, self.source_language)
             translate_rows = SentenceTranslator(translate_rows, splitter, self.languages)
@@ -75,7 +77,7 @@ class Composition:
             translate_rows = CopyingTranslator(translate_rows, self.pipe, self.languages)
         if options.min_confidence is not None:
             translate_rows = SelectingTranslator(translate_rows, options.min_confidence, options.keep_source)
-        return translate_sentence_rows, translate_rows
+        return translate_rows
 
     def effective_options(self) -> dict[str, Any]:
         """The values of these options that determine the translations; the glossary as its terms."""
@@ -137,14 +139,12 @@ class Composition:
         penalty = options.length_penalty or 0.0
         return GlossaryTranslator(options.glossary, translate_rows, self.search(LISTED), self.score, longest, penalty)
 
-    def score(self, pairs: Sequence[Pair | None]) -> list[PairScore]:
+    def score(self, pairs: Sequence[Pair | None]) -> list[WordScore]:
         """The scores of pairs, with those of their tokens and words. Longer texts are truncated."""
-        scorer = Scorer(
+        scorer = WordScorer(
             self.pipe.model,
             self.pipe.tokenizer,
             max_batch_tokens=self.options.max_batch_tokens,
-            token_scores=True,
-            word_scores=True,
             truncation=True,
             **self.languages.arguments,
         )

@@ -226,7 +226,7 @@ class GlossaryTranslator:
     glossary: Glossary
     translate_rows: TranslateRows
     list_candidates: TranslateRows
-    score: Callable[[Sequence[Pair]], list[PairScore]]
+    score: Callable[[Sequence[Pair]], Sequence[PairScore]]
     longest_target: Callable[[int], int]
     length_penalty: float
 

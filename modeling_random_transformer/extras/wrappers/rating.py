@@ -10,7 +10,7 @@ from ...base.progress import Update
 from ...data.sources import Pair
 from ...inference.candidates import Candidate, Row, TranslateRows
 from ...inference.confidence import DOUBTFUL, Calibration, features_of
-from ...inference.scoring import word_spans
+from ..pairs.words import word_spans
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class RatingTranslator:
                 pair, score = next(scored)
                 if pair is not None:
                     confidence = self.calibration.confidence(features_of(pair, score))
-                    candidates[index] = replace(candidate, confidence=confidence, words=score.words or [])
+                    candidates[index] = replace(candidate, confidence=confidence, words=score.words)
         return translated
 
 

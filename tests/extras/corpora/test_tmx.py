@@ -5,9 +5,9 @@ import tracemalloc
 
 import pytest
 
-from modeling_random_transformer.base.languages import matching_code
 from modeling_random_transformer.data import InvalidLine, ParallelLine, ParallelText, read_texts, validate
 from modeling_random_transformer.data.sources import EMPTY, NOT_A_PAIR
+from modeling_random_transformer.extras.corpora.languages import matching_code
 from modeling_random_transformer.extras.corpora.tmx import CHUNK_BYTES
 
 HEADER = """<?xml version="1.0"?>

@@ -18,7 +18,7 @@ from modeling_random_transformer import RandomTransformerTokenizer, cli
 from modeling_random_transformer.extras.export import export_web_page, load_engine, web
 from modeling_random_transformer.extras.export.onnx import DecoderGraph, EncoderGraph
 from modeling_random_transformer.extras.inspection import record_search
-from modeling_random_transformer.inference import score_pairs
+from modeling_random_transformer.extras.pairs.words import WordScorer
 from modeling_random_transformer.inference.confidence import CALIBRATION, Calibration, Calibrations, features_of
 from modeling_random_transformer.inference.loading import load_translator
 from tests.helpers.browser import errors, requests, require_chromium, static_host
@@ -326,7 +326,7 @@ def test_confidence_and_words_equal_the_librarys(page, exported):
         ratings.push((await translator.forward(encoded, targets[i], source, target)).rating);
       }
       return ratings;"""
-    scores = score_pairs(model, tokenizer, pairs, token_scores=True, word_scores=True)
+    scores = WordScorer(model, tokenizer)(pairs, 0, lambda _: None)
     for rating, pair, score in zip(run_on_page(page, body, pairs, targets), pairs, scores, strict=True):
         assert rating["confidence"] == pytest.approx(CALIBRATED.confidence(features_of(pair, score)), abs=1e-4)
         assert rating["words"] == pytest.approx([probability for _, probability in score.words], rel=1e-3)

@@ -6,7 +6,7 @@ import torch
 from modeling_random_transformer.extras.ensemble.ensemble import EnsembleForSeq2SeqLM
 from modeling_random_transformer.extras.pairs import alignments
 from modeling_random_transformer.extras.pairs.alignments import Aligner, link_words
-from modeling_random_transformer.inference.scoring import word_spans, words_by_marks, words_by_offsets
+from modeling_random_transformer.extras.pairs.words import word_spans, words_by_marks, words_by_offsets
 from tests.helpers.translation import some_texts
 
 PAIRS = list(zip(some_texts(12, seed=1), some_texts(12, seed=2), strict=True))

@@ -14,7 +14,7 @@ from modeling_random_transformer.base.jobs import Job
 from modeling_random_transformer.data import ParallelText
 from modeling_random_transformer.extras.cleaning import clean_pairs
 from modeling_random_transformer.extras.estimation import estimation
-from modeling_random_transformer.extras.recipes import recipe_data, recipes
+from modeling_random_transformer.extras.recipes import read_recipe, recipe_data, recipes
 from modeling_random_transformer.extras.recipes.recipes import RecipeRun, run_recipe
 from modeling_random_transformer.inference import translate
 from tests.helpers.corpora import read_pairs
@@ -124,7 +124,8 @@ def test_training_a_model_further_does_not_make_the_result_worse(scores, expecte
         chrf = scores.get(name, 90 if name == "reverse" else 0)
         record.begin(name, {}).finish(scores={"validation": {"chrf": chrf}})
     given = {"monolingual_target": str(folder / "mono"), **arguments(folder, tmp_path), **OPTIONS}
-    assert RecipeRun(folder / "recipe.yaml", **given).best("second") == expected
+    path = folder / "recipe.yaml"
+    assert RecipeRun(path, read_recipe(path), **given).best("second") == expected
 
 
 @pytest.mark.usefixtures("finished")
@@ -443,7 +444,8 @@ def test_the_recipes_of_the_repository(recipe, names, folder, tmp_path):
     given = {"source_file": str(folder / "train.a"), "target_file": str(folder / "train.b"), "use_cpu": True}
     given |= {"validation_source_file": None, "validation_target_file": None} | UNSCORED
     given |= {"monolingual_target": str(tmp_path / "mono")} if "synthetic" in names else {}
-    made = RecipeRun(EXAMPLES / f"{recipe}.yaml", **given, student=True, bf16=False)
+    path = EXAMPLES / f"{recipe}.yaml"
+    made = RecipeRun(path, read_recipe(path), **given, student=True, bf16=False)
     assert [stage.name for stage in made.stages] == names
     _, model, args = made.arguments_of(made.stages[-1])
     assert args.warmup_steps == (600 if recipe == "multi30k_record" else 0.1)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from modeling_random_transformer.inference import score_pairs, translate
+from modeling_random_transformer.extras.pairs.words import WordScorer
+from modeling_random_transformer.inference import translate
 from modeling_random_transformer.inference import translate_n_best as translate_candidates
 from modeling_random_transformer.inference.confidence import features_of
 from modeling_random_transformer.inference.translation import Translator
@@ -25,7 +26,7 @@ def test_a_confidence_is_that_of_the_scores_of_the_translation(calibrated):
     candidates = rated(*calibrated)
     assert [best.translation for best in candidates] == translate(TEXTS, model, tokenizer, **SHORT)
     pairs = [(text, best.translation) for text, best in zip(TEXTS[:3], candidates[:3], strict=True)]
-    scores = score_pairs(*calibrated, pairs, token_scores=True, word_scores=True)
+    scores = WordScorer(*calibrated)(pairs, 0, lambda _: None)
     for best, pair, score in zip(candidates, pairs, scores, strict=False):
         assert best.confidence == pytest.approx(CALIBRATED.confidence(features_of(pair, score)), abs=1e-5)
         assert [word for word, _ in best.words] == best.translation.split()

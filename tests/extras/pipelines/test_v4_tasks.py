@@ -9,8 +9,8 @@ import torch
 from transformers import NllbTokenizer, pipeline
 from transformers.pipelines import PIPELINE_REGISTRY
 
-from modeling_random_transformer import pipeline_aliases_random_transformer as module
 from modeling_random_transformer import register_v4_tasks
+from modeling_random_transformer.extras.pipelines import v4_tasks as module
 from tests.helpers.foreign import foreign_model
 from tests.helpers.translation import random_tokenizer, some_texts
 
@@ -80,6 +80,7 @@ def test_options_come_from_the_call_the_task_the_model_and_v4(tokenizer, tmp_pat
     pipe = make("translation_en_to_fr", t5, tokenizer)
     pipe.save_pretrained(tmp_path)  # needs no remote code
     assert not json.loads((tmp_path / "config.json").read_text()).get("custom_pipelines")
+    assert not (tmp_path / "v4_tasks.py").exists()
     t5.generation_config.update(num_beams=1, max_length=4)
     assert text("text2text-generation") == expected(t5, tokenizer, TEXTS[0], num_beams=1, max_length=4)
 

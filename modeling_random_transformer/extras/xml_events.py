@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from xml.parsers import expat
 
-from .errors import format_value
-from .files import StrPath
+from ..base.errors import format_value
+from ..base.files import StrPath
 
 
 @contextmanager

@@ -5,14 +5,15 @@
 
 import re
 from dataclasses import dataclass
+from os import PathLike
 from typing import Any
 
 from transformers import AutoModelForSeq2SeqLM, GenerationConfig, pipelines
 from transformers.pipelines import PIPELINE_REGISTRY
 from transformers.pipelines.base import PipelineRegistry
 
-from .inputs_random_transformer import tokenizer_languages
-from .pipeline_random_transformer import LENGTH_LIMITS, CallOptions, Seq2SeqPipeline
+from ...inputs_random_transformer import tokenizer_languages
+from ...pipeline_random_transformer import LENGTH_LIMITS, CallOptions, Seq2SeqPipeline
 
 DEFAULTS = {"num_beams": 4, "max_new_tokens": 256}  # of v4, for options that the model's generation_config does not set
 UNLIMITED = int(1e30)  # the model_max_length of a tokenizer without a limit
@@ -83,6 +84,11 @@ class Text2TextGenerationPipeline(Seq2SeqPipeline):
     def answer(self, candidates: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The answer to a text with these candidates."""
         return candidates
+
+    def save_pretrained(self, save_directory: str | PathLike, **kwargs: Any) -> None:
+        """Save the model and the tokenizer, without code of this class: `register_v4_tasks` adds the tasks."""
+        self.model.save_pretrained(save_directory, **kwargs)
+        self.tokenizer.save_pretrained(save_directory, **kwargs)
 
 
 class SummarizationPipeline(Text2TextGenerationPipeline):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from modeling_random_transformer.base.xml_events import xml_parser
+from modeling_random_transformer.extras.xml_events import xml_parser
 
 BOMB = '<!DOCTYPE a [<!ENTITY x "ha"><!ENTITY y "&x;&x;">]><a>&y;</a>'
 

@@ -1,0 +1,100 @@
+"""The words of tokens, and the probabilities of the words of translations."""
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...data.sources import Pair
+from ...inference.scoring import Ids, PairModel, PairScore, Scorer
+from ...inputs_random_transformer import encode_texts
+
+WORD = re.compile(r"\S+")
+
+
+def word_spans(text: str) -> list[tuple[int, int]]:
+    """The spans of the words of a text, which are separated by white space."""
+    return [word.span() for word in WORD.finditer(text)]
+
+
+def words_by_offsets(words: Iterable[tuple[int, int]], offsets: Sequence[tuple[int, int]]) -> list[int | None]:
+    """The word of each token, from the characters that both cover; a leading space does not count."""
+    word_of = {character: index for index, span in enumerate(words) for character in range(*span)}
+    return [word_of.get(end - 1) if end > start else None for start, end in offsets]
+
+
+def words_by_marks(tokens: Sequence[str], special: set[str]) -> list[int | None]:
+    """The word of each token of SentencePiece, where `▁` begins a word."""
+    words = []
+    current = -1
+    for token in tokens:
+        current += token.startswith("▁") and token not in special
+        words.append(None if token in special else max(current, 0))
+    return words
+
+
+class WordModel(PairModel):
+    """A `PairModel` that knows to which words the tokens belong."""
+
+    def words(
+        self,
+        side: str,
+        texts: Sequence[str],
+        tokens: Sequence[Ids],
+        spans_of: Callable[[str], Sequence[tuple[int, int]]] = word_spans,
+    ) -> list[list[int | None]]:
+        """The index of the word that each token belongs to; `None` for special tokens."""
+        tokenizer = self.tokenizer
+        if not tokenizer.is_fast:
+            special = set(tokenizer.all_special_tokens)
+            return [words_by_marks(tokenizer.convert_ids_to_tokens(ids), special) for ids in tokens]
+        inputs: dict[str, Any] = {side: list(texts), **self.languages.arguments}
+        encoded = encode_texts(tokenizer, **inputs, return_offsets_mapping=True, verbose=False)
+        rows = zip(texts, encoded["offset_mapping"], tokens, strict=True)
+        return [words_by_offsets(spans_of(text), offsets[: len(ids)]) for text, offsets, ids in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class WordScore(PairScore):
+    """A `PairScore` with the words of the target.
+
+    Attributes:
+        words: each word and the product of its tokens' probabilities.
+    """
+
+    words: list[tuple[str, float]] = field(default_factory=list)
+
+
+class WordScorer(WordModel, Scorer):
+    """A `Scorer` of tokens and words."""
+
+    def __init__(self, *args: Any, **options: Any):
+        super().__init__(*args, token_scores=True, **options)
+
+    def process(self, pairs: Sequence[Pair], sources: Sequence[Ids], targets: Sequence[Ids]) -> list[Any]:
+        """The score of each pair of a batch."""
+        scores = super().process(pairs, sources, targets)
+        texts = [target for _, target in pairs]
+        words = self.words("text_target", texts, targets)
+        return list(map(with_words, scores, texts, words))
+
+
+def with_words(score: PairScore, text: str, words: Sequence[int | None]) -> WordScore:
+    """A score of tokens with the probabilities of the words.
+
+    Args:
+        score: the score, with those of the tokens.
+        text: the target.
+        words: the index of the word of each token, `None` for special ones.
+    """
+    values = score.token_log_probabilities or []
+    first = len(words) - len(values)  # without a forced first token
+    sums: dict[int | None, float] = defaultdict(float)
+    for word, value in zip(words[first:], values, strict=True):
+        sums[word] += value
+    probabilities = [(text[start:end], math.exp(sums[word])) for word, (start, end) in enumerate(word_spans(text))]
+    return WordScore(
+        score.log_probability, score.tokens, score.token_log_probabilities, score.source_tokens, probabilities
+    )
