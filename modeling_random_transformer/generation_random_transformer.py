@@ -9,6 +9,7 @@ import copy
 import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from types import MethodType
 from typing import Any, Protocol
@@ -989,6 +990,23 @@ class FinishedHypotheses:
 FINISHED_HYPOTHESES: ContextVar[FinishedHypotheses | None] = ContextVar("finished_hypotheses", default=None)
 
 
+@contextmanager
+def counted_hypotheses(limit: int | None) -> Iterator[None]:
+    """Count the finished hypotheses of a call of `generate()`, whose beam search ends at a limit; `None` for no limit.
+
+    Raises:
+        RuntimeError: the installed version of transformers does not ask whether it ends.
+    """
+    finished = None if limit is None else FinishedHypotheses(limit)
+    token = FINISHED_HYPOTHESES.set(finished)
+    try:
+        yield
+    finally:
+        FINISHED_HYPOTHESES.reset(token)
+    if finished is not None and not finished.decides:
+        raise RuntimeError(f"transformers does not end a beam search by its patience. {UNTESTED_ADVICE}")
+
+
 class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
     """transformers' `generate()`. A `FastDecoder` computes single-token steps where that is equivalent.
 
@@ -1023,22 +1041,14 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
             if outputs is not None:
                 return outputs
         kwargs.pop("patience", None)
-        finished = None
-        if limit is not None:
-            finished = FinishedHypotheses(limit)
-            # Otherwise, transformers ends the search when all beams have finished.
-            if generation_config is None:
-                kwargs["early_stopping"] = False
-            else:
-                generation_config = copy.deepcopy(generation_config)
-                generation_config.early_stopping = False
-                kwargs.pop("early_stopping", None)
-        FINISHED_HYPOTHESES.set(finished)
+        if limit is not None:  # with early stopping, transformers ends the search when all beams have finished
+            kwargs.pop("early_stopping", None)
+            generation_config = copy.deepcopy(generation_config) or GenerationConfig()
+            generation_config.early_stopping = False
         if kwargs.get("max_new_tokens") is not None:
             kwargs.setdefault("max_length", None)  # replaces the one of the saved generation config without a warning
-        outputs = super().generate(inputs, generation_config, *args, **kwargs)
-        if finished is not None and not (finished.decides or CUSTOM_LOOP.get()):
-            raise RuntimeError(f"transformers does not end a beam search by its patience. {UNTESTED_ADVICE}")
+        with counted_hypotheses(limit):
+            outputs = super().generate(inputs, generation_config, *args, **kwargs)
         sequences = getattr(outputs, "sequences", outputs)
         if isinstance(sequences, Tensor):  # a decoding loop of the caller may return anything
             padding = generation_option(self, options, "pad_token_id")
@@ -1178,7 +1188,8 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
 def finished_limit(model: Any, options: dict[str, Any]) -> int | None:
     """The number of finished hypotheses at which a beam search with `patience` ends; `None` for transformers' rule.
 
-    Like a length penalty, the patience of the model has no effect with one beam or another `early_stopping`.
+    Like a length penalty, patience has no effect with one beam or with a decoding loop of the caller; that of the model
+    has none without `early_stopping`.
 
     Args:
         model: a model, whose generation config has the default options.
@@ -1189,7 +1200,7 @@ def finished_limit(model: Any, options: dict[str, Any]) -> int | None:
     """
     patience = generation_option(model, options, "patience")
     num_beams = generation_option(model, options, "num_beams") or 1
-    if patience is None or num_beams == 1:
+    if patience is None or num_beams == 1 or callable(options.get("custom_generate")):
         return None
     if not isinstance(patience, int | float) or not 1 <= patience <= MAX_PATIENCE:
         raise ValueError(f"patience must be None or a number from 1 to {MAX_PATIENCE}, got {patience!r}.")

@@ -365,3 +365,17 @@ def test_patience_of_the_model_and_of_a_call():
 def test_invalid_patience(options, message, model):
     with pytest.raises(ValueError, match=message):
         generate(model, **{"num_beams": 2, "early_stopping": True, **options})
+
+
+def test_patience_of_a_call_within_another_call():
+    """In a logits processor, for example."""
+    model = model_with_ends()
+    search = {"num_beams": 4, "length_penalty": 2.0, "early_stopping": True}
+    expected = generate(model, **search, patience=2)
+
+    def search_again(_, scores):
+        model.generate(**BATCH, max_new_tokens=3, num_beams=2, early_stopping=True, patience=3)
+        model.generate(**BATCH, max_new_tokens=2)
+        return scores
+
+    assert torch.equal(generate(model, **search, patience=2, logits_processor=[search_again]), expected)
