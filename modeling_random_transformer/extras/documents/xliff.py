@@ -16,6 +16,7 @@ Node = Any  # of minidom: mypy cannot know which kinds of nodes a node contains
 DECLARATION = re.compile(r"\A\ufeff?\s*<\?xml\s[^>]*\?>")  # its encoding is that of a file, not of a string
 UNITS = {"1": "trans-unit", "2": "segment"}  # by version
 MAX_DEPTH = 100
+PROTECTED = {"protected", "x-its-translate-no"}  # types of marks, the second by the Internationalization Tag Set
 PAIRED = {"g", "mrk", "pc"}  # elements with text to translate; all else is copied with its content
 TAG_OR_ENTITY = re.compile(r"(</?[a-zA-Z][^<>]*>|<!--.*?-->|&(?:#\w+|\w+);)", re.DOTALL)  # within a text
 # What a parser of XML would change: in a tree, it is marked by surrogates, which no text has.
@@ -141,7 +142,7 @@ def is_paired(node: Node) -> bool:
     """Whether a node is an element with text that can be translated."""
     if node.localName not in PAIRED:
         return False
-    return node.getAttribute("translate") != "no" and node.getAttribute("mtype") != "protected"
+    return node.getAttribute("translate") != "no" and node.getAttribute("mtype") not in PROTECTED
 
 
 def to_html(node: Node, elements: list[Node]) -> str:

@@ -25,7 +25,8 @@ XLIFF_1 = f"""<?xml version="1.0" encoding="ISO-8859-1"?>
         <trans-unit id="6" translate="yes"><source>a bird</source><target/></trans-unit></group>
       <trans-unit id="7"><source> <x id="1"/> </source></trans-unit>
       <trans-unit id="8"><source>done</source><target><x id="1"/></target></trans-unit>
-      <trans-unit id="9"><source><![CDATA[a <b>]]> <mrk mtype="protected">Name</mrk></source>
+      <trans-unit id="9"><source><![CDATA[a <b>]]> <mrk mtype="protected">Name</mrk>
+        <mrk mtype="x-its-translate-no">x</mrk></source>
         <seg-source><mrk mtype="seg">a b</mrk></seg-source></trans-unit>
     </body>
   </file>
@@ -78,7 +79,7 @@ def test_version_1():
         "3": "hecho",
         "6": "A BIRD",
         "8": '<x id="1"/>',
-        "9": 'A &lt;b&gt; <mrk mtype="protected">Name</mrk>',
+        "9": 'A &lt;b&gt; <mrk mtype="protected">Name</mrk>\n        <mrk mtype="x-its-translate-no">x</mrk>',
     }
     assert translated.count('state="needs-review-translation"') == translated.count('"leveraged-mt"') == 4
     assert '<target state="translated">hecho' in translated
