@@ -12,6 +12,7 @@ from math import sqrt
 from pathlib import Path
 from typing import Any
 
+import yaml
 from transformers import AutoConfig
 
 from ...base.compressed_files import check_readable
@@ -126,16 +127,26 @@ class StageArguments:
         return cls(**drop_none(**values), options=options)
 
 
+class UniqueKeys(yaml.SafeLoader):
+    """Reads YAML without objects of Python. Of a key that occurs twice, YAML would silently use the last value."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """The mapping of a node; raises a `ValueError` if a key occurs twice."""
+        keys = [key.value for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise ValueError(f"keys must be unique, got {key!r} twice in line {node.start_mark.line + 1} or below")
+        return super().construct_mapping(node, deep)
+
+
 def read_recipe(path: StrPath) -> dict[str, Any]:
     """The arguments in a YAML or JSON file (JSON is YAML).
 
     Raises:
-        ValueError: the file is missing or damaged.
+        ValueError: the file is missing or damaged, or a mapping has a key twice.
     """
-    import yaml
-
     with reraise_as_value_error(f"the recipe {path} must be YAML or JSON"):
-        recipe = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        recipe = yaml.load(Path(path).read_text(encoding="utf-8"), UniqueKeys)
     if not isinstance(recipe, dict):
         raise ValueError(f"{path} must map argument names to values, got {type(recipe).__name__}.")
     return recipe

@@ -7,6 +7,7 @@ from modeling_random_transformer.extras.recipes.recipe_file import (
     SIZES,
     RecipeArguments,
     not_overridden,
+    read_recipe,
     sizes_of,
     training_arguments,
 )
@@ -83,3 +84,20 @@ def test_a_parent_without_a_tokenizer(tmp_path):
     tiny_model().save_pretrained(tmp_path / "parent")
     with pytest.raises(ValueError, match=r"parent must be a saved model with its tokenizer, got .*parent"):
         RecipeArguments(parent=str(tmp_path / "parent"))
+
+
+@pytest.mark.parametrize("suffix", [".yaml", ".json"])
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        ('{"seed": 1, "max_steps": 4, "seed": 2}', 1),
+        ('{"seed": 1,\n "stages": [\n {"name": "a", "kind": "train", "name": "b"}]}', 3),
+    ],
+)
+def test_a_key_that_occurs_twice_is_an_error(content, line, suffix, tmp_path):
+    path = tmp_path / f"recipe{suffix}"
+    path.write_text(content)
+    with pytest.raises(
+        ValueError, match=rf"must be YAML or JSON: .*keys must be unique, got '(seed|name)' .*line {line}"
+    ):
+        read_recipe(path)
