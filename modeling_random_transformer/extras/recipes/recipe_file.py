@@ -106,6 +106,7 @@ class StageArguments:
         check_choice(KINDS, kind=self.kind)
         check_choice((None, *CONDITIONS), when=self.when)
         check_type("synthetic", self.synthetic, list | tuple, "a list of stages")
+        check_type("reverse", self.reverse, bool, "true or false")
         check_positive(authentic_weight=self.authentic_weight)
         if (self.uses is None) != (self.kind == TRAIN):
             raise ValueError(f"uses must be given for back_translate and distill only, got {self}.")
@@ -132,10 +133,11 @@ class UniqueKeys(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """The mapping of a node; raises a `ValueError` if a key occurs twice."""
-        keys = [key.value for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise ValueError(f"keys must be unique, got {key!r} twice in line {node.start_mark.line + 1} or below")
+        keys = set()
+        for key, _ in node.value:
+            if key.value in keys:
+                raise ValueError(f"keys must be unique, got {key.value!r} again in line {key.start_mark.line + 1}.")
+            keys.add(key.value)
         return super().construct_mapping(node, deep)
 
 

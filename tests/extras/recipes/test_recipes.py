@@ -388,6 +388,7 @@ def test_a_dry_run_estimates_every_training_and_writes_nothing(folder, monkeypat
         ({"name": "a", "starts_from": "texts"}, "starts_from must be one of first, got 'texts'."),
         ({"name": "a", "kind": "distill", "uses": "texts"}, "uses must be one of first, got 'texts'."),
         ({"name": "a", "synthetic": "texts"}, "synthetic must be a list of stages, got 'texts'."),
+        ({"name": "a", "reverse": "false"}, "reverse must be true or false, got 'false'."),
         ({"name": "a", "synthetic": ["later"]}, "synthetic must be one of texts, got 'later'."),
         ({"name": "a", "authentic_weight": 0}, "authentic_weight must be a positive integer, got 0."),
         ({"name": "a", "authentic_weight": "2"}, "authentic_weight must be a positive integer, got '2'."),
