@@ -112,6 +112,8 @@ class StageArguments:
             raise ValueError(f"uses must be given for back_translate and distill only, got {self}.")
         if self.kind == DISTILL and (self.reverse or self.authentic_weight != 1):
             raise ValueError(f"reverse and authentic_weight must be unset for kind distill, got {self}.")
+        if self.authentic_weight != 1 and not self.synthetic:
+            raise ValueError(f"authentic_weight must be unset without synthetic, got {self.authentic_weight}.")
 
     @classmethod
     def of(cls, mapping: Any) -> "StageArguments":
@@ -278,10 +280,12 @@ def stages_to_run(mappings: Any, arguments: RecipeArguments) -> list[StageArgume
 
 
 def check_texts(stages: Sequence[StageArguments], arguments: RecipeArguments) -> None:
-    """Check that each monolingual text has a stage, and that each back-translation has one."""
+    """Check that each monolingual text and a student have a stage, and that each back-translation has a text."""
     kinds = {stage.kind: stage.name for stage in stages}
     if BACK_TRANSLATE in kinds and arguments.monolingual_target is None:
         raise ValueError(f"monolingual_target must be given for the stage {kinds[BACK_TRANSLATE]}, got None.")
     for name, kind in TEXTS.items():
         if kind not in kinds and getattr(arguments, name) is not None:
             raise ValueError(f"{name} must be unset without a stage of kind {kind}, got {getattr(arguments, name)!r}.")
+    if arguments.student and all(stage.when != "student" for stage in stages):
+        raise ValueError("student must be unset without a stage whose condition (when) is student, got True.")

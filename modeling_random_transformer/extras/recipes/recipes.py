@@ -362,7 +362,7 @@ class RecipeRun:
             if stage.kind != BACK_TRANSLATE:
                 data, model, args = self.arguments_of(replace(stage, starts_from=None))
                 args = args.without_evaluation()  # the validation set may not exist yet
-                args.length_penalty = 1.0  # for the same reason, it cannot be chosen
+                args.length_penalty = type(args).length_penalty  # for the same reason, it cannot be chosen
                 run = dry_run(data, model, args)
                 rows.append((stage.name, f"{run.hours:.3g}", f"{run.memory / GIB:.3g}"))
         return markdown_table(("stage", "hours of training", "memory in GiB"), rows)

@@ -9,6 +9,7 @@ from modeling_random_transformer.extras.recipes.recipe_file import (
     not_overridden,
     read_recipe,
     sizes_of,
+    stages_to_run,
     training_arguments,
 )
 from tests.helpers.models import tiny_model
@@ -99,3 +100,8 @@ def test_a_key_that_occurs_twice_is_an_error(content, key, line, suffix, tmp_pat
     path.write_text(content)
     with pytest.raises(ValueError, match=rf"YAML or JSON: keys must be unique, got '{key}' again in line {line}\."):
         read_recipe(path)
+
+
+def test_a_student_without_a_stage_is_an_error():
+    with pytest.raises(ValueError, match="student must be unset without a stage whose condition"):
+        stages_to_run([{"name": "a"}], RecipeArguments(student=True))
