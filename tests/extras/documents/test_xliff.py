@@ -152,6 +152,27 @@ def test_each_inline_element_is_there_once(fragment, content, monkeypatch):
     assert "".join(node.toxml() for node in target.childNodes).replace('"', "'") == content
 
 
+@pytest.mark.parametrize(
+    ("begin", "end"),
+    [
+        ('<bpt id="1">&lt;b&gt;</bpt>', '<ept id="1">&lt;/b&gt;</ept>'),
+        ('<bpt id="1" rid="7"/>', '<ept id="2" rid="7"/>'),
+        ('<bx id="1"/>', '<ex id="1"/>'),
+        ('<sc id="1"/>', '<ec startRef="1"/>'),
+    ],
+)
+@pytest.mark.parametrize("is_reversed", [True, False])
+def test_a_code_begins_before_it_ends(is_reversed, begin, end, monkeypatch):
+    places = '<span id="1"><img id="2"/> a</span> b<img id="0"/>'
+    if not is_reversed:
+        places = '<span id="1"><img id="0"/> a</span> b<img id="2"/>'
+    monkeypatch.setattr(xliff, "translate_html", lambda *_, **__: [f"<pre>{places}</pre>"])
+    source = f'{begin}<g id="9">red</g>{end}'
+    document = f'<xliff version="1.2"><trans-unit><source>{source}</source></trans-unit></xliff>'
+    target = minidom.parseString(translate_xliff(document, None, None)).getElementsByTagName("target")[0]
+    assert "".join(node.toxml() for node in target.childNodes) == f'<g id="9">{begin} a</g> b{end}'
+
+
 def test_model_keeps_inline_elements_and_lines(translator, tokenizer):
     document = XLIFF_1.replace("5 &lt; 6", "\nthe dog")
     translated = translate_xliff(document, translator, tokenizer)
