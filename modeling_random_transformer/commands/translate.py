@@ -131,8 +131,8 @@ class Arguments(ResumableArguments, EngineArguments, InferenceArguments):
         if self.mbr is not None and (self.num_beams or self.sample or self.length_penalty is not None):
             raise ValueError(f"--mbr must be given without --num_beams, --length_penalty and --sample, got {self.mbr}.")
         searches_again = self.repair or self.is_document or self.glossary is not None  # with several beams
-        if self.num_beams == 1 and self.length_penalty is not None and not searches_again:
-            raise ValueError(f"--length_penalty must be unset with --num_beams 1, got {self.length_penalty}.")
+        if self.beams == 1 and self.length_penalty is not None and not searches_again:
+            raise ValueError(f"--length_penalty must be unset with one beam, got {self.length_penalty}.")
 
     def check_document(self) -> None:
         """Check that all options have an effect on a document."""
@@ -140,9 +140,10 @@ class Arguments(ResumableArguments, EngineArguments, InferenceArguments):
             raise ValueError(
                 f"--format must be text with --n_best, --prefix_file or --output_format, got {self.format}."
             )
-        if self.repair or self.confidence or self.min_confidence is not None:
+        if self.split_sentences or self.repair or self.confidence or self.min_confidence is not None:
             raise ValueError(
-                f"--format must be text with --repair, --confidence or --min_confidence, got {self.format}."
+                "--format must be text with --split_sentences, --repair, --confidence or --min_confidence, "
+                f"got {self.format}."
             )
 
     def check_files(self) -> None:
@@ -154,6 +155,11 @@ class Arguments(ResumableArguments, EngineArguments, InferenceArguments):
         check_plain_text("--prefix_file", self.prefix_file)
         check_output("--output", self.output, input=self.input, prefix_file=self.prefix_file, glossary=self.glossary)
         check_new_outputs(self.overwrite, output=self.output)
+
+    @property
+    def beams(self) -> int:
+        """The number of beams: that of `num_beams`, or its default."""
+        return self.num_beams or (1 if self.sample else 4)
 
     @property
     def is_document(self) -> bool:
@@ -179,7 +185,7 @@ class Arguments(ResumableArguments, EngineArguments, InferenceArguments):
     def options(self) -> dict[str, Any]:
         """The options of `translate` and of `generate()`."""
         options = {
-            "num_beams": self.num_beams or (1 if self.sample else 4),
+            "num_beams": self.beams,
             "length_penalty": self.length_penalty,
             **self.text_options,
             "max_source_tokens": self.max_source_tokens,

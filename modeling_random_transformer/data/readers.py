@@ -43,10 +43,17 @@ class Columns:
         keys: their names, or their numbers from 1 in a TSV or CSV file. The default keys stand for the only columns of
             such a file without a header.
         languages: names of columns that are read instead of missing columns with the default keys.
+
+    Raises:
+        ValueError: two keys are equal.
     """
 
     keys: tuple[str, ...]
     languages: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len({*self.keys}) < len(self.keys):
+            raise ValueError(f"source_key and target_key must differ, got {self.keys[0]!r} for both.")
 
     @property
     def are_default(self) -> bool:

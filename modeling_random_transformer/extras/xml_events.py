@@ -31,5 +31,8 @@ def xml_parser(name: StrPath) -> Iterator[expat.XMLParserType]:
     parser.SkippedEntityHandler = reject
     try:
         yield parser
-    except (expat.ExpatError, LookupError) as error:
+    except (expat.ExpatError, LookupError, ValueError) as error:
+        is_clear = str(error).startswith(f"{name} must ")  # another one is that of an encoding with several bytes
+        if is_clear:
+            raise
         raise ValueError(f"{name} must be well-formed XML, got an error: {error}.") from error

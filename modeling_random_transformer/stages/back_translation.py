@@ -22,7 +22,7 @@ from ..data.readers import TEXT_KEY, read_texts
 from ..data.sources import ParallelText, pairs_of
 from ..data.validation import ValidationReport
 from ..inputs_random_transformer import check_choice, check_positive
-from .monolingual import RECORD, translate_lines
+from .monolingual import RECORD, check_text_key, translate_lines
 
 # Files of the working folder beside the record of the job: its lock, the lines to translate, and their translations.
 LOCK, SELECTED, TRANSLATED = "job.lock", "target.txt", "source.txt"
@@ -66,6 +66,8 @@ class BackTranslationOptions:
         if self.tag is not None and self.tag.split() != [self.tag]:
             raise ValueError(f"tag must be None or text without whitespace, got {self.tag!r}.")
         check_positive(or_none=True, max_tokens=self.max_tokens)
+        if self.method == "beam" and self.seed:
+            raise ValueError(f"seed must be 0 with method 'beam', which draws nothing at random, got {self.seed}.")
 
     @classmethod
     def split(cls, options: dict[str, Any]) -> "tuple[BackTranslationOptions, dict[str, Any]]":
@@ -142,6 +144,7 @@ def back_translate(
     """
     settings, search = BackTranslationOptions.split(options)
     check_paths(Path(input_file), Path(output_source), Path(output_target))
+    check_text_key(settings.text_key, [input_file])
     source = Path(output_source).resolve()
     folder = work_folder(source, STAGES)
     call_on_main_process(lambda: check_work_folder(folder))

@@ -7,10 +7,12 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..base.compressed_files import file_format
 from ..base.digests import file_digest, model_digest
 from ..base.distributed import call_on_main_process
-from ..base.files import encode_lines, new_files, one_line
+from ..base.files import StrPath, encode_lines, new_files, one_line
 from ..base.jobs import run_stage
+from ..data.readers import TEXT_KEY
 from ..data.sources import Pair
 from ..data.validation import ValidationReport
 from ..inference.translation import Translator
@@ -20,6 +22,12 @@ from ..pipeline_random_transformer import Seq2SeqPipeline
 from ..tokenization_random_transformer import is_blank
 
 RECORD = "job.json"  # of all stages
+
+
+def check_text_key(key: str, paths: Iterable[StrPath]) -> None:
+    """Raise a `ValueError` if the key of a column was chosen, but no file has columns."""
+    if key != TEXT_KEY and all(file_format(path) == "text" for path in paths):
+        raise ValueError(f"text_key must be unset without a file with columns, got {key!r}.")
 
 
 def write_pairs(pairs: Iterable[Pair], files: Sequence[Path]) -> int:

@@ -29,7 +29,7 @@ from ..data.validation import ValidationReport
 from ..inference.evaluation import sentence_chrf
 from ..inputs_random_transformer import MAX_HYPOTHESES, LanguageTags, check_choice, check_positive
 from ..training.manifest import fingerprint
-from .monolingual import RECORD, translate_lines, write_pairs
+from .monolingual import RECORD, check_text_key, translate_lines, write_pairs
 
 
 @dataclass
@@ -69,6 +69,7 @@ class DistillationArguments:
                 raise ValueError(f"{name} must name at least one {kind}, got none.")
         for path in self.source_text:
             check_readable("source_text", path)
+        check_text_key(self.text_key, self.source_text)
         check_choice(DTYPES, teacher_dtype=self.teacher_dtype)
         check_positive(limit=MAX_HYPOTHESES, teacher_num_beams=self.teacher_num_beams)
         check_positive(teacher_max_tokens_per_batch=self.teacher_max_tokens_per_batch)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from ..base.compressed_files import check_readable
 from ..base.errors import reraise_as_value_error
 from ..configuration_random_transformer import RandomTransformerConfig, did_you_mean
 from ..data.lengths import LengthLimits
@@ -213,13 +214,17 @@ class DataArguments:
         target_name = f"{PREFIXES[split]}target_file"
         sources = getattr(self, source_name) or []
         targets = getattr(self, target_name) or []
+        files = getattr(self, f"{split}_file") or []
+        for name, paths in {source_name: sources, target_name: targets, f"{split}_file": files}.items():
+            for path in paths:
+                check_readable(name, path)
         if len(sources) != len(targets):
             raise ValueError(
                 f"{source_name} and {target_name} must have the same number of files, "
                 f"got {len(sources)} and {len(targets)}."
             )
         texts = [ParallelText(Path(source), Path(target)) for source, target in zip(sources, targets, strict=True)]
-        for path in getattr(self, f"{split}_file") or []:
+        for path in files:
             texts.append(ParallelText(Path(path), source_key=self.source_key, target_key=self.target_key))
         return texts
 
@@ -395,7 +400,8 @@ def parse_overrides(text: str) -> dict[str, Any]:
     """Parse `"d_model=256,norm_order=pre"` into `{"d_model": 256, "norm_order": "pre"}`.
 
     Raises:
-        ValueError: a part has no `=` or does not name a field of the configuration; the message has a similar name.
+        ValueError: a part has no `=` or does not name a field of the configuration, with a similar name in the message;
+            or a field has several values.
     """
     types = {entry.name: entry.type for entry in fields(RandomTransformerConfig)}
     overrides = {}
@@ -404,6 +410,8 @@ def parse_overrides(text: str) -> dict[str, Any]:
         if not equals or name not in types:
             similar = did_you_mean(name, types)
             raise ValueError(f"config_overrides must be like 'd_model=256,dropout=0.2', got {part!r}.{similar}")
+        if name in overrides:
+            raise ValueError(f"config_overrides must have one value for each field, got several for {name}.")
         overrides[name] = value if types[name] is str else parse_literal(value)  # a string may be "none"
     return overrides
 

@@ -44,6 +44,8 @@ def check_arguments(
         check_metric(args.metric_for_best_model, data, args)
     if args.lr_scheduler_kwargs:
         check_schedule(args)
+    if args.torch_compile:
+        check_compilation(args)
     if args.push_to_hub:
         check_license(args)
     if model_args.lora_rank is not None:
@@ -105,6 +107,15 @@ def check_schedule(args: TranslationTrainingArguments) -> None:
     with reraise_as_value_error(f"lr_scheduler_kwargs must suit lr_scheduler_type, got {options}"):
         optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))])
         get_scheduler(args.lr_scheduler_type, optimizer, 1, 2, dict(options))
+
+
+def check_compilation(args: TranslationTrainingArguments) -> None:
+    """The compiler has the backend and the mode."""
+    backend, mode = args.torch_compile_backend, args.torch_compile_mode
+    with reraise_as_value_error(
+        f"torch_compile_backend and torch_compile_mode must be those of torch.compile, got {backend!r} and {mode!r}"
+    ):
+        torch.compile(nn.Identity(), backend=backend, mode=mode)
 
 
 def check_license(args: TranslationTrainingArguments) -> None:

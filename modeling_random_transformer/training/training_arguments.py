@@ -83,7 +83,6 @@ AT_MOST = {
     "dataloader_num_workers": 1000,
 }
 AUTO = "auto"
-UNCHOSEN_PENALTY = 1.0  # the length penalty before it is chosen
 FRACTIONS = ("bpe_dropout", "label_smoothing_factor", "adam_beta1", "adam_beta2")
 
 
@@ -215,11 +214,11 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         """Keyword arguments of `generate()` for evaluation; one beam has no options of beam search.
 
         Those of the initial model are replaced, also by `None`. Before they are chosen, after the training, the length
-        penalty is `UNCHOSEN_PENALTY` and the patience 1.
+        penalty and the patience are 1.
         """
         search: dict[str, Any] = dict.fromkeys(("length_penalty", "early_stopping", "patience"))
         if self.chooses_length_penalty:  # without early stopping, a large one makes them too long
-            search |= {"length_penalty": UNCHOSEN_PENALTY, "early_stopping": True, "patience": 1}
+            search |= {"length_penalty": 1.0, "early_stopping": True, "patience": 1}
         elif self.num_beams > 1:
             search["length_penalty"] = self.length_penalty
         return {"num_beams": self.num_beams, **search}

@@ -121,3 +121,11 @@ def test_documents_are_no_texts(suffix, tmp_path):
         list(read_texts(path))
     with pytest.raises(ValueError, match=f"target_file {message}"):
         list(ParallelText(texts, path).lines())
+
+
+@pytest.mark.parametrize("key", ["en", "2"])
+def test_equal_keys_are_an_error(key, tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("es\ten\nuno\tone\n")
+    with pytest.raises(ValueError, match=f"source_key and target_key must differ, got '{key}' for both"):
+        list(ParallelText(path, source_key=key, target_key=key).lines())

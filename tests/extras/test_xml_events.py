@@ -33,6 +33,10 @@ def test_encodings(encoding):
             '<?xml version="1.0" encoding="klingon"?><a/>',
             "a.tmx must be well-formed XML, .*: unknown encoding",
         ),
+        (
+            '<?xml version="1.0" encoding="shift_jis"?><a/>',
+            "a.tmx must be well-formed XML, .*: multi-byte encodings are not supported",
+        ),
     ],
 )
 def test_invalid_documents(document, message):

@@ -60,7 +60,7 @@ def test_noise_deletes_replaces_and_moves_words(monkeypatch):
 @pytest.mark.parametrize("method", ["beam", "sampling", "noised_beam"])
 def test_outputs_are_aligned_tagged_and_depend_on_the_seed_only(paths, translator, limited, method):
     texts = []
-    for seed in (0, 0, 1):
+    for seed in (0, 0, 0 if method == "beam" else 1):
         report = back_translate(*paths, translator, limited, method=method, seed=seed, **SHORT)
         texts.append(paths[1].read_bytes())
     assert texts[0] == texts[1]
@@ -162,6 +162,8 @@ def test_resumes_after_a_kill_at_any_file_operation(paths, translator, limited):
     [
         ({"method": "greedy"}, "method must be one of beam, sampling, noised_beam, got 'greedy'."),
         ({"tag": "<b t>"}, "tag must be None or text without whitespace, got '<b t>'."),
+        ({"seed": 3}, "seed must be 0 with method 'beam', which draws nothing at random, got 3."),
+        ({"text_key": "en"}, "text_key must be unset without a file with columns, got 'en'."),
         ({"max_tokens": 0}, "max_tokens must be None or a positive integer, got 0."),
         (
             {"temperature": 2.0},

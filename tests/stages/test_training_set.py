@@ -66,6 +66,7 @@ def test_the_report_counts_texts_and_pairs():
     [
         ({"teacher": []}, "teacher must name at least one folder, got none"),
         ({"source_text": []}, "source_text must name at least one file, got none"),
+        ({"text_key": "en"}, "text_key must be unset without a file with columns, got 'en'"),
         ({"source_text": ["nowhere"]}, "source_text must be a file, got 'nowhere'"),
         ({"teacher_dtype": "float8"}, "teacher_dtype must be one of float32, bfloat16, int8, got 'float8'"),
         ({"interpolate": True, "teacher_num_beams": 1}, "teacher_num_beams must be at least 2 with interpolate, got 1"),

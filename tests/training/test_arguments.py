@@ -54,8 +54,8 @@ def test_reversed_sets(corpus):
     [
         ({"source_file": None, "target_file": None}, "source_file and target_file, train_file, or dataset_name must"),
         ({"target_file": None}, "source_file and target_file must have the same number of files, got 2 and 0"),
-        ({"train_file": "missing.tsv"}, r"must be a file, got 'missing\.tsv'\."),
-        ({"target_file": ["missing"] * 2}, r"^target must be a file, got 'missing'\."),
+        ({"train_file": "missing.tsv"}, r"^train_file must be a file, got 'missing\.tsv'\."),
+        ({"target_file": ["missing"] * 2}, r"^target_file must be a file, got 'missing'\."),
         ({"max_length_ratio": 0}, "max_length_ratio must be None or at least 1, got 0"),
         ({"train_weights": [1]}, r"train_weights must be 2 positive integers, one per training corpus, got \[1\]\."),
         ({"train_weights": [1, 0.5]}, r"train_weights must be 2 positive integers, .*, got \[1, 0\.5\]\."),
@@ -124,6 +124,7 @@ def test_config_overrides():
     [
         ({"config_overrides": "d_model", "model_name_or_path": "m"}, "config_overrides must be like .*, got 'd_model'"),
         ({"config_overrides": "d_modle=4", "model_name_or_path": "m"}, "config_overrides must be like"),
+        ({"config_overrides": "d_ff=4, d_ff=8"}, "config_overrides must have one value for each field, got several"),
         ({"config_overrides": "d_model=8", "model_name_or_path": "m"}, "config_overrides must be of .*, got d_model"),
         ({"vocab_size": 1}, r"vocab_size must be at least 260 \(the special tokens and the 256 bytes\), got 1\."),
         ({"tokenizer": "t", "vocab_size": 300}, "vocab_size must be unset with tokenizer, .*, got 300"),

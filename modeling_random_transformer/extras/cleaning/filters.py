@@ -91,6 +91,8 @@ class CleaningOptions:
         if not 0 <= (self.min_script_share or 0) <= 1:
             raise ValueError(f"min_script_share must be from 0 to 1, got {self.min_script_share}.")
         for name, scripts in drop_none(source_script=self.source_script, target_script=self.target_script).items():
+            if self.min_script_share is None:
+                raise ValueError(f"{name} must be unset without min_script_share, got {scripts!r}.")
             with reraise_as_value_error(f"{name} must be a list of Unicode scripts, such as Latin, got {scripts!r}"):
                 regex.compile("|".join(rf"\p{{Script={script}}}" for script in [*scripts] or [""]))
 

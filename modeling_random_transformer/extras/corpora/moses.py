@@ -42,7 +42,7 @@ def _members(path: Path, names: Sequence[str], codes: Sequence[str]) -> list[str
         corpora[PurePosixPath(name).stem].append(name)
     complete = _with_languages([*corpora.values()], codes) or _with_languages([files], codes)
     members = [*chain.from_iterable(complete)]
-    if len(members) != len(codes):
+    if not len(members) == len({*members}) == len(codes):
         examples = " and ".join(f"corpus.{code}" for code in codes)
         raise ValueError(
             f"{path} must contain one corpus, such as {examples}, got the files {format_names(names) or 'none'}."

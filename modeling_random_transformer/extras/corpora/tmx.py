@@ -24,7 +24,7 @@ def read_units(path: Path) -> Iterator[dict[str, str]]:
     Of several segments of a language, the first with text is kept.
 
     Raises:
-        ValueError: the file is not XML, or declares entities.
+        ValueError: the file is not XML, or not TMX, or declares entities.
     """
     with open_binary(path) as file, xml_parser(path) as parser:
         events = _Events()
@@ -36,6 +36,8 @@ def read_units(path: Path) -> Iterator[dict[str, str]]:
             yield from events.units
             events.units.clear()
         parser.Parse(b"", True)
+    if not events.is_tmx:
+        raise ValueError(f"{path} must be TMX, got XML without the element <tmx>.")
 
 
 def read_tmx(path: Path, codes: tuple[str, ...]) -> Iterator[tuple[int, list[str] | str]]:
@@ -50,7 +52,7 @@ def read_tmx(path: Path, codes: tuple[str, ...]) -> Iterator[tuple[int, list[str
         with_text = tuple(filter(unit.get, unit))
         names = [matching(code, with_text) or matching(code, tuple(unit)) for code in codes]
         texts = [unit[name] for name in names if name is not None]
-        if len(texts) == len(codes):
+        if len(texts) == len({*names}) == len(codes):  # not one segment for two codes, such as pt and pt-BR
             has_pairs = True
             yield number, texts
         else:
@@ -68,9 +70,11 @@ class _Events:
 
     Attributes:
         units: the segments of each complete unit, by language.
+        is_tmx: whether there was the element of a translation memory.
     """
 
     def __init__(self) -> None:
+        self.is_tmx = False
         self.units: list[dict[str, str]] = []
         self.unit: dict[str, str] = {}
         self.language = ""
@@ -85,6 +89,8 @@ class _Events:
             self.language = attributes.get("xml:lang") or attributes.get("lang", "")
         elif name == "seg":
             self.parts = []
+        elif name == "tmx":
+            self.is_tmx = True
         elif name in CODE:
             self.code_depth += 1
 

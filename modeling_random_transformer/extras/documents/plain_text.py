@@ -1,4 +1,4 @@
-"""Texts of documents other than HTML as HTML, by which their tags and placeholders return to their words."""
+"""Texts of documents other than HTML as HTML, by which their tags, entities and placeholders return to their words."""
 
 import html
 import re
@@ -8,14 +8,18 @@ from typing import Any
 from .html_translation import translate_html
 
 NO_TAG = re.compile("<(?!/?[a-zA-Z])")
+ENTITY = re.compile(r"&(?:#\w+|\w+);")
+IN_BRACES = re.compile(rf"\{{({ENTITY.pattern})\}}")
 BEGINNING, END = "<pre>", "</pre>"  # line breaks within it stay
 
 
 def translate_plain(texts: Iterable[str], *model_and_tokenizer: Any, **options: Any) -> list[str]:
-    """Translate texts that may contain tags, but no entities, line by line; see `translate_html` for arguments."""
+    """Translate texts that may contain tags and entities, line by line; see `translate_html` for arguments."""
     documents = []
     for text in texts:
-        escaped = NO_TAG.sub("&lt;", text.replace("&", "&amp;"))
+        marked = ENTITY.sub(r"{\g<0>}", text)  # a placeholder, which is copied
+        escaped = NO_TAG.sub("&lt;", marked.replace("&", "&amp;"))
         documents.append(BEGINNING + escaped + END)
     translated = translate_html(documents, *model_and_tokenizer, **options)
-    return [html.unescape(text.removeprefix(BEGINNING).removesuffix(END)) for text in translated]
+    plain = [html.unescape(text.removeprefix(BEGINNING).removesuffix(END)) for text in translated]
+    return [IN_BRACES.sub(r"\1", text) for text in plain]

@@ -15,6 +15,9 @@ FLAGS = {"qt-format", "qt-plural-format", "kde-format", "boost-format", "sh-form
 FLAGGED = re.compile(r"%L?(?:\d{1,2}%?|n)(?!\w)|\$\w+")
 IN_BRACES = re.compile(rf"\{{({FLAGGED.pattern})\}}")
 NUMBER_OF_FORMS = re.compile(r"nplurals\s*=\s*(\d)")
+ESCAPES = r"\\ \" \n \t \r \v \b \f"
+# An escape that polib would write with two backslashes, as another text
+OTHER_ESCAPE = re.compile(r'^(?!\s*#)(?:[^\\\n]|\\[\\"ntrvbf])*+\\[^\\"ntrvbf]', re.MULTILINE)
 
 
 class Lines(str):
@@ -43,6 +46,9 @@ def translate_po(document: str, model: PreTrainedModel, tokenizer: PreTrainedTok
     unclosed = UNCLOSED.search(document)
     if unclosed:
         raise ValueError(f"the document must be PO with texts in quotes, got {format_value(unclosed[0])}.")
+    escape = OTHER_ESCAPE.search(document)
+    if escape:
+        raise ValueError(f"the document must be PO with the escapes {ESCAPES}, got {format_value(escape[0])}.")
     with reraise_as_value_error("the document must be PO"):
         catalog = polib.pofile(Lines(f"{document}\n"))  # with the line break, it cannot be the name of a file
     catalog.metadata["Content-Type"] = "text/plain; charset=UTF-8"
@@ -58,7 +64,8 @@ def translate_po(document: str, model: PreTrainedModel, tokenizer: PreTrainedTok
             entry.msgstr_plural = {0: singular if forms > 1 else plural} | dict.fromkeys(range(1, forms), plural)
         else:
             entry.msgstr = singular
-        entry.flags.append("fuzzy")
+        if not entry.fuzzy:
+            entry.flags.append("fuzzy")
     return f"{catalog}"
 
 

@@ -16,7 +16,9 @@ Node = Any  # of minidom: mypy cannot know which kinds of nodes a node contains
 DECLARATION = re.compile(r"\A\ufeff?\s*<\?xml\s[^>]*\?>")  # its encoding is that of a file, not of a string
 UNITS = {"1": "trans-unit", "2": "segment"}  # by version
 MAX_DEPTH = 100
+PROTECTED = {"protected", "x-its-translate-no"}  # types of marks, the second by the Internationalization Tag Set
 PAIRED = {"g", "mrk", "pc"}  # elements with text to translate; all else is copied with its content
+OPENING = {"ept": "bpt", "ex": "bx", "ec": "sc", "em": "sm"}  # codes, by those that end them
 TAG_OR_ENTITY = re.compile(r"(</?[a-zA-Z][^<>]*>|<!--.*?-->|&(?:#\w+|\w+);)", re.DOTALL)  # within a text
 # What a parser of XML would change: in a tree, it is marked by surrogates, which no text has.
 NORMALIZED = {ord(character): 0xD800 + ord(character) for character in "\t\n\r"}
@@ -141,7 +143,7 @@ def is_paired(node: Node) -> bool:
     """Whether a node is an element with text that can be translated."""
     if node.localName not in PAIRED:
         return False
-    return node.getAttribute("translate") != "no" and node.getAttribute("mtype") != "protected"
+    return node.getAttribute("translate") != "no" and node.getAttribute("mtype") not in PROTECTED
 
 
 def to_html(node: Node, elements: list[Node]) -> str:
@@ -197,6 +199,20 @@ def fill(target: Node, fragment: str, elements: list[Node]) -> None:
     add_content(target, minidom.parseString(f"<html>{fragment}</html>").documentElement, remaining)
     for element in remaining.values():
         target.appendChild(element.cloneNode(not is_paired(element)))
+    order_codes(target)
+
+
+def order_codes(target: Node) -> None:
+    """Exchange two codes if the one that ends the other precedes it, because their words have another order."""
+    ends: dict[tuple[str, str], Node] = {}
+    for node in target.getElementsByTagName("*"):
+        reference = node.getAttribute("startRef") or node.getAttribute("rid") or node.getAttribute("id")
+        if node.localName in OPENING:
+            ends[OPENING[node.localName], reference] = node
+        elif (node.localName, reference) in ends:
+            end = ends[node.localName, reference]
+            node.parentNode.replaceChild(end.cloneNode(True), node)
+            end.parentNode.replaceChild(node, end)
 
 
 def add_content(target: Node, fragment: Node, remaining: dict[int, Node]) -> None:

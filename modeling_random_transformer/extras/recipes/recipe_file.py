@@ -12,6 +12,7 @@ from math import sqrt
 from pathlib import Path
 from typing import Any
 
+import yaml
 from transformers import AutoConfig
 
 from ...base.compressed_files import check_readable
@@ -105,11 +106,14 @@ class StageArguments:
         check_choice(KINDS, kind=self.kind)
         check_choice((None, *CONDITIONS), when=self.when)
         check_type("synthetic", self.synthetic, list | tuple, "a list of stages")
+        check_type("reverse", self.reverse, bool, "true or false")
         check_positive(authentic_weight=self.authentic_weight)
         if (self.uses is None) != (self.kind == TRAIN):
             raise ValueError(f"uses must be given for back_translate and distill only, got {self}.")
         if self.kind == DISTILL and (self.reverse or self.authentic_weight != 1):
             raise ValueError(f"reverse and authentic_weight must be unset for kind distill, got {self}.")
+        if self.authentic_weight != 1 and not self.synthetic:
+            raise ValueError(f"authentic_weight must be unset without synthetic, got {self.authentic_weight}.")
 
     @classmethod
     def of(cls, mapping: Any) -> "StageArguments":
@@ -126,16 +130,27 @@ class StageArguments:
         return cls(**drop_none(**values), options=options)
 
 
+class UniqueKeys(yaml.SafeLoader):
+    """Reads YAML without objects of Python. Of a key that occurs twice, YAML would silently use the last value."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """The mapping of a node; raises a `ValueError` if a key occurs twice."""
+        keys = set()
+        for key, _ in node.value:
+            if key.value in keys:
+                raise ValueError(f"keys must be unique, got {key.value!r} again in line {key.start_mark.line + 1}.")
+            keys.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
 def read_recipe(path: StrPath) -> dict[str, Any]:
     """The arguments in a YAML or JSON file (JSON is YAML).
 
     Raises:
-        ValueError: the file is missing or damaged.
+        ValueError: the file is missing or damaged, or a mapping has a key twice.
     """
-    import yaml
-
     with reraise_as_value_error(f"the recipe {path} must be YAML or JSON"):
-        recipe = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        recipe = yaml.load(Path(path).read_text(encoding="utf-8"), UniqueKeys)
     if not isinstance(recipe, dict):
         raise ValueError(f"{path} must map argument names to values, got {type(recipe).__name__}.")
     return recipe
@@ -265,10 +280,12 @@ def stages_to_run(mappings: Any, arguments: RecipeArguments) -> list[StageArgume
 
 
 def check_texts(stages: Sequence[StageArguments], arguments: RecipeArguments) -> None:
-    """Check that each monolingual text has a stage, and that each back-translation has one."""
+    """Check that each monolingual text and a student have a stage, and that each back-translation has a text."""
     kinds = {stage.kind: stage.name for stage in stages}
     if BACK_TRANSLATE in kinds and arguments.monolingual_target is None:
         raise ValueError(f"monolingual_target must be given for the stage {kinds[BACK_TRANSLATE]}, got None.")
     for name, kind in TEXTS.items():
         if kind not in kinds and getattr(arguments, name) is not None:
             raise ValueError(f"{name} must be unset without a stage of kind {kind}, got {getattr(arguments, name)!r}.")
+    if arguments.student and all(stage.when != "student" for stage in stages):
+        raise ValueError("student must be unset without a stage whose condition (when) is student, got True.")

@@ -39,7 +39,7 @@ from ...training.arguments import DROPOUTS, FILES, LANGUAGES, PREFIXES, DataArgu
 from ...training.manifest import EXTENDABLE, MANIFEST, RunResult, determining, fingerprint, folder_digest
 from ...training.model_card import CARD, set_section
 from ...training.run import TRAINING, train_translation
-from ...training.training_arguments import UNCHOSEN_PENALTY, TranslationTrainingArguments
+from ...training.training_arguments import TranslationTrainingArguments
 from ..estimation.estimation import GIB, dry_run
 from .recipe_card import set_origin
 from .recipe_data import SETS, files_of, sets_of, write_sets
@@ -363,7 +363,7 @@ class RecipeRun:
             if stage.kind != BACK_TRANSLATE:
                 data, model, args = self.arguments_of(replace(stage, starts_from=None))
                 args = args.without_evaluation()  # the validation set may not exist yet
-                args.length_penalty = UNCHOSEN_PENALTY  # for the same reason
+                args.length_penalty = type(args).length_penalty  # for the same reason, it cannot be chosen
                 run = dry_run(data, model, args)
                 rows.append((stage.name, f"{run.hours:.3g}", f"{run.memory / GIB:.3g}"))
         return markdown_table(("stage", "hours of training", "memory in GiB"), rows)

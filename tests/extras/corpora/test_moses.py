@@ -75,6 +75,14 @@ def test_names_may_differ_if_each_language_has_one_file(archive):
     assert [*ParallelText(path, **KEYS).lines()] == [ParallelLine(1, "one", "uno")]
 
 
+def test_one_file_is_not_a_pair_of_two_codes(archive):
+    path = archive({"a.pt_BR": "um\n", "a.es": "uno\n"})
+    with pytest.raises(
+        ValueError, match=r"must contain one corpus, such as corpus\.pt and corpus\.pt-BR, got the files a"
+    ):
+        list(ParallelText(path, source_key="pt", target_key="pt-BR").lines())
+
+
 def test_paths_outside_of_the_archive_are_only_names(archive, tmp_path):
     files = FILES | {"../../Books.es": "uno\n", "/Books.en": "one\n"}
     path = archive({name: content for name, content in files.items() if "en-es" not in name})

@@ -134,6 +134,19 @@ def test_empty_segments_are_not_chosen_before_others(read, language):
     assert read(f"<tmx><body>{unit}</body></tmx>") == [ParallelLine(1, "uno", "one")]
 
 
+def test_one_segment_is_not_a_pair_of_two_codes(read):
+    content = TMX.replace('"es-ES"', '"es-MX"').replace('"EN"', '"es"')
+    assert read(content, source_key="es", target_key="es-MX") == [
+        ParallelLine(1, "The dog sleeps.", "El perro duerme."),
+        *(InvalidLine(number, NOT_A_PAIR) for number in (2, 3, 4)),
+    ]
+
+
+def test_other_xml_is_an_error(read):
+    with pytest.raises(ValueError, match=r"a\.tmx must be TMX, got XML without the element <tmx>"):
+        read("<html><body>x</body></html>")
+
+
 def test_segments_without_a_language(read):
     with pytest.raises(ValueError, match=r"must be languages of .*a\.tmx, none, got 'es' and 'en'"):
         read("<tmx><body><tu><tuv><seg>uno</seg></tuv></tu></body></tmx>")

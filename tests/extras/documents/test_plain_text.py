@@ -1,4 +1,4 @@
-"""Texts with tags, but without entities: what is not a tag stays as it is."""
+"""Texts with tags and entities: what is not a tag stays as it is."""
 
 import pytest
 
@@ -22,7 +22,8 @@ def documents(monkeypatch):
     ("text", "html"),
     [
         ("a < b & c", "a &lt; b &amp; c"),
-        ("<i>a</i> &amp; b", "<i>a</i> &amp;amp; b"),
+        ("<i>a</i> &amp; b", "<i>a</i> {&amp;amp;} b"),
+        ('<a href="?a=1&amp;b">{&lt;} &#8217;', '<a href="?a=1{&amp;amp;}b">{{&amp;lt;}} {&amp;#8217;}'),
         ("one\ntwo\r\n", "one\ntwo\r\n"),
         ("<3 </ <", "&lt;3 &lt;/ &lt;"),
         ("", ""),

@@ -115,6 +115,26 @@ def test_texts_without_a_second_quote_are_errors(text):
         translate_po(f'# a "comment\n{text}\nmsgstr ""\n', None, None)
 
 
+@pytest.mark.parametrize("escape", [r"\a", r"\101", r"\x41", r"C:\Users", r"\\\'"])
+def test_escapes_that_polib_does_not_know_are_errors(escape):
+    with pytest.raises(ValueError, match=r"the document must be PO with the escapes .*, got .*"):
+        translate_po(f'# {escape}\nmsgid "one {escape} two"\nmsgstr ""\n', None, None)
+
+
+def test_known_escapes_and_those_of_comments_stay(monkeypatch):
+    monkeypatch.setattr(po, "translate_plain", lambda texts, *_, **__: [*texts])
+    text = r'"a\\b \"c\" \t"'
+    translated = translate_po(f'# C:\\Users\nmsgid {text}\nmsgstr ""\n', None, None)
+    assert "# C:\\Users\n" in translated
+    assert f"msgid {text}\nmsgstr {text}\n" in translated
+
+
+def test_a_message_is_marked_once(monkeypatch):
+    monkeypatch.setattr(po, "translate_plain", lambda texts, *_, **__: [*texts])
+    [message] = polib.pofile(translate_po('#, fuzzy\nmsgid "one"\nmsgstr ""\n', None, None))
+    assert message.flags == ["fuzzy"]
+
+
 @pytest.mark.parametrize("document", ["the boy", 'msgid "a"\nmsgstr[x] ""', "/etc/passwd"])
 def test_other_documents_are_errors(document):
     with pytest.raises(ValueError, match=r"the document must be PO: "):

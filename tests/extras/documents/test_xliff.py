@@ -25,7 +25,8 @@ XLIFF_1 = f"""<?xml version="1.0" encoding="ISO-8859-1"?>
         <trans-unit id="6" translate="yes"><source>a bird</source><target/></trans-unit></group>
       <trans-unit id="7"><source> <x id="1"/> </source></trans-unit>
       <trans-unit id="8"><source>done</source><target><x id="1"/></target></trans-unit>
-      <trans-unit id="9"><source><![CDATA[a <b>]]> <mrk mtype="protected">Name</mrk></source>
+      <trans-unit id="9"><source><![CDATA[a <b>]]> <mrk mtype="protected">Name</mrk>
+        <mrk mtype="x-its-translate-no">x</mrk></source>
         <seg-source><mrk mtype="seg">a b</mrk></seg-source></trans-unit>
     </body>
   </file>
@@ -78,7 +79,7 @@ def test_version_1():
         "3": "hecho",
         "6": "A BIRD",
         "8": '<x id="1"/>',
-        "9": 'A &lt;b&gt; <mrk mtype="protected">Name</mrk>',
+        "9": 'A &lt;b&gt; <mrk mtype="protected">Name</mrk>\n        <mrk mtype="x-its-translate-no">x</mrk>',
     }
     assert translated.count('state="needs-review-translation"') == translated.count('"leveraged-mt"') == 4
     assert '<target state="translated">hecho' in translated
@@ -149,6 +150,27 @@ def test_each_inline_element_is_there_once(fragment, content, monkeypatch):
     monkeypatch.setattr(xliff, "translate_html", lambda *_, **__: [f"<pre>{fragment}</pre>"])
     target = minidom.parseString(translate_xliff(document, None, None)).getElementsByTagName("target")[0]
     assert "".join(node.toxml() for node in target.childNodes).replace('"', "'") == content
+
+
+@pytest.mark.parametrize(
+    ("begin", "end"),
+    [
+        ('<bpt id="1">&lt;b&gt;</bpt>', '<ept id="1">&lt;/b&gt;</ept>'),
+        ('<bpt id="1" rid="7"/>', '<ept id="2" rid="7"/>'),
+        ('<bx id="1"/>', '<ex id="1"/>'),
+        ('<sc id="1"/>', '<ec startRef="1"/>'),
+    ],
+)
+@pytest.mark.parametrize("is_reversed", [True, False])
+def test_a_code_begins_before_it_ends(is_reversed, begin, end, monkeypatch):
+    places = '<span id="1"><img id="2"/> a</span> b<img id="0"/>'
+    if not is_reversed:
+        places = '<span id="1"><img id="0"/> a</span> b<img id="2"/>'
+    monkeypatch.setattr(xliff, "translate_html", lambda *_, **__: [f"<pre>{places}</pre>"])
+    source = f'{begin}<g id="9">red</g>{end}'
+    document = f'<xliff version="1.2"><trans-unit><source>{source}</source></trans-unit></xliff>'
+    target = minidom.parseString(translate_xliff(document, None, None)).getElementsByTagName("target")[0]
+    assert "".join(node.toxml() for node in target.childNodes) == f'<g id="9">{begin} a</g> b{end}'
 
 
 def test_model_keeps_inline_elements_and_lines(translator, tokenizer):

@@ -81,4 +81,4 @@ def test_folders_and_files_are_checked_before_the_measurement(tmp_path, capsys):
         message = f"output_dir must be a folder, new or not, that can be written, got {str(output)!r}."
         assert message in capsys.readouterr().err
     assert cli.main([*argv, str(tmp_path / "out"), "--test_file", str(tmp_path / "missing.tsv")]) == 2
-    assert "source must be a file, got " in capsys.readouterr().err
+    assert "test_file must be a file, got " in capsys.readouterr().err

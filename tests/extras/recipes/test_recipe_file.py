@@ -7,7 +7,9 @@ from modeling_random_transformer.extras.recipes.recipe_file import (
     SIZES,
     RecipeArguments,
     not_overridden,
+    read_recipe,
     sizes_of,
+    stages_to_run,
     training_arguments,
 )
 from tests.helpers.models import tiny_model
@@ -83,3 +85,23 @@ def test_a_parent_without_a_tokenizer(tmp_path):
     tiny_model().save_pretrained(tmp_path / "parent")
     with pytest.raises(ValueError, match=r"parent must be a saved model with its tokenizer, got .*parent"):
         RecipeArguments(parent=str(tmp_path / "parent"))
+
+
+@pytest.mark.parametrize("suffix", [".yaml", ".json"])
+@pytest.mark.parametrize(
+    ("content", "key", "line"),
+    [
+        ('{"seed": 1, "max_steps": 4,\n "seed": 2}', "seed", 2),
+        ('{"seed": 1,\n "stages": [\n {"name": "a", "kind": "train", "name": "b"}]}', "name", 3),
+    ],
+)
+def test_a_key_that_occurs_twice_is_an_error(content, key, line, suffix, tmp_path):
+    path = tmp_path / f"recipe{suffix}"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=rf"YAML or JSON: keys must be unique, got '{key}' again in line {line}\."):
+        read_recipe(path)
+
+
+def test_a_student_without_a_stage_is_an_error():
+    with pytest.raises(ValueError, match="student must be unset without a stage whose condition"):
+        stages_to_run([{"name": "a"}], RecipeArguments(student=True))

@@ -358,9 +358,10 @@ def test_new_models_start_from_a_parent(folder, capsys):
     assert not (folder / "other").exists()
 
 
-def test_a_dry_run_estimates_every_training_and_writes_nothing(folder, monkeypatch, capsys):
+@pytest.mark.parametrize("num_beams", [1, 2])
+def test_a_dry_run_estimates_every_training_and_writes_nothing(num_beams, folder, monkeypatch, capsys):
     monkeypatch.setattr(estimation, "STEPS", 1)
-    options = {"eval_strategy": "steps", "eval_steps": 2, "num_beams": 2, "length_penalty": "auto"}
+    options = {"eval_strategy": "steps", "eval_steps": 2, "num_beams": num_beams, "length_penalty": "auto"}
     assert run_command(folder, "dry", dry_run=True, **options) == 0
     rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| ")][2:]
     assert [row[0].strip("| ") for row in rows] == ["reverse", "first", "second", "small"]
@@ -389,7 +390,9 @@ def test_a_dry_run_estimates_every_training_and_writes_nothing(folder, monkeypat
         ({"name": "a", "starts_from": "texts"}, "starts_from must be one of first, got 'texts'."),
         ({"name": "a", "kind": "distill", "uses": "texts"}, "uses must be one of first, got 'texts'."),
         ({"name": "a", "synthetic": "texts"}, "synthetic must be a list of stages, got 'texts'."),
+        ({"name": "a", "reverse": "false"}, "reverse must be true or false, got 'false'."),
         ({"name": "a", "synthetic": ["later"]}, "synthetic must be one of texts, got 'later'."),
+        ({"name": "a", "authentic_weight": 2}, "authentic_weight must be unset without synthetic, got 2."),
         ({"name": "a", "authentic_weight": 0}, "authentic_weight must be a positive integer, got 0."),
         ({"name": "a", "authentic_weight": "2"}, "authentic_weight must be a positive integer, got '2'."),
         ({"name": "a", "source_file": ["x"]}, "a must not have arguments that the recipe sets, got source_file."),
@@ -420,7 +423,7 @@ def test_a_dry_run_estimates_every_training_and_writes_nothing(folder, monkeypat
 def test_an_invalid_stage_is_reported_in_one_line(change, message, folder, tmp_path, capsys):
     texts = {"kind": "back_translate", "uses": "first"}
     after = [] if "reverse" in change else [{"name": "later", **texts}, {"name": "last"}]
-    stages = [STAGES[2] | {"synthetic": None}, {"name": "texts", **texts}, change, *after]
+    stages = [STAGES[2] | {"synthetic": None, "authentic_weight": None}, {"name": "texts", **texts}, change, *after]
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({"stages": stages}))
     given = {**arguments(folder, tmp_path / "out"), **OPTIONS, "max_steps": None}
     given |= {"monolingual_target": str(folder / "mono")}
