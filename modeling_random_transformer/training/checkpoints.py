@@ -281,7 +281,7 @@ def load_average(model: PreTrainedModel, checkpoints: Sequence[str | Path]) -> P
     """
     weights = average_weights(checkpoints)
     missing: set[str] = set()
-    if (Path(checkpoints[0]) / ADAPTER_SAFE_WEIGHTS_NAME).exists():
+    if hasattr(model, "peft_config"):
         from peft import set_peft_model_state_dict  # installed if the model has an adapter
 
         result: Any = set_peft_model_state_dict(model, weights)

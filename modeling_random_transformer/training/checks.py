@@ -38,7 +38,6 @@ def check_arguments(
     Raises:
         ValueError: the arguments exclude each other or do not suit the files in the folders.
     """
-    check_files(data)
     check_evaluation(data, args)
     if args.metric_for_best_model is not None:
         check_metric(args.metric_for_best_model, data, args)
@@ -67,12 +66,6 @@ def check_arguments(
     if args.augment:
         check_augmented_positions(config)
     return tokenizer
-
-
-def check_files(data: DataArguments) -> None:
-    """The files of all sets exist, also for a dry run, which reads those of the training set only."""
-    for split in ("validation", "test"):
-        data.has(split)  # raises the error of a missing file
 
 
 def check_evaluation(data: DataArguments, args: TranslationTrainingArguments) -> None:
