@@ -178,7 +178,7 @@ class DataArguments:
         Raises:
             ValueError: a file is missing, the files cannot be combined, or the dataset cannot be loaded.
         """
-        corpora: Sequence[Corpus] = self._file_texts(split) or self._dataset_texts(split)
+        corpora = self._file_texts(split) or self._dataset_texts(split)
         if not corpora:
             return []
         weights = (self.train_weights if split == "train" else None) or [1] * len(corpora)

@@ -118,7 +118,7 @@ class TranslationTrainer(TranslationEvaluation):
 
     def get_train_dataloader(self) -> DataLoader:
         """Batches of at most `max_tokens_per_batch` padded tokens, distributed over the processes."""
-        dataset: Any = self.train_dataset
+        dataset = self.train_dataset
         retokenizer = retokenizer_of(self.args, self.processing_class, self._max_length())
         if isinstance(dataset, TokenBudgetStream):
             return self._stream_loader(dataset, retokenizer)

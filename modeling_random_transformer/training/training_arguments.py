@@ -224,7 +224,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         Those of the initial model are replaced, also by `None`. Before they are chosen, after the training, the length
         penalty and the patience are 1.
         """
-        search: dict[str, Any] = dict.fromkeys(("length_penalty", "early_stopping", "patience"))
+        search = dict.fromkeys(("length_penalty", "early_stopping", "patience"))
         if self.chooses_length_penalty:  # without early stopping, a large one makes them too long
             search |= {"length_penalty": 1.0, "early_stopping": True, "patience": 1}
         elif self.num_beams > 1:

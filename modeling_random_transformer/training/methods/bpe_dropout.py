@@ -68,7 +68,7 @@ class BPEDropout:
         # For each step, the number of dropped merges before the one that is applied.
         numbers = random.geometric(1 - self.dropout, num_symbols) - 1
         dropped = iter(numbers.tolist())
-        segmented: list[int] = []
+        segmented = []
         for word, (symbols, ranks) in zip(ordinary, split, strict=True):
             dropped_in_word = list(islice(dropped, len(symbols)))
             if any(dropped_in_word):
