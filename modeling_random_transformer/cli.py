@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if (error.name or "").startswith(f"{__package__}."):  # an error in the code of this package
                 raise
             extra = "serve" if verb == "serve" else "train"
-            raise ValueError(f"a package is missing: pip install 'random-transformer[{extra}]': {error}") from error
+            raise ValueError(f"a package is missing: pip install 'random-transformer[{extra}]': {error}.") from error
         return module.run(program, arguments)
 
     return run_command(run, program, INTERRUPTED if verb in ("train", "distill") else "")

@@ -308,8 +308,8 @@ class Snapshot:
 
     Everything is gathered once: comparing it later is faster than visiting all modules. Objects are compared by their
     identity, the code of functions by its own. A tensor that is replaced has another address, and PyTorch counts
-    operations in place. It does not count a write through `.data`, `.numpy()` or `vector_to_parameters`: on a CPU, it is
-    noticed by values of all rows and columns.
+    operations in place. It does not count a write through `.data`, `.numpy()` or `vector_to_parameters`, which
+    is noticed on a CPU by values of all rows and columns.
 
     It belongs to the model, to which its modules and hooks may refer. A copy of the model has none.
 
