@@ -34,7 +34,7 @@ KERNEL_TESTS := tests/test_quantization.py tests/test_ops.py tests/test_fast_dec
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
 
-demo: $(VENV)/.demo ## train a translation model from scratch in a few minutes
+demo: $(VENV)/.demo ## train a translation model from scratch in about a minute, after the installation
 	$(VENV)/bin/python examples/quickstart.py
 
 test: $(VENV)/.ready ## linters and tests, as in CI

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Sequence
 
 from . import _exit_when_interrupted
-from .base.errors import reraise_as_value_error
 from .commands.command_line import INTERRUPTED, print_error, raise_on_sigterm, run_command
 
 PROGRAM = "random-transformer"
@@ -58,9 +57,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     program = f"{PROGRAM} {verb}"
 
     def run() -> int | None:
-        extra = "serve" if verb == "serve" else "train"
-        with reraise_as_value_error(f"a package is missing: pip install 'random-transformer[{extra}]'"):
+        try:
             module = importlib.import_module(f".commands.{verb.replace('-', '_')}", __package__)  # takes seconds
+        except ImportError as error:
+            if (error.name or "").startswith(f"{__package__}."):  # an error in the code of this package
+                raise
+            extra = "serve" if verb == "serve" else "train"
+            raise ValueError(f"a package is missing: pip install 'random-transformer[{extra}]': {error}.") from error
         return module.run(program, arguments)
 
     return run_command(run, program, INTERRUPTED if verb in ("train", "distill") else "")

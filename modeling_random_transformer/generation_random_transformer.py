@@ -128,7 +128,8 @@ class BeamKVCache:
         if beams > 1 or capacity is not None:  # others see all entries, and only those in use
             self.mask = first_keys.new_full((self.groups, 1, beams, self.capacity), -torch.inf)
             self.mask[..., : self.entries] = self.token_mask.repeat(1, self.length)
-        self.previous: tuple[Tensor, torch.Event] | None = None  # of `bound`
+        # The number of live entries that was copied last, and the event of its copy; see `bound`.
+        self.previous: tuple[Tensor, torch.Event] | None = None
 
     def reserve(self) -> None:
         """Make sure that the next token's entries fit, and set their mask."""
@@ -485,7 +486,7 @@ class FastDecodingCache(EncoderDecoderCache):
 
 
 def keys_and_values(cache: Cache) -> LayerStates:
-    """Those of each layer of transformers' cache, `[batch, heads, length, d_k or d_v]`."""
+    """The keys and values of each layer of transformers' cache, `[batch, heads, length, d_k or d_v]`."""
     return [(layer.keys, layer.values) for layer in cache.layers]
 
 
@@ -1025,9 +1026,12 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
                 return outputs
         kwargs.pop("patience", None)
         if finished is not None:  # with early stopping, transformers ends the search when all beams have finished
-            kwargs.pop("early_stopping", None)
-            generation_config = copy.deepcopy(generation_config) or GenerationConfig()
-            generation_config.early_stopping = False
+            if generation_config is None:
+                kwargs["early_stopping"] = False
+            else:  # transformers warns of both
+                kwargs.pop("early_stopping", None)
+                generation_config = copy.deepcopy(generation_config)
+                generation_config.early_stopping = False
         if kwargs.get("max_new_tokens") is not None:
             kwargs.setdefault("max_length", None)  # replaces the one of the saved generation config without a warning
         context = copy_context()

@@ -431,7 +431,7 @@ class Seq2SeqPipeline(Pipeline):
             reason = str(error).strip().partition("\n")[0]
             raise ValueError(
                 "generate() must have valid options, in the call and in generation_config.json, got "
-                f"{type(error).__name__}: {reason}"
+                f"{type(error).__name__}: {reason} (with valid options, the error is in the code of the model)."
             ) from error
         sequences = getattr(outputs, "sequences", outputs)
         if prefix_ids is not None:

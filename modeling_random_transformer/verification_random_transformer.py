@@ -202,7 +202,7 @@ class VerifiedGenerationMixin(GenerationMixin):
 
     @property
     def running_verification(self) -> CacheVerification | None:
-        """That of the call of `generate()` that runs for this model, not for one that contains it."""
+        """The verification of the call of `generate()` that runs for this model, not for one that contains it."""
         verification = VERIFICATION.get()
         return verification if verification is not None and verification.model is self else None
 
@@ -310,10 +310,10 @@ PLAIN_TYPES = (bool, int, float, str, tuple, torch.dtype)
 class Snapshot:
     """What the outputs of a model depend on: its modules, code, attributes, configuration, hooks and weights.
 
-    Everything is gathered once, so that comparing it later takes a fraction of a walk over the modules. Objects are
-    compared by their identity, the code of functions by its own. A tensor that is replaced has another address, and
-    PyTorch counts operations in place. It does not count a write through `.data`, `.numpy()` or
-    `vector_to_parameters`: on a CPU, it is noticed by values of all rows and columns.
+    Everything is gathered once: comparing it later is faster than visiting all modules. Objects are compared by their
+    identity, the code of functions by its own. A tensor that is replaced has another address, and PyTorch counts
+    operations in place. It does not count a write through `.data`, `.numpy()` or `vector_to_parameters`, which
+    is noticed on a CPU by values of all rows and columns.
 
     It belongs to the model, to which its modules and hooks may refer. A copy of the model has none.
 
@@ -322,8 +322,8 @@ class Snapshot:
     """
 
     def __init__(self, model: nn.Module):
-        self.messages: dict[str, str | None] = {}  # of checks of the model
-        self.verified_steps: set[Any] = set()  # see `CacheVerification`
+        self.messages: dict[str, str | None] = {}  # the result of each check of the model, by its name
+        self.verified_steps: set[Any] = set()  # the kinds of cached steps that were compared
         self.captured_steps: dict[Any, Any] = {}  # CUDA graphs of `generate()`, by the shapes of their tensors
         self.seen_shapes: set[Any] = set()  # of calls of `generate()` that did not choose a cache
         modules = list(model.modules())

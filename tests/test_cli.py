@@ -54,6 +54,19 @@ def test_missing_package_is_a_one_line_error(verb, package, tmp_path):
     assert ended.returncode == 2
 
 
+@pytest.mark.parametrize(
+    "error", [NameError("name 'x' is not defined"), ImportError("no y", name="modeling_random_transformer.data")]
+)
+def test_an_error_in_the_code_of_a_command_is_not_a_missing_package(error, monkeypatch):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(cli.importlib, "import_module", fail)
+    monkeypatch.setattr(cli, "run_command", lambda run, *_: run())
+    with pytest.raises(type(error), match=str(error)):
+        cli.main(["train"])
+
+
 @pytest.mark.parametrize("verb", cli.VERBS)
 def test_verb_prints_its_help(capsys, verb):
     with pytest.raises(SystemExit) as exit_:

@@ -367,6 +367,18 @@ def test_invalid_patience(options, message, model):
         generate(model, **{"num_beams": 2, "early_stopping": True, **options})
 
 
+def test_patience_warns_of_nothing(monkeypatch):
+    warnings = []
+    for name in ("warning", "warning_once"):
+        monkeypatch.setattr(utils.logger, name, lambda message, *_: warnings.append(message))
+    model = model_with_ends()
+    model.generation_config.patience = 2
+    search = {"num_beams": 2, "early_stopping": True}
+    generate(model, **search)
+    model.generate(**BATCH, generation_config=GenerationConfig(**search, **LENGTH))
+    assert warnings == []
+
+
 def test_patience_of_a_call_within_another_call():
     """In a logits processor, for example."""
     model = model_with_ends()

@@ -89,7 +89,7 @@ class Parser(HfArgumentParser):
             self.metadata |= {entry.name: entry.metadata for entry in fields(dataclass)}
         self.has_positional = any("positional" in metadata for metadata in self.metadata.values())
         self.groups = groups
-        self.group_of: dict[str, Any] = {}  # of each argument
+        self.group_of: dict[str, Any] = {}  # the heading of each argument
         super().__init__(
             classes,
             prog=program,

@@ -1,6 +1,6 @@
 """Train or fine-tune a translation model.
 
-    random-transformer train --source_file train.en --target_file train.de --output_dir outputs/en-de \
+    random-transformer train --source_file train.en --target_file train.de --output_dir outputs/en-de \\
         --vocab_size 6000 --max_steps 3000 --warmup_steps 600
 
 These settings suit a laptop. The defaults are the paper's 100,000 steps, which take days on a CPU.

@@ -78,10 +78,10 @@ class Columns:
         return next((keys for keys in (self.keys, self.codes) if {*names}.issuperset(keys)), None)
 
     def named(self, name: str | Path, names: Sequence[str]) -> tuple[str, ...]:
-        """The same.
+        """The keys, or the languages, that are among these names.
 
         Raises:
-            ValueError: neither are.
+            ValueError: some of the keys and some of the languages are not.
         """
         keys = self.among(names)
         if keys is None:

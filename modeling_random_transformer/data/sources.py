@@ -261,8 +261,7 @@ def load_split(name: str, config_name: str | None, **options: Any) -> "tuple[Dat
     if not Path(name).is_dir():
         return load_dataset(name, config_name, **options), ""
     data_files = load_dataset_builder(name, config_name).config.data_files or {}
-    origins = [(str(split), list(paths), paths.origin_metadata) for split, paths in data_files.items()]
-    version = repr(origins)
+    version = repr([(str(split), list(paths), paths.origin_metadata) for split, paths in data_files.items()])
     if (Path(name) / "README.md").is_file():
         options["description"] = version
     return load_dataset(name, config_name, **options), version

@@ -112,7 +112,7 @@ def find_calibration(
 
 
 def calibration_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **languages: str | None) -> Calibration:
-    """The same; raises a `ValueError` if there is none."""
+    """The calibration of a loaded model, as `find_calibration`; raises a `ValueError` if it has none."""
     calibration = find_calibration(model, tokenizer, **languages)
     if calibration is None:
         raise ValueError(

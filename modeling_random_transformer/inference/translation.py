@@ -143,7 +143,7 @@ class TranslationOptions:
         return [name for name in WRAPPERS if is_set(getattr(self, name))]
 
     @property
-    def search_options(self) -> dict[str, Any]:
+    def generate_kwargs(self) -> dict[str, Any]:
         """The options of `generate()`, except for the limit on new tokens."""
         if self.mbr is not None:
             return search_options(1, **{**MBR_SAMPLING, **self.generate_options, "num_return_sequences": self.mbr})
@@ -233,7 +233,7 @@ class Translator:
         if options.get("length_penalty") is None:
             options["length_penalty"] = length_penalty_of(model.generation_config)
         self.options = TranslationOptions.from_kwargs(**options)
-        search = self.options.search_options
+        search = self.options.generate_kwargs
         if self.options.split_sentences and not tokenizer_languages(tokenizer):
             search.pop("src_lang", None)  # for the abbreviations only
         engine = getattr(model, "engine", None)
@@ -279,7 +279,7 @@ class Translator:
         """What determines the translations beside the model."""
         # The effective limit: truncating longer sources does not change the translation of sources within the limit.
         limit, _ = source_limit(self.pipe.tokenizer, self.pipe.positions, self.options.max_source_tokens)
-        search = self.options.search_options
+        search = self.options.generate_kwargs
         effective = {
             **search,
             "max_source_tokens": limit,

@@ -1,6 +1,7 @@
 """A training run, from parallel text to a scored model: `train_translation`.
 
-The stages: prepare the data → build the model → train → average checkpoints → save → score → write the model card.
+The stages: prepare the data → build the model → train → average checkpoints → save → choose the search → score, and
+calibrate the confidence → write the model card.
 The record in the output folder (`base/jobs.py`) contains the progress, so that the same call resumes an interrupted
 run.
 """
@@ -256,7 +257,7 @@ def begin_scores(run: Run, name: str) -> Stage:
 
 
 def score_set(run: Run, trainer: TranslationTrainer, data: PreparedData, name: str) -> None:
-    """Record BLEU and chrF++ of the generated translations against the untokenized references."""
+    """Record BLEU and chrF++ of the generated translations, and calibrate the confidence on a validation set."""
     output = trainer.predict(data.sets[name], **final_search(run.args, run.job))
     translations = decode_rows(trainer.processing_class, output.predictions)
     [pairs] = data.texts[name]

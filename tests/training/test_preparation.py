@@ -58,7 +58,8 @@ def test_segmentations_fit_the_learned_positions_with_a_tokenizer_of_another_mod
     lengths = [len(tokenizer(line)["input_ids"]) for path in files for line in path.read_text().splitlines()]
     assert max(lengths) < 7  # six letters and the end token
     options = {"tokenizer": str(corpus / "tokenizer"), "vocab_size": None, "bpe_dropout": 0.9, "max_steps": 3}
-    options["config_overrides"] = f"{SIZES},position_embedding=learned,max_position_embeddings={max(lengths)}"
+    sizes = SIZES.replace("max_position_embeddings=16", f"max_position_embeddings={max(lengths)}")
+    options["config_overrides"] = f"{sizes},position_embedding=learned"
     assert run(corpus, "out", **options, **UNSCORED, streaming=streaming).steps == 3
 
 

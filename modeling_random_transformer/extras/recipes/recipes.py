@@ -385,7 +385,7 @@ def parse_options(stage: StageArguments) -> dict[str, Any]:
     options = dict(stage.options)
     check_choice(DTYPES, dtype=options.pop("dtype", "float32"))
     _, search = BackTranslationOptions.split(options)
-    unknown = GenerationConfig().update(**TranslationOptions.from_kwargs(**search).search_options)
+    unknown = GenerationConfig().update(**TranslationOptions.from_kwargs(**search).generate_kwargs)
     if unknown:
         raise ValueError(f"{stage.name} must have options of back_translate, got {', '.join(unknown)}.")
     return options

@@ -97,12 +97,12 @@ class Composition:
 
     @cached_property
     def calibration(self) -> Calibration:
-        """That of the direction; raises a `ValueError` if there is none."""
+        """The calibration of this direction of translation; raises a `ValueError` if the model has none."""
         return calibration_of(self.pipe.model, self.pipe.tokenizer, **self.languages.arguments)
 
     @cached_property
     def detector(self) -> Detector:
-        """That of the direction."""
+        """The detector of bad translations for this direction of translation."""
         return detector_of(self.pipe.model, self.pipe.tokenizer, **self.languages.arguments)
 
     def search(self, candidates: int, **generate_options: Any) -> BatchTranslator:

@@ -105,7 +105,7 @@ class Glossary:
         return max(ranks, key=ranks.__getitem__, default=None)
 
     def lacking(self, terms: Iterable[int], translation: str) -> list[int]:
-        """Those of some terms whose target phrase does not occur in a translation."""
+        """The terms, of these, whose target phrase does not occur in a translation."""
         target = words(translation)
         lacking = []
         for number in terms:

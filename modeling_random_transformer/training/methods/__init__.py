@@ -1,8 +1,6 @@
 """Methods of training, one file each.
 
-A regularization that changes the loss or the inputs of the model is a subclass of `SmoothedCrossEntropy`, an argument
-of `TranslationTrainingArguments`, a line of `training_loss`, and a name in `GROUPS` of `commands/train.py`, which shows
-the flag in the help.
+CONTRIBUTING.md has the steps to add a regularization, for which `r_drop.py` is the model.
 """
 
 from transformers import PreTrainedTokenizerBase
