@@ -78,7 +78,9 @@ class BPEDropout:
         limit = self.tokenizer.model_max_length
         if self.max_length is not None:
             limit = min(limit, self.max_length)
-        return segmented if len(segmented) <= limit else list(ids)
+        if len(segmented) > limit:
+            return list(ids)
+        return segmented
 
     def _merge(self, symbols: list[int], ranks: list[int], dropped: list[int]) -> list[int]:
         """Merge symbols in place; `ranks` has those of neighbors. Of equal ones, the leftmost is first."""
