@@ -9,8 +9,7 @@ import copy
 import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from types import MethodType
 from typing import Any, Protocol
 from weakref import finalize
@@ -40,6 +39,7 @@ from .ops_random_transformer import (
     keep_freed_memory,
     matmul_attention,
     prefer_matmul_attention_for_decoding,
+    trailing,
 )
 from .quantization_random_transformer import Int8Linear, PackedInt8Linear, packed_int8_linear
 from .verification_random_transformer import (
@@ -50,6 +50,7 @@ from .verification_random_transformer import (
     generation_option,
     has_float_weights,
     is_copied,
+    library_of,
 )
 from .versions_random_transformer import (
     CACHE_NAME,
@@ -655,8 +656,7 @@ def can_capture(model: Any, limit: int) -> bool:
     if model.device.type != "cuda" or limit > model.config.max_position_embeddings or "forward" in vars(model):
         return False
     for _, module in named_parts(model):
-        library, _, _ = type(module).__module__.partition(".")
-        is_known = library in ("torch", "transformers") or is_copied(type(module))
+        is_known = library_of(module) in ("torch", "transformers") or is_copied(type(module))
         if not is_known or isinstance(module, Int8Linear):
             return False
     return all(map(is_plain, model.parameters()))
@@ -991,23 +991,6 @@ class FinishedHypotheses:
 FINISHED_HYPOTHESES: ContextVar[FinishedHypotheses | None] = ContextVar("finished_hypotheses", default=None)
 
 
-@contextmanager
-def counted_hypotheses(limit: int | None) -> Iterator[None]:
-    """Count the finished hypotheses of a call of `generate()`, whose beam search ends at a limit; `None` for no limit.
-
-    Raises:
-        RuntimeError: the installed version of transformers does not ask whether it ends.
-    """
-    finished = None if limit is None else FinishedHypotheses(limit)
-    token = FINISHED_HYPOTHESES.set(finished)
-    try:
-        yield
-    finally:
-        FINISHED_HYPOTHESES.reset(token)
-    if finished is not None and not finished.decides:
-        raise RuntimeError(f"transformers does not end a beam search by its patience. {UNTESTED_ADVICE}")
-
-
 class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
     """transformers' `generate()`. A `FastDecoder` computes single-token steps where that is equivalent.
 
@@ -1036,13 +1019,13 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
                 register_fsdp_forward_method(self, "generate")
                 return self.generate(inputs, generation_config, *args, **kwargs)
         options = {**kwargs, "generation_config": generation_config}
-        limit = finished_limit(self, options)
+        finished = finished_hypotheses(self, options)
         if self.engine is not None:
             outputs = self.engine.generate(self, inputs, generation_config, *args, **kwargs)
             if outputs is not None:
                 return outputs
         kwargs.pop("patience", None)
-        if limit is not None:  # with early stopping, transformers ends the search when all beams have finished
+        if finished is not None:  # with early stopping, transformers ends the search when all beams have finished
             if generation_config is None:
                 kwargs["early_stopping"] = False
             else:  # transformers warns of both
@@ -1051,8 +1034,11 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
                 generation_config.early_stopping = False
         if kwargs.get("max_new_tokens") is not None:
             kwargs.setdefault("max_length", None)  # replaces the one of the saved generation config without a warning
-        with counted_hypotheses(limit):
-            outputs = super().generate(inputs, generation_config, *args, **kwargs)
+        context = copy_context()
+        context.run(FINISHED_HYPOTHESES.set, finished)
+        outputs = context.run(super().generate, inputs, generation_config, *args, **kwargs)
+        if finished is not None and not finished.decides:
+            raise RuntimeError(f"transformers does not end a beam search by its patience. {UNTESTED_ADVICE}")
         sequences = getattr(outputs, "sequences", outputs)
         if isinstance(sequences, Tensor):  # a decoding loop of the caller may return anything
             padding = generation_option(self, options, "pad_token_id")
@@ -1189,8 +1175,8 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         return cache
 
 
-def finished_limit(model: Any, options: dict[str, Any]) -> int | None:
-    """The number of finished hypotheses at which a beam search with `patience` ends; `None` for transformers' rule.
+def finished_hypotheses(model: Any, options: dict[str, Any]) -> FinishedHypotheses | None:
+    """The count of the finished hypotheses of a beam search that ends by its `patience`; `None` for transformers' rule.
 
     Like a length penalty, patience has no effect with one beam or with a decoding loop of the caller; that of the model
     has none without `early_stopping`.
@@ -1210,7 +1196,8 @@ def finished_limit(model: Any, options: dict[str, Any]) -> int | None:
         raise ValueError(f"patience must be None or a number from 1 to {MAX_PATIENCE}, got {patience!r}.")
     early_stopping = generation_option(model, options, "early_stopping")
     if early_stopping is True:
-        return math.floor(num_beams * patience + 0.5)  # as CTranslate2; `round` would round 2.5 to 2
+        limit = math.floor(num_beams * patience + 0.5)  # as CTranslate2; `round` would round 2.5 to 2
+        return FinishedHypotheses(limit)
     if options.get("patience") is not None:
         raise ValueError(f"early_stopping must be True with patience={patience}, got {early_stopping!r}.")
     return None
@@ -1225,7 +1212,7 @@ def pad_after_end(sequences: Tensor, padding: int | None, end: Any) -> None:
         return
     generated = sequences[:, 1:]
     is_end = torch.isin(generated, torch.as_tensor(end, device=sequences.device))
-    only_ends_from_here = is_end.flip(1).long().cumprod(dim=1).flip(1).bool()
+    only_ends_from_here = trailing(is_end)
     generated[:, 1:].masked_fill_(only_ends_from_here[:, :-1], padding)
 
 
@@ -1255,14 +1242,8 @@ def standard_cache(cache: EncoderDecoderCache) -> EncoderDecoderCache:
         cache.end_steps()
         cache = EncoderDecoderCache(cache.self_attention_cache, cache.cross_attention_cache)
     target, source = cache.self_attention_cache, cache.cross_attention_cache
-    if not source.layers or not source.layers[0].is_initialized:
-        return cache
-    copies = len(target.layers[0].keys) // len(source.layers[0].keys)
-    if copies == 1:
-        return cache
-    expanded = DynamicCache()
-    for i, layer in enumerate(source.layers):
-        keys = layer.keys.repeat_interleave(copies, 0)
-        values = layer.values.repeat_interleave(copies, 0)
-        expanded.update(keys, values, i)
-    return EncoderDecoderCache(target, expanded)
+    if source.layers and source.layers[0].is_initialized:
+        copies = len(target.layers[0].keys) // len(source.layers[0].keys)
+        if copies > 1:
+            source.batch_repeat_interleave(copies)
+    return cache

@@ -135,7 +135,7 @@ class LanguageTags:
     @property
     def codes(self) -> tuple[str, ...]:
         """The codes of both languages; only of those that are given."""
-        return tuple(code for code in (self.source, self.target) if code is not None)
+        return tuple(self.arguments.values())
 
     @property
     def arguments(self) -> dict[str, Any]:

@@ -71,6 +71,11 @@ def keep_freed_memory() -> None:
     torch.empty(MALLOC_THRESHOLD_LIMIT - 2**16, dtype=torch.uint8)
 
 
+def trailing(mask: Tensor) -> Tensor:
+    """Where a mask `[rows, length]` is true up to the end of its row."""
+    return mask.flip(1).long().cumprod(dim=1).flip(1).bool()
+
+
 def supports_native_matmul(dtype: torch.dtype) -> bool:
     """Whether this CPU has instructions for matrix products in `dtype`, according to oneDNN."""
     if dtype == torch.float32:

@@ -31,6 +31,7 @@ from .inputs_random_transformer import (
     check_text,
     check_type,
     decode_ids,
+    drop_none,
     encode_texts,
     language_id,
     longest_target,
@@ -41,6 +42,7 @@ from .inputs_random_transformer import (
     source_limit,
     tokenizer_languages,
 )
+from .ops_random_transformer import trailing
 from .tokenization_random_transformer import has_letters
 from .verification_random_transformer import generation_option
 
@@ -176,11 +178,8 @@ class Seq2SeqPipeline(Pipeline):
         Raises:
             ValueError: an argument is invalid.
         """
-        changes: dict[str, Any] = {}
-        for name in vars(self.defaults).keys() - {"generate_options"}:
-            value = options.pop(name, None)
-            if value is not None:
-                changes[name] = value
+        names = vars(self.defaults).keys() - {"generate_options"}
+        changes = drop_none(**{name: options.pop(name, None) for name in names})
         check_languages(self.tokenizer, changes.get("src_lang"), changes.get("tgt_lang"))
         for length, other in (LENGTH_LIMITS, LENGTH_LIMITS[::-1]):
             if length in options:  # overrides the other one, which was saved with the model or given earlier
@@ -629,8 +628,7 @@ def log_probabilities(
     ends = torch.isin(tokens, torch.as_tensor([] if end is None else end, dtype=tokens.dtype, device=tokens.device))
     after_end = ends.cumsum(dim=1) > ends.long()
     fills = (tokens == (-1 if padding is None else padding)) & ~ends
-    fills = fills.long().flip(1).cumprod(dim=1).flip(1).bool()  # trailing padding only
-    return torch.cat(steps, dim=1).masked_fill(after_end | fills, 0).sum(dim=1)
+    return torch.cat(steps, dim=1).masked_fill(after_end | trailing(fills), 0).sum(dim=1)
 
 
 # Only the package registers the task. A class loaded from a saved folder serves that folder's model.

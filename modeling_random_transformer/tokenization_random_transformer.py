@@ -338,7 +338,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
     def convert_tokens_to_string(self, tokens: list[str]) -> str:
         """The text of tokens. The decoder joins the bytes of characters between added tokens."""
         texts, decode = self.texts_of_added_tokens, super().convert_tokens_to_string
-        parts: list[str] = []
+        parts = []
         for is_added, group in groupby(tokens, key=texts.__contains__):
             run = list(group)
             parts += [texts[token] for token in run] if is_added else [decode(run)]

@@ -265,12 +265,16 @@ def rounding(model: VerifiedGenerationMixin, logits: Tensor) -> float | None:
     return None
 
 
+def library_of(value: Any) -> str:
+    """The name of the library that the class of a value is from."""
+    return type(value).__module__.partition(".")[0]
+
+
 def has_float_weights(model: nn.Module) -> bool:
     """Whether all weights are floating-point tensors of PyTorch. An exported graph has none, and may be quantized."""
     weights = [weight.data for weight in model.parameters()]
     for weight in weights:
-        library, _, _ = type(weight).__module__.partition(".")
-        if library != "torch" or not weight.is_floating_point():
+        if library_of(weight) != "torch" or not weight.is_floating_point():
             return False
     return bool(weights)
 
@@ -421,7 +425,7 @@ def namespaces_of(modules: Sequence[nn.Module]) -> list[Mapping[str, Any]]:
 
 def code_of(values: Iterable[Any]) -> list[Any]:
     """The functions and the classes among some values, with the functions that others wrap."""
-    functions: list[Any] = []
+    functions = []
     for value in values:
         is_function = callable(value) and not isinstance(value, nn.Module)
         if is_function or isinstance(value, classmethod | property):
@@ -431,7 +435,7 @@ def code_of(values: Iterable[Any]) -> list[Any]:
 
 def plain_values(namespaces: Iterable[Mapping[str, Any]]) -> list[Any]:
     """The plain values among public attributes. Libraries keep results in private ones."""
-    values: list[Any] = []
+    values = []
     for namespace in namespaces:
         for name, value in namespace.items():
             if name[0] != "_" and isinstance(value, PLAIN_TYPES):
@@ -549,7 +553,7 @@ def verify_sdpa() -> None:
     query, key, value = torch.randn(3, 2, 2, 4, 3, generator=generator, dtype=torch.float32)
     scores = query @ key.transpose(-1, -2) * 0.5
     for case in mask_cases("sdpa"):
-        module: Any = SimpleNamespace(is_causal=case.is_causal, training=False, config=PreTrainedConfig())
+        module = SimpleNamespace(is_causal=case.is_causal, training=False, config=PreTrainedConfig())
         outputs, _ = attend(module, query, key, value, case.mask, scaling=0.5, dropout=0.0)
         expected = scores.masked_fill(~case.visible, -torch.inf).softmax(dim=-1) @ value
         if not torch.allclose(outputs, expected.transpose(1, 2), atol=1e-4):

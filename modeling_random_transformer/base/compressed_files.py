@@ -225,7 +225,7 @@ def create_binaries(paths: Sequence[StrPath], temporary_folder: Path | None = No
         new_by_path = dict(zip(on_disk, new, strict=True))
         for path in paths:
             if is_standard_stream(path):
-                file: BinaryIO = sys.stdout.buffer
+                file = sys.stdout.buffer
             elif path in new_by_path:
                 file = new_by_path[path]
             else:  # an open file keeps what it contains

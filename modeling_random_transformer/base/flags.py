@@ -130,7 +130,7 @@ class Parser(HfArgumentParser):
     def documented_settings(self, name: str, settings: dict[str, Any]) -> dict[str, Any]:
         """The settings of a documented field. `HfArgumentParser` replaces a type and a number of values in metadata."""
         text = self.helps[name]
-        kind: Any = settings.get("type")
+        kind = settings.get("type")
         if settings.get("const") is True and self.has_positional:
             # A flag with an optional value would take the positional argument that follows.
             settings = {"action": "store_true"}

@@ -72,9 +72,7 @@ class Job:
         current = json.loads(json.dumps(inputs))  # compared as they are read
         if restart:
             self.stages.pop(name, None)
-        stage = self.stages.get(name)
-        if stage is None:
-            stage = self.stages[name] = Stage(self, inputs=current)
+        stage = self.stages.setdefault(name, Stage(self, inputs=current))
         accepts = may_change if callable(may_change) else lambda *_: may_change
         differences = "; ".join(
             f"{input_name} was {earlier}, now {value}"
@@ -143,14 +141,14 @@ class Stage:
         self.is_finished = True
         self.note(**facts)
 
-    @property
-    def digests(self) -> dict[Path, str]:
-        """The recorded digest of each file."""
-        return {self.job.path.parent / name: digest for name, digest in self.files.items()}
-
     def changed_files(self) -> list[Path]:
         """The files of the finished stage that are missing or differ."""
-        return [path for path, digest in self.digests.items() if not path.is_file() or file_digest(path) != digest]
+        changed = []
+        for name, digest in self.files.items():
+            path = self.job.path.parent / name
+            if not path.is_file() or file_digest(path) != digest:
+                changed.append(path)
+        return changed
 
 
 def run_stage(
@@ -204,11 +202,11 @@ def run_stage(
     stage = call_on_main_process(begin)
     if stage.is_finished:
         return stage.facts
-    missing = [path for path in stage.digests if not path.exists()]
+    changed = stage.changed_files()
     facts = (work() if everywhere else call_on_main_process(work)) or {}
     call_on_main_process(lambda: stage.finish(files, **facts))
     stage.facts.update(facts)
-    for path in missing:
+    for path in changed:
         if not path.exists():
             raise ValueError(f"{path} must be a file of the stage {name}, but it is missing: {advice}.")
     return stage.facts

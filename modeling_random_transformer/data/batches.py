@@ -82,7 +82,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         self.epoch = epoch
         if self.retokenized is not None:
             self.retokenized.set_epoch(epoch)
-            self.sort_by(np.array([[*map(len, side)] for side in self.retokenized.ids]).T)
+            self.sort_by(np.array([[*map(len, side)] for side in self.retokenized.ids.values()]).T)
 
     def sort_by(self, lengths: np.ndarray) -> None:
         """Sort the pairs by other lengths in this epoch; the numbers of pairs in the batches stay the same."""

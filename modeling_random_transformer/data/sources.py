@@ -16,7 +16,7 @@ from ..base.compressed_files import (
     open_binary,
 )
 from ..base.digests import file_digest
-from ..inputs_random_transformer import LanguageTags
+from ..inputs_random_transformer import LanguageTags, drop_none
 from ..tokenization_random_transformer import is_blank
 from .readers import TRANSLATION, Columns, NumberedTexts, aligned_rows, is_utf8, read_columns, texts_of
 
@@ -171,10 +171,8 @@ class ParallelText(Corpus):
     @property
     def files(self) -> dict[str, Path]:
         """The paths, by the names of the arguments."""
-        files = {"source": Path(self.source)}
-        if self.target is not None:
-            files["target"] = Path(self.target)
-        return files
+        paths = drop_none(source=self.source, target=self.target)
+        return {name: Path(path) for name, path in paths.items()}
 
     def rows(self) -> Iterator[NumberedTexts]:
         if self.target is None:
@@ -263,8 +261,7 @@ def load_split(name: str, config_name: str | None, **options: Any) -> "tuple[Dat
     if not Path(name).is_dir():
         return load_dataset(name, config_name, **options), ""
     data_files = load_dataset_builder(name, config_name).config.data_files or {}
-    origins = [(str(split), list(paths), paths.origin_metadata) for split, paths in data_files.items()]
-    version = repr(origins)
+    version = repr([(str(split), list(paths), paths.origin_metadata) for split, paths in data_files.items()])
     if (Path(name) / "README.md").is_file():
         options["description"] = version
     return load_dataset(name, config_name, **options), version

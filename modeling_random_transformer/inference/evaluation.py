@@ -95,8 +95,7 @@ def language_tokenizer(language: str) -> str:
     code = without_region(language)
     for tokenizer, (packages, codes) in TOKENIZERS.items():
         if code in codes:
-            is_installed = all(map(find_spec, packages))
-            return tokenizer if is_installed else "char"
+            return tokenizer if all(map(find_spec, packages)) else "char"
     return "13a"
 
 

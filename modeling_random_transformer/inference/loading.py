@@ -70,6 +70,13 @@ def limit_sources(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) ->
         tokenizer.model_max_length = positions
 
 
+def force_target_language(model: Any, tokenizer: Any) -> None:
+    """Let a model generate the target language of its tokenizer by default, if it has one."""
+    language = getattr(tokenizer, "tgt_lang", None)
+    if language is not None:
+        model.generation_config.forced_bos_token_id = language_id(tokenizer, language)
+
+
 def load_translator(
     folder: StrPath,
     dtype: str = "float32",
@@ -110,10 +117,7 @@ def load_translator(
     if (path / ADAPTER).is_file():
         if engine is not None:
             raise ValueError(f"engine must be None for an adapter that is not merged, got {engine!r} for {folder}.")
-        # Its target language, since the generation config is that of the base model.
-        language = getattr(tokenizer, "tgt_lang", None)
-        if language is not None:
-            model.generation_config.forced_bos_token_id = language_id(tokenizer, language)
+        force_target_language(model, tokenizer)  # the generation config is that of the base model
     if engine is not None:
         attach_engine(model, tokenizer, engine_folder or path / "engines", engine, engine_dtype, engine_shortlist)
     return model, tokenizer

@@ -124,7 +124,7 @@ class PairModel(ABC):
 
     def __call__(self, pairs: Sequence[Pair | None], _first: int, update: Update) -> list[Any]:
         """The result of each pair, and `None` for `None`; see `process_stream`."""
-        results: list[Any] = [None] * len(pairs)
+        results = [None] * len(pairs)
         numbers = [number for number, pair in enumerate(pairs) if pair is not None]
         present = [pair for pair in pairs if pair is not None]
         update(len(pairs) - len(present))

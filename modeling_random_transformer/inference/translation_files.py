@@ -129,7 +129,7 @@ def candidate_lines(
     for index, alternatives in enumerate(candidates, start=first):
         for candidate in alternatives:
             if output_format == "jsonl":
-                fields: dict[str, Any] = {"index": index, "translation": candidate.translation}
+                fields = {"index": index, "translation": candidate.translation}
                 if n_best is not None:
                     fields["score"] = candidate.score
                 if confidence:

@@ -14,15 +14,15 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..base.compressed_files import check_output, check_plain_text, check_readable, is_stream, write_binary
+from ..base.compressed_files import check_output, check_plain_text, check_readable, is_stream
 from ..base.distributed import call_on_main_process, exclusive
-from ..base.files import STAGES, StrPath, encode_lines, remove_if_empty, remove_written, work_folder
+from ..base.files import STAGES, StrPath, remove_if_empty, remove_written, work_folder
 from ..base.flags import instances
 from ..data.readers import TEXT_KEY, read_texts
-from ..data.sources import ParallelText, pairs_of
+from ..data.sources import Pair, ParallelText, pairs_of
 from ..data.validation import ValidationReport
 from ..inputs_random_transformer import check_choice, check_positive
-from .monolingual import RECORD, check_text_key, translate_lines
+from .monolingual import RECORD, check_text_key, translate_lines, write_pairs
 
 # Files of the working folder beside the record of the job: its lock, the lines to translate, and their translations.
 LOCK, SELECTED, TRANSLATED = "job.lock", "target.txt", "source.txt"
@@ -194,20 +194,19 @@ def write_outputs(folder: Path, source: Path, target: Path, settings: BackTransl
     translated = [ParallelText(folder / SELECTED, folder / TRANSLATED)]  # pairs without a translation are invalid
     # The temporary files are in this folder, with which those of a killed process are removed.
     temporary_folder = folder if target.parent == source.parent else None
-    write_binary(target, encode_lines(text for text, _ in pairs_of(translated)), temporary_folder)
-    translations = (translation for _, translation in pairs_of(translated))
-    write_binary(source, encode_lines(synthetic_sources(translations, settings)), folder)
-    count = sum(1 for _ in pairs_of(translated))
+    pairs = synthetic_pairs(pairs_of(translated), settings)
+    count = write_pairs(pairs, (source, target), temporary_folder)
     remove_written(folder, *map(re.escape, (SELECTED, TRANSLATED, source.name, target.name, RECORD, LOCK)))
     remove_if_empty(folder)
     return count
 
 
-def synthetic_sources(translations: Iterable[str], settings: BackTranslationOptions) -> Iterator[str]:
-    """The translations with the tag and, if the method has it, noise."""
-    for number, translation in enumerate(translations, start=1):
-        text = add_noise(translation, f"{settings.seed} {number}") if settings.method == "noised_beam" else translation
-        yield text if settings.tag is None else f"{settings.tag} {text}"
+def synthetic_pairs(translated: Iterable[Pair], settings: BackTranslationOptions) -> Iterator[Pair]:
+    """Translations with the tag and, if the method has it, noise; each with the text that it is a translation of."""
+    for number, (text, source) in enumerate(translated, start=1):
+        if settings.method == "noised_beam":
+            source = add_noise(source, f"{settings.seed} {number}")
+        yield source if settings.tag is None else f"{settings.tag} {source}", text
 
 
 def add_noise(text: str, seed: int | str) -> str:

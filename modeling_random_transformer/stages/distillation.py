@@ -27,8 +27,8 @@ from ..data.validation import validate
 from ..inference import translate
 from ..inference.evaluation import score
 from ..inference.loading import load_models, load_translator, silence_transformers
-from ..inputs_random_transformer import LanguageTags, drop_none
-from ..training.arguments import PREFIXES, DataArguments, ModelArguments
+from ..inputs_random_transformer import LanguageTags
+from ..training.arguments import PREFIXES, DataArguments, ModelArguments, check_unset
 from ..training.checks import check_arguments
 from ..training.manifest import MANIFEST, RunResult, final_search, fingerprint
 from ..training.model_card import CARD, set_section
@@ -196,7 +196,7 @@ def distill(
     search = call_on_main_process(lambda: final_search(args, Job(folder / MANIFEST)))
 
     def compare_models() -> dict[str, Any]:
-        models: list[Model] = [
+        models = [
             ("teacher", "float32", teacher),
             ("student", "float32", [folder]),
             ("student", "int8", [folder / INT8]),
@@ -239,8 +239,8 @@ def check(
     Raises:
         ValueError: an argument or a corpus is invalid.
     """
-    for name, value in drop_none(lora_rank=model.lora_rank, train_weights=data.train_weights).items():
-        raise ValueError(f"{name} must be unset in a distillation, got {value}.")
+    check_unset(model, "lora_rank", "in a distillation")
+    check_unset(data, "train_weights", "in a distillation")
     for teacher in arguments.teacher:
         if not (Path(teacher) / CONFIG).is_file():
             raise ValueError(f"teacher must be folders with a saved model and its tokenizer, got {teacher!r}.")

@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..base.compressed_files import file_format
+from ..base.compressed_files import create_binaries, file_format
 from ..base.digests import file_digest, model_digest
 from ..base.distributed import call_on_main_process
 from ..base.files import StrPath, encode_lines, new_files, one_line
@@ -30,11 +30,11 @@ def check_text_key(key: str, paths: Iterable[StrPath]) -> None:
         raise ValueError(f"text_key must be unset without a file with columns, got {key!r}.")
 
 
-def write_pairs(pairs: Iterable[Pair], files: Sequence[Path]) -> int:
-    """Write pairs as aligned text, and return their number."""
+def write_pairs(pairs: Iterable[Pair], files: Sequence[Path], temporary_folder: Path | None = None) -> int:
+    """Write pairs as aligned text, and return their number; see `create_binaries`."""
     files[0].parent.mkdir(parents=True, exist_ok=True)
     count = 0
-    with new_files(files) as opened:
+    with create_binaries(files, temporary_folder) as opened:
         for pair in pairs:
             count += 1
             for file, line in zip(opened, encode_lines(pair), strict=True):

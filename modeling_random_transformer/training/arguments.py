@@ -110,6 +110,9 @@ class DataArguments:
             value = getattr(self, name)
             if isinstance(value, str | Path):
                 setattr(self, name, [str(value)])
+        for name in FILES:
+            for path in getattr(self, name) or ():
+                check_readable(name, path)
         if self.requires_train and not self.has("train"):
             raise ValueError("source_file and target_file, train_file, or dataset_name must be given, got none.")
         count = max(1, len(self._file_texts("train")))
@@ -175,12 +178,10 @@ class DataArguments:
         Raises:
             ValueError: a file is missing, the files cannot be combined, or the dataset cannot be loaded.
         """
-        corpora: Sequence[Corpus] = self._file_texts(split) or self._dataset_texts(split)
+        corpora = self._file_texts(split) or self._dataset_texts(split)
         if not corpora:
             return []
-        weights: Sequence[int] = [1] * len(corpora)
-        if split == "train" and self.train_weights is not None:
-            weights = self.train_weights
+        weights = (self.train_weights if split == "train" else None) or [1] * len(corpora)
         options = zip(corpora, self._languages(split, len(corpora)), weights, strict=True)
         return [replace(corpus, languages=tags, weight=weight) for corpus, tags, weight in options]
 
@@ -215,9 +216,6 @@ class DataArguments:
         sources = getattr(self, source_name) or []
         targets = getattr(self, target_name) or []
         files = getattr(self, f"{split}_file") or []
-        for name, paths in {source_name: sources, target_name: targets, f"{split}_file": files}.items():
-            for path in paths:
-                check_readable(name, path)
         if len(sources) != len(targets):
             raise ValueError(
                 f"{source_name} and {target_name} must have the same number of files, "

@@ -280,8 +280,8 @@ def load_average(model: PreTrainedModel, checkpoints: Sequence[str | Path]) -> P
         ValueError: the checkpoints do not match the model, its adapter or each other.
     """
     weights = average_weights(checkpoints)
-    missing: set[str] = set()
-    if (Path(checkpoints[0]) / ADAPTER_SAFE_WEIGHTS_NAME).exists():
+    missing = set()
+    if hasattr(model, "peft_config"):
         from peft import set_peft_model_state_dict  # installed if the model has an adapter
 
         result: Any = set_peft_model_state_dict(model, weights)

@@ -4,7 +4,6 @@ import shutil
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -38,7 +37,6 @@ def check_arguments(
     Raises:
         ValueError: the arguments exclude each other or do not suit the files in the folders.
     """
-    check_files(data)
     check_evaluation(data, args)
     if args.metric_for_best_model is not None:
         check_metric(args.metric_for_best_model, data, args)
@@ -69,12 +67,6 @@ def check_arguments(
     return tokenizer
 
 
-def check_files(data: DataArguments) -> None:
-    """The files of all sets exist, also for a dry run, which reads those of the training set only."""
-    for split in ("validation", "test"):
-        data.has(split)  # raises the error of a missing file
-
-
 def check_evaluation(data: DataArguments, args: TranslationTrainingArguments) -> None:
     """Evaluation during training needs a validation set, and a stream has no epochs."""
     if args.eval_strategy != "no" and not data.has("validation"):
@@ -103,7 +95,7 @@ def check_metric(best: str, data: DataArguments, args: TranslationTrainingArgume
 
 def check_schedule(args: TranslationTrainingArguments) -> None:
     """The schedule accepts its arguments."""
-    options: Any = args.lr_scheduler_kwargs
+    options = args.lr_scheduler_kwargs
     with reraise_as_value_error(f"lr_scheduler_kwargs must suit lr_scheduler_type, got {options}"):
         optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))])
         get_scheduler(args.lr_scheduler_type, optimizer, 1, 2, dict(options))
@@ -136,8 +128,7 @@ def check_folders(model_args: ModelArguments, args: TranslationTrainingArguments
     """The output overwrites neither another run nor the initial model."""
     output = Path(args.output_dir)
     initial = Path(model_args.model_name_or_path or "")
-    is_folder = model_args.model_name_or_path is not None and initial.is_dir()  # otherwise a name on the Hub
-    if is_folder and initial.resolve().is_relative_to(output.resolve()):
+    if model_args.model_name_or_path and initial.is_dir() and initial.resolve().is_relative_to(output.resolve()):
         raise ValueError(f"output_dir must differ from model_name_or_path and not contain it, got {output}.")
     check_output_dir(output)
 

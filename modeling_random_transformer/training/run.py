@@ -27,8 +27,7 @@ from ..data.validation import ValidationReport
 from ..inference.calibration import MIN_PAIRS, CalibrationError, calibrate
 from ..inference.confidence import calibration_file
 from ..inference.evaluation import decode_rows, score, target_language, translation_metrics
-from ..inference.loading import limit_sources, load_translator
-from ..inputs_random_transformer import language_id
+from ..inference.loading import force_target_language, limit_sources, load_translator
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from .advice import AdviceCallback
 from .arguments import DataArguments, ModelArguments
@@ -126,11 +125,10 @@ def score_finished(run: Run) -> RunResult:
 def make_trainer(run: Run, data: PreparedData, args: TranslationTrainingArguments) -> TranslationTrainer:
     """The initial model in a trainer."""
     model = build_model(run.model_args, args, data.tokenizer)
-    code = getattr(data.tokenizer, "tgt_lang", None)
-    if code is not None:  # the default of the saved model
-        model.generation_config.forced_bos_token_id = language_id(data.tokenizer, code)
     check_lengths(data.sets, model.config)
-    limit_sources(model, data.tokenizer)  # saved with the model
+    # Both are saved with the model.
+    force_target_language(model, data.tokenizer)
+    limit_sources(model, data.tokenizer)
     compute_metrics = None
     if args.predict_with_generate and run.evaluation_sets:
         compute_metrics = translation_metrics(data.tokenizer, tokenize=args.bleu_tokenize)

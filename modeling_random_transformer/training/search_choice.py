@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 from transformers.trainer_utils import PredictionOutput
@@ -43,8 +43,13 @@ def begin_choice(run: Run) -> bool:
     args = run.args
     if not args.chooses_length_penalty:
         return True
-    inputs = {"weights": run.trained.files, "num_beams": args.num_beams, "metric": args.translation_metric}
-    inputs |= {"patiences": PATIENCES, **run.validation_fingerprints}
+    inputs = {
+        "weights": run.trained.files,
+        "num_beams": args.num_beams,
+        "metric": args.translation_metric,
+        "patiences": PATIENCES,
+        **run.validation_fingerprints,
+    }
     run.update_record(lambda: run.job.begin(SEARCH, inputs, may_change=True))
     return run.job.stages[SEARCH].is_finished
 
@@ -76,7 +81,7 @@ def search_scores(trainer: TranslationTrainer) -> Iterator[SearchScore]:
     ]
     for patience in PATIENCES:
         for penalty in LENGTH_PENALTIES:
-            outputs: list[Any] = [trainer.predict(rows, length_penalty=penalty, patience=patience) for rows in samples]
+            outputs = [trainer.predict(rows, length_penalty=penalty, patience=patience) for rows in samples]
             score = fmean(output.metrics[f"test_{trainer.args.translation_metric}"] for output in outputs)
             ratio = fmean(length_ratio(trainer.processing_class, output) for output in outputs)
             yield SearchScore(patience, penalty, round(score, 2), round(ratio, 2))

@@ -49,7 +49,7 @@ def shard_layers(model: nn.Module, accelerator: Accelerator) -> None:
 
     if isinstance(model, FSDPModule):
         return
-    plugin: Any = accelerator.state.fsdp_plugin
+    plugin = accelerator.state.fsdp_plugin
     for name in ("cpu_ram_efficient_loading", "activation_checkpointing"):
         if getattr(plugin, name):
             raise ValueError(f"fsdp_{name} must be false, got true.")

@@ -31,7 +31,7 @@ from .captured_passes import CapturedPasses
 from .checkpoints import keep_newest, last_resumable, write_checkpoint
 from .evaluation_loop import TranslationEvaluation
 from .loss_check import LossCheck, check_loss_function, check_weights
-from .methods import retokenizer_class, retokenizer_of, training_loss
+from .methods import retokenizer_of, training_loss
 from .methods.bpe_dropout import RetokenizedPairs
 from .methods.muon import muon_optimizer
 from .sharding import shard_layers
@@ -118,11 +118,11 @@ class TranslationTrainer(TranslationEvaluation):
 
     def get_train_dataloader(self) -> DataLoader:
         """Batches of at most `max_tokens_per_batch` padded tokens, distributed over the processes."""
-        dataset: Any = self.train_dataset
-        if isinstance(dataset, TokenBudgetStream):
-            return self._stream_loader(dataset)
-        retokenized = None
+        dataset = self.train_dataset
         retokenizer = retokenizer_of(self.args, self.processing_class, self._max_length())
+        if isinstance(dataset, TokenBudgetStream):
+            return self._stream_loader(dataset, retokenizer)
+        retokenized = None
         if retokenizer is not None:
             retokenized = RetokenizedPairs(dataset, retokenizer, self.args.order_seed)
         sampler = TokenBudgetSampler(
@@ -139,10 +139,12 @@ class TranslationTrainer(TranslationEvaluation):
         keeps_workers = self.args.dataloader_persistent_workers and retokenized is None
         return self._loader(retokenized or dataset, sampler, persistent_workers=keeps_workers)
 
-    def _stream_loader(self, stream: TokenBudgetStream) -> DataLoader:
-        """The batches of a `TokenBudgetStream`, which itself distributes them over the processes."""
-        expected = retokenizer_class(self.args)
-        if expected is not None and type(stream.retokenizer) is not expected:
+    def _stream_loader(self, stream: TokenBudgetStream, expected: Any) -> DataLoader:
+        """The batches of a `TokenBudgetStream`, which itself distributes them over the processes.
+
+        The class of its retokenizer must be that of the expected one, if there is one.
+        """
+        if expected is not None and type(stream.retokenizer) is not type(expected):
             raise ValueError(f"retokenizer must be given to TokenBudgetStream too, got {stream.retokenizer}.")
         stream.set_max_length(self._max_length())
         stream.set_share(self._data_parallel_rank(), self._data_parallel_size(), self.args.gradient_accumulation_steps)

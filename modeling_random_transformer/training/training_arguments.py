@@ -1,7 +1,9 @@
 """The paper's training recipe (section 5) as defaults of `Seq2SeqTrainingArguments`."""
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import ge, gt, le
 from typing import Any
 
 import torch
@@ -82,6 +84,12 @@ AT_MOST = {
     "generation_max_length": 10_000,
     "dataloader_num_workers": 1000,
 }
+# What is allowed, by which comparison, and the limit for each argument.
+LIMITS: tuple[tuple[str, Callable[[Any, Any], bool], dict[str, int]], ...] = (
+    ("positive", gt, dict.fromkeys(POSITIVE, 0)),
+    ("at least {}", ge, AT_LEAST),
+    ("at most {}", le, AT_MOST),
+)
 AUTO = "auto"
 FRACTIONS = ("bpe_dropout", "label_smoothing_factor", "adam_beta1", "adam_beta2")
 
@@ -216,7 +224,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         Those of the initial model are replaced, also by `None`. Before they are chosen, after the training, the length
         penalty and the patience are 1.
         """
-        search: dict[str, Any] = dict.fromkeys(("length_penalty", "early_stopping", "patience"))
+        search = dict.fromkeys(("length_penalty", "early_stopping", "patience"))
         if self.chooses_length_penalty:  # without early stopping, a large one makes them too long
             search |= {"length_penalty": 1.0, "early_stopping": True, "patience": 1}
         elif self.num_beams > 1:
@@ -261,15 +269,10 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
 
     def _check_values(self) -> None:
         self._require("output_dir", self.output_dir != "", "a folder")
-        for name in POSITIVE:
-            value = getattr(self, name)
-            self._require(name, value is None or value > 0, "positive")
-        for name, least in AT_LEAST.items():
-            value = getattr(self, name)
-            self._require(name, value is None or value >= least, f"at least {least}")
-        for name, most in AT_MOST.items():
-            value = getattr(self, name)
-            self._require(name, value is None or value <= most, f"at most {most}")
+        for description, is_within, limits in LIMITS:
+            for name, limit in limits.items():
+                value = getattr(self, name)
+                self._require(name, value is None or is_within(value, limit), description.format(limit))
         for name in FRACTIONS:
             self._require(name, 0 <= getattr(self, name) < 1, "at least 0 and below 1")
 

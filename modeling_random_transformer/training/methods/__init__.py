@@ -19,13 +19,6 @@ def training_loss(args: TranslationTrainingArguments) -> SmoothedCrossEntropy:
     return SmoothedCrossEntropy(args.label_smoothing_factor, overwrite=True)
 
 
-def retokenizer_class(args: TranslationTrainingArguments) -> type[Augmentation | BPEDropout] | None:
-    """The class of `retokenizer_of`; `None` if the tokens do not change."""
-    if args.augment:
-        return Augmentation
-    return BPEDropout if args.bpe_dropout else None
-
-
 def retokenizer_of(
     args: TranslationTrainingArguments, tokenizer: PreTrainedTokenizerBase, max_length: int | None = None
 ) -> Augmentation | BPEDropout | None:

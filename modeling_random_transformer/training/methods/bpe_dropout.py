@@ -68,7 +68,7 @@ class BPEDropout:
         # For each step, the number of dropped merges before the one that is applied.
         numbers = random.geometric(1 - self.dropout, num_symbols) - 1
         dropped = iter(numbers.tolist())
-        segmented: list[int] = []
+        segmented = []
         for word, (symbols, ranks) in zip(ordinary, split, strict=True):
             dropped_in_word = list(islice(dropped, len(symbols)))
             if any(dropped_in_word):
@@ -78,7 +78,9 @@ class BPEDropout:
         limit = self.tokenizer.model_max_length
         if self.max_length is not None:
             limit = min(limit, self.max_length)
-        return segmented if len(segmented) <= limit else list(ids)
+        if len(segmented) > limit:
+            return list(ids)
+        return segmented
 
     def _merge(self, symbols: list[int], ranks: list[int], dropped: list[int]) -> list[int]:
         """Merge symbols in place; `ranks` has those of neighbors. Of equal ones, the leftmost is first."""
@@ -127,15 +129,11 @@ class BPEDropout:
             rows: columns `input_ids` and `labels` with the ordinary segmentation, and the columns of their words.
             seeds: determines the segmentations of each pair.
         """
-        sources = zip(rows["input_ids"], rows["source_words"], strict=True)
-        targets = zip(rows["labels"], rows["target_words"], strict=True)
-        input_ids = []
-        labels = []
-        for seed, source, target in zip(seeds, sources, targets, strict=True):
-            random = np.random.default_rng(seed)
-            input_ids.append(self(*source, random))
-            labels.append(self(*target, random))
-        return {"input_ids": input_ids, "labels": labels}
+        generators = list(map(np.random.default_rng, seeds))  # that of a pair segments its source, then its target
+        columns = {}
+        for ids, words in zip(IDS, WORDS, strict=True):
+            columns[ids] = list(map(self, rows[ids], rows[words], generators))
+        return columns
 
 
 class RetokenizedPairs(Dataset):
@@ -166,32 +164,25 @@ class RetokenizedPairs(Dataset):
         self.retokenizer = retokenizer
         self.seed = seed
         self.epoch: int | None = None
-        self.ids: list[list[np.ndarray]] = [[], []]  # of each source and of each target in this epoch
+        self.ids: dict[str, list[np.ndarray]] = {}  # of each source and of each target in this epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Make the tokens of all pairs for this epoch."""
         if epoch == self.epoch:
             return
         self.epoch = epoch
-        self.ids = [[], []]
+        self.ids = {name: [] for name in IDS}
+        seeds = ((self.seed, epoch, index) for index in range(len(self)))
         for batch in self.tokens.iter(batch_size=1000):
-            first = len(self.ids[0])
-            end = first + len(batch["labels"])
-            seeds = [(self.seed, epoch, index) for index in range(first, end)]
-            columns = self.retokenizer.retokenize(batch, seeds)
-            for ids, column in zip(self.ids, IDS, strict=True):
-                for tokens in columns[column]:
-                    ids.append(np.array(tokens, np.int32))
+            columns = self.retokenizer.retokenize(batch, [*islice(seeds, len(batch["labels"]))])
+            for name, ids in self.ids.items():
+                ids += [np.array(tokens, np.int32) for tokens in columns[name]]
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def __getitem__(self, index: int) -> dict[str, list[int]]:
-        sources, targets = self.ids
-        return {
-            "input_ids": sources[index].tolist(),
-            "labels": targets[index].tolist(),
-        }
+        return {name: ids[index].tolist() for name, ids in self.ids.items()}
 
 
 def bpe_merges(tokenizer: PreTrainedTokenizerBase) -> dict[tuple[int, int], int]:
