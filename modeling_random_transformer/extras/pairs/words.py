@@ -21,7 +21,9 @@ def word_spans(text: str) -> list[tuple[int, int]]:
 
 def words_by_offsets(words: Iterable[tuple[int, int]], offsets: Sequence[tuple[int, int]]) -> list[int | None]:
     """The word of each token, from the characters that both cover; a leading space does not count."""
-    word_of = {character: index for index, span in enumerate(words) for character in range(*span)}
+    word_of = {}
+    for index, (first, end) in enumerate(words):
+        word_of |= dict.fromkeys(range(first, end), index)
     return [word_of.get(end - 1) if end > start else None for start, end in offsets]
 
 
@@ -52,8 +54,10 @@ class WordModel(PairModel):
             return [words_by_marks(tokenizer.convert_ids_to_tokens(ids), special) for ids in tokens]
         inputs: dict[str, Any] = {side: list(texts), **self.languages.arguments}
         encoded = encode_texts(tokenizer, **inputs, return_offsets_mapping=True, verbose=False)
-        rows = zip(texts, encoded["offset_mapping"], tokens, strict=True)
-        return [words_by_offsets(spans_of(text), offsets[: len(ids)]) for text, offsets, ids in rows]
+        words = []
+        for text, offsets, ids in zip(texts, encoded["offset_mapping"], tokens, strict=True):
+            words.append(words_by_offsets(spans_of(text), offsets[: len(ids)]))
+        return words
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +98,13 @@ def with_words(score: PairScore, text: str, words: Sequence[int | None]) -> Word
     sums: dict[int | None, float] = defaultdict(float)
     for word, value in zip(words[first:], values, strict=True):
         sums[word] += value
-    probabilities = [(text[start:end], math.exp(sums[word])) for word, (start, end) in enumerate(word_spans(text))]
+    probabilities = []
+    for word, (start, end) in enumerate(word_spans(text)):
+        probabilities.append((text[start:end], math.exp(sums[word])))
     return WordScore(
-        score.log_probability, score.tokens, score.token_log_probabilities, score.source_tokens, probabilities
+        score.log_probability,
+        score.tokens,
+        score.token_log_probabilities,
+        score.source_tokens,
+        probabilities,
     )
