@@ -21,7 +21,7 @@ def word_spans(text: str) -> list[tuple[int, int]]:
 
 def words_by_offsets(words: Iterable[tuple[int, int]], offsets: Sequence[tuple[int, int]]) -> list[int | None]:
     """The word of each token, from the characters that both cover; a leading space does not count."""
-    word_of = {}
+    word_of: dict[int, int] = {}
     for index, (first, end) in enumerate(words):
         word_of |= dict.fromkeys(range(first, end), index)
     return [word_of.get(end - 1) if end > start else None for start, end in offsets]
