@@ -1242,8 +1242,12 @@ def standard_cache(cache: EncoderDecoderCache) -> EncoderDecoderCache:
         cache.end_steps()
         cache = EncoderDecoderCache(cache.self_attention_cache, cache.cross_attention_cache)
     target, source = cache.self_attention_cache, cache.cross_attention_cache
-    if source.layers and source.layers[0].is_initialized:
-        copies = len(target.layers[0].keys) // len(source.layers[0].keys)
-        if copies > 1:
-            source.batch_repeat_interleave(copies)
-    return cache
+    if not source.layers or not source.layers[0].is_initialized:
+        return cache
+    copies = len(target.layers[0].keys) // len(source.layers[0].keys)
+    if copies == 1:
+        return cache
+    expanded = DynamicCache()  # a layer of fixed capacity cannot repeat its rows
+    for i, (keys, values) in enumerate(keys_and_values(source)):
+        expanded.update(keys.repeat_interleave(copies, 0), values.repeat_interleave(copies, 0), i)
+    return EncoderDecoderCache(target, expanded)

@@ -175,6 +175,17 @@ def test_returned_cache_has_one_row_per_beam(model, cache, mode):
         torch.testing.assert_close(layer.values, other.values)
 
 
+def test_returned_static_cache_of_the_modules_has_one_row_per_beam():
+    """Its layers have a fixed capacity, also those of the source."""
+    model = exact_model(spread=2.0)
+    model.set_attn_implementation("eager")
+    options = {"cache_implementation": "static", "disable_compile": True, "return_dict_in_generate": True}
+    cache = cache_of(generate(model, num_beams=3, **options))
+    rows = 3 * len(BATCH["input_ids"])
+    for part in (cache.self_attention_cache, cache.cross_attention_cache):
+        assert {len(layer.keys) for layer in part.layers} == {rows}
+
+
 @pytest.mark.parametrize("kind", ["dynamic", "static", "self-attention only"])
 @pytest.mark.parametrize("num_beams", [1, 3])
 def test_cache_from_the_caller(model, kind, num_beams):
