@@ -257,7 +257,7 @@ class CTranslate2Engine:
             sources,
             self.target_prefixes(prefixes, search, len(sources)),
             beam_size=options.num_beams,
-            patience=options.patience if options.early_stopping else PATIENCE,
+            patience=search.patience if options.early_stopping else PATIENCE,
             num_hypotheses=options.num_return_sequences,
             length_penalty=options.length_penalty if options.num_beams > 1 else 0,
             min_decoding_length=search.min_new_tokens,

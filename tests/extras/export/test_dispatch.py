@@ -118,6 +118,14 @@ def test_patience(early_stopping, of_model, patience, models, monkeypatch):
     assert used == [patience]
 
 
+def test_a_call_may_leave_the_patience_to_the_model(models, reasons):
+    _, engine, tokenizer = models
+    options = {**SHORT, "num_beams": 4, "length_penalty": 2.0}
+    expected = translate(TEXTS, engine, tokenizer, **options)
+    assert translate(TEXTS, engine, tokenizer, **options, patience=None) == expected
+    assert not reasons
+
+
 @pytest.mark.parametrize("name", COMPUTED)
 def test_engine_returns_what_the_model_returns(name, models, reasons, monkeypatch):
     model, engine, tokenizer = models
