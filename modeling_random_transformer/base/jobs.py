@@ -202,11 +202,12 @@ def run_stage(
     stage = call_on_main_process(begin)
     if stage.is_finished:
         return stage.facts
-    changed = stage.changed_files()
+    earlier = [record.parent / file for file in stage.files]
+    missing = [path for path in earlier if not path.exists()]
     facts = (work() if everywhere else call_on_main_process(work)) or {}
     call_on_main_process(lambda: stage.finish(files, **facts))
     stage.facts.update(facts)
-    for path in changed:
+    for path in missing:
         if not path.exists():
             raise ValueError(f"{path} must be a file of the stage {name}, but it is missing: {advice}.")
     return stage.facts
