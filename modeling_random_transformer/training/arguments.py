@@ -181,7 +181,9 @@ class DataArguments:
         corpora = self._file_texts(split) or self._dataset_texts(split)
         if not corpora:
             return []
-        weights = (self.train_weights if split == "train" else None) or [1] * len(corpora)
+        weights = [1] * len(corpora)
+        if split == "train" and self.train_weights is not None:
+            weights = self.train_weights
         options = zip(corpora, self._languages(split, len(corpora)), weights, strict=True)
         return [replace(corpus, languages=tags, weight=weight) for corpus, tags, weight in options]
 

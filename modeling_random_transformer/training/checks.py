@@ -128,7 +128,8 @@ def check_folders(model_args: ModelArguments, args: TranslationTrainingArguments
     """The output overwrites neither another run nor the initial model."""
     output = Path(args.output_dir)
     initial = Path(model_args.model_name_or_path or "")
-    if model_args.model_name_or_path and initial.is_dir() and initial.resolve().is_relative_to(output.resolve()):
+    is_folder = model_args.model_name_or_path is not None and initial.is_dir()  # otherwise a name on the Hub
+    if is_folder and initial.resolve().is_relative_to(output.resolve()):
         raise ValueError(f"output_dir must differ from model_name_or_path and not contain it, got {output}.")
     check_output_dir(output)
 

@@ -29,7 +29,7 @@ from .shortlist import lexical_shortlist, vmap
 from .web import export_web_page
 
 MAX_SENTENCES = 200
-# Engines whose beam search has no such option.
+# Engines whose beam search has no patience.
 WITHOUT_PATIENCE = ("argos", "transformers")
 # The least share of identical translations. Nearly equal scores may differ in float32; other dtypes round the weights.
 LEAST_IDENTICAL = {"float32": 0.99, "bfloat16": 0.5, "int8": 0.5}
