@@ -39,7 +39,7 @@ MODEL_CLASSES = {
     "AutoModelForCausalLM": "RandomTransformerForCausalLM",
 }
 
-MIN_SIMILARITY = 0.72  # of a misspelled name, from 0 to 1; a suggestion that is less similar would mislead
+MIN_SIMILARITY = 0.72  # from 0 to 1; a suggestion that is less similar to a misspelled name would mislead
 IMPLEMENTATIONS = ("attn_implementation", "experts_implementation")  # fields of transformers
 # The custom_pipelines of saved folders.
 PIPELINES = {
@@ -173,7 +173,7 @@ class RandomTransformerConfig(PretrainedConfig):
         self, custom_pipelines: dict[str, Any] | None = None, attributes: dict[str, Any] | None = None, **kwargs: Any
     ) -> None:
         for alias, name in self.attribute_map.items():
-            if alias in kwargs:  # before validation and before other fields are derived from it
+            if alias in kwargs:  # set before validation and before other fields are derived from it
                 setattr(self, name, kwargs.pop(alias))
         for name in kwargs:
             if name not in NAMES_OF_TRANSFORMERS and not name.startswith("_"):
@@ -306,7 +306,7 @@ _DERIVED = {
 
 # The strict dataclasses of transformers 5.17 and 5.23 do not replace these checks: their exception is not a ValueError,
 # its message has several lines, and they check types but not ranges.
-Rule = tuple[str, Callable[[Any], bool]]  # what is allowed, and whether a value is
+Rule = tuple[str, Callable[[Any], bool]]  # the allowed values in words, and a predicate
 
 
 def _format_names(names: Iterable[str]) -> str:

@@ -82,9 +82,9 @@ FIRST_PASS_ARGUMENTS = {
 }
 CACHE_KINDS = (None, "dynamic", "static")  # cache_implementation of generate()
 MIN_LENGTH_PROCESSORS = (MinLengthLogitsProcessor, MinNewTokensLengthLogitsProcessor)
-INITIAL_CAPACITY = 64  # of a KV cache, in tokens
+INITIAL_CAPACITY = 64  # tokens for which a KV cache is allocated
 SMALLEST_BUCKET = 32  # capacity of a static KV cache, in tokens
-WARM_UP_STEPS = 3  # before a CUDA graph is captured
+WARM_UP_STEPS = 3  # steps that run before a CUDA graph is captured
 MAX_CAPTURED_STEPS = 8  # CUDA graphs and their tensors that are kept for each model
 MAX_DEFAULT_ENTRIES = 2**15  # target tokens of the cache of a graph that is captured by default
 MAX_PATIENCE = 100  # beam search ends earlier than at so many finished hypotheses per beam
@@ -118,8 +118,8 @@ class BeamKVCache:
         self.beams = beams
         self.groups = len(first_keys) // beams
         self.length = first_keys.shape[2]  # tokens so far
-        self.entries = self.length * beams  # in use, per group
-        self.capacity = (capacity or max(INITIAL_CAPACITY, 2 * self.length)) * beams  # in entries
+        self.entries = self.length * beams  # entries per group that are in use
+        self.capacity = (capacity or max(INITIAL_CAPACITY, 2 * self.length)) * beams  # in entries per group
         self.keys = [self.pack(keys) for keys, _ in layers]
         self.values = [self.pack(values) for _, values in layers]
         # For the entries of one token: 0 for the beam's own, -inf for those of other beams.
@@ -169,7 +169,7 @@ class BeamKVCache:
         if live.is_cpu:
             return int(live)
         bound = self.entries
-        if self.previous is not None and self.previous[1].query():  # its copy is complete
+        if self.previous is not None and self.previous[1].query():  # the copy of the previous number is complete
             bound = min(bound, int(self.previous[0]) + COMPACTION_INTERVAL * self.beams)
         copied = torch.Event(device=live.device)
         self.previous = live.to("cpu", non_blocking=True), copied
@@ -465,7 +465,7 @@ class FastDecodingCache(EncoderDecoderCache):
         """The step of this cache, which is created after the modules have filled it."""
         if self.step is None:
             self.step = self.new_step(model, padding_mask)
-            self.self_attention_cache = DynamicCache()  # its tensors have been copied
+            self.self_attention_cache = DynamicCache()  # the tensors of the modules' cache have been copied
         return self.step
 
     def new_step(self, model: Any, padding_mask: Tensor | None) -> "FastStep":
@@ -588,7 +588,7 @@ class CapturedStep(FastStep):
 
     def compute(self, fast: FastDecoder, ids: Tensor) -> Tensor:
         """The graph's logits, which the next step overwrites: `[batch, 1]` → `[batch, vocab_size]`."""
-        if torch.is_autocast_enabled(ids.device.type):  # it frees its copies of the weights after the step
+        if torch.is_autocast_enabled(ids.device.type):  # autocast frees its copies of the weights after the step
             return super().compute(fast, ids)
         if self.graph is None:
             self.ids = ids.clone()
@@ -758,7 +758,7 @@ def check_fast_step(model: Any) -> str | None:
         return reason
     try:
         reason = step_difference(model)
-    except Exception as error:  # of any class: the code may have been edited. The modules raise it again if needed.
+    except Exception as error:  # edited code may raise any error; if the modules fail too, they raise it again
         reason = f"a fast decoder step cannot be compared with the modules: {type(error).__name__}: {error}"
     if reason:
         logger.warning_once("generate() runs the decoder's modules at every step, which is slower: %s.", reason)
@@ -826,7 +826,7 @@ def step_difference(model: Any) -> str | None:
     padding_mask = torch.tensor([[0, 1, 1, 1, 1], [1, 1, 1, 0, 0]], device=device)
 
     def logits(ids: Tensor, cache: EncoderDecoderCache, step: FastStep | None = None) -> Tensor:
-        outputs = type(model).forward(  # without the hooks on the model itself
+        outputs = type(model).forward(  # bypasses the hooks on the model itself
             model,
             decoder_input_ids=ids,
             encoder_outputs=(source,),
@@ -857,7 +857,7 @@ def unsupported_request(config: GenerationConfig, mode: GenerationMode, model_kw
     target_mask = model_kwargs.get("decoder_attention_mask")
     has_padding = target_mask is not None and not (target_mask.dim() == 2 and target_mask.all())
     arguments = {name for name, value in model_kwargs.items() if value is not None} - FIRST_PASS_ARGUMENTS
-    verification = VERIFICATION.get()  # of the running call
+    verification = VERIFICATION.get()  # the checks of the running call
     unsupported = {
         "custom_generate": verification is not None and callable(verification.arguments.get("custom_generate")),
         f"the generation mode {mode.value!r}": mode not in SUPPORTED_MODES,
@@ -945,7 +945,7 @@ def block_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
         return scores.topk(k)
     head, tail = scores.tensor_split([blocks * TOP_K_BLOCK], dim=1)
     head = head.unflatten(1, (blocks, TOP_K_BLOCK))
-    _, best_blocks = head.amax(dim=2).topk(k + 1)  # they and the tail contain the k + 1 highest scores
+    _, best_blocks = head.amax(dim=2).topk(k + 1)  # these blocks and the tail contain the k + 1 highest scores
     selected = head.gather(1, best_blocks[:, :, None].expand(-1, -1, TOP_K_BLOCK))
     candidates = torch.cat([selected.flatten(1), tail], dim=1)
     values, positions = candidates.topk(k + 1)
@@ -974,7 +974,7 @@ class FinishedHypotheses:
 
     def __init__(self, limit: int):
         self.limit = limit
-        self.counts: Any = 0  # after the first step, [batch, 1]
+        self.counts: Any = 0  # a tensor [batch, 1] after the first step
         self.decides = False  # whether the search has asked which texts are unfinished
 
     def add(self, are_finished: Tensor) -> None:
@@ -998,7 +998,7 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
     differ, as after an edit of the modules' code.
     """
 
-    engine: Any = None  # of `load_translator`, with a method `generate` that returns `None` for unsupported calls
+    engine: Any = None  # set by `load_translator`; its `generate` returns `None` for unsupported calls
 
     def generate(self, inputs: Any = None, generation_config: Any = None, *args: Any, **kwargs: Any) -> Any:
         """`GenerationMixin.generate`. It calls the encoder directly, so FSDP2 must gather the root's weights.
@@ -1196,7 +1196,7 @@ def finished_hypotheses(model: Any, options: dict[str, Any]) -> FinishedHypothes
         raise ValueError(f"patience must be None or a number from 1 to {MAX_PATIENCE}, got {patience!r}.")
     early_stopping = generation_option(model, options, "early_stopping")
     if early_stopping is True:
-        limit = math.floor(num_beams * patience + 0.5)  # as CTranslate2; `round` would round 2.5 to 2
+        limit = math.floor(num_beams * patience + 0.5)  # rounds like CTranslate2; `round` would round 2.5 to 2
         return FinishedHypotheses(limit)
     if options.get("patience") is not None:
         raise ValueError(f"early_stopping must be True with patience={patience}, got {early_stopping!r}.")

@@ -20,7 +20,7 @@ from .configuration_random_transformer import is_int
 from .tokenization_random_transformer import is_blank
 
 CHUNK_SIZE = 1000  # texts that are sorted by length together
-MAX_HYPOTHESES = 1000  # of a text; memory and time of a search are proportional to them
+MAX_HYPOTHESES = 1000  # per text; memory and time of a search are proportional to it
 LARGEST_PENALTY = 50  # exponent of a length; a number overflows with larger ones
 # The paper limits an output to the length of its input plus 50 (section 6.1). All texts of a batch share one limit,
 # because beam search depends on it. Rounding lengths up to a multiple of 16 allows larger batches.
@@ -174,7 +174,8 @@ def tokenizer_languages(tokenizer: Any) -> list[str]:
     """The language codes of a tokenizer with language tags; empty for others."""
     if not hasattr(tokenizer, "src_lang"):
         return []
-    for name in ("languages", "lang_code_to_id", "lang_code_to_token"):  # this project's, mBART's, M2M-100's
+    # Attributes of this project's, mBART's and M2M-100's tokenizers.
+    for name in ("languages", "lang_code_to_id", "lang_code_to_token"):
         if hasattr(tokenizer, name):
             return list(getattr(tokenizer, name))
     return list(tokenizer.extra_special_tokens)  # NLLB's

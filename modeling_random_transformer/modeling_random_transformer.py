@@ -46,7 +46,7 @@ from .ops_random_transformer import (
     select_attention,
     smoothed_cross_entropy,
 )
-from .quantization_random_transformer import Int8Linear  # its file registers the quantization method
+from .quantization_random_transformer import Int8Linear  # importing the file registers the quantization method
 from .verification_random_transformer import VerifiedGenerationMixin
 from .versions_random_transformer import (
     CACHE_NAME,
@@ -74,7 +74,7 @@ class RandomTransformerPreTrainedModel(PreTrainedModel):
     _supports_flex_attn = True
     _supports_attention_backend = True
     _can_compile_fullgraph = True
-    int8_linear_class = Int8Linear  # for DynamicInt8Quantizer, which may be from another copy of these files
+    int8_linear_class = Int8Linear  # DynamicInt8Quantizer may be from another copy of these files
 
     def post_init(self) -> None:
         super().post_init()
@@ -125,7 +125,7 @@ class RandomTransformerPreTrainedModel(PreTrainedModel):
             keys.pop("lm_head.weight", None)
         return keys
 
-    def _apply(self, *args: Any, **kwargs: Any) -> "RandomTransformerPreTrainedModel":  # of .to(), .to_empty() …
+    def _apply(self, *args: Any, **kwargs: Any) -> "RandomTransformerPreTrainedModel":  # called by .to(), .to_empty() …
         was_meta = self.device.type == "meta"
         super()._apply(*args, **kwargs)
         if was_meta:  # to_empty() has replaced a tied parameter at each place by another one
@@ -226,7 +226,7 @@ class SinusoidalPositions(nn.Module):
         """Compute the table. PyTorch's loaders of models on the meta device call a method of this name."""
         init.copy_(self.table, self.encode(torch.arange(len(self.table), device=self.table.device)))
 
-    def _apply(self, *args: Any, **kwargs: Any) -> "SinusoidalPositions":  # of .to(), .half(), .to_empty() …
+    def _apply(self, *args: Any, **kwargs: Any) -> "SinusoidalPositions":  # called by .to(), .half(), .to_empty() …
         table = self.table
         super()._apply(*args, **kwargs)
         if self.table.is_meta:
@@ -446,7 +446,7 @@ class RandomTransformerDecoderLayer(RandomTransformerLayer):
 class RandomTransformerStack(RandomTransformerPreTrainedModel):
     """Base of encoder and decoder: embeddings, positional encodings and N layers (paper 3.1, 3.4, 3.5)."""
 
-    input_prefix = ""  # of the inputs' names in error messages
+    input_prefix = ""  # the prefix of the inputs' names in error messages
 
     def __init__(self, config: RandomTransformerConfig, layer_class: Callable[..., nn.Module], layers: int):
         super().__init__(config)
@@ -478,7 +478,7 @@ class RandomTransformerStack(RandomTransformerPreTrainedModel):
         """Rows of the embedding matrix, not yet scaled, unless the tokens already are."""
         try:
             return tokens if tokens.is_floating_point() else self.embed_tokens(tokens)
-        except IndexError as error:  # on a CPU; only then are ids inspected, so valid ids cost nothing
+        except IndexError as error:  # a CPU reports invalid ids here, so checking valid ids costs nothing
             raise ValueError(
                 f"{self.input_prefix}input_ids must be in the vocabulary, 0 to {self.config.vocab_size - 1}, "
                 f"got ids from {tokens.min()} to {tokens.max()}."

@@ -19,10 +19,11 @@ MALLOC_THRESHOLD_LIMIT = 2**25  # bytes: glibc's DEFAULT_MMAP_THRESHOLD_MAX
 # Number of logits that the loss converts to float32 at a time. The value for CPUs fits into the cache.
 LOSS_CHUNK_CPU = 2**19
 LOSS_CHUNK_GPU = 2**26
-MIN_PACKED_ELEMENTS = 2**17  # of a weight matrix; smaller ones are as fast in the unpacked layout
-MIN_PACKED_ELEMENTS_HALF = 2**13  # of a weight matrix in half precision
+MIN_PACKED_ELEMENTS = 2**17  # weight matrices below this size are as fast in the unpacked layout
+MIN_PACKED_ELEMENTS_HALF = 2**13  # the same limit in half precision
 MIN_STEPS_TO_PACK = 16  # decoding steps that amortize packing
-MIN_MATMUL_KEY_ELEMENTS = 2**17  # of the keys; below, the fused kernel is at least as fast as two matrix products
+# With fewer elements in the keys, the fused kernel is at least as fast as two matrix products.
+MIN_MATMUL_KEY_ELEMENTS = 2**17
 NATIVE_MATMUL_CHECKS = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}
 
 
@@ -194,7 +195,7 @@ def fast_dropout(states: Tensor, rate: float, training: bool) -> Tensor:
     if not training:
         return states
     limit = 2**16
-    dropped = round(rate * limit)  # of the numbers of 16 bits
+    dropped = round(rate * limit)  # how many of the 16-bit numbers drop an element
     if states.device.type != "cpu" or is_transformed() or not 0 < dropped < limit:
         return nn.functional.dropout(states, rate)
     count = states.numel()

@@ -47,7 +47,8 @@ from .tokenization_random_transformer import has_letters
 from .verification_random_transformer import generation_option
 
 LENGTH_LIMITS = ("max_length", "max_new_tokens")  # generate() accepts one of them
-GENERATE_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  # of invalid options
+# Errors of generate() for invalid options.
+GENERATE_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 # Options that change the number or the type of outputs, with the values of one sequence of ids per text. Those of a
 # saved generation config are ignored.
 OUTPUT_OPTIONS: dict[str, Any] = {
@@ -153,7 +154,7 @@ class Seq2SeqPipeline(Pipeline):
             from 0); the model is not an encoder-decoder, or has several target languages and `tgt_lang` is not given.
     """
 
-    defaults = CallOptions()  # of a call; those of the constructor replace them
+    defaults = CallOptions()  # the options of a call, unless the constructor got others
 
     def __init__(self, *args: Any, batch_size: int | None = None, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -164,7 +165,7 @@ class Seq2SeqPipeline(Pipeline):
             raise ValueError(f"tokenizer must be that of the model, {name}, got None.")
         self.batch_size = 1 if batch_size is None else batch_size
         self.positions = max_source_positions(self.model)
-        self.warns = True  # of texts that are truncated
+        self.warns = True  # whether truncating a text gives a warning
 
     def _sanitize_parameters(self, **options: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         """The arguments of `preprocess`, `_forward` and `postprocess`, from those of the constructor, its caller."""

@@ -40,7 +40,8 @@ class Int8Linear(nn.Module):
 
     def __init__(self, in_features: int, out_features: int, bias: bool, dtype: torch.dtype | None = torch.int8):
         super().__init__()
-        self.products: dict[tuple[Int8Linear, ...], PackedInt8Linear] = {}  # of this layer, alone and with others
+        # Packed weights of this layer alone, and joined with other layers.
+        self.products: dict[tuple[Int8Linear, ...], PackedInt8Linear] = {}
         self.in_features = in_features
         self.out_features = out_features
         self.weight = nn.Parameter(torch.empty(out_features, in_features, dtype=dtype), requires_grad=False)
@@ -104,12 +105,13 @@ class PackedInt8Linear:
     def __init__(self, layers: tuple[Int8Linear, ...]):
         tensors = tensors_of(layers)
         self.versions = versions_of(tensors)
-        self.sources = [tensor.detach() for tensor in tensors]  # so that their addresses are not used again
+        # Keeps the memory, so that no other tensor gets the same address.
+        self.sources = [tensor.detach() for tensor in tensors]
         self.weight, self.bias = joined_parameters(layers)
         self.scale = torch.cat([layer.weight_scale for layer in layers])
         self.largest, _ = int8_kernels()
         self.inverse_largest = torch.tensor(1 / self.largest)  # multiplying by a Python float would take twice the time
-        self.kernels: dict[type, Any] = {}  # with packed weights
+        self.kernels: dict[type, Any] = {}  # packed weights for each kernel
 
     def __call__(self, states: Tensor) -> Tensor:
         """`[…, input width]` → `[…, sum of the output widths]`."""
@@ -123,7 +125,7 @@ class PackedInt8Linear:
 
     def multiply(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """Activations `[…, inputs]` → results without scale and bias `[…, outputs]`, and the rows' scales `[…, 1]`."""
-        states = states.float()  # of autocast
+        states = states.float()  # autocast may pass half precision
         scale = states.abs().amax(dim=-1, keepdim=True).mul_(self.inverse_largest)
         # A row of zeros becomes NaN, for which the kernels use some integer. It is multiplied by the scale, 0.
         return self.fastest_kernel(states)(states / scale), scale
@@ -295,7 +297,7 @@ class DynamicInt8Quantizer(HfQuantizer):
         if is_output_tied(model):
             tied = model.get_output_embeddings()
             layer = model.int8_linear_class.from_linear(tied)
-            if hasattr(tied, "_hf_hook"):  # of a device map: it moves the inputs to the layer's device
+            if hasattr(tied, "_hf_hook"):  # the hook of a device map moves the inputs to the layer's device
                 # Accelerate's function. Checkpoints contain this file and must not require Accelerate.
                 from transformers.generation.utils import add_hook_to_module
 

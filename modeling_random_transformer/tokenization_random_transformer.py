@@ -384,7 +384,8 @@ class RandomTransformerTokenizer(TokenizersBackend):
         backend, control = Tokenizer(self.backend_tokenizer.model), self.control_tokens
         for part in ("normalizer", "pre_tokenizer", "post_processor"):
             setattr(backend, part, getattr(self.backend_tokenizer, part))
-        added = [token for _, token in sorted(self.added_tokens_decoder.items())]  # in this order, ids are equal
+        # Sorted by id, so that the ids remain equal.
+        added = [token for _, token in sorted(self.added_tokens_decoder.items())]
         if not self.split_special_tokens:  # otherwise the user's choice: all special tokens are plain text
             for token in added:
                 token.special = token.content in control

@@ -48,8 +48,8 @@ from .versions_random_transformer import (
 
 # The largest relative difference between logits that rounding explains, by dtype.
 ROUNDING = {torch.float64: 1e-6, torch.float32: 2e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
-EXACT_PRECISIONS = {"none", "ieee"}  # of products in float32
-INEXACT_ROUNDING = 1e-1  # if activations or weights may be rounded to half precision or integers
+EXACT_PRECISIONS = {"none", "ieee"}  # settings with which products in float32 are exact
+INEXACT_ROUNDING = 1e-1  # limit if activations or weights may be rounded to half precision or integers
 # Arguments of generate() with which a pass without a cache computes the same as the cached step.
 VERIFIED_ARGUMENTS = {
     "attention_mask",
@@ -86,7 +86,7 @@ class CacheVerification:
         self.last_pass = 3 if is_beam_search else 2
         self.passes = 0
         self.inputs: tuple[Tensor, dict[str, Any]] | None = None  # the tokens and the arguments of the running pass
-        self.step: tuple[Tensor, dict[str, Any], Tensor] | None = None  # its inputs, and its logits
+        self.step: tuple[Tensor, dict[str, Any], Tensor] | None = None  # input ids, other inputs and logits
 
     @cached_property
     def snapshot(self) -> "Snapshot":
@@ -154,7 +154,7 @@ VERIFICATION: ContextVar[CacheVerification | None] = ContextVar("verification", 
 class VerifiedGenerationMixin(GenerationMixin):
     """transformers' `generate()`, whose first call for a model object verifies caches, masks, attention and a step."""
 
-    snapshot: "Snapshot | None" = None  # of the model at the last call, with what was verified
+    snapshot: "Snapshot | None" = None  # the state of the model at the last call, and what was verified
 
     def generate(self, inputs: Any = None, generation_config: Any = None, *args: Any, **kwargs: Any) -> Any:
         """`GenerationMixin.generate`.
@@ -185,7 +185,7 @@ class VerifiedGenerationMixin(GenerationMixin):
         next_sequence_length: int | None = None,
         cache: Cache | None = None,
         attention_mask: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,  # in the signature, which transformers reads to know that it is supported
+        inputs_embeds: Tensor | None = None,  # transformers reads the signature to know that it is supported
         **kwargs: Any,
     ) -> dict[str, Any]:
         """The inputs of the next pass."""
@@ -325,7 +325,7 @@ class Snapshot:
         self.messages: dict[str, str | None] = {}  # the result of each check of the model, by its name
         self.verified_steps: set[Any] = set()  # the kinds of cached steps that were compared
         self.captured_steps: dict[Any, Any] = {}  # CUDA graphs of `generate()`, by the shapes of their tensors
-        self.seen_shapes: set[Any] = set()  # of calls of `generate()` that did not choose a cache
+        self.seen_shapes: set[Any] = set()  # shapes of calls of `generate()` that did not choose a cache
         modules = list(model.modules())
         self.parts = modules[1:]
         # Views show later changes. Of hooks, whose keys PyTorch does not use again, their functions are not needed.
@@ -337,24 +337,25 @@ class Snapshot:
             self.views += module._forward_hooks.keys(), module._forward_pre_hooks.keys()
         self.values = self.current_values(model)
         self.functions = [function for function in code_of(self.values) if isinstance(function, FunctionType)]
-        self.code = [function.__code__ for function in self.functions]  # which autoreload replaces
+        self.code = [function.__code__ for function in self.functions]  # autoreload replaces the code of functions
         self.tensors = distinct(tensors_of(modules))
         self.versions = versions_of(self.tensors)
         samples = [sampled(tensor) for tensor in self.tensors if can_sample(tensor)]  # none on a GPU, which would wait
-        vectors = [sample for sample in samples if sample.is_contiguous()]  # which `torch.cat` copies at once
+        # `torch.cat` copies contiguous samples at once.
+        vectors = [sample for sample in samples if sample.is_contiguous()]
         strided = [sample for sample in samples if not sample.is_contiguous()]
         self.samples = [group for group in (vectors, strided) if group]
         self.sampled_values = [*map(torch.cat, self.samples)]
 
     def __reduce__(self) -> Any:
-        return type(None), ()  # what `copy.deepcopy` and `pickle` create instead
+        return type(None), ()  # copies and pickles of a model have `None` instead of a snapshot
 
     def current_values(self, model: nn.Module) -> list[Any]:
         """The values of all namespaces, and the parts of PyTorch and transformers that users replace."""
         values = list(chain.from_iterable(self.views))
         values += map(type, self.parts)
         values.append(type(model))
-        attributes = dict(vars(model))  # without the engine and this snapshot, for example
+        attributes = dict(vars(model))  # excludes the engine and this snapshot, for example
         values += code_of(attributes.values())
         values += plain_values([attributes])
         values.append(attributes.get("config"))
@@ -414,7 +415,7 @@ def namespaces_of(modules: Sequence[nn.Module]) -> list[Mapping[str, Any]]:
         namespaces += module._parameters, module._buffers, module._modules
     classes = dict.fromkeys(map(type, modules))
     for cls in dict.fromkeys(chain.from_iterable(module_class.__mro__ for module_class in classes)):
-        if not cls.__module__.startswith("transformers."):  # which have many methods
+        if not cls.__module__.startswith("transformers."):  # excluded because they have many methods
             namespaces.append(vars(cls))
         if is_copied(cls):
             file = vars(sys.modules[cls.__module__])

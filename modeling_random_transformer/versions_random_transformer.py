@@ -70,7 +70,7 @@ class CheckpointedLayer(GradientCheckpointingLayer):
     transformers before 5.24 removes the cache in every call in training mode, in `__call__` or in `forward`.
     """
 
-    is_checkpointed = False  # as `gradient_checkpointing_enable()` sets it
+    is_checkpointed = False  # `gradient_checkpointing_enable()` sets the same value
 
     @property
     def gradient_checkpointing(self) -> bool:

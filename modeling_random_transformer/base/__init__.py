@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import Any
 
-DTYPES = ("float32", "bfloat16", "int8")  # of weights in inference
+DTYPES = ("float32", "bfloat16", "int8")  # dtypes in which models translate
 # Engines that compute `generate()`: the module of each in `extras`, which has a function `attach`.
 ENGINES = {"ctranslate2": "export.dispatch"}
 

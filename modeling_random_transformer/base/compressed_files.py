@@ -31,7 +31,7 @@ TEXT_FORMATS = {
     ".zip": "zip",
 }
 # Documents, in which texts are between mark-up.
-DOCUMENT_FORMATS = {  # that can be translated
+DOCUMENT_FORMATS = {  # formats that `translate` supports
     ".html": "html",
     ".htm": "html",
     ".xhtml": "html",
@@ -202,7 +202,7 @@ def clear_errors(path: StrPath, format_name: str) -> Iterator[None]:
             raise EOFError("the file has 0 bytes")
         yield
     except (EOFError, OSError, RuntimeError, lzma.LZMAError, zlib.error, BadZipFile) as error:
-        if getattr(error, "errno", None) is not None:  # it cannot be read
+        if getattr(error, "errno", None) is not None:  # the operating system cannot read the file
             raise
         raise ValueError(f"{path} must be a complete {format_name} file, got an error: {first_line(error)}.") from error
 
@@ -239,9 +239,9 @@ def _compressed(path: StrPath, file: BinaryIO) -> Iterator[IO[bytes]]:
     """A file to write, compressed if the name says so."""
     writer: Any
     match Path(path).suffix.lower():
-        case ".gz":  # without a name and a time, equal contents give equal files
+        case ".gz":  # no file name and no time, so that equal contents give equal files
             writer = gzip.GzipFile("", "wb", GZIP_LEVEL, file, mtime=0)
-        case ".zst":  # by name, since pyarrow would close a file object
+        case ".zst":  # a path, since pyarrow would close a file object
             writer = _pyarrow(path).output_stream(file.name, compression="zstd")
         case ".bz2" | ".xz" as suffix:
             writer = OPENERS[suffix](file, "wb")

@@ -39,7 +39,7 @@ def model_digest(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> 
     """A digest of weights, configurations, vocabulary and special tokens."""
     ids, ids_of_empty_text = vocabulary(tokenizer)
     configs = [model.config, model.generation_config]
-    for member in getattr(model, "members", ()):  # of an ensemble
+    for member in getattr(model, "members", ()):  # an ensemble has several models
         configs.append(member.config)
     described = [sorted(ids.items()), ids_of_empty_text, *map(_settings, configs)]
     header = json.dumps(described, sort_keys=True, default=str)

@@ -29,7 +29,7 @@ def printable(text: str, limit: int = MAX_MESSAGE) -> str:
 
 def format_value(value: Any) -> str:
     """The representation of any value, with the first items of a container."""
-    if isinstance(value, int) and abs(value) > sys.maxsize:  # its digits may be too many to be computed
+    if isinstance(value, int) and abs(value) > sys.maxsize:  # computing its digits may fail or take long
         return "an integer of more than 64 bits"
     return printable(REPR.repr(value), 2 * MAX_NAME)
 

@@ -15,8 +15,8 @@ from typing import Any, BinaryIO
 from safetensors import SafetensorError
 
 StrPath = str | PathLike
-PARTS, STAGES = ".parts", ".work"  # of work that a call has not finished: see `work_folder`
-WRITTEN_FILES = ".written_files.txt"  # in a folder
+PARTS, STAGES = ".parts", ".work"  # names of folders with unfinished work, see `work_folder`
+WRITTEN_FILES = ".written_files.txt"  # the list of the files that were written to a folder
 NOT_IN_LINES = re.compile(r"\r\n|[\r\n\0]")
 
 
@@ -38,7 +38,7 @@ def read_json(path: StrPath) -> dict[str, Any]:
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write or replace a JSON file with an object, atomically."""
     text = json.dumps(content, indent=2, ensure_ascii=False)
-    write_atomically(path, [text.encode(errors="backslashreplace")])  # of names of files with any bytes
+    write_atomically(path, [text.encode(errors="backslashreplace")])  # file names may be invalid UTF-8
 
 
 def one_line(text: str) -> str:

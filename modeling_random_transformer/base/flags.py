@@ -48,7 +48,7 @@ OTHER_NAMES = {
     "vocab": "vocab_size",
     "warmup": "warmup_steps",
 }
-ENTRY = re.compile(r"^    (\w+): (.*?)(?=^    [\w*]+: |^\S|\Z)", re.M | re.S)  # of an argument in a docstring
+ENTRY = re.compile(r"^    (\w+): (.*?)(?=^    [\w*]+: |^\S|\Z)", re.M | re.S)  # an argument in a docstring
 
 
 class Several(argparse.Action):
@@ -134,7 +134,7 @@ class Parser(HfArgumentParser):
         if settings.get("const") is True and self.has_positional:
             # A flag with an optional value would take the positional argument that follows.
             settings = {"action": "store_true"}
-        elif kind is not None:  # not the flag `--no_…` of a Boolean
+        elif kind is not None:  # the flag `--no_…` of a Boolean has no type
             if get_origin(kind) is Sequence:
                 [kind] = get_args(kind)
                 settings["nargs"] = "+"
@@ -170,7 +170,8 @@ class Parser(HfArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Parse the arguments of all ways to call the parser; a flag that does not exist is the first error."""
         args = sys.argv[1:] if args is None else [*args]
-        flags = {flag for action in self._actions for flag in action.option_strings}  # also those of groups
+        # Includes the flags of argument groups.
+        flags = {flag for action in self._actions for flag in action.option_strings}
         for index, argument in enumerate(takewhile(lambda argument: argument != "--", args)):
             name, equals, value = argument.partition("=")
             if name.startswith("--") and " " not in name:
@@ -187,7 +188,7 @@ class Parser(HfArgumentParser):
         if name in OTHER_NAMES:
             names = [flag for flag in OTHER_NAMES[name].split() if flag in names]
             return f" Did you mean --{names[0]}?" if names else ""
-        names = [flag for flag in names if flag.startswith(name[:1])]  # not "report" for "port"
+        names = [flag for flag in names if flag.startswith(name[:1])]  # never suggest "report" for "port"
         return did_you_mean(name, names, prefix="--")
 
     def error(self, message: str) -> NoReturn:
@@ -259,7 +260,8 @@ def finite_number(text: str) -> float:
     return number
 
 
-NUMBERS: dict[Any, Callable[[str], Any]] = {int: positive_integer, float: finite_number}  # of documented fields
+# Parsers of the numbers in documented fields.
+NUMBERS: dict[Any, Callable[[str], Any]] = {int: positive_integer, float: finite_number}
 
 
 def off_or(parse: Callable[[str], Any]) -> Callable[[str], Any]:

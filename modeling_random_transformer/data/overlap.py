@@ -10,7 +10,7 @@ from .words import text_key
 if TYPE_CHECKING:
     from datasets import Dataset  # slow to import
 
-Counts = dict[str, int]  # of the texts that two sets share
+Counts = dict[str, int]  # numbers of texts that two sets share
 
 
 def shared_texts(train: "Sequence[Dataset]", held_out: "Mapping[str, Dataset]") -> dict[str, Counts]:

@@ -29,7 +29,7 @@ from ..tokenization_random_transformer import read_lines, text_lines
 TEXT_KEY = "text"
 TRANSLATION = "translation"  # the column of `datasets` with texts by language
 DEFAULT_KEYS = (TEXT_KEY,), ("source", "target")
-DELIMITERS = ",;"  # of CSV files
+DELIMITERS = ",;"  # delimiters of CSV files
 
 # The number of a row and its texts; or the row, if it does not have exactly these texts.
 NumberedTexts = tuple[int, list[str] | str]
@@ -192,7 +192,7 @@ def _read_json(path: Path) -> Iterator[tuple[int, Any, str]]:
         for number, line in enumerate(decoded(lines, path), start=1):
             try:
                 row = json.loads(line)
-            except (ValueError, RecursionError):  # not JSON, or nested too deeply for the parser
+            except (ValueError, RecursionError):  # the line is not JSON, or is nested too deeply for the parser
                 row = None
             if number == 1 and line.strip() in JSON_DOCUMENTS:
                 raise ValueError(f"{path} must have a JSON object on each line, got {JSON_DOCUMENTS[line.strip()]}.")

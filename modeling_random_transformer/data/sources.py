@@ -32,7 +32,7 @@ NOT_A_PAIR = "without exactly one source and one target"
 NOT_UTF8 = "not UTF-8"
 NUL = "with a NUL character"
 
-EXAMPLE_CHARACTERS = 200  # of each text of an invalid line
+EXAMPLE_CHARACTERS = 200  # the part of each text of an invalid line that is shown
 NO_LANGUAGES = LanguageTags()
 SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -273,7 +273,7 @@ def parse_pair(number: int, source: str, target: str, languages: LanguageTags = 
     target = target.rstrip("\r\n")
     if not (is_utf8(source) and is_utf8(target)):
         return _invalid(number, NOT_UTF8, source, target)
-    if "\0" in source or "\0" in target:  # in JSON and Parquet; in text, it is an error of the file
+    if "\0" in source or "\0" in target:  # possible in JSON and Parquet; a text file with NUL is rejected as a whole
         return _invalid(number, NUL, source, target)
     if is_blank(source) or is_blank(target):
         return _invalid(number, EMPTY, source, target)

@@ -102,8 +102,8 @@ class TokenBudgetStream(IterableDataset):
         corpora = self.corpus.corpora if isinstance(self.corpus, CorpusMixture) else [self.corpus]
         if any(isinstance(corpus, DatasetText) and corpus.is_stream for corpus in corpora):
             self.num_workers = min(self.num_workers, 1)
-        self.report = ValidationReport(str(self.corpus))  # of the current epoch, up to now
-        self.previous = self.report  # of the last epoch
+        self.report = ValidationReport(str(self.corpus))  # the report of the current epoch so far
+        self.previous = self.report  # the report of the previous epoch
         self.set_share(0, 1, 1)
 
     def set_share(self, process_index: int, num_processes: int, gradient_accumulation_steps: int) -> None:
@@ -172,7 +172,7 @@ class TokenBudgetStream(IterableDataset):
                     self.report.check("error")
             skipped = skipped_pairs(self.limits, _lengths(pairs))
             for pair, is_too_long, is_unequal in zip(pairs, skipped[TOO_LONG], skipped[RATIO], strict=True):
-                if is_too_long or is_unequal:  # for any value of on_invalid
+                if is_too_long or is_unequal:  # these pairs are skipped also with on_invalid="error"
                     self.report.add(TOO_LONG if is_too_long else RATIO, pair["line"])
                 else:
                     yield pair

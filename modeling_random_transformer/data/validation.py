@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 ON_INVALID = ("error", "skip")
 SHOWN = 10  # line numbers in a report, for each reason
-MAX_NOT_UTF8 = 0.2  # of the lines; more of them are a text in another encoding, of which only ASCII would remain
+MAX_NOT_UTF8 = 0.2  # a file with a larger share of such lines has another encoding; only its ASCII texts would remain
 
 
 @dataclass
@@ -122,7 +122,7 @@ def load_pairs(
         ValueError: `on_invalid` is invalid, a file cannot be read, there are invalid lines and `on_invalid` is
             `"error"`, or no line is valid.
     """
-    import pyarrow.compute as pc  # as slow to import as datasets
+    import pyarrow.compute as pc  # slow to import, like datasets
     from datasets import Dataset, Features, Value
     from datasets.exceptions import DatasetGenerationError
 

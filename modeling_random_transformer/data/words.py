@@ -70,7 +70,7 @@ SAMPLE_SHARE = 0.1
 LETTER = r"[\p{L}--\p{Script=Common}--\p{Script=Inherited}]"
 _SCRIPT_OF = regex.compile("|".join(rf"(?P<{name}>\p{{Script={name}}})" for name in SCRIPTS))
 LETTERS = regex.compile(LETTER, regex.V1)
-JOINERS = dict.fromkeys(map(ord, "\u200c\u200d"))  # for `str.translate`
+JOINERS = dict.fromkeys(map(ord, "\u200c\u200d"))  # a table for `str.translate`
 
 
 def digest(text: str) -> bytes:

@@ -14,9 +14,9 @@ from .evaluation import sentence_chrf
 from .scoring import score_pairs
 from .translation import translate
 
-MIN_PAIRS = 100  # of a validation set; fewer do not determine a calibration
+MIN_PAIRS = 100  # a smaller validation set does not determine a calibration
 MIN_BELOW = 10  # translations below the median: most of those of an untrained model equal it, with a chrF++ of 0
-NEWTON_STEPS, RIDGE = 20, 1.0  # of the logistic regression
+NEWTON_STEPS, RIDGE = 20, 1.0  # iterations and L2 penalty of the logistic regression
 
 
 class CalibrationError(ValueError):
@@ -89,7 +89,7 @@ def fit_logistic(features: np.ndarray, labels: np.ndarray) -> np.ndarray:
     ones = np.ones(len(features))
     inputs = np.column_stack([ones, features])
     variances = features.var(axis=0)
-    penalty = np.diag([0, *RIDGE * variances])  # as for features of unit variance
+    penalty = np.diag([0, *RIDGE * variances])  # equals a penalty on features of unit variance
     weights = np.zeros(inputs.shape[1])
     for _ in range(NEWTON_STEPS):
         probabilities = 1 / (1 + np.exp(-inputs @ weights))

@@ -22,7 +22,7 @@ from ..inputs_random_transformer import tokenizer_languages
 from .scoring import PairScore
 
 CALIBRATION = "confidence.json"
-CALIBRATIONS = "confidence.*json"  # this file, and those of directions, such as confidence.en.de.json
+CALIBRATIONS = "confidence.*json"  # includes the files of single directions, such as confidence.en.de.json
 DOUBTFUL = 0.2  # the probability below which a word of a translation is underlined
 
 

@@ -49,7 +49,7 @@ def load_models(
         FloatingPointError: a weight is not finite.
     """
     with reraise_as_value_error(f"device must be an available device, got {device}"):
-        torch.zeros(1, device=device).item()  # not on the device meta, which has no values
+        torch.zeros(1, device=device).item()  # an error on the device meta, which has no values
     if len(folders) > 1 and engine_options.get("engine") is not None:
         raise ValueError(f"{argument} must be one model with an engine, got {len(folders)}.")
     loaded = [load_translator(folder, dtype, argument, **engine_options) for folder in folders]
@@ -136,7 +136,8 @@ def load_model(folder: Path, dtype: str) -> PreTrainedModel:
         options = dtype_options(config, dtype)
         # Mismatched shapes are collected instead of raised, because transformers' error is a multi-line table.
         options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
-        if config is not None and file != ADAPTER:  # not the attention implementation of the file, which may be code
+        # The attention implementation in the file may be the name of remote code.
+        if config is not None and file != ADAPTER:
             options |= {"config": config, "attn_implementation": None}
         model, report = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=False, **options)
     for name, stored, expected in sorted(report["mismatched_keys"]):

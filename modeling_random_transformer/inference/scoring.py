@@ -29,7 +29,7 @@ from ..pipeline_random_transformer import Seq2SeqPipeline, current_device, evalu
 
 IGNORED = -100  # the label of positions that are not scored
 
-Ids = list[int]  # of the tokens of a text
+Ids = list[int]  # token ids of a text
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class PairModel(ABC):
         self.pipe.warns = False
         self.max_batch_tokens = max_batch_tokens
         self.start = decoder_start(model)
-        self.recorded: dict[str, Any] = {}  # what determines the results beside the model and its languages
+        self.recorded: dict[str, Any] = {}  # settings that change the results, without the model and its languages
 
     @abstractmethod
     def process(self, pairs: Sequence[Pair], sources: Sequence[Ids], targets: Sequence[Ids]) -> list[Any]:

@@ -44,7 +44,7 @@ RESERVED = {
 
 # Options whose functions are in `extras/wrappers`
 WRAPPERS = ("mbr", "split_sentences", "glossary", "repair", "confidence", "min_confidence")
-OF_ONE_CANDIDATE = ("mbr", "glossary", "min_confidence")  # those without `n_best`
+OF_ONE_CANDIDATE = ("mbr", "glossary", "min_confidence")  # options that cannot be combined with `n_best`
 MBR_SAMPLING = {"do_sample": True, "top_k": 5, "temperature": 0.7}
 
 
@@ -235,7 +235,7 @@ class Translator:
         self.options = TranslationOptions.from_kwargs(**options)
         search = self.options.generate_kwargs
         if self.options.split_sentences and not tokenizer_languages(tokenizer):
-            search.pop("src_lang", None)  # for the abbreviations only
+            search.pop("src_lang", None)  # the language selects abbreviations only
         engine = getattr(model, "engine", None)
         self.pipe = Seq2SeqPipeline(
             model,

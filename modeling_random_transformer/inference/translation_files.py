@@ -299,7 +299,7 @@ class Parts:
         self.record_file = self.folder / "job.json"
         self.lock_file = self.folder / "job.lock"
         self.key = ""  # a digest of the inputs of the job, which the names of its files contain
-        self.digests: list[str] = []  # of the texts of each chunk
+        self.digests: list[str] = []  # a digest of the texts of each chunk
 
     def path(self, number: int) -> Path:
         """The file of a finished chunk, whose name has a digest of what determines the output."""

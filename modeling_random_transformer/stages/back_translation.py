@@ -34,7 +34,7 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 # Noise: words are deleted, replaced by a filler and reordered (Lample et al. 2018), as often as in Edunov et al. 2018.
 DELETION, REPLACEMENT, DISTANCE = 0.1, 0.1, 3
-FILLER = "<blank>"  # one token, if it is declared with --special_tokens
+FILLER = "<blank>"  # a single token if --special_tokens declares it
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from ..inputs_random_transformer import CHUNK_SIZE, chunks, encode_texts, source
 from ..pipeline_random_transformer import Seq2SeqPipeline
 from ..tokenization_random_transformer import is_blank
 
-RECORD = "job.json"  # of all stages
+RECORD = "job.json"  # the record of every stage
 
 
 def check_text_key(key: str, paths: Iterable[StrPath]) -> None:

@@ -196,7 +196,8 @@ class TrainingSet:
 
     def assemble(self, counts: dict[str, int]) -> dict[str, Any]:
         """Write the training set: the synthetic pairs, then the original ones."""
-        synthetic = [ParallelText(self.selected, self.translated)]  # of which pairs without a translation are invalid
+        # Pairs without a translation are invalid and are skipped.
+        synthetic = [ParallelText(self.selected, self.translated)]
         total = write_pairs(pairs_of([*synthetic, *self.original]), self.files)
         original = sum(1 for _ in pairs_of(self.original))
         return {**counts, "empty": counts["selected"] - (total - original), "original": original}

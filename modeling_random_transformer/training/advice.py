@@ -23,14 +23,14 @@ from .training_arguments import TranslationTrainingArguments
 
 MAX_EPOCHS = 300
 FEW_PAIRS = 1000
-MIN_OCCURRENCES = 20  # of a vocabulary entry in the training set, on average
+MIN_OCCURRENCES = 20  # mean occurrences of a vocabulary entry in the training set
 MAX_POST_NORM_RATE = 1.0  # peak rate times d_model; the paper's models have 0.36 (base) and 0.5 (big)
-SAMPLED_PAIRS = 1000  # of each set, to compare its sides
+SAMPLED_PAIRS = 1000  # pairs of each set whose sides are compared
 MARGIN = 1.2  # sides in one language are about equally similar
-COUNTED_PAIRS = 100_000  # of each corpus, whose letters are counted
-MIN_COUNT = 20  # occurrences of a letter, also expected ones, so that they are not by chance
-MIN_FACTOR = 20  # between the frequencies of a letter in two orthographies
-MAX_FOREIGN = 0.005  # of the characters of texts in one orthography
+COUNTED_PAIRS = 100_000  # pairs of each corpus whose letters are counted
+MIN_COUNT = 20  # observed and expected occurrences of a letter, so that a difference is not due to chance
+MIN_FACTOR = 20  # ratio of the frequencies of a letter in two orthographies
+MAX_FOREIGN = 0.005  # share of foreign letters in texts of one orthography
 SHOWN_LETTERS = 8
 
 
@@ -47,7 +47,7 @@ class AdviceCallback(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:  # noqa: ARG002
         if not state.is_world_process_zero:
             return
-        if "train" in self.data.sets:  # not a stream, whose length is unknown
+        if "train" in self.data.sets:  # a stream has no known length
             pairs = len(self.data.sets["train"])
             show([f"{pairs:,} pairs, {state.max_steps:,} steps, {state.num_train_epochs:,} epochs"])
             show(data_advice(self.data, state.num_train_epochs, is_new=not model.name_or_path))

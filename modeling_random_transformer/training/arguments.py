@@ -16,12 +16,12 @@ from ..inputs_random_transformer import LanguageTags, check_positive
 from ..tokenization_random_transformer import LANGUAGE_CODE, MIN_VOCAB_SIZE
 
 VOCAB_SIZE, PRESET = 8000, "tiny"
-PREFIXES = {"train": "", "validation": "validation_", "test": "test_"}  # of the arguments of each split
+PREFIXES = {"train": "", "validation": "validation_", "test": "test_"}  # prefixes of each split's arguments
 OF_DATASET = ("dataset_config_name", "dataset_revision", "train_split", "validation_split", "test_split")
-CONSTANTS = ("true", "false", "none")  # in any case
+CONSTANTS = ("true", "false", "none")  # lower or upper case
 OF_TOKENIZER = {"vocab_size", "pad_token_id", "bos_token_id", "eos_token_id"}  # fields of the configuration
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
-Texts = list[str] | None  # one or several; one is a list too
+Texts = list[str] | None  # one text becomes a list
 
 
 @dataclass

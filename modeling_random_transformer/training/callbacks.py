@@ -83,7 +83,7 @@ class TimeCallback(TrainerCallback, ExportableState):
 
     def __init__(self) -> None:
         self.begin = time.perf_counter()
-        self.seconds = 0.0  # of earlier processes
+        self.seconds = 0.0  # the time of earlier processes of the run
 
     @property
     def total(self) -> float:

@@ -68,7 +68,7 @@ def _marker(checkpoint: Path, name: str = MARKER) -> dict[str, Any]:
 
 def check_optimizer(checkpoint: Path) -> None:
     """Raise a `ValueError` if training cannot continue from a checkpoint of the run, which has no optimizer."""
-    names = ("optimizer.pt", "optimizer.bin", "latest", "optimizer_*")  # also of FSDP2 and DeepSpeed
+    names = ("optimizer.pt", "optimizer.bin", "latest", "optimizer_*")  # the last two are those of DeepSpeed and FSDP2
     if not any(any(checkpoint.glob(name)) for name in names):
         raise ValueError(
             f"output_dir must contain complete checkpoints to continue from, got {checkpoint} without the state of the "
@@ -193,7 +193,7 @@ def mark_complete(checkpoint: Path) -> None:
 def remove_checkpoint(checkpoint: Path) -> None:
     """Remove a checkpoint. It is renamed first, so that an interruption leaves no part of it under its name."""
     removed = checkpoint.with_name(".removed")
-    shutil.rmtree(removed, ignore_errors=True)  # of a killed process
+    shutil.rmtree(removed, ignore_errors=True)  # left by a killed process
     os.replace(checkpoint, removed)
     shutil.rmtree(removed)
 
@@ -227,7 +227,7 @@ def save_atomically(folder: Path, is_writer: bool = True) -> Iterator[Path]:
     """
     temporary = folder / ".unfinished"
     if is_writer:
-        shutil.rmtree(temporary, ignore_errors=True)  # from a killed process
+        shutil.rmtree(temporary, ignore_errors=True)  # left by a killed process
     try:
         yield temporary
         if is_writer:

@@ -23,7 +23,7 @@ from .model_init import freeze
 from .tokenizer import load_parent_tokenizer, load_tokenizer
 from .training_arguments import TranslationTrainingArguments
 
-ADAM = ("adamw_torch", "adamw_torch_fused")  # with averages of each gradient and of its square
+ADAM = ("adamw_torch", "adamw_torch_fused")  # optimizers that store averages of each gradient and of its square
 
 
 def check_arguments(
@@ -144,7 +144,7 @@ def check_space(model: nn.Module, model_args: ModelArguments, args: TranslationT
     for parameter in model.parameters():
         is_averaged = has_averages and parameter.requires_grad
         numbers += parameter.numel() * (3 if is_averaged else 1)
-    needed = 4 * numbers  # in float32
+    needed = 4 * numbers  # bytes in float32
     existing = next(path for path in output.absolute().parents if path.exists())
     free = shutil.disk_usage(existing).free
     if free < needed:

@@ -22,7 +22,7 @@ from ..inputs_random_transformer import drop_none, longest_target
 from ..pipeline_random_transformer import LENGTH_LIMITS, OUTPUT_OPTIONS, search_options
 from ..versions_random_transformer import UNTESTED_ADVICE
 
-ENGINE_DTYPE = "float32"  # so that scores are those of the model
+ENGINE_DTYPE = "float32"  # the dtype in which the engine's scores equal those of the model
 SAMPLES = 3  # translations that are shown after an evaluation
 
 
@@ -139,7 +139,7 @@ class TranslationEvaluation(Seq2SeqTrainer):
         The output length has the same limit as in translation (paper 6.1).
         """
         self.evaluated_batches += 1
-        inputs = drop_none(**inputs)  # without references, the labels are `None`
+        inputs = drop_none(**inputs)  # the labels are `None` without references
         options = self._generation_options(inputs)
         model = self._without_output_conversion(model)
         saved = dict(vars(self.model.generation_config))
@@ -212,6 +212,6 @@ class TranslationEvaluation(Seq2SeqTrainer):
         original = vars(module).pop("_original_forward", None)
         if original is not None:
             del module.forward
-            if module.forward != original:  # it was replaced before
+            if module.forward != original:  # `forward` was an attribute of the instance before
                 module.forward = original
         return model

@@ -17,10 +17,10 @@ ADVICE = "Decrease learning_rate, increase warmup_steps or set max_grad_norm."
 class UncheckedLoss:
     """The loss of a batch, of which the CPU does not know yet whether it is finite."""
 
-    step: int  # from 0
+    step: int  # counted from 0
     loss: Tensor
     inputs: dict[str, Any]
-    is_finite: Tensor  # on the CPU, when the event has occurred
+    is_finite: Tensor  # on the CPU, valid when the event has occurred
     copied: torch.Event | None  # `None` on a CPU
 
 

@@ -282,7 +282,7 @@ def changed_arguments(arguments: Any) -> dict[str, Any]:
         value = getattr(arguments, entry.name)
         if is_dataclass(value):
             value = changed_arguments(value) or None
-        value = getattr(value, "value", value)  # of an enumeration member
+        value = getattr(value, "value", value)  # members of enumerations are saved by value
         default = entry.default if entry.default_factory is MISSING else entry.default_factory()
         if value != default and not entry.name.startswith(FREE):
             changed[entry.name] = value

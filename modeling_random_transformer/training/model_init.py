@@ -44,7 +44,7 @@ def set_generation_options(model: Any, **options: Any) -> None:
     """Set options of the model's generation config. It saves all of them, also `patience`, which transformers lacks."""
     config = model.generation_config
     config.update(**options, allow_custom_entries=True)
-    config._from_model_config = False  # with which loading it would ignore options that transformers does not have
+    config._from_model_config = False  # if it were True, loading would ignore options that transformers lacks
 
 
 def freeze(model: nn.Module, parts: str) -> None:

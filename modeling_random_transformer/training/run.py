@@ -173,13 +173,14 @@ def has_ended(state: TrainerState, args: TranslationTrainingArguments) -> bool:
 
 def average_checkpoints(run: Run, trainer: TranslationTrainer) -> None:
     """Load the mean of the last checkpoints, or the best checkpoint with `load_best_model_at_end`."""
-    has_trained = trainer.state.global_step > 0  # in this process, so the model has its last or best weights
+    has_trained = trainer.state.global_step > 0  # this process has trained, so the model has its last or best weights
     checkpoints = call_on_main_process(lambda: complete_checkpoints(run.folder)[-run.args.average_last :])
     if run.args.load_best_model_at_end:
         if has_trained:
             return
         best = state_of(checkpoints[-1]).best_model_checkpoint
-        checkpoints = [run.folder / Path(best).name] if best else checkpoints[-1:]  # not evaluated: the last one
+        # Without an evaluation, the last one.
+        checkpoints = [run.folder / Path(best).name] if best else checkpoints[-1:]
     if len(checkpoints) > 1 or not has_trained:
         load_average(trainer.accelerator.unwrap_model(trainer.model), checkpoints)
 
@@ -202,9 +203,9 @@ def record_model(run: Run, trainer: TranslationTrainer, data: PreparedData, **fa
     reports = [*data.reports]
     if data.stream is not None:
         report = max(data.stream.previous, data.stream.report, key=attrgetter("lines"))
-        if report.lines:  # of a process that has trained
+        if report.lines:  # empty in a process that has not trained
             reports.append(report)
-            if len(sizes) == 1:  # without pairs that are too long, which are not counted by corpus
+            if len(sizes) == 1:  # excludes pairs that are too long, which are not counted by corpus
                 sizes = [report.valid]
     corpora = [
         {
@@ -234,7 +235,7 @@ def record_model(run: Run, trainer: TranslationTrainer, data: PreparedData, **fa
 
 def score_sets(run: Run, trainer: TranslationTrainer, data: PreparedData, names: Sequence[str]) -> RunResult:
     """Score the trained model on sets, and write the model card."""
-    trainer.args.predict_with_generate = True  # also if evaluation in training computes the loss only
+    trainer.args.predict_with_generate = True  # evaluation during training may compute the loss only
     trainer.args.prediction_loss_only = False
     choose_length_penalty(run, trainer)
     for name in names:

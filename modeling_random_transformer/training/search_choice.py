@@ -23,10 +23,10 @@ from .trainer import TranslationTrainer
 
 logger = logging.getLogger(__name__)
 
-PATIENCES = (1, 2)  # of the search: it ends when so many hypotheses per beam have finished
+PATIENCES = (1, 2)  # the search ends when this many hypotheses per beam have finished
 LENGTH_PENALTIES = (0.6, 1.0, 1.5, 2.0, 2.5, 3.0)  # ascending: the translations become longer
 MAX_LENGTH_RATIO = 1.1
-SENTENCES = 300  # of each validation set, evenly spaced
+SENTENCES = 300  # evenly spaced sentences of each validation set
 
 
 class SearchScore(NamedTuple):

@@ -39,8 +39,8 @@ from .training_arguments import TranslationTrainingArguments
 
 logger = logging.getLogger(__name__)
 
-BATCH_COLUMNS = ("input_ids", "attention_mask", "labels")  # of the rows that a batch is made of
-EVALUATION_TOKENS = 16_384  # of a batch on a GPU, at least
+BATCH_COLUMNS = ("input_ids", "attention_mask", "labels")  # columns of the pairs in a batch
+EVALUATION_TOKENS = 16_384  # minimum batch size in tokens on a GPU
 
 
 class TranslationTrainer(TranslationEvaluation):
@@ -96,7 +96,7 @@ class TranslationTrainer(TranslationEvaluation):
             set_seed(args.seed + rank)
         self.loss_check = LossCheck(self.processing_class)
         self.captured: CapturedPasses | None = None  # during `train()` with `cuda_graphs`
-        self.tokens: Tensor | int = 0  # of this process; on the device until they are read
+        self.tokens: Tensor | int = 0  # trained tokens of this process; a tensor on the device until they are logged
         self.resumption = ResumptionCallback()
         self.add_callback(self.resumption)
         if args.early_stopping_patience is not None:

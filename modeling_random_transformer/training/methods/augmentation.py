@@ -36,7 +36,7 @@ CASES: dict[str, Callable[[str], str]] = {
     "lower": str.lower,
 }
 OF_SOURCES = ("lower", "typos")  # the other changes are made on both sides
-NUMBER = re.compile(r"\b(?!1\b)\d+\b")  # not the number 1, whose noun is in the singular
+NUMBER = re.compile(r"\b(?!1\b)\d+\b")  # the number 1 is excluded, since its noun is in the singular
 FINAL_PUNCTUATION = re.compile(r"\s*[.!?…。！？]*\s*$")
 PLACEHOLDERS = (
     "{name}",
@@ -143,7 +143,7 @@ class Augmentation:
         """Tokens of changed pairs, as columns; see `BPEDropout.retokenize`."""
         pairs = []
         for seed, source, target in zip(seeds, rows["source"], rows["target"], strict=True):
-            random = np.random.default_rng((*seed, 1))  # with 1, the numbers are not those of BPE-dropout
+            random = np.random.default_rng((*seed, 1))  # the 1 makes the random numbers independent of BPE-dropout
             pairs.append(self(source, target, random))
         texts = {name: [pair[side] for pair in pairs] for side, name in enumerate(SIDES)}
         language = tokenizer_languages(self.tokenizer)[:1]  # any one: its tags are replaced

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Symbols = tuple[int, ...]
 NO_MERGE = 2**63  # a rank after all others
-MAX_CACHED_WORDS = 2**16  # at most about 50 MB
+MAX_CACHED_WORDS = 2**16  # the cache takes at most about 50 MB
 
 
 class BPEDropout:
@@ -129,7 +129,8 @@ class BPEDropout:
             rows: columns `input_ids` and `labels` with the ordinary segmentation, and the columns of their words.
             seeds: determines the segmentations of each pair.
         """
-        generators = list(map(np.random.default_rng, seeds))  # that of a pair segments its source, then its target
+        # A generator segments the source of its pair, then the target.
+        generators = list(map(np.random.default_rng, seeds))
         columns = {}
         for ids, words in zip(IDS, WORDS, strict=True):
             columns[ids] = list(map(self, rows[ids], rows[words], generators))
@@ -164,7 +165,7 @@ class RetokenizedPairs(Dataset):
         self.retokenizer = retokenizer
         self.seed = seed
         self.epoch: int | None = None
-        self.ids: dict[str, list[np.ndarray]] = {}  # of each source and of each target in this epoch
+        self.ids: dict[str, list[np.ndarray]] = {}  # token ids of all sources and targets in this epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Make the tokens of all pairs for this epoch."""

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from ..training_arguments import TranslationTrainingArguments
 
 MOMENTUM = 0.95
-COEFFICIENTS = (3.4445, -4.775, 2.0315)  # of the polynomial x ↦ ax + bx³ + cx⁵, applied to the singular values
+COEFFICIENTS = (3.4445, -4.775, 2.0315)  # the polynomial x ↦ ax + bx³ + cx⁵, applied to the singular values
 ITERATIONS = 5
 ADAM_RMS = 0.2  # the root mean square of Adam's updates, so that one learning rate serves both optimizers
 
@@ -36,7 +36,7 @@ class MuonWith(Optimizer):
         self.dtype = dtype
         self.other = other
         matrix_group = {"params": matrices, "lr": lr, "weight_decay": weight_decay}
-        super().__init__([matrix_group, *other.param_groups], {"lr": lr})  # which schedules read
+        super().__init__([matrix_group, *other.param_groups], {"lr": lr})  # schedules read the default learning rate
         self._share_state()
 
     def _share_state(self) -> None:
