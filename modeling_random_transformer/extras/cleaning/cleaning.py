@@ -22,9 +22,9 @@ from .normalization import normalized
 from .splitting import HELD_OUT, SETS, Split, name_of_set
 from .traits import traits
 
-EXAMPLES = 3  # for each reason
-SHOWN_CHARACTERS = 40  # of each text of the example in a table
-SAMPLE_PAIRS = 10_000  # that determine the scripts
+EXAMPLES = 3  # examples per reason
+SHOWN_CHARACTERS = 40  # per text of an example in a table
+SAMPLE_PAIRS = 10_000  # the scripts are determined from this many pairs
 SAMPLE_LINES = 100_000  # the most lines to find these pairs in
 INSPECTED_PAIRS = 100_000  # the most pairs whose traits are counted
 

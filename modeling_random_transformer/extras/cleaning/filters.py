@@ -86,7 +86,7 @@ class CleaningOptions:
         for path in self.exclude or ():
             check_readable("exclude", path, repeatedly=True)
         for name, limit in drop_none(max_length=self.max_length, max_length_ratio=self.max_length_ratio).items():
-            if not limit >= 1:  # also NaN
+            if not limit >= 1:  # rejects NaN too
                 raise ValueError(f"{name} must be at least 1 or None, got {limit}.")
         if not 0 <= (self.min_script_share or 0) <= 1:
             raise ValueError(f"min_script_share must be from 0 to 1, got {self.min_script_share}.")

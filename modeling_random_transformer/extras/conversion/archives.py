@@ -38,9 +38,9 @@ MODEL = re.compile(rf"{MARIAN_MODEL.pattern}|.*\.pt")
 # By the suffix of a model: its conversion, and the names of the files that this reads in the same folder.
 CONVERTERS: dict[str, Callable[..., ConversionReport]] = {".npz": convert_marian_npz, ".pt": convert_fairseq}
 COMPANIONS = {".npz": MARIAN_FILES, ".pt": FAIRSEQ_FILES}
-MAX_COMPANION_BYTES = 2**26  # of one vocabulary
+MAX_COMPANION_BYTES = 2**26  # limit for one vocabulary file
 MAX_MEMBERS = 10_000
-MAX_HEADER_BYTES = 2**24  # of all headers of a tar archive: those of `MAX_MEMBERS` files with long names
+MAX_HEADER_BYTES = 2**24  # limit for all headers of a tar archive, enough for `MAX_MEMBERS` files with long names
 ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 # The first bytes of compressed tar archives.
 DECOMPRESSORS: dict[bytes, Callable[[Path], Any]] = {
@@ -250,7 +250,7 @@ def tar_members(path: Path, start: bytes) -> Iterator[Iterator[Member]]:
             def members() -> Iterator[Member]:
                 for info in archive:
                     yield Member(info.name, info.size, info.isreg(), info.isdir(), partial(archive.extractfile, info))
-                headers.limit = math.inf  # from here on, the content of files is read
+                headers.limit = math.inf  # the headers are complete; from here on, the content of files is read
 
             yield members()
 

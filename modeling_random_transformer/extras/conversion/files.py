@@ -8,7 +8,7 @@ from typing import Any
 
 from ...base.errors import format_value
 
-PathPair = tuple[Path, Path]  # of the source and of the target, which may be equal
+PathPair = tuple[Path, Path]  # files of source and target, which may be the same
 
 
 def is_hidden(path: PurePath) -> bool:

@@ -16,9 +16,9 @@ from .options import Kind, Options, flatten, invalid, is_size, read_format, read
 from .untrusted import read_checkpoint, read_yaml, state_dict_in
 from .weights import STACKS, ConversionReport, Converted, StateDictMapper, save_conversion
 
-CHECKPOINTS = ("best.ckpt", "latest.ckpt")  # in a model's folder, which JoeyNMT calls model_dir
+CHECKPOINTS = ("best.ckpt", "latest.ckpt")  # files in a model's folder, JoeyNMT's model_dir
 SIDES = ("src", "trg")
-SEGMENTATIONS = {"sentencepiece": "model_file", "subword-nmt": "codes"}  # and the option with the file
+SEGMENTATIONS = {"sentencepiece": "model_file", "subword-nmt": "codes"}  # option with the file of each segmentation
 SPECIAL_TOKENS = ("unk_token", "pad_token", "bos_token", "eos_token")
 MAX_BEAMS = 1000
 INITIALIZER = Kind("another one than 'xavier_normal'", lambda value: value != "xavier_normal")

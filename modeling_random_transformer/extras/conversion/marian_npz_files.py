@@ -23,7 +23,7 @@ from .options import Options
 from .untrusted import read_yaml
 from .weights import Converted
 
-MODEL = re.compile(r".*(?<!\.optimizer)\.npz")  # not Marian's training state
+MODEL = re.compile(r".*(?<!\.optimizer)\.npz")  # excludes Marian's training state
 # A file of another name that contains "vocab" may be a list of SentencePiece, with scores.
 NAMED = re.compile(r".*(?i:vocab).*\.(yml|yaml|spm)")
 VOCABULARY_SUFFIXES = (".yml", ".yaml", ".spm", ".json", ".vocab", ".txt")

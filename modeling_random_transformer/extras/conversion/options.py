@@ -14,8 +14,8 @@ from ... import configuration_random_transformer as configuration
 from ...base.errors import format_value, printable
 
 REQUIRED = object()  # default of an option that must be stored
-MAX_LENGTH = 2**20  # of position tables, whose values are computed
-MAX_NESTING = 4  # of options
+MAX_LENGTH = 2**20  # limit for position tables, whose values are computed
+MAX_NESTING = 4  # limit for the nesting of options
 Options = dict[str, Any]  # values by their names, such as `model.encoder.layers`
 PLAIN = (str, bytes, int, float, NoneType)  # contain no other values
 

@@ -126,7 +126,7 @@ def render_block(block: Block, text: SplitText, translations: Sequence[str], lin
     source = 0
     target = ""
     for number, gap in enumerate(text.target_gaps(translations)):
-        for start, end in unit_spans(gap):  # the same text on both sides
+        for start, end in unit_spans(gap):  # text that is the same on both sides
             units.append(Unit(len(target) + start, len(target) + end, (source + start, source + end)))
         source += len(text.gaps[number])
         target += gap

@@ -36,7 +36,7 @@ LEADING = re.compile(r"(?:\s|&nbsp;|&#160;)*+")
 TRAILING = re.compile(r"(?<!\s)(?<!&nbsp;)(?<!&#160;)(?:\s|&nbsp;|&#160;)*+\Z")
 RAW = {"script", "style", "textarea", "title", "xmp", "iframe", "noembed", "noframes"}  # contain no markup
 COPIED = {*RAW, "code", "kbd", "samp", "svg", "math", "template", "object", "canvas", "audio", "video"} - {"title"}
-FOREIGN = {"svg", "math"}  # only these can be self-closing
+FOREIGN = {"svg", "math"}  # elements that can be self-closing
 END_OMITTED = {"p", "li", "dt", "dd", "tr", "td", "th", "option"}  # the next one ends them
 INLINE = {
     *("a", "abbr", "b", "bdi", "bdo", "big", "cite", "code", "data", "del", "dfn", "em", "font", "i", "img", "ins"),
@@ -198,7 +198,7 @@ def end_of_element(document: str, first: Token) -> int:
         end_tag = next_tag(document, end_of_raw(document, first))
         return end_tag.end if end_tag else len(document)
     opened: list[str] = []
-    counts: Counter[str] = Counter()  # of the opened elements, by name
+    counts: Counter[str] = Counter()  # numbers of open elements by name
     opened_blocks = 0
     position = first.end
     while tag := next_tag(document, position):
@@ -220,7 +220,7 @@ def end_of_element(document: str, first: Token) -> int:
                 opened_blocks -= name not in INLINE
         elif tag.kind == "close" and tag.name == first.name:
             return tag.end
-        elif tag.kind == "close" and tag.name not in INLINE:  # of an element around this one
+        elif tag.kind == "close" and tag.name not in INLINE:  # ends an element around this one
             return tag.start
     return len(document)
 
@@ -468,7 +468,7 @@ def path_of(unit: Unit, element: Inline) -> Iterator[Inline]:
 
 def unplaced_before(units: Sequence[Unit], paths: Sequence[Path], block: Block) -> list[list[tuple[Inline, Path]]]:
     """The elements that no word has, with their ancestors, by the word before which they are placed; after all last."""
-    words: dict[int, list[int]] = defaultdict(list)  # of each element, in the order of their sources
+    words: dict[int, list[int]] = defaultdict(list)  # words of each element, in the order of their sources
     for number in sorted(range(len(units)), key=lambda number: units[number].source):
         for element in paths[number]:
             words[id(element)].append(number)
@@ -486,7 +486,7 @@ def unplaced_before(units: Sequence[Unit], paths: Sequence[Path], block: Block) 
             if following < len(in_parent):
                 index = in_parent[following]
             while 0 < index < len(units) and shared(paths[index - 1], paths[index]) > len(ancestors):
-                index -= 1  # not within another element
+                index -= 1  # never within another element
         before[index].append((element, ancestors))
     return before
 

@@ -19,7 +19,7 @@ HEADER = re.compile(r"((?:^[ \t]*\d+[ \t]*\r?\n)?^[ \t]*\d+:\d\d:\d\d[,.]\d+[ \t
 INVALID_TIME = re.compile(r"^[ \t]*\d+:\d.*[-\u2013\u2014]>.*$", re.MULTILINE)
 DASH = r"(?:<[^<>]*>|\{[^{}]*\})*[-\u2013\u2014](?!\d)"
 NEXT_SPEAKER = re.compile(rf"\s*\n(?=\s*{DASH})")
-SPEAKER = re.compile(rf"\A({DASH})(?=\w)")  # without a space
+SPEAKER = re.compile(rf"\A({DASH})(?=\w)")  # a dash that no space follows
 SPACED_SPEAKER = re.compile(rf"\A({DASH})[ ]")
 TAG = re.compile("<[^<>]*>")
 TAG_MARK = "\uffff"  # no character, for a tag while lines are broken

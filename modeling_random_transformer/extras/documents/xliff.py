@@ -11,10 +11,11 @@ from ..xml_events import xml_parser
 from .html_translation import translate_html
 from .plain_text import BEGINNING, END
 
-Node = Any  # of minidom: mypy cannot know which kinds of nodes a node contains
+Node = Any  # a node of minidom: mypy cannot know which kinds of nodes it contains
 
-DECLARATION = re.compile(r"\A\ufeff?\s*<\?xml\s[^>]*\?>")  # its encoding is that of a file, not of a string
-UNITS = {"1": "trans-unit", "2": "segment"}  # by version
+# Declares the encoding of a file, which a string does not have.
+DECLARATION = re.compile(r"\A\ufeff?\s*<\?xml\s[^>]*\?>")
+UNITS = {"1": "trans-unit", "2": "segment"}  # version → name of a unit
 MAX_DEPTH = 100
 PROTECTED = {"protected", "x-its-translate-no"}  # types of marks, the second by the Internationalization Tag Set
 PAIRED = {"g", "mrk", "pc"}  # elements with text to translate; all else is copied with its content

@@ -56,7 +56,7 @@ SEARCH_DEFAULTS = {
 # Outputs that only the model computes.
 OUTPUTS = ("output_attentions", "output_hidden_states", "output_logits")
 MAX_PREPARED = 32  # searches; without `max_new_tokens`, sources of different lengths have different limits
-BATCHES = 4  # of the pipeline in one call of the engine, which splits them again: the checks of a call take time
+BATCHES = 4  # batches of the pipeline per call of the engine, which splits them again; each call costs checks
 DEFAULT_DTYPE = "int8"  # 1.1 to 3 times as fast as float32 on every CPU that was measured (docs/results/engines.md)
 
 
@@ -128,7 +128,7 @@ class CTranslate2Engine:
 
     def __init__(self, folder: StrPath, model: Any, tokenizer: PreTrainedTokenizerBase):
         config = model.config
-        self.name = Path(folder).name  # with its dtype and digest
+        self.name = Path(folder).name  # contains the dtype and a digest
         self.translate = ParallelTranslator(folder)
         self.batches = max(self.translate.threads, BATCHES)
         self.source, self.target = token_names(tokenizer, config.vocab_size)
@@ -136,7 +136,8 @@ class CTranslate2Engine:
         self.exported = engine_search(model.generation_config, config, NAME)
         self.definition = definition_of(model)
         self.digest = weights_digest(model)
-        self.compared: WeakKeyDictionary[Any, Snapshot] = WeakKeyDictionary()  # by model: copies have the same engine
+        # One snapshot per model, since copies of a model share its engine.
+        self.compared: WeakKeyDictionary[Any, Snapshot] = WeakKeyDictionary()
         self.prepared: deque[PreparedSearch] = deque(maxlen=MAX_PREPARED)
         self.positions = table_positions(config)
 
@@ -158,7 +159,7 @@ class CTranslate2Engine:
         """
         ids = kwargs.pop("input_ids", inputs)
         mask = kwargs.pop("attention_mask", None)
-        kwargs.pop("labels", None)  # of `Seq2SeqTrainer`, without effect
+        kwargs.pop("labels", None)  # passed by `Seq2SeqTrainer`, without effect
         processors = logits_processor or []
         prefixes = [processor for processor in processors if isinstance(processor, ForcedPrefix)]
         kwargs["logits_processor"] = [processor for processor in processors if processor not in prefixes]
@@ -183,7 +184,7 @@ class CTranslate2Engine:
                 return prepared
         options, other_arguments = options_of_call(model.generation_config, generation_config, arguments)
         if options.max_new_tokens is None and arguments.get("max_length") is not None:
-            options.max_new_tokens = arguments["max_length"] - 1  # which counts the start token
+            options.max_new_tokens = arguments["max_length"] - 1  # max_length counts the start token
         if reason := unsupported_arguments(options, other_arguments):
             return PreparedSearch([], options, None, reason)
         try:
@@ -223,7 +224,7 @@ class CTranslate2Engine:
             if not all(is_used[:count]):  # positions would change without the padding
                 return "a source has padding before its last token"
         if has_prefix and options.num_beams > 1 and options.output_scores:
-            return "scores of a prefix in beam search were requested"  # it excludes the prefix
+            return "scores of a prefix in beam search were requested"  # the engine's scores exclude the prefix
         longest = max(ids.shape[1], options.max_new_tokens)
         return f"{longest} tokens exceed its {self.positions} positions" if longest > self.positions else None
 

@@ -12,7 +12,7 @@ from ...inputs_random_transformer import CHUNK_SIZE, chunks, encode_texts
 Array = np.ndarray[Any, Any]
 Shortlist = dict[int | None, list[int]]
 
-ITERATIONS = 5  # of IBM model 1
+ITERATIONS = 5  # iterations of EM for IBM model 1
 MAX_LINKS = 20_000_000  # pairs of a source and a target token that are in memory, with 50 bytes each
 COMMON = 100  # the most frequent target tokens are always allowed
 EMPTY_WORD = -1  # the source token of target tokens that translate none

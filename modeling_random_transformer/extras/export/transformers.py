@@ -199,7 +199,7 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     backend.no_padding()
     backend.no_truncation()
     settings = {name: value for name, value in tokenizer.init_kwargs.items() if name in SETTINGS}
-    settings["model_max_length"] = tokenizer.model_max_length  # it may have been set later
+    settings["model_max_length"] = tokenizer.model_max_length  # it may have been set after loading
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **settings)
     fast.save_pretrained(folder)
     file = folder / TOKENIZER_CONFIG

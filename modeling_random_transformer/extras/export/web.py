@@ -147,7 +147,8 @@ def page_settings(
         "parameters": model.num_parameters(),
         **{name: getattr(config, name) for name in widths},
         **asdict(search),
-        "source_language": getattr(tokenizer, "src_lang", None) or "en",  # of the sentences into which a text is split
+        # The language whose rules split a text into sentences.
+        "source_language": getattr(tokenizer, "src_lang", None) or "en",
         "control_tokens": getattr(tokenizer, "control_tokens", []),  # text, if they occur in a text
         "clean_up_tokenization_spaces": bool(getattr(tokenizer, "clean_up_tokenization_spaces", False)),
         "keep_without_letters": getattr(tokenizer, "keep_without_letters", True),

@@ -35,8 +35,8 @@ from .robustness import disturbances
 
 WORST = 10  # pairs that are shown
 LENGTHS = (10, 20, 30, 50)  # limits of the groups by the number of words of a source
-FREQUENCIES = (0, 4, 19, 99)  # of those by the frequency of its rarest word in the training set
-SHARES = (1, 0.9, 0.75, 0.5, 0.25, 0.1)  # of the surest translations
+FREQUENCIES = (0, 4, 19, 99)  # limits of the groups by the frequency of a source's rarest word in the training set
+SHARES = (1, 0.9, 0.75, 0.5, 0.25, 0.1)  # shares of the most confident translations
 CURVES = {"loss": "Training loss", "eval_loss": "Validation loss", "eval_bleu": "BLEU", "eval_chrf": "chrF++"}
 TEMPLATE = Path(__file__).with_suffix(".html")
 

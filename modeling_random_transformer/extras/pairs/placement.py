@@ -19,7 +19,7 @@ from .words import word_spans
 PLACEHOLDERS = re.compile(f"(?:{PLACEHOLDER.pattern})(?:[ ]*(?:{PLACEHOLDER.pattern}))*", re.VERBOSE)
 # Chinese and Japanese characters, other words, and all other characters one by one
 UNIT = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+|[^\w\s]")
-CLOSING = (*".,;:!?)",)  # without a space before them
+CLOSING = (*".,;:!?)",)  # no space before these
 
 Span = tuple[int, int]  # the indices of the first character and after the last one
 
@@ -117,7 +117,7 @@ class ProtectedText:
             links: see `linked_units`.
         """
         units = linked_units(self.text, translation, links)
-        placed: dict[int, list[str]] = defaultdict(list)  # by the number of the following unit
+        placed: dict[int, list[str]] = defaultdict(list)  # index of the following unit → placeholders
         for index, placeholder in self.placeholders:
             placed[self.following_unit(index, units)].append(placeholder)
         output = ""

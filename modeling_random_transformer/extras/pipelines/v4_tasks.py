@@ -15,7 +15,8 @@ from transformers.pipelines.base import PipelineRegistry
 from ...inputs_random_transformer import tokenizer_languages
 from ...pipeline_random_transformer import LENGTH_LIMITS, CallOptions, Seq2SeqPipeline
 
-DEFAULTS = {"num_beams": 4, "max_new_tokens": 256}  # of v4, for options that the model's generation_config does not set
+# Transformers v4's defaults of options that the model's generation_config does not set.
+DEFAULTS = {"num_beams": 4, "max_new_tokens": 256}
 UNLIMITED = int(1e30)  # the model_max_length of a tokenizer without a limit
 TRANSLATION = re.compile(r"translation_([^_]+)_to_([^_]+)")
 

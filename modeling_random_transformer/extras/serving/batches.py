@@ -80,7 +80,7 @@ class Batcher:
         self.observe = observe
         self.queue: deque[QueuedRequest] = deque()
         self.filled = asyncio.Event()
-        self.seconds_per_text = 0.0  # of the last batch
+        self.seconds_per_text = 0.0  # measured in the last batch
 
     @property
     def waiting(self) -> int:
@@ -109,7 +109,7 @@ class Batcher:
         request = QueuedRequest(translate, texts, done)
         self.queue.append(request)
         self.filled.set()
-        done.add_done_callback(lambda _: self.remove(request))  # if it is cancelled
+        done.add_done_callback(lambda _: self.remove(request))  # removes a cancelled request
         return done
 
     def remove(self, request: QueuedRequest) -> None:
@@ -119,7 +119,7 @@ class Batcher:
 
     async def run(self) -> None:
         """Translate what waits, until this task is cancelled."""
-        self.filled = asyncio.Event()  # of this event loop: an application can be started again
+        self.filled = asyncio.Event()  # bound to this event loop, since an application can be started again
         self.filled.set()
         worker = Worker()
         try:

@@ -17,7 +17,7 @@ from ...base.progress import Update
 from ...inference.candidates import Candidate, Row, TranslateRows
 
 WORD = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)*")
-FIRST_LETTER = re.compile(r"^[\W_]*[^\W\d_]")  # of a text that does not begin with a number
+FIRST_LETTER = re.compile(r"^[\W_]*[^\W\d_]")  # the first letter, if the text does not begin with a number
 # Texts with fewer words may be abbreviations, or names.
 WORDS_IN_CAPITALS, WORDS_IN_TITLE_CASE = 2, 5
 SENTENCE_IN_LOWER_CASE = 4  # fewer words, or words without a final punctuation mark, may be a part of a sentence

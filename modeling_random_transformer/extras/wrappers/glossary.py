@@ -293,7 +293,7 @@ class GlossaryTranslator:
         for (draft, head), score in zip(heads, scores, strict=True):
             # Not more tokens than a translation of this length may have: a term of 400 letters is no translation.
             if 1 < score.tokens < self.longest_target(len(draft.best.tokens)):
-                token_scores = score.token_log_probabilities[:-1]  # type: ignore[index]  # without the end token
+                token_scores = score.token_log_probabilities[:-1]  # type: ignore[index]  # excludes the end token
                 ranked[draft].append((fmean(token_scores), head))
         promising = []
         for draft, scored in ranked.items():

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ...base.progress import Update
 from ...inference.candidates import Candidate, Row, TranslateRows
 
-MAX_ORDER, BETA = 6, 2  # of chrF (Popović 2015)
+MAX_ORDER, BETA = 6, 2  # parameters of chrF (Popović 2015)
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from ...inference.candidates import Candidate, Row, TranslateRows
 from ...inputs_random_transformer import renumber_errors
 from .problems import NUMBERS, Detector
 
-HYPOTHESES = 4  # of each search
-WITHOUT_REPETITIONS = {"no_repeat_ngram_size": 3}  # of tokens: at most three equal ones follow each other
-WITHOUT_LOOPS = {"no_repeat_ngram_size": 2}  # at most two
+HYPOTHESES = 4  # hypotheses per search
+WITHOUT_REPETITIONS = {"no_repeat_ngram_size": 3}  # at most three equal tokens follow each other
+WITHOUT_LOOPS = {"no_repeat_ngram_size": 2}  # at most two equal tokens follow each other
 WITHOUT_EQUAL_TOKENS = {"no_repeat_ngram_size": 1}
-CLAUSE_TOKENS = 16  # of the parts of a sentence that are translated one by one
+CLAUSE_TOKENS = 16  # length of the parts of a sentence that are translated separately
 
 
 @dataclass(frozen=True)
