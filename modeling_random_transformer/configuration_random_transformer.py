@@ -27,7 +27,7 @@ from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
 
 from .versions_random_transformer import CACHE_NAME
 
-# By Auto class. The package registers them, and the auto_map of saved folders refers to them (trust_remote_code).
+# Auto class → model class. The package registers them. The auto_map of saved folders refers to them.
 MODEL_CLASSES = {
     "AutoModel": "RandomTransformerModel",
     "AutoModelForSeq2SeqLM": "RandomTransformerForConditionalGeneration",

@@ -122,7 +122,7 @@ class BeamKVCache:
         self.capacity = (capacity or max(INITIAL_CAPACITY, 2 * self.length)) * beams  # in entries per group
         self.keys = [self.pack(keys) for keys, _ in layers]
         self.values = [self.pack(values) for _, values in layers]
-        # For the entries of one token: 0 for the beam's own, -inf for those of other beams.
+        # The mask of one token's entries: 0 for the entry of the beam itself, -inf for the entries of other beams.
         self.token_mask = first_keys.new_full((beams, beams), -torch.inf).fill_diagonal_(0)
         self.mask: Tensor | None = None
         if beams > 1 or capacity is not None:  # others see all entries, and only those in use
@@ -265,7 +265,7 @@ class StaticKVCache(BeamKVCache):
         for packed in (*self.keys, *self.values):
             packed[:, :, self.entries :] = 0
         self.token_mask = self.token_mask.expand(self.groups, 1, beams, beams)
-        # Those of the last token; `reserve` moves both to the new one.
+        # The position and the entries of the last token. `reserve` moves both to the new token.
         device = self.mask.device
         self.position = torch.full((1,), self.length - 1, device=device)
         self.token_entries = torch.arange(self.entries - beams, self.entries, device=device)
@@ -987,7 +987,7 @@ class FinishedHypotheses:
         return self.counts < self.limit
 
 
-# Of the call of generate() that is running; `None` without patience.
+# The counts of the running call of generate(); `None` without patience.
 FINISHED_HYPOTHESES: ContextVar[FinishedHypotheses | None] = ContextVar("finished_hypotheses", default=None)
 
 
@@ -1161,7 +1161,7 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         if input_ids is not None and cache is not None and cache.get_seq_length() > 0:
             mask = kwargs.get("decoder_attention_mask")
             check_continued_target(input_ids, cache, mask, expand_size)
-            # With a mask of the same length, transformers removes the tokens that are in the cache.
+            # transformers removes the tokens that are in the cache only if there is a mask of the same length.
             kwargs["decoder_attention_mask"] = torch.ones_like(input_ids) if mask is None else mask
         encoder_outputs = kwargs.pop("encoder_outputs", None)
         attention_mask = kwargs.pop("attention_mask", None)

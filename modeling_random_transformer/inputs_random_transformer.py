@@ -262,7 +262,7 @@ def max_source_positions(model: Any) -> int | None:
         return min(filter(None, map(max_source_positions, model.members)), default=None)
     encoder = model.get_encoder()
     named = (module for name, module in encoder.named_modules() if "position" in name)
-    # Those of FSMT, which have `make_weight`, grow on demand.
+    # FSMT's tables, which have `make_weight`, grow on demand.
     tables = [table for table in named if isinstance(table, nn.Embedding) and not hasattr(table, "make_weight")]
     config = getattr(encoder, "config", model.config)
     encoder_count = getattr(config, "max_encoder_position_embeddings", None)  # LED: the decoder has a different number

@@ -372,7 +372,7 @@ class Seq2SeqPipeline(Pipeline):
             texts = [f"{prefix or ''}{text}" for text in texts]
         side = "text_target" if is_target else "text"
         inputs: dict[str, Any] = {side: texts, "src_lang": options.src_lang, "tgt_lang": options.tgt_lang}
-        # Not verbose: lengths are checked here.
+        # The lengths are checked here, so the tokenizer does not warn of them.
         ids = encode_texts(self.tokenizer, **inputs, verbose=False)["input_ids"]
         limit, reason = source_limit(self.tokenizer, self.positions, options.max_source_tokens)
         long = [index for index, row in enumerate(ids) if len(row) > limit]

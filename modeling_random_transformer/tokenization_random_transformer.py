@@ -21,10 +21,10 @@ from transformers.utils import to_py_obj
 
 from .versions_random_transformer import UNTESTED_ADVICE
 
-# With ids 0 to 3.
+# The special tokens, whose ids are 0 to 3.
 SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 NORMALIZATIONS = ("NFC", "NFD", "NFKC", "NFKD")
-# Such as en, zh-Hans and eng_Latn. YAML reads an unquoted `no` (Norwegian) as False.
+# Codes such as en, zh-Hans and eng_Latn. YAML reads an unquoted `no` (Norwegian) as False.
 LANGUAGE_CODE = re.compile(r"(?!False$)[A-Za-z0-9]+(?:[-_][A-Za-z0-9]+)*")
 # The parts of a text between which BPE never merges: a word with the space before it, a digit, other symbols, spaces. A
 # word has letters with their combining marks, joiners (zero-width) and apostrophes between them. See

@@ -147,7 +147,7 @@ class CacheVerification:
         self.compare()
 
 
-# Of the call of generate() that is running.
+# The checks of the running call of generate().
 VERIFICATION: ContextVar[CacheVerification | None] = ContextVar("verification", default=None)
 
 
@@ -227,7 +227,7 @@ class VerifiedGenerationMixin(GenerationMixin):
             inputs["encoder_outputs"] = model_kwargs.get("encoder_outputs")
         else:
             inputs["input_ids"] = input_ids
-        # Not through hooks: those of a user would count one more pass.
+        # `forward` bypasses the hooks of users, which would count one more pass.
         return self.forward(**inputs, use_cache=False, logits_to_keep=1, return_dict=True).logits[:, -1]
 
 

@@ -34,7 +34,7 @@ NOUNS = {
 }
 KINDS_OF_THINGS = ("animal", "food", "text", "thing", "place")
 NAMES = {"m": "Peter Pedro, John Juan, Michael Miguel", "f": "Mary María, Anna Ana, Lucy Lucía"}
-# By the kind of object, with the preposition that the verb takes.
+# Kind of object → verbs, with the prepositions that they take.
 VERBS = {
     "person": "see ver_a, help ayudar_a, know conocer_a, visit visitar_a, look_for buscar_a",
     "animal": "have tener, buy comprar, draw dibujar",
@@ -99,7 +99,7 @@ SPANISH_CONTRACTIONS = {
 GREETINGS = "hello hola, good_morning buenos_días, good_night buenas_noches, goodbye adiós, thank_you gracias"
 ADDRESSEES = "world mundo, World Mundo, my_friend mi_amigo, my_friends mis_amigos, children niños"
 
-# For the pages that greet a reader.
+# Sentences that the web pages show first.
 EXAMPLES = (
     "The king's beautiful horses are white.",
     "Do you want to buy two red apples?",

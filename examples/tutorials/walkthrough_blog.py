@@ -19,7 +19,7 @@ FIRST_LAYER = "encoder.layers.0"
 WORDS = ("Hello", "World")
 SMALL_SCALE = 1 / 30  # used by the blog post to prevent the softmax from saturating
 DECODER = BLOG["decoder"]
-# In which the blog post's model and the paper's base model differ.
+# Options in which the blog post's model and the paper's base model differ.
 OPTIONS = ("dropout", "attention_bias", "scale_embedding", "tie_word_embeddings", "lm_head_bias")
 FIELDS = (*BLOG["original_sizes"], *OPTIONS)
 EPS_TOLERANCE = 3e-7  # difference between dividing by std + eps and by sqrt(var + eps)

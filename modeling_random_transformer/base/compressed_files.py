@@ -20,7 +20,7 @@ from .files import StrPath, new_files
 STANDARD_STREAM = "-"
 COMPRESSIONS = {".gz": "gzip", ".zst": "Zstandard", ".bz2": "bzip2", ".xz": "xz"}
 ARCHIVES = (".zip", ".7z", ".rar", ".tar", ".tgz", ".tbz2", ".txz", ".lzma", ".lz4", ".br", ".z")
-# With columns, or a text for each language.
+# Formats of parallel text: with columns, or with a text for each language.
 TEXT_FORMATS = {
     ".tsv": "tsv",
     ".csv": "csv",
@@ -30,7 +30,7 @@ TEXT_FORMATS = {
     ".tmx": "tmx",
     ".zip": "zip",
 }
-# Documents, in which texts are between mark-up.
+# Formats of documents, which contain texts and markup.
 DOCUMENT_FORMATS = {  # formats that `translate` supports
     ".html": "html",
     ".htm": "html",

@@ -152,7 +152,7 @@ class Parser(HfArgumentParser):
         """
         arguments = [*argv]
         if "--" in arguments:
-            # With flags and texts in any order, argparse takes a flag after `--` for one.
+            # If flags and texts are mixed, argparse reads a text after `--` that starts with `-` as a flag.
             index = arguments.index("--")
             arguments[index:] = [f"{MARK}{text}" if text.startswith("-") else text for text in arguments[index + 1 :]]
         values = vars(self.parse_intermixed_args(arguments))

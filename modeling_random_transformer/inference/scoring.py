@@ -192,7 +192,7 @@ class Scorer(PairModel):
         if self.forced is not None:
             labels[:, 0].masked_fill_(labels[:, 0] == self.forced, IGNORED)
         with evaluation_mode(self.model):
-            # Not by `lm_head` alone, which would need less memory: the code of the model may have been edited.
+            # Calling `lm_head` alone would need less memory, but the code of the model may have been edited.
             logits = self.model(**inputs, use_cache=False).logits
         return label_log_probabilities(logits, labels, IGNORED).tolist()
 

@@ -173,7 +173,7 @@ def begin_checkpoint(checkpoint: Path, run_id: str) -> None:
         _check_writer(checkpoint, run_id)
         remove_checkpoint(checkpoint)
     checkpoint.mkdir(parents=True)
-    # In place: a temporary file that a killed process leaves would be a file of another program.
+    # Written in place: a temporary file that a killed process leaves would count as a file of another program.
     (checkpoint / UNFINISHED).write_text(json.dumps({"run": run_id}))
 
 

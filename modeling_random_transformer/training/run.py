@@ -126,7 +126,7 @@ def make_trainer(run: Run, data: PreparedData, args: TranslationTrainingArgument
     """The initial model in a trainer."""
     model = build_model(run.model_args, args, data.tokenizer)
     check_lengths(data.sets, model.config)
-    # Both are saved with the model.
+    # The model is saved with both settings.
     force_target_language(model, data.tokenizer)
     limit_sources(model, data.tokenizer)
     compute_metrics = None
@@ -309,7 +309,7 @@ def result_of(run: Run, new_reports: Sequence[ValidationReport]) -> RunResult:
     reports = {report.name: report for report in (*recorded, *new_reports)}
     scores = {name: run.job.stages[f"score {name}"].facts["metrics"] for name in run.evaluation_sets}
     values = {"folder": run.folder, "reports": [*reports.values()], "scores": with_means(scores)}
-    # Not all facts are part of the result, such as `run_id`, and those of earlier versions.
+    # `instances` ignores facts that are not part of the result, such as `run_id`, and facts of earlier versions.
     [result] = instances([RunResult], facts | values)
     return result
 

@@ -261,7 +261,7 @@ class TranslationTrainer(TranslationEvaluation):
             ValueError: the model has its own loss, see `check_loss_function`; or a checkpoint is damaged.
         """
         check_loss_function(self.accelerator.unwrap_model(self.model))
-        # In one process, because the file systems of other nodes may show another state.
+        # One process decides, because the file systems of other nodes may show another state.
         resumes = resume_from_checkpoint is True
         newest = call_on_main_process(partial(last_resumable, self.args.output_dir, self.run_id, resumes))
         if resumes:
@@ -315,7 +315,7 @@ def _save_tied_weights_once(model: Any) -> None:
 
 def _trainer_arguments(args: TranslationTrainingArguments, model: PreTrainedModel) -> TranslationTrainingArguments:
     """A copy of the arguments with the values that `Seq2SeqTrainer` requires."""
-    # Not only assigned: DeepSpeed's configuration copies the learning rate.
+    # `replace` also updates DeepSpeed's configuration, which copies the learning rate.
     rate = args.peak_rate(model.config.d_model)
     args = copy.copy(args) if args.learning_rate is not None else replace(args, learning_rate=rate)
     # transformers would delete an old checkpoint before the new one is complete: see `_save_checkpoint`.

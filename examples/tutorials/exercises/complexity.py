@@ -71,7 +71,7 @@ class Convolution(nn.Module):
         return self.conv(nn.functional.pad(states.transpose(1, 2), (self.padding, 0))).transpose(1, 2)
 
 
-# By kind, the layer of a given index and width.
+# Kind of layer → function of a layer's index and width that builds the layer.
 KINDS: dict[str, Callable[[int, int], nn.Module]] = {
     ATTENTION: lambda _, width: SelfAttention(width),
     RECURRENCE: lambda _, width: Recurrence(width),

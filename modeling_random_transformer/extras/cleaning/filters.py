@@ -30,7 +30,7 @@ DUPLICATE = "a duplicate of an earlier pair"
 NORMALIZATIONS = ("NFC", "off")
 COPIES = ("near", "exact", "off")
 DUPLICATES = ("pair", "source", "target", "off")
-# Of another language, to drop a text. Probabilities of short texts are smaller.
+# A text is dropped if another language has this probability. Probabilities of short texts are smaller.
 MIN_LANGUAGE_PROBABILITY = 0.8
 
 Filter = Callable[[str, str], str | None]  # the reason to drop a source and a target

@@ -95,7 +95,7 @@ def convert_weights(path: Path, options: Options, joined: JoinedTokenizer) -> Co
     map_embeddings(mapper, *embeddings, joined=joined)
     mapper.rename(FORMAT.names)
     model = mapper.finish()
-    # As in JoeyNMT, neither <pad> nor <s> is generated, nor </s> as the first token.
+    # JoeyNMT never generates <pad> and <s>, and never </s> as the first token.
     tokenizer = joined.tokenizer
     model.generation_config.suppress_tokens = [tokenizer.pad_token_id, tokenizer.bos_token_id]
     model.generation_config.min_new_tokens = 1

@@ -33,7 +33,7 @@ class NativeClass(NamedTuple):
     position_embedding: str
 
 
-# By model_type. All have biases in attention, a bias on the logits, and the epsilon of nn.LayerNorm.
+# model_type → class. All models have biases in attention, a bias on the logits, and nn.LayerNorm's epsilon.
 CLASSES = {
     "marian": NativeClass(transformers.MarianMTModel, "post", "sinusoidal"),
     "pegasus": NativeClass(transformers.PegasusForConditionalGeneration, "pre", "sinusoidal"),
@@ -106,7 +106,7 @@ def from_marian(marian: StrPath | PreTrainedModel) -> Converted:
     config = marian.config
     mapper = StateDictMapper(f"the {config.model_type.capitalize()} model", marian.state_dict())
     norms = KINDS["on" if native.norm_order == "pre" else "off"]
-    # Of related models. These classes do not compute them, but a config.json may contain them.
+    # Options of related models. These classes ignore them, but a config.json may contain them.
     related = [Option(name, norms, None) for name in ("normalize_before", "add_final_layer_norm")]
     table = [*related, *FORMAT.options]
     mapper.derive_options(table, read_options(config.to_dict(), table, FORMAT.same))

@@ -177,7 +177,7 @@ def convert_weights(weights: Weights, options: Options, origin: str, eos_token_i
     mapper.derive_config("transformer-preprocess, transformer-postprocess", norm_order=options["norm_order"])
     mapper.derive_config("Marian", layer_norm_eps=EPSILON)
     map_vocabulary(mapper, options, eos_token_id)
-    # Both stacks share the positions. Marian adds trained ones to embeddings that are not scaled.
+    # Both stacks share the positions. With trained positions, Marian does not scale the embeddings.
     learned = options["transformer-train-position-embeddings"] or options["transformer-train-positions"]
     mapper.derive_config("transformer-train-position-embeddings", scale_embedding=not learned)
     learn_positions(mapper, ("Wpos", "Wpos") if learned else (None, None), POSITIONS, origin="Marian")

@@ -52,7 +52,7 @@ class Option:
     fields: Sequence[str] = ()
 
 
-# By their names in the tables of formats. Most are the rules of this model's configuration.
+# Name in the tables of formats → kind of value. Most kinds are the rules of this model's configuration.
 KINDS = {
     "any": Kind(""),
     "size": Kind(*configuration.SIZE),
@@ -175,7 +175,7 @@ def read_options(stored: Mapping[Any, Any], table: Iterable[Option], same: Mappi
         expected = values.get(other)
         if value is None or expected is None:
             continue
-        # Only plain values are compared: lists that contain themselves, or others many times, take any time.
+        # Only plain values are compared: comparing lists that contain themselves may never end.
         if not (isinstance(value, PLAIN) and value == expected):
             raise invalid(name, f"{other}={show(expected)}", value)
     return options

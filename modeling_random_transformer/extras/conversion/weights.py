@@ -281,7 +281,7 @@ class StateDictMapper:
             state_dict={name: weight.to(dtype) for name, weight in self.state_dict.items()},
             dtype=dtype,
         )
-        # As in training. By default, generate() stops after 20 tokens.
+        # The limit of trained models. By default, generate() stops after 20 tokens.
         model.generation_config.max_length = config.max_position_embeddings
         return model
 

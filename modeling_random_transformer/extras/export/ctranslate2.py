@@ -30,7 +30,7 @@ from .compare import check_equal, compared_ids
 from .engines import EngineTranslate
 from .search import SearchOptions, engine_search, read_search, table_positions, token_names, vocabularies
 
-# By their names in transformers: those of CTranslate2's own converter, and others.
+# Name in transformers → activation. CTranslate2's own converter knows only some of them.
 ACTIVATIONS = {
     "relu": Activation.RELU,
     "gelu": Activation.GELU,

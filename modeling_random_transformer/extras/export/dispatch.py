@@ -45,7 +45,7 @@ NAME = "CTranslate2"
 PATIENCE = 2
 MAX_LENGTH_PENALTY = 0.8
 MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.BEAM_SEARCH)
-# Of `generate()`, for options that neither a call nor the model has.
+# The defaults of `generate()` for options that neither the call nor the model sets.
 SEARCH_DEFAULTS = {
     "do_sample": False,
     "length_penalty": 1.0,

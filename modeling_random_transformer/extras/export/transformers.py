@@ -204,7 +204,7 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     fast.save_pretrained(folder)
     file = folder / TOKENIZER_CONFIG
     stored = read_json(file)
-    # As transformers 4 names the class and other special tokens. Its default would be segment ids too.
+    # transformers 4 has these names for the class and special tokens. By default, it would also add segment ids.
     stored["tokenizer_class"] = "PreTrainedTokenizerFast"
     stored["model_input_names"] = RandomTransformerTokenizer.model_input_names
     tokens = stored.pop("extra_special_tokens", None)

@@ -157,7 +157,7 @@ def page_settings(
         # `longest_target` of the pipeline: the source's length, rounded up, plus a constant
         "length_step": LENGTH_STEP,
         "longer_than_source": LONGER_THAN_SOURCE,
-        # of the confidence of a translation
+        # The calibration from which the page computes the confidence of a translation.
         "calibration": calibration and {"weights": calibration.weights, "bias": calibration.bias},
         "doubtful": DOUBTFUL,
     }

@@ -132,7 +132,7 @@ def register_v4_tasks() -> None:
     They change `pipeline()` for all models of this process. Tasks that the installed transformers has are not replaced.
     """
     for task in TASKS.keys() - set(PIPELINE_REGISTRY.get_supported_tasks()):
-        # Not register_pipeline, which would save the class as the custom code of each model.
+        # `register_pipeline` would save the class as the custom code of each model.
         PIPELINE_REGISTRY.supported_tasks[task] = {"impl": TASKS[task], "pt": (AutoModelForSeq2SeqLM,), "type": "text"}
         getattr(pipelines, "REMOVED_TASKS", {}).pop(task, None)  # would raise an error
     if PIPELINE_REGISTRY.supported_tasks["translation"]["impl"] is TranslationPipeline:

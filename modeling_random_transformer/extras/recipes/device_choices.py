@@ -75,7 +75,7 @@ def choose_graphs(arguments: Mapping[str, Any], overrides: Mapping[str, Any]) ->
     }
 
 
-# By the argument that may be `auto`: the values that replace it
+# Argument that may be `auto` → function that chooses its value
 CHOICES = {"bf16": choose_precision, "engine": choose_engine, "cuda_graphs": choose_graphs}
 
 

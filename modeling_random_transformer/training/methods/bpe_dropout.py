@@ -65,7 +65,7 @@ class BPEDropout:
             ordinary.append(tuple(islice(tokens, length)))
         split = [self._split(word) for word in ordinary]
         num_symbols = sum(len(symbols) for symbols, _ in split)
-        # For each step, the number of dropped merges before the one that is applied.
+        # The number of merges that are dropped before each applied merge.
         numbers = random.geometric(1 - self.dropout, num_symbols) - 1
         dropped = iter(numbers.tolist())
         segmented = []
