@@ -3,10 +3,10 @@
 "The paper" is Vaswani et al. 2017, "Attention Is All You Need" (arXiv:1706.03762). "The blog post" is Omar Sanseviero's
 "The Random Transformer", which computes the same network by hand in four dimensions.
 
-`save_pretrained` copies this file and the files that it imports, which it finds by searching the text for import lines.
-`from_pretrained` with remote code finds them in the same way, and names the copy by their digest. After the first
-folder, transformers selects a model's code by the class of its configuration. So these lines name all other files: for
-copying without importing them, and so that folders of one name with different code have different classes:
+`save_pretrained` copies this file and every file that an import line in its text names. `from_pretrained` with remote
+code searches the text in the same way, and names the loaded module by a digest of these files. transformers selects a
+model's code by the class of its configuration. The lines below name all other files of the model. Therefore all files
+are copied without being imported, and folders of one name with different code get different classes:
 
     from .modeling_random_transformer import RandomTransformerModel
     from .pipeline_random_transformer import Seq2SeqPipeline
@@ -41,7 +41,7 @@ MODEL_CLASSES = {
 
 MIN_SIMILARITY = 0.72  # from 0 to 1; a suggestion that is less similar to a misspelled name would mislead
 IMPLEMENTATIONS = ("attn_implementation", "experts_implementation")  # fields of transformers
-# The custom_pipelines of saved folders.
+# The value of custom_pipelines in saved folders.
 PIPELINES = {
     "seq2seq": {"impl": "pipeline_random_transformer.Seq2SeqPipeline", "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
 }
@@ -165,7 +165,7 @@ class RandomTransformerConfig(PretrainedConfig):
     is_decoder: bool = False
 
     def __new__(cls, *_: Any, **values: Any) -> "RandomTransformerConfig":
-        """Compare fields with their aliases. `__post_init__` cannot distinguish defaults from explicit values."""
+        """Check that fields equal their aliases, since `__post_init__` cannot distinguish defaults from explicit values."""
         cls._without_aliases(values)
         return super().__new__(cls)
 
@@ -197,9 +197,9 @@ class RandomTransformerConfig(PretrainedConfig):
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> "RandomTransformerConfig":
         """Create a configuration from a dictionary; keyword arguments override it. `from_pretrained` calls this method.
 
-        Overrides may use aliases. They are validated together with the other values. A field with its derived value
-        is derived again. Only a keyword argument selects the attention implementation: its name may be that of code on
-        the Hub, which a file must not choose.
+        Overrides may use aliases. They are validated together with the other values. A field that has its derived value
+        is derived again. A file does not select the attention implementation, because its name may refer to code on
+        the Hub. Only a keyword argument does.
         """
         known = {*(entry.name for entry in fields(cls)), *cls.attribute_map, *NAMES_OF_TRANSFORMERS}
         values: dict[str, Any] = {}
@@ -402,8 +402,8 @@ def _check(values: Mapping[str, Any]) -> None:
             raise ValueError(f"{name} must be {description}, got {values[name]!r}.")
 
 
-# Rows A to E each vary one hyperparameter of the base model. Row B changes d_k only: the paper's parameter counts show
-# that d_v remains 64.
+# Each of the rows A to E varies one hyperparameter of the base model. Row B changes d_k only. d_v remains 64, as the
+# paper's parameter counts show.
 PRESETS: dict[str, dict[str, Any]] = {
     "base": {},
     "A-1": {"num_heads": 1, "d_k": 512, "d_v": 512},
@@ -427,8 +427,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"encoder_layers": 4, "decoder_layers": 4, "d_model": 128, "d_ff": 256, "num_heads": 4, "dropout": 0.3},
     # fairseq's recipe for IWSLT'14.
     "iwslt": {"d_ff": 1024, "num_heads": 4, "dropout": 0.3},
-    # Deep encoder, shallow decoder (Kasai et al. 2021): most of the time of translation is the decoder's. Twelve layers
-    # train reliably in pre-norm order only.
+    # Deep encoder, shallow decoder (Kasai et al. 2021), because the decoder takes most of the translation time. Twelve
+    # layers train reliably in pre-norm order only.
     "6-2": {"decoder_layers": 2},
     "12-1": {"encoder_layers": 12, "decoder_layers": 1, "norm_order": "pre"},
     # The blog post. Its ten words have no padding token, SOS is 6 and EOS is 5, and embeddings are not scaled.
