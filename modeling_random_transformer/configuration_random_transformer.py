@@ -165,7 +165,7 @@ class RandomTransformerConfig(PretrainedConfig):
     is_decoder: bool = False
 
     def __new__(cls, *_: Any, **values: Any) -> "RandomTransformerConfig":
-        """Check that fields equal their aliases, since `__post_init__` cannot distinguish defaults from explicit values."""
+        """Check that fields equal their aliases. `__post_init__` cannot distinguish defaults from explicit values."""
         cls._without_aliases(values)
         return super().__new__(cls)
 

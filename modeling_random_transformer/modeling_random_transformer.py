@@ -339,7 +339,7 @@ class RandomTransformerAttention(nn.Module):
     def keys_and_values(
         self, states: Tensor, cache: EncoderDecoderCache | None, of_source: bool
     ) -> tuple[Tensor, Tensor]:
-        """Keys and values of the source or of all target tokens so far, `[batch or sources, heads, key_len, d_k or d_v]`.
+        """Keys and values of the source or of the target so far, `[batch or sources, heads, key_len, d_k or d_v]`.
 
         New target tokens are appended to the cache. After the first pass, it also contains the source.
         """

@@ -168,7 +168,7 @@ def packed_int8_linear(layers: tuple[Int8Linear, ...]) -> PackedInt8Linear | Non
 
 
 class FbgemmInt8:
-    """`round(states) · Wᵀ ⊙ t` by FBGEMM, the fastest kernel for a few rows. It rounds the activations in the same call.
+    """`round(states) · Wᵀ ⊙ t` by FBGEMM, the fastest kernel for a few rows. It also rounds the activations.
 
     Args:
         weight: int8 weights, `[outputs, inputs]`.
