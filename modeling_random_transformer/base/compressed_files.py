@@ -1,4 +1,4 @@
-"""Files that may be compressed, chosen by suffix; `-` is a standard stream."""
+"""Reads and writes files that may be compressed, as their suffix says. `-` is a standard stream."""
 
 import bz2
 import gzip
@@ -209,7 +209,7 @@ def clear_errors(path: StrPath, format_name: str) -> Iterator[None]:
 
 @contextmanager
 def create_binaries(paths: Sequence[StrPath], temporary_folder: Path | None = None) -> Iterator[list[IO[bytes]]]:
-    """Write files, which replace earlier ones when all are complete; those that are streams are written at once.
+    """Write files, which replace earlier files when all are complete. Streams are written immediately.
 
     Args:
         paths: the files, which are compressed if their names say so.
@@ -254,13 +254,13 @@ def _compressed(path: StrPath, file: BinaryIO) -> Iterator[IO[bytes]]:
 
 
 def write_binary(path: Path, content: Iterable[bytes], temporary_folder: Path | None = None) -> None:
-    """Write or replace a file with chunks of bytes, which are compressed if its name says so; see `create_binaries`."""
+    """Write or replace a file with chunks of bytes, compressed by its suffix; see `create_binaries`."""
     with create_binaries([path], temporary_folder) as [file]:
         file.writelines(content)
 
 
 def _open_zstandard(path: StrPath) -> io.BufferedReader:
-    """A Zstandard file of one or several frames."""
+    """Open a Zstandard file of one or several frames for reading."""
     stream = _pyarrow(path).input_stream(os.fspath(path), compression="zstd")
     return io.BufferedReader(stream, buffer_size=2**18)
 

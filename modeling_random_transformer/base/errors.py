@@ -20,7 +20,7 @@ REPR.maxlevel = 3
 
 
 def printable(text: str, limit: int = MAX_MESSAGE) -> str:
-    """The text without its end, if it is long, and with escaped control characters, which terminals would execute."""
+    """A text for a terminal: truncated if it is long, and with escaped control characters."""
     shown = text if len(text) <= limit else f"{text[:limit]}…"
     if shown.isprintable():
         return shown

@@ -1,7 +1,8 @@
-"""Flags of the command line, and arguments in recipes: the fields of dataclasses, each declared and documented once.
+"""Parses flags of the command line and arguments of recipes, which are fields of dataclasses.
 
-The entry of a field in the docstring of its class is the help of its flag; fields of transformers have it as metadata.
-The metadata of a documented field are settings of `add_argument`, or `positional`.
+Each field is declared and documented once. The help of a flag is the field's entry in the docstring of its class. Fields
+of transformers have the help in their metadata. The metadata of a documented field are settings of `add_argument`, or
+`positional`.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from ..configuration_random_transformer import did_you_mean
 
 MAX_SEED = 2**32 - 1
 MARK = "\0"  # begins a text after `--` that begins with a dash: no argument of a program has this character
-# What other tools call arguments, and the flags of which a command has one. A name may have none: nothing is suggested.
+# Name of an argument in other tools → flags of this package. The flag that the command has is suggested.
 OTHER_NAMES = {
     "batch_size": "max_tokens_per_batch",
     "beam": "num_beams",
@@ -52,7 +53,7 @@ ENTRY = re.compile(r"^    (\w+): (.*?)(?=^    [\w*]+: |^\S|\Z)", re.M | re.S)  #
 
 
 class Several(argparse.Action):
-    """Stores the values of a flag. argparse would silently keep those of the last one, if it is repeated."""
+    """Stores the values of a flag. A repeated flag is an error, since argparse would keep its last values only."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         if hasattr(namespace, self.dest):
@@ -61,10 +62,10 @@ class Several(argparse.Action):
 
 
 class Parser(HfArgumentParser):
-    """A parser of the fields of dataclasses, whose help shows defaults, and whose errors are a `ValueError`.
+    """A parser of the fields of dataclasses. Its help shows the defaults, and its errors are a `ValueError`.
 
-    An integer of a documented field must be positive and a float finite, unless its metadata have another type. A
-    documented field that may be `None`, which is not its default, accepts `off`.
+    An integer of a documented field must be positive and a float finite, unless the metadata specify another type. A
+    documented field that may be `None`, but has another default, accepts `off`.
 
     Args:
         program: the name in usage and errors.
@@ -128,7 +129,7 @@ class Parser(HfArgumentParser):
         return self.group_of[name].add_argument(flag, **settings)
 
     def documented_settings(self, name: str, settings: dict[str, Any]) -> dict[str, Any]:
-        """The settings of a documented field. `HfArgumentParser` replaces a type and a number of values in metadata."""
+        """The settings of a documented field, including those that `HfArgumentParser` overwrites in the metadata."""
         text = self.helps[name]
         kind = settings.get("type")
         if settings.get("const") is True and self.has_positional:
@@ -159,7 +160,7 @@ class Parser(HfArgumentParser):
         return {name: without_mark(value) for name, value in values.items()}
 
     def parse(self, argv: Iterable[str]) -> Any:
-        """An object of each dataclass; of a single one not in a tuple.
+        """An object of each dataclass, as a tuple unless there is only one dataclass.
 
         Raises:
             ValueError: an argument does not exist, its value is invalid, or arguments contradict each other.
@@ -168,7 +169,7 @@ class Parser(HfArgumentParser):
         return objects[0] if len(objects) == 1 else objects
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Parse the arguments of all ways to call the parser; a flag that does not exist is the first error."""
+        """Parse arguments; argparse calls this method in all cases. Unknown flags are reported before other errors."""
         args = sys.argv[1:] if args is None else [*args]
         # Includes the flags of argument groups.
         flags = {flag for action in self._actions for flag in action.option_strings}
@@ -212,12 +213,12 @@ def help_texts(*documented: Any) -> dict[str, str]:
 
 
 def plain(text: str) -> str:
-    """The text of a docstring as help, without marks of code."""
+    """The text of a docstring as help, without Markdown."""
     return text.replace("`", "").replace("%", "%%")
 
 
 def instances(classes: Iterable[type], values: Mapping[str, Any]) -> tuple[Any, ...]:
-    """An object of each dataclass with the values of its fields, and with the defaults of the others."""
+    """An object of each dataclass with the values of its fields. Fields without a value have their defaults."""
     objects = []
     for dataclass in classes:
         names = [entry.name for entry in fields(dataclass) if entry.name in values]
@@ -226,7 +227,7 @@ def instances(classes: Iterable[type], values: Mapping[str, Any]) -> tuple[Any, 
 
 
 def to_flags(arguments: Mapping[str, Any]) -> list[list[str]]:
-    """The arguments as flags of the command line, each with its values; those that are `None` have their defaults."""
+    """The arguments as flags of the command line, each with its values, without arguments that are `None`."""
     flags = []
     for name, value in arguments.items():
         if value is False and name.endswith("strategy"):  # YAML reads `no` without quotes as false

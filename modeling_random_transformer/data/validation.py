@@ -1,4 +1,4 @@
-"""Validation of parallel text: invalid lines are counted by reason, and the first of them are reported by number."""
+"""Validation of parallel text. Invalid lines are counted by reason, and the first line numbers are reported."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -44,7 +44,7 @@ class ValidationReport:
             numbers.append(number)
 
     def valid_lines(self, lines: Iterable[Line]) -> Iterator[ParallelLine]:
-        """The valid lines; all are counted, and the others are in the report."""
+        """The valid lines. All lines are counted, and invalid lines are added to the report."""
         for line in lines:
             self.lines += 1
             if isinstance(line, InvalidLine):
@@ -109,8 +109,8 @@ def load_pairs(
 ) -> "tuple[Dataset, ValidationReport]":
     """Read a corpus once, into a memory-mapped dataset with the columns `line`, `source` and `target`.
 
-    Memory does not grow with the corpus. The key of the cache contains the digest of the files, which are read to
-    compute it. With several processes, one reads the corpus. The others wait for its lock on the cache, without a
+    Memory does not grow with the corpus. The cache key contains a digest of the files, so they are read to compute it.
+    With several processes, one process reads the corpus. The other processes wait for its lock on the cache, without a
     timeout, and map the file that it wrote.
 
     Args:
