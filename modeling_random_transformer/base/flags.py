@@ -1,8 +1,8 @@
 """Parses flags of the command line and arguments of recipes, which are fields of dataclasses.
 
-Each field is declared and documented once. The help of a flag is the field's entry in the docstring of its class. Fields
-of transformers have the help in their metadata. The metadata of a documented field are settings of `add_argument`, or
-`positional`.
+Each field is declared and documented once. The help of a flag is the field's entry in the docstring of its class.
+Fields of transformers have the help in their metadata. The metadata of a documented field are settings of
+`add_argument`, or `positional`.
 """
 
 import argparse

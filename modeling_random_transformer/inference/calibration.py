@@ -1,4 +1,4 @@
-"""Fits the confidence of a model's translations on a validation set; needs the extra `train`."""
+"""Fits the confidence of a model's translations on a validation set. Requires the extra `train`."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -20,7 +20,7 @@ NEWTON_STEPS, RIDGE = 20, 1.0  # iterations and L2 penalty of the logistic regre
 
 
 class CalibrationError(ValueError):
-    """Pairs or their translations do not determine a calibration."""
+    """The pairs or their translations do not determine a calibration."""
 
 
 def calibrate(
@@ -32,14 +32,14 @@ def calibrate(
 ) -> Calibration:
     """Fit the confidence of a model on a validation set, for a direction of a model with language tags.
 
-    The model has it in `model.calibrations`.
+    The calibration is added to `model.calibrations`.
 
     Args:
         model: any model of `AutoModelForSeq2SeqLM`.
         tokenizer: its tokenizer.
-        pairs: at least 100 sources and their translations, which are no training pairs.
-        translations: the model's translations of the sources; by default, they are translated.
-        **options: those of `translate`; with translations, those of `score_pairs`.
+        pairs: at least 100 pairs of a source and a reference, which are not training pairs.
+        translations: the model's translations of the sources. By default, the sources are translated.
+        **options: options of `translate`, or with `translations` options of `score_pairs`.
 
     Raises:
         CalibrationError: there are too few pairs, or almost all translations are equally good.

@@ -1,8 +1,9 @@
 """Atomic checkpoints, and their average (paper 6.1).
 
 transformers' Trainer writes a checkpoint file by file and resumes from the folder with the highest step, even if the
-process was killed while writing it. Here, a marker file is written first: it names the run, so that only checkpoints of
-this run are removed. It is renamed last, after all other files are synced to disk: then the checkpoint is complete.
+process was killed while writing it. Here, a marker file is written first. It names the run, so that only checkpoints of
+this run are removed. When all other files are synced to disk, the marker is renamed. A checkpoint with a renamed marker
+is complete.
 """
 
 import errno
@@ -49,7 +50,7 @@ def is_complete(checkpoint: Path) -> bool:
 
 
 def _changed_files(checkpoint: Path) -> list[str]:
-    """The names of the files that are missing or have another size than in the marker of a finished checkpoint."""
+    """The files of a finished checkpoint that are missing or have another size than in the marker."""
     changed = []
     for name, size in _marker(checkpoint).get("files", {MARKER: -1}).items():
         path = checkpoint / name
@@ -134,7 +135,7 @@ def _check_writer(checkpoint: Path, run_id: str) -> None:
 
 @contextmanager
 def write_checkpoint(checkpoint: Path, run_id: str, is_writer: bool, wait: Callable[[], Any]) -> Iterator[None]:
-    """Begin a checkpoint, which is complete after the block, in all processes; a failure of this one removes it.
+    """Create a checkpoint, which is complete after the block in all processes. A failure in this process removes it.
 
     Args:
         checkpoint: its folder.
@@ -164,7 +165,7 @@ def write_checkpoint(checkpoint: Path, run_id: str, is_writer: bool, wait: Calla
 
 
 def begin_checkpoint(checkpoint: Path, run_id: str) -> None:
-    """Create the folder of a checkpoint with the marker of its run. An earlier one of the same run is replaced.
+    """Create the folder of a checkpoint with the marker of its run. An earlier folder of the same run is replaced.
 
     Raises:
         ValueError: the folder contains files that the run did not write.
@@ -199,7 +200,7 @@ def remove_checkpoint(checkpoint: Path) -> None:
 
 
 def keep_newest(folder: StrPath, limit: int | None, best: str | None = None) -> None:
-    """Keep the newest `limit` complete checkpoints, the best one, and those with other files."""
+    """Remove old checkpoints, except the newest `limit` complete checkpoints, the best, and those with other files."""
     if not limit:
         return
     for path in complete_checkpoints(folder)[:-limit]:

@@ -58,7 +58,8 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
     """Train a translation model and score it, or resume an earlier run in the same folder.
 
     Afterwards, `args.output_dir` contains the model or the adapter (the average of the last checkpoints, or the best
-    checkpoint), the tokenizer, the generation settings, a model card and the record. `from_pretrained` loads it.
+    checkpoint), the tokenizer, the generation settings, a model card and the record. `from_pretrained` loads the
+    folder.
 
     A finished run is not trained again. Only sets without scores are scored.
 
@@ -123,7 +124,7 @@ def score_finished(run: Run) -> RunResult:
 
 
 def make_trainer(run: Run, data: PreparedData, args: TranslationTrainingArguments) -> TranslationTrainer:
-    """The initial model in a trainer."""
+    """The trainer with the initial model."""
     model = build_model(run.model_args, args, data.tokenizer)
     check_lengths(data.sets, model.config)
     # The model is saved with both settings.
@@ -148,7 +149,7 @@ def train(run: Run, trainer: TranslationTrainer) -> tuple[int, float]:
     """Train from the newest checkpoint to the last step.
 
     Returns:
-        The number of optimizer steps, and the training time in seconds, with that of earlier processes up to their last
+        The number of optimizer steps, and the training time in seconds, including earlier processes up to their last
         checkpoint.
     """
     newest = call_on_main_process(lambda: newest_complete(run.folder))
@@ -246,7 +247,7 @@ def score_sets(run: Run, trainer: TranslationTrainer, data: PreparedData, names:
 
 
 def begin_scores(run: Run, name: str) -> Stage:
-    """Begin or continue the record of the scores of a set. Its inputs are all that determine them, with the weights."""
+    """Begin or continue the stage that scores a set. Its inputs and the weights determine the scores."""
     inputs = {
         "weights": run.trained.files,
         "set": fingerprint(run.corpora[name]),
@@ -270,7 +271,7 @@ def score_set(run: Run, trainer: TranslationTrainer, data: PreparedData, name: s
 
 
 def is_only_validation(run: Run, name: str) -> bool:
-    """Whether a set is the only validation set of its direction, for which the folder has one calibration."""
+    """Whether a set is the only validation set of its direction. A folder has one calibration per direction."""
     directions = [corpora[0].languages for other, corpora in run.corpora.items() if other.startswith("validation")]
     return name.startswith("validation") and directions.count(run.corpora[name][0].languages) == 1
 
@@ -292,7 +293,7 @@ def calibrate_saved(
 
 
 def saved_translator(run: Run, trainer: TranslationTrainer) -> tuple[Any, Any]:
-    """The saved model and its tokenizer: those in memory, unless the model is sharded, in half precision or adapted."""
+    """The saved model and its tokenizer. A model that is sharded, in half precision or adapted is loaded again."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     is_whole = isinstance(model, RandomTransformerForConditionalGeneration) and not trainer.is_deepspeed_enabled
     weights = model.parameters()
