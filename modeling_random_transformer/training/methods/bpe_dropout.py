@@ -23,9 +23,9 @@ MAX_CACHED_WORDS = 2**16  # the cache takes at most about 50 MB
 class BPEDropout:
     """Segments words with randomly dropped merges.
 
-    A word starts as its smallest symbols. At each step, each possible merge is dropped with probability `dropout`, and
-    the first of the others in the tokenizer's order is applied. The segmentation ends when no merge remains. Tokens
-    that are not made by merges, such as special tokens, stay as they are.
+    Each word starts as its smallest symbols. At each step, each possible merge is dropped with probability `dropout`,
+    and the first remaining merge in the tokenizer's order is applied. The segmentation ends when no merge remains.
+    Tokens that are not the result of merges, such as special tokens, do not change.
 
     `tokenizers` has the same algorithm, `BPE(dropout=...)`, but its random numbers cannot be seeded.
 
@@ -83,7 +83,7 @@ class BPEDropout:
         return segmented
 
     def _merge(self, symbols: list[int], ranks: list[int], dropped: list[int]) -> list[int]:
-        """Merge symbols in place; `ranks` has those of neighbors. Of equal ones, the leftmost is first."""
+        """Merge symbols in place. `ranks` has the ranks of neighbors. The leftmost of equal ranks is merged first."""
         for skipped in dropped:
             if skipped >= len(ranks):
                 break
@@ -140,13 +140,13 @@ class BPEDropout:
 class RetokenizedPairs(Dataset):
     """Training pairs with new tokens in every epoch, by BPE-dropout or augmentation.
 
-    The tokens depend on the seed, the epoch and the index of the pair only. Thus neither resuming nor the number of
-    workers or processes changes them. `set_epoch` makes those of all pairs, since their lengths determine the order in
-    a `TokenBudgetSampler`, which calls it.
+    The tokens depend on the seed, the epoch and the index of the pair only, so neither resuming nor the number of
+    workers or processes changes them. `TokenBudgetSampler` calls `set_epoch`, which tokenizes all pairs, because their
+    lengths determine the order of the batches.
 
     Args:
         tokens: the result of `tokenize_pairs` with `words=True`.
-        retokenizer: makes the tokens: `BPEDropout` or `Augmentation`.
+        retokenizer: `BPEDropout` or `Augmentation`, which computes the tokens.
         seed: determines the tokens.
 
     Raises:
@@ -168,7 +168,7 @@ class RetokenizedPairs(Dataset):
         self.ids: dict[str, list[np.ndarray]] = {}  # token ids of all sources and targets in this epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the tokens of all pairs for this epoch."""
+        """Compute the tokens of all pairs for an epoch."""
         if epoch == self.epoch:
             return
         self.epoch = epoch

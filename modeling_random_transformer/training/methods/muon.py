@@ -109,9 +109,10 @@ def muon_optimizer(
 
     Args:
         model: the model to train.
-        args: the arguments; `weight_decay` is that of Muon, and with `bf16` updates are orthogonalized in bfloat16.
+        args: the training arguments. Muon uses `weight_decay`. With `bf16`, updates are orthogonalized in bfloat16.
         lr: learning rate of Muon.
-        other: makes the optimizer of embeddings, output layer, biases and norms, from parameter groups.
+        other: a function that creates the optimizer of embeddings, output layer, biases and norms, from parameter
+            groups.
     """
     modules = [module for module in model.modules() if isinstance(module, nn.Embedding)]
     if (output_layer := model.get_output_embeddings()) is not None:
