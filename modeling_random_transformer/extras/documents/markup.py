@@ -247,7 +247,7 @@ def end_of_raw(document: str, first: Token) -> int:
 
 
 def blocks(inline: list[Token]) -> Iterator[str | Block]:
-    """A block between the markup and white space that surround it; only what is copied if it has no letters."""
+    """A block, and the surrounding markup and white space, which are copied. All is copied if it has no letters."""
     if not any(token.kind == "text" and has_letters(html.unescape(token.raw)) for token in inline):
         yield "".join(token.raw for token in inline)
         return

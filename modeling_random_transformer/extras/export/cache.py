@@ -1,4 +1,4 @@
-"""Exports of models that are kept beside their files, and are made again if they are incomplete."""
+"""Exports of models that are cached in the model's folder, and created again if they are incomplete."""
 
 import copy
 import hashlib

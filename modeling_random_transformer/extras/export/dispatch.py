@@ -1,4 +1,4 @@
-"""CTranslate2 under `generate()` of a loaded model, with an export that is cached beside the model's files."""
+"""Lets CTranslate2 compute `generate()` of a loaded model, with an export that is cached in the model's folder."""
 
 import copy
 from collections import deque
@@ -39,9 +39,10 @@ from .shortlist import check_vmap
 logger = logging.get_logger(__name__)
 
 NAME = "CTranslate2"
-# `generate()` stops when no running beam scores higher than the finished ones (`early_stopping=False`), CTranslate2
-# when beams · patience have finished. For higher length penalties, no patience gives the scores of `generate()` for a
-# model of little data, which prefers long hypotheses (docs/results/engines.md).
+# With `early_stopping=False`, `generate()` stops when no running beam has a higher score than the finished hypotheses.
+# CTranslate2 stops when beams · patience hypotheses have finished. With higher length penalties, a model that was
+# trained on little data prefers long hypotheses, and no patience gives the scores of `generate()`
+# (docs/results/engines.md).
 PATIENCE = 2
 MAX_LENGTH_PENALTY = 0.8
 MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.BEAM_SEARCH)
@@ -98,13 +99,13 @@ def read_shortlist(file: StrPath, model: Any, tokenizer: PreTrainedTokenizerBase
 
 @dataclass(frozen=True)
 class PreparedSearch:
-    """A search of `generate()`, prepared for the engine.
+    """The options of a search of `generate()`, converted for the engine and cached for equal calls.
 
     Attributes:
-        request: what determines it: the model's generation config and that of the call, and the other arguments.
+        request: the cache key: the generation configs of the model and of the call, and the other arguments.
         options: the effective options.
-        search: those that the engine applies; `None` if it does not support one of them.
-        reason: why the model computes it; `None` if the engine does.
+        search: the options that the engine applies; `None` if it does not support one of them.
+        reason: the reason for which the model computes the search; `None` if the engine computes it.
     """
 
     request: list[dict[str, Any]]
@@ -116,9 +117,9 @@ class PreparedSearch:
 class CTranslate2Engine:
     """The `engine` of a model: an exported model that computes `generate()`.
 
-    Its results equal those of the model up to rounding, except that beam search
-    distributes the probability of forbidden tokens over the others, as with `renormalize_logits=True`, and excludes
-    that of a prefix from the score that the length penalty divides.
+    The results equal those of the model up to rounding, with two differences in beam search. The probability of
+    forbidden tokens is distributed over the other tokens, as with `renormalize_logits=True`. The log-probability of a
+    prefix is not part of the score that the length penalty divides.
 
     Args:
         folder: the exported model.
@@ -176,10 +177,10 @@ class CTranslate2Engine:
     def prepare(
         self, model: Any, generation_config: GenerationConfig | None, arguments: dict[str, Any]
     ) -> "PreparedSearch":
-        """The search of a call of `generate()`, which is prepared once for equal options."""
+        """The search of a call of `generate()`. Calls with equal options share it."""
         of_call = {} if generation_config is None else vars(generation_config)
         request = [*map(comparable, (vars(model.generation_config), of_call, arguments))]
-        for prepared in list(self.prepared):  # another thread may prepare one
+        for prepared in list(self.prepared):  # another thread may append one
             if prepared.request == request:
                 return prepared
         options, other_arguments = options_of_call(model.generation_config, generation_config, arguments)
@@ -229,7 +230,7 @@ class CTranslate2Engine:
         return f"{longest} tokens exceed its {self.positions} positions" if longest > self.positions else None
 
     def changed_model(self, model: Any) -> str | None:
-        """A message if the model computes something else than its export; `None` if it does not."""
+        """A message if the model does not compute the same as its export; `None` if it does."""
         snapshot = current_snapshot(model, self.compared.get(model))
         self.compared[model] = snapshot
         return snapshot.message_of(self.compare, model)
@@ -289,7 +290,7 @@ class CTranslate2Engine:
         return [self.target[i] for i in ids]
 
     def target_prefixes(self, prefixes: list[ForcedPrefix], search: SearchOptions, count: int) -> list[list[str]]:
-        """What each target begins with: its own prefix, or the first token of the search."""
+        """The tokens with which each target begins: its prefix, or the first token of the search."""
         first = [] if search.first_token is None else self.target_tokens([search.first_token])
         rows = []
         for prefix in prefixes:
@@ -309,7 +310,7 @@ class CTranslate2Engine:
 
 
 def definition_of(model: Any) -> list[Any]:
-    """The code and the attributes of a model: with equal ones and equal weights, models compute the same."""
+    """The code and the attributes of a model. Models with equal code, attributes and weights compute the same."""
     modules = list(model.modules())
     values = plain_values([*attributes_of(modules), *namespaces_of(modules)])
     # Saving a model replaces the dtype in its configuration by the name.
@@ -319,7 +320,7 @@ def definition_of(model: Any) -> list[Any]:
 
 
 def weights_digest(model: Any) -> str:
-    """A digest of all tensors of a model, also of those that it does not save."""
+    """A digest of all tensors of a model, including tensors that are not saved."""
     return tensors_digest(enumerate(tensors_of(model.modules())))
 
 

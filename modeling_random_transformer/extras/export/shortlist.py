@@ -102,7 +102,7 @@ def translation_probabilities(sources: list[Array], targets: list[Array]) -> tup
 
 
 def links_of(sources: list[Array], targets: list[Array]) -> Iterator[tuple[Array, ...]]:
-    """The source tokens, target tokens and positions of the latter in the corpus of all links of each pair.
+    """For each pair, the source token, the target token and the corpus position of the target token of each link.
 
     The links of one position compete.
     """

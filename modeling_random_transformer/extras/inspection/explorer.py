@@ -155,7 +155,7 @@ def lens(model: Any, recorded: Trace, tokenizer: Any, chosen: Tensor) -> list[di
 
 @torch.no_grad()
 def attribution(model: Any, recorded: Trace, tokenizer: Any, chosen: Tensor) -> dict[str, Any]:
-    """At each step, what each part of the decoder adds to the logits of the chosen token and of the best others."""
+    """The contributions of the decoder's parts, at each step, to the logits of the chosen token and the best others."""
     best = recorded["logits"][0].topk(ATTRIBUTED).indices
     rows = []
     for token, row in zip(chosen, best, strict=True):

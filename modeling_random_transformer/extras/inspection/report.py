@@ -74,7 +74,7 @@ class Example:
 
 @dataclass
 class Report:
-    """What the HTML file shows.
+    """The contents of the HTML report.
 
     Attributes:
         title: the name of the model.
@@ -249,7 +249,7 @@ def range_name(limits: Sequence[int], index: int) -> str:
 
 
 def problems(examples: Sequence[Example], detector: Detector) -> dict[str, list[int]]:
-    """The numbers of the lines with each kind of suspicious translation."""
+    """The line numbers of the translations with each kind of problem."""
     numbers: dict[str, list[int]] = {problem: [] for problem in PROBLEMS}
     for example in examples:
         for problem in detector(example.source, example.candidate):

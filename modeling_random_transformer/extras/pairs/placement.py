@@ -144,7 +144,7 @@ class ProtectedText:
 
 
 def protect(text: str, copied: re.Pattern[str] = PLACEHOLDERS) -> ProtectedText:
-    """A text and what is copied apart; `PLACEHOLDERS` finds several beside each other as one."""
+    """Separate a text from its copied parts. Adjacent placeholders are one part."""
     kept = ""
     position = 0
     placeholders = []

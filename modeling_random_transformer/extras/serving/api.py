@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Settings:
-    """What a server accepts.
+    """The limits and options of a server.
 
     Attributes:
         max_characters: limit on the characters of a request.

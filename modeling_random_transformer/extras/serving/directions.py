@@ -1,4 +1,4 @@
-"""The pairs of languages that a server translates between, and the model for each."""
+"""The language pairs of a server, and the model of each pair."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -55,7 +55,7 @@ class Direction:
         calibration_of(self.model, self.tokenizer, **languages)
 
     def rate(self, texts: Sequence[str]) -> list[Candidate]:
-        """Translate texts, with the confidence of each.
+        """Translate texts, and add the confidence of each translation.
 
         Raises:
             ValueError: the model has no calibration.

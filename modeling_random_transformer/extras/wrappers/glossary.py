@@ -197,7 +197,7 @@ class Draft:
 
     Attributes:
         text: the text.
-        prefix: what its translation must begin with.
+        prefix: the prefix of its translation.
         terms: the indices of the required terms.
         best: the translation.
         missing: the indices of the terms that it lacks.
@@ -212,7 +212,7 @@ class Draft:
 
 @dataclass(frozen=True)
 class GlossaryTranslator:
-    """Translates by another function, and replaces translations that lack terms by others that lack fewer.
+    """Wraps another translator, and replaces translations that lack terms by translations that lack fewer.
 
     Attributes:
         glossary: the terms, and the counts of those that are required and missing.
@@ -261,7 +261,7 @@ class GlossaryTranslator:
                     draft.missing = missing
 
     def improve(self, drafts: Sequence[Draft]) -> list[Draft]:
-        """Replace translations by ones that lack fewer terms; returns the drafts of those that still lack some."""
+        """Replace translations by translations that lack fewer terms. Returns the drafts that still lack terms."""
         heads = self.promising_beginnings(drafts)
         rows = [(draft.text, head) for draft, head in heads]
         candidates = [best for [best] in self.translate_rows(rows, 0, lambda _: None)]
@@ -281,7 +281,7 @@ class GlossaryTranslator:
         return [draft for draft in ranks if draft.missing]
 
     def promising_beginnings(self, drafts: Sequence[Draft]) -> list[tuple[Draft, str]]:
-        """The beginnings with the most probable tokens on average, of those that leave tokens to generate."""
+        """The beginnings with the highest mean log-probability that leave tokens to generate."""
         heads = []
         for draft in drafts:
             for number in draft.missing:

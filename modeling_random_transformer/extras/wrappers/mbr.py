@@ -1,4 +1,4 @@
-"""Minimum Bayes risk decoding: of many sampled translations, the one that is most similar to all of them."""
+"""Minimum Bayes risk decoding: selects the sampled translation that is most similar to all samples."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What is suspicious in a translation, without a reference: loops, copies, inventions, another script.
+"""Detects problems of a translation without a reference: loops, copies, additions, another script.
 
 The report counts these problems, and `repair` translates such texts in other ways.
 """
@@ -75,7 +75,7 @@ class Detector:
 
     @cached_property
     def has_script(self) -> Callable[[str], bool]:
-        """Whether enough letters of a translation are in the scripts. It remembers characters, and is made once."""
+        """Whether enough letters of a translation are in the scripts. It is created once and caches characters."""
         return script_filter(self.scripts, MIN_SCRIPT_SHARE)
 
     def has_other_length(self, source: str, translation: str) -> bool:
