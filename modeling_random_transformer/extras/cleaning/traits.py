@@ -1,4 +1,4 @@
-"""Traits of pairs that pass the filters: each is an error in one corpus and right in another."""
+"""Counts suspicious properties of kept pairs. Each is an error in some corpora and correct in others."""
 
 import re
 import unicodedata

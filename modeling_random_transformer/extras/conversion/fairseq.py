@@ -182,7 +182,7 @@ def convert_weights(content: Options, options: Options, origin: str, joined: Joi
 
 
 def map_positions(mapper: StateDictMapper, options: Options) -> None:
-    """Map the tables of learned positions, or compute those of sinusoids."""
+    """Map the tables of learned positions, or compute tables of sinusoids."""
     if options.get("no_token_positional_embeddings"):
         mapper.derive_config("no_token_positional_embeddings", position_embedding="none")
         return

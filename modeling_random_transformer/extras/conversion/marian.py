@@ -240,7 +240,7 @@ def copy_tokenizer(folder: Path, output: Path, converted: Converted) -> None:
 
 
 def check_marian_tokenizer(folder: Path, present: Sequence[str], settings: Mapping[str, Any], config: Any) -> None:
-    """Raise a `ValueError` unless there are all files of a `MarianTokenizer`, whose ids are those of the model."""
+    """Raise a `ValueError` unless all files of a `MarianTokenizer` exist and its ids match the model."""
     vocabularies = ["vocab.json"]
     if settings.get("separate_vocabs"):
         vocabularies.append("target_vocab.json")

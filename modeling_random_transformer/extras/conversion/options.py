@@ -134,7 +134,7 @@ def equal(expected: Any) -> Kind:
 
 
 def one_of(names: Sequence[str] | Mapping[str, str]) -> Kind:
-    """Strings; those of a mapping with the values of the config fields."""
+    """A kind of strings. A mapping gives the value of the config field for each string."""
     convert = names.get if isinstance(names, Mapping) else str
     description = f"one of {', '.join(names)}" if len(names) > 1 else repr(*names)
     return Kind(description, lambda value: isinstance(value, str) and value in names, convert)

@@ -1,4 +1,4 @@
-"""Translation of documents with mark-up."""
+"""Translation of documents with markup."""
 
 from .html_translation import translate_html
 from .po import translate_po

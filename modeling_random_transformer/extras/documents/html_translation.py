@@ -1,4 +1,4 @@
-"""Translation of HTML: the text of its blocks sentence by sentence, with inline elements on their words."""
+"""Translates HTML. Blocks are translated sentence by sentence, and inline elements are placed at their words."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -105,7 +105,7 @@ def render_blocks(
     translations: Sequence[str],
     links: Sequence[Links | None],
 ) -> Iterator[str]:
-    """The HTML of each translated block; the translations and links are those of all sentences."""
+    """The HTML of each translated block, from the translations and links of all sentences."""
     start = 0
     for block, text in zip(blocks, texts, strict=True):
         end = start + len(text.sentences)

@@ -1,4 +1,4 @@
-"""HTML as blocks of text with inline elements, which return to their words after the text is translated.
+"""Splits HTML into blocks of text with inline elements, and inserts the elements into translations.
 
 A block is what a reader sees as one text, such as a paragraph or a cell. All markup outside of it is copied. Inline
 elements are placed by word alignments: a translated word gets the elements of the source words that it translates, so

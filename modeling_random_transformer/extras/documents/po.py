@@ -1,4 +1,4 @@
-"""Translation of message catalogs in PO, the format of gettext."""
+"""Translates message catalogs in PO, the format of gettext."""
 
 import re
 from typing import Any

@@ -1,4 +1,4 @@
-"""Translation of subtitles in SRT: numbers, times and tags stay, and each subtitle is broken into lines again."""
+"""Translates subtitles in SRT. Numbers, times and tags are kept, and each subtitle is broken into lines again."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -72,7 +72,7 @@ def translated_lines(turns: Sequence[str], translations: Iterator[str]) -> list[
 
 
 def parse_srt(document: str) -> list[str]:
-    """What precedes the first subtitle, then the number and the times of each one, and its text.
+    """The text before the first subtitle, and the header (number and times) and the text of each subtitle.
 
     Raises:
         ValueError: the document is WebVTT, has no subtitles, or a time is invalid.

@@ -1,4 +1,4 @@
-"""Translation of XLIFF 1.2 and 2, in which translation tools exchange texts."""
+"""Translates XLIFF 1.2 and 2, the exchange format of translation tools."""
 
 import html
 import re
@@ -194,7 +194,7 @@ def empty_target(unit: Node) -> Node:
 
 
 def fill(target: Node, fragment: str, elements: list[Node]) -> None:
-    """Add translated HTML with its inline elements to a target; those that it lacks are added at the end."""
+    """Add translated HTML with its inline elements to a target. Missing elements are added at the end."""
     remaining = dict(enumerate(elements))
     fragment = fragment.replace("\r", "&#13;")
     add_content(target, minidom.parseString(f"<html>{fragment}</html>").documentElement, remaining)

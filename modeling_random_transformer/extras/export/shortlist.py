@@ -1,4 +1,4 @@
-"""Lexical shortlists: the target tokens among which an engine chooses, by the tokens of the source."""
+"""Lexical shortlists, which restrict an engine to target tokens that occur in translations of the source tokens."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any

@@ -33,7 +33,7 @@ class AttentionHooks:
         self.batch = self.query_len = 0
 
     def save_query_shape(self, inputs: tuple) -> None:
-        """Save the shape of the queries before those that share a source are grouped."""
+        """Save the shape of the queries before queries that share a source are grouped."""
         self.batch, self.query_len = inputs[0].shape[:2]
 
     def attend(
@@ -100,7 +100,7 @@ AttentionMaskInterface.register(TRACED, eager_mask)
 
 
 def check_attention() -> None:
-    """Check that the steps of `AttentionHooks.attend` are those of `eager_attention_forward`, which may be edited.
+    """Check that `AttentionHooks.attend` computes the same as `eager_attention_forward`, which may be edited.
 
     Raises:
         ValueError: they have other results.

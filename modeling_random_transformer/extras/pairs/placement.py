@@ -1,4 +1,4 @@
-"""Placeholders, which stay unchanged, and their places in a translation by the cross-attention."""
+"""Places placeholders, which are not translated, in a translation according to the cross-attention."""
 
 import re
 import unicodedata
@@ -25,7 +25,7 @@ Span = tuple[int, int]  # the indices of the first character and after the last 
 
 
 def is_wide(character: str) -> bool:
-    """Whether a character has the width of Chinese and Japanese ones; a sentence that it ends has no space after it."""
+    """Whether a character is as wide as Chinese characters. No space follows it at the end of a sentence."""
     return bool(character) and unicodedata.east_asian_width(character) in "WF"
 
 
@@ -202,7 +202,7 @@ class UnitAligner(Aligner):
         tokens: Sequence[list[int]],
         spans_of: Callable[[str], Sequence[Span]] = unit_spans,
     ) -> list[list[int | None]]:
-        """The index of the unit of each token; without offsets, that of the first unit of its word."""
+        """The index of the unit of each token. Without offsets, the first unit of the token's word is used."""
         rows = super().words(side, texts, tokens, spans_of)
         if self.tokenizer.is_fast:
             return rows

@@ -1,4 +1,4 @@
-"""The words of tokens, and the probabilities of the words of translations."""
+"""Maps tokens to words, and computes the probabilities of the words of translations."""
 
 import math
 import re

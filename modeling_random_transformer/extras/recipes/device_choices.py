@@ -1,4 +1,4 @@
-"""The values of a recipe that depend on the device: those that are `auto`."""
+"""Selects the values of `auto` in a recipe that depend on the device."""
 
 import logging
 import multiprocessing

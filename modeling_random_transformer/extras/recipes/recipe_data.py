@@ -1,4 +1,4 @@
-"""The sets of a recipe as aligned text: valid pairs of given sets, or those of a corpus that is cleaned and split."""
+"""Writes the sets of a recipe as aligned text: valid pairs of given sets, or a corpus that is cleaned and split."""
 
 import logging
 from pathlib import Path

@@ -190,7 +190,7 @@ class RecipeRun:
         return run_stage(self.folder / RECORD, *arguments, **options)
 
     def inputs_of_data(self) -> dict[str, Any]:
-        """What determines the sets, and the initial models of the recipe."""
+        """The inputs that determine the sets, and the initial models of the recipe."""
         inputs: dict[str, Any] = {
             "on_invalid": self.data.on_invalid,
             "stages": [stage.name for stage in self.stages],
@@ -239,7 +239,7 @@ class RecipeRun:
         return drop_none(**{name: getattr(self.arguments, name) for name in names})
 
     def best(self, name: str) -> str:
-        """Of a finished stage and those that its model started from, the one with the highest chrF++ (validation).
+        """The stage with the highest validation chrF++ among a finished stage and the stages that it started from.
 
         Training a model further can make it worse, such as distillation from a poor model.
         """
@@ -392,7 +392,7 @@ def parse_options(stage: StageArguments) -> dict[str, Any]:
 
 
 def facts_of(result: RunResult) -> dict[str, Any]:
-    """What the table shows of a training run."""
+    """The facts of a training run that the table shows."""
     scores = {}
     for name, metrics in result.scores.items():  # such as "validation en-de"
         split = name.split()[0]

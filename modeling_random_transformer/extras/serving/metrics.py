@@ -1,4 +1,4 @@
-"""What `/metrics` and the log of requests show."""
+"""The metrics at `/metrics`, and the log of requests."""
 
 import logging
 from time import monotonic

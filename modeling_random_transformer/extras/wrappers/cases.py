@@ -1,4 +1,4 @@
-"""Texts in capitals or in title case: translated as ordinary texts, and the translations get the same case.
+"""Translates texts in capitals or in title case as ordinary texts, and gives the translations the same case.
 
 Sentences in lower case are translated as ordinary ones too, and their translations are ordinary.
 
@@ -49,7 +49,7 @@ class CaseTranslator:
     tokenizer: PreTrainedTokenizerBase
 
     def __call__(self, rows: Sequence[Row], first: int, update: Update) -> list[list[Candidate]]:
-        """The candidates of each row; those of a row with a prefix are in the case of the prefix."""
+        """The candidates of each row. Candidates of a row with a prefix are in the case of the prefix."""
         cases = []
         ordinary = []
         for text, prefix in rows:

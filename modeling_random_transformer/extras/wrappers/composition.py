@@ -140,7 +140,7 @@ class Composition:
         return GlossaryTranslator(options.glossary, translate_rows, self.search(LISTED), self.score, longest, penalty)
 
     def score(self, pairs: Sequence[Pair | None]) -> list[WordScore]:
-        """The scores of pairs, with those of their tokens and words. Longer texts are truncated."""
+        """The scores of pairs, including scores of tokens and words. Longer texts are truncated."""
         scorer = WordScorer(
             self.pipe.model,
             self.pipe.tokenizer,

@@ -1,4 +1,4 @@
-"""Required target phrases: the terms of a glossary, and the translations that lack them.
+"""Glossaries with required target phrases, and the replacement of translations that lack them.
 
 No search of its own is needed. Another candidate of beam search may have a term. Otherwise it may follow each word of
 the translation: the model scores these beginnings, `generate()` continues the best ones, and the model chooses among
@@ -158,7 +158,7 @@ def in_word(character: str) -> bool:
 
 
 def is_at(text: list[str], start: int, phrase: list[str]) -> bool:
-    """Whether the words of a phrase are at an index of those of a text; one in lower case matches any case."""
+    """Whether a text has the words of a phrase at an index. A lowercase word matches any case."""
     part = text[start : start + len(phrase)]
     if len(part) < len(phrase):
         return False

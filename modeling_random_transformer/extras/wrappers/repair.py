@@ -1,4 +1,4 @@
-"""Translations with problems are replaced: by another hypothesis, by a search without repetitions, by clauses."""
+"""Replaces translations with problems by another hypothesis, a search without repetitions, or translated clauses."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

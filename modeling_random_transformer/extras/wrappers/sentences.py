@@ -1,4 +1,4 @@
-"""Texts of several sentences: split into sentences, which are translated one by one, and joined again.
+"""Splits texts into sentences, translates each sentence, and joins the translations.
 
 Models are usually trained on single sentences, and drop parts of longer texts.
 """
