@@ -59,8 +59,9 @@ OUTPUT_OPTIONS: dict[str, Any] = {
     "output_attentions": False,
     "output_hidden_states": False,
 }
-# transformers reads this value of `output_scores` as True. An engine may then return the scores of sequences only.
-SEQUENCE_SCORES = "sequences"
+# The only scores that the pipeline reads. transformers reads any true value of `output_scores` as a request for all
+# scores. An engine that returns the scores of sequences only recognizes this value.
+ONLY_SEQUENCES_SCORES = "sequences_scores"
 WINDOW = 16  # batches of a stream that are sorted by length together
 
 
@@ -614,7 +615,7 @@ def search_options(num_beams: int, length_penalty: float | None = None, **option
 
 def with_output_options(options: dict[str, Any], return_scores: bool) -> dict[str, Any]:
     """The options of `generate()` with all of `OUTPUT_OPTIONS`, in `generation_config` if there is one."""
-    scores = {"return_dict_in_generate": True, "output_scores": SEQUENCE_SCORES} if return_scores else {}
+    scores = {"return_dict_in_generate": True, "output_scores": ONLY_SEQUENCES_SCORES} if return_scores else {}
     config = copy.deepcopy(options.get("generation_config"))
     if config is None:
         return {**OUTPUT_OPTIONS, **options, **scores}

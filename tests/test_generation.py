@@ -69,9 +69,9 @@ class WithCopies(RandomTransformerForConditionalGeneration):
     _get_logits_processor = vars(GenerationMixin)["_get_logits_processor"]
     _get_top_k_continuations = vars(GenerationMixin)["_get_top_k_continuations"]
 
-    def _reorder_cache(self, past_key_values, beam_idx):
-        past_key_values.reorder_cache(beam_idx)
-        return past_key_values
+    def _reorder_cache(self, cache, beam_idx):
+        cache.reorder_cache(beam_idx)
+        return cache
 
 
 def with_copies(model):
@@ -149,7 +149,7 @@ def test_source_is_not_copied_per_beam(model, mode, monkeypatch):
     monkeypatch.setattr(
         model,
         "_update_model_kwargs_for_generation",
-        lambda outputs, *args, **kwargs: caches.add(outputs.past_key_values) or update(outputs, *args, **kwargs),
+        lambda outputs, *args, **kwargs: caches.add(cache_of(outputs)) or update(outputs, *args, **kwargs),
     )
     generate(model, **MODES[mode])
     (cache,) = caches
@@ -164,11 +164,11 @@ def test_source_is_not_copied_per_beam(model, mode, monkeypatch):
 @pytest.mark.parametrize("cache", ["own", "dynamic", "static"])
 def test_returned_cache_has_one_row_per_beam(model, cache, mode):
     """As expected by transformers' generation tests."""
-    options = {"past_key_values": EncoderDecoderCache(DynamicCache(), DynamicCache())} if cache == "own" else {}
+    options = named_cache(EncoderDecoderCache(DynamicCache(), DynamicCache())) if cache == "own" else {}
     options |= {"cache_implementation": "static"} if cache == "static" else {}
     wanted = {**MODES[mode], "return_dict_in_generate": True}
-    returned = generate(model, **wanted, **options).past_key_values
-    expected = generate(with_copies(model), **wanted).past_key_values
+    returned = cache_of(generate(model, **wanted, **options))
+    expected = cache_of(generate(with_copies(model), **wanted))
     assert type(returned) is EncoderDecoderCache
     for layer, other in zip(returned.cross_attention_cache.layers, expected.cross_attention_cache.layers, strict=True):
         torch.testing.assert_close(layer.keys, other.keys)
@@ -197,7 +197,7 @@ def test_cache_from_the_caller(model, kind, num_beams):
         "self-attention only": DynamicCache,
     }[kind]()
     expected = generate(model, num_beams=num_beams)
-    assert torch.equal(generate(model, num_beams=num_beams, past_key_values=cache), expected)
+    assert torch.equal(generate(model, num_beams=num_beams, **named_cache(cache)), expected)
 
 
 def first_call(model, **options):

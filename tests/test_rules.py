@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from modeling_random_transformer.modeling_random_transformer import eager_attention_forward
+from modeling_random_transformer.versions_random_transformer import named_cache
 from tests.helpers.models import VOCAB_SIZE, assert_near, exact_model, padded_batch, random_ids, tiny_model
 
 TOLERANCE = {"rtol": 1e-9, "atol": 1e-9}  # in float64
@@ -80,7 +81,7 @@ def test_cached_decoding_equals_uncached(variant, cuts, seed):
                 encoder_outputs=encoded,
                 attention_mask=source["attention_mask"],
                 decoder_input_ids=piece,
-                past_key_values=cache,
+                **named_cache(cache),
             )
             pieces.append(output.logits)
     torch.testing.assert_close(torch.cat(pieces, dim=1), whole, **TOLERANCE)

@@ -10,6 +10,7 @@ from transformers.cache_utils import DynamicCache
 from modeling_random_transformer import RandomTransformerForCausalLM, ops_random_transformer
 from modeling_random_transformer.modeling_random_transformer import fast_dropout, sinusoids
 from modeling_random_transformer.training import SmoothedCrossEntropy
+from modeling_random_transformer.versions_random_transformer import named_cache
 from tests.helpers.models import padded_batch, random_ids, tiny_model
 
 DROPOUT = {"dropout": 0.1, "attention_dropout": 0.1, "activation_dropout": 0.1}
@@ -143,4 +144,4 @@ def test_a_training_step_on_a_meta_device_reads_no_value():
         language_model = RandomTransformerForCausalLM(model.config).eval()
     for count in (None, 0, torch.tensor(0, device="meta")):
         model(ids, labels=ids, num_items_in_batch=count).loss.backward()
-    assert language_model(ids, position_ids=ids, past_key_values=DynamicCache()).logits.is_meta
+    assert language_model(ids, position_ids=ids, **named_cache(DynamicCache())).logits.is_meta

@@ -11,12 +11,12 @@ URL_CHARACTER = rf"[^\s<>\"'{ADJACENT}]"
 # Punctuation after a URL, also Chinese quotation marks, ellipses and dashes.
 URL_END = rf"[^\s<>\"'.,;:!?)\]\u2014\u2018-\u201f\u2026{ADJACENT}]"
 
-BRACES = r"[$%\#]?\{(?:[^{}\n]++|\{[^{}\n]*+\})*+\}"
+BRACES = r"[$%\#]?\{(?:[^{}\n]++|\{[^{}\n]*+\})*+\}|<%(?:[^<%\n]|<(?!%)|%(?!>))*+%>"
 CONVERSION = r"%(?:\(\w++\)|\d++\$)?[-+\#0]*+\d*+(?:\.\d++)?+(?:hh?|ll?)?[sdiufFeEgGxXocp@]"
 FORMAT = rf"(?<!%)(?<!{WORD}){CONVERSION}(?![^\W\d_{ADJACENT}])"
 URL = rf"(?<!{WORD})(?:(?:https?|ftp)://|www\.){URL_CHARACTER}*{URL_END}"
 EMAIL = rf"(?<![.+-])(?<!{WORD})(?:{WORD}|[.+-])++@(?:{WORD}|-)++(?:\.(?:{WORD}|-)++)++"
 
-# Placeholders: {name}, ${name}, %{name}, #{name}, {{name}}, %(name)s, %s, %1$s, URLs, e-mail addresses. The expression
-# has no spaces, so that it can be a part of a verbose expression.
+# Placeholders: {name}, ${name}, %{name}, #{name}, {{name}}, <%= name %>, %(name)s, %s, %1$s, URLs, e-mail addresses. The
+# expression has no spaces, so that it can be a part of a verbose expression.
 PLACEHOLDER = re.compile("|".join((BRACES, FORMAT, URL, EMAIL)))

@@ -18,7 +18,7 @@ from typing import Any
 from ..base.flags import Parser, instances
 from ..training.run import TRAINING, train_translation
 
-# The arguments in the help, by heading.
+# The arguments in the help, by heading. DDP, FSDP and DeepSpeed are configured by `accelerate launch`.
 GROUPS = {
     "the ten that matter first": """source_file target_file validation_source_file validation_target_file output_dir
         vocab_size preset max_steps max_tokens_per_batch bf16""",
@@ -28,27 +28,25 @@ GROUPS = {
     "several corpora or languages": """train_weights source_lang target_lang validation_source_lang
         validation_target_lang test_source_lang test_target_lang""",
     "large or noisy corpora": """streaming buffer_pairs on_invalid max_source_length max_target_length max_length_ratio
-        preprocessing_num_workers dataloader_num_workers dataloader_prefetch_factor dataloader_persistent_workers
-        dataloader_pin_memory""",
+        preprocessing_num_workers dataloader_num_workers dataloader_persistent_workers dataloader_pin_memory""",
     "another tokenizer or architecture": "tokenizer special_tokens config_overrides",
     "a saved model to fine-tune": """model_name_or_path freeze lora_rank lora_alpha lora_dropout
         lora_target_modules""",
     "optimization, by default that of the paper": """num_train_epochs learning_rate lr_scheduler_type
-        lr_scheduler_kwargs warmup_steps optim optim_args adam_beta1 adam_beta2 adam_epsilon weight_decay max_grad_norm
+        lr_scheduler_kwargs warmup_steps optim adam_beta1 adam_beta2 adam_epsilon weight_decay max_grad_norm
         gradient_accumulation_steps seed data_seed""",
     "small corpora: regularization and Muon": "label_smoothing_factor bpe_dropout augment r_drop_alpha muon",
-    "evaluation, during training and of test sets": """eval_strategy eval_steps eval_delay eval_on_start
-        per_device_eval_batch_size eval_accumulation_steps predict_with_generate prediction_loss_only num_beams
-        length_penalty generation_max_length bleu_tokenize engine load_best_model_at_end metric_for_best_model
-        greater_is_better early_stopping_patience""",
-    "checkpoints and their average": """save_strategy save_steps save_total_limit
-        save_only_model average_last ignore_data_skip""",
-    "speed and memory of a device": """fp16 tf32 cuda_graphs torch_compile torch_compile_backend torch_compile_mode
-        gradient_checkpointing activation_checkpointing activation_checkpointing_kwargs use_cpu""",
-    "several devices": """tp_size fsdp_size fsdp fsdp_config deepspeed accelerator_config parallelism_config
-        ddp_find_unused_parameters ddp_backend ddp_timeout""",
-    "logs, and upload to the Hub": """logging_strategy logging_steps logging_first_step log_level disable_tqdm report_to
-        run_name push_to_hub hub_license hub_model_id hub_strategy hub_token hub_private_repo hub_revision""",
+    "evaluation, during training and of test sets": """eval_strategy eval_steps
+        per_device_eval_batch_size predict_with_generate prediction_loss_only num_beams length_penalty
+        generation_max_length bleu_tokenize engine load_best_model_at_end metric_for_best_model
+        early_stopping_patience""",
+    "checkpoints and their average": """save_strategy save_steps save_total_limit save_only_model
+        average_last""",
+    "speed and memory of a device": """fp16 tf32 cuda_graphs torch_compile gradient_checkpointing
+        activation_checkpointing use_cpu""",
+    "several devices": "tp_size fsdp_size",
+    "logs, and upload to the Hub": """logging_strategy logging_steps disable_tqdm report_to run_name
+        push_to_hub hub_license hub_model_id hub_strategy hub_token hub_private_repo""",
 }
 ESTIMATE = {"an estimate of the run": "dry_run"}
 OF_RECIPE = {"recipes with stages": "parent monolingual_source monolingual_target student"}

@@ -78,7 +78,8 @@ class TokenBudgetStream(IterableDataset):
         num_workers: number of processes that read and tokenize ahead; 0 to do both in this process. At most one for a
             streaming dataset, since `datasets` would give each worker different files.
         retokenizer: changes the tokens of the pairs in every epoch: `BPEDropout` or `Augmentation`. The token budget
-            and the maximum lengths count the tokens without these changes.
+            and the maximum lengths count the tokens without these changes. `TranslationTrainer` sets the
+            retokenizer of its arguments.
 
     Raises:
         ValueError: an argument is invalid, a line is invalid and `on_invalid` is `"error"`, a pair is longer than

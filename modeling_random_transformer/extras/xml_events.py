@@ -8,9 +8,15 @@ from ..base.errors import format_value
 from ..base.files import StrPath
 
 
+class DocumentError(ValueError):
+    """An error of a handler, whose message is complete."""
+
+
 @contextmanager
 def xml_parser(name: StrPath) -> Iterator[expat.XMLParserType]:
     """A parser without handlers, which detects UTF-8, UTF-16 and encodings with one byte per character.
+
+    An error of a handler must be a `DocumentError`.
 
     Args:
         name: name of the document in error messages.
@@ -21,7 +27,7 @@ def xml_parser(name: StrPath) -> Iterator[expat.XMLParserType]:
     parser = expat.ParserCreate()
 
     def reject(entity: str, *_: object) -> None:
-        raise ValueError(
+        raise DocumentError(
             f"{name} must be XML without entities of its own, "
             f"got {format_value(entity)} in line {parser.CurrentLineNumber}."
         )
@@ -31,8 +37,7 @@ def xml_parser(name: StrPath) -> Iterator[expat.XMLParserType]:
     parser.SkippedEntityHandler = reject
     try:
         yield parser
-    except (expat.ExpatError, LookupError, ValueError) as error:
-        is_clear = str(error).startswith(f"{name} must ")  # another one is that of an encoding with several bytes
-        if is_clear:
-            raise
+    except DocumentError:
+        raise
+    except (expat.ExpatError, LookupError, ValueError) as error:  # the last is that of an encoding with several bytes
         raise ValueError(f"{name} must be well-formed XML, got an error: {error}.") from error

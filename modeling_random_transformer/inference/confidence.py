@@ -1,8 +1,10 @@
 """The confidence of a translation: the probability that it is as good as the better half of a validation set.
 
-A logistic regression computes the confidence from features of the translation. The features are log-probabilities of
-the tokens, which one forward pass gives for any search and any engine, and the lengths of both texts. `calibrate` fits
-the regression.
+The confidence is the product of two logistic regressions. The first gives the probability of a good translation of a text in the
+source language. The second gives the probability that the text is in the source language, and not in the target
+language, from which small models copy words. The features of both are the log-probabilities of the tokens, which one
+forward pass gives for any search and any engine, the lengths of both texts, and the share of the translation that is
+copied from the source. `calibrate` fits both regressions.
 """
 
 import math
@@ -24,6 +26,7 @@ from .scoring import PairScore
 
 CALIBRATION = "confidence.json"
 CALIBRATIONS = "confidence.*json"  # includes the files of single directions, such as confidence.en.de.json
+COPIED_CHARACTERS = 4  # the length of the parts of a translation that are looked up in its source
 DOUBTFUL = 0.2  # the probability below which a word of a translation is underlined
 
 
@@ -34,11 +37,14 @@ class Calibration:
     Attributes:
         threshold: the median chrF++ of the validation set, which a good translation reaches.
         pairs: the pairs of the validation set.
-        weights: the change of the log-odds of a good translation per unit of each feature.
+        weights: the change of the log-odds of a good translation per unit of each feature but the last.
         bias: the log-odds if all features are 0.
         length_ratio: characters of a target per character of its source.
         scripts: the Unicode scripts of the targets.
         files: the digests of the files of the model's weights.
+        source_weights: the same as `weights`, for a text in the source language; of all features. Empty for a
+            calibration of an earlier version, which does not know texts in the target language.
+        source_bias: the log-odds if all features are 0.
     """
 
     threshold: float
@@ -48,6 +54,8 @@ class Calibration:
     length_ratio: float
     scripts: list[str]
     files: dict[str, str] = field(default_factory=dict)
+    source_weights: list[float] = field(default_factory=list)
+    source_bias: float = 0.0
 
     def save(self, folder: StrPath, name: str = CALIBRATION) -> None:
         """Write the calibration beside the model whose weights it is for; see `calibration_file` for the name."""
@@ -55,8 +63,16 @@ class Calibration:
 
     def confidence(self, features: Sequence[float]) -> float:
         """The probability of a good translation, 0 to 1."""
-        log_odds = self.bias + sum(map(mul, self.weights, features))
-        return 1 / (1 + math.exp(-max(log_odds, -700)))
+        probability = logistic(self.bias, self.weights, features)
+        if self.source_weights:
+            probability *= logistic(self.source_bias, self.source_weights, features)
+        return probability
+
+
+def logistic(bias: float, weights: Sequence[float], features: Sequence[float]) -> float:
+    """The probability that a logistic regression gives for the features that have a weight."""
+    log_odds = bias + sum(map(mul, weights, features))
+    return 1 / (1 + math.exp(-max(log_odds, -700)))
 
 
 class Calibrations:
@@ -140,4 +156,18 @@ def features_of(pair: Pair, score: PairScore) -> list[float]:
         math.log(target_len / source_len),
         # More tokens per character in words that the tokenizer does not know, such as those of another language.
         math.log((score.source_tokens or 1) / source_len),
+        copied_share(*pair),
     ]
+
+
+def copied_share(source: str, translation: str) -> float:
+    """The share of the parts of four characters of a translation that its source has, 0 to 1."""
+    source_parts, parts = map(character_ngrams, (source, translation))
+    known = set(source_parts)
+    return sum(part in known for part in parts) / max(len(parts), 1)
+
+
+def character_ngrams(text: str) -> list[str]:
+    """All parts of a text of `COPIED_CHARACTERS` characters, in lower case."""
+    lower = text.lower()
+    return [lower[start : start + COPIED_CHARACTERS] for start in range(len(lower) - COPIED_CHARACTERS + 1)]

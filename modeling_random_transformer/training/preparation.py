@@ -24,7 +24,6 @@ from ..tokenization_random_transformer import RandomTransformerTokenizer
 from .arguments import VOCAB_SIZE, ModelArguments
 from .checkpoints import save_atomically
 from .manifest import Run, fingerprint
-from .methods import retokenizer_of
 from .methods.augmentation import Augmentation
 from .tokenizer import load_tokenizer
 
@@ -170,7 +169,6 @@ def make_stream(run: Run, lines: Sequence[int], tokenizer: PreTrainedTokenizerBa
         seed=run.args.order_seed,
         pad_to_multiple_of=padding_multiple(run.args.device),
         num_workers=run.args.dataloader_num_workers,
-        retokenizer=retokenizer_of(run.args, tokenizer),
     )
 
 

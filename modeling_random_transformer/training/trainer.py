@@ -139,13 +139,13 @@ class TranslationTrainer(TranslationEvaluation):
         keeps_workers = self.args.dataloader_persistent_workers and retokenized is None
         return self._loader(retokenized or dataset, sampler, persistent_workers=keeps_workers)
 
-    def _stream_loader(self, stream: TokenBudgetStream, expected: Any) -> DataLoader:
+    def _stream_loader(self, stream: TokenBudgetStream, retokenizer: Any) -> DataLoader:
         """The batches of a `TokenBudgetStream`, which distributes them over the processes.
 
-        The class of its retokenizer must be that of the expected one, if there is one.
+        The retokenizer of the training arguments, if they select one, replaces that of the stream.
         """
-        if expected is not None and type(stream.retokenizer) is not type(expected):
-            raise ValueError(f"retokenizer must be given to TokenBudgetStream too, got {stream.retokenizer}.")
+        if retokenizer is not None:
+            stream.retokenizer = retokenizer
         stream.set_max_length(self._max_length())
         stream.set_share(self._data_parallel_rank(), self._data_parallel_size(), self.args.gradient_accumulation_steps)
         loader = DataLoader(

@@ -275,6 +275,9 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
                 self._require(name, value is None or is_within(value, limit), description.format(limit))
         for name in FRACTIONS:
             self._require(name, 0 <= getattr(self, name) < 1, "at least 0 and below 1")
+        if self.optim in ("sgd", "adagrad", "adafactor", "rmsprop"):  # without the hyperparameters of Adam
+            for name in ("adam_beta1", "adam_beta2", "adam_epsilon"):
+                check_unset(self, name, f"with optim={self.optim}")
 
     def _check_steps(self) -> None:
         trains_epochs = self.max_steps == -1

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from modeling_random_transformer.base.placeholders import PLACEHOLDER
 
 REPLACED = ("{name}", "{0}", "{{ name }}", "${name}", "%{name}", "#{name}", "{n, plural, one {x} other {y}}")
+RUBY = ("<%= name %>", "<% 5 % n < 3 %>", "<%=t(:a)%>")
 FORMATTED = ("%s", "%1$s", "%(name)s", "%-5d", "%.2f", "%05d", "%ld", "%@")
 COPIED = ("https://example.org/a?b=1&c=(2)d", "www.example.org/x", "ftp://example.org", "a.b+c@example.co.uk")
-PLACEHOLDERS = (*REPLACED, *FORMATTED, *COPIED)
+PLACEHOLDERS = (*REPLACED, *RUBY, *FORMATTED, *COPIED)
 
 
 def found(text):
@@ -38,7 +39,18 @@ def test_punctuation_around_a_placeholder_is_text(text, placeholder):
 
 @pytest.mark.parametrize(
     "text",
-    ["100% sure", "100 % sure", "50%d", "%discount", "%%d", "{not closed", "{not\nclosed}", "a @ b", "httpx://a"],
+    [
+        "100% sure",
+        "100 % sure",
+        "50%d",
+        "%discount",
+        "%%d",
+        "{not closed",
+        "{not\nclosed}",
+        "<%= not closed",
+        "a @ b",
+        "httpx://a",
+    ],
 )
 def test_what_is_no_placeholder(text):
     assert found(text) == []

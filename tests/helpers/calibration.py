@@ -8,7 +8,14 @@ from tests.helpers.translation import SENTENCES, random_tokenizer, random_transl
 TEXTS = [*SENTENCES[:3], "", "12:30"]
 SHORT = {"num_beams": 2, "progress": False}
 CALIBRATED = Calibration(
-    50.0, 100, weights=[0.5, 0.1, 0.2, -0.3, 0.1, 0.1], bias=1.0, length_ratio=1.0, scripts=["Latin"]
+    threshold=50.0,
+    pairs=100,
+    weights=[0.5, 0.1, 0.2, -0.3, 0.1, 0.1],
+    bias=1.0,
+    length_ratio=1.0,
+    scripts=["Latin"],
+    source_weights=[0.1, 0.2, -0.1, 0.2, 0.1, -0.2, -2.0],
+    source_bias=3.0,
 )
 
 

@@ -1,5 +1,6 @@
 """The fit of a confidence on a validation set."""
 
+from dataclasses import replace
 from statistics import median
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from modeling_random_transformer.inference import calibration as calibration_module
 from modeling_random_transformer.inference import translate
 from modeling_random_transformer.inference.calibration import (
     MIN_PAIRS,
@@ -15,7 +17,7 @@ from modeling_random_transformer.inference.calibration import (
     calibrate,
     fit_logistic,
 )
-from modeling_random_transformer.inference.confidence import find_calibration
+from modeling_random_transformer.inference.confidence import copied_share, find_calibration
 from modeling_random_transformer.inference.evaluation import sentence_chrf
 from tests.helpers.calibration import calibrated_translator
 from tests.helpers.translation import random_translator, some_texts
@@ -88,6 +90,27 @@ def test_translations_are_those_of_translate_with_its_options(tokenizer):
     expected = calibrate(model, tokenizer, pairs, translations)
     calibration = calibrate(model, tokenizer, pairs, **options)
     assert (calibration.threshold, calibration.weights) == (expected.threshold, pytest.approx(expected.weights))
+
+
+def test_texts_in_the_target_language_that_the_model_copies_have_a_low_confidence(tokenizer, monkeypatch):
+    targets = some_texts(MIN_PAIRS, 1)
+    pairs = [("ж" * len(target), target) for target in targets]
+    monkeypatch.setattr(calibration_module, "translate", lambda texts, *_, **__: list(texts))  # a model that copies
+    translations = [*targets[:60], *some_texts(MIN_PAIRS - 60, 3)]
+    calibration = calibrate(random_translator(), tokenizer, pairs, translations)
+    values = [-1.0, -2.0, 0.5, 2.0, 0.0, 0.0]
+    copied, not_copied = (calibration.confidence([*values, share]) for share in (1.0, 0.0))
+    assert copied < not_copied / 2
+    earlier = replace(calibration, source_weights=[])  # saved by an earlier version
+    assert earlier.confidence([*values, 1.0]) == earlier.confidence([*values, 0.0]) > copied
+
+
+@given(st.text(max_size=20), st.text(max_size=20))
+def test_the_copied_share_is_that_of_the_parts_of_a_translation(source, translation):
+    parts = [translation.lower()[i : i + 4] for i in range(len(translation.lower()) - 3)]
+    expected = np.mean([part in source.lower() for part in parts]) if parts else 0
+    assert copied_share(source, translation) == pytest.approx(expected)
+    assert copied_share(translation, translation) == (1 if parts else 0)
 
 
 def test_a_calibration_needs_enough_pairs(calibrated):

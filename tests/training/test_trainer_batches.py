@@ -1,6 +1,7 @@
 """The trainer's batches, losses and precision: order and loss of evaluation, non-finite losses, mixed precision."""
 
 import itertools
+from types import NoneType
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from datasets import Dataset
 
 from modeling_random_transformer.data import DatasetText, TokenBudgetStream
 from modeling_random_transformer.training import TranslationTrainer, TranslationTrainingArguments
+from modeling_random_transformer.training.methods import Augmentation, BPEDropout
 from tests.helpers.models import tiny_model
 from tests.helpers.trainer import VOCAB_SIZE, new_trainer, pairs
 
@@ -66,20 +68,21 @@ def test_padded_lengths_are_multiples_of_8_on_a_gpu(multiple, lengths, tmp_path,
 
 
 @pytest.mark.parametrize("method", [{"bpe_dropout": 0.1}, {"augment": True}])
-@pytest.mark.parametrize(
-    ("streamed", "message"),
-    [
-        (False, "must be a Dataset with the columns input_ids, labels, source_words"),
-        (True, "must be given to TokenBudgetStream too"),
-    ],
-)
-def test_a_method_with_data_that_was_prepared_without_it_raises(method, streamed, message, tmp_path):
+def test_a_method_with_data_that_was_prepared_without_it_raises(method, tmp_path):
     trainer = new_trainer(tmp_path, **method)
-    if streamed:
-        corpus = DatasetText(Dataset.from_list([{"source": "a", "target": "b"}]))
-        trainer.train_dataset = TokenBudgetStream(corpus, trainer.processing_class, max_tokens=90)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match="must be a Dataset with the columns input_ids, labels, source_words"):
         trainer.train()
+
+
+@pytest.mark.parametrize(
+    ("method", "kind"), [({"bpe_dropout": 0.1}, BPEDropout), ({"augment": True}, Augmentation), ({}, NoneType)]
+)
+def test_a_stream_gets_the_retokenizer_of_the_arguments(method, kind, tmp_path):
+    trainer = new_trainer(tmp_path, **method)
+    corpus = DatasetText(Dataset.from_list([{"source": "a", "target": "b"}]))
+    stream = trainer.train_dataset = TokenBudgetStream(corpus, trainer.processing_class, max_tokens=90)
+    trainer.get_train_dataloader()
+    assert type(stream.retokenizer) is kind
 
 
 def test_model_init_makes_the_model_of_every_training(tmp_path):

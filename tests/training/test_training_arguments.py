@@ -88,6 +88,8 @@ def test_inverse_sqrt_schedule_equals_the_papers_formula(d_model, warmup):
         ({"per_device_eval_batch_size": 0}, "per_device_eval_batch_size must be at least 1, got 0"),
         ({"early_stopping_patience": 0, "eval_strategy": "steps"}, "early_stopping_patience must be at least 1, got 0"),
         ({"label_smoothing_factor": 1.5}, "label_smoothing_factor must be at least 0 and below 1, got 1.5"),
+        ({"optim": "sgd", "adam_beta1": 0.8}, "adam_beta1 must be unset with optim=sgd, got 0.8"),
+        ({"optim": "adafactor", "adam_epsilon": 1e-6}, "adam_epsilon must be unset with optim=adafactor, got 1e-06"),
         ({"adam_beta2": 1.0}, "adam_beta2 must be at least 0 and below 1, got 1.0"),
     ],
 )

@@ -7,7 +7,7 @@ from xml.dom import minidom
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..xml_events import xml_parser
+from ..xml_events import DocumentError, xml_parser
 from .html_translation import translate_html
 from .plain_text import BEGINNING, END
 
@@ -88,10 +88,10 @@ class Nesting:
         self.depth = 0
 
     def start(self, *_: Any) -> None:
-        """Begin an element; raises a `ValueError` if it is within too many others."""
+        """Begin an element; raises a `DocumentError` if it is within too many others."""
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            raise ValueError(f"the document must have elements in at most {MAX_DEPTH} levels, got more.")
+            raise DocumentError(f"the document must have elements in at most {MAX_DEPTH} levels, got more.")
 
     def end(self, *_: Any) -> None:
         """End an element."""

@@ -21,7 +21,7 @@ from ...base.files import StrPath
 from ...generation_random_transformer import modified_module
 from ...inputs_random_transformer import check_choice, pad_ids
 from ...ops_random_transformer import tensors_of
-from ...pipeline_random_transformer import SEQUENCE_SCORES, ForcedPrefix
+from ...pipeline_random_transformer import ONLY_SEQUENCES_SCORES, ForcedPrefix
 from ...verification_random_transformer import (
     Snapshot,
     attributes_of,
@@ -365,7 +365,7 @@ def unsupported_arguments(options: GenerationConfig, arguments: dict[str, Any]) 
     for name in OUTPUTS:
         if getattr(options, name):
             return f"{name} was requested"
-    if options.output_scores and options.output_scores != SEQUENCE_SCORES:
+    if options.output_scores and options.output_scores != ONLY_SEQUENCES_SCORES:
         return "output_scores was requested"
     if options.max_new_tokens is None:
         return "no max_new_tokens was requested"

@@ -70,6 +70,8 @@ PACKAGES = (
     ),
 )
 
+CONFIDENCE_SETTINGS = ("weights", "bias", "source_weights", "source_bias")  # fields of `Calibration`
+
 
 def export_web_page(
     model: RandomTransformerForConditionalGeneration,
@@ -158,7 +160,7 @@ def page_settings(
         "length_step": LENGTH_STEP,
         "longer_than_source": LONGER_THAN_SOURCE,
         # The calibration from which the page computes the confidence of a translation.
-        "calibration": calibration and {"weights": calibration.weights, "bias": calibration.bias},
+        "calibration": calibration and {name: getattr(calibration, name) for name in CONFIDENCE_SETTINGS},
         "doubtful": DOUBTFUL,
     }
 

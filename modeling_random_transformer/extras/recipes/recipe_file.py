@@ -159,9 +159,12 @@ def read_recipe(path: StrPath) -> dict[str, Any]:
 def parse_values(arguments: Mapping[str, Any], classes: Sequence[type]) -> dict[str, Any]:
     """The values of a recipe, which are parsed like flags: `3e-3` is a text in YAML.
 
+    A key without a value (`null`) is as if it were absent.
+
     Raises:
         ValueError: an argument is not a field of these dataclasses, or its value is invalid.
     """
+    check_names([name for name, value in arguments.items() if value is None], classes)
     return Parser("recipe", classes=classes).values(chain.from_iterable(to_flags(arguments)))
 
 

@@ -324,7 +324,7 @@ class RecipeRun:
         folder = self.path(self.best(str(stage.uses)))
         sources, _ = files_of(self.path(DATA))
         teacher = self.teacher_of(stage, folder, [str(sources), *self.texts_of(stage).values()])
-        if not {"tokenizer", "vocab_size"} & stage.options.keys():  # the teacher's tokenizer is used
+        if not {"tokenizer", "vocab_size"} & self.options[stage.name].keys():  # the teacher's tokenizer is used
             model = replace(model, tokenizer=None, vocab_size=None, special_tokens=None)
         sets = StudentDataArguments(**vars(self.data_of(stage, data)))
         return facts_of(distill(teacher, sets, model, args).run)

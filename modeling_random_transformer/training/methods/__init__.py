@@ -20,7 +20,7 @@ def training_loss(args: TranslationTrainingArguments) -> SmoothedCrossEntropy:
 
 
 def retokenizer_of(
-    args: TranslationTrainingArguments, tokenizer: PreTrainedTokenizerBase, max_length: int | None = None
+    args: TranslationTrainingArguments, tokenizer: PreTrainedTokenizerBase, max_length: int | None
 ) -> Augmentation | BPEDropout | None:
     """The retokenizer of the training pairs, or `None`. `max_length` is the limit of the model."""
     bpe_dropout = BPEDropout(tokenizer, args.bpe_dropout, max_length) if args.bpe_dropout else None

@@ -1,6 +1,8 @@
 // The confidence of a translation and its doubtful words, as in inference/confidence.py.
 import { logSumExp } from "./search.js";
 
+const COPIED_CHARACTERS = 4;
+
 // The log-probabilities of the tokens of a target, from the logits of a forward pass, [target, vocabulary].
 export function logProbabilities(logits, target) {
   const size = logits.length / target.length;
@@ -11,7 +13,7 @@ export function logProbabilities(logits, target) {
 }
 
 // The probability of a good translation. `values` are the log-probabilities of its tokens.
-export function confidence({ weights, bias }, source, sourceTokens, translation, values) {
+export function confidence(calibration, source, sourceTokens, translation, values) {
   const [sourceLength, length] = [source, translation].map((text) => Math.max([...text].length, 1));
   const mean = average(values);
   const features = [
@@ -21,9 +23,29 @@ export function confidence({ weights, bias }, source, sourceTokens, translation,
     Math.log(values.length),
     Math.log(length / sourceLength),
     Math.log(sourceTokens / sourceLength),
+    copiedShare(source, translation),
   ];
-  const logOdds = features.reduce((sum, feature, i) => sum + weights[i] * feature, bias);
+  const probability = logistic(calibration.bias, calibration.weights, features);
+  const { source_bias, source_weights } = calibration;
+  return source_weights.length ? probability * logistic(source_bias, source_weights, features) : probability;
+}
+
+// The probability that a logistic regression gives for the features that have a weight.
+function logistic(bias, weights, features) {
+  const logOdds = weights.reduce((sum, weight, i) => sum + weight * features[i], bias);
   return 1 / (1 + Math.exp(-logOdds));
+}
+
+// The share of the parts of four characters of a translation that its source has.
+function copiedShare(source, translation) {
+  const known = new Set(characterNgrams(source));
+  const parts = characterNgrams(translation);
+  return parts.filter((part) => known.has(part)).length / Math.max(parts.length, 1);
+}
+
+function characterNgrams(text) {
+  const characters = [...text.toLowerCase()];
+  return characters.slice(COPIED_CHARACTERS - 1).map((_, i) => characters.slice(i, i + COPIED_CHARACTERS).join(""));
 }
 
 // The probability of each word: the product of those of its tokens. Tokens of white space and special ones, which have no
