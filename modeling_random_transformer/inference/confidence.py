@@ -1,10 +1,10 @@
 """The confidence of a translation: the probability that it is as good as the better half of a validation set.
 
-The confidence is the product of two logistic regressions. The first gives the probability of a good translation of a text in the
-source language. The second gives the probability that the text is in the source language, and not in the target
-language, from which small models copy words. The features of both are the log-probabilities of the tokens, which one
-forward pass gives for any search and any engine, the lengths of both texts, and the share of the translation that is
-copied from the source. `calibrate` fits both regressions.
+The confidence is the product of two logistic regressions. The first gives the probability of a good translation of a
+text in the source language. The second gives the probability that the text is in the source language, and not in the
+target language, from which small models copy words. The features of both are the log-probabilities of the tokens,
+which one forward pass gives for any search and any engine, the lengths of both texts, and the share of the translation
+that is copied from the source. `calibrate` fits both regressions.
 """
 
 import math
