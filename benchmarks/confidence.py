@@ -17,7 +17,7 @@ from modeling_random_transformer.inference import Candidate, load_translator, sc
 from modeling_random_transformer.inference.confidence import calibration_of
 from modeling_random_transformer.inference.evaluation import score, sentence_chrf
 
-BINS = 10  # of the expected calibration error
+BINS = 10  # bins of the expected calibration error
 KEYBOARD = ["qwertyuiop", "asdfghjkl", "zxcvbnm"]
 CODE = "for (int i = 0; i < {n}; i++) {{ total += rows[i].{word}; }}"
 
@@ -142,7 +142,7 @@ def noisy_texts(sources: Sequence[str], foreign: Sequence[str], count: int) -> l
         text = draw.choice(sources)
         if kind == len(kinds):
             texts.append(draw.choice(foreign))
-        elif kinds[kind] is long_text and number % 10:  # which takes as long as many others
+        elif kinds[kind] is long_text and number % 10:  # a long text takes as long as many short ones
             texts.append(in_capitals(with_typing_errors(text, draw), draw))
         elif kinds[kind] is long_text:
             texts.append(long_text(sources, draw))

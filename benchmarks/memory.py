@@ -61,7 +61,7 @@ def measure_training(options: argparse.Namespace) -> dict[str, float]:
 def peak() -> float:
     if DEVICE == "cuda":
         return torch.cuda.max_memory_allocated() / MIB
-    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in KiB, on macOS in bytes
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in KiB; on macOS in bytes
     return used / (MIB if sys.platform == "darwin" else 1024)
 
 

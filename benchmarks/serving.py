@@ -115,13 +115,13 @@ def measure(
     for name, loader in loaders.items():
         pipes[name], child = context.Pipe()
         context.Process(target=serve, args=(child, loader, threads), daemon=True).start()
-        pipes[name].recv()  # it has been loaded
+        pipes[name].recv()  # the model has been loaded
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in loaders}
     for number in range(rounds + 1):
         for name, pipe in pipes.items():
             pipe.send(texts)
             found = pipe.recv()
-            if number:  # after a warm-up
+            if number:  # the first round is a warm-up
                 times[name].append(found)
     return times
 

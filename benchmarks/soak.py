@@ -32,10 +32,10 @@ from .http import cpu_time
 LANGUAGES = ("en", "xx")
 RELOADED, KILLED, CLOSED = "reloads", "killed threads", "connections without an answer"
 HEAD = "POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
-RESET = struct.pack("ii", 1, 0)  # of SO_LINGER: closing a connection aborts it
+RESET = struct.pack("ii", 1, 0)  # value of SO_LINGER with which closing a connection aborts it
 MAX_PAUSE = 0.5  # seconds between two requests of a client
 DISTURBANCES = 20  # reloads, and as many killed threads
-PARTS = 10  # of the time, which are reported
+PARTS = 10  # parts of the running time that are reported separately
 SMOKE_SECONDS, SMOKE_CLIENTS, SMOKE_DISTURBANCES, SMOKE_PARTS = 12, 4, 2, 2
 
 
@@ -166,7 +166,7 @@ class Soak:
     def __post_init__(self) -> None:
         random.seed(0)
         self.texts = list(self.expected)
-        self.kinds: dict[Callable[[], Awaitable[None]], int] = {  # with their weights
+        self.kinds: dict[Callable[[], Awaitable[None]], int] = {  # kinds of requests with their weights
             self.several_requests: 8,
             self.slow_request: 1,
             self.half_head: 1,
@@ -295,7 +295,7 @@ class Soak:
         """The time of answers and the resources of the server in a part of the time."""
         times = [seconds for arrived, seconds in self.answers if start <= arrived <= end]
         samples = [sample for sample in self.samples if start <= sample.time <= end]
-        if len(times) < 2 or len(samples) < 2:  # on a machine with other work, in a short part
+        if len(times) < 2 or len(samples) < 2:  # possible in a short part on a loaded machine
             return f"{len(times)} answers, too few to measure"
         percentiles = statistics.quantiles(times, n=100)
         cpu = (samples[-1].cpu - samples[0].cpu) / (samples[-1].time - samples[0].time)

@@ -26,7 +26,7 @@ METHODS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # options of the 
     "greedy": ({"method": "greedy"}, {"num_beams": 1}),
     "4 beams": ({"n_best": 1}, {"num_beams": 4, "length_penalty": 0.6}),
 }
-MAX_BATCH_TOKENS = 4096  # as on the page
+MAX_BATCH_TOKENS = 4096  # the value of the web page
 START_SECONDS = 600
 
 

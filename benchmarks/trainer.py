@@ -70,7 +70,7 @@ def translation_trainer(
     args = TranslationTrainingArguments(
         folder, use_cpu=DEVICE == "cpu", save_strategy="no", report_to="none", **options
     )
-    tokenizer = RandomTransformerTokenizer.train(["a b"], vocab_size=300)  # only pads
+    tokenizer = RandomTransformerTokenizer.train(["a b"], vocab_size=300)  # used for padding only
     return TranslationTrainer(
         model, args, train_dataset=random_pairs(pairs), processing_class=tokenizer, callbacks=list(callbacks)
     )

@@ -172,7 +172,7 @@ EXERCISES = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
-    if not argv:  # before the imports, which take seconds
+    if not argv:  # checked before the imports, which take seconds
         for number, exercise in EXERCISES.items():
             print(f"{number}. {exercise.question}")
         return 0

@@ -62,7 +62,7 @@ class Matrix:
 
     def __init__(self, rows, parents=(), backward=lambda _: []):  # type: ignore[no-untyped-def]
         self.rows, self.parents, self.backward = rows, parents, backward
-        self.gradient: Rows = []  # by how much the loss grows with each number
+        self.gradient: Rows = []  # the derivative of the loss by each number
         self.tape.append(self)
 
     def backpropagate(self) -> None:
@@ -127,7 +127,7 @@ class Transformer:
     def __init__(self, vocabulary: int, d_model: int, heads: int, d_ff: int, layers: int):
         self.vocabulary, self.d_model, self.heads, self.d_ff, self.layers = vocabulary, d_model, heads, d_ff, layers
         self.parameters: dict[str, Matrix] = {}
-        self.moments: dict[str, tuple[Rows, Rows]] = {}  # for Adam
+        self.moments: dict[str, tuple[Rows, Rows]] = {}  # Adam's averages of each gradient and of its square
         self.embedding = self.parameter("model.shared.weight", vocabulary, d_model, std=d_model**-0.5)
 
     def parameter(self, name: str, rows: int, columns: int, mean: float = 0.0, std: float = 0.0) -> Matrix:

@@ -57,7 +57,7 @@ DECODINGS: dict[str, dict[str, Any]] = {
 }
 LABEL_SMOOTHING = 0.1
 REQUIRED_EXACT_MATCH = 95.0  # percent of the held-out sample sentences, translated greedily
-EXPECTED_SECONDS = 180  # of training, at most
+EXPECTED_SECONDS = 180  # maximum training time
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -23,7 +23,7 @@ from transformers import (
 from modeling_random_transformer import RandomTransformerConfig, RandomTransformerForConditionalGeneration
 
 FORMATS = ("%d %B %Y", "%B %d, %Y", "%a %d %b %Y", "%d/%m/%Y", "%d.%m.%y")
-FIRST_DAY, LAST_DAY = date(1969, 1, 1), date(2068, 12, 31)  # what Python reads in a year of two digits
+FIRST_DAY, LAST_DAY = date(1969, 1, 1), date(2068, 12, 31)  # the dates that Python reads from a year of two digits
 
 
 def make_tokenizer(texts: Sequence[str]) -> PreTrainedTokenizerFast:
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = HfArgumentParser(Seq2SeqTrainingArguments)
     parser.set_defaults(output_dir="outputs/dates", num_train_epochs=6, per_device_train_batch_size=64)
     parser.set_defaults(learning_rate=2e-3, logging_steps=50, predict_with_generate=True, generation_max_length=16)
-    parser.set_defaults(dataloader_pin_memory=False)  # it is for GPUs: PyTorch warns without one
+    parser.set_defaults(dataloader_pin_memory=False)  # pinned memory is for GPUs: PyTorch warns without one
     (args,) = parser.parse_args_into_dataclasses(argv)
     set_seed(args.seed)
 

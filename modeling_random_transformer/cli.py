@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     if argv is None:
         raise_on_sigterm()
-        if signal.getsignal(signal.SIGINT) is _exit_when_interrupted:  # it was for the imports
+        if signal.getsignal(signal.SIGINT) is _exit_when_interrupted:  # the handler that was installed for the imports
             signal.signal(signal.SIGINT, signal.default_int_handler)
         argv = sys.argv[1:]
     verb, *arguments = [*argv] or ["--help"]

@@ -3,10 +3,10 @@
 "The paper" is Vaswani et al. 2017, "Attention Is All You Need" (arXiv:1706.03762). "The blog post" is Omar Sanseviero's
 "The Random Transformer", which computes the same network by hand in four dimensions.
 
-`save_pretrained` copies this file and the files that it imports, which it finds by searching the text for import lines.
-`from_pretrained` with remote code finds them in the same way, and names the copy by their digest. After the first
-folder, transformers selects a model's code by the class of its configuration. So these lines name all other files: for
-copying without importing them, and so that folders of one name with different code have different classes:
+`save_pretrained` copies this file and every file that an import line in its text names. `from_pretrained` with remote
+code searches the text in the same way, and names the loaded module by a digest of these files. transformers selects a
+model's code by the class of its configuration. The lines below name all other files of the model. Therefore all files
+are copied without being imported, and folders of one name with different code get different classes:
 
     from .modeling_random_transformer import RandomTransformerModel
     from .pipeline_random_transformer import Seq2SeqPipeline
@@ -27,7 +27,7 @@ from transformers.utils import TRANSFORMERS_DYNAMIC_MODULE_NAME
 
 from .versions_random_transformer import CACHE_NAME
 
-# By Auto class. The package registers them, and the auto_map of saved folders refers to them (trust_remote_code).
+# Auto class → model class. The package registers them. The auto_map of saved folders refers to them.
 MODEL_CLASSES = {
     "AutoModel": "RandomTransformerModel",
     "AutoModelForSeq2SeqLM": "RandomTransformerForConditionalGeneration",
@@ -39,9 +39,9 @@ MODEL_CLASSES = {
     "AutoModelForCausalLM": "RandomTransformerForCausalLM",
 }
 
-MIN_SIMILARITY = 0.72  # of a misspelled name, from 0 to 1; a suggestion that is less similar would mislead
+MIN_SIMILARITY = 0.72  # from 0 to 1; a suggestion that is less similar to a misspelled name would mislead
 IMPLEMENTATIONS = ("attn_implementation", "experts_implementation")  # fields of transformers
-# The custom_pipelines of saved folders.
+# The value of custom_pipelines in saved folders.
 PIPELINES = {
     "seq2seq": {"impl": "pipeline_random_transformer.Seq2SeqPipeline", "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
 }
@@ -165,7 +165,7 @@ class RandomTransformerConfig(PretrainedConfig):
     is_decoder: bool = False
 
     def __new__(cls, *_: Any, **values: Any) -> "RandomTransformerConfig":
-        """Compare fields with their aliases. `__post_init__` cannot distinguish defaults from explicit values."""
+        """Check that fields equal their aliases. `__post_init__` cannot distinguish defaults from explicit values."""
         cls._without_aliases(values)
         return super().__new__(cls)
 
@@ -173,7 +173,7 @@ class RandomTransformerConfig(PretrainedConfig):
         self, custom_pipelines: dict[str, Any] | None = None, attributes: dict[str, Any] | None = None, **kwargs: Any
     ) -> None:
         for alias, name in self.attribute_map.items():
-            if alias in kwargs:  # before validation and before other fields are derived from it
+            if alias in kwargs:  # set before validation and before other fields are derived from it
                 setattr(self, name, kwargs.pop(alias))
         for name in kwargs:
             if name not in NAMES_OF_TRANSFORMERS and not name.startswith("_"):
@@ -197,9 +197,9 @@ class RandomTransformerConfig(PretrainedConfig):
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> "RandomTransformerConfig":
         """Create a configuration from a dictionary; keyword arguments override it. `from_pretrained` calls this method.
 
-        Overrides may use aliases. They are validated together with the other values. A field with its derived value
-        is derived again. Only a keyword argument selects the attention implementation: its name may be that of code on
-        the Hub, which a file must not choose.
+        Overrides may use aliases. They are validated together with the other values. A field that has its derived value
+        is derived again. A file does not select the attention implementation, because its name may refer to code on
+        the Hub. Only a keyword argument does.
         """
         known = {*(entry.name for entry in fields(cls)), *cls.attribute_map, *NAMES_OF_TRANSFORMERS}
         values: dict[str, Any] = {}
@@ -306,7 +306,7 @@ _DERIVED = {
 
 # The strict dataclasses of transformers 5.17 and 5.23 do not replace these checks: their exception is not a ValueError,
 # its message has several lines, and they check types but not ranges.
-Rule = tuple[str, Callable[[Any], bool]]  # what is allowed, and whether a value is
+Rule = tuple[str, Callable[[Any], bool]]  # the allowed values in words, and a predicate
 
 
 def _format_names(names: Iterable[str]) -> str:
@@ -402,8 +402,8 @@ def _check(values: Mapping[str, Any]) -> None:
             raise ValueError(f"{name} must be {description}, got {values[name]!r}.")
 
 
-# Rows A to E each vary one hyperparameter of the base model. Row B changes d_k only: the paper's parameter counts show
-# that d_v remains 64.
+# Each of the rows A to E varies one hyperparameter of the base model. Row B changes d_k only. d_v remains 64, as the
+# paper's parameter counts show.
 PRESETS: dict[str, dict[str, Any]] = {
     "base": {},
     "A-1": {"num_heads": 1, "d_k": 512, "d_v": 512},
@@ -427,8 +427,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"encoder_layers": 4, "decoder_layers": 4, "d_model": 128, "d_ff": 256, "num_heads": 4, "dropout": 0.3},
     # fairseq's recipe for IWSLT'14.
     "iwslt": {"d_ff": 1024, "num_heads": 4, "dropout": 0.3},
-    # Deep encoder, shallow decoder (Kasai et al. 2021): most of the time of translation is the decoder's. Twelve layers
-    # train reliably in pre-norm order only.
+    # Deep encoder, shallow decoder (Kasai et al. 2021), because the decoder takes most of the translation time. Twelve
+    # layers train reliably in pre-norm order only.
     "6-2": {"decoder_layers": 2},
     "12-1": {"encoder_layers": 12, "decoder_layers": 1, "norm_order": "pre"},
     # The blog post. Its ten words have no padding token, SOS is 6 and EOS is 5, and embeddings are not scaled.

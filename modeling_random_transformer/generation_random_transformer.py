@@ -1,8 +1,8 @@
 """`generate()` with a KV cache for beams and a fast single-token decoder step.
 
 transformers implements the search (greedy, sampling, beams, stopping, logits processors). This file speeds up the
-decoder steps, in which modules spend most of the time on calls, masks and copies: the decoder layers run as plain
-functions on a KV cache that grows in place and reorders beams by index.
+decoder steps, in which modules spend most of the time on calls, masks and copies. Here, the decoder layers run as plain
+functions on a KV cache that grows in place and reorders beams through its mask.
 """
 
 import copy
@@ -69,7 +69,7 @@ SUPPORTED_MODES = {
     GenerationMode.BEAM_SEARCH,
     GenerationMode.BEAM_SAMPLE,
 }
-# Arguments of generate() that have no effect after the first pass. (The target's mask is checked by its values.)
+# Arguments of generate() that have no effect after the first pass. The values of the target's mask are checked.
 FIRST_PASS_ARGUMENTS = {
     "attention_mask",
     "decoder_attention_mask",
@@ -82,12 +82,12 @@ FIRST_PASS_ARGUMENTS = {
 }
 CACHE_KINDS = (None, "dynamic", "static")  # cache_implementation of generate()
 MIN_LENGTH_PROCESSORS = (MinLengthLogitsProcessor, MinNewTokensLengthLogitsProcessor)
-INITIAL_CAPACITY = 64  # of a KV cache, in tokens
+INITIAL_CAPACITY = 64  # tokens for which a KV cache is allocated
 SMALLEST_BUCKET = 32  # capacity of a static KV cache, in tokens
-WARM_UP_STEPS = 3  # before a CUDA graph is captured
+WARM_UP_STEPS = 3  # steps that run before a CUDA graph is captured
 MAX_CAPTURED_STEPS = 8  # CUDA graphs and their tensors that are kept for each model
 MAX_DEFAULT_ENTRIES = 2**15  # target tokens of the cache of a graph that is captured by default
-MAX_PATIENCE = 100  # beam search ends earlier than at so many finished hypotheses per beam
+MAX_PATIENCE = 100  # beam search ends before this many hypotheses per beam have finished
 COMPACTION_INTERVAL = 8  # decoding steps
 TOP_K_BLOCK = 128  # scores per block of `block_top_k`
 MIN_BLOCK_TOP_K = 2**17  # scores; for fewer, `torch.topk` is as fast
@@ -103,14 +103,14 @@ class BeamKVCache:
     """KV cache of the target for all decoder layers, in which beams of one source share a row of entries.
 
     Each step appends one entry per beam. When the search reorders its beams, keys and values are not moved. Only the
-    attention mask changes: each beam attends to the entries of its ancestors. Beams soon descend from the same earlier
-    tokens, so most entries lose all their descendants: they are removed every `COMPACTION_INTERVAL` steps. The capacity
-    is allocated in advance and doubled when it is full.
+    attention mask changes, so that each beam attends to the entries of its ancestors. Beams soon descend from the same
+    earlier tokens, and most entries have no descendants. Such entries are removed every `COMPACTION_INTERVAL` steps.
+    The capacity is allocated in advance and doubled when it is full.
 
     Args:
         layers: keys and values per layer, `[batch, heads, length, d_k or d_v]`.
         beams: number of consecutive batch rows that the search reorders among themselves.
-        capacity: in tokens, if it is fixed; otherwise it allows for as many tokens again, and grows.
+        capacity: a fixed capacity in tokens. When `None`, the capacity starts at twice the length and grows.
     """
 
     def __init__(self, layers: LayerStates, beams: int, capacity: int | None = None):
@@ -118,21 +118,21 @@ class BeamKVCache:
         self.beams = beams
         self.groups = len(first_keys) // beams
         self.length = first_keys.shape[2]  # tokens so far
-        self.entries = self.length * beams  # in use, per group
-        self.capacity = (capacity or max(INITIAL_CAPACITY, 2 * self.length)) * beams  # in entries
+        self.entries = self.length * beams  # entries per group that are in use
+        self.capacity = (capacity or max(INITIAL_CAPACITY, 2 * self.length)) * beams  # in entries per group
         self.keys = [self.pack(keys) for keys, _ in layers]
         self.values = [self.pack(values) for _, values in layers]
-        # For the entries of one token: 0 for the beam's own, -inf for those of other beams.
+        # The mask of one token's entries: 0 for the entry of the beam itself, -inf for the entries of other beams.
         self.token_mask = first_keys.new_full((beams, beams), -torch.inf).fill_diagonal_(0)
         self.mask: Tensor | None = None
-        if beams > 1 or capacity is not None:  # others see all entries, and only those in use
+        if beams > 1 or capacity is not None:  # otherwise, every row attends to all entries in use
             self.mask = first_keys.new_full((self.groups, 1, beams, self.capacity), -torch.inf)
             self.mask[..., : self.entries] = self.token_mask.repeat(1, self.length)
         # The number of live entries that was copied last, and the event of its copy; see `bound`.
         self.previous: tuple[Tensor, torch.Event] | None = None
 
     def reserve(self) -> None:
-        """Make sure that the next token's entries fit, and set their mask."""
+        """Make room for the next token's entries, and set their mask."""
         if self.mask is not None and self.length % COMPACTION_INTERVAL == 0:
             self.compact()
         if self.entries + self.beams > self.capacity:
@@ -141,7 +141,7 @@ class BeamKVCache:
             self.mask.narrow(3, self.entries, self.beams).copy_(self.token_mask)
 
     def double_capacity(self) -> None:
-        """Append uninitialized memory for as many entries again."""
+        """Double the capacity with uninitialized memory."""
         self.capacity *= 2
         self.keys = [torch.cat([keys, torch.empty_like(keys)], dim=2) for keys in self.keys]
         self.values = [torch.cat([values, torch.empty_like(values)], dim=2) for values in self.values]
@@ -149,9 +149,9 @@ class BeamKVCache:
             self.mask = torch.cat([self.mask, torch.empty_like(self.mask)], dim=3)
 
     def compact(self) -> None:
-        """Remove the entries that no beam attends to, if they are at least a quarter of all.
+        """Remove the entries that no beam attends to, if they are at least a quarter of all entries.
 
-        The order of the others is kept. A group with fewer of them than another group keeps some that are masked.
+        The remaining entries keep their order. All groups keep the same number, so some of them are masked.
         """
         assert self.mask is not None
         live = (self.mask[:, 0, :, : self.entries] == 0).any(dim=1)  # [groups, entries]
@@ -165,11 +165,11 @@ class BeamKVCache:
         self.entries = remaining
 
     def bound(self, live: Tensor) -> int:
-        """This number of entries. On a GPU, reading it would synchronize: an upper bound from the previous number."""
+        """An upper bound on `live`. A GPU derives it from an earlier number, since reading `live` would synchronize."""
         if live.is_cpu:
             return int(live)
         bound = self.entries
-        if self.previous is not None and self.previous[1].query():  # its copy is complete
+        if self.previous is not None and self.previous[1].query():  # the copy of the previous number is complete
             bound = min(bound, int(self.previous[0]) + COMPACTION_INTERVAL * self.beams)
         copied = torch.Event(device=live.device)
         self.previous = live.to("cpu", non_blocking=True), copied
@@ -247,10 +247,9 @@ def select_entries(packed: Tensor, entries: Tensor) -> Tensor:
 
 
 class StaticKVCache(BeamKVCache):
-    """A `BeamKVCache` whose steps have the same shapes and read their position from the device, as a CUDA graph must.
+    """A `BeamKVCache` of fixed capacity for CUDA graphs: steps have equal shapes and read their position on the GPU.
 
-    Attention sees all entries up to the capacity. The mask hides those that are not in use, which are 0. No entry is
-    removed.
+    Attention reads all entries up to the capacity. The mask hides unused entries, which are 0. No entry is removed.
 
     Args:
         layers: keys and values per layer, `[batch, heads, length, d_k or d_v]`.
@@ -265,7 +264,7 @@ class StaticKVCache(BeamKVCache):
         for packed in (*self.keys, *self.values):
             packed[:, :, self.entries :] = 0
         self.token_mask = self.token_mask.expand(self.groups, 1, beams, beams)
-        # Those of the last token; `reserve` moves both to the new one.
+        # The position and the entries of the last token. `reserve` moves both to the new token.
         device = self.mask.device
         self.position = torch.full((1,), self.length - 1, device=device)
         self.token_entries = torch.arange(self.entries - beams, self.entries, device=device)
@@ -277,7 +276,7 @@ class StaticKVCache(BeamKVCache):
         self.mask.index_copy_(3, self.token_entries, self.token_mask)
 
     def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """As `BeamKVCache.append`; keys, values and mask have as many entries as the capacity."""
+        """`BeamKVCache.append`, but keys, values and mask have `capacity` entries."""
         keys = self.keys[layer].index_copy_(2, self.token_entries, key)
         values = self.values[layer].index_copy_(2, self.token_entries, value)
         return keys, values, self.mask
@@ -288,17 +287,17 @@ class StaticKVCache(BeamKVCache):
 
 
 def bucket(length: int) -> int:
-    """The capacity for this length: a power of two, so that many lengths have the same."""
+    """The capacity for a length: a power of two, so that many lengths share one CUDA graph."""
     return max(SMALLEST_BUCKET, 2 ** (length - 1).bit_length())
 
 
 def pad_length(states: Tensor, length: int) -> Tensor:
-    """Keys or values with zeros up to this length: `[batch, heads, length, d_k or d_v]`."""
+    """Keys or values, padded with zeros to a length: `[batch, heads, length, d_k or d_v]`."""
     return nn.functional.pad(states, (0, 0, 0, length - states.shape[2]))
 
 
 class StepAttention(Protocol):
-    """How one decoder layer attends during a step: what differs between `generate()` and an exported graph.
+    """The attention of one decoder layer during a step. `generate()` and exported graphs implement it differently.
 
     Queries, keys and values are the outputs of the projections, `[…, heads · d_k]` or `[…, heads · d_v]`. Both methods
     return the concatenated heads, `[…, heads · d_v]`.
@@ -434,7 +433,7 @@ def additive_padding_mask(padding_mask: Tensor | None, dtype: torch.dtype) -> Te
 
 
 class FastDecodingCache(EncoderDecoderCache):
-    """transformers' cache. When the fast steps begin, the target's keys and values move to the one of a `FastStep`.
+    """transformers' cache. When the fast steps begin, the target's keys and values move to the cache of a `FastStep`.
 
     Args:
         beams: number of consecutive rows that the search reorders among themselves.
@@ -465,7 +464,7 @@ class FastDecodingCache(EncoderDecoderCache):
         """The step of this cache, which is created after the modules have filled it."""
         if self.step is None:
             self.step = self.new_step(model, padding_mask)
-            self.self_attention_cache = DynamicCache()  # its tensors have been copied
+            self.self_attention_cache = DynamicCache()  # the tensors of the modules' cache have been copied
         return self.step
 
     def new_step(self, model: Any, padding_mask: Tensor | None) -> "FastStep":
@@ -520,7 +519,7 @@ class StaticDecodingCache(FastDecodingCache):
         return FastStep(model, target, padded, mask, self.limit)
 
     def captured_step(self, model: Any, step: "CapturedStep") -> "CapturedStep":
-        """A step of an earlier call with tensors of the same shapes, or this one. It is kept for later calls."""
+        """The captured step of an earlier call with the same shapes, or a new one, which is kept for later calls."""
         kept = model.snapshot.captured_steps
         shapes = step.shapes()
         earlier = kept.pop(shapes, None)  # no other call can use it until this one is over
@@ -561,7 +560,7 @@ class FastStep:
         ]
 
     def __call__(self, ids: Tensor) -> Tensor:
-        """The newest tokens, `[batch, 1]` → logits of the next ones, `[batch, 1, vocab_size]`."""
+        """The newest tokens, `[batch, 1]` → logits of the next tokens, `[batch, 1, vocab_size]`."""
         if self.fast is None:  # here, since a wrapped `forward` may enable autocast, which layers cannot ignore
             self.fast = FastDecoder(self.decoder, self.lm_head, self.batch_size)
         logits = self.compute(self.fast, ids)
@@ -569,14 +568,14 @@ class FastStep:
         return logits[:, None]
 
     def compute(self, fast: FastDecoder, ids: Tensor) -> Tensor:
-        """The step without what Python counts: `[batch, 1]` → `[batch, vocab_size]`."""
+        """The logits of a step, without a change of Python values: `[batch, 1]` → `[batch, vocab_size]`."""
         self.cache.reserve()
         states = self.decoder.embed(ids, self.cache.next_position(), longest=self.cache.length + 1)
         return fast(states[:, 0], self.attentions)
 
 
 class CapturedStep(FastStep):
-    """A `FastStep` on a `StaticKVCache` as a CUDA graph: one launch instead of one for each kernel.
+    """A `FastStep` on a `StaticKVCache` as a CUDA graph, which launches all kernels at once.
 
     The graph computes on the tensors with which it was captured. A later call copies its tensors into them.
     """
@@ -588,7 +587,7 @@ class CapturedStep(FastStep):
 
     def compute(self, fast: FastDecoder, ids: Tensor) -> Tensor:
         """The graph's logits, which the next step overwrites: `[batch, 1]` → `[batch, vocab_size]`."""
-        if torch.is_autocast_enabled(ids.device.type):  # it frees its copies of the weights after the step
+        if torch.is_autocast_enabled(ids.device.type):  # autocast frees its copies of the weights after the step
             return super().compute(fast, ids)
         if self.graph is None:
             self.ids = ids.clone()
@@ -613,7 +612,7 @@ class CapturedStep(FastStep):
             self.logits = super().compute(fast, self.ids)
 
     def tensors(self) -> list[Tensor]:
-        """What the steps of one call read, apart from the weights."""
+        """The tensors that the steps of a call read, apart from the weights."""
         cache = self.cache
         tensors = [*cache.keys, *cache.values, cache.mask, cache.position, cache.token_entries]
         for attention in self.attentions:
@@ -622,7 +621,7 @@ class CapturedStep(FastStep):
         return tensors
 
     def shapes(self) -> tuple[Any, ...]:
-        """What calls that use the same graph have in common."""
+        """The key of a captured step: calls with equal shapes can use the same graph."""
         layouts = [(tensor.shape, tensor.dtype, tensor.device) for tensor in self.tensors()]
         modes = torch.is_inference_mode_enabled(), float32_precisions()
         return self.cache.beams, *modes, *layouts
@@ -634,13 +633,13 @@ class CapturedStep(FastStep):
         self.cache.entries = step.cache.entries
 
     def copy_from(self, tensors: Sequence[Tensor]) -> None:
-        """Copy these into `tensors()`."""
+        """Copy another step's tensors into `tensors()`."""
         for tensor, source in zip(self.tensors(), tensors, strict=True):
             tensor.copy_(source)
 
 
 def keep_step(kept: dict[tuple[Any, ...], CapturedStep], shapes: tuple[Any, ...], step: CapturedStep) -> None:
-    """Keep a captured step for later calls, and of all of them only the last ones that were used."""
+    """Keep a captured step for later calls, and drop the least recently used steps above a limit."""
     if step.graph is not None:
         kept[shapes] = step
     if len(kept) > MAX_CAPTURED_STEPS:
@@ -649,9 +648,9 @@ def keep_step(kept: dict[tuple[Any, ...], CapturedStep], shapes: tuple[Any, ...]
 
 
 def can_capture(model: Any, limit: int) -> bool:
-    """Whether the kernels of all steps up to this length are the same: on a GPU, and without code of other libraries.
+    """Whether all steps up to a length run the same kernels: on a GPU, and without code of other libraries.
 
-    An adapter's module, for one, can be disabled by an attribute, and a wrapped `forward` may enable autocast.
+    An attribute can disable an adapter's module, for example, and a wrapped `forward` may enable autocast.
     """
     if model.device.type != "cuda" or limit > model.config.max_position_embeddings or "forward" in vars(model):
         return False
@@ -666,7 +665,7 @@ def can_capture(model: Any, limit: int) -> bool:
 
 
 class ModuleFunction:
-    """Calls a module: an adapter, one with hooks, or one of another class. `[batch, d]` becomes `[batch, 1, d]`."""
+    """Calls an adapter, a module with hooks or a custom module. `[batch, d]` becomes `[batch, 1, d]`."""
 
     def __init__(self, module: nn.Module):
         self.module = module
@@ -682,7 +681,7 @@ class ModuleFunction:
 
 
 class PlainLinear:
-    """A linear layer with the unpacked layout of its weights, `[output width, input width]`."""
+    """A linear layer with unpacked weights, `[output width, input width]`."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None):
         self.weight = weight
@@ -758,7 +757,7 @@ def check_fast_step(model: Any) -> str | None:
         return reason
     try:
         reason = step_difference(model)
-    except Exception as error:  # of any class: the code may have been edited. The modules raise it again if needed.
+    except Exception as error:  # edited code may raise any error; if the modules fail too, they raise it again
         reason = f"a fast decoder step cannot be compared with the modules: {type(error).__name__}: {error}"
     if reason:
         logger.warning_once("generate() runs the decoder's modules at every step, which is slower: %s.", reason)
@@ -781,7 +780,7 @@ def unsupported_model(model: Any) -> str | None:
     for name, module in named_parts(model):
         if next(module.children(), None) is not None:
             inner_modules.append((name, module))
-        elif forward_hooks(module):  # a step calls a leaf module with another `forward`; the comparison must not
+        elif forward_hooks(module):  # other leaf modules are called; the comparison must not run hooks
             return f"{name} has a hook"
     if message := modified_module(inner_modules):
         return message
@@ -792,7 +791,7 @@ def unsupported_model(model: Any) -> str | None:
 
 
 def modified_module(named_modules: Iterable[tuple[str, nn.Module]]) -> str | None:
-    """A message about the first module that computes something else than the `forward` of its class in evaluation."""
+    """A message about the first module that does not compute the `forward` of its class in evaluation mode."""
     for name, module in named_modules:
         if has_hooks(module):
             return f"{name or 'the model'} has a hook or a replaced or compiled forward"
@@ -826,7 +825,7 @@ def step_difference(model: Any) -> str | None:
     padding_mask = torch.tensor([[0, 1, 1, 1, 1], [1, 1, 1, 0, 0]], device=device)
 
     def logits(ids: Tensor, cache: EncoderDecoderCache, step: FastStep | None = None) -> Tensor:
-        outputs = type(model).forward(  # without the hooks on the model itself
+        outputs = type(model).forward(  # bypasses the hooks on the model itself
             model,
             decoder_input_ids=ids,
             encoder_outputs=(source,),
@@ -857,7 +856,7 @@ def unsupported_request(config: GenerationConfig, mode: GenerationMode, model_kw
     target_mask = model_kwargs.get("decoder_attention_mask")
     has_padding = target_mask is not None and not (target_mask.dim() == 2 and target_mask.all())
     arguments = {name for name, value in model_kwargs.items() if value is not None} - FIRST_PASS_ARGUMENTS
-    verification = VERIFICATION.get()  # of the running call
+    verification = VERIFICATION.get()  # the checks of the running call
     unsupported = {
         "custom_generate": verification is not None and callable(verification.arguments.get("custom_generate")),
         f"the generation mode {mode.value!r}": mode not in SUPPORTED_MODES,
@@ -890,8 +889,8 @@ def decoding_cache(model: Any, config: GenerationConfig, limit: int, source: Seq
 def repeats_shape(model: Any, shape: tuple[int, ...]) -> bool:
     """Whether an earlier call had this shape: `(rows, beams, target capacity, source capacity)`.
 
-    Capturing a graph takes as long as some 30 steps, so that it pays from the second call on. Graphs of many shapes,
-    and those of large caches, would need much memory: further shapes do not count.
+    Capturing a graph takes as long as some 30 steps, so it saves time from the second call on. Graphs of many shapes or
+    of large caches would need much memory, so such shapes return `False`.
     """
     rows, _, capacity, _ = shape
     shapes = model.snapshot.seen_shapes
@@ -906,9 +905,9 @@ def repeats_shape(model: Any, shape: tuple[int, ...]) -> bool:
 
 
 class InPlaceMinLengthLogitsProcessor(LogitsProcessor):
-    """`min_length` or `min_new_tokens`: sets the scores of the end tokens to -inf below the minimum length.
+    """Sets the scores of the end tokens to -inf below a minimum length (`min_length` or `min_new_tokens`).
 
-    transformers' processors copy all scores twice at each step. This one writes to the end tokens' scores in place.
+    transformers' processors copy all scores twice at each step. This processor writes to the end tokens' scores.
     """
 
     def __init__(self, processor: MinLengthLogitsProcessor | MinNewTokensLengthLogitsProcessor, vocab_size: int):
@@ -929,8 +928,8 @@ def block_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """`scores.topk(k)` for a few of many scores on a CPU, up to six times as fast.
 
     PyTorch sorts pairs of all scores and indices. Here, one vectorized pass takes the maximum of each block of scores,
-    and only the blocks with the highest maxima are sorted. For equal scores, PyTorch's order is undefined but
-    reproducible: `scores.topk(k)` is called if the result depends on it.
+    and only the blocks with the highest maxima are sorted. PyTorch's order of equal scores is undefined but
+    reproducible, so `scores.topk(k)` is called if the result depends on it.
 
     Args:
         scores: `[batch, n]`.
@@ -945,7 +944,7 @@ def block_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
         return scores.topk(k)
     head, tail = scores.tensor_split([blocks * TOP_K_BLOCK], dim=1)
     head = head.unflatten(1, (blocks, TOP_K_BLOCK))
-    _, best_blocks = head.amax(dim=2).topk(k + 1)  # they and the tail contain the k + 1 highest scores
+    _, best_blocks = head.amax(dim=2).topk(k + 1)  # these blocks and the tail contain the k + 1 highest scores
     selected = head.gather(1, best_blocks[:, :, None].expand(-1, -1, TOP_K_BLOCK))
     candidates = torch.cat([selected.flatten(1), tail], dim=1)
     values, positions = candidates.topk(k + 1)
@@ -965,7 +964,7 @@ def block_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
 class FinishedHypotheses:
     """Counts the finished hypotheses of each text in a beam search with `patience`.
 
-    The search for a text ends when `limit` hypotheses have finished, of which it returns the best ("A Call for Clarity
+    The search for a text ends when `limit` hypotheses have finished, and returns the best of them ("A Call for Clarity
     in Beam Search: How It Works and When It Stops", Kasai et al. 2022).
 
     Args:
@@ -974,7 +973,7 @@ class FinishedHypotheses:
 
     def __init__(self, limit: int):
         self.limit = limit
-        self.counts: Any = 0  # after the first step, [batch, 1]
+        self.counts: Any = 0  # a tensor [batch, 1] after the first step
         self.decides = False  # whether the search has asked which texts are unfinished
 
     def add(self, are_finished: Tensor) -> None:
@@ -987,26 +986,26 @@ class FinishedHypotheses:
         return self.counts < self.limit
 
 
-# Of the call of generate() that is running; `None` without patience.
+# The counts of the running call of generate(); `None` without patience.
 FINISHED_HYPOTHESES: ContextVar[FinishedHypotheses | None] = ContextVar("finished_hypotheses", default=None)
 
 
 class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
-    """transformers' `generate()`. A `FastDecoder` computes single-token steps where that is equivalent.
+    """transformers' `generate()`, in which a `FastDecoder` computes single-token steps if the result is the same.
 
-    Otherwise the modules run at each step, and the reason is logged: at debug level, or as a warning if the logits
+    Otherwise, the modules run at each step, and the reason is logged. The level is debug, or warning if the logits
     differ, as after an edit of the modules' code.
     """
 
-    engine: Any = None  # of `load_translator`, with a method `generate` that returns `None` for unsupported calls
+    engine: Any = None  # set by `load_translator`; its `generate` returns `None` for unsupported calls
 
     def generate(self, inputs: Any = None, generation_config: Any = None, *args: Any, **kwargs: Any) -> Any:
         """`GenerationMixin.generate`. It calls the encoder directly, so FSDP2 must gather the root's weights.
 
-        Beside transformers' options, beam search has `patience`, also in the generation config: with
-        `early_stopping=True`, the search for a text ends when `num_beams · patience` hypotheses have finished, by
-        default `num_beams`. Models of little data, whose first finished hypotheses are too short, translate better
-        with 2.
+        In addition to transformers' options, beam search has `patience`, as an argument or in the generation config.
+        With `early_stopping=True`, the search for a text ends when `num_beams · patience` hypotheses have finished. The
+        default is 1. Models that were trained on little data translate better with 2, since their first finished
+        hypotheses are too short.
 
         Raises:
             ValueError: `patience` is invalid.
@@ -1028,12 +1027,12 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         if finished is not None:  # with early stopping, transformers ends the search when all beams have finished
             if generation_config is None:
                 kwargs["early_stopping"] = False
-            else:  # transformers warns of both
+            else:  # transformers would warn of an argument beside a generation config
                 kwargs.pop("early_stopping", None)
                 generation_config = copy.deepcopy(generation_config)
                 generation_config.early_stopping = False
         if kwargs.get("max_new_tokens") is not None:
-            kwargs.setdefault("max_length", None)  # replaces the one of the saved generation config without a warning
+            kwargs.setdefault("max_length", None)  # replaces the saved max_length without a warning
         context = copy_context()
         context.run(FINISHED_HYPOTHESES.set, finished)
         outputs = context.run(super().generate, inputs, generation_config, *args, **kwargs)
@@ -1073,9 +1072,9 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
     def fallback_reason(self) -> str | None:
         """Why `generate()` runs the modules at each step; `None` if it uses a `FastDecoder`.
 
-        The first call, and the first one after a change of the model, runs a decoder step both ways and compares the
-        logits: a module of another class may compute the same as the original for some weights only. Under tensor
-        parallelism, all processes must call it, after the same changes.
+        The first call, and the first call after a change of the model, runs a decoder step both ways and compares the
+        logits, because a module of another class may compute the same as the original for some weights only. Under
+        tensor parallelism, all processes must call this method, after the same changes.
         """
         verification = self.running_verification
         snapshot = self.renewed_snapshot() if verification is None else verification.snapshot
@@ -1090,7 +1089,7 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         attention_mask: Tensor | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """The inputs of the next pass; for the fast decoder with the `step` that computes it."""
+        """The inputs of the next pass, with the `step` of the fast decoder if it is used."""
         if isinstance(cache, FastDecodingCache):
             if next_sequence_length == 1 and cache.get_seq_length() > 0:
                 self.record_inputs(input_ids, {**kwargs, "attention_mask": attention_mask, **named_cache(cache)})
@@ -1101,9 +1100,9 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         return super().prepare_inputs_for_generation(input_ids, next_sequence_length, **kwargs)
 
     def _get_logits_processor(self, generation_config: GenerationConfig, *args: Any, **kwargs: Any) -> Any:
-        """Replace the processors of `min_length` and `min_new_tokens` by ones that work in place."""
+        """Replace the processors of `min_length` and `min_new_tokens` by processors that write in place."""
         processors = super()._get_logits_processor(generation_config, *args, **kwargs)
-        # With output_logits, the loop keeps the tensor, so it must not change in place.
+        # With output_logits, the loop keeps the tensor, which must not change.
         if generation_config.output_logits or is_untested_version():
             return processors
         of_caller = kwargs.get("logits_processor") or ()
@@ -1133,9 +1132,9 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         return log_probs, sequences, beam_indices
 
     def _update_finished_beams(self, **state: Any) -> Any:
-        """transformers' update of the finished hypotheses, which are counted if the search has patience.
+        """Update the finished hypotheses as transformers does, and count them if the search has patience.
 
-        Masks are `[batch, continuations]`; only the best `num_beams` continuations can finish.
+        Masks are `[batch, continuations]`. Only the best `num_beams` continuations can finish.
         """
         finished = FINISHED_HYPOTHESES.get()
         if finished is not None:
@@ -1143,7 +1142,7 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         return super()._update_finished_beams(**state)
 
     def _check_early_stop_heuristic(self, **state: Any) -> Tensor:
-        """The texts whose search has not ended, a mask `[batch, 1]`; with patience, it depends on the count alone."""
+        """The texts whose search has not ended, a mask `[batch, 1]`. With patience, only the count decides."""
         finished = FINISHED_HYPOTHESES.get()
         if finished is not None:
             return finished.are_unfinished()
@@ -1152,7 +1151,7 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
     def _expand_inputs_for_generation(
         self, expand_size: int = 1, is_encoder_decoder: bool = False, input_ids: Tensor | None = None, **kwargs: Any
     ) -> tuple[Tensor | None, dict[str, Any]]:
-        """Repeat the target rows `expand_size` times. The source is not copied: its target rows share it.
+        """Repeat the target rows `expand_size` times. The source is not copied, since its target rows share it.
 
         Raises:
             ValueError: a cache of the caller has tokens, and the target cannot continue them.
@@ -1161,7 +1160,7 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         if input_ids is not None and cache is not None and cache.get_seq_length() > 0:
             mask = kwargs.get("decoder_attention_mask")
             check_continued_target(input_ids, cache, mask, expand_size)
-            # With a mask of the same length, transformers removes the tokens that are in the cache.
+            # transformers removes the tokens that are in the cache only if there is a mask of the same length.
             kwargs["decoder_attention_mask"] = torch.ones_like(input_ids) if mask is None else mask
         encoder_outputs = kwargs.pop("encoder_outputs", None)
         attention_mask = kwargs.pop("attention_mask", None)
@@ -1176,17 +1175,17 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
 
 
 def finished_hypotheses(model: Any, options: dict[str, Any]) -> FinishedHypotheses | None:
-    """The count of the finished hypotheses of a beam search that ends by its `patience`; `None` for transformers' rule.
+    """The counter of finished hypotheses for a beam search with `patience`; `None` for transformers' stopping rule.
 
-    Like a length penalty, patience has no effect with one beam or with a decoding loop of the caller; that of the model
-    has none without `early_stopping`.
+    Like a length penalty, patience has no effect with one beam or with a decoding loop of the caller. The model's
+    `patience` has no effect without `early_stopping`.
 
     Args:
         model: a model, whose generation config has the default options.
-        options: those of a call of `generate()`.
+        options: the options of a call of `generate()`.
 
     Raises:
-        ValueError: `patience` is invalid, or that of the call would have no effect because of `early_stopping`.
+        ValueError: `patience` is invalid, or the call's `patience` would have no effect because of `early_stopping`.
     """
     patience = generation_option(model, options, "patience")
     num_beams = generation_option(model, options, "num_beams") or 1
@@ -1196,7 +1195,7 @@ def finished_hypotheses(model: Any, options: dict[str, Any]) -> FinishedHypothes
         raise ValueError(f"patience must be None or a number from 1 to {MAX_PATIENCE}, got {patience!r}.")
     early_stopping = generation_option(model, options, "early_stopping")
     if early_stopping is True:
-        limit = math.floor(num_beams * patience + 0.5)  # as CTranslate2; `round` would round 2.5 to 2
+        limit = math.floor(num_beams * patience + 0.5)  # rounds like CTranslate2; `round` would round 2.5 to 2
         return FinishedHypotheses(limit)
     if options.get("patience") is not None:
         raise ValueError(f"early_stopping must be True with patience={patience}, got {early_stopping!r}.")
@@ -1206,7 +1205,7 @@ def finished_hypotheses(model: Any, options: dict[str, Any]) -> FinishedHypothes
 def pad_after_end(sequences: Tensor, padding: int | None, end: Any) -> None:
     """Replace repeated end tokens at the end of `sequences`, `[rows, length]`, by padding.
 
-    Beam search of transformers fills with the end token if the padding token is 0.
+    transformers' beam search pads with the end token if the id of the padding token is 0.
     """
     if padding is None or end is None:
         return
@@ -1237,7 +1236,7 @@ def check_continued_target(ids: Tensor, cache: Cache, mask: Tensor | None, copie
 
 
 def standard_cache(cache: EncoderDecoderCache) -> EncoderDecoderCache:
-    """The cache that `generate()` returns: transformers' classes, with the source's keys and values once per beam."""
+    """The cache that `generate()` returns: transformers' classes, with a copy of the source's keys for each beam."""
     if isinstance(cache, FastDecodingCache):
         cache.end_steps()
         cache = EncoderDecoderCache(cache.self_attention_cache, cache.cross_attention_cache)

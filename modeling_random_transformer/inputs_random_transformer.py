@@ -1,6 +1,6 @@
-"""From texts to the inputs of a model: checks, languages, limits on lengths, and batches.
+"""Converts texts to inputs of a model: checks, languages, limits on lengths, and batches.
 
-Everything that tokenizes texts of users is based on this module. Like the pipeline, it is copied into saved folders.
+All code that tokenizes texts of users calls this module. Like the pipeline, it is copied into saved folders.
 """
 
 import math
@@ -20,8 +20,8 @@ from .configuration_random_transformer import is_int
 from .tokenization_random_transformer import is_blank
 
 CHUNK_SIZE = 1000  # texts that are sorted by length together
-MAX_HYPOTHESES = 1000  # of a text; memory and time of a search are proportional to them
-LARGEST_PENALTY = 50  # exponent of a length; a number overflows with larger ones
+MAX_HYPOTHESES = 1000  # per text; memory and time of a search are proportional to it
+LARGEST_PENALTY = 50  # exponent of a length; larger exponents overflow
 # The paper limits an output to the length of its input plus 50 (section 6.1). All texts of a batch share one limit,
 # because beam search depends on it. Rounding lengths up to a multiple of 16 allows larger batches.
 LONGER_THAN_SOURCE = 50
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class TextError(ValueError):
-    """A text that cannot be used. The caller replaces the index by what the text is, such as the line of a file.
+    """A text that cannot be used. A caller replaces the index in the message, for example by the line of a file.
 
     Args:
         index: the index of the text, from 0, among the texts of the call.
@@ -52,7 +52,7 @@ class TextError(ValueError):
 
 @contextmanager
 def renumber_errors(numbers: Sequence[int]) -> Iterator[None]:
-    """Replace the index of a `TextError` by the number at this index."""
+    """Replace the index of a `TextError` by the number in `numbers` at this index."""
     try:
         yield
     except TextError as error:
@@ -122,11 +122,11 @@ def drop_none(**params: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class LanguageTags:
-    """The languages of texts and of their translations. It is built where texts enter, and accompanies them.
+    """The languages of texts and of their translations, which readers of texts create and pass on with the texts.
 
     Attributes:
-        source: code of the source language; `None` for that of the tokenizer, or for a tokenizer without tags.
-        target: code of the target language; the same.
+        source: code of the source language; `None` for the tokenizer's language, or for a tokenizer without tags.
+        target: code of the target language, or `None` likewise.
     """
 
     source: str | None = None
@@ -134,21 +134,21 @@ class LanguageTags:
 
     @property
     def codes(self) -> tuple[str, ...]:
-        """The codes of both languages; only of those that are given."""
+        """The codes of the languages that are not `None`."""
         return tuple(self.arguments.values())
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The arguments `src_lang` and `tgt_lang` of `encode_texts` and of `translate`; only those that are given."""
+        """The arguments `src_lang` and `tgt_lang` of `encode_texts` and `translate`, without those that are `None`."""
         return drop_none(src_lang=self.source, tgt_lang=self.target)
 
     def options(self, tokenizer: Any) -> dict[str, Any]:
-        """`arguments`; none for a tokenizer without language tags."""
+        """`arguments` for a tokenizer with language tags; empty for other tokenizers."""
         return self.arguments if tokenizer_languages(tokenizer) else {}
 
     @classmethod
     def of(cls, tokenizer: Any, src_lang: str | None = None, tgt_lang: str | None = None) -> "LanguageTags":
-        """The tags of a tokenizer; without a code, that of the tokenizer.
+        """The languages of a call: the given codes, otherwise the codes of the tokenizer.
 
         Raises:
             ValueError: a code is unknown, missing, or given for a tokenizer without language tags.
@@ -174,10 +174,11 @@ def tokenizer_languages(tokenizer: Any) -> list[str]:
     """The language codes of a tokenizer with language tags; empty for others."""
     if not hasattr(tokenizer, "src_lang"):
         return []
-    for name in ("languages", "lang_code_to_id", "lang_code_to_token"):  # this project's, mBART's, M2M-100's
+    # Attributes of this project's, mBART's and M2M-100's tokenizers.
+    for name in ("languages", "lang_code_to_id", "lang_code_to_token"):
         if hasattr(tokenizer, name):
             return list(getattr(tokenizer, name))
-    return list(tokenizer.extra_special_tokens)  # NLLB's
+    return list(tokenizer.extra_special_tokens)  # NLLB's codes
 
 
 def language_id(tokenizer: Any, code: str) -> int:
@@ -192,14 +193,14 @@ def encode_texts(
 ) -> BatchEncoding:
     """`tokenizer(...)` for texts of users, in which no character sequence is a control token.
 
-    The tokenizer decides what a control token is (`RandomTransformerTokenizer.encode_texts`). Those of other models
-    recognize their special tokens, such as `>>fra<<` and `<extra_id_0>`, which their users write into texts.
+    `RandomTransformerTokenizer.encode_texts` defines the control tokens. Tokenizers of other models recognize their
+    special tokens, such as `>>fra<<` and `<extra_id_0>`, because users write them into texts.
 
     Args:
         tokenizer: a tokenizer.
         *args: the arguments of `tokenizer(...)`.
-        src_lang: language code of the sources; `None` for that of the tokenizer.
-        tgt_lang: language code of the targets; the same.
+        src_lang: language code of the sources; the tokenizer's `src_lang` when `None`.
+        tgt_lang: language code of the targets; the tokenizer's `tgt_lang` when `None`.
         **options: the arguments of `tokenizer(...)`.
     """
     codes = drop_none(src_lang=src_lang, tgt_lang=tgt_lang)
@@ -234,10 +235,10 @@ def longest_target(
     """The limit on the tokens that `generate()` adds to the start token, in translation and in evaluation.
 
     Args:
-        source_len: tokens of the source; for a batch, those of its longest source without padding.
+        source_len: number of tokens of the source, or of the longest source of a batch, without padding.
         config: the model's configuration; its learned positions limit the target too.
-        max_new_tokens: an explicit limit; `None` for `source_len`, rounded up to a multiple of 16, plus 50 (paper 6.1,
-            without the rounding), plus `prefix_len`, rounded up too. All sources of a batch have the same limit.
+        max_new_tokens: an explicit limit. The default is `source_len` + 50 (paper 6.1) + `prefix_len`, with both
+            lengths rounded up to a multiple of 16. All sources of a batch have the same limit.
         prefix_len: tokens of a forced prefix.
     """
     computed = LENGTH_STEP * sum(math.ceil(length / LENGTH_STEP) for length in (source_len, prefix_len))
@@ -261,7 +262,7 @@ def max_source_positions(model: Any) -> int | None:
         return min(filter(None, map(max_source_positions, model.members)), default=None)
     encoder = model.get_encoder()
     named = (module for name, module in encoder.named_modules() if "position" in name)
-    # Those of FSMT, which have `make_weight`, grow on demand.
+    # FSMT's tables, which have `make_weight`, grow on demand.
     tables = [table for table in named if isinstance(table, nn.Embedding) and not hasattr(table, "make_weight")]
     config = getattr(encoder, "config", model.config)
     encoder_count = getattr(config, "max_encoder_position_embeddings", None)  # LED: the decoder has a different number
@@ -293,22 +294,23 @@ def source_limit(tokenizer: Any, positions: int | None, max_source_tokens: int |
 
 
 def pad_ids(rows: Sequence[Sequence[int]], value: int) -> Tensor:
-    """Rows as a tensor, `[rows, longest]`, in which `value` follows a shorter row."""
+    """Rows as a tensor, `[rows, longest]`, padded with `value` on the right."""
     longest = max(map(len, rows))
     return torch.tensor([[*row, *[value] * (longest - len(row))] for row in rows], dtype=torch.long)
 
 
 def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Lists of `size` consecutive items; the last may be shorter. Each is read when it is requested."""
+    """Lists of `size` consecutive items, read lazily. The last list may be shorter."""
     iterator = iter(items)
     while chunk := list(islice(iterator, size)):
         yield chunk
 
 
 def process_chunks(items: Iterable[T], size: int, process: Callable[[list[T], int], Iterable[Any]]) -> Iterator[Any]:
-    """The results of a function of `size` items and the index of the first one, lazily and in the order of the items.
+    """The results of a function for chunks of `size` items, computed lazily and in the order of the items.
 
-    The index of a `TextError` of the function becomes that among all items.
+    The function is called with a chunk and the index of its first item. The index of a `TextError` that it raises is
+    replaced by the index among all items.
     """
     first = 0
     for chunk in chunks(items, size):
@@ -327,9 +329,9 @@ def batches_by_tokens(
     """Indices of texts or pairs in batches of at most `max_tokens`, the longest first.
 
     Args:
-        lengths: tokens of the one or more sides of each row; the first side decides the order.
-        max_tokens: limit on rows × the sum of the longest of each side. A longer row forms a separate batch.
-        groups: the rows of a batch have the same group; those with the largest are first.
+        lengths: number of tokens of each side of each text or pair. The first side decides the order.
+        max_tokens: limit on rows × (sum of the maximum length of each side). A longer row forms a separate batch.
+        groups: group of each row. All rows of a batch have the same group. The largest group is first.
         max_rows: limit on the rows of a batch.
     """
     groups = [0] * len(lengths) if groups is None else groups

@@ -1,10 +1,11 @@
 """The Transformer of "Attention Is All You Need", in the order of the paper's Figure 1, then its task heads.
 
-After the base classes with the settings for transformers, Figure 1 starts at `sinusoids`: positions, attention, encoder
-and decoder layers, encoder, decoder, complete model with output layer. Checks of inputs and task heads follow. Masks,
-caches, attention kernels and search are those of transformers. Device-specific code is in `ops_random_transformer`.
+The first classes contain the settings for transformers. Figure 1 starts at `sinusoids`: positions, attention, encoder
+and decoder layers, encoder, decoder, and the complete model with the output layer. Input checks and task heads follow.
+transformers provides masks, caches, attention kernels and search. Device-specific code is in `ops_random_transformer`.
 
-Shapes: `batch` counts sequences, `source_len` and `target_len` tokens, `heads` attention heads.
+In shapes, `batch` is the number of sequences, `source_len` and `target_len` are numbers of tokens, and `heads` is the
+number of attention heads.
 """
 
 import math
@@ -46,7 +47,7 @@ from .ops_random_transformer import (
     select_attention,
     smoothed_cross_entropy,
 )
-from .quantization_random_transformer import Int8Linear  # its file registers the quantization method
+from .quantization_random_transformer import Int8Linear  # importing the file registers the quantization method
 from .verification_random_transformer import VerifiedGenerationMixin
 from .versions_random_transformer import (
     CACHE_NAME,
@@ -74,7 +75,7 @@ class RandomTransformerPreTrainedModel(PreTrainedModel):
     _supports_flex_attn = True
     _supports_attention_backend = True
     _can_compile_fullgraph = True
-    int8_linear_class = Int8Linear  # for DynamicInt8Quantizer, which may be from another copy of these files
+    int8_linear_class = Int8Linear  # DynamicInt8Quantizer may be from another copy of these files
 
     def post_init(self) -> None:
         super().post_init()
@@ -102,14 +103,14 @@ class RandomTransformerPreTrainedModel(PreTrainedModel):
             init.zeros_(module.bias)
 
     def init_parallel_plans(self) -> None:
-        """Restrict the plans to modules of this model: those of the configuration name both stacks."""
+        """Restrict the parallelism plans to modules of this model. The configuration's plans name both stacks."""
         super().init_parallel_plans()
         modules = {re.sub(r"\.\d+\b", ".*", name) for name, _ in self.named_modules()}
         self._tp_plan = {name: plan for name, plan in self.tp_plan.items() if name in modules}
         self._fsdp_plan = {name: plan for name, plan in self.fsdp_plan.items() if name in modules}
 
     def get_correct_attn_implementation(self, requested_attention: str | None, *args: Any, **kwargs: Any) -> str:
-        """The implementation for the requested one. Raises a ValueError for flash attention with d_k ≠ d_v."""
+        """The attention implementation for a request. Raises a ValueError for Flash attention with d_k ≠ d_v."""
         d_k, d_v = self.config.d_k, self.config.d_v
         if requested_attention is not None and "flash_attention" in requested_attention and d_k != d_v:
             raise ValueError(
@@ -119,13 +120,13 @@ class RandomTransformerPreTrainedModel(PreTrainedModel):
         return super().get_correct_attn_implementation(requested_attention, *args, **kwargs)
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
-        """The tied weights. An int8 output layer has its own, which are quantized from those of the embedding."""
+        """The tied weights. An int8 output layer is not tied: its weights are a quantized copy of the embedding."""
         keys = super().get_expanded_tied_weights_keys(all_submodels)
         if isinstance(self.get_output_embeddings(), Int8Linear):
             keys.pop("lm_head.weight", None)
         return keys
 
-    def _apply(self, *args: Any, **kwargs: Any) -> "RandomTransformerPreTrainedModel":  # of .to(), .to_empty() …
+    def _apply(self, *args: Any, **kwargs: Any) -> "RandomTransformerPreTrainedModel":  # called by .to(), .to_empty() …
         was_meta = self.device.type == "meta"
         super()._apply(*args, **kwargs)
         if was_meta:  # to_empty() has replaced a tied parameter at each place by another one
@@ -133,14 +134,14 @@ class RandomTransformerPreTrainedModel(PreTrainedModel):
         return self
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """Load weights. `assign=True` replaces tied parameters one by one, so equal ones are tied again."""
+        """Load weights. `assign=True` replaces each tied parameter separately, so equal parameters are tied again."""
         result = super().load_state_dict(state_dict, strict=strict, assign=assign)
         if assign:
             self.tie_weights(missing_keys=set(result.missing_keys))
         return result
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """Source and target have one vocabulary, so a decoder with its own embedding is resized too."""
+        """Resize the embeddings of both stacks, since source and target share one vocabulary."""
         if isinstance(self.get_output_embeddings(), Int8Linear):
             raise ValueError("the output layer must not be quantized to resize the vocabulary, got int8 weights.")
         model = self.base_model
@@ -150,7 +151,7 @@ class RandomTransformerPreTrainedModel(PreTrainedModel):
 
 
 class RandomTransformerBaseModel(RandomTransformerPreTrainedModel):
-    """Base of the models without a head, which have one or two stacks: the embedding that these share."""
+    """Base of the models without a head. It holds the embedding of the model's one or two stacks."""
 
     def __init__(self, config: RandomTransformerConfig):
         super().__init__(config)
@@ -209,9 +210,9 @@ class SinusoidalPositions(nn.Module):
         self.reset_parameters()
 
     def forward(self, positions: Tensor, longest: int | None) -> Tensor:
-        """Encodings of these indices of a sequence, `[…, length]` → `[…, length, d_model]`.
+        """Encodings of positions in a sequence, `[…, length]` → `[…, length, d_model]`.
 
-        `longest` is a sequence length that includes all of them, `None` if it is only known on the device.
+        `longest` is an upper bound on position + 1, or `None` if only the device knows it.
         """
         # The comparison would specialize a graph.
         if longest is not None and not is_transformed() and longest <= len(self.table) and not self.table.is_meta:
@@ -219,21 +220,21 @@ class SinusoidalPositions(nn.Module):
         return self.encode(positions)
 
     def encode(self, indices: Tensor) -> Tensor:
-        """Encodings of the tokens at these indices of a sequence: `[length]` → `[length, d_model]`."""
+        """Encodings of positions in a sequence, without the table: `[length]` → `[length, d_model]`."""
         return sinusoids(indices + self.config.position_offset, self.config.d_model, self.config.sinusoid_layout)
 
     def reset_parameters(self) -> None:
         """Compute the table. PyTorch's loaders of models on the meta device call a method of this name."""
         init.copy_(self.table, self.encode(torch.arange(len(self.table), device=self.table.device)))
 
-    def _apply(self, *args: Any, **kwargs: Any) -> "SinusoidalPositions":  # of .to(), .half(), .to_empty() …
+    def _apply(self, *args: Any, **kwargs: Any) -> "SinusoidalPositions":  # called by .to(), .half(), .to_empty() …
         table = self.table
         super()._apply(*args, **kwargs)
         if self.table.is_meta:
             return self
         rounded = self.table.dtype != table.dtype
-        # to_empty() returns uninitialized memory. An edited table keeps its values on another device, not in another
-        # dtype, in which the encodings are rounded once.
+        # The table is computed again after to_empty(), which returns uninitialized memory, and in another dtype, so
+        # that encodings are rounded once. An edited table keeps its values on another device.
         if rounded or table.is_meta or not torch.equal(table.to(self.table), self.table):
             self.reset_parameters()
         return self
@@ -247,7 +248,7 @@ class LearnedPositions(nn.Embedding):
         self.config = config
 
     def forward(self, positions: Tensor, longest: int | None) -> Tensor:  # type: ignore[override]
-        """Vectors of these positions; the arguments are those of `SinusoidalPositions.forward`.
+        """The vectors of positions. The arguments are those of `SinusoidalPositions.forward`.
 
         Raises:
             ValueError: `longest` is above `max_position_embeddings`.
@@ -268,7 +269,7 @@ def eager_attention_forward(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor]:
-    """softmax(Q·Kᵀ · scaling)·V (paper 3.2.1), the reference for transformers' faster implementations.
+    """softmax(Q·Kᵀ · scaling)·V (paper 3.2.1), the reference for the other attention implementations.
 
     `query` and `key` are `[batch, heads, query_len or key_len, d_k]`, `value` is `[batch, heads, key_len, d_v]`. The
     mask, `[batch, 1, query_len, key_len]`, is boolean, or 0 for visible keys and the dtype's minimum for hidden ones.
@@ -281,7 +282,7 @@ def eager_attention_forward(
 
 
 class RandomTransformerAttention(nn.Module):
-    """Multi-head attention (paper 3.2.2): self-attention, or cross-attention if `key_value_states` are given."""
+    """Multi-head attention (paper 3.2.2): self-attention, or cross-attention with `key_value_states`."""
 
     def __init__(self, config: RandomTransformerConfig, layer_idx: int, is_causal: bool = False):
         super().__init__()
@@ -326,8 +327,8 @@ class RandomTransformerAttention(nn.Module):
             is_causal=self.is_causal,
             is_cross_attention=is_cross_attention,
         )
-        # A mask of `None` hides nothing, except for SDPA in causal self-attention, which then reads `is_causal`. Own
-        # formulas need a mask in any case: `attn_implementation="eager"` has one.
+        # A mask of `None` hides nothing, except in causal self-attention with SDPA, which then reads `is_causal`. To
+        # replace the formula here, use `attn_implementation="eager"`, which always has a mask.
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
         rate = self.config.attention_dropout if self.training else 0.0
         outputs, weights = attend(self, query, key, value, attention_mask, scaling=self.scaling, dropout=rate, **kwargs)
@@ -338,9 +339,9 @@ class RandomTransformerAttention(nn.Module):
     def keys_and_values(
         self, states: Tensor, cache: EncoderDecoderCache | None, of_source: bool
     ) -> tuple[Tensor, Tensor]:
-        """`[batch or sources, heads, key_len, d_k or d_v]`: those of the source, or of all tokens of the target so far.
+        """Keys and values of the source or of the target so far, `[batch or sources, heads, key_len, d_k or d_v]`.
 
-        The cache is extended by new tokens of the target. It contains the source after the first pass.
+        New target tokens are appended to the cache. After the first pass, it also contains the source.
         """
         if of_source and cache is not None and cache.is_updated.get(self.layer_idx):
             source = cache.cross_attention_cache.layers[self.layer_idx]
@@ -361,7 +362,7 @@ class RandomTransformerAttention(nn.Module):
 
 
 class RandomTransformerLayer(CheckpointedLayer):
-    """Base of encoder and decoder layers: self-attention, the feed-forward network, and "Add & Norm" of Figure 1."""
+    """Base of encoder and decoder layers, with the sub-layers of both and "Add & Norm" of Figure 1."""
 
     def __init__(self, config: RandomTransformerConfig, layer_idx: int, is_causal: bool):
         super().__init__()
@@ -371,15 +372,15 @@ class RandomTransformerLayer(CheckpointedLayer):
         self.fc1 = nn.Linear(config.d_model, config.d_ff)
         self.fc2 = nn.Linear(config.d_ff, config.d_model)
         self.activation_fn = ACT2FN[config.activation_function]
-        # The usual name for the norm of the feed-forward network. `config.final_layer_norm` is about the stacks.
+        # The usual name for the norm of the feed-forward network. `config.final_layer_norm` refers to the stacks.
         self.final_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
 
     def norm_before(self, norm: nn.Module, states: Tensor) -> Tensor:
-        """The input of a sub-layer: the states, as in the paper, or their norm with `norm_order="pre"`."""
+        """The input of a sub-layer: the normalized states with `norm_order="pre"`, otherwise the states."""
         return norm(states) if self.config.norm_order == "pre" else states
 
     def norm_after(self, norm: nn.Module, states: Tensor) -> Tensor:
-        """The output of a sub-layer with its residual: the norm, as in the paper (3.1), or none with pre-norm."""
+        """The states after a residual connection: normalized with `norm_order="post"` (paper 3.1), or unchanged."""
         return states if self.config.norm_order == "pre" else norm(states)
 
     def dropout(self, states: Tensor) -> Tensor:
@@ -446,7 +447,7 @@ class RandomTransformerDecoderLayer(RandomTransformerLayer):
 class RandomTransformerStack(RandomTransformerPreTrainedModel):
     """Base of encoder and decoder: embeddings, positional encodings and N layers (paper 3.1, 3.4, 3.5)."""
 
-    input_prefix = ""  # of the inputs' names in error messages
+    input_prefix = ""  # the prefix of the inputs' names in error messages
 
     def __init__(self, config: RandomTransformerConfig, layer_class: Callable[..., nn.Module], layers: int):
         super().__init__(config)
@@ -455,7 +456,7 @@ class RandomTransformerStack(RandomTransformerPreTrainedModel):
         positions = {"sinusoidal": SinusoidalPositions, "learned": LearnedPositions}.get(config.position_embedding)
         self.embed_positions = positions(config) if positions else None
         self.layers = nn.ModuleList([layer_class(config, layer_idx) for layer_idx in range(layers)])
-        # One more norm after the last layer, as is usual in pre-norm order.
+        # Pre-norm models usually have one more norm after the last layer.
         norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
         self.layer_norm = norm if config.final_layer_norm else nn.Identity()
         self.gradient_checkpointing = False
@@ -467,18 +468,18 @@ class RandomTransformerStack(RandomTransformerPreTrainedModel):
         Args:
             tokens: ids, `[batch, length]`, or their rows of the embedding matrix, `[batch, length, d_model]`.
             positions: indices of the tokens in the sequence, `[length]` or `[batch or 1, length]`.
-            longest: a sequence length that includes them, `None` if it is only known on the device.
+            longest: an upper bound on position + 1, or `None` if only the device knows it.
         """
         hidden_states = self.look_up(tokens) * self.embed_scale
-        if self.embed_positions is not None:  # a device map may separate them
+        if self.embed_positions is not None:  # a device map may place it on another device
             hidden_states = hidden_states + self.embed_positions(positions, longest).to(hidden_states)
         return fast_dropout(hidden_states, self.config.dropout, self.training)
 
     def look_up(self, tokens: Tensor) -> Tensor:
-        """Rows of the embedding matrix, not yet scaled, unless the tokens already are."""
+        """The tokens' rows of the embedding matrix, before scaling. Tokens that are embeddings are returned."""
         try:
             return tokens if tokens.is_floating_point() else self.embed_tokens(tokens)
-        except IndexError as error:  # on a CPU; only then are ids inspected, so valid ids cost nothing
+        except IndexError as error:  # a CPU reports invalid ids here, so checking valid ids costs nothing
             raise ValueError(
                 f"{self.input_prefix}input_ids must be in the vocabulary, 0 to {self.config.vocab_size - 1}, "
                 f"got ids from {tokens.min()} to {tokens.max()}."
@@ -522,7 +523,7 @@ class RandomTransformerDecoder(RandomTransformerStack):
         "attentions": OutputRecorder(RandomTransformerAttention, index=1, layer_name="self_attn"),
         "cross_attentions": OutputRecorder(RandomTransformerAttention, index=1, layer_name="encoder_attn"),
     }
-    # The count for negative indices in output_hidden_states=[-1]. transformers 5.17 has no argument for it.
+    # The number of layers, from which negative indices in output_hidden_states count. An argument of later versions.
     _can_record_outputs["hidden_states"].num_hidden_layers_key = "decoder_layers"
 
     def __init__(self, config: RandomTransformerConfig):
@@ -546,10 +547,10 @@ class RandomTransformerDecoder(RandomTransformerStack):
     ) -> DecoderOutput:
         """Compute the target's hidden states from its tokens so far and the encoded source.
 
-        The source is `[sources, source_len, d_model]`. The target's batch size is a multiple of `sources`: consecutive
-        rows share a source, as beams do. `position_ids`, `[batch or 1, length]`, replace the tokens' indices in the
-        sequence. A decoder without a source derives them from the padding mask. The other arguments are those of
-        `RandomTransformerModel.forward`.
+        The source is `[sources, source_len, d_model]`. The target's batch size is a multiple of `sources`, since
+        consecutive sequences may share a source, as beams do. `position_ids`, `[batch or 1, length]`, replace the
+        tokens' indices in the sequence. A decoder without a source derives the positions from the padding mask. The
+        other arguments are those of `RandomTransformerModel.forward`.
         """
         tokens = check_tokens(self, input_ids, inputs_embeds)
         if cache is not None and self.gradient_checkpointing and self.training and torch.is_grad_enabled():
@@ -564,7 +565,7 @@ class RandomTransformerDecoder(RandomTransformerStack):
             self.config,
             hidden_states,
             attention_mask,
-            # Packed texts are separated only without a cache, so the mask must not see one that was created above.
+            # Packed texts are separated only without a cache. A cache that was created above must not prevent it.
             None if cache is None or full_cache is None else full_cache.self_attention_cache,
             position_ids=positions if positions.dim() == 2 else None,
             allow_is_causal_skip=may_omit_mask(attention_mask),
@@ -620,7 +621,7 @@ class RandomTransformerModel(RandomTransformerBaseModel):
         Args:
             input_ids: source ids, `[batch, source_len]`.
             attention_mask: 1 for source tokens, 0 for padding, `[batch, source_len]`.
-            decoder_input_ids: target ids, shifted right, `[batch, target_len]`; with a cache only the new ones.
+            decoder_input_ids: target ids, shifted right, `[batch, target_len]`. With a cache, only the new tokens.
             decoder_attention_mask: 1 for target tokens, 0 for padding, `[batch, seen_len + target_len]`.
             encoder_outputs: the encoder's output, if it was already computed: any `ModelOutput` with a
                 `last_hidden_state`, or a tuple that starts with it.
@@ -749,8 +750,8 @@ class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel
         return shift_right(labels, start, pad)
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
-        """Save the model; a tied output layer is saved as tied, otherwise it would be missing from the files."""
-        # peft's merge_and_unload() compares it with the encoder's embedding, and turns the option off if they differ.
+        """Save the model. An output layer that is tied is saved as tied: the files do not contain its weights."""
+        # peft's merge_and_unload() turns the option off if the output layer differs from the encoder's embedding.
         if self.lm_head.weight is self.model.decoder.embed_tokens.weight:
             self.config.tie_word_embeddings = True
         super().save_pretrained(*args, **kwargs)
@@ -760,7 +761,7 @@ class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel
 
 
 def group_by_source(states: Tensor, sources: int) -> Tensor:
-    """Concatenate the queries of rows that share a source, so that its keys and values are not repeated.
+    """Concatenate the queries of sequences that share a source, whose keys and values are then not repeated.
 
     `[batch, query_len, d_model]` → `[sources, batch / sources · query_len, d_model]`.
     """
@@ -776,7 +777,7 @@ def ungroup_weights(weights: Tensor, batch: int, query_len: int) -> Tensor:
 
 
 def kept_positions(states: Tensor, logits_to_keep: int | Tensor) -> Tensor:
-    """The states of this number of last positions (0: all), or of these positions: `[batch, kept, d_model]`."""
+    """The states of the last `kept` positions (0: all positions), or of given positions: `[batch, kept, d_model]`."""
     if isinstance(logits_to_keep, int):
         return states[:, -logits_to_keep:]
     return states[:, logits_to_keep]
@@ -802,7 +803,7 @@ def encoder_decoder_cache(cache: Cache | None, create: bool) -> EncoderDecoderCa
 
 
 def set_layer_idx(layer: nn.Module, index: int) -> None:
-    """Number the attentions of a layer, which is their place in a cache, by its position: others may be removed."""
+    """Set the index of a layer's attentions in the cache. It changes if earlier layers are removed."""
     for name in ("self_attn", "encoder_attn"):
         attention: Any = getattr(layer, name, None)
         if getattr(attention, "layer_idx", index) != index:
@@ -816,9 +817,9 @@ def target_positions(
     cache: EncoderDecoderCache | None,
     position_ids: Tensor | None,
 ) -> tuple[Tensor, int | None]:
-    """The indices of the tokens in the sequence, `[length]` or `[batch or 1, length]`, and `longest` (see `embed`).
+    """The positions of the tokens, `[length]` or `[batch or 1, length]`, and `longest` (see `embed`).
 
-    `position_ids` replace them. Without a source, the tokens are counted without the padding.
+    They are `position_ids`, if given. Without a source, padding is not counted.
     """
     batch, length = tokens.shape[:2]
     seen = 0 if cache is None else cache.get_seq_length()
@@ -876,7 +877,7 @@ def as_encoder_output(outputs: Any) -> BaseModelOutput:
 
 
 def other_fields(outputs: ModelOutput) -> dict[str, Any]:
-    """What a model with a head returns of the outputs of the model without it: the cache, hidden states, attentions."""
+    """The outputs of the base model that a model with a head also returns: the cache, hidden states, attentions."""
     return {name: value for name, value in outputs.items() if name != "last_hidden_state"}
 
 
@@ -884,7 +885,7 @@ def other_fields(outputs: ModelOutput) -> dict[str, Any]:
 
 
 def check_tokens(stack: RandomTransformerStack, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
-    """The given one of ids and embeddings; raises a ValueError for none, both, or a wrong shape."""
+    """The ids or the embeddings. Raises a ValueError if both or none are given, or the shape is wrong."""
     ids_name, embeds_name = f"{stack.input_prefix}input_ids", f"{stack.input_prefix}inputs_embeds"
     if inputs_embeds is not None and input_ids is None:
         return check_shape(embeds_name, inputs_embeds, "batch", "length", stack.config.d_model)
@@ -897,7 +898,7 @@ def check_tokens(stack: RandomTransformerStack, input_ids: Tensor | None, inputs
 
 
 def check_shape(name: str, tensor: Tensor, *shape: int | str) -> Tensor:
-    """Raise a ValueError for any other shape. A name allows any size, except 0 for a sequence length."""
+    """Raise a ValueError if a tensor has another shape. A name in `shape` allows any size, but no length of 0."""
     sizes = zip(tensor.shape, shape, strict=False)
     matches = all(
         size == expected if isinstance(expected, int) else size or expected == "batch" for size, expected in sizes
@@ -922,7 +923,7 @@ def checked_loss(
     check_shape("labels", labels, *shape)
     config = model.config
     kwargs |= {"logits": logits, "labels": labels, "config": config, "vocab_size": config.vocab_size}
-    try:  # transformers' functions ignore the arguments that they do not need; one has another name for logits
+    try:  # transformers' loss functions ignore other arguments; one has another name for the logits
         return model.loss_function(pooled_logits=logits, **kwargs)
     except IndexError as error:
         raise ValueError(
@@ -1013,7 +1014,7 @@ class RandomTransformerForSequenceClassification(RandomTransformerEncoderHead):
         return self.score(self.dropout(mean_of_tokens(states, padding_mask)))
 
     def label_shape(self, logits: Tensor, labels: Tensor | None) -> Sequence[int]:
-        """One class per row or one number per logit. The loss would broadcast labels of other shapes."""
+        """One class per text or one number per logit. The loss would broadcast labels of other shapes."""
         numbers = labels is not None and (labels.dim() > 1 or (labels.is_floating_point() and logits.shape[1] > 1))
         return logits.shape if numbers else logits.shape[:1]
 
@@ -1081,7 +1082,7 @@ class RandomTransformerForQuestionAnswering(RandomTransformerEncoderHead):
 
         Args:
             start_positions: the answer's first token, `[batch]`.
-            end_positions: its last, `[batch]`.
+            end_positions: the answer's last token, `[batch]`.
 
         The other arguments are those of `RandomTransformerModel.forward`.
         """

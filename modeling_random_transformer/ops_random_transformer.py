@@ -19,10 +19,11 @@ MALLOC_THRESHOLD_LIMIT = 2**25  # bytes: glibc's DEFAULT_MMAP_THRESHOLD_MAX
 # Number of logits that the loss converts to float32 at a time. The value for CPUs fits into the cache.
 LOSS_CHUNK_CPU = 2**19
 LOSS_CHUNK_GPU = 2**26
-MIN_PACKED_ELEMENTS = 2**17  # of a weight matrix; smaller ones are as fast in the unpacked layout
-MIN_PACKED_ELEMENTS_HALF = 2**13  # of a weight matrix in half precision
+MIN_PACKED_ELEMENTS = 2**17  # weight matrices below this size are as fast in the unpacked layout
+MIN_PACKED_ELEMENTS_HALF = 2**13  # the same limit in half precision
 MIN_STEPS_TO_PACK = 16  # decoding steps that amortize packing
-MIN_MATMUL_KEY_ELEMENTS = 2**17  # of the keys; below, the fused kernel is at least as fast as two matrix products
+# With fewer elements in the keys, the fused kernel is at least as fast as two matrix products.
+MIN_MATMUL_KEY_ELEMENTS = 2**17
 NATIVE_MATMUL_CHECKS = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}
 
 
@@ -35,7 +36,7 @@ def float64_device(device: torch.device) -> torch.device:
 
 
 def may_omit_mask(padding_mask: Tensor | None) -> bool:
-    """Whether transformers may omit an attention mask where there is no padding: reading that synchronizes a GPU.
+    """Whether transformers may omit a mask without padding. On a GPU, looking for padding would synchronize.
 
     Flash and Flex attention read the padding in any case.
     """
@@ -45,7 +46,7 @@ def may_omit_mask(padding_mask: Tensor | None) -> bool:
 def float32_precisions() -> tuple[str, str]:
     """How a GPU and a CPU compute products in float32: exactly (`"none"`, `"ieee"`), or as `"tf32"` or `"bf16"`.
 
-    `torch.get_float32_matmul_precision()` is an error where they differ, as with `tf32` of the Trainer.
+    `torch.get_float32_matmul_precision()` raises an error if the two differ, for example with the Trainer's `tf32`.
     """
     of_cpu: Any = torch.backends.mkldnn
     return torch.backends.cuda.matmul.fp32_precision, of_cpu.matmul.fp32_precision
@@ -54,8 +55,8 @@ def float32_precisions() -> tuple[str, str]:
 def is_transformed() -> bool:
     """Whether the caller runs under `torch.compile`, `torch.export` or a `torch.func` transform.
 
-    These require PyTorch's own operations: a custom autograd function or in-place random numbers would break the graph
-    or have no batching rule.
+    Under a transform, only PyTorch's own operations can be used. A custom autograd function or in-place random numbers
+    would break the graph or have no batching rule.
     """
     return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
@@ -65,14 +66,14 @@ def keep_freed_memory() -> None:
     """Let glibc keep up to 64 MB of freed memory in this process, instead of returning it to the operating system.
 
     glibc returns freed memory above twice the size of the largest block that was mapped and freed (mallopt(3),
-    M_TRIM_THRESHOLD). Without this block of almost 32 MB, the largest size that counts, the logits of a large batch
-    are mapped again at every decoding step. The block is never written, so it needs no memory itself.
+    M_TRIM_THRESHOLD). Only blocks of less than 32 MB count. This function maps and frees such a block. Without it, the
+    logits of a large batch are mapped again at every decoding step. The block is never written, so it takes no memory.
     """
     torch.empty(MALLOC_THRESHOLD_LIMIT - 2**16, dtype=torch.uint8)
 
 
 def trailing(mask: Tensor) -> Tensor:
-    """Where a mask `[rows, length]` is true up to the end of its row."""
+    """The trailing run of true values in each row of a mask `[rows, length]`, as a mask."""
     return mask.flip(1).long().cumprod(dim=1).flip(1).bool()
 
 
@@ -116,9 +117,10 @@ def select_attention(
 ) -> tuple[str, Any]:
     """Select the attention implementation for these inputs, and convert the mask to its format.
 
-    Usually, this is the requested implementation. Exceptions: SDPA replaces Flash attention for cross-attention with a
-    padding mask, for which transformers would also unpad the queries. Eager attention replaces SDPA for empty batches,
-    which transformers' SDPA wrapper cannot reshape, and for half-precision training on a CPU.
+    Usually, this is the requested implementation. There are three exceptions. SDPA replaces Flash attention for
+    cross-attention with a padding mask, since transformers would also unpad the queries. Eager attention replaces SDPA
+    for empty batches, which transformers' SDPA wrapper cannot reshape. It also does so for half-precision training on
+    a CPU.
     """
     if is_cross_attention and isinstance(attention_mask, Tensor) and attention_mask.dim() == 2:
         implementation = "sdpa"
@@ -134,10 +136,10 @@ def select_attention(
 
 
 def prefer_eager_attention_for_training(query: Tensor, key: Tensor) -> bool:
-    """Whether eager attention trains faster than the fused kernel: in half precision on a CPU, up to 15 times.
+    """Whether eager attention trains faster than the fused kernel, by up to 15 times in half precision on a CPU.
 
-    Above 128 keys it would need too much memory. `torch.compile` and `torch.export` would specialize the graph to one
-    side of the comparison, so the former always uses eager attention, and the latter never.
+    Above 128 keys, eager attention would need too much memory. A comparison of lengths would specialize a graph.
+    Therefore `torch.compile` always uses eager attention, and `torch.export` never does.
     """
     is_training = query.requires_grad and query.device.type == "cpu"
     if not is_training or query.element_size() >= 4:
@@ -148,9 +150,9 @@ def prefer_eager_attention_for_training(query: Tensor, key: Tensor) -> bool:
 
 
 def prefer_matmul_attention_for_decoding(keys: Tensor, mask: Tensor | None) -> bool:
-    """Whether two matrix products decode faster than the fused kernel: on a CPU, up to five times for one query.
+    """Whether two matrix products decode faster than the fused kernel, by up to five times for one query on a CPU.
 
-    They return NaN where an additive mask hides all keys, so the fused kernel remains for such masks.
+    The products return NaN if an additive mask hides all keys, so the fused kernel is used with such masks.
     """
     if not keys.is_cpu or not supports_native_matmul(keys.dtype):
         return False
@@ -166,8 +168,8 @@ def matmul_attention(
 ) -> Tensor:
     """softmax(Q·Kᵀ · scale + mask)·V (paper 3.2.1), as by `scaled_dot_product_attention`.
 
-    It computes two matrix products; for few keys, it calls the fused kernel, which is as fast. `query` is
-    `[batch, heads, query_len, d_k]`; returns `[batch, heads, query_len, d_v]`.
+    It computes two matrix products. For few keys, it calls the fused kernel, which is as fast. `query` is
+    `[batch, heads, query_len, d_k]`. Returns `[batch, heads, query_len, d_v]`.
     """
     if keys.numel() < MIN_MATMUL_KEY_ELEMENTS:
         return scaled_dot_product_attention(query, keys, values, mask, scale=scale)
@@ -194,7 +196,7 @@ def fast_dropout(states: Tensor, rate: float, training: bool) -> Tensor:
     if not training:
         return states
     limit = 2**16
-    dropped = round(rate * limit)  # of the numbers of 16 bits
+    dropped = round(rate * limit)  # how many of the 16-bit numbers drop an element
     if states.device.type != "cpu" or is_transformed() or not 0 < dropped < limit:
         return nn.functional.dropout(states, rate)
     count = states.numel()
@@ -219,11 +221,12 @@ def smoothed_cross_entropy(
 ) -> Tensor:
     """Cross-entropy in nats per token, with targets smoothed over the vocabulary.
 
-    A loss function of transformers, whose other arguments it ignores.
+    It has the signature of transformers' loss functions and ignores their other arguments.
 
-    Equals `torch.nn.functional.cross_entropy(…, label_smoothing=smoothing)` on logits in float32, without its copies
-    of the logits: a few rows at a time are converted to float32, and the gradient is computed together with the loss
-    in the dtype of the logits. Under `torch.compile`, `torch.export` and `torch.func`, PyTorch's function is used.
+    The result equals `torch.nn.functional.cross_entropy(…, label_smoothing=smoothing)` on logits in float32, but the
+    logits are not copied. A few rows at a time are converted to float32, and the gradient is computed together with
+    the loss in the dtype of the logits. Under `torch.compile`, `torch.export` and `torch.func`, PyTorch's function is
+    used.
 
     The loss and its gradient are 0 if all labels are ignored or `num_items_in_batch` is 0.
 
@@ -231,7 +234,7 @@ def smoothed_cross_entropy(
         logits: `[batch, target_len, vocab_size]`.
         labels: `[batch, target_len]`. Labels equal to `ignore_index` contribute neither to the loss nor to the count.
         smoothing: the probability that is spread evenly over the vocabulary, at least 0 and below 1.
-        num_items_in_batch: tokens to average over; the number of labels that are not ignored by default.
+        num_items_in_batch: number of tokens to average over. The default is the number of labels that are not ignored.
         ignore_index: the label of positions without a target.
         overwrite: store the gradient in the memory of the logits, for callers that no longer need them.
 
@@ -391,7 +394,7 @@ class PackedLinear:
 
 
 def joined_parameters(layers: Sequence[Any]) -> tuple[Tensor, Tensor | None]:
-    """The weights and the biases of linear layers as those of one layer. Those of a single one are not copied."""
+    """The concatenated weights and biases of linear layers. The parameters of a single layer are not copied."""
     first = layers[0]
     if len(layers) == 1:
         return first.weight, first.bias
@@ -402,7 +405,7 @@ def joined_parameters(layers: Sequence[Any]) -> tuple[Tensor, Tensor | None]:
 
 
 def can_pack(*layers: Any) -> bool:
-    """Whether these are unmodified linear layers of one dtype that oneDNN multiplies faster when packed."""
+    """Whether all layers are unmodified linear layers of one dtype that oneDNN multiplies faster when packed."""
     if torch.is_grad_enabled():
         return False
     first = layers[0]
@@ -433,7 +436,7 @@ def mkldnn_packing_available() -> bool:
 
 
 def is_unmodified(module: Any, kind: type[nn.Module]) -> bool:
-    """Whether the module computes what its class `kind` does: no subclass, no hook, no replaced `forward`."""
+    """Whether the module computes exactly the class `kind`: no subclass, no hook, no replaced `forward`."""
     if type(module) is not kind:
         return False
     return not has_hooks(module)
@@ -447,7 +450,7 @@ def is_plain(weight: Tensor) -> bool:
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Whether calling this module runs more than the `forward` of its class: a hook, or a replaced or compiled one."""
+    """Whether a call of this module runs hooks, or a replaced or compiled `forward`."""
     if "forward" in vars(module) or module._compiled_call_impl is not None:
         return True
     return bool(forward_hooks(module)) or has_global_hooks()
@@ -461,15 +464,15 @@ def has_global_hooks() -> bool:
 def forward_hooks(module: nn.Module) -> list[Any]:
     """The forward hooks of a module, without those of transformers' `capture_outputs`.
 
-    These stay installed after the first call with `output_attentions` or `output_hidden_states`, and have no effect
-    while neither is requested.
+    The hooks of `capture_outputs` stay installed after the first call with `output_attentions` or
+    `output_hidden_states`. They have no effect while neither output is requested.
     """
     hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
     return [hook for hook in hooks if getattr(hook, "__module__", None) != output_capturing.__name__]
 
 
 def tensors_of(modules: Iterable[nn.Module]) -> list[Tensor]:
-    """The parameters and buffers of modules, in their order, and tied ones again at each place."""
+    """The parameters and buffers of modules, in this order. A tied parameter occurs once per module."""
     return [
         tensor
         for module in modules
@@ -479,7 +482,7 @@ def tensors_of(modules: Iterable[nn.Module]) -> list[Tensor]:
 
 
 def versions_of(tensors: Iterable[Tensor]) -> list[Any]:
-    """What changes if a tensor is replaced, or changed by an operation that PyTorch counts."""
+    """Values that change if a tensor is replaced, or modified by an operation that PyTorch counts."""
     versions = []
     for tensor in tensors:
         count = 0 if tensor.is_inference() else tensor._version

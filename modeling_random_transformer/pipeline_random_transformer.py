@@ -1,7 +1,7 @@
 """`pipeline("seq2seq", model=…)`: generates text from text with any model of `AutoModelForSeq2SeqLM`.
 
-transformers v5 has no pipeline for encoder-decoder models. This one batches, truncates and decodes for all
-inference in this project. It is copied into saved folders.
+transformers v5 has no pipeline for encoder-decoder models. All inference in this project uses this pipeline, which
+tokenizes, batches, generates and decodes. It is copied into saved folders.
 """
 
 import copy
@@ -47,9 +47,10 @@ from .tokenization_random_transformer import has_letters
 from .verification_random_transformer import generation_option
 
 LENGTH_LIMITS = ("max_length", "max_new_tokens")  # generate() accepts one of them
-GENERATE_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  # of invalid options
-# Options that change the number or the type of outputs, with the values of one sequence of ids per text. Those of a
-# saved generation config are ignored.
+# Errors of generate() for invalid options.
+GENERATE_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+# Options that change the number or the type of outputs, with the values that give one sequence of ids per text. The
+# values in a saved generation config are ignored.
 OUTPUT_OPTIONS: dict[str, Any] = {
     "num_return_sequences": 1,
     "return_dict_in_generate": False,
@@ -58,15 +59,15 @@ OUTPUT_OPTIONS: dict[str, Any] = {
     "output_attentions": False,
     "output_hidden_states": False,
 }
-# The only scores that the pipeline reads. transformers takes any true value of `output_scores` for a request of all
-# scores; an engine that has the scores of the sequences only recognizes this one.
+# The only scores that the pipeline reads. transformers reads any true value of `output_scores` as a request for all
+# scores. An engine that returns the scores of sequences only recognizes this value.
 ONLY_SEQUENCES_SCORES = "sequences_scores"
 WINDOW = 16  # batches of a stream that are sorted by length together
 
 
 @dataclass(frozen=True)
 class CallOptions:
-    """The options of a call of `Seq2SeqPipeline`, which explains them.
+    """The options of a call of `Seq2SeqPipeline`, whose docstring explains them.
 
     Attributes:
         generate_options: the options of `generate()`.
@@ -103,11 +104,11 @@ class Seq2SeqPipeline(Pipeline):
         pipe("hello world", src_lang="en", tgt_lang="de")          # with a model of several languages
         for answer in pipe(KeyDataset(dataset, "text"), batch_size=32): ...
 
-    A string returns one answer, a list or tuple of strings a list of answers. Any other iterable (a generator, a file,
-    a column of a dataset) returns a lazy iterator; the iterable may be infinite. Answers are in the order of the texts.
-    Texts of similar length share a batch: a list is sorted completely, a stream in windows of 16 batches (or of
-    1000 texts with `max_batch_tokens`). A window is read before its first answer is returned. `num_workers` is ignored,
-    because the tokenizer is multithreaded.
+    A call with a string returns one answer. A list or tuple of strings returns a list of answers. Any other iterable (a
+    generator, a file, a column of a dataset) returns a lazy iterator, and may be infinite. Answers are in the order of
+    the texts. Texts of similar length share a batch. For this, a list is sorted by length as a whole, and a stream in
+    windows of 16 batches (or of 1000 texts with `max_batch_tokens`). A window is read before its first answer is
+    returned. `num_workers` is ignored, because the tokenizer is multithreaded.
 
     The pipeline is thread-safe. The model runs in evaluation mode; the previous mode of each module is restored
     afterwards. All threads share torch's random number generator, so samples depend on the order of calls.
@@ -115,46 +116,45 @@ class Seq2SeqPipeline(Pipeline):
     The following arguments can be given to `pipeline()` and to each call. The call takes precedence.
 
     Args:
-        prefix: prepended to each text, such as T5's `"translate English to German: "`; `None` for `prefix` of the
-            model's configuration, if there is one.
+        prefix: text to prepend to each text, such as T5's `"translate English to German: "`. The default is `prefix`
+            of the model's configuration, if there is one.
         src_lang: language code of the texts, for a tokenizer with language tags (this project's, M2M-100's, NLLB's,
             mBART's); `None` for the tokenizer's `src_lang`.
         tgt_lang: language code of the generated texts; `None` for the model's `forced_bos_token_id`.
-        truncation: truncate texts that are too long, with a warning. By default they raise an error. A text is too long
-            if it has more tokens than `max_source_tokens` or, if that is `None`, than `tokenizer.model_max_length`,
-            or more tokens than the encoder has learned positions. Computed, relative and rotary positions are
-            unlimited.
+        truncation: truncate texts that are too long, with a warning. By default, they raise an error. The limit is
+            `max_source_tokens` or, if that is `None`, `tokenizer.model_max_length`. The number of learned positions of
+            the encoder is a limit too. Computed, relative and rotary positions are unlimited.
         max_source_tokens: truncate texts to this number of tokens; with `truncation=False`, raise an error instead.
-        target_prefix: the text that a translation must begin with; or a list of them, one per text of a list, `""` for
-            none. It should not end with a space, because tokens usually begin with their space. The scores of beam
-            search include the prefix. The limit on new tokens must exceed the prefix.
-        max_batch_tokens: limit batches by texts × beams × tokens of the longest source instead of by `batch_size`. New
-            tokens are then limited by `longest_target`, unless `max_length` is given.
+        target_prefix: the text that a translation must begin with, or a list with a prefix for each text of a list,
+            `""` for none. A prefix should not end with a space, because tokens usually begin with their space. The
+            scores of beam search include the prefix. The limit on new tokens must exceed the prefix.
+        max_batch_tokens: limit on texts × beams × tokens of the longest source in a batch, instead of `batch_size`. The
+            limit on new tokens is then `longest_target`, unless `max_length` is given.
         keep_without_letters: return texts without letters, such as numbers, unchanged, unless `target_prefix` is given.
-            The default is the tokenizer's `keep_without_letters`, otherwise True. A model of other tasks than
-            translation, such as arithmetic, needs False.
+            The default is the tokenizer's `keep_without_letters`, or True if it has none. Set it to False for tasks
+            other than translation, such as arithmetic.
         return_key: key of the generated text, by default `"generated_text"`. transformers v4 used `"translation_text"`
             and `"summary_text"`.
         return_scores: add a `"score"` to each answer. For beam search it is the score of the hypothesis: the sum of
             log-probabilities divided by (number of tokens ** `length_penalty`). Otherwise it is the sum of
             log-probabilities including the end token, under the distribution that tokens are selected from (after
             temperature, top-k and other logits processors).
-        return_tokens: add `"tokens"` to each answer: the generated tokens with special ones, without padding.
+        return_tokens: add `"tokens"` to each answer: the generated tokens, including special tokens, without padding.
         clean_up_tokenization_spaces: see `tokenizer.decode`.
         **generate_options: options of `generate()`, such as `num_beams`, `do_sample`, `num_return_sequences`,
             `max_new_tokens`, `generation_config` or `logits_processor`. A `generation_config` of a call replaces all
             options of `pipeline()`. `streamer` requires a single text.
 
-    Options that change the number or the type of outputs (`OUTPUT_OPTIONS`) have effect in a call only, not in the
-    model's generation config. With `num_return_sequences` above 1, an answer is a list of dictionaries, sorted by score
-    for beam search.
+    Options that change the number or the type of outputs (`OUTPUT_OPTIONS`) have an effect as arguments only, not in
+    the model's generation config. With `num_return_sequences` above 1, an answer is a list of dictionaries. Beam search
+    sorts them by score.
 
     Raises:
         ValueError: an argument is invalid; a text is blank, not a string or too long (the message gives its index,
             from 0); the model is not an encoder-decoder, or has several target languages and `tgt_lang` is not given.
     """
 
-    defaults = CallOptions()  # of a call; those of the constructor replace them
+    defaults = CallOptions()  # the options of a call, unless the constructor got others
 
     def __init__(self, *args: Any, batch_size: int | None = None, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -165,10 +165,10 @@ class Seq2SeqPipeline(Pipeline):
             raise ValueError(f"tokenizer must be that of the model, {name}, got None.")
         self.batch_size = 1 if batch_size is None else batch_size
         self.positions = max_source_positions(self.model)
-        self.warns = True  # of texts that are truncated
+        self.warns = True  # whether truncating a text gives a warning
 
     def _sanitize_parameters(self, **options: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        """The arguments of `preprocess`, `_forward` and `postprocess`, from those of the constructor, its caller."""
+        """The arguments of `preprocess`, `_forward` and `postprocess`. The constructor calls this method."""
         self.defaults = self.call_options(**options)
         params = {"options": self.defaults}
         return params, params, params
@@ -233,7 +233,7 @@ class Seq2SeqPipeline(Pipeline):
     ) -> Iterator[tuple[int, Any]]:
         """The index of each text and its answer, batch by batch; see `batches`.
 
-        `target_prefix` is used instead of that of the options.
+        `target_prefix` overrides the value in the options.
         """
         for index, text in enumerate(texts):
             check_text(text, index)
@@ -283,7 +283,7 @@ class Seq2SeqPipeline(Pipeline):
             The indices of the texts of each batch, and `input_ids`, `attention_mask` and `prefix_ids`.
 
         Raises:
-            TextError: a text is too long. All are checked before the first batch.
+            TextError: a text is too long. All texts are checked before the first batch.
         """
         prefix_ids = self.tokenize_prefixes(prefixes, options)
         strip = getattr(self.tokenizer, "without_outer_spaces", str)
@@ -323,7 +323,7 @@ class Seq2SeqPipeline(Pipeline):
         return batches_by_tokens(sources, options.max_batch_tokens // max(beams, candidates), groups)
 
     def pad(self, sources: Sequence[Sequence[int]]) -> dict[str, Tensor]:
-        """Pad token ids on the right, regardless of the tokenizer's setting, since positions count from the left.
+        """Pad token ids on the right, whatever the tokenizer's setting, since positions count from the left.
 
         Returns:
             `input_ids` and `attention_mask`, `[batch, source_len]`.
@@ -360,7 +360,7 @@ class Seq2SeqPipeline(Pipeline):
         return ids
 
     def tokenize(self, texts: Sequence[str], options: CallOptions, is_target: bool = False) -> list[list[int]]:
-        """The token ids of sources, or of targets, truncated if the options allow it. The limit is that of sources.
+        """The token ids of sources or targets, truncated to the limit of sources if the options allow it.
 
         Raises:
             TextError: a text is too long.
@@ -372,7 +372,7 @@ class Seq2SeqPipeline(Pipeline):
             texts = [f"{prefix or ''}{text}" for text in texts]
         side = "text_target" if is_target else "text"
         inputs: dict[str, Any] = {side: texts, "src_lang": options.src_lang, "tgt_lang": options.tgt_lang}
-        # Not verbose: lengths are checked here.
+        # The lengths are checked here, so the tokenizer does not warn of them.
         ids = encode_texts(self.tokenizer, **inputs, verbose=False)["input_ids"]
         limit, reason = source_limit(self.tokenizer, self.positions, options.max_source_tokens)
         long = [index for index, row in enumerate(ids) if len(row) > limit]
@@ -499,7 +499,7 @@ def target_prefixes(target_prefix: str | Sequence[str] | None, count: int) -> li
     """The text that each of `count` translations must begin with; `""` for none.
 
     Raises:
-        ValueError: there are more or fewer.
+        ValueError: the number of prefixes is not `count`.
     """
     if target_prefix is None or isinstance(target_prefix, str):
         return [target_prefix or ""] * count
@@ -511,10 +511,10 @@ def target_prefixes(target_prefix: str | Sequence[str] | None, count: int) -> li
 
 
 def check_prefixes(new_tokens: int, prefix_ids: Tensor) -> None:
-    """Check that generation went beyond the longest prefix: it is truncated at the limit on new tokens.
+    """Check that generation went beyond the longest prefix, which the limit on new tokens may have truncated.
 
     Args:
-        new_tokens: the number of generated tokens; without an end token, the limit.
+        new_tokens: the number of generated tokens, which is the limit if no sequence has ended.
         prefix_ids: the forced tokens, `[batch, prefix_len]`, -1 after the end of a shorter prefix.
     """
     lengths = (prefix_ids >= 0).sum(dim=1)
@@ -527,9 +527,9 @@ def check_prefixes(new_tokens: int, prefix_ids: Tensor) -> None:
 
 
 class ForcedPrefix(LogitsProcessor):
-    """Lets every translation begin with given tokens: all other tokens get a score of -inf.
+    """Forces every translation to begin with given tokens, by a score of -inf for all other tokens.
 
-    Unlike a prompt in `decoder_input_ids`, it allows prefixes of different lengths in a batch, and scores include the
+    Unlike a prompt in `decoder_input_ids`, it allows prefixes of different lengths in a batch. The scores include the
     prefix, as with `prefix_allowed_tokens_fn`.
 
     Args:
@@ -557,7 +557,7 @@ def current_device(model: Any) -> torch.device | None:
     return None if getattr(model, "hf_device_map", None) else model.device
 
 
-# Modules in evaluation mode: the number of calls that use them, and the mode to restore after the last one.
+# Modules in evaluation mode → the number of calls that use them, and the mode to restore after the last call.
 _evaluating: dict[nn.Module, tuple[int, bool]] = {}
 _evaluating_lock = threading.Lock()
 
@@ -566,7 +566,8 @@ _evaluating_lock = threading.Lock()
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Switch the modules of a model to evaluation mode, and restore the previous mode of each afterwards.
 
-    Thread-safe, also for models that share modules: the first call switches a module, the last one restores it.
+    It is thread-safe, also for models that share modules. The first call switches a module, and the last call restores
+    its mode.
     """
     with _evaluating_lock:
         modules = [module for module in all_modules(model) if module.training or module in _evaluating]
@@ -587,7 +588,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 
 def all_modules(model: nn.Module) -> list[nn.Module]:
-    """`model.modules()` in another order, in a quarter of the time: it joins no names."""
+    """The modules of `model.modules()` in another order, in a quarter of the time, since no names are joined."""
     modules = [model]
     known = {model}
     for module in modules:  # the list grows
@@ -599,11 +600,11 @@ def all_modules(model: nn.Module) -> list[nn.Module]:
 
 
 def search_options(num_beams: int, length_penalty: float | None = None, **options: Any) -> dict[str, Any]:
-    """The options of `generate()` for translation: those of evaluation in training, commands and engines.
+    """The options of `generate()` for translation. Evaluation in training, commands and engines share them.
 
     Args:
         num_beams: hypotheses of beam search; 1 for greedy search.
-        length_penalty: see `TranslationOptions`; `None` for the model's. Unused with one beam.
+        length_penalty: see `TranslationOptions`; the model's value when `None`. It has no effect with one beam.
         **options: other options of `generate()`, such as `do_sample`, which a saved generation config does not enable.
     """
     search = {"do_sample": False, **options, "num_beams": num_beams}

@@ -40,7 +40,8 @@ class Int8Linear(nn.Module):
 
     def __init__(self, in_features: int, out_features: int, bias: bool, dtype: torch.dtype | None = torch.int8):
         super().__init__()
-        self.products: dict[tuple[Int8Linear, ...], PackedInt8Linear] = {}  # of this layer, alone and with others
+        # Packed weights of this layer alone, and joined with other layers.
+        self.products: dict[tuple[Int8Linear, ...], PackedInt8Linear] = {}
         self.in_features = in_features
         self.out_features = out_features
         self.weight = nn.Parameter(torch.empty(out_features, in_features, dtype=dtype), requires_grad=False)
@@ -104,12 +105,13 @@ class PackedInt8Linear:
     def __init__(self, layers: tuple[Int8Linear, ...]):
         tensors = tensors_of(layers)
         self.versions = versions_of(tensors)
-        self.sources = [tensor.detach() for tensor in tensors]  # so that their addresses are not used again
+        # Keeps the memory, so that no other tensor gets the same address.
+        self.sources = [tensor.detach() for tensor in tensors]
         self.weight, self.bias = joined_parameters(layers)
         self.scale = torch.cat([layer.weight_scale for layer in layers])
         self.largest, _ = int8_kernels()
         self.inverse_largest = torch.tensor(1 / self.largest)  # multiplying by a Python float would take twice the time
-        self.kernels: dict[type, Any] = {}  # with packed weights
+        self.kernels: dict[type, Any] = {}  # packed weights for each kernel
 
     def __call__(self, states: Tensor) -> Tensor:
         """`[…, input width]` → `[…, sum of the output widths]`."""
@@ -123,7 +125,7 @@ class PackedInt8Linear:
 
     def multiply(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """Activations `[…, inputs]` → results without scale and bias `[…, outputs]`, and the rows' scales `[…, 1]`."""
-        states = states.float()  # of autocast
+        states = states.float()  # autocast may pass half precision
         scale = states.abs().amax(dim=-1, keepdim=True).mul_(self.inverse_largest)
         # A row of zeros becomes NaN, for which the kernels use some integer. It is multiplied by the scale, 0.
         return self.fastest_kernel(states)(states / scale), scale
@@ -149,9 +151,10 @@ class PackedInt8Linear:
 
 
 def packed_int8_linear(layers: tuple[Int8Linear, ...]) -> PackedInt8Linear | None:
-    """The layers as one product, cached by each layer; `None` if one of them has to multiply in floating point.
+    """The layers as one product, cached by each layer, or `None` if one of them must multiply in floating point.
 
-    That depends on the layer alone, so that fused and single layers compute the same.
+    The size of a layer alone decides whether it multiplies in floating point, so fused and single layers compute the
+    same.
     """
     scale = layers[0].weight_scale
     if not scale.is_cpu or scale.dtype != torch.float32 or is_transformed() or not int8_kernels()[1]:
@@ -165,7 +168,7 @@ def packed_int8_linear(layers: tuple[Int8Linear, ...]) -> PackedInt8Linear | Non
 
 
 class FbgemmInt8:
-    """`round(states) · Wᵀ ⊙ t` by FBGEMM, which rounds the activations in the same call: fastest for a few rows.
+    """`round(states) · Wᵀ ⊙ t` by FBGEMM, the fastest kernel for a few rows. It also rounds the activations.
 
     Args:
         weight: int8 weights, `[outputs, inputs]`.
@@ -188,7 +191,7 @@ class FbgemmInt8:
 
 
 class OneDnnInt8:
-    """`FbgemmInt8` by oneDNN, with the same arguments: fastest for many rows on CPUs with AMX."""
+    """The same product as `FbgemmInt8` by oneDNN, the fastest kernel for many rows on CPUs with AMX."""
 
     def __init__(self, weight: Tensor, scale: Tensor, largest: int):
         self.zero_point = largest + 1
@@ -221,7 +224,7 @@ def int8_kernels() -> tuple[int, tuple[type, ...]]:
     """The largest quantized activation, and the kernels whose results are exact up to this activation.
 
     CPUs without VNNI saturate sums of two products, unless the activations have 7 bits. Other CPUs and future versions
-    of PyTorch may lack an operator. Without a kernel, `Int8Linear` multiplies in floating point.
+    of PyTorch may have no int8 operator. Without a kernel, `Int8Linear` multiplies in floating point.
     """
     for largest in (127, 63):
         kernels = tuple(kernel for kernel in (FbgemmInt8, OneDnnInt8) if is_exact(kernel, largest))
@@ -273,7 +276,7 @@ class DynamicInt8Quantizer(HfQuantizer):
     """Replaces linear layers by `Int8Linear` while transformers loads a model."""
 
     def update_dtype(self, dtype: torch.dtype) -> torch.dtype:  # noqa: ARG002
-        """The dtype of the other weights."""
+        """The dtype of the weights that are not quantized."""
         return torch.float32
 
     def _process_model_before_weight_loading(self, model: Any, **_: Any) -> None:
@@ -295,7 +298,7 @@ class DynamicInt8Quantizer(HfQuantizer):
         if is_output_tied(model):
             tied = model.get_output_embeddings()
             layer = model.int8_linear_class.from_linear(tied)
-            if hasattr(tied, "_hf_hook"):  # of a device map: it moves the inputs to the layer's device
+            if hasattr(tied, "_hf_hook"):  # the hook of a device map moves the inputs to the layer's device
                 # Accelerate's function. Checkpoints contain this file and must not require Accelerate.
                 from transformers.generation.utils import add_hook_to_module
 
@@ -308,7 +311,7 @@ class DynamicInt8Quantizer(HfQuantizer):
 
         Args:
             model: the model, which is changed.
-            dtype: that of the weights; `None` for that of the configuration.
+            dtype: dtype of the new weights; the configuration's dtype when `None`.
         """
         for name, layer in list(model.named_modules()):
             if isinstance(layer, model.int8_linear_class):
@@ -330,7 +333,7 @@ class DynamicInt8Quantizer(HfQuantizer):
         return QuantizeRows()
 
     def get_state_dict_and_metadata(self, model: Any) -> tuple[dict[str, Tensor], dict[str, str]]:
-        """The weights to save: without those of a tied output layer."""
+        """The weights to save, without the weights of a tied output layer."""
         weights = model.state_dict()
         if is_output_tied(model):
             head = next(name for name, module in model.named_modules() if module is model.get_output_embeddings())

@@ -1,8 +1,8 @@
 """The tokenizer of the Random Transformer: byte-level BPE, trained in one call, or a list of words.
 
-Byte-pair encoding over bytes (the paper, section 5.1, uses byte-pair encoding with one vocabulary for both languages)
-has no unknown characters, because every byte is in the vocabulary. It is lossless up to the normalization:
-`decode(encode(text))` is `normalize(text)`.
+Like the paper (section 5.1), the tokenizer uses byte-pair encoding with one vocabulary for both languages. It encodes
+bytes, so that no character is unknown. Encoding is lossless up to the normalization: `decode(encode(text))` is
+`normalize(text)`.
 """
 
 import codecs
@@ -21,14 +21,14 @@ from transformers.utils import to_py_obj
 
 from .versions_random_transformer import UNTESTED_ADVICE
 
-# With ids 0 to 3.
+# The special tokens, whose ids are 0 to 3.
 SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 NORMALIZATIONS = ("NFC", "NFD", "NFKC", "NFKD")
-# Such as en, zh-Hans and eng_Latn. YAML reads an unquoted `no` (Norwegian) as False.
+# Codes such as en, zh-Hans and eng_Latn. YAML reads an unquoted `no` (Norwegian) as False.
 LANGUAGE_CODE = re.compile(r"(?!False$)[A-Za-z0-9]+(?:[-_][A-Za-z0-9]+)*")
-# The parts of a text between which BPE never merges: a word with the space before it, a digit, other symbols, spaces. A
-# word has letters with their combining marks, joiners (zero-width) and apostrophes between them. See
-# docs/explanation/decisions.md.
+# BPE merges within the parts of a text that this pattern matches: a word with the space before it, a digit, a run of
+# other symbols, or spaces. A word consists of letters with their combining marks, and of zero-width joiners and
+# apostrophes between letters. See docs/explanation/decisions.md.
 PATTERN = (
     r" ?[\p{L}\p{M}](?:['\u2019]?[\p{L}\p{M}\u200c\u200d])*"
     r"| ?\p{N}"
@@ -41,7 +41,7 @@ MIN_VOCAB_SIZE = len(SPECIAL_TOKENS) + len(pre_tokenizers.ByteLevel.alphabet())
 # literal characters, because Oniguruma and JavaScript (on the web page) do not have the same names of scripts.
 CONTROL_SPACES = "[\x0b\x0c\x1c-\x1f\x85]"
 CONTROLS = "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]"
-# No-break, typographic and Braille spaces, and separators of lines. A narrow one connects suffixes in Mongolian.
+# No-break, typographic and Braille spaces, and line separators. A narrow no-break space connects suffixes in Mongolian.
 SPACES = (
     "[\u00a0\u2000-\u200a\u2028\u2029\u205f\u2800]"
     "|\u202f(?<![\u1820-\u18af]\u202f)(?<![\u1820-\u18af][\u180b-\u180f]\u202f)"
@@ -64,7 +64,7 @@ VARIABLE = (
 )
 AFTER_LETTER = rf"(?<=[{JOINED}])(?<=[\p{{L}}\p{{M}}])"
 BETWEEN_PICTOGRAPHS = f"(?:(?<=[{PICTOGRAPHS}])|(?<=[{PICTOGRAPHS}]\ufe0f))\u200d+[{PICTOGRAPHS}]"
-# Characters that are content only beside some others
+# Characters that are content only beside certain other characters.
 CONTEXTUAL = re.compile("[\u115f\u1160\u180b-\u180f\u200c\u200d\ufe00-\ufe0f\U000e0020-\U000e01ef]")
 OUT_OF_CONTEXT = "(?={})(?:{})".format(
     CONTEXTUAL.pattern,  # makes the search fast
@@ -78,7 +78,7 @@ OUT_OF_CONTEXT = "(?={})(?:{})".format(
         )
     ),
 )
-# Patterns and what replaces them, for each kind of change. The Unicode form is the last step.
+# Patterns and their replacements, for each kind of change. The Unicode form is the last step.
 REPLACEMENTS: dict[str, list[tuple[str, str]]] = {
     "control characters": [(CONTROL_SPACES, " "), (CONTROLS, "")],
     "spaces": [(SPACES, " ")],
@@ -93,13 +93,13 @@ class RandomTransformerTokenizer(TokenizersBackend):
     tokenizer interface of transformers: batches, padding (on the right), truncation, offsets, `text_target=`,
     `train_new_from_iterator`, saving and `AutoTokenizer`.
 
-    With `languages`, texts start with a language tag, as those of `M2M100Tokenizer`: sources with that of `src_lang`,
-    targets (`text_target=`) with that of `tgt_lang`. Both can be set at any time, for all threads that share the
-    tokenizer; `encode_texts` and `pipeline("seq2seq")` take the languages of a call instead. `generate()` needs
+    With `languages`, texts start with a language tag, as with `M2M100Tokenizer`. Sources start with the tag of
+    `src_lang`, targets (`text_target=`) with the tag of `tgt_lang`. Setting one of them affects all threads that share
+    the tokenizer. `encode_texts` and `pipeline("seq2seq")` take the languages as arguments instead. `generate()` needs
     `forced_bos_token_id=tokenizer.get_lang_id("de")` to translate into German.
 
-    Special tokens in a text, such as `</s>`, are recognized, as in all tokenizers of transformers. `encode_texts` is
-    for texts of users, which may contain any characters.
+    Calling the tokenizer recognizes special tokens in a text, such as `</s>`, as all tokenizers of transformers do. For
+    texts of users, which may contain any characters, use `encode_texts`.
     """
 
     vocab_files_names = {"tokenizer_file": "tokenizer.json"}
@@ -126,11 +126,10 @@ class RandomTransformerTokenizer(TokenizersBackend):
             texts: the corpus, source and target together. It is read once and may be a generator.
             vocab_size: maximum size, including the special tokens and 256 bytes. A small corpus yields fewer entries.
             min_frequency: minimum count of a pair to be merged.
-            normalization: the Unicode form of the normalization, which is applied first: see `text_normalizer`. `None`
-                for no normalization.
-            pattern: a regular expression of the parts of a text between which BPE never merges.
+            normalization: the Unicode form of the normalization, see `text_normalizer`; `None` for no normalization.
+            pattern: a regular expression that matches the parts of a text. BPE merges within a part only.
             languages: codes such as `"en"` and `"de"`, for a model of several languages. Each has a tag, `__en__`.
-            special_tokens: other special tokens, such as `<bt>`. The spaces after one of them in a text belong to it.
+            special_tokens: other special tokens, such as `<bt>`. A special token includes the spaces after it.
             show_progress: show the trainer's progress bar.
             **options: arguments of the tokenizer itself, such as `model_max_length`, `src_lang`, `tgt_lang` and
                 `keep_without_letters`.
@@ -191,8 +190,8 @@ class RandomTransformerTokenizer(TokenizersBackend):
             bos_token: the first word of a target.
             eos_token: the word appended to a text.
             pad_token: the padding word; `eos_token` when `None`.
-            **options: arguments of the tokenizer itself. `unk_token` replaces unknown words; without it they raise a
-                ValueError.
+            **options: arguments of the tokenizer itself. `unk_token` replaces unknown words. Without it, unknown words
+                raise a ValueError.
 
         Raises:
             ValueError: a word is given twice, or a special token is not among the words.
@@ -295,8 +294,8 @@ class RandomTransformerTokenizer(TokenizersBackend):
         """Add words to the vocabulary.
 
         Returns:
-            The number of new tokens. A word with the name of another text's token is not added, since its id would have
-            two texts: `"é"` is the name of one byte in byte-level BPE.
+            The number of new tokens. Byte-level BPE names each byte by a character, such as `"é"`. A word that is the
+            name of another text's token is not added, since its id would stand for two texts.
 
         Raises:
             ValueError: such a word is a special token.
@@ -310,7 +309,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
 
     @cached_property
     def texts_of_added_tokens(self) -> dict[str, str]:
-        """The texts of added tokens, such as `"Straße"`, that the byte-level decoder would take for names of bytes."""
+        """The texts of added tokens, such as `"Straße"`, which the byte-level decoder would read as names of bytes."""
         decoder, normalizer = self.backend_tokenizer.decoder, self.backend_tokenizer.normalizer
         texts: dict[str, str] = {}
         if not isinstance(decoder, decoders.ByteLevel):
@@ -349,19 +348,19 @@ class RandomTransformerTokenizer(TokenizersBackend):
     ) -> BatchEncoding:
         """Tokenize texts that are data: the same as `tokenizer(...)`, but `control_tokens` in a text are plain text.
 
-        Thus `decode(..., skip_special_tokens=True)` restores any text. Declared special tokens, such as `<bt>` in
-        `special_tokens=["<bt>"]`, are recognized as always. All entry points of the package use this method. The
-        tokenizer is not changed, so several threads may call it.
+        Therefore `decode(..., skip_special_tokens=True)` restores any text. Special tokens that were declared in
+        training, such as `special_tokens=["<bt>"]`, are still recognized. All entry points of the package use this
+        method. It does not change the tokenizer, so several threads may call it.
 
         Args:
             *args: the arguments of `tokenizer(...)`.
-            src_lang: language code of the sources; `None` for the tokenizer's.
-            tgt_lang: language code of the targets; the same.
+            src_lang: language code of the sources; the tokenizer's `src_lang` when `None`.
+            tgt_lang: language code of the targets; the tokenizer's `tgt_lang` when `None`.
             **options: the arguments of `tokenizer(...)`.
 
         Raises:
-            ValueError: a language is unknown, or a text contains a control token of a word-level vocabulary, where it
-                has no other encoding.
+            ValueError: a language is unknown, or a text contains a control token of a word-level vocabulary, which
+                cannot encode it as plain text.
         """
         tokenizer = copy.copy(self)
         tokenizer._tokenizer = self._text_backend()
@@ -372,19 +371,17 @@ class RandomTransformerTokenizer(TokenizersBackend):
         return tokenizer(*args, **options, split_special_tokens=True)
 
     def without_outer_spaces(self, text: str) -> str:
-        """A text without the white space at its ends, which is invisible, if the tokenizer has its own normalization.
-
-        Tokenizers that were saved without one keep the tokens of such texts.
-        """
+        """A text without the white space at its ends, which is invisible. Tokenizers without normalization keep it."""
         is_byte_level = isinstance(self.backend_tokenizer.decoder, decoders.ByteLevel)
         return normalize(text).strip() if is_byte_level and self.backend_tokenizer.normalizer is not None else text
 
     def _text_backend(self) -> Tokenizer:
-        """A backend with the same model, which recognizes declared tokens even if special tokens are split."""
+        """A backend with the same model that recognizes declared special tokens only, even if these are split."""
         backend, control = Tokenizer(self.backend_tokenizer.model), self.control_tokens
         for part in ("normalizer", "pre_tokenizer", "post_processor"):
             setattr(backend, part, getattr(self.backend_tokenizer, part))
-        added = [token for _, token in sorted(self.added_tokens_decoder.items())]  # in this order, ids are equal
+        # Sorted by id, so that the ids remain equal.
+        added = [token for _, token in sorted(self.added_tokens_decoder.items())]
         if not self.split_special_tokens:  # otherwise the user's choice: all special tokens are plain text
             for token in added:
                 token.special = token.content in control
@@ -416,7 +413,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
         self._use_merges(of_target=True)
 
     def _use_merges(self, of_target: bool) -> None:
-        """Split words by the merges of targets or sources, if they differ (converted models)."""
+        """Split words by the merges of targets or of sources, which may differ in converted models."""
         if self.init_kwargs.get("target_merges"):
             self.backend_tokenizer.model = self._models[of_target]
 
@@ -426,7 +423,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
 
     @property
     def add_prefix_space(self) -> bool:
-        """Whether a space is prepended to a text, so that its first word is tokenized like the others; not lossless."""
+        """Whether a space is prepended to a text, so that its first word has the usual tokens. This is not lossless."""
         return getattr(self.backend_tokenizer.pre_tokenizer, "add_prefix_space", False)
 
     @add_prefix_space.setter
@@ -445,7 +442,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
         return cls(tokenizer_object=backend, eos_token=eos_token, **options)._completed()
 
     def _completed(self) -> "RandomTransformerTokenizer":
-        """Check the languages that were given to the constructor, and build the model of `target_merges`."""
+        """Check the languages of the constructor, and build the BPE model of `target_merges`."""
         if merges := self.init_kwargs.get("target_merges"):
             model, ids = self.backend_tokenizer.model, self.backend_tokenizer.get_vocab(with_added_tokens=False)
             options = {}
@@ -477,7 +474,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
 
     @contextmanager
     def _clear_errors(self, *arguments: Any) -> Iterator[None]:
-        """Raise a ValueError for invalid texts, of which the backend's errors do not have a class of their own."""
+        """Raise a ValueError for invalid texts, for which the backend raises errors of general classes."""
         try:
             yield
         except Exception as error:
@@ -528,7 +525,7 @@ def replacing(steps: Iterable[tuple[str, str]]) -> normalizers.Sequence:
 
 
 def text_normalizer(form: str = "NFC") -> normalizers.Sequence:
-    """The normalizer of new tokenizers, which makes texts equal that look equal.
+    """The normalizer of new tokenizers. Texts that look equal get equal tokens.
 
     Control characters and invisible characters are removed, except where they change other characters. No-break and
     typographic spaces become spaces. Then the Unicode form is applied.
@@ -545,19 +542,19 @@ FILLERS = "\u115f\u1160\u3164\uffa0"  # invisible letters
 
 
 def normalize(text: str) -> str:
-    """A text as new tokenizers normalize it; lone surrogates become question marks."""
+    """A text after the normalization of new tokenizers, with question marks instead of lone surrogates."""
     if text.isascii() and text.isprintable():
         return text
     return _NORMALIZER.normalize_str(text.encode(errors="replace").decode())
 
 
 def has_letters(text: str) -> bool:
-    """Whether a text has letters. Without them, as in numbers and punctuation, there is nothing to translate."""
+    """Whether a text has letters. Numbers and punctuation alone are not translated."""
     return any(character.isalpha() and character not in FILLERS for character in text)
 
 
 def is_blank(text: str) -> bool:
-    """Whether nothing of a text is visible."""
+    """Whether a text has no visible character."""
     return not has_letters(text) and not normalize(text).strip()
 
 
@@ -579,7 +576,7 @@ def _untrained_bpe(normalization: str | None, pattern: str) -> Tokenizer:
 
 
 def _template(backend: Tokenizer, eos_token: str, tag: str | None = None) -> processors.TemplateProcessing:
-    """Append the end token to each text, and prepend the tag of a language if there is one."""
+    """The template that appends the end token to each text, and prepends the tag of a language if there is one."""
     start, special = ([], [eos_token]) if tag is None else ([tag], [tag, eos_token])
     return processors.TemplateProcessing(
         single=[*start, "$A", eos_token],
@@ -589,7 +586,7 @@ def _template(backend: Tokenizer, eos_token: str, tag: str | None = None) -> pro
 
 
 def is_name_of_other_text(backend: Tokenizer, word: str) -> bool:
-    """Whether byte-level BPE has a token of this name, whose text is not the word."""
+    """Whether byte-level BPE has a token with the name `word` that stands for another text."""
     is_byte_level = isinstance(backend.decoder, decoders.ByteLevel)
     return is_byte_level and backend.model.token_to_id(word) is not None and backend.decoder.decode([word]) != word
 
@@ -631,8 +628,8 @@ def lines_of_files(paths: Iterable[str | PathLike]) -> Iterator[str]:
 def read_lines(file: Iterable[bytes], name: str = "the file") -> Iterator[str]:
     """Decode the lines of a UTF-8 file, without their line feeds, carriage returns and byte order mark.
 
-    Only a line feed ends a line, so a file has the lines that `wc -l` counts; in a file without line feeds, carriage
-    returns do. `str.splitlines()` also splits at U+2028, at form feeds and at other characters within a text.
+    Only a line feed ends a line, so a file has as many lines as `wc -l` counts. In a file without line feeds, carriage
+    returns end lines. `str.splitlines()` would also split at U+2028, form feeds and other characters within a text.
 
     Args:
         file: a file opened in binary mode, or any other iterable of lines.

@@ -1,8 +1,8 @@
-"""`generate()` that raises an error where the installed transformers would give wrong outputs.
+"""A `generate()` that raises an error if the installed transformers would give wrong outputs.
 
 A release of transformers can rename an argument or change its meaning, so that a cache or a mask is silently ignored.
 Therefore the first `generate()` of a model object compares transformers' caches, masks and attention with their
-definitions, and one of its cached steps with a pass without a cache.
+definitions. It also compares one of its cached steps with a pass without a cache.
 """
 
 import inspect
@@ -48,8 +48,8 @@ from .versions_random_transformer import (
 
 # The largest relative difference between logits that rounding explains, by dtype.
 ROUNDING = {torch.float64: 1e-6, torch.float32: 2e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
-EXACT_PRECISIONS = {"none", "ieee"}  # of products in float32
-INEXACT_ROUNDING = 1e-1  # if activations or weights may be rounded to half precision or integers
+EXACT_PRECISIONS = {"none", "ieee"}  # settings with which products in float32 are exact
+INEXACT_ROUNDING = 1e-1  # limit if activations or weights may be rounded to half precision or integers
 # Arguments of generate() with which a pass without a cache computes the same as the cached step.
 VERIFIED_ARGUMENTS = {
     "attention_mask",
@@ -72,11 +72,11 @@ VERIFIED_ARGUMENTS = {
 class CacheVerification:
     """Compares one cached step of a call of `generate()` with a pass without a cache.
 
-    The second pass of the decoder is the first with a cache. Beams are reordered before the third one.
+    The second pass of the decoder is the first with a cache. Beams are first reordered before the third pass.
 
     Args:
         model: the model.
-        arguments: those of `generate()`.
+        arguments: the arguments of `generate()`.
         is_beam_search: whether the rows are reordered.
     """
 
@@ -86,15 +86,15 @@ class CacheVerification:
         self.last_pass = 3 if is_beam_search else 2
         self.passes = 0
         self.inputs: tuple[Tensor, dict[str, Any]] | None = None  # the tokens and the arguments of the running pass
-        self.step: tuple[Tensor, dict[str, Any], Tensor] | None = None  # its inputs, and its logits
+        self.step: tuple[Tensor, dict[str, Any], Tensor] | None = None  # input ids, other inputs and logits
 
     @cached_property
     def snapshot(self) -> "Snapshot":
-        """What the model is in this call."""
+        """The snapshot of the model in this call."""
         return self.model.renewed_snapshot()
 
     def complete(self, logits: Tensor) -> None:
-        """Record the logits of a pass, `[batch, new_len, vocab_size]`, and compare the last one that is recorded.
+        """Record the logits of a pass, `[batch, new_len, vocab_size]`, and compare the last recorded pass.
 
         Raises:
             RuntimeError: the logits differ by more than rounding.
@@ -106,7 +106,7 @@ class CacheVerification:
                 self.compare()
 
     def compare(self) -> None:
-        """Compare the recorded step, if there is one whose kind was not verified for this model.
+        """Compare the recorded step, unless a step of its kind was verified for this model.
 
         Raises:
             RuntimeError: the logits differ by more than rounding.
@@ -137,7 +137,7 @@ class CacheVerification:
         self.snapshot.verified_steps.add(kind)
 
     def finish(self) -> None:
-        """Compare a step that is still recorded, since the search ended, and check that the methods were called.
+        """Compare the step that is recorded when the search ends, and check that `generate()` called the methods above.
 
         Raises:
             RuntimeError: the logits differ, or `generate()` has not called the methods above.
@@ -147,14 +147,14 @@ class CacheVerification:
         self.compare()
 
 
-# Of the call of generate() that is running.
+# The checks of the running call of generate().
 VERIFICATION: ContextVar[CacheVerification | None] = ContextVar("verification", default=None)
 
 
 class VerifiedGenerationMixin(GenerationMixin):
     """transformers' `generate()`, whose first call for a model object verifies caches, masks, attention and a step."""
 
-    snapshot: "Snapshot | None" = None  # of the model at the last call, with what was verified
+    snapshot: "Snapshot | None" = None  # the state of the model at the last call, and what was verified
 
     def generate(self, inputs: Any = None, generation_config: Any = None, *args: Any, **kwargs: Any) -> Any:
         """`GenerationMixin.generate`.
@@ -185,7 +185,7 @@ class VerifiedGenerationMixin(GenerationMixin):
         next_sequence_length: int | None = None,
         cache: Cache | None = None,
         attention_mask: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,  # in the signature, which transformers reads to know that it is supported
+        inputs_embeds: Tensor | None = None,  # transformers reads the signature to know that it is supported
         **kwargs: Any,
     ) -> dict[str, Any]:
         """The inputs of the next pass."""
@@ -202,24 +202,24 @@ class VerifiedGenerationMixin(GenerationMixin):
 
     @property
     def running_verification(self) -> CacheVerification | None:
-        """The verification of the call of `generate()` that runs for this model, not for one that contains it."""
+        """The verification of the running call of `generate()`, if the call is for this model."""
         verification = VERIFICATION.get()
         return verification if verification is not None and verification.model is self else None
 
     def renewed_snapshot(self) -> "Snapshot":
-        """The snapshot of the model as it is now."""
+        """The snapshot of the model's current state."""
         self.snapshot = current_snapshot(self, self.snapshot)
         return self.snapshot
 
     def record_inputs(self, input_ids: Tensor, model_kwargs: dict[str, Any]) -> None:
-        """Let the running call of `generate()` verify the next pass, for these tokens, `[batch, length]`."""
+        """Let the running call of `generate()` verify the next pass on tokens `[batch, length]`."""
         verification = self.running_verification
         if verification is not None:
             verification.inputs = input_ids, model_kwargs
 
     @torch.no_grad()
     def logits_without_cache(self, input_ids: Tensor, **model_kwargs: Any) -> Tensor:
-        """The logits of the next token after these, `[batch, length]` → `[batch, vocab_size]`."""
+        """The logits of the token after a sequence, `[batch, length]` → `[batch, vocab_size]`."""
         inputs = {"attention_mask": model_kwargs.get("attention_mask")}
         if self.config.is_encoder_decoder:
             inputs["decoder_input_ids"] = input_ids
@@ -227,12 +227,12 @@ class VerifiedGenerationMixin(GenerationMixin):
             inputs["encoder_outputs"] = model_kwargs.get("encoder_outputs")
         else:
             inputs["input_ids"] = input_ids
-        # Not through hooks: those of a user would count one more pass.
+        # `forward` bypasses the hooks of users, which would count one more pass.
         return self.forward(**inputs, use_cache=False, logits_to_keep=1, return_dict=True).logits[:, -1]
 
 
 def generation_option(model: Any, options: Mapping[str, Any], name: str) -> Any:
-    """The effective value of an option of `generate()`: from the call, its `generation_config` or the model's."""
+    """The effective value of an option: from the call, its `generation_config` or the model's generation config."""
     value = options.get(name)
     for config in (options.get("generation_config"), model.generation_config):
         if value is None:
@@ -266,12 +266,12 @@ def rounding(model: VerifiedGenerationMixin, logits: Tensor) -> float | None:
 
 
 def library_of(value: Any) -> str:
-    """The name of the library that the class of a value is from."""
+    """The name of the library that defines the class of a value."""
     return type(value).__module__.partition(".")[0]
 
 
 def has_float_weights(model: nn.Module) -> bool:
-    """Whether all weights are floating-point tensors of PyTorch. An exported graph has none, and may be quantized."""
+    """Whether all weights are floating-point tensors of PyTorch. An exported graph has no weights."""
     weights = [weight.data for weight in model.parameters()]
     for weight in weights:
         if library_of(weight) != "torch" or not weight.is_floating_point():
@@ -280,14 +280,14 @@ def has_float_weights(model: nn.Module) -> bool:
 
 
 def difference(actual: Tensor, expected: Tensor, limit: float | None = None) -> str | None:
-    """A message if logits differ by more than their rounding; `None` if they agree.
+    """A message if logits differ by more than rounding explains; `None` if they agree.
 
-    The steps of `generate()`, the exports and the engines are compared with the modules by this function.
+    This function compares the steps of `generate()`, the exports and the engines with the modules.
 
     Args:
-        actual: logits.
-        expected: logits of the same shape, of the modules.
-        limit: the largest relative difference; `None` for that of the dtypes, see `ROUNDING`.
+        actual: the logits to check.
+        expected: the logits of the modules, of the same shape.
+        limit: the largest relative difference; the limit of the dtypes in `ROUNDING` when `None`.
     """
     if limit is None:
         limit = max(ROUNDING[actual.dtype], ROUNDING[expected.dtype])
@@ -308,14 +308,15 @@ PLAIN_TYPES = (bool, int, float, str, tuple, torch.dtype)
 
 
 class Snapshot:
-    """What the outputs of a model depend on: its modules, code, attributes, configuration, hooks and weights.
+    """The state of a model that determines its outputs: modules, code, attributes, configuration, hooks and weights.
 
-    Everything is gathered once: comparing it later is faster than visiting all modules. Objects are compared by their
-    identity, the code of functions by its own. A tensor that is replaced has another address, and PyTorch counts
-    operations in place. It does not count a write through `.data`, `.numpy()` or `vector_to_parameters`, which
-    is noticed on a CPU by values of all rows and columns.
+    A snapshot shows whether the model has changed since it was verified. The state is gathered once, because comparing
+    it later is faster than visiting all modules. Objects are compared by identity, and functions also by the identity
+    of their code. A tensor that is replaced has another address, and PyTorch counts operations in place. PyTorch does
+    not count a write through `.data`, `.numpy()` or `vector_to_parameters`. On a CPU, samples of all rows and columns
+    show such a write.
 
-    It belongs to the model, to which its modules and hooks may refer. A copy of the model has none.
+    A snapshot is an attribute of the model. A copy of the model has none.
 
     Args:
         model: the model.
@@ -325,10 +326,10 @@ class Snapshot:
         self.messages: dict[str, str | None] = {}  # the result of each check of the model, by its name
         self.verified_steps: set[Any] = set()  # the kinds of cached steps that were compared
         self.captured_steps: dict[Any, Any] = {}  # CUDA graphs of `generate()`, by the shapes of their tensors
-        self.seen_shapes: set[Any] = set()  # of calls of `generate()` that did not choose a cache
+        self.seen_shapes: set[Any] = set()  # shapes of calls of `generate()` that did not choose a cache
         modules = list(model.modules())
         self.parts = modules[1:]
-        # Views show later changes. Of hooks, whose keys PyTorch does not use again, their functions are not needed.
+        # Views show later changes. PyTorch never uses the key of a hook again, so the keys identify the hooks.
         self.views: list[Iterable[Any]] = []
         for namespace in [*attributes_of(modules), *namespaces_of(modules)]:
             if namespace is not vars(model):  # see `current_values`
@@ -337,24 +338,25 @@ class Snapshot:
             self.views += module._forward_hooks.keys(), module._forward_pre_hooks.keys()
         self.values = self.current_values(model)
         self.functions = [function for function in code_of(self.values) if isinstance(function, FunctionType)]
-        self.code = [function.__code__ for function in self.functions]  # which autoreload replaces
+        self.code = [function.__code__ for function in self.functions]  # autoreload replaces the code of functions
         self.tensors = distinct(tensors_of(modules))
         self.versions = versions_of(self.tensors)
         samples = [sampled(tensor) for tensor in self.tensors if can_sample(tensor)]  # none on a GPU, which would wait
-        vectors = [sample for sample in samples if sample.is_contiguous()]  # which `torch.cat` copies at once
+        # `torch.cat` copies contiguous samples at once.
+        vectors = [sample for sample in samples if sample.is_contiguous()]
         strided = [sample for sample in samples if not sample.is_contiguous()]
         self.samples = [group for group in (vectors, strided) if group]
         self.sampled_values = [*map(torch.cat, self.samples)]
 
     def __reduce__(self) -> Any:
-        return type(None), ()  # what `copy.deepcopy` and `pickle` create instead
+        return type(None), ()  # copies and pickles of a model have `None` instead of a snapshot
 
     def current_values(self, model: nn.Module) -> list[Any]:
-        """The values of all namespaces, and the parts of PyTorch and transformers that users replace."""
+        """The values of all namespaces, and the functions of PyTorch and transformers that users may replace."""
         values = list(chain.from_iterable(self.views))
         values += map(type, self.parts)
         values.append(type(model))
-        attributes = dict(vars(model))  # without the engine and this snapshot, for example
+        attributes = dict(vars(model))  # excludes the engine and this snapshot, for example
         values += code_of(attributes.values())
         values += plain_values([attributes])
         values.append(attributes.get("config"))
@@ -364,14 +366,14 @@ class Snapshot:
         return values
 
     def message_of(self, check: Callable[[Any], str | None], model: Any) -> str | None:
-        """The message of a check of the model, which is called once."""
+        """The message of a check. Each check of the model is called once."""
         name = check.__name__
         if name not in self.messages:
             self.messages[name] = check(model)
         return self.messages[name]
 
     def has_code_of(self, other: "Snapshot") -> bool:
-        """Whether modules, code, attributes and hooks are those of another snapshot of the same model."""
+        """Whether modules, code, attributes and hooks equal those of another snapshot of the same model."""
         return are_identical(self.values, other.values) and self.code == other.code
 
     def is_current(self, model: nn.Module) -> bool:
@@ -396,7 +398,7 @@ def current_snapshot(model: Any, earlier: Snapshot | None) -> Snapshot:
 
 
 def are_identical(objects: Sequence[Any], others: Sequence[Any]) -> bool:
-    """Whether two sequences have the same objects, not only equal ones."""
+    """Whether two sequences contain the same objects, by identity."""
     return len(objects) == len(others) and all(map(is_, objects, others))
 
 
@@ -408,13 +410,13 @@ def attributes_of(modules: Sequence[nn.Module]) -> list[Mapping[str, Any]]:
 
 
 def namespaces_of(modules: Sequence[nn.Module]) -> list[Mapping[str, Any]]:
-    """The children and tensors of modules, their classes, and the files of those that are copied."""
+    """The children and tensors of modules, their classes, and the files of classes that saved folders contain."""
     namespaces: list[Mapping[str, Any]] = []
     for module in modules:
         namespaces += module._parameters, module._buffers, module._modules
     classes = dict.fromkeys(map(type, modules))
     for cls in dict.fromkeys(chain.from_iterable(module_class.__mro__ for module_class in classes)):
-        if not cls.__module__.startswith("transformers."):  # which have many methods
+        if not cls.__module__.startswith("transformers."):  # excluded because they have many methods
             namespaces.append(vars(cls))
         if is_copied(cls):
             file = vars(sys.modules[cls.__module__])
@@ -424,7 +426,7 @@ def namespaces_of(modules: Sequence[nn.Module]) -> list[Mapping[str, Any]]:
 
 
 def code_of(values: Iterable[Any]) -> list[Any]:
-    """The functions and the classes among some values, with the functions that others wrap."""
+    """The functions and classes among some values, and the functions that they wrap."""
     functions = []
     for value in values:
         is_function = callable(value) and not isinstance(value, nn.Module)
@@ -434,7 +436,7 @@ def code_of(values: Iterable[Any]) -> list[Any]:
 
 
 def plain_values(namespaces: Iterable[Mapping[str, Any]]) -> list[Any]:
-    """The plain values among public attributes. Libraries keep results in private ones."""
+    """The plain values of public attributes. Private attributes are skipped, because libraries keep results in them."""
     values = []
     for namespace in namespaces:
         for name, value in namespace.items():
@@ -444,22 +446,22 @@ def plain_values(namespaces: Iterable[Mapping[str, Any]]) -> list[Any]:
 
 
 def distinct(items: Iterable[T]) -> list[T]:
-    """Each object once; equal ones may be different."""
+    """The objects without repetitions, compared by identity."""
     return list({id(item): item for item in items}.values())
 
 
 def is_copied(cls: type) -> bool:
-    """Whether a class is from one of the files that saved folders contain."""
+    """Whether a class is defined in one of the files that saved folders contain."""
     return cls.__module__.endswith("random_transformer")
 
 
 def can_sample(tensor: Tensor) -> bool:
-    """Whether values of a tensor can be viewed and read at once: it is on the CPU, and of no special class."""
+    """Whether values of a tensor can be read without synchronizing: it is on the CPU and has no special class."""
     return tensor.is_cpu and tensor.is_contiguous() and type(tensor.data) is Tensor and tensor.numel() > 0
 
 
 def sampled(tensor: Tensor) -> Tensor:
-    """A view of all values of a vector, or of at least one value of each row and each column of a matrix."""
+    """A view of all values of a vector, or of at least one value of each row and column of a matrix."""
     columns = tensor.shape[-1] if tensor.dim() > 0 else 1
     rows = tensor.numel() // columns
     # Steps that are no longer than a row meet all rows; without a common divisor, they meet all columns in turn.

@@ -1,4 +1,4 @@
-"""What differs between the supported versions of transformers.
+"""Adapters for the differences between the supported versions of transformers.
 
 transformers 5.24 renamed the KV cache from `past_key_values` to `cache`: in arguments, in outputs and in the keyword
 arguments of `generate()`. This project uses `cache`. The functions below translate where transformers is called.
@@ -32,7 +32,7 @@ CACHE_NAMES = [field.name for field in fields(Seq2SeqLMOutput) if field.name in 
 if not CACHE_NAMES:
     raise ImportError(f"the outputs of transformers have no cache. {UNTESTED_ADVICE}")
 CACHE_NAME = CACHE_NAMES[0]
-# The version in which transformers' own models reject the old name. "0": no warning, since it is the current name.
+# The version in which transformers' own models reject the old name. "0" disables the warning while it is current.
 WARN_BEFORE = "0" if CACHE_NAME == OLD_CACHE_NAME else "5.40.0"
 
 logger = logging.get_logger(__name__)
@@ -49,7 +49,7 @@ def cache_of(outputs: Mapping[str, Any]) -> Any:
 
 
 def accepts_cache(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a function with the argument `cache`: it accepts both names, and its signature has the current one.
+    """Let a function with the argument `cache` accept both names. Its signature has the current name.
 
     `generate()` reads the signature to validate its arguments. The old name gives transformers' own FutureWarning from
     version 5.24.
@@ -67,10 +67,10 @@ def accepts_cache(function: Callable[..., Any]) -> Callable[..., Any]:
 class CheckpointedLayer(GradientCheckpointingLayer):
     """A layer with gradient checkpointing in training. Without gradients, as in `generate()`, it keeps its cache.
 
-    transformers before 5.24 removes the cache in every call in training mode, in `__call__` or in `forward`.
+    transformers before 5.24 removes the cache from every call in training mode.
     """
 
-    is_checkpointed = False  # as `gradient_checkpointing_enable()` sets it
+    is_checkpointed = False  # `gradient_checkpointing_enable()` sets the same value
 
     @property
     def gradient_checkpointing(self) -> bool:

@@ -53,7 +53,7 @@ FLASH = {"flash_attention_2": is_flash_attn_2_available, "flash_attention_3": is
 SEARCHES = {"greedy search": 1, "4 beams": 4}
 MOST_SYNCHRONIZATIONS = 1.0  # per training step or generated token
 
-Work = Callable[[int], object]  # of a number of training steps or generated tokens
+Work = Callable[[int], object]  # called with a number of training steps or generated tokens
 
 
 def rows(settings: Settings) -> Rows:

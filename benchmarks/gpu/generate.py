@@ -27,7 +27,7 @@ def rows(settings: Settings) -> Rows:
         for batch, (search, num_beams), peer in product(settings.generation_batches, SEARCHES.items(), peers):
             if num_beams > 1 and peer != "Marian":
                 continue
-            if batch > 1 and peer == "the static cache":  # it is compiled again for every batch size
+            if batch > 1 and peer == "the static cache":  # the static cache is compiled again for every batch size
                 continue
             label = f"{name} {dtype}, batch {batch}, {search}, over {peer}"
             ids = torch.randint(END + 1, VOCAB_SIZE, (batch, SOURCE_LEN), device=DEVICE)

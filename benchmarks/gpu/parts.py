@@ -45,7 +45,7 @@ def start_processes(work: Callable[..., None], arguments: tuple[Any, ...], count
 def static_cache(settings: Settings) -> dict[str, Any]:
     """Options of `generate()` for a static cache. On a GPU, transformers' default is to compile to CUDA graphs."""
     config = CompileConfig(backend=settings.backend)
-    config._compile_all_devices = True  # also without a GPU
+    config._compile_all_devices = True  # compiles without a GPU too
     return {"cache_implementation": "static", "compile_config": config}
 
 

@@ -20,8 +20,8 @@ class Settings:
     """Workloads of all parts; the defaults are those for a GPU."""
 
     sizes: dict[str, Size] = field(default_factory=lambda: {name: SIZES[name] for name in ("base", "big")})
-    checked_size: Size = SIZES["tiny"]  # of the models whose outputs are compared with a reference
-    presets: dict[str, dict[str, Any]] = field(default_factory=lambda: {"base": {}, "big": {}})  # and overrides
+    checked_size: Size = SIZES["tiny"]  # size of the models whose outputs are compared with a reference
+    presets: dict[str, dict[str, Any]] = field(default_factory=lambda: {"base": {}, "big": {}})  # presets and overrides
     low_resource: dict[str, Any] = field(default_factory=lambda: dict(LOW_RESOURCE))  # overrides of `tiny`
     generation_dtypes: tuple[str, ...] = ("bf16", "fp32")
     training_dtypes: tuple[str, ...] = ("bf16", "fp32")
@@ -31,18 +31,18 @@ class Settings:
     captured_sizes: dict[str, Size] = field(default_factory=lambda: {name: SIZES[name] for name in ("base", "tiny")})
     captured_batches: tuple[int, ...] = (1, 8, 32, 128)
     training_batch: int = 512  # pairs of 32 + 32 tokens
-    sentence_pairs: int = 200_000  # whose lengths are drawn for the paper's recipe
+    sentence_pairs: int = 200_000  # pairs whose lengths are drawn for the paper's recipe
     batch_tokens: int = 25_000  # per side (paper 5.1)
     recipe_batches: int = 20
-    utilization_pairs: int = 256  # of 48 + 48 tokens
-    matmul_width: int = 8192  # of the product that defines the peak
+    utilization_pairs: int = 256  # pairs of 48 + 48 tokens
+    matmul_width: int = 8192  # width of the matrix product that defines the peak
     check_steps: int = 20
     trainer_steps: int = 150  # a third of them, in which shapes are compiled, are not timed
     pairs: int = 5  # paired measurements
-    backend: str = "inductor"  # of torch.compile
+    backend: str = "inductor"  # backend of torch.compile
     processes: int | None = None  # `None`: one per device
     start_method: str = "spawn"  # CUDA cannot be used in a process that was forked
-    threads: int | None = None  # of PyTorch; `None`: its default
+    threads: int | None = None  # threads of PyTorch; `None` for its default
     test_files: tuple[str, ...] = ("configuration", "tokenizer", "heads", "model")
     test_options: tuple[str, ...] = ("--numprocesses=4",)
 

@@ -79,8 +79,8 @@ class Clock(TrainerCallback):
         self.warm_up = steps // 3
         self.steps = steps - self.warm_up
         self.begin = time.perf_counter()
-        self.tokens: list[Tensor] = []  # without padding
-        self.shapes: list[tuple[torch.Size, torch.Size]] = []  # of source and target
+        self.tokens: list[Tensor] = []  # numbers of tokens without padding
+        self.shapes: list[tuple[torch.Size, torch.Size]] = []  # shapes of source and target
         self.training_step = trainer.training_step
         trainer.training_step = self.count_and_train
 

@@ -47,7 +47,7 @@ def run_part(module: str, settings: Settings, path: Path, limit: float) -> dict[
             error = f"the time limit of {limit:g} s was reached"
         else:
             error = f"the process ended with status {status}"
-        if error and report["rows"] and report["rows"][-1].keys() == {"label"}:  # it was not finished
+        if error and report["rows"] and report["rows"][-1].keys() == {"label"}:  # the measurement was not finished
             report["rows"][-1]["error"] = error
         if not status or len(report["rows"]) == done:
             break
@@ -65,9 +65,9 @@ def run_process(arguments: tuple[str, Settings, Path], limit: float, start_metho
     try:
         process.join(max(limit, 0))
         status: int | None = process.exitcode
-    finally:  # also after Ctrl-C
+    finally:  # runs after Ctrl-C too
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # with the processes that it has started
+            os.killpg(process.pid, signal.SIGKILL)  # kills the processes that it has started too
         process.kill()
         process.join()
     return status
@@ -106,7 +106,7 @@ def outcome(function: Callable[[], Figures], columns: dict[str, str]) -> dict[st
         return {"skipped": str(skipped)}
     except Exception as error:
         traceback.print_exc()
-        message = " ".join(str(error).split())[:300].replace("|", "/")  # one line, without separators of a table
+        message = " ".join(str(error).split())[:300].replace("|", "/")  # one line without separators of a table
         return {"error": f"{type(error).__name__}: {message}"}
     cells = {name: template.format(figures[name]) for name, template in columns.items() if name in figures}
     return {"figures": figures, "cells": cells, "error": figures.pop("error", None)}

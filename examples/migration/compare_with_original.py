@@ -88,7 +88,7 @@ class Eole:
 
         options = {"model_path": [str(folder)], "src": "unused", "beam_size": BEAMS, "max_length": NEW_TOKENS}
         self.engine = InferenceEnginePY(PredictConfig(**options, world_size=0, gpu_ranks=[], compute_dtype="fp32"))
-        torch.backends.cuda.enable_math_sdp(True)  # which eole turns off, also for attention on a CPU
+        torch.backends.cuda.enable_math_sdp(True)  # eole turns it off, which also affects a CPU
         self.model = self.engine.predictor.model
         self.joined = eole_tokenizer(folder, eole_config(folder))
         self.pad = self.model.src_pad_idx
@@ -137,7 +137,7 @@ class OpenNMT:
         return [self.vocabs["src"](self.pipe.apply({"src": text.split(), "tgt": None})["src"]) for text in texts]
 
     def logits(self, ids: Tensor, mask: Tensor, targets: Tensor) -> Tensor:
-        longer = torch.nn.functional.pad(targets, (0, 1))  # whose last token is not read
+        longer = torch.nn.functional.pad(targets, (0, 1))  # the last token is not read
         output, _ = self.model(ids[..., None], longer[..., None], mask.sum(1))
         return self.model.generator(output)
 

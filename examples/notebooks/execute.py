@@ -41,7 +41,8 @@ METADATA = {
     "language_info": {"file_extension": ".py", "mimetype": "text/x-python", "name": "python"},
 }
 MAX_BYTES = 300_000
-REPOSITORY = "random-transformer/random-transformer"  # on GitHub, where the hosted service finds the notebooks
+# The GitHub repository in which the hosted service finds the notebooks.
+REPOSITORY = "random-transformer/random-transformer"
 BUTTON = "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]({})"
 HOSTED = f"https://colab.research.google.com/github/{REPOSITORY}/blob/main/examples/notebooks/{{}}"
 INSTALL = f"""\
@@ -52,7 +53,7 @@ if importlib.util.find_spec("modeling_random_transformer") is None:
     !git clone --quiet --depth 1 https://github.com/{REPOSITORY} random-transformer
     %pip install --quiet "./random-transformer[notebooks]"
     %cd random-transformer/examples/notebooks"""
-GAP = "raise NotImplementedError("  # in a cell that the reader completes; the next cell contains the solution
+GAP = "raise NotImplementedError("  # marks a cell that the reader completes; the next cell contains the solution
 SOLUTION = re.compile(r"<summary>Solution</summary>\n\n```python\n(.+?)\n```", re.DOTALL)
 CELL_TIMEOUT = 3600  # seconds; each takes less than two minutes unless the machine is busy
 # Absolute paths and addresses of objects differ between machines and runs.

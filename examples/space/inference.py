@@ -45,7 +45,7 @@ from modeling_random_transformer.inputs_random_transformer import (
 )
 from modeling_random_transformer.tokenization_random_transformer import has_letters, is_blank
 
-MAX_CHARACTERS, MAX_TOKENS = 1000, 128  # of a text
+MAX_CHARACTERS, MAX_TOKENS = 1000, 128  # limits for one text
 MAX_BEAMS = 10
 MAX_BATCH_TOKENS = 4096  # limits the memory of a batch: texts × beams × tokens of the longest text
 METHODS = ("greedy", "beam search", "sampling")
@@ -69,7 +69,7 @@ class Options:
     method: str = "beam search"
     num_beams: int = 4
     n_best: int = 1
-    length_penalty: float | None = None  # that of the model
+    length_penalty: float | None = None  # `None` for the value of the model
     temperature: float = 1.0
     top_p: float = 1.0
     seed: int = 0

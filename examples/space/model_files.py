@@ -16,7 +16,7 @@ from modeling_random_transformer.base.errors import reraise_as_value_error
 from modeling_random_transformer.extras.export.web import read_greeting
 
 LOSSES = {"loss": "training", "eval_loss": "validation"}
-PLOTS = ("training.png", "loss.png")  # of plot_training.py and quickstart.py
+PLOTS = ("training.png", "loss.png")  # written by plot_training.py and quickstart.py
 
 
 def greeting(folder: Path) -> tuple[str, list[str]]:

@@ -13,7 +13,8 @@ from inference import MAX_CHARACTERS, METHODS, RANGES, Inside, Options, Translat
 from views import attention_table, best_translation, comparison, distribution_table, ranking
 
 MAX_BATCH_SIZE = 32  # requests of one batch
-ONE_BY_ONE: dict[str, Any] = {"concurrency_id": "model", "concurrency_limit": 1}  # one event at a time uses the model
+# Only one event at a time uses the model.
+ONE_BY_ONE: dict[str, Any] = {"concurrency_id": "model", "concurrency_limit": 1}
 PRIVATE: dict[str, Any] = {"api_visibility": "private"}
 
 

@@ -9,7 +9,7 @@ from inference import Inside
 
 from modeling_random_transformer.inference.confidence import DOUBTFUL
 
-TOP_TOKENS = 10  # of a next-token distribution
+TOP_TOKENS = 10  # number of next tokens that are shown
 CONFIDENCE = (
     "the probability that it, or its least certain sentence, is as good as the better half of the translations of the "
     "validation set."

@@ -19,7 +19,7 @@ from modeling_random_transformer import modeling_random_transformer as models
 from modeling_random_transformer.configuration_random_transformer import MODEL_CLASSES
 from modeling_random_transformer.inference.loading import check_config
 
-WIDTH, ROW = 330, 17  # of the boxes; height of a line of text
+WIDTH, ROW = 330, 17  # width of the boxes, height of a line of text
 SIDE, GAP = 60, 90  # beside the boxes, for residual connections and frames; between two stacks
 TEMPLATE = Path(__file__).with_suffix(".svg")
 # The output layers of the task heads: name and shape of the result.
@@ -111,7 +111,7 @@ class Column:
     left: float
     mirrored: bool
     y: float = 0
-    memory_y: float = 0  # where keys and values of the encoder enter cross-attention
+    memory_y: float = 0  # height at which the encoder's keys and values enter cross-attention
 
     @property
     def x(self) -> float:

@@ -91,7 +91,7 @@ def local_attention(
     first = key.shape[2] - query_len  # the position of the first query
     neighborhood = partial(
         windows, first=first - window, count=blocks, size=window + size + ahead, step=size
-    )  # of each block
+    )  # the keys or values that each block attends to
     queries = windows(query, first=0, count=blocks, size=size, step=size)  # [batch · blocks, heads, size, d_k]
     keys, values = neighborhood(key), neighborhood(value)  # [batch · blocks, heads, neighbors, d_k or d_v]
     visible = neighborhood(attention_mask[:, None, :, None])[..., 0][:, :, None]  # [batch · blocks, 1, 1, neighbors]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
-WordTokens = Sequence[Sequence[int]]  # of a sentence: the token ids of each word
+WordTokens = Sequence[Sequence[int]]  # token ids of each word of a sentence
 
 
 def max_constituents(num_words: int) -> int:
@@ -54,7 +54,7 @@ class TreeLogitsProcessor(LogitsProcessor):
         self.lengths = torch.tensor([sum(map(len, words)) for words in sentences])  # [batch]
         shape = len(sentences), int(self.lengths.max()) + 1
         self.tokens = torch.zeros(shape, dtype=torch.long)  # [batch, source_len + 1]
-        self.is_start = torch.ones(shape, dtype=torch.bool)  # of a word, or the end of the sentence
+        self.is_start = torch.ones(shape, dtype=torch.bool)  # whether a token begins a word or ends the sentence
         for row, words in enumerate(sentences):
             self.tokens[row, : self.lengths[row]] = torch.tensor([token for word in words for token in word])
             starts = torch.tensor([index == 0 for word in words for index in range(len(word))])
@@ -81,9 +81,9 @@ class TreeLogitsProcessor(LogitsProcessor):
 
     def allowed(self, input_ids: Tensor) -> Tensor:
         """Which tokens may follow. Each row has at least one. `[batch * copies, vocab_size]`"""
-        rows = torch.arange(len(input_ids)) // (len(input_ids) // len(self.lengths))  # of the sources
+        rows = torch.arange(len(input_ids)) // (len(input_ids) // len(self.lengths))  # index of each row's source
         opening, closing = self.is_opening[input_ids], self.is_closing[input_ids]
-        depths = (opening.int() - closing.int()).cumsum(dim=1)  # after each token
+        depths = (opening.int() - closing.int()).cumsum(dim=1)  # depth after each token
         depth, opened = depths[:, -1], opening.sum(dim=1)
         # Beams with the score minus infinity may have more tokens than their source.
         position = self.is_word[input_ids].sum(dim=1).minimum(self.lengths[rows])

@@ -15,7 +15,7 @@ from nltk import Tree
 from modeling_random_transformer.tokenization_random_transformer import read_lines
 
 TERMINAL = "XX"
-ROOTS = ("", "ROOT", "S1", "TOP")  # of treebanks and parsers; they are not constituents
+ROOTS = ("", "ROOT", "S1", "TOP")  # root labels of treebanks and parsers, which are not constituents
 EMPTY = "-NONE-"  # the tag of traces and other empty elements
 PUNCTUATION_TAGS = {",", ":", "``", "''", "."}
 EQUIVALENT_LABELS = {"PRT": "ADVP"}

@@ -29,7 +29,7 @@ KINDS = {
 }
 COLORS = dict(zip(KINDS, (ORANGE, GREEN, BLUE), strict=True))
 RANDOM_ORDERS = 3
-POINTS = 8  # of a curve, in addition to the complete model
+POINTS = 8  # points of a curve without the complete model
 
 
 @dataclass(frozen=True, order=True)
@@ -109,7 +109,7 @@ def counts(heads: int) -> list[int]:
 def measure(model: Any, tokenizer: Any, pruned: Sequence[Head], test: Pairs) -> Point:
     """Greedy translations of the test pairs without some heads."""
     sources, references = map(list, zip(*test, strict=True))
-    longest = max(map(len, tokenizer(references)["input_ids"]))  # without a limit, a pruned model may not end
+    longest = max(map(len, tokenizer(references)["input_ids"]))  # a pruned model may never produce the end token
     with prune(model, pruned):
         translations = translate(model, tokenizer, sources, do_sample=False, max_new_tokens=longest + 2)
     hits = sum(translation == reference for translation, reference in zip(translations, references, strict=True))

@@ -32,7 +32,7 @@ LENGTHS = (1, 2, 3, 4)  # sentences per text, equally frequent
 class TextPair(NamedTuple):
     source: str
     target: str
-    length: int  # in sentences
+    length: int  # number of sentences
 
 
 class Candidate(NamedTuple):

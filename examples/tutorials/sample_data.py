@@ -34,7 +34,7 @@ NOUNS = {
 }
 KINDS_OF_THINGS = ("animal", "food", "text", "thing", "place")
 NAMES = {"m": "Peter Pedro, John Juan, Michael Miguel", "f": "Mary María, Anna Ana, Lucy Lucía"}
-# By the kind of object, with the preposition that the verb takes.
+# Kind of object → verbs, with the prepositions that they take.
 VERBS = {
     "person": "see ver_a, help ayudar_a, know conocer_a, visit visitar_a, look_for buscar_a",
     "animal": "have tener, buy comprar, draw dibujar",
@@ -54,7 +54,7 @@ ADJECTIVES = {
     "estar person animal": "tired cansado, sad triste, sick enfermo",
     "estar thing place": "clean limpio, dirty sucio",
 }
-PREPOSITIONS = ("for", "in", "near", "to")  # of the English verbs
+PREPOSITIONS = ("for", "in", "near", "to")  # prepositions of the English verbs
 PERSONS = ("1s", "2s", "3s", "1p", "3p")
 ENDINGS = {"ar": "o as a amos an", "er": "o es e emos en", "ir": "o es e imos en"}
 IRREGULAR_VERBS = {
@@ -94,12 +94,12 @@ ENGLISH_CONTRACTIONS = {r" (?=['.?])": "", r"\bcan not\b": "cannot"}
 SPANISH_CONTRACTIONS = {
     r"\bla (?=(águila|aula)\b)": "el ",
     r"\buna (?=(águila|aula)\b)": "un ",
-    r"\b(a|de) el\b": r"\1l",  # but not `a él`
+    r"\b(a|de) el\b": r"\1l",  # keeps `a él`
 }
 GREETINGS = "hello hola, good_morning buenos_días, good_night buenas_noches, goodbye adiós, thank_you gracias"
 ADDRESSEES = "world mundo, World Mundo, my_friend mi_amigo, my_friends mis_amigos, children niños"
 
-# For the pages that greet a reader.
+# Sentences that the web pages show first.
 EXAMPLES = (
     "The king's beautiful horses are white.",
     "Do you want to buy two red apples?",

@@ -112,7 +112,7 @@ def write_report(table: Table3, settings: str, folder: Path) -> None:
     figure, path = table.figure(), folder / "table3.png"
     if figure is None:
         for each in (path, path.with_suffix(".svg")):
-            each.unlink(missing_ok=True)  # that of an earlier call with other rows
+            each.unlink(missing_ok=True)  # may be left by an earlier call with other rows
     else:
         save_figure(figure, path)
 

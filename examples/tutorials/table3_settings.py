@@ -54,7 +54,7 @@ def _changed(arguments: Any, names: Iterable[str], always: Sequence[str] = ()) -
     defaults = {entry.name: entry.default for entry in fields(arguments)}
     values = {name: getattr(arguments, name) for name in names if name not in OMITTED}
     return {
-        name: getattr(value, "value", value)  # of an enumeration member
+        name: getattr(value, "value", value)  # members of enumerations are saved by value
         for name, value in values.items()
         if value is not None and (name in always or value != defaults[name])
     }

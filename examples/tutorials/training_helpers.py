@@ -143,7 +143,7 @@ def encode_pairs(pairs: Pairs, tokenizer: RandomTransformerTokenizer) -> Dataset
 def configure_libraries(seed: int) -> None:
     """Log errors only, use one thread, set the random seed."""
     transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()  # of loading and saving; training keeps its own
+    transformers.logging.disable_progress_bar()  # loading and saving show no progress bar; training does
     torch.set_num_threads(1)  # more threads do not speed up a model this small
     set_seed(seed)
 
@@ -200,9 +200,9 @@ def short_training_arguments(
         "train_sampling_strategy": "group_by_length",  # reduces padding
         # Unlike the paper's schedule (5.3), cosine decay ends at zero, which matters in a run this short.
         "lr_scheduler_type": "cosine",
-        "warmup_steps": 0.2,  # of all steps; without warm-up, a post-norm decoder ignores the source
+        "warmup_steps": 0.2,  # share of all steps; without warm-up, a post-norm decoder ignores the source
         "adam_beta2": 0.98,
-        "logging_steps": 0.04,  # of all steps; averages over batches of different lengths
+        "logging_steps": 0.04,  # share of all steps; averages over batches of different lengths
         "save_strategy": "no",
         "report_to": "none",
         "dataloader_pin_memory": torch.cuda.is_available(),

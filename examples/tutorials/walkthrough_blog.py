@@ -19,7 +19,7 @@ FIRST_LAYER = "encoder.layers.0"
 WORDS = ("Hello", "World")
 SMALL_SCALE = 1 / 30  # used by the blog post to prevent the softmax from saturating
 DECODER = BLOG["decoder"]
-# In which the blog post's model and the paper's base model differ.
+# Options in which the blog post's model and the paper's base model differ.
 OPTIONS = ("dropout", "attention_bias", "scale_embedding", "tie_word_embeddings", "lm_head_bias")
 FIELDS = (*BLOG["original_sizes"], *OPTIONS)
 EPS_TOLERANCE = 3e-7  # difference between dividing by std + eps and by sqrt(var + eps)
@@ -71,7 +71,7 @@ def traced_from_e(scale: float | None = None) -> tuple[RandomTransformerForCondi
 def traced_hello_world() -> Trace:
     """Trace a forward pass over the token ids of "hello world" with the blog post's embeddings."""
     model, tokenizer = blog_model(), blog_tokenizer()
-    ids = tokenizer("hello world", return_tensors="pt").input_ids[:, :2]  # without EOS, as in the blog post
+    ids = tokenizer("hello world", return_tensors="pt").input_ids[:, :2]  # removes EOS, as in the blog post
     with torch.no_grad():
         model.model.shared.weight[ids[0]] = tensor(BLOG["token_embedding"])
         model.model.shared.weight[model.config.decoder_start_token_id] = tensor(DECODER["SOS"])

@@ -18,7 +18,7 @@ from torch import Tensor
 
 TEXTS = tomllib.loads((Path(__file__).parent / "walkthrough_texts.toml").read_text(encoding="utf-8"))
 LANGUAGES = ("en", "zh")
-MAX_ROWS = 12  # of the matrix of a long sentence
+MAX_ROWS = 12  # rows of a matrix that are shown for a long sentence
 PLAIN_MARKS = {True: "[ok]", False: "[differs]"}
 MARKS = {True: "✓", False: "✗"}
 COLORS = {True: "bold green", False: "bold red"}

@@ -1,10 +1,10 @@
-"""What several parts of the package share; it depends on the files of the model only."""
+"""Modules that several parts of the package share. They depend on the files of the model only."""
 
 from importlib import import_module
 from typing import Any
 
-DTYPES = ("float32", "bfloat16", "int8")  # of weights in inference
-# Engines that compute `generate()`: the module of each in `extras`, which has a function `attach`.
+DTYPES = ("float32", "bfloat16", "int8")  # dtypes in which models translate
+# Engines that compute `generate()` → the module in `extras` with the engine's function `attach`.
 ENGINES = {"ctranslate2": "export.dispatch"}
 
 

@@ -1,4 +1,4 @@
-"""Files that may be compressed, chosen by suffix; `-` is a standard stream."""
+"""Reads and writes files that may be compressed, as their suffix says. `-` is a standard stream."""
 
 import bz2
 import gzip
@@ -20,7 +20,7 @@ from .files import StrPath, new_files
 STANDARD_STREAM = "-"
 COMPRESSIONS = {".gz": "gzip", ".zst": "Zstandard", ".bz2": "bzip2", ".xz": "xz"}
 ARCHIVES = (".zip", ".7z", ".rar", ".tar", ".tgz", ".tbz2", ".txz", ".lzma", ".lz4", ".br", ".z")
-# With columns, or a text for each language.
+# Formats of parallel text: with columns, or with a text for each language.
 TEXT_FORMATS = {
     ".tsv": "tsv",
     ".csv": "csv",
@@ -30,8 +30,8 @@ TEXT_FORMATS = {
     ".tmx": "tmx",
     ".zip": "zip",
 }
-# Documents, in which texts are between mark-up.
-DOCUMENT_FORMATS = {  # that can be translated
+# Formats of documents, which contain texts and markup.
+DOCUMENT_FORMATS = {  # formats that `translate` supports
     ".html": "html",
     ".htm": "html",
     ".xhtml": "html",
@@ -202,14 +202,14 @@ def clear_errors(path: StrPath, format_name: str) -> Iterator[None]:
             raise EOFError("the file has 0 bytes")
         yield
     except (EOFError, OSError, RuntimeError, lzma.LZMAError, zlib.error, BadZipFile) as error:
-        if getattr(error, "errno", None) is not None:  # it cannot be read
+        if getattr(error, "errno", None) is not None:  # the operating system cannot read the file
             raise
         raise ValueError(f"{path} must be a complete {format_name} file, got an error: {first_line(error)}.") from error
 
 
 @contextmanager
 def create_binaries(paths: Sequence[StrPath], temporary_folder: Path | None = None) -> Iterator[list[IO[bytes]]]:
-    """Write files, which replace earlier ones when all are complete; those that are streams are written at once.
+    """Write files, which replace earlier files when all are complete. Streams are written immediately.
 
     Args:
         paths: the files, which are compressed if their names say so.
@@ -239,9 +239,9 @@ def _compressed(path: StrPath, file: BinaryIO) -> Iterator[IO[bytes]]:
     """A file to write, compressed if the name says so."""
     writer: Any
     match Path(path).suffix.lower():
-        case ".gz":  # without a name and a time, equal contents give equal files
+        case ".gz":  # no file name and no time, so that equal contents give equal files
             writer = gzip.GzipFile("", "wb", GZIP_LEVEL, file, mtime=0)
-        case ".zst":  # by name, since pyarrow would close a file object
+        case ".zst":  # a path, since pyarrow would close a file object
             writer = _pyarrow(path).output_stream(file.name, compression="zstd")
         case ".bz2" | ".xz" as suffix:
             writer = OPENERS[suffix](file, "wb")
@@ -254,13 +254,13 @@ def _compressed(path: StrPath, file: BinaryIO) -> Iterator[IO[bytes]]:
 
 
 def write_binary(path: Path, content: Iterable[bytes], temporary_folder: Path | None = None) -> None:
-    """Write or replace a file with chunks of bytes, which are compressed if its name says so; see `create_binaries`."""
+    """Write or replace a file with chunks of bytes, compressed by its suffix; see `create_binaries`."""
     with create_binaries([path], temporary_folder) as [file]:
         file.writelines(content)
 
 
 def _open_zstandard(path: StrPath) -> io.BufferedReader:
-    """A Zstandard file of one or several frames."""
+    """Open a Zstandard file of one or several frames for reading."""
     stream = _pyarrow(path).input_stream(os.fspath(path), compression="zstd")
     return io.BufferedReader(stream, buffer_size=2**18)
 

@@ -14,7 +14,7 @@ from ..inputs_random_transformer import encode_texts, tokenizer_languages
 from .files import StrPath
 from .saved_files import SAVED_WEIGHTS
 
-# Fields of a configuration that do not affect the model, like private ones.
+# Fields of a configuration that do not affect the model. Private fields do not affect it either.
 PROVENANCE = ("architectures", "auto_map", "custom_pipelines", "dtype", "transformers_version")
 
 
@@ -31,7 +31,7 @@ def weight_file_digests(folder: StrPath) -> dict[str, str]:
 
 
 def json_digest(value: Any) -> str:
-    """A digest of a value of JSON."""
+    """A digest of a JSON value."""
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
 
@@ -39,7 +39,7 @@ def model_digest(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> 
     """A digest of weights, configurations, vocabulary and special tokens."""
     ids, ids_of_empty_text = vocabulary(tokenizer)
     configs = [model.config, model.generation_config]
-    for member in getattr(model, "members", ()):  # of an ensemble
+    for member in getattr(model, "members", ()):  # an ensemble has several models
         configs.append(member.config)
     described = [sorted(ids.items()), ids_of_empty_text, *map(_settings, configs)]
     header = json.dumps(described, sort_keys=True, default=str)

@@ -35,7 +35,7 @@ def call_on_main_process(function: Callable[[], Any]) -> Any:
         except Exception as raised:
             error = raised
             outcome = [_picklable(raised)]
-    # The outcome of the first process replaces those of the others.
+    # The outcome of the first process replaces the outcomes of the other processes.
     if dist.is_available() and dist.is_initialized() and dist.is_gloo_available():
         dist.broadcast_object_list(outcome, src=0, group=_group(dist.group.WORLD))
     else:
@@ -106,7 +106,7 @@ def _group(world: Any) -> Any:  # noqa: ARG001 (cache key)
 
 
 def _picklable(error: Exception) -> Exception:
-    """The error itself, if other processes can restore it."""
+    """The error itself if other processes can unpickle it, otherwise a `RuntimeError` with its message."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

@@ -20,7 +20,7 @@ REPR.maxlevel = 3
 
 
 def printable(text: str, limit: int = MAX_MESSAGE) -> str:
-    """The text without its end, if it is long, and with escaped control characters, which terminals would execute."""
+    """A text for a terminal: truncated if it is long, and with escaped control characters."""
     shown = text if len(text) <= limit else f"{text[:limit]}…"
     if shown.isprintable():
         return shown
@@ -29,7 +29,7 @@ def printable(text: str, limit: int = MAX_MESSAGE) -> str:
 
 def format_value(value: Any) -> str:
     """The representation of any value, with the first items of a container."""
-    if isinstance(value, int) and abs(value) > sys.maxsize:  # its digits may be too many to be computed
+    if isinstance(value, int) and abs(value) > sys.maxsize:  # computing its digits may fail or take long
         return "an integer of more than 64 bits"
     return printable(REPR.repr(value), 2 * MAX_NAME)
 

@@ -1,4 +1,4 @@
-"""Files: JSON, lines of text, sizes, and atomic writes: a file or a folder gets its final name when it is complete."""
+"""Reads and writes JSON and lines of text. Writes are atomic: a complete file or folder gets its final name last."""
 
 import errno
 import json
@@ -15,8 +15,8 @@ from typing import Any, BinaryIO
 from safetensors import SafetensorError
 
 StrPath = str | PathLike
-PARTS, STAGES = ".parts", ".work"  # of work that a call has not finished: see `work_folder`
-WRITTEN_FILES = ".written_files.txt"  # in a folder
+PARTS, STAGES = ".parts", ".work"  # names of folders with unfinished work, see `work_folder`
+WRITTEN_FILES = ".written_files.txt"  # the list of the files that were written to a folder
 NOT_IN_LINES = re.compile(r"\r\n|[\r\n\0]")
 
 
@@ -38,7 +38,7 @@ def read_json(path: StrPath) -> dict[str, Any]:
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write or replace a JSON file with an object, atomically."""
     text = json.dumps(content, indent=2, ensure_ascii=False)
-    write_atomically(path, [text.encode(errors="backslashreplace")])  # of names of files with any bytes
+    write_atomically(path, [text.encode(errors="backslashreplace")])  # file names may be invalid UTF-8
 
 
 def one_line(text: str) -> str:
@@ -85,7 +85,7 @@ def name_path_in_errors(path: StrPath) -> Iterator[None]:
     """Add the path to write errors without one, such as that of a full disk.
 
     Raises:
-        OSError: writing failed; errors of safetensors are converted.
+        OSError: writing failed. Errors of safetensors are converted to an `OSError`.
     """
     try:
         yield
@@ -103,9 +103,9 @@ def name_path_in_errors(path: StrPath) -> Iterator[None]:
 def new_folder(output: StrPath, overwrite: bool = False) -> Iterator[Path]:
     """Yield a temporary folder, which becomes `output` if the block succeeds: by one rename if `output` is new.
 
-    An existing folder may be the current one or a mount point, which cannot be replaced. It receives the files of
-    the temporary folder, one rename for each. With `overwrite`, they replace the files that were written to it in this
-    way before, which the folder records in `WRITTEN_FILES`. All other files in it remain.
+    An existing folder may be the current folder or a mount point, which cannot be replaced. Therefore the files of the
+    temporary folder are moved to it one by one. The folder records them in `WRITTEN_FILES`. With `overwrite`, they
+    replace the files that an earlier call recorded. All other files in the folder remain.
 
     Args:
         output: the folder.
@@ -139,7 +139,7 @@ def _replace_files(path: Path, folder: Path, names: Sequence[str]) -> None:
     for name in names:
         if (path / name).exists() and name not in written:
             raise ValueError(f"output must not contain a file {name} of another origin, got {str(path)!r}.")
-    # If this is interrupted, the files are still known as written.
+    # After an interruption, the files are still recorded as written.
     _record_files(path, written.union(names))
     for name in written:
         (path / name).unlink(missing_ok=True)
@@ -161,14 +161,14 @@ def read_written_files(folder: Path) -> set[str]:
 
 @contextmanager
 def new_files(paths: Sequence[StrPath], temporary_folder: Path | None = None) -> Iterator[Sequence[BinaryIO]]:
-    """Yield files to write, which get their names, or replace the old ones, if the block succeeds.
+    """Yield files to write, which get their names, or replace the old files, if the block succeeds.
 
-    An interruption at any time leaves of each either the old file or the complete new one; a failing write leaves all
-    old files.
+    After an interruption, each path contains either the old file or the complete new file. If a write fails, all old
+    files remain.
 
     Args:
-        paths: the files; of a symbolic link, its target is replaced.
-        temporary_folder: folder of the incomplete files, on the same file system; the folder of each when `None`.
+        paths: the files. For a symbolic link, its target is replaced.
+        temporary_folder: folder of the incomplete files, on the same file system; by default, the folder of each file.
 
     Raises:
         OSError: a file cannot be written.
@@ -196,7 +196,7 @@ def work_folder(output: StrPath, suffix: str) -> Path:
     """The folder of the unfinished work for an output file.
 
     Args:
-        output: the file; of a symbolic link, the folder is beside its target, since renaming requires the same file
+        output: the file. For a symbolic link, the folder is next to its target, since renaming requires the same file
             system.
         suffix: `PARTS` for the chunks of one output, `STAGES` for work of several stages.
     """
@@ -215,7 +215,7 @@ def folder_size(folder: StrPath, pattern: str = "**/*") -> float:
 
 
 def remove_written(folder: Path, *patterns: str) -> None:
-    """Remove the files whose names match regular expressions, in this order, and temporary files of theirs."""
+    """Remove the files whose names match regular expressions, in this order, and their temporary files."""
     for pattern in patterns:
         for path in [*folder.iterdir()]:
             if re.fullmatch(rf"({pattern})(\.[0-9a-f]{{8}}\.tmp)?", path.name):
@@ -223,7 +223,7 @@ def remove_written(folder: Path, *patterns: str) -> None:
 
 
 def remove_if_empty(folder: Path) -> None:
-    """Remove a folder, unless it contains files of others."""
+    """Remove a folder if it is empty. Files of other programs keep it."""
     with suppress(OSError):
         folder.rmdir()
 

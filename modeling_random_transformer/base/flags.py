@@ -1,7 +1,8 @@
-"""Flags of the command line, and arguments in recipes: the fields of dataclasses, each declared and documented once.
+"""Parses flags of the command line and arguments of recipes, which are fields of dataclasses.
 
-The entry of a field in the docstring of its class is the help of its flag; fields of transformers have it as metadata.
-The metadata of a documented field are settings of `add_argument`, or `positional`.
+Each field is declared and documented once. The help of a flag is the field's entry in the docstring of its class.
+Fields of transformers have the help in their metadata. The metadata of a documented field are settings of
+`add_argument`, or `positional`.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from ..configuration_random_transformer import did_you_mean
 
 MAX_SEED = 2**32 - 1
 MARK = "\0"  # begins a text after `--` that begins with a dash: no argument of a program has this character
-# What other tools call arguments, and the flags of which a command has one. A name may have none: nothing is suggested.
+# Name of an argument in other tools → flags of this package. The flag that the command has is suggested.
 OTHER_NAMES = {
     "batch_size": "max_tokens_per_batch",
     "beam": "num_beams",
@@ -48,11 +49,11 @@ OTHER_NAMES = {
     "vocab": "vocab_size",
     "warmup": "warmup_steps",
 }
-ENTRY = re.compile(r"^    (\w+): (.*?)(?=^    [\w*]+: |^\S|\Z)", re.M | re.S)  # of an argument in a docstring
+ENTRY = re.compile(r"^    (\w+): (.*?)(?=^    [\w*]+: |^\S|\Z)", re.M | re.S)  # an argument in a docstring
 
 
 class Several(argparse.Action):
-    """Stores the values of a flag. argparse would silently keep those of the last one, if it is repeated."""
+    """Stores the values of a flag. A repeated flag is an error, since argparse would keep its last values only."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         if hasattr(namespace, self.dest):
@@ -61,10 +62,10 @@ class Several(argparse.Action):
 
 
 class Parser(HfArgumentParser):
-    """A parser of the fields of dataclasses, whose help shows defaults, and whose errors are a `ValueError`.
+    """A parser of the fields of dataclasses. Its help shows the defaults, and its errors are a `ValueError`.
 
-    An integer of a documented field must be positive and a float finite, unless its metadata have another type. A
-    documented field that may be `None`, which is not its default, accepts `off`.
+    An integer of a documented field must be positive and a float finite, unless the metadata specify another type. A
+    documented field that may be `None`, but has another default, accepts `off`.
 
     Args:
         program: the name in usage and errors.
@@ -128,13 +129,13 @@ class Parser(HfArgumentParser):
         return self.group_of[name].add_argument(flag, **settings)
 
     def documented_settings(self, name: str, settings: dict[str, Any]) -> dict[str, Any]:
-        """The settings of a documented field. `HfArgumentParser` replaces a type and a number of values in metadata."""
+        """The settings of a documented field, including those that `HfArgumentParser` overwrites in the metadata."""
         text = self.helps[name]
         kind = settings.get("type")
         if settings.get("const") is True and self.has_positional:
             # A flag with an optional value would take the positional argument that follows.
             settings = {"action": "store_true"}
-        elif kind is not None:  # not the flag `--no_…` of a Boolean
+        elif kind is not None:  # the flag `--no_…` of a Boolean has no type
             if get_origin(kind) is Sequence:
                 [kind] = get_args(kind)
                 settings["nargs"] = "+"
@@ -152,14 +153,14 @@ class Parser(HfArgumentParser):
         """
         arguments = [*argv]
         if "--" in arguments:
-            # With flags and texts in any order, argparse takes a flag after `--` for one.
+            # If flags and texts are mixed, argparse reads a text after `--` that starts with `-` as a flag.
             index = arguments.index("--")
             arguments[index:] = [f"{MARK}{text}" if text.startswith("-") else text for text in arguments[index + 1 :]]
         values = vars(self.parse_intermixed_args(arguments))
         return {name: without_mark(value) for name, value in values.items()}
 
     def parse(self, argv: Iterable[str]) -> Any:
-        """An object of each dataclass; of a single one not in a tuple.
+        """An object of each dataclass, as a tuple unless there is only one dataclass.
 
         Raises:
             ValueError: an argument does not exist, its value is invalid, or arguments contradict each other.
@@ -168,9 +169,10 @@ class Parser(HfArgumentParser):
         return objects[0] if len(objects) == 1 else objects
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Parse the arguments of all ways to call the parser; a flag that does not exist is the first error."""
+        """Parse arguments; argparse calls this method in all cases. Unknown flags are reported before other errors."""
         args = sys.argv[1:] if args is None else [*args]
-        flags = {flag for action in self._actions for flag in action.option_strings}  # also those of groups
+        # Includes the flags of argument groups.
+        flags = {flag for action in self._actions for flag in action.option_strings}
         for index, argument in enumerate(takewhile(lambda argument: argument != "--", args)):
             name, equals, value = argument.partition("=")
             if name.startswith("--") and " " not in name:
@@ -187,7 +189,7 @@ class Parser(HfArgumentParser):
         if name in OTHER_NAMES:
             names = [flag for flag in OTHER_NAMES[name].split() if flag in names]
             return f" Did you mean --{names[0]}?" if names else ""
-        names = [flag for flag in names if flag.startswith(name[:1])]  # not "report" for "port"
+        names = [flag for flag in names if flag.startswith(name[:1])]  # never suggest "report" for "port"
         return did_you_mean(name, names, prefix="--")
 
     def error(self, message: str) -> NoReturn:
@@ -211,12 +213,12 @@ def help_texts(*documented: Any) -> dict[str, str]:
 
 
 def plain(text: str) -> str:
-    """The text of a docstring as help, without marks of code."""
+    """The text of a docstring as help, without Markdown."""
     return text.replace("`", "").replace("%", "%%")
 
 
 def instances(classes: Iterable[type], values: Mapping[str, Any]) -> tuple[Any, ...]:
-    """An object of each dataclass with the values of its fields, and with the defaults of the others."""
+    """An object of each dataclass with the values of its fields. Fields without a value have their defaults."""
     objects = []
     for dataclass in classes:
         names = [entry.name for entry in fields(dataclass) if entry.name in values]
@@ -225,7 +227,7 @@ def instances(classes: Iterable[type], values: Mapping[str, Any]) -> tuple[Any, 
 
 
 def to_flags(arguments: Mapping[str, Any]) -> list[list[str]]:
-    """The arguments as flags of the command line, each with its values; those that are `None` have their defaults."""
+    """The arguments as flags of the command line, each with its values, without arguments that are `None`."""
     flags = []
     for name, value in arguments.items():
         if value is False and name.endswith("strategy"):  # YAML reads `no` without quotes as false
@@ -259,7 +261,8 @@ def finite_number(text: str) -> float:
     return number
 
 
-NUMBERS: dict[Any, Callable[[str], Any]] = {int: positive_integer, float: finite_number}  # of documented fields
+# Parsers of the numbers in documented fields.
+NUMBERS: dict[Any, Callable[[str], Any]] = {int: positive_integer, float: finite_number}
 
 
 def off_or(parse: Callable[[str], Any]) -> Callable[[str], Any]:

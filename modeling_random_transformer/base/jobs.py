@@ -1,6 +1,7 @@
-"""The record of work that can be finished or resumed, and the one protocol of resuming.
+"""The record of a resumable job.
 
-The record is one JSON file with the inputs of each stage, digests of the files that it wrote, and facts about it.
+The record is one JSON file. For each stage of the job, it contains the inputs, digests of the files that the stage
+wrote, and facts such as its progress. A later call skips finished stages and resumes an unfinished stage.
 
     job = Job(folder / "job.json")
     stage = job.begin("translate", {"input": file_digest(source), "num_beams": 4})
@@ -8,11 +9,11 @@ The record is one JSON file with the inputs of each stage, digests of the files 
         translate_file(source, output, model, tokenizer)
         stage.finish([output], lines=120)
 
-A stage that is begun again with the same inputs continues, or is skipped if its files are as it left them. Other inputs
-are an error that lists the differences, and so is a changed file. A stage without results that would be lost is
-restarted.
+A stage that is begun again with the same inputs continues. If it was finished and its files have not changed, it is
+skipped. Changed files are an error. Changed inputs are an error that lists the differences, unless the stage has no
+results that would be lost.
 
-`run_stage` does these steps for work that is a function, in all processes of a launcher.
+`run_stage` runs these steps for a function, in all processes of a launcher.
 """
 
 import json
@@ -31,7 +32,7 @@ RESTART = "use another output, or discard the earlier work with restart"
 
 
 class Job:
-    """The record of a job, which is read when the object is made. Only one process may write it: see `exclusive`.
+    """The record of a job, which is read when the object is created. Only one process may write it; see `exclusive`.
 
     Args:
         path: the JSON file, which is created when the first stage begins.
@@ -59,15 +60,15 @@ class Job:
 
         Args:
             name: the name of the stage.
-            inputs: what determines the files of the stage, by name, as values of JSON.
+            inputs: the values that determine the files of the stage, by name, as JSON values.
             restart: forget the stage of an earlier call, for example because it has no results that would be lost.
-            may_change: whether the stage may continue with changed inputs; or whether it may with one, from its name,
-                its earlier and its current value.
-            needs_files: whether the files of a finished stage are needed: if one is missing, the stage is not
-                finished. Otherwise, they may be missing or changed.
+            may_change: whether the stage may continue with changed inputs, or a function that decides it for one input,
+                from its name, its earlier and its current value.
+            needs_files: whether the files of a finished stage are needed. If so, a missing file makes the stage
+                unfinished. Otherwise, files may be missing or changed.
 
         Raises:
-            ValueError: inputs have changed, the message lists them; or a file of a finished stage has changed.
+            ValueError: inputs have changed (the message lists them), or a file of a finished stage has changed.
         """
         current = json.loads(json.dumps(inputs))  # compared as they are read
         if restart:
@@ -114,13 +115,13 @@ class Job:
 
 @dataclass
 class Stage:
-    """A stage of a job; see `Job.begin`. The record contains all attributes but the job, as values of JSON.
+    """A stage of a job; see `Job.begin`. The record contains all attributes except `job`, as JSON values.
 
     Attributes:
         job: the job.
-        inputs: what determines the files of the stage, by name. Digests represent files and weights.
+        inputs: the values that determine the files of the stage, by name. Digests represent files and weights.
         files: the digest of each file of the finished stage, by its path relative to the record.
-        facts: what the stage has recorded about its progress or its result.
+        facts: values that the stage has recorded about its progress or its result.
         is_finished: whether the files exist as the stage left them.
     """
 
@@ -164,20 +165,20 @@ def run_stage(
     needs_files: bool = True,
     advice: str = RESTART,
 ) -> dict[str, Any]:
-    """Do the work of a stage, unless an earlier call has finished it with the same inputs.
+    """Run the work of a stage, unless an earlier call has finished it with the same inputs.
 
-    The inputs of a stage that is not finished may change: work that takes long has a record of its own. Files of a
-    finished stage that are missing are made again.
+    The inputs of an unfinished stage may change, since long work has a separate record. Missing files of a finished
+    stage are created again.
 
     Args:
         record: the file of the job.
         name: the name of the stage.
-        inputs: what determines its files.
-        work: makes the files, and returns facts for the record.
+        inputs: the values that determine its files.
+        work: writes the files, and returns facts for the record.
         files: the files; an iterator is read after the work.
-        everywhere: every process does the work, not only the first one.
+        everywhere: run the work in every process, not only in the first.
         restart: forget the stage of an earlier call.
-        may_change: make the files of a finished stage anew if the inputs have changed, which is an error by default.
+        may_change: run a finished stage again if the inputs have changed, which is an error by default.
         needs_files: see `Job.begin`.
         advice: see `Job`.
 
@@ -214,6 +215,6 @@ def run_stage(
 
 
 def changes(earlier: dict[str, Any], current: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The earlier and the current value of each input that differs; `None` for one that is missing."""
+    """The earlier and the current value of each input that differs, `None` if the input is missing."""
     names = sorted({*earlier, *current})
     return {name: (earlier.get(name), current.get(name)) for name in names if earlier.get(name) != current.get(name)}

@@ -4,7 +4,7 @@ from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
 
 def language_name(code: str) -> str:
-    """The English name of a language with this code, or the code of an unknown one."""
+    """The English name of a language, or its code if it is unknown."""
     name = LANGUAGES.get(code.lower())
     return name.title() if name else code
 
@@ -15,5 +15,5 @@ def without_region(code: str) -> str:
 
 
 def canonical_code(code: str) -> str:
-    """A code of a language in lower case, with hyphens."""
+    """A language code in lower case, with hyphens."""
     return code.replace("_", "-").lower()

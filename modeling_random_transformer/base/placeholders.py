@@ -17,6 +17,6 @@ FORMAT = rf"(?<!%)(?<!{WORD}){CONVERSION}(?![^\W\d_{ADJACENT}])"
 URL = rf"(?<!{WORD})(?:(?:https?|ftp)://|www\.){URL_CHARACTER}*{URL_END}"
 EMAIL = rf"(?<![.+-])(?<!{WORD})(?:{WORD}|[.+-])++@(?:{WORD}|-)++(?:\.(?:{WORD}|-)++)++"
 
-# What a program replaces or a reader copies: {name}, ${name}, %{name}, #{name}, {{name}}, <%= name %>, %(name)s, %s,
-# %1$s, URLs, e-mail addresses. Without spaces, so that it can be a part of a verbose expression.
+# Placeholders: {name}, ${name}, %{name}, #{name}, {{name}}, <%= name %>, %(name)s, %s, %1$s, URLs, e-mail addresses.
+# The expression has no spaces, so that it can be a part of a verbose expression.
 PLACEHOLDER = re.compile("|".join((BRACES, FORMAT, URL, EMAIL)))

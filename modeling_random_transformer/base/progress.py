@@ -1,4 +1,4 @@
-"""Progress bars, and functions that process a stream in chunks under one."""
+"""Progress bars, and a function that processes a stream in chunks and shows one."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,8 +17,8 @@ def progress_bar(total: int | None = None, shown: bool | None = None, unit: str 
 
     Args:
         total: the number of items; `None` or 0 if it is unknown.
-        shown: show it at once, or not at all.
-        unit: what it counts.
+        shown: True shows it immediately, False never.
+        unit: name of the counted items.
     """
     if shown is False:
         return EmptyTqdm()  # creating a disabled bar takes as long as tokenizing a sentence

@@ -58,7 +58,7 @@ def run_command(main: Callable[[], int | None], program: str, hint: str = "") ->
     except (FloatingPointError, ValueError, OSError) as error:
         print_error(program, format_error(error))
         return 1 if isinstance(error, FloatingPointError) else 2
-    except ImportError as error:  # of an option of transformers, such as --deepspeed
+    except ImportError as error:  # an option of transformers such as --deepspeed needs another package
         print_error(program, f"a package is missing: {first_line(error)}")
         return 2
     except (MemoryError, RuntimeError) as error:

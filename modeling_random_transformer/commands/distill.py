@@ -23,7 +23,7 @@ ARGUMENTS = (DistillationArguments, StudentDataArguments, ModelArguments, Transl
 
 def run(program: str, argv: Sequence[str]) -> None:
     """Parse the arguments, distill and print the comparison."""
-    logging.basicConfig(format="%(message)s", level=logging.WARNING)  # as `train`
+    logging.basicConfig(format="%(message)s", level=logging.WARNING)  # the same logging as in `train`
     groups = {"the teacher and its texts": OF_TEACHER, **GROUPS}
     arguments, data, model, args = parse_arguments(argv, ARGUMENTS, program, __doc__, groups)
     result = distill(arguments, data, model, args)

@@ -1,4 +1,4 @@
-"""Batch samplers with a token budget: pairs of similar length share a batch, and all processes get the same number."""
+"""Batch samplers with a token budget. Pairs of similar length share a batch. All processes get equally many batches."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ from ..inputs_random_transformer import batches_by_tokens
 
 
 def padding_multiple(device: torch.device) -> int:
-    """Lengths are padded to a multiple of this: 8 on an accelerator, for fewer distinct shapes; 1 on a CPU."""
+    """The multiple to which lengths are padded: 8 on an accelerator, for fewer distinct shapes, 1 on a CPU."""
     return 1 if device.type == "cpu" else 8
 
 
@@ -21,25 +21,25 @@ class TokenBudgetSampler(Sampler[list[int]]):
     """Batches with a token budget for padded sources and targets together (paper 5.1).
 
     Pairs are sorted by length and split into batches within the budget. Each epoch shuffles the pairs of equal
-    lengths and then the batches, both determined by the seed. The boundaries stay the same, so every epoch has the same
-    number of batches, a multiple of those of an optimizer step: rank r of n processes takes the batches r, r + n,
-    r + 2n, …, as Accelerate's sharding does. Every pair occurs once per epoch. The only exception: if all batches
-    contain a single pair and do not fill the last step, some of them are repeated.
+    lengths and then the batches, both determined by the seed. The batch boundaries stay the same, so every epoch has
+    the same number of batches, a multiple of the number of batches in an optimizer step. Rank r of n processes takes
+    the batches r, r + n, r + 2n, …, as Accelerate's sharding does. Every pair occurs once per epoch, with one
+    exception: if all batches contain a single pair and do not fill the last step, some of them are repeated.
 
     The batches of each step depend only on `num_processes · gradient_accumulation_steps`. A run that is resumed on
     another number of processes with the same product therefore repeats and loses no pair.
 
     Args:
-        lengths: the tokens of each source and target, `[pairs, 2]`; see `lengths_of`.
+        lengths: number of tokens of each source and target, `[pairs, 2]`; see `lengths_of`.
         max_tokens: the maximum of (longest source + longest target) · pairs in a batch.
         num_processes: number of processes that share the batches.
         seed: determines the order of every epoch.
         pad_to_multiple_of: the collator rounds the lengths of a batch up to a multiple of this.
         weights: how often each pair occurs per epoch, integers, `[pairs]`; `None` for once.
         gradient_accumulation_steps: number of batches of each process in an optimizer step.
-        retokenized: the `RetokenizedPairs`, whose tokens change with the epoch, if the lengths are those before. The
-            token budget determines how many pairs each batch has. Every epoch has these numbers of pairs, sorted by
-            their lengths in it.
+        retokenized: the `RetokenizedPairs`, if the tokens of pairs change with the epoch. `lengths` and the token
+            budget then determine the number of pairs in each batch. Every epoch keeps these numbers, and sorts the
+            pairs by their lengths in the epoch.
 
     Raises:
         ValueError: there are fewer pairs than processes, or a pair is longer than `max_tokens`.
@@ -78,14 +78,14 @@ class TokenBudgetSampler(Sampler[list[int]]):
         self.starts = _split_largest(starts, len(self.pairs), self.step_batches)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch, which determines the order of the next iteration and the tokens of pairs that change."""
+        """Set the epoch, which determines the order of the next iteration and the tokens of retokenized pairs."""
         self.epoch = epoch
         if self.retokenized is not None:
             self.retokenized.set_epoch(epoch)
             self.sort_by(np.array([[*map(len, side)] for side in self.retokenized.ids.values()]).T)
 
     def sort_by(self, lengths: np.ndarray) -> None:
-        """Sort the pairs by other lengths in this epoch; the numbers of pairs in the batches stay the same."""
+        """Sort the pairs by their lengths in this epoch. The numbers of pairs in the batches stay the same."""
         self.lengths = _round_up(lengths, self.pad_to_multiple_of)[self.pairs]
 
     def __len__(self) -> int:
@@ -118,7 +118,7 @@ class EvaluationSampler(Sampler[list[int]]):
         num_processes: number of processes that share the batches.
         pad_to_multiple_of: the collator rounds the lengths of a batch up to a multiple of this.
         limits: the limit on the generated tokens of each pair, `[pairs]`, which must not be larger for a shorter
-            source; the pairs of a batch have the same limit.
+            source. The pairs of a batch have the same limit.
     """
 
     def __init__(
@@ -158,13 +158,13 @@ def _round_up(lengths: np.ndarray, multiple: int) -> np.ndarray:
 def _batch_starts(lengths: np.ndarray, max_tokens: int) -> list[int]:
     """Split sorted lengths, `[pairs, 2]`, into batches with as many pairs as possible; returns their starts.
 
-    As `batches_by_tokens`, in a tenth of the time, for the millions of pairs of a training set.
+    The result is that of `batches_by_tokens`, in a tenth of the time, for the millions of pairs of a training set.
     """
     starts = []
     start = 0
     while start < len(lengths):
         starts.append(start)
-        # All pairs are padded to the longest, so none has fewer tokens than the first one.
+        # All pairs are padded to the longest, so each takes at least as many tokens as the first pair.
         most_pairs = max_tokens // max(1, int(lengths[start].sum()))
         longest = np.maximum.accumulate(lengths[start : start + most_pairs]).sum(axis=1)
         padded = longest * np.arange(1, len(longest) + 1)

@@ -1,4 +1,4 @@
-"""The filter of pairs by their lengths, which are characters in cleaning and tokens in training."""
+"""The filter of pairs by length, in characters for cleaning and in tokens for training."""
 
 from dataclasses import dataclass, replace
 from math import inf
@@ -15,8 +15,8 @@ class LengthLimits:
     Args:
         source: the maximum length of a source, in tokens including the end token, or in characters for
             `clean`; `None` for no limit.
-        target: the same for targets.
-        ratio: the maximum ratio of the longer side of a pair to the shorter one, without the end token; `None` for no
+        target: the maximum length of a target.
+        ratio: the maximum ratio of the longer to the shorter side of a pair, without the end token; `None` for no
             limit.
     """
 
@@ -33,7 +33,7 @@ class LengthLimits:
         return replace(self, source=source, target=target)
 
     def are_exceeded(self, source: Any, target: Any) -> Any:
-        """Whether a pair is too long, from its lengths or from arrays of those of several pairs."""
+        """Whether a pair is too long, from its lengths, or from arrays with the lengths of several pairs."""
         longest_source = inf if self.source is None else self.source
         longest_target = inf if self.target is None else self.target
         return (source > longest_source) | (target > longest_target)

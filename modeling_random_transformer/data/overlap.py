@@ -10,20 +10,21 @@ from .words import text_key
 if TYPE_CHECKING:
     from datasets import Dataset  # slow to import
 
-Counts = dict[str, int]  # of the texts that two sets share
+Counts = dict[str, int]  # numbers of texts that two sets share
 
 
 def shared_texts(train: "Sequence[Dataset]", held_out: "Mapping[str, Dataset]") -> dict[str, Counts]:
-    """How many texts of other sets occur in the training set, on the same side, as `text_key` compares them.
+    """The number of texts of other sets that occur on the same side of the training set, compared by `text_key`.
 
-    The training set is read once, in about 10 µs per pair; only the keys of the other sets are kept in memory.
+    The training set is read once, in about 10 µs per pair. Only the keys of the other sets are kept in memory.
 
     Args:
         train: the pairs of each training corpus, with the columns `source` and `target`.
         held_out: the pairs of the other sets, by name.
 
     Returns:
-        For each set that shares texts, its number of `pairs`, and of those whose `source` and `target` is shared.
+        For each set that shares texts: its number of `pairs`, and the numbers of pairs with a shared `source` or
+        `target`.
     """
     shared = {name: {"pairs": len(pairs)} for name, pairs in held_out.items()}
     for side in SIDES:

@@ -1,14 +1,14 @@
-"""Texts in files, compressed or not: lines of plain text, columns of tables, and languages of translation memories.
+"""Reads texts from files: lines of plain text, columns of tables, and languages of translation memories.
 
-A CSV file follows RFC 4180, also with semicolons, as spreadsheets write it in many countries. In a TSV file, most
-quotes are part of the text, such as those of a sentence in quotes. As spreadsheets and pandas write it, a cell may be
-in quotes for a line break, a tab or a quote, which is doubled:
+A CSV file follows RFC 4180. Semicolons are allowed too, since spreadsheets write them in many countries. In a TSV file,
+most quotes are part of the text, such as quotes around a sentence. But spreadsheets and pandas quote a cell that
+contains a line break, a tab or a quote, and double the quotes within it. Therefore:
 
 - A cell that begins and ends with `"` is unquoted if it contains quotes and all of them are doubled.
-- A cell in quotes may have line breaks or tabs if its lines are not rows themselves. Not both: otherwise a quote at the
-  beginning of a sentence and another one at the end of a later sentence could join their lines.
+- A quoted cell may contain line breaks or tabs if its lines are not rows themselves. It may not contain both, because a
+  quote at the beginning of a sentence and a quote at the end of a later sentence could join their lines.
 
-Bytes that are not UTF-8 become lone surrogates (`surrogateescape`), by which the users of this module find them.
+Bytes that are not UTF-8 become lone surrogates (`surrogateescape`), by which callers detect them.
 """
 
 import csv
@@ -29,9 +29,9 @@ from ..tokenization_random_transformer import read_lines, text_lines
 TEXT_KEY = "text"
 TRANSLATION = "translation"  # the column of `datasets` with texts by language
 DEFAULT_KEYS = (TEXT_KEY,), ("source", "target")
-DELIMITERS = ",;"  # of CSV files
+DELIMITERS = ",;"  # delimiters of CSV files
 
-# The number of a row and its texts; or the row, if it does not have exactly these texts.
+# The number of a row, and its texts, or the complete row if it does not have exactly these texts.
 NumberedTexts = tuple[int, list[str] | str]
 
 
@@ -40,8 +40,8 @@ class Columns:
     """The columns of a file to read.
 
     Args:
-        keys: their names, or their numbers from 1 in a TSV or CSV file. The default keys stand for the only columns of
-            such a file without a header.
+        keys: names of the columns, or their numbers from 1 in a TSV or CSV file. The default keys also select the
+            columns of a file without a header, if it has exactly as many.
         languages: names of columns that are read instead of missing columns with the default keys.
 
     Raises:
@@ -57,24 +57,24 @@ class Columns:
 
     @property
     def are_default(self) -> bool:
-        """Whether no other keys were chosen."""
+        """Whether the keys are the default keys."""
         return self.keys in DEFAULT_KEYS
 
     @property
     def codes(self) -> tuple[str, ...]:
-        """The keys of a file whose columns are languages."""
+        """The keys for a file whose columns are languages."""
         if self.are_default and self.languages:
             return self.languages
         return self.keys
 
     @property
     def indices(self) -> list[int]:
-        """The indices from 0 of keys that are numbers; none of names."""
+        """The indices from 0 of keys that are numbers; empty for names."""
         are_numbers = all(key.isdecimal() and int(key) > 0 for key in self.keys)
         return [int(key) - 1 for key in self.keys] if are_numbers else []
 
     def among(self, names: Iterable[str]) -> tuple[str, ...] | None:
-        """The keys, or the languages, if all of them are among these names."""
+        """The keys, or else the languages, if all of them are among the names."""
         return next((keys for keys in (self.keys, self.codes) if {*names}.issuperset(keys)), None)
 
     def named(self, name: str | Path, names: Sequence[str]) -> tuple[str, ...]:
@@ -192,7 +192,7 @@ def _read_json(path: Path) -> Iterator[tuple[int, Any, str]]:
         for number, line in enumerate(decoded(lines, path), start=1):
             try:
                 row = json.loads(line)
-            except (ValueError, RecursionError):  # not JSON, or nested too deeply for the parser
+            except (ValueError, RecursionError):  # the line is not JSON, or is nested too deeply for the parser
                 row = None
             if number == 1 and line.strip() in JSON_DOCUMENTS:
                 raise ValueError(f"{path} must have a JSON object on each line, got {JSON_DOCUMENTS[line.strip()]}.")
@@ -216,7 +216,7 @@ def _read_moses(path: Path, columns: Columns) -> Iterator[NumberedTexts]:
 
 
 def aligned_rows(files: Sequence[tuple[str | Path, Iterable[bytes]]]) -> Iterator[NumberedTexts]:
-    """The lines of files, given with their names, of which line n of each is a text of row n.
+    """Rows of texts from aligned files with their names: row n contains line n of each file.
 
     Raises:
         ValueError: the files have different numbers of lines.
@@ -259,7 +259,7 @@ def _read_table(path: Path, columns: Columns) -> Iterator[NumberedTexts]:
 
 
 def delimiter_of(first_line: str, columns: Columns) -> str:
-    """`,` or `;`: the first by which the first line of a CSV file has these columns; the more frequent if none does."""
+    """`,` or `;`: the first with which a CSV file's first line has the columns, otherwise the more frequent one."""
     for delimiter in DELIMITERS:
         # The csv module has a limit for the length of a cell.
         [cells] = csv.reader([first_line[:10_000]], delimiter=delimiter)
@@ -299,7 +299,7 @@ class _TsvTable(_CsvTable):
 
     def __init__(self, lines: Iterator[str]):
         super().__init__(lines)
-        self.ahead: list[str] = []  # the next lines, in which the end of a cell in quotes has been searched
+        self.ahead: list[str] = []  # lines that were read to find the end of a quoted cell
 
     def rows(self) -> Iterator[tuple[int, list[str], str]]:
         """Number of the first line, cells and text of each row."""
@@ -322,7 +322,7 @@ class _TsvTable(_CsvTable):
         return next(self.lines, None)
 
     def _cells_in_quotes(self, line: str) -> tuple[list[str], int]:
-        """A row with cells in quotes as in CSV, and its number of further lines; no cells if it is not such a row."""
+        """The cells of a row with quoted cells and its number of further lines; no cells for any other row."""
         reader = csv.reader(self._lines_of_cell(line), delimiter="\t", strict=True)
         with suppress(csv.Error):
             cells = next(reader)
@@ -332,7 +332,7 @@ class _TsvTable(_CsvTable):
         return [], 0
 
     def _lines_of_cell(self, line: str) -> Iterator[str]:
-        """A line and the following ones, in which a cell in quotes may end."""
+        """A line and the following lines, in which a quoted cell may end."""
         yield line
         yield from self.ahead
         for following in self.lines:
@@ -351,7 +351,7 @@ class _TsvTable(_CsvTable):
 
 
 def unquoted(cell: str) -> str:
-    """The text of a cell of a TSV file, which is quoted only if a quote within it is doubled."""
+    """The text of a TSV cell. A cell counts as quoted only if a quote within it is doubled."""
     if not (cell.startswith('"') and cell.endswith('"')):
         return cell
     inside = cell[1:-1]
@@ -360,5 +360,5 @@ def unquoted(cell: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """A text without tabs and line breaks as a cell of a TSV file, from which `unquoted` restores it."""
+    """A TSV cell with a text without tabs and line breaks. `unquoted` restores the text."""
     return text if unquoted(text) == text else '"' + text.replace('"', '""') + '"'

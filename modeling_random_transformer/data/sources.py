@@ -32,7 +32,7 @@ NOT_A_PAIR = "without exactly one source and one target"
 NOT_UTF8 = "not UTF-8"
 NUL = "with a NUL character"
 
-EXAMPLE_CHARACTERS = 200  # of each text of an invalid line
+EXAMPLE_CHARACTERS = 200  # the part of each text of an invalid line that is shown
 NO_LANGUAGES = LanguageTags()
 SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -72,10 +72,10 @@ class Corpus(ABC):
     """Parallel text.
 
     Args:
-        source_key: the column of the source, in a source of text with columns.
-        target_key: the same for the target.
-        languages: languages of source and target: those of each line, and the keys of text without the default ones.
-        weight: how often each pair is seen per epoch of a training.
+        source_key: the column of the sources, for text with columns.
+        target_key: the column of the targets.
+        languages: languages of source and target. They are also names of columns, if the default columns are missing.
+        weight: how often each pair occurs per training epoch.
     """
 
     source_key: str = "source"
@@ -95,7 +95,7 @@ class Corpus(ABC):
 
     @property
     def files(self) -> dict[str, Path]:
-        """The paths, by the names of the arguments; none for text that is not in files."""
+        """The paths, by the names of the arguments; empty for text that is not in files."""
         return {}
 
     def require_files(self) -> None:
@@ -123,15 +123,14 @@ class Corpus(ABC):
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """What identifies the contents."""
+        """A string that identifies the contents."""
 
 
 @dataclass(frozen=True)
 class ParallelText(Corpus):
     """Parallel text in two aligned files, or in one file with both sides.
 
-    Text, `.tsv`, `.csv` and `.jsonl` files may be compressed. `-` is standard input, which is read
-    once, as are other pipes.
+    Text, `.tsv`, `.csv` and `.jsonl` files may be compressed. `-` is standard input. Pipes can be read only once.
 
     Args:
         source: a text file with one source per line; or a file with a column for each side, `.tsv`, `.csv`, `.jsonl`
@@ -244,14 +243,14 @@ class DatasetText(Corpus):
 def load_split(name: str, config_name: str | None, **options: Any) -> "tuple[Dataset | IterableDataset, str]":
     """Load a split of a dataset, and identify the data files if it is a local folder.
 
-    The cache of `datasets` has no key for the files of a folder whose `README.md` lists configurations: changed files,
-    and other folders with the same name, would give the data of an earlier call. All options of the configuration are
-    part of the key, so it gets the files as the description.
+    If the `README.md` of a folder lists configurations, the cache key of `datasets` does not depend on the files.
+    Changed files, and other folders with the same name, would give the data of an earlier call. All options of the
+    configuration are part of the key, so this function passes the files as its description.
 
     Args:
         name: name or folder of the dataset.
         config_name: name of the configuration.
-        **options: those of `datasets.load_dataset`.
+        **options: options of `datasets.load_dataset`.
 
     Returns:
         The dataset, and the paths and modification times of the data files of a local folder, `""` for others.
@@ -273,7 +272,7 @@ def parse_pair(number: int, source: str, target: str, languages: LanguageTags = 
     target = target.rstrip("\r\n")
     if not (is_utf8(source) and is_utf8(target)):
         return _invalid(number, NOT_UTF8, source, target)
-    if "\0" in source or "\0" in target:  # in JSON and Parquet; in text, it is an error of the file
+    if "\0" in source or "\0" in target:  # possible in JSON and Parquet; a text file with NUL is rejected as a whole
         return _invalid(number, NUL, source, target)
     if is_blank(source) or is_blank(target):
         return _invalid(number, EMPTY, source, target)

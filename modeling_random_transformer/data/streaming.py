@@ -1,4 +1,4 @@
-"""Token-budget batches from a corpus that is streamed, for corpora too large for a tokenized copy on disk."""
+"""Token-budget batches from a streamed corpus, for corpora that are too large for a tokenized copy on disk."""
 
 import heapq
 import math
@@ -21,7 +21,7 @@ from .tokenization import IDS, LENGTH_COLUMNS, lengths_of, skipped_pairs, tokeni
 from .validation import ON_INVALID, ValidationReport
 
 TokenizedPair = dict[str, Any]  # token ids, lengths and number of a line
-# The number of consecutive lines, the invalid ones, and the others.
+# The number of consecutive lines, the invalid lines, and the tokenized pairs.
 Chunk = tuple[int, list[InvalidLine], list[TokenizedPair]]
 LINES_PER_CHUNK = 1000
 
@@ -61,7 +61,7 @@ class TokenBudgetStream(IterableDataset):
     """An infinite stream of batches over all epochs; each batch is a list of tokenized rows.
 
     Each buffer of `buffer_pairs` pairs is tokenized, sorted by length, split into batches and shuffled, as
-    `TokenBudgetSampler` does with a complete corpus. One buffer is in memory, and the next one too with `num_workers`.
+    `TokenBudgetSampler` does with a complete corpus. One buffer is in memory, and with `num_workers` also the next.
     Every process reads the complete stream and selects its share of the batches, so that each pair is seen once per
     epoch and all processes compute the same number of steps. The batches do not depend on `num_workers`, and those of
     an optimizer step depend only on `num_processes · gradient_accumulation_steps`. `TranslationTrainer` sets the share.
@@ -78,7 +78,8 @@ class TokenBudgetStream(IterableDataset):
         num_workers: number of processes that read and tokenize ahead; 0 to do both in this process. At most one for a
             streaming dataset, since `datasets` would give each worker different files.
         retokenizer: changes the tokens of the pairs in every epoch: `BPEDropout` or `Augmentation`. The token budget
-            and the maximum lengths count the tokens before. `TranslationTrainer` sets that of its arguments.
+            and the maximum lengths count the tokens without these changes. `TranslationTrainer` sets the
+            retokenizer of its arguments.
 
     Raises:
         ValueError: an argument is invalid, a line is invalid and `on_invalid` is `"error"`, a pair is longer than
@@ -102,8 +103,8 @@ class TokenBudgetStream(IterableDataset):
         corpora = self.corpus.corpora if isinstance(self.corpus, CorpusMixture) else [self.corpus]
         if any(isinstance(corpus, DatasetText) and corpus.is_stream for corpus in corpora):
             self.num_workers = min(self.num_workers, 1)
-        self.report = ValidationReport(str(self.corpus))  # of the current epoch, up to now
-        self.previous = self.report  # of the last epoch
+        self.report = ValidationReport(str(self.corpus))  # the report of the current epoch so far
+        self.previous = self.report  # the report of the previous epoch
         self.set_share(0, 1, 1)
 
     def set_share(self, process_index: int, num_processes: int, gradient_accumulation_steps: int) -> None:
@@ -119,7 +120,7 @@ class TokenBudgetStream(IterableDataset):
         self.gradient_accumulation_steps = gradient_accumulation_steps
 
     def set_max_length(self, max_length: int | None) -> None:
-        """Skip longer sources and targets, for a model with this number of learned positions; `None` for no limit."""
+        """Skip texts that exceed the number of learned positions of a model; `None` for no limit."""
         self.limits = self.limits.within(max_length)
         if self.retokenizer is not None:
             self.retokenizer.max_length = max_length
@@ -149,7 +150,7 @@ class TokenBudgetStream(IterableDataset):
         self.report.check("skip")
 
     def _buffers(self, epoch: int) -> Iterator[list[TokenizedPair]]:
-        """Buffers of pairs; a last one with fewer pairs than a step has batches is merged into the previous one."""
+        """Buffers of pairs. A last buffer with too few pairs for a step is merged into the previous buffer."""
         previous: list[TokenizedPair] = []
         step_batches = self.num_processes * self.gradient_accumulation_steps
         for buffer in chunks(self._pairs(epoch), max(self.buffer_pairs, step_batches)):
@@ -161,7 +162,7 @@ class TokenBudgetStream(IterableDataset):
             yield previous
 
     def _pairs(self, epoch: int) -> Iterator[TokenizedPair]:
-        """The tokenized pairs within the limits; counts the other lines."""
+        """The tokenized pairs within the limits. Other lines are counted in the report."""
         self.previous = self.report
         self.report = ValidationReport(str(self.corpus))
         for lines, invalid, pairs in self._chunks(epoch):
@@ -172,7 +173,7 @@ class TokenBudgetStream(IterableDataset):
                     self.report.check("error")
             skipped = skipped_pairs(self.limits, _lengths(pairs))
             for pair, is_too_long, is_unequal in zip(pairs, skipped[TOO_LONG], skipped[RATIO], strict=True):
-                if is_too_long or is_unequal:  # for any value of on_invalid
+                if is_too_long or is_unequal:  # these pairs are skipped also with on_invalid="error"
                     self.report.add(TOO_LONG if is_too_long else RATIO, pair["line"])
                 else:
                     yield pair
@@ -191,7 +192,7 @@ class TokenBudgetStream(IterableDataset):
 
 
 def _lengths(pairs: list[TokenizedPair]) -> np.ndarray:
-    """The lengths of source and target before they are tokenized anew, `[pairs, 2]`."""
+    """The lengths of source and target with the ordinary segmentation, `[pairs, 2]`."""
     lengths = [[pair[name] for name in LENGTH_COLUMNS] for pair in pairs]
     return np.array(lengths).reshape(-1, 2)
 

@@ -52,7 +52,7 @@ def tokenize_pairs(
         ValueError: no pair remains.
     """
     tokenizer = copy.deepcopy(tokenizer)
-    # Without the folder that it was loaded from, which would be part of the key of the cache.
+    # The folder from which the tokenizer was loaded is removed, since it would be part of the cache key.
     tokenizer.name_or_path = ""
     tokenizer.init_kwargs.pop("name_or_path", None)
     # One process at a time tokenizes a dataset that is stored in files.
@@ -81,9 +81,9 @@ def tokenize_pairs(
 
 
 def skipped_pairs(limits: LengthLimits, lengths: np.ndarray) -> dict[str, np.ndarray]:
-    """Whether pairs are skipped, `[pairs]`, by reason, from the lengths of source and target in tokens, `[pairs, 2]`.
+    """For each reason, whether pairs are skipped, `[pairs]`, from the lengths in tokens, `[pairs, 2]`.
 
-    The ratio is that of the lengths without the end token.
+    The end token does not count for the ratio of the lengths.
     """
     too_long = limits.are_exceeded(*lengths.T)
     unequal = limits.is_unequal(*np.maximum(lengths - 1, 1).T)
@@ -93,7 +93,7 @@ def skipped_pairs(limits: LengthLimits, lengths: np.ndarray) -> dict[str, np.nda
 def tokenize_batch(
     rows: dict[str, list], tokenizer: PreTrainedTokenizerBase, languages: LanguageTags, words: bool = False
 ) -> dict[str, list]:
-    """Convert columns of `source` and `target` texts to columns of token ids and lengths, and of words if requested."""
+    """Convert columns of texts to columns of token ids and lengths, and with `words` also of word indices."""
     codes = languages.arguments
     source = encode_texts(tokenizer, rows["source"], **codes)
     target = encode_texts(tokenizer, text_target=rows["target"], **codes)

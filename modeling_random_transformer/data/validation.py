@@ -1,4 +1,4 @@
-"""Validation of parallel text: invalid lines are counted by reason, and the first of them are reported by number."""
+"""Validation of parallel text. Invalid lines are counted by reason, and the first line numbers are reported."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 ON_INVALID = ("error", "skip")
 SHOWN = 10  # line numbers in a report, for each reason
-MAX_NOT_UTF8 = 0.2  # of the lines; more of them are a text in another encoding, of which only ASCII would remain
+MAX_NOT_UTF8 = 0.2  # a file with a larger share of such lines has another encoding; only its ASCII texts would remain
 
 
 @dataclass
@@ -44,7 +44,7 @@ class ValidationReport:
             numbers.append(number)
 
     def valid_lines(self, lines: Iterable[Line]) -> Iterator[ParallelLine]:
-        """The valid lines; all are counted, and the others are in the report."""
+        """The valid lines. All lines are counted, and invalid lines are added to the report."""
         for line in lines:
             self.lines += 1
             if isinstance(line, InvalidLine):
@@ -109,8 +109,8 @@ def load_pairs(
 ) -> "tuple[Dataset, ValidationReport]":
     """Read a corpus once, into a memory-mapped dataset with the columns `line`, `source` and `target`.
 
-    Memory does not grow with the corpus. The key of the cache contains the digest of the files, which are read to
-    compute it. With several processes, one reads the corpus. The others wait for its lock on the cache, without a
+    Memory does not grow with the corpus. The cache key contains a digest of the files, so they are read to compute it.
+    With several processes, one process reads the corpus. The other processes wait for its lock on the cache, without a
     timeout, and map the file that it wrote.
 
     Args:
@@ -122,7 +122,7 @@ def load_pairs(
         ValueError: `on_invalid` is invalid, a file cannot be read, there are invalid lines and `on_invalid` is
             `"error"`, or no line is valid.
     """
-    import pyarrow.compute as pc  # as slow to import as datasets
+    import pyarrow.compute as pc  # slow to import, like datasets
     from datasets import Dataset, Features, Value
     from datasets.exceptions import DatasetGenerationError
 

@@ -66,11 +66,11 @@ SCRIPTS = (
     "Osage",
 )
 SAMPLE_SHARE = 0.1
-# Letters of several scripts, such as U+30FC in Hiragana and Katakana, count for none.
+# Letters that several scripts share, such as U+30FC in Hiragana and Katakana, are not counted.
 LETTER = r"[\p{L}--\p{Script=Common}--\p{Script=Inherited}]"
 _SCRIPT_OF = regex.compile("|".join(rf"(?P<{name}>\p{{Script={name}}})" for name in SCRIPTS))
 LETTERS = regex.compile(LETTER, regex.V1)
-JOINERS = dict.fromkeys(map(ord, "\u200c\u200d"))  # for `str.translate`
+JOINERS = dict.fromkeys(map(ord, "\u200c\u200d"))  # a table for `str.translate`
 
 
 def digest(text: str) -> bytes:

@@ -1,1 +1,1 @@
-"""What the core does not need. The core imports a folder only by its name, when an option asks for it."""
+"""Optional features. The core imports a folder only by its name, when an option requires it."""

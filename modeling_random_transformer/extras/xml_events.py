@@ -1,4 +1,4 @@
-"""Parsing of XML by events. Entities that a document declares are an error: they can expand to any size."""
+"""Parses XML by events. Declared entities are an error, since they can expand to any size."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Fits the confidence of a model's translations on a validation set; needs the extra `train`."""
+"""Fits the confidence of a model's translations on a validation set. Requires the extra `train`."""
 
 import math
 from collections.abc import Sequence
@@ -16,15 +16,15 @@ from .evaluation import sentence_chrf
 from .scoring import score_pairs
 from .translation import translate
 
-MIN_PAIRS = 100  # of a validation set; fewer do not determine a calibration
+MIN_PAIRS = 100  # a smaller validation set does not determine a calibration
 MIN_BELOW = 10  # translations below the median: most of those of an untrained model equal it, with a chrF++ of 0
-NEWTON_STEPS, RIDGE = 20, 1.0  # of the logistic regression
+NEWTON_STEPS, RIDGE = 20, 1.0  # iterations and L2 penalty of the logistic regression
 MAX_OTHER_TEXTS = 200  # texts in the target language that are translated
 OTHER_SHARE = 0.05  # the share of texts in the target language that is assumed in use
 
 
 class CalibrationError(ValueError):
-    """Pairs or their translations do not determine a calibration."""
+    """The pairs or their translations do not determine a calibration."""
 
 
 def calibrate(
@@ -36,15 +36,15 @@ def calibrate(
 ) -> Calibration:
     """Fit the confidence of a model on a validation set, for a direction of a model with language tags.
 
-    The model has it in `model.calibrations`. The first 200 targets are translated as if they were sources: they show
-    what the translation of a text looks like that is already in the target language.
+    The calibration is added to `model.calibrations`. The first 200 targets are also translated as if they were sources,
+    as examples of texts that are already in the target language.
 
     Args:
         model: any model of `AutoModelForSeq2SeqLM`.
         tokenizer: its tokenizer.
-        pairs: at least 100 sources and their translations, which are no training pairs.
-        translations: the model's translations of the sources; by default, they are translated.
-        **options: those of `translate`; with translations, those of `score_pairs`.
+        pairs: at least 100 pairs of a source and a reference, which are not training pairs.
+        translations: the model's translations of the sources. By default, the sources are translated.
+        **options: options of `translate`, or with `translations` options of `score_pairs`.
 
     Raises:
         CalibrationError: there are too few pairs, or almost all translations are equally good.
@@ -126,7 +126,7 @@ def fit_logistic(features: np.ndarray, labels: np.ndarray) -> np.ndarray:
     ones = np.ones(len(features))
     inputs = np.column_stack([ones, features])
     variances = features.var(axis=0)
-    penalty = np.diag([0, *RIDGE * variances])  # as for features of unit variance
+    penalty = np.diag([0, *RIDGE * variances])  # equals a penalty on features of unit variance
     weights = np.zeros(inputs.shape[1])
     for _ in range(NEWTON_STEPS):
         probabilities = 1 / (1 + np.exp(-inputs @ weights))

@@ -1,10 +1,10 @@
-"""Confidence of translations: the probability that one is as good as the better half of a validation set's.
+"""The confidence of a translation: the probability that it is as good as the better half of a validation set.
 
-It is the product of two logistic regressions. The first gives the probability of a good translation of a text in the
-source language. The second gives the probability that the text is in the source language, and not in the target
-language, from which small models copy words. The features of both are the log-probabilities of the tokens, which one
-forward pass gives for any search and any engine, the lengths of both texts, and the share of the translation that is
-copied from the source. `calibrate` fits both regressions.
+The confidence is the product of two logistic regressions. The first gives the probability of a good translation of a
+text in the source language. The second gives the probability that the text is in the source language, and not in the
+target language, from which small models copy words. The features of both are the log-probabilities of the tokens,
+which one forward pass gives for any search and any engine, the lengths of both texts, and the share of the translation
+that is copied from the source. `calibrate` fits both regressions.
 """
 
 import math
@@ -25,14 +25,14 @@ from ..inputs_random_transformer import tokenizer_languages
 from .scoring import PairScore
 
 CALIBRATION = "confidence.json"
-CALIBRATIONS = "confidence.*json"  # this file, and those of directions, such as confidence.en.de.json
+CALIBRATIONS = "confidence.*json"  # includes the files of single directions, such as confidence.en.de.json
 COPIED_CHARACTERS = 4  # the length of the parts of a translation that are looked up in its source
 DOUBTFUL = 0.2  # the probability below which a word of a translation is underlined
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """How features become a confidence, and what translations into the language have in common.
+    """The parameters with which a confidence is computed from a translation.
 
     Attributes:
         threshold: the median chrF++ of the validation set, which a good translation reaches.
@@ -78,8 +78,8 @@ def logistic(bias: float, weights: Sequence[float], features: Sequence[float]) -
 class Calibrations:
     """The calibrations in the folder of a model, one for each direction of a model with language tags.
 
-    Those of other weights are ignored. The weights are read when a calibration is first used, not when the model is
-    loaded.
+    A calibration that was fitted for other weights is ignored. For this check, the weights are read when a calibration
+    is first used, not when the model is loaded.
 
     Args:
         folder: the folder; `None` for a model that is in memory only.
@@ -104,7 +104,7 @@ class Calibrations:
         return {} if self.folder is None else weight_file_digests(self.folder)
 
     def get(self, name: str) -> Calibration | None:
-        """The calibration with a file name; otherwise the one that was made without a direction, if there is one."""
+        """The calibration with a file name, otherwise a calibration without a direction, or `None`."""
         calibration = self.by_file.get(name, self.by_file.get(CALIBRATION))
         if calibration is None or not calibration.files or calibration.files == self.digests:
             return calibration
@@ -114,7 +114,7 @@ class Calibrations:
 def calibration_file(
     tokenizer: PreTrainedTokenizerBase, src_lang: str | None = None, tgt_lang: str | None = None
 ) -> str:
-    """The name of the file of a calibration: with language tags, that of a direction, by default the tokenizer's."""
+    """The file name of a calibration. With language tags, it contains the direction, by default the tokenizer's."""
     if not tokenizer_languages(tokenizer):
         return CALIBRATION
     return f"confidence.{src_lang or tokenizer.src_lang}.{tgt_lang or tokenizer.tgt_lang}.json"
@@ -140,7 +140,7 @@ def calibration_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *
 
 
 def features_of(pair: Pair, score: PairScore) -> list[float]:
-    """What the confidence of a translation is computed from.
+    """The features from which the confidence of a translation is computed.
 
     Args:
         pair: a source and its translation.

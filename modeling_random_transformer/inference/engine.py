@@ -1,4 +1,4 @@
-"""Inference engines under `generate()`: an extra, which is imported when an engine is asked for by its name."""
+"""The interface of inference engines for `generate()`. The engines are extras, which are imported by name."""
 
 from typing import Any
 
@@ -18,9 +18,9 @@ def attach_engine(
     dtype: str | None = None,
     shortlist: StrPath | None = None,
 ) -> None:
-    """Let an engine compute `model.generate()` where it computes the same; otherwise the reason is logged.
+    """Let an engine compute `model.generate()` if the result is the same. Otherwise, the reason is logged.
 
-    The engine becomes `model.engine`, whose method `generate` returns `None` for calls that the model computes.
+    The engine becomes `model.engine`. Its method `generate` returns `None` for calls that the model must compute.
 
     Args:
         model: the model, on the CPU. If it cannot be exported, it is not changed.

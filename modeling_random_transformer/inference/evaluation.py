@@ -1,7 +1,7 @@
 """BLEU and chrF++ of translations: sacrebleu's scores in one call, and in the Trainer.
 
-The functions need the extra `train`; importing this module does not. Whether the difference of two systems is
-significant: `sacrebleu REFERENCES -i FIRST SECOND -m bleu chrf --paired-bs --format text`.
+The functions need the extra `train`; importing this module does not. To test whether the difference of two systems is
+significant, run `sacrebleu REFERENCES -i FIRST SECOND -m bleu chrf --paired-bs --format text`.
 """
 
 import re
@@ -24,13 +24,13 @@ METRICS = {
     "bleu": ("counts", "totals", "precisions", "bp", "sys_len", "ref_len"),
     "chrf": ("char_order", "word_order", "beta"),
 }
-# sacrebleu's options of each metric, without those that change the score, but not the signature.
+# sacrebleu's options of each metric, without options that change the score but not the signature.
 OPTIONS = {
     "bleu": ("tokenize", "lowercase", "force", "smooth_method", "smooth_value", "effective_order"),
     "chrf": ("char_order", "word_order", "beta", "lowercase", "whitespace", "eps_smoothing"),
 }
 REQUIRED = "the metrics require datasets, evaluate and sacrebleu: pip install 'random-transformer[train]'"
-# sacrebleu's tokenizers for target languages, with the packages that they need; otherwise it separates characters.
+# sacrebleu's tokenizers for target languages, with the packages that they need. Without the package, `char` is used.
 TOKENIZERS = {
     "zh": ((), ("zh", "zho", "chi", "cmn", "yue", "wuu", "lzh")),
     "ja-mecab": (("MeCab", "ipadic"), ("ja", "jpn")),
@@ -60,7 +60,7 @@ def score(
         metrics: `"bleu"`, `"chrf"` (chrF++) or both.
         **options: `language`, the code of the target language, which selects the tokenizer of BLEU
             (`language_tokenizer`), and options of sacrebleu's `BLEU` and `CHRF`, such as `tokenize="zh"` and
-            `lowercase=True`. Each is passed to those of `metrics` that have it. `None` stands for the default.
+            `lowercase=True`. An option is passed to each metric that has it. `None` selects the default.
 
     Returns:
         For each metric its `score` (0 to 100), `name`, `signature` (sacrebleu's, with its version) and details. All
@@ -77,7 +77,7 @@ def score(
 
 
 def sentence_chrf(translation: str, references: Sequence[str], word_order: int = 2) -> float:
-    """chrF++ of one translation, 0 to 100, by the most similar reference; chrF with a `word_order` of 0.
+    """chrF++ of one translation with the most similar reference, 0 to 100. A `word_order` of 0 gives chrF.
 
     Raises:
         ValueError: sacrebleu is not installed.
@@ -90,7 +90,7 @@ def language_tokenizer(language: str) -> str:
     """sacrebleu's tokenizer for a language, such as `"zh"`; `"char"` if its package is not installed.
 
     Args:
-        language: its code, such as `"zh"`, `"zh-TW"`, `"zho_Hans"`; other languages have `"13a"`.
+        language: the language code, such as `"zh"`, `"zh-TW"` or `"zho_Hans"`. The default tokenizer is `"13a"`.
     """
     code = without_region(language)
     for tokenizer, (packages, codes) in TOKENIZERS.items():
@@ -112,9 +112,9 @@ def translation_metrics(
 ) -> Callable[[EvalPrediction], dict[str, float]]:
     """Make the `compute_metrics` of a `Seq2SeqTrainer` with `predict_with_generate=True`.
 
-    The references are decoded from the labels: publish the scores of `score` on the original texts, since labels may be
-    truncated or normalized. With several processes, `Seq2SeqTrainer` scores some rows twice, but `TranslationTrainer`
-    does not.
+    The references are decoded from the labels, which may be truncated or normalized. Therefore, publish the scores of
+    `score` on the original texts instead. With several processes, `Seq2SeqTrainer` scores some rows twice.
+    `TranslationTrainer` does not.
 
     Args:
         tokenizer: the tokenizer of the labels.
@@ -125,7 +125,7 @@ def translation_metrics(
     Returns:
         A function of an `EvalPrediction` with token ids `[rows, length]`, where negative ids are padding. It returns
         the score of each metric (0 to 100) and `generated_length`, the mean number of generated tokens without special
-        ones. It can be pickled.
+        tokens. It can be pickled.
 
     Raises:
         ValueError: an argument is invalid, or sacrebleu is not installed; or, in the function, the predictions are not
@@ -157,7 +157,7 @@ def decode_rows(tokenizer: PreTrainedTokenizerBase, ids: Any) -> list[str]:
 
 
 def _token_ids(name: str, ids: Any) -> list[list[int]]:
-    """Convert ids `[rows, length]` to lists without padding; of a tuple of arrays, the first."""
+    """Convert ids `[rows, length]`, or the first of a tuple of arrays, to lists without padding."""
     expected = f"{name} must be token ids [rows, length] (predict_with_generate=True)"
     if isinstance(ids, tuple):
         ids = ids[0]
@@ -172,7 +172,7 @@ def _token_ids(name: str, ids: Any) -> list[list[int]]:
 
 
 def make_scorers(metrics: str | Sequence[str], options: dict[str, Any]) -> dict[str, Any]:
-    """sacrebleu's metrics by name, each with those of the options that it has.
+    """sacrebleu's metrics by name. Each metric gets the options that it supports.
 
     Raises:
         ValueError: a metric or an option does not exist, the value of an option is invalid, or sacrebleu is not

@@ -1,4 +1,4 @@
-"""Loading a saved translation model, or an ensemble of several. Errors are one line that names the damaged file."""
+"""Loads a saved translation model, or an ensemble of several. Errors are one line that names the damaged file."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -34,14 +34,14 @@ def load_models(
     argument: str = "folders",
     **engine_options: Any,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load the model of a folder, or the ensemble of several, and its tokenizer with a limit on the tokens of a source.
+    """Load a model or an ensemble, and its tokenizer, whose `model_max_length` limits the tokens of a source.
 
     Args:
         folders: saved models with their tokenizers.
         dtype: see `load_translator`.
         device: the device.
         argument: name of the argument `folders` in error messages.
-        **engine_options: those of `load_translator` for an engine, with one folder.
+        **engine_options: the options of `load_translator` for an engine, with one folder.
 
     Raises:
         ValueError: the device is not available, a folder cannot be loaded, or the models cannot form an ensemble, or
@@ -49,7 +49,7 @@ def load_models(
         FloatingPointError: a weight is not finite.
     """
     with reraise_as_value_error(f"device must be an available device, got {device}"):
-        torch.zeros(1, device=device).item()  # not on the device meta, which has no values
+        torch.zeros(1, device=device).item()  # an error on the device meta, which has no values
     if len(folders) > 1 and engine_options.get("engine") is not None:
         raise ValueError(f"{argument} must be one model with an engine, got {len(folders)}.")
     loaded = [load_translator(folder, dtype, argument, **engine_options) for folder in folders]
@@ -64,7 +64,7 @@ def load_models(
 
 
 def limit_sources(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Limit a tokenizer without a limit to the positions of the model, so that a line of a megabyte is an error."""
+    """Set the limit of a tokenizer that has none to the positions of the model, so that a huge line is an error."""
     positions = getattr(model.config, "max_position_embeddings", None)
     if positions is not None and tokenizer.model_max_length > LARGE_INTEGER:
         tokenizer.model_max_length = positions
@@ -93,13 +93,13 @@ def load_translator(
 
     Args:
         folder: a saved model, or an adapter for one, with its tokenizer.
-        dtype: dtype of the weights; `"auto"` for the saved one, `"int8"` for `DynamicInt8Config`.
+        dtype: dtype of the weights; `"auto"` for the saved dtype, `"int8"` for `DynamicInt8Config`.
         argument: name of the command-line argument in error messages.
-        engine: `"ctranslate2"` computes `model.generate()` where it computes the same, with one warning about each
-            reason why it does not. The model is exported to it when it is first loaded.
+        engine: `"ctranslate2"` to let CTranslate2 compute `model.generate()` if the result is the same. A warning names
+            each reason for which the model computes a call. The model is exported when it is first loaded.
         engine_dtype: dtype of the engine's weights: `"float32"`, `"bfloat16"` or `"int8"`; `None` for the fastest.
         engine_folder: folder of exported models; `None` for the folder `engines` in `folder`.
-        engine_shortlist: `vmap.txt` of an export with a shortlist, among whose tokens the engine chooses.
+        engine_shortlist: `vmap.txt` of an export with a shortlist. The engine generates only tokens of the shortlist.
 
     Raises:
         ValueError: a file is damaged or missing, weights are missing or have another shape, or the tokenizer has
@@ -136,7 +136,8 @@ def load_model(folder: Path, dtype: str) -> PreTrainedModel:
         options = dtype_options(config, dtype)
         # Mismatched shapes are collected instead of raised, because transformers' error is a multi-line table.
         options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
-        if config is not None and file != ADAPTER:  # not the attention implementation of the file, which may be code
+        # The attention implementation in the file may be the name of remote code.
+        if config is not None and file != ADAPTER:
             options |= {"config": config, "attn_implementation": None}
         model, report = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=False, **options)
     for name, stored, expected in sorted(report["mismatched_keys"]):
@@ -181,7 +182,7 @@ def check_config(folder: Path) -> Any:
 
 
 def dtype_options(config: Any, dtype: str) -> dict[str, Any]:
-    """The arguments of `from_pretrained` for this dtype; none for `"int8"` if the weights are saved in int8."""
+    """The arguments of `from_pretrained` for a dtype. Weights that are saved in int8 need none for `"int8"`."""
     if dtype != "int8":
         return {"dtype": dtype}
     if config is None:
@@ -242,7 +243,7 @@ def check_finite(model: nn.Module) -> None:
 
 @contextmanager
 def silence_transformers() -> Iterator[None]:
-    """Hide progress bars and loading reports of transformers. Problems in them are raised as errors."""
+    """Hide progress bars and loading reports of transformers. `load_model` raises the reported problems as errors."""
     verbosity = logging.get_verbosity()
     bars = logging.is_progress_bar_enabled()
     logging.set_verbosity(logging.CRITICAL)

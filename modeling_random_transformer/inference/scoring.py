@@ -1,4 +1,4 @@
-"""Log-probabilities of translations under a model, and the batches of pairs that alignments share."""
+"""Log-probabilities of translations under a model, and batches of pairs, which alignments use too."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,7 +29,7 @@ from ..pipeline_random_transformer import Seq2SeqPipeline, current_device, evalu
 
 IGNORED = -100  # the label of positions that are not scored
 
-Ids = list[int]  # of the tokens of a text
+Ids = list[int]  # token ids of a text
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +61,13 @@ def score_pairs(
 ) -> Iterator[PairScore]:
     """The log-probability of each pair of source and target, in the order of the pairs.
 
-    A lazy iterator, which reads one chunk at a time. The costs are those of a forward pass. A target-language tag that
-    `generate()` would be forced to begin with is neither scored nor counted.
+    The function returns a lazy iterator that reads one chunk at a time. Scoring takes one forward pass. A
+    target-language tag that `generate()` would force as the first token is neither scored nor counted.
 
     Args:
         model: any model of `AutoModelForSeq2SeqLM`. It stays on its device and runs in evaluation mode.
         tokenizer: its tokenizer.
-        pairs: sources and targets. A target may be empty, a source may not. `None` in place of a pair gives `None`.
+        pairs: sources and targets. A target may be empty, a source may not. The score of `None` is `None`.
         token_scores: return `token_log_probabilities` too.
         chunk_size: number of pairs that are sorted by length together.
         progress: show a progress bar on stderr; `None` shows it after a delay.
@@ -82,7 +82,7 @@ def score_pairs(
 
 
 class PairModel(ABC):
-    """A model and its tokenizer, which process pairs that are sorted by length together.
+    """Base of classes that process pairs with a model, in batches of similar length.
 
     Args:
         model: any model of `AutoModelForSeq2SeqLM`.
@@ -116,11 +116,11 @@ class PairModel(ABC):
         self.pipe.warns = False
         self.max_batch_tokens = max_batch_tokens
         self.start = decoder_start(model)
-        self.recorded: dict[str, Any] = {}  # what determines the results beside the model and its languages
+        self.recorded: dict[str, Any] = {}  # settings that change the results, without the model and its languages
 
     @abstractmethod
     def process(self, pairs: Sequence[Pair], sources: Sequence[Ids], targets: Sequence[Ids]) -> list[Any]:
-        """The result of each pair of a batch, of which the token ids are given too."""
+        """The result of each pair of a batch, from the texts and the token ids."""
 
     def __call__(self, pairs: Sequence[Pair | None], _first: int, update: Update) -> list[Any]:
         """The result of each pair, and `None` for `None`; see `process_stream`."""
@@ -130,7 +130,7 @@ class PairModel(ABC):
         update(len(pairs) - len(present))
         with renumber_errors(numbers):
             sources, targets = self.tokenize(present)
-        # Targets decide the order: their logits need the most memory.
+        # The target length is the first criterion, since the logits need the most memory.
         lengths = list(zip(map(len, targets), map(len, sources), strict=True))
         for batch in batches_by_tokens(lengths, self.max_batch_tokens):
             processed = self.process(
@@ -192,7 +192,7 @@ class Scorer(PairModel):
         if self.forced is not None:
             labels[:, 0].masked_fill_(labels[:, 0] == self.forced, IGNORED)
         with evaluation_mode(self.model):
-            # Not by `lm_head` alone, which would need less memory: the code of the model may have been edited.
+            # Calling `lm_head` alone would need less memory, but the code of the model may have been edited.
             logits = self.model(**inputs, use_cache=False).logits
         return label_log_probabilities(logits, labels, IGNORED).tolist()
 

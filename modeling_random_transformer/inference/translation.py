@@ -27,7 +27,7 @@ from ..verification_random_transformer import generation_option
 from .candidates import Candidate, Row, TranslateRows
 
 LENGTH_PENALTY = 0.6  # paper 6.1
-# Beam search begins all beams but the first with a score of -1e9. They keep it if other options, such as
+# Beam search starts all beams except the first with a score of -1e9. Beams keep this score if other options, such as
 # `prefix_allowed_tokens_fn`, allow fewer tokens than there are beams.
 EXCLUDED = -1e6
 # Options of the pipeline and of `generate()` that are not allowed, because they would change the type of the output.
@@ -44,7 +44,7 @@ RESERVED = {
 
 # Options whose functions are in `extras/wrappers`
 WRAPPERS = ("mbr", "split_sentences", "glossary", "repair", "confidence", "min_confidence")
-OF_ONE_CANDIDATE = ("mbr", "glossary", "min_confidence")  # those without `n_best`
+OF_ONE_CANDIDATE = ("mbr", "glossary", "min_confidence")  # options that cannot be combined with `n_best`
 MBR_SAMPLING = {"do_sample": True, "top_k": 5, "temperature": 0.7}
 
 
@@ -58,27 +58,27 @@ class TranslationOptions:
         max_batch_tokens: limit on the size of a batch: texts × beams × tokens of the longest source. A longer
             text forms a separate batch. An engine gets several batches at once.
         num_beams: hypotheses of beam search (paper 6.1: 4); 1 for greedy search or sampling.
-        length_penalty: exponent of the length by which the log-probability of a hypothesis is divided; `None` for that
-            of the model's generation config, or 0.6 (paper 6.1, with (5 + length) / 6 as the length). Larger values
-            favor longer translations. Unused with one beam.
-        max_new_tokens: limit on the tokens of a translation, including those of a forced prefix; `None` for
+        length_penalty: exponent of the length by which the log-probability of a hypothesis is divided. Larger values
+            favor longer translations. The default is the value of the model's generation config, otherwise 0.6 (paper
+            6.1, with (5 + length) / 6 as the length). It has no effect with one beam.
+        max_new_tokens: limit on the tokens of a translation, including a forced prefix. The default is
             `longest_target`. Learned positions limit both.
         max_source_tokens: truncate longer sources. With `None`, a source longer than `tokenizer.model_max_length` or
             than the model's positions is an error.
         n_best: number of candidates per text, for `translate_n_best` and `translate_file`; at most `num_beams`, unless
             they are sampled without beams. Beam search may find fewer if other options limit the tokens.
-        mbr: number of samples, of which the most similar to all others is the translation (minimum Bayes risk), instead
-            of beam search; not with `n_best`. Without other options, samples are of the 5 most probable tokens with
-            a temperature of 0.7.
-        seed: before each chunk, torch's random number generator is set to this number plus that of the chunk's first
-            text (from 1), so that sampling is reproducible. `None` leaves the generator, which all threads share,
-            unchanged.
-        glossary: phrases that translations must contain; not with `n_best`. A translation that lacks one is continued
-            again after it, and is replaced if the result lacks fewer. All others are those without a glossary.
-        repair: copy placeholders, translate texts in capitals in ordinary case, and where a translation has `problems`,
-            such as a loop or a missing number, replace it by another hypothesis of beam search, by one of a search
-            without repetitions, or by the translations of the clauses. With `n_best`, only the best translation of a
-            text is replaced. All others are those without `repair`. Requires sentencex.
+        mbr: number of samples for minimum Bayes risk decoding, which replaces beam search. The translation is the
+            sample that is most similar to all others. By default, samples are drawn from the 5 most probable tokens
+            with a temperature of 0.7. Not with `n_best`.
+        seed: seed of sampling. Before each chunk, torch's random number generator, which all threads share, is set to
+            this number plus the number of the chunk's first text (from 1). `None` does not set the generator.
+        glossary: phrases that translations must contain. If a translation lacks a phrase, the search is continued after
+            the phrase, and the result replaces the translation if it lacks fewer phrases. Other translations do not
+            change. Not with `n_best`.
+        repair: copy placeholders, translate texts in capitals in ordinary case, and replace translations with
+            `problems`, such as a loop or a missing number. The replacement is another hypothesis of beam search, a
+            hypothesis of a search without repetitions, or the translations of the clauses. With `n_best`, only the best
+            translation of a text is replaced. Other translations do not change. Requires sentencex.
         confidence: rate the translations, for a model with a calibration.
         min_confidence: replace translations with a lower confidence by an empty text; not with `n_best`.
         keep_source: with `min_confidence`, replace these translations by their sources instead.
@@ -139,7 +139,7 @@ class TranslationOptions:
 
     @property
     def wrappers(self) -> list[str]:
-        """The options that are set of those that change texts before, and translations after the model."""
+        """The options that select wrappers, which change texts before and translations after the model."""
         return [name for name in WRAPPERS if is_set(getattr(self, name))]
 
     @property
@@ -154,7 +154,7 @@ class TranslationOptions:
 
 
 def is_set(value: Any) -> bool:
-    """Whether an option has another value than `None` and `False`, such as 0."""
+    """Whether the value of an option is neither `None` nor `False`. 0 counts as set."""
     return value is not None and value is not False
 
 
@@ -172,7 +172,7 @@ class BatchTranslator:
     call: CallOptions
 
     def __call__(self, rows: Sequence[Row], _first: int, update: Update) -> list[list[Candidate]]:
-        """`num_return_sequences` candidates of each row, by default one; or fewer if beam search finds no more.
+        """`num_return_sequences` candidates of each row, by default one, or fewer if beam search finds fewer.
 
         Raises:
             TextError: a text is not a string or is too long.
@@ -191,7 +191,7 @@ class BatchTranslator:
 
 
 def best_first(answers: Sequence[dict[str, Any]]) -> list[Candidate]:
-    """The candidates of a text, without the excluded beams; samples are in random order."""
+    """The candidates of a text in descending order of score, without excluded beams. Samples are not sorted."""
     candidates = [Candidate(answer["generated_text"], answer.get("score", 0.0), answer["tokens"]) for answer in answers]
     candidates.sort(key=lambda candidate: candidate.score, reverse=True)
     return [candidates[0], *(candidate for candidate in candidates[1:] if candidate.score > EXCLUDED)]
@@ -221,8 +221,8 @@ class Translator:
     Attributes:
         options: the options, in which the model's length penalty is the default.
         pipe: the pipeline.
-        languages: the languages that are given, for a tokenizer with language tags.
-        composition: the `Composition` of the options that change texts and translations; `None` if none is set.
+        languages: the languages of the call, for a tokenizer with language tags.
+        composition: the `Composition` of the wrappers that the options select; `None` if they select none.
         translate_rows: translates texts.
 
     Raises:
@@ -235,7 +235,7 @@ class Translator:
         self.options = TranslationOptions.from_kwargs(**options)
         search = self.options.generate_kwargs
         if self.options.split_sentences and not tokenizer_languages(tokenizer):
-            search.pop("src_lang", None)  # for the abbreviations only
+            search.pop("src_lang", None)  # the language selects abbreviations only
         engine = getattr(model, "engine", None)
         self.pipe = Seq2SeqPipeline(
             model,
@@ -276,7 +276,7 @@ class Translator:
         return process_stream(rows, self.translate_rows, chunk_size, progress, length_hint(texts))
 
     def effective_options(self) -> dict[str, Any]:
-        """What determines the translations beside the model."""
+        """The options that determine the translations, with their effective values."""
         # The effective limit: truncating longer sources does not change the translation of sources within the limit.
         limit, _ = source_limit(self.pipe.tokenizer, self.pipe.positions, self.options.max_source_tokens)
         search = self.options.generate_kwargs
@@ -313,12 +313,11 @@ def translate(
         texts: any iterable of strings.
         model: any model of `AutoModelForSeq2SeqLM`. It stays on its device and runs in evaluation mode.
         tokenizer: its tokenizer.
-        prefixes: what the translation of each text must begin with, `""` for anything; see `target_prefix` of the
-            pipeline.
+        prefixes: the prefix of each translation, `""` for none; see `target_prefix` of the pipeline.
         chunk_size: number of texts that are sorted by length together.
         progress: show a progress bar on stderr; `None` shows it after a delay.
-        **options: those of `TranslationOptions`, except for `n_best` and `confidence`; `src_lang` and `tgt_lang` for a
-            model of several languages; and those of `generate()`.
+        **options: options of `TranslationOptions`, except for `n_best` and `confidence`, options of `generate()`, and
+            `src_lang` and `tgt_lang` for a model of several languages.
 
     Raises:
         ValueError: an argument is invalid, or a text is not a string or too long for the model.
@@ -359,14 +358,14 @@ def translate_n_best(
 ) -> Iterator[list[Candidate]]:
     """`translate_stream` with the `n_best` best translations of each text and their scores, the best first.
 
-    With `None`, there is one translation without a score. Otherwise, the scores of all tokens at all steps of a batch
-    are in memory: decrease `max_batch_tokens` if it is exceeded.
+    With `n_best=None`, there is one translation without a score. Otherwise, the scores of all tokens at all steps of a
+    batch are in memory. If the memory is not sufficient, decrease `max_batch_tokens`.
     """
     return Translator(model, tokenizer, n_best=n_best, **options).stream(texts, prefixes, chunk_size, progress)
 
 
 def with_prefixes(texts: Iterable[str], prefixes: Iterable[str] | None, name: str = "prefixes") -> Iterator[Row]:
-    """Each text with what its translation must begin with; `name` is that of the prefixes in an error."""
+    """Each text with the prefix of its translation. `name` is the name of the prefixes in an error."""
     if prefixes is None:
         yield from ((text, "") for text in texts)
         return

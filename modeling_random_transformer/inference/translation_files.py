@@ -1,4 +1,4 @@
-"""Files that are translated, or scored, in chunks: resumable, by the processes of one launcher.
+"""Translates or scores files in chunks. Calls are resumable, and the processes of a launcher share the chunks.
 
 Each finished chunk is a part, a file in the folder `<output>.parts`, beside the record of the job (see `base/jobs.py`).
 The output is written when all parts exist. All files are written atomically, so an interruption at any time leaves only
@@ -75,13 +75,13 @@ def translate_file(
         output_file: the file to write or to replace; line breaks within a translation become spaces.
         model: any model of `AutoModelForSeq2SeqLM`, the same in every process.
         tokenizer: its tokenizer.
-        prefix_file: a file with what each translation must begin with, line by line; empty lines allow anything.
+        prefix_file: a file with the prefix of each translation, line by line; an empty line for no prefix.
         output_format: see `candidate_lines`. With the option `n_best`, a text has several lines.
-        chunk_size: lines that are sorted by length together, and lost if the process is killed before the chunk is
-            complete.
+        chunk_size: number of lines that are sorted by length together. If the process is killed, the translations of
+            an unfinished chunk are lost.
         restart: discard the parts of an earlier call.
         progress: show a progress bar on stderr; `None` shows it after a delay. The first process shows its own share.
-        **options: those of `translate`.
+        **options: the options of `translate`.
 
     Raises:
         ValueError: an argument is invalid; the input is not UTF-8 or changes; a text is too long, or has no prefix; the
@@ -118,10 +118,11 @@ def candidate_lines(
 
     Args:
         candidates: the candidates of each text.
-        output_format: `"text"` for the translation; with `n_best` as in Moses, `index ||| translation ||| score`; with
-            `confidence`, which follows a tab. `"jsonl"` for an object with `index`, `translation`, `tokens` (the
-            generated tokens with special ones), with `n_best` `score`, with `confidence` `confidence` and `words` (each
-            word and its probability), and `problems` if there are any.
+        output_format: `"text"` or `"jsonl"`. With `"text"`, a line contains the translation, with `confidence` also a
+            tab and the confidence. With `n_best`, it is `index ||| translation ||| score`, as in Moses. With
+            `"jsonl"`, a line is an object with `index`, `translation` and `tokens` (the generated tokens, including
+            special tokens). `n_best` adds `score`, `confidence` adds `confidence` and `words` (each word and its
+            probability), and `problems` is added if there are any.
         n_best: see `TranslationOptions`.
         first: index of the first text, from 0.
         confidence: whether candidates have a confidence; a text that the model has not translated has none.
@@ -148,7 +149,7 @@ def candidate_lines(
 
 
 def plain_options(translator: Translator) -> dict[str, Any]:
-    """What determines the translations beside the model, as values of JSON.
+    """The options that determine the translations, as JSON values.
 
     Raises:
         ValueError: an option is an object that cannot be compared after an interruption.
@@ -167,7 +168,7 @@ def plain_options(translator: Translator) -> dict[str, Any]:
 
 @dataclass
 class LineWork(ABC):
-    """How the items of an input become the lines of an output, in chunks; see `write_in_parts`.
+    """Base of jobs that convert the items of an input to lines of an output, in chunks; see `write_in_parts`.
 
     Attributes:
         source: the input; as a string, its name in errors.
@@ -184,15 +185,15 @@ class LineWork(ABC):
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """Check the arguments, and return what determines the output beside the input; in the first process only."""
+        """Check the arguments, and return the settings that determine the output. Called in the first process only."""
 
     @abstractmethod
     def read(self) -> Iterator[Any]:
-        """The items of the input, values of JSON: they are read once to check them, and again to process them."""
+        """The items of the input as JSON values. They are read once to be checked, and again to be processed."""
 
     @abstractmethod
     def lines(self, chunk: list[Any], first: int, update: Update) -> Iterable[str]:
-        """The lines for a chunk, from the index of its first item and a function that counts finished items."""
+        """The lines for a chunk, given the index of its first item and a function that counts finished items."""
 
 
 @dataclass
@@ -204,7 +205,7 @@ class LineTranslation(LineWork):
     output_format: str
 
     def describe(self) -> dict[str, Any]:
-        """Check the files, and return what determines the translations."""
+        """Check the files, and return the settings that determine the translations."""
         check_plain_text("input_file", self.source)
         check_plain_text("prefix_file", self.prefix)
         check_output("output_file", self.output, input_file=self.source, prefix_file=self.prefix)
@@ -212,7 +213,7 @@ class LineTranslation(LineWork):
         return {"model": digest, **plain_options(self.translator), "format": self.output_format}
 
     def read(self) -> Iterator[Row]:
-        """The lines with what their translations must begin with."""
+        """The lines with the prefixes of their translations."""
         prefixes = None if self.prefix is None else read_texts(self.prefix)
         return with_prefixes(read_plain_texts(self.source), prefixes, "prefix_file")
 
@@ -227,7 +228,7 @@ def write_in_parts(work: LineWork, *, chunk_size: int, restart: bool, progress: 
     """Write a file in chunks, or resume an earlier call.
 
     Args:
-        work: makes the lines.
+        work: computes the lines.
         chunk_size: items of a chunk.
         restart: discard the parts of an earlier call.
         progress: show a progress bar on stderr; `None` shows it after a delay.
@@ -257,7 +258,7 @@ def write_in_parts(work: LineWork, *, chunk_size: int, restart: bool, progress: 
 
 
 def check_work(work: LineWork, parts: "Parts", chunk_size: int) -> tuple[dict[str, Any], list[str]]:
-    """What determines the output, and the digest of each chunk of the input.
+    """The settings that determine the output, and the digest of each chunk of the input.
 
     Raises:
         ValueError: the output cannot be written, or an argument or the input is invalid.
@@ -278,7 +279,7 @@ def write_chunks(work: LineWork, parts: "Parts", numbers: set[int], chunk_size: 
     """Write the chunks with these numbers; the input is read in a single pass.
 
     Raises:
-        ValueError: a chunk is not that of the beginning.
+        ValueError: a chunk has changed since the beginning.
     """
     items = work.read()
     for number in range(max(numbers, default=-1) + 1):
@@ -299,14 +300,14 @@ class Parts:
         self.record_file = self.folder / "job.json"
         self.lock_file = self.folder / "job.lock"
         self.key = ""  # a digest of the inputs of the job, which the names of its files contain
-        self.digests: list[str] = []  # of the texts of each chunk
+        self.digests: list[str] = []  # a digest of the texts of each chunk
 
     def path(self, number: int) -> Path:
-        """The file of a finished chunk, whose name has a digest of what determines the output."""
+        """The file of a finished chunk. Its name contains a digest of the settings that determine the output."""
         return self.folder / f"{number:08}.{self.key}.txt"
 
     def check(self) -> None:
-        """Raise a `ValueError` if the folder belongs to something else."""
+        """Raise a `ValueError` if the folder belongs to another program or output."""
         if self.record_file.exists() or not self.folder.exists():
             return
         for path in self.folder.iterdir():
@@ -321,7 +322,7 @@ class Parts:
         write_atomically(self.path(number), encode_lines(lines), self.folder)
 
     def begin(self, inputs: dict[str, Any], restart: bool) -> list[int]:
-        """Begin the job, or continue that of an earlier call, in the first process.
+        """Begin the job, or continue the job of an earlier call, in the first process.
 
         Returns:
             The numbers of the missing chunks.

@@ -34,12 +34,12 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 # Noise: words are deleted, replaced by a filler and reordered (Lample et al. 2018), as often as in Edunov et al. 2018.
 DELETION, REPLACEMENT, DISTANCE = 0.1, 0.1, 3
-FILLER = "<blank>"  # one token, if it is declared with --special_tokens
+FILLER = "<blank>"  # a single token if --special_tokens declares it
 
 
 @dataclass(frozen=True)
 class BackTranslationOptions:
-    """What is translated, and how synthetic sources differ from translations.
+    """The text to translate, and the conversion of its translations to synthetic sources.
 
     Args:
         text_key: column of the text in a file with columns: a name, or a number from 1; see `read_texts`.
@@ -71,7 +71,7 @@ class BackTranslationOptions:
 
     @classmethod
     def split(cls, options: dict[str, Any]) -> "tuple[BackTranslationOptions, dict[str, Any]]":
-        """The options of a call of `back_translate`: those of this class, and those of `translate`."""
+        """Split the options of `back_translate` into options of this class and options of `translate`."""
         [settings] = instances([cls], options)
         search = {name: value for name, value in options.items() if name not in vars(settings)}
         search = METHODS[settings.method] | search
@@ -91,8 +91,8 @@ class BackTranslationReport:
     """The result of `back_translate`.
 
     Attributes:
-        selection: the lines of the monolingual text, and those that are skipped.
-        pairs: pairs of the synthetic corpus. Lines with an empty translation are skipped too.
+        selection: the counts of lines of the monolingual text, and of skipped lines.
+        pairs: number of pairs of the synthetic corpus. Lines with an empty translation are skipped too.
     """
 
     selection: ValidationReport
@@ -115,17 +115,18 @@ def back_translate(
     progress: bool | None = None,
     **options: Any,
 ) -> BackTranslationReport:
-    """Make a synthetic parallel corpus from monolingual text of the target language and a target-to-source model.
+    """Create a synthetic parallel corpus from monolingual text of the target language and a target-to-source model.
 
-    Line n of `output_source` is a translation of line n of `output_target`, which contains the lines of the input in
-    their order, without those that are blank, too long for the model or have an empty translation. Both files are
-    written when they are complete.
+    Line n of `output_source` is a translation of line n of `output_target`. `output_target` contains the lines of the
+    input in their order, without lines that are blank, too long for the model or have an empty translation. Both files
+    appear when they are complete.
 
-    The same call resumes after an interruption, and `accelerate launch` distributes the translation over processes: see
-    `translate_file`, as for `restart`, `chunk_size` and `progress`. Tag and noise may then differ.
+    The same call resumes after an interruption, and `accelerate launch` distributes the translation over processes; see
+    `translate_file`, also for `restart`, `chunk_size` and `progress`. A call that resumes may have another tag and
+    other noise.
 
     Args:
-        input_file: monolingual UTF-8 text of the target language, see `read_texts`; a call that resumes reads standard
+        input_file: monolingual UTF-8 text of the target language, see `read_texts`. A call that resumes reads standard
             input again.
         output_source: the file of synthetic sources, to write or to replace.
         output_target: the file of their targets, to write or to replace.
@@ -184,7 +185,7 @@ def check_paths(monolingual: Path, source: Path, target: Path) -> None:
 
 
 def check_work_folder(folder: Path) -> None:
-    """Raise a `ValueError` unless the working folder is new or that of an earlier call."""
+    """Raise a `ValueError` unless the working folder is new or belongs to an earlier call."""
     if folder.exists() and not (folder / LOCK).exists() and any(folder.iterdir()):
         raise ValueError(f"{folder} must be new or the folder of an earlier call, got other files.")
 
@@ -202,7 +203,7 @@ def write_outputs(folder: Path, source: Path, target: Path, settings: BackTransl
 
 
 def synthetic_pairs(translated: Iterable[Pair], settings: BackTranslationOptions) -> Iterator[Pair]:
-    """Translations with the tag and, if the method has it, noise; each with the text that it is a translation of."""
+    """Pairs of a synthetic source and a target. A source is a translation with the tag and the method's noise."""
     for number, (text, source) in enumerate(translated, start=1):
         if settings.method == "noised_beam":
             source = add_noise(source, f"{settings.seed} {number}")
@@ -212,8 +213,8 @@ def synthetic_pairs(translated: Iterable[Pair], settings: BackTranslationOptions
 def add_noise(text: str, seed: int | str) -> str:
     """Delete, replace and reorder words of a text; the same seed and text give the same result.
 
-    Words are separated by whitespace, which becomes one space. At least one word is kept. A word is deleted with
-    probability 0.1, a remaining one is replaced by `<blank>` with probability 0.1, and words move by up to 3 positions.
+    Words are separated by whitespace, which becomes one space. A word is deleted with probability 0.1, but at least one
+    word is kept. A remaining word is replaced by `<blank>` with probability 0.1. Words move by up to 3 positions.
     """
     draw = random.Random(str(seed))
     words = text.split()

@@ -76,12 +76,12 @@ def compare_saved(
 ) -> list[ModelScores]:
     """Translate a test set with saved models or ensembles.
 
-    As in the evaluation of the training, sentences of any length are translated; learned positions truncate them.
+    Sentences of any length are translated, as in evaluation during training. Only learned positions truncate them.
 
     Args:
-        models: name, dtype and folders of each.
+        models: name, dtype and folders of each model.
         pairs: the test set.
-        languages: its languages, for models with language tags.
+        languages: languages of the test set, for models with language tags.
         device: where the models run.
         options: the options of `translate`.
     """
@@ -126,7 +126,7 @@ def table(rows: Sequence[ModelScores]) -> str:
 
 @dataclass
 class StudentDataArguments(DataArguments):
-    """The validation and test sets of the student, and optionally original pairs that are added to the training set."""
+    """The validation and test sets of the student, and optionally original pairs to add to the training set."""
 
     requires_train: ClassVar[bool] = False
 
@@ -158,15 +158,15 @@ def distill(
     model: ModelArguments,
     args: TranslationTrainingArguments,
 ) -> DistillationResult:
-    """Train a student on the translations of a teacher, and compare both; or resume an earlier call.
+    """Train a student on the translations of a teacher, and compare both, or resume an earlier call.
 
-    `args.output_dir` then contains the student as `train_translation` saves it, its int8 version in `int8`, the
+    Afterwards, `args.output_dir` contains the student as `train_translation` saves it, its int8 version in `int8`, the
     student's training set in `distillation`, and the comparison in the model card and in `distillation/job.json`.
 
     Args:
         arguments: the teacher, the texts to translate and the selection of the translations.
-        data: the test set or the validation set, on which both are compared, or both sets, and optionally original
-            pairs to add to the training set.
+        data: a test set or a validation set for the comparison, or both sets, and optionally original pairs to add to
+            the training set.
         model: the architecture of the student. It has the teacher's tokenizer, unless `tokenizer`, `vocab_size` or
             `model_name_or_path` is given.
         args: the training arguments of the student.
@@ -216,7 +216,7 @@ def comparison_set(data: DataArguments) -> Corpus:
     """The test set, or without one the validation set.
 
     Raises:
-        ValueError: it is not one corpus.
+        ValueError: the set has several corpora.
     """
     tests = data.corpora("test")
     corpora = tests or data.corpora("validation")
@@ -268,7 +268,7 @@ def check(
 
 
 def export_int8(folder: Path) -> None:
-    """Save the student in int8, in a folder that replaces that of an earlier call."""
+    """Save the student in int8. The folder replaces the folder of an earlier call."""
     shutil.rmtree(folder / INT8, ignore_errors=True)
     quantized, tokenizer = load_translator(folder, "int8")
     with new_folder(folder / INT8) as temporary, silence_transformers():

@@ -1,4 +1,4 @@
-"""Monolingual text that a model translates, and pairs as aligned text: common to back-translation and distillation."""
+"""Translates monolingual text and writes pairs as aligned text, for back-translation and distillation."""
 
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -21,7 +21,7 @@ from ..inputs_random_transformer import CHUNK_SIZE, chunks, encode_texts, source
 from ..pipeline_random_transformer import Seq2SeqPipeline
 from ..tokenization_random_transformer import is_blank
 
-RECORD = "job.json"  # of all stages
+RECORD = "job.json"  # the record of every stage
 
 
 def check_text_key(key: str, paths: Iterable[StrPath]) -> None:
@@ -58,7 +58,7 @@ def translate_lines(
 ) -> ValidationReport:
     """Select the lines of monolingual text that are neither blank nor too long for a model, and translate them.
 
-    The stage `"translation"` of the job in the folder of both files; see `run_stage`.
+    This is the stage `"translation"` of the job in the folder of both files; see `run_stage`.
 
     Args:
         lines: the text, which is read again in each call.
@@ -68,13 +68,13 @@ def translate_lines(
         tokenizer: its tokenizer.
         options: the options of `translate`.
         name: name of the lines in the report.
-        max_tokens: a limit on the tokens of a line, below that of the tokenizer and the model; `None` for none.
+        max_tokens: a limit on the tokens of a line, in addition to the limit of the tokenizer and the model.
         restart: discard the translations of an earlier call.
         progress: see `translate_file`.
         **job: `output_format` and `chunk_size` of `translate_file`.
 
     Returns:
-        The lines that are not selected.
+        The report of the lines, with the counts of skipped lines.
 
     Raises:
         ValueError: no line can be translated, or a line is not UTF-8.

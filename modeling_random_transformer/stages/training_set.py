@@ -3,8 +3,8 @@
 The stages: select the texts → translate them (resumable) → with `interpolate`, choose the translations nearest to
 references → add the original pairs. Their files are kept, so that a finished stage is not repeated.
 
-Sequence-level interpolation (Kim & Rush 2016, section 3.3) takes the translation that is most similar to the reference,
-of those that beam search finds. The similarity is chrF (Popović 2015); the paper has a smoothed sentence-level BLEU.
+Sequence-level interpolation (Kim & Rush 2016, section 3.3) selects the hypothesis of beam search that is most similar
+to the reference. The similarity is chrF (Popović 2015). The paper uses a smoothed sentence-level BLEU.
 """
 
 import json
@@ -110,13 +110,13 @@ class SyntheticReport:
 
 
 class TrainingSet:
-    """The files of a student's training set, and the stages that make them.
+    """The files of a student's training set, and the stages that write them.
 
     Args:
-        folder: their folder.
+        folder: the folder of the files.
         arguments: the texts and the options.
         original: the original pairs; invalid lines are skipped.
-        is_in_use: the training of the student has begun, so that the training set must not change.
+        is_in_use: whether the training of the student has begun, so that the training set must not change.
     """
 
     def __init__(self, folder: Path, arguments: DistillationArguments, original: Sequence[Corpus], is_in_use: bool):
@@ -146,7 +146,7 @@ class TrainingSet:
             languages: language codes of the texts and of their translations, for a teacher with language tags.
 
         Raises:
-            ValueError: a text is not UTF-8, none can be translated, or the folder has the files of other inputs.
+            ValueError: a text is not UTF-8, no text can be translated, or the folder has the files of other inputs.
             OSError: a file cannot be read or written.
         """
         selection = self.translate(model, tokenizer, max_tokens, languages)
@@ -196,7 +196,8 @@ class TrainingSet:
 
     def assemble(self, counts: dict[str, int]) -> dict[str, Any]:
         """Write the training set: the synthetic pairs, then the original ones."""
-        synthetic = [ParallelText(self.selected, self.translated)]  # of which pairs without a translation are invalid
+        # Pairs without a translation are invalid and are skipped.
+        synthetic = [ParallelText(self.selected, self.translated)]
         total = write_pairs(pairs_of([*synthetic, *self.original]), self.files)
         original = sum(1 for _ in pairs_of(self.original))
         return {**counts, "empty": counts["selected"] - (total - original), "original": original}
@@ -220,7 +221,7 @@ def write_nearest(texts: Path, candidates: Path, output: Path, references: Mappi
 
     Args:
         texts: the file with one text per line.
-        candidates: their translations, the best first, as `translate_file` writes them with `n_best` and
+        candidates: the translations of the texts, the best first, as `translate_file` writes them with `n_best` and
             `output_format="jsonl"`.
         output: the file to write, with one translation per line.
         references: see `targets_by_source`; a text without references has its best translation.

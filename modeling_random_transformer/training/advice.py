@@ -1,6 +1,6 @@
-"""What a run prints at its start: its size, and a warning about each setting that rarely trains a good model.
+"""Prints the size of a run when it starts, and a warning about each setting that rarely trains a good model.
 
-A warning does not stop the run: a test may have five pairs. The progress bar shows the remaining time.
+A warning does not stop the run, since a test may have five pairs. The progress bar shows the remaining time.
 """
 
 import sys
@@ -23,14 +23,14 @@ from .training_arguments import TranslationTrainingArguments
 
 MAX_EPOCHS = 300
 FEW_PAIRS = 1000
-MIN_OCCURRENCES = 20  # of a vocabulary entry in the training set, on average
+MIN_OCCURRENCES = 20  # mean occurrences of a vocabulary entry in the training set
 MAX_POST_NORM_RATE = 1.0  # peak rate times d_model; the paper's models have 0.36 (base) and 0.5 (big)
-SAMPLED_PAIRS = 1000  # of each set, to compare its sides
+SAMPLED_PAIRS = 1000  # pairs of each set whose sides are compared
 MARGIN = 1.2  # sides in one language are about equally similar
-COUNTED_PAIRS = 100_000  # of each corpus, whose letters are counted
-MIN_COUNT = 20  # occurrences of a letter, also expected ones, so that they are not by chance
-MIN_FACTOR = 20  # between the frequencies of a letter in two orthographies
-MAX_FOREIGN = 0.005  # of the characters of texts in one orthography
+COUNTED_PAIRS = 100_000  # pairs of each corpus whose letters are counted
+MIN_COUNT = 20  # observed and expected occurrences of a letter, so that a difference is not due to chance
+MIN_FACTOR = 20  # ratio of the frequencies of a letter in two orthographies
+MAX_FOREIGN = 0.005  # share of foreign letters in texts of one orthography
 SHOWN_LETTERS = 8
 
 
@@ -38,7 +38,7 @@ class AdviceCallback(TrainerCallback):
     """Prints the size of a run and its warnings when training begins.
 
     Args:
-        data: the prepared data.
+        data: the data of the run.
     """
 
     def __init__(self, data: PreparedData):
@@ -47,7 +47,7 @@ class AdviceCallback(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:  # noqa: ARG002
         if not state.is_world_process_zero:
             return
-        if "train" in self.data.sets:  # not a stream, whose length is unknown
+        if "train" in self.data.sets:  # a stream has no known length
             pairs = len(self.data.sets["train"])
             show([f"{pairs:,} pairs, {state.max_steps:,} steps, {state.num_train_epochs:,} epochs"])
             show(data_advice(self.data, state.num_train_epochs, is_new=not model.name_or_path))
@@ -65,7 +65,7 @@ def show(lines: Iterable[str]) -> None:
 
 
 def schedule_advice(args: TranslationTrainingArguments, config: Any, steps: int) -> Iterator[str]:
-    """The warnings about the learning rate of a model with this configuration, trained for so many steps."""
+    """The warnings about the learning rate for a model with a configuration and a number of steps."""
     warmup = args.get_warmup_steps(steps)
     if warmup >= steps:
         yield f"Warning: warmup_steps={warmup:,} does not end within {steps:,} steps; a tenth of the steps is enough."
@@ -79,7 +79,7 @@ def schedule_advice(args: TranslationTrainingArguments, config: Any, steps: int)
 
 
 def data_advice(data: PreparedData, epochs: int, is_new: bool) -> Iterator[str]:
-    """The warnings about the data: those about its size and its vocabulary are for a new model."""
+    """The warnings about the data. Its size and its vocabulary are checked for a new model only."""
     if epochs > MAX_EPOCHS:
         yield f"Warning: {epochs:,} epochs of the training set; more than {MAX_EPOCHS} rarely help: reduce max_steps."
     lengths = lengths_of(data.sets["train"])
@@ -93,7 +93,7 @@ def data_advice(data: PreparedData, epochs: int, is_new: bool) -> Iterator[str]:
 
 
 def copy_advice(corpora: Iterable[Dataset]) -> Iterator[str]:
-    """Warn of copies, such as those of a file that is given twice; the columns are `source` and `target`."""
+    """Warn if sources equal targets, for example because a file was given twice."""
     pairs: list[Pair] = []
     for corpus in corpora:
         sample = corpus[:SAMPLED_PAIRS]
@@ -104,7 +104,7 @@ def copy_advice(corpora: Iterable[Dataset]) -> Iterator[str]:
 
 
 def swapped_sets(data: PreparedData) -> Iterator[str]:
-    """Warn of each set whose sources have the tokens of the training targets, and the reverse."""
+    """Warn of each set whose sources share more tokens with the training targets than with the training sources."""
     sides = {}
     for name, rows in data.sets.items():
         sample = rows[:SAMPLED_PAIRS]
@@ -118,10 +118,10 @@ def swapped_sets(data: PreparedData) -> Iterator[str]:
 
 
 def spelling_advice(texts: Mapping[str, Sequence[Dataset]]) -> Iterator[str]:
-    """Warn of each set whose texts are in another orthography than those of the training set, by their letters.
+    """Warn of each set whose letters show another orthography than the training set's.
 
     Args:
-        texts: the pairs of each corpus of a set, with the columns `source` and `target`, by its name.
+        texts: the pairs of each corpus, with the columns `source` and `target`, by the name of the set.
     """
     held_out_sets = [name for name in texts if name != "train"]
     for side in SIDES:

@@ -16,12 +16,12 @@ from ..inputs_random_transformer import LanguageTags, check_positive
 from ..tokenization_random_transformer import LANGUAGE_CODE, MIN_VOCAB_SIZE
 
 VOCAB_SIZE, PRESET = 8000, "tiny"
-PREFIXES = {"train": "", "validation": "validation_", "test": "test_"}  # of the arguments of each split
+PREFIXES = {"train": "", "validation": "validation_", "test": "test_"}  # prefixes of each split's arguments
 OF_DATASET = ("dataset_config_name", "dataset_revision", "train_split", "validation_split", "test_split")
-CONSTANTS = ("true", "false", "none")  # in any case
+CONSTANTS = ("true", "false", "none")  # lower or upper case
 OF_TOKENIZER = {"vocab_size", "pad_token_id", "bos_token_id", "eos_token_id"}  # fields of the configuration
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
-Texts = list[str] | None  # one or several; one is a list too
+Texts = list[str] | None  # one text becomes a list
 
 
 @dataclass
@@ -135,12 +135,12 @@ class DataArguments:
             raise ValueError(f"max_length_ratio must be None or at least 1, got {self.max_length_ratio}.")
 
     def with_sets(self, **changes: Any) -> dict[str, Any]:
-        """The arguments with other sets. Those that lose their effect have their defaults."""
+        """The arguments with other sets. Arguments that lose their effect get their defaults."""
         values = vars(self) | changes
         return values | {name: getattr(type(self), name) for name in unused_arguments(values)}
 
     def reversed(self) -> "DataArguments":
-        """The same sets in the other direction: with sources as targets, and targets as sources."""
+        """The same sets with sources and targets exchanged."""
         opposite: dict[str, Any] = {}
         for name in vars(self):
             if "source" in name:
@@ -160,7 +160,8 @@ class DataArguments:
     def sets(self) -> dict[str, list[Corpus]]:
         """The corpora by name of the set. Training corpora are one set, validation and test corpora one set each.
 
-        The names are `"train"`, and such as `"test"`, or `"test en-de"` if there are several or languages.
+        The names are `"train"`, `"validation"` and `"test"`. Names such as `"test en-de"` are used if there are several
+        sets of a split or languages.
 
         Raises:
             ValueError: see `corpora`.
@@ -201,7 +202,7 @@ class DataArguments:
         return list(map(LanguageTags, *sides))
 
     def _codes_of_corpora(self, name: str, split: str, count: int) -> list[str]:
-        """The language code of each of `count` corpora, from an argument with one code, or one per corpus."""
+        """The language code of each of `count` corpora, from an argument with one code or with one code per corpus."""
         codes = getattr(self, name)
         for code in codes:
             if LANGUAGE_CODE.fullmatch(code) is None:
@@ -267,7 +268,7 @@ def check_unset(arguments: Any, name: str, reason: str) -> None:
 
 
 def unused_arguments(values: Mapping[str, Any]) -> dict[str, str]:
-    """The arguments of `DataArguments` that have no effect beside the others, and the reasons."""
+    """The arguments of `DataArguments` that have no effect because of other arguments, and the reasons."""
     unused = {}
     uses_dataset = uses_columns = False
     for split, prefix in PREFIXES.items():

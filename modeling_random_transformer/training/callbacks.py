@@ -61,7 +61,7 @@ def describe_evaluation(history: Sequence[dict[str, Any]], samples: Sequence[Pai
 
 
 class ResumptionCallback(TrainerCallback):
-    """Uses the intervals of the arguments, not those of a resumed state, sets the epoch, and checks checkpoints."""
+    """Replaces the intervals of a resumed state by those of the arguments, sets the epoch, and checks checkpoints."""
 
     sampler: TokenBudgetSampler | None = None
 
@@ -79,11 +79,11 @@ class ResumptionCallback(TrainerCallback):
 
 
 class TimeCallback(TrainerCallback, ExportableState):
-    """Saves the training time in checkpoints, so that it is that of all processes of a run."""
+    """Saves the training time in checkpoints, so that it includes earlier processes of a run."""
 
     def __init__(self) -> None:
         self.begin = time.perf_counter()
-        self.seconds = 0.0  # of earlier processes
+        self.seconds = 0.0  # the time of earlier processes of the run
 
     @property
     def total(self) -> float:

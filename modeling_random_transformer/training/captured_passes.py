@@ -15,13 +15,14 @@ Passes = Callable[[Batch, Tensor | int | None], Tensor]  # inputs and number of 
 
 
 class CapturedPasses:
-    """Runs the passes of a model with one launch per batch instead of one for each of about a thousand kernels.
+    """Runs the passes of a model as CUDA graphs, with one launch per batch instead of about a thousand.
 
-    A GPU is faster than the CPU can launch the kernels of a small model. The first batch of a shape runs as usual, the
-    second one is captured, and further ones replay the graph on their tensors. Python code of the passes, such as
-    hooks, therefore runs for the first two batches of a shape only. Random numbers are drawn anew.
+    A GPU computes the kernels of a small model faster than the CPU can launch them. The first batch of a shape runs as
+    usual, the second batch is captured, and further batches replay the graph on their tensors. Python code of the
+    passes, such as hooks, therefore runs for the first two batches of a shape only. Each replay draws new random
+    numbers.
 
-    The gradients of all steps are in the same memory, which is filled with zeros where an optimizer would have none.
+    The gradients of all steps use the same memory. Gradients that would be `None` are zeros.
 
     Args:
         model: the model, on a GPU.
@@ -33,7 +34,7 @@ class CapturedPasses:
         self.gradients = [torch.zeros_like(weight) for weight in self.weights]
         self.seen: set[Any] = set()
         self.graphs: dict[Any, CapturedPass] = {}
-        # All passes run on one stream: autograd adds a gradient on the stream on which its weight was first used.
+        # All passes run on one stream, since autograd adds a gradient on the stream on which its weight was first used.
         self.stream = torch.cuda.Stream()
         self.pool = torch.cuda.graph_pool_handle()
 
@@ -61,7 +62,7 @@ class CapturedPasses:
             torch._foreach_zero_(missing)
 
     def _key(self, batch: Batch) -> Any:
-        """What batches that use the same graph have in common. A graph reads the weights at their addresses."""
+        """The key of a graph: batches with equal keys can use it. It contains the addresses of the weights."""
         shapes = [(name, tensor.shape, tensor.dtype) for name, tensor in sorted(batch.items())]
         addresses = [weight.data_ptr() for weight in self.weights]
         return *shapes, *addresses
@@ -79,7 +80,7 @@ class CapturedPass:
     """The passes of one shape.
 
     Args:
-        passes: the function to capture; weights must have gradients, to which it adds.
+        passes: the function to capture. It adds to gradients, so the weights must have gradients.
         batch: tensors of the shape.
         stream: the stream on which the graph is captured.
         pool: the memory that all graphs share.

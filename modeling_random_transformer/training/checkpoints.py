@@ -1,8 +1,9 @@
 """Atomic checkpoints, and their average (paper 6.1).
 
 transformers' Trainer writes a checkpoint file by file and resumes from the folder with the highest step, even if the
-process was killed while writing it. Here, a marker file is written first: it names the run, so that only checkpoints of
-this run are removed. It is renamed last, after all other files are synced to disk: then the checkpoint is complete.
+process was killed while writing it. Here, a marker file is written first. It names the run, so that only checkpoints of
+this run are removed. When all other files are synced to disk, the marker is renamed. A checkpoint with a renamed marker
+is complete.
 """
 
 import errno
@@ -49,7 +50,7 @@ def is_complete(checkpoint: Path) -> bool:
 
 
 def _changed_files(checkpoint: Path) -> list[str]:
-    """The names of the files that are missing or have another size than in the marker of a finished checkpoint."""
+    """The files of a finished checkpoint that are missing or have another size than in the marker."""
     changed = []
     for name, size in _marker(checkpoint).get("files", {MARKER: -1}).items():
         path = checkpoint / name
@@ -68,7 +69,7 @@ def _marker(checkpoint: Path, name: str = MARKER) -> dict[str, Any]:
 
 def check_optimizer(checkpoint: Path) -> None:
     """Raise a `ValueError` if training cannot continue from a checkpoint of the run, which has no optimizer."""
-    names = ("optimizer.pt", "optimizer.bin", "latest", "optimizer_*")  # also of FSDP2 and DeepSpeed
+    names = ("optimizer.pt", "optimizer.bin", "latest", "optimizer_*")  # the last two are those of DeepSpeed and FSDP2
     if not any(any(checkpoint.glob(name)) for name in names):
         raise ValueError(
             f"output_dir must contain complete checkpoints to continue from, got {checkpoint} without the state of the "
@@ -134,7 +135,7 @@ def _check_writer(checkpoint: Path, run_id: str) -> None:
 
 @contextmanager
 def write_checkpoint(checkpoint: Path, run_id: str, is_writer: bool, wait: Callable[[], Any]) -> Iterator[None]:
-    """Begin a checkpoint, which is complete after the block, in all processes; a failure of this one removes it.
+    """Create a checkpoint, which is complete after the block in all processes. A failure in this process removes it.
 
     Args:
         checkpoint: its folder.
@@ -164,7 +165,7 @@ def write_checkpoint(checkpoint: Path, run_id: str, is_writer: bool, wait: Calla
 
 
 def begin_checkpoint(checkpoint: Path, run_id: str) -> None:
-    """Create the folder of a checkpoint with the marker of its run. An earlier one of the same run is replaced.
+    """Create the folder of a checkpoint with the marker of its run. An earlier folder of the same run is replaced.
 
     Raises:
         ValueError: the folder contains files that the run did not write.
@@ -173,7 +174,7 @@ def begin_checkpoint(checkpoint: Path, run_id: str) -> None:
         _check_writer(checkpoint, run_id)
         remove_checkpoint(checkpoint)
     checkpoint.mkdir(parents=True)
-    # In place: a temporary file that a killed process leaves would be a file of another program.
+    # Written in place: a temporary file that a killed process leaves would count as a file of another program.
     (checkpoint / UNFINISHED).write_text(json.dumps({"run": run_id}))
 
 
@@ -193,13 +194,13 @@ def mark_complete(checkpoint: Path) -> None:
 def remove_checkpoint(checkpoint: Path) -> None:
     """Remove a checkpoint. It is renamed first, so that an interruption leaves no part of it under its name."""
     removed = checkpoint.with_name(".removed")
-    shutil.rmtree(removed, ignore_errors=True)  # of a killed process
+    shutil.rmtree(removed, ignore_errors=True)  # left by a killed process
     os.replace(checkpoint, removed)
     shutil.rmtree(removed)
 
 
 def keep_newest(folder: StrPath, limit: int | None, best: str | None = None) -> None:
-    """Keep the newest `limit` complete checkpoints, the best one, and those with other files."""
+    """Remove old checkpoints, except the newest `limit` complete checkpoints, the best, and those with other files."""
     if not limit:
         return
     for path in complete_checkpoints(folder)[:-limit]:
@@ -227,7 +228,7 @@ def save_atomically(folder: Path, is_writer: bool = True) -> Iterator[Path]:
     """
     temporary = folder / ".unfinished"
     if is_writer:
-        shutil.rmtree(temporary, ignore_errors=True)  # from a killed process
+        shutil.rmtree(temporary, ignore_errors=True)  # left by a killed process
     try:
         yield temporary
         if is_writer:

@@ -1,4 +1,4 @@
-"""Checks of the arguments of a run together, before the corpus is read: one function per rule."""
+"""Checks that the arguments of a run fit together, before the corpus is read. There is one function per rule."""
 
 import shutil
 from collections import Counter
@@ -23,13 +23,13 @@ from .model_init import freeze
 from .tokenizer import load_parent_tokenizer, load_tokenizer
 from .training_arguments import TranslationTrainingArguments
 
-ADAM = ("adamw_torch", "adamw_torch_fused")  # with averages of each gradient and of its square
+ADAM = ("adamw_torch", "adamw_torch_fused")  # optimizers that store averages of each gradient and of its square
 
 
 def check_arguments(
     data: DataArguments, model_args: ModelArguments, args: TranslationTrainingArguments
 ) -> PreTrainedTokenizerBase | None:
-    """Check the arguments together, as far as possible before the corpus is read.
+    """Check that the arguments fit together, as far as possible before the corpus is read.
 
     Returns:
         The saved tokenizer, which suits the initial model; `None` to train one.
@@ -80,7 +80,7 @@ def check_evaluation(data: DataArguments, args: TranslationTrainingArguments) ->
 
 
 def check_metric(best: str, data: DataArguments, args: TranslationTrainingArguments) -> None:
-    """The metric of the best model is one that evaluation computes, of all sets or of one of several."""
+    """Evaluation must compute the metric of the best model, for all sets or for one of several sets."""
     metrics = ["loss"]
     if args.predict_with_generate and not args.prediction_loss_only:
         metrics += ["bleu", "chrf", "generated_length"]
@@ -94,7 +94,7 @@ def check_metric(best: str, data: DataArguments, args: TranslationTrainingArgume
 
 
 def check_schedule(args: TranslationTrainingArguments) -> None:
-    """The schedule accepts its arguments."""
+    """The learning rate schedule must accept its arguments."""
     options = args.lr_scheduler_kwargs
     with reraise_as_value_error(f"lr_scheduler_kwargs must suit lr_scheduler_type, got {options}"):
         optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))])
@@ -102,7 +102,7 @@ def check_schedule(args: TranslationTrainingArguments) -> None:
 
 
 def check_compilation(args: TranslationTrainingArguments) -> None:
-    """The compiler has the backend and the mode."""
+    """`torch.compile` must support the backend and the mode."""
     backend, mode = args.torch_compile_backend, args.torch_compile_mode
     with reraise_as_value_error(
         f"torch_compile_backend and torch_compile_mode must be those of torch.compile, got {backend!r} and {mode!r}"
@@ -111,13 +111,13 @@ def check_compilation(args: TranslationTrainingArguments) -> None:
 
 
 def check_license(args: TranslationTrainingArguments) -> None:
-    """A model that others may use has a license."""
+    """A model that is uploaded must have a license."""
     if args.hub_license is None:
         raise ValueError("hub_license must be given with push_to_hub, got None.")
 
 
 def check_adapter(rank: int, args: TranslationTrainingArguments) -> None:
-    """An adapter needs peft, and weights that are not sharded."""
+    """An adapter requires peft, and weights that are not sharded."""
     if args.tp_size * args.fsdp_size > 1:
         raise ValueError(f"lora_rank must be unset with tp_size or fsdp_size above 1 (not with FSDP2), got {rank}.")
     if not is_peft_available():
@@ -125,7 +125,7 @@ def check_adapter(rank: int, args: TranslationTrainingArguments) -> None:
 
 
 def check_folders(model_args: ModelArguments, args: TranslationTrainingArguments) -> None:
-    """The output overwrites neither another run nor the initial model."""
+    """The output must overwrite neither another run nor the initial model."""
     output = Path(args.output_dir)
     initial = Path(model_args.model_name_or_path or "")
     is_folder = model_args.model_name_or_path is not None and initial.is_dir()  # otherwise a name on the Hub
@@ -135,7 +135,7 @@ def check_folders(model_args: ModelArguments, args: TranslationTrainingArguments
 
 
 def check_space(model: nn.Module, model_args: ModelArguments, args: TranslationTrainingArguments) -> None:
-    """The disk has space for the first checkpoint of a new run, which may be hours away."""
+    """The disk must have space for the first checkpoint of a new run, which may be written only after hours."""
     output = Path(args.output_dir)
     if model_args.lora_rank is not None or args.save_strategy == "no" or output.exists():
         return
@@ -144,7 +144,7 @@ def check_space(model: nn.Module, model_args: ModelArguments, args: TranslationT
     for parameter in model.parameters():
         is_averaged = has_averages and parameter.requires_grad
         numbers += parameter.numel() * (3 if is_averaged else 1)
-    needed = 4 * numbers  # in float32
+    needed = 4 * numbers  # bytes in float32
     existing = next(path for path in output.absolute().parents if path.exists())
     free = shutil.disk_usage(existing).free
     if free < needed:
@@ -193,7 +193,7 @@ def check_adapted_modules(model: nn.Module, targets: Sequence[str]) -> None:
     """Check the names, or ends of names, of the modules that get an adapter.
 
     Raises:
-        ValueError: there is no such module, or its weight is tied: an adapter changes the output of one module, and
+        ValueError: there is no such module, or its weight is tied. An adapter changes the output of one module, but
             merging it would change all modules with this weight.
     """
     uses = Counter(id(weight) for _, weight in model.named_parameters(remove_duplicate=False))
@@ -207,7 +207,7 @@ def check_adapted_modules(model: nn.Module, targets: Sequence[str]) -> None:
 
 
 def check_shards(config: RandomTransformerConfig, args: TranslationTrainingArguments) -> None:
-    """Shards have equal sizes; with others, dropout would differ between the processes."""
+    """Shards must have equal sizes. Otherwise, dropout would differ between the processes."""
     for name in ("num_heads", "d_ff"):
         size = getattr(config, name)
         if size % args.tp_size:
@@ -217,13 +217,13 @@ def check_shards(config: RandomTransformerConfig, args: TranslationTrainingArgum
 def check_dropout(
     config: RandomTransformerConfig, model_args: ModelArguments, args: TranslationTrainingArguments
 ) -> None:
-    """Without dropout, both passes of R-Drop are equal."""
+    """R-Drop requires dropout, since its two passes would be equal otherwise."""
     has_dropout = model_args.lora_rank is not None or any(getattr(config, name) for name in DROPOUTS)
     if not has_dropout:
         raise ValueError(f"r_drop_alpha must be 0 for a model without dropout, got {args.r_drop_alpha}.")
 
 
 def check_augmented_positions(config: RandomTransformerConfig) -> None:
-    """Changed texts may be longer than the texts of the corpus."""
+    """Learned positions must cover augmented texts, which may be longer than the texts of the corpus."""
     if config.position_embedding == "learned":
         raise ValueError("augment must be False for a model with learned positions, got True.")

@@ -1,4 +1,4 @@
-"""`Seq2SeqTrainer` whose evaluation translates as `translate` does, and does not depend on the batches."""
+"""A `Seq2SeqTrainer` whose evaluation translates like `translate`. The results do not depend on the batches."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +22,7 @@ from ..inputs_random_transformer import drop_none, longest_target
 from ..pipeline_random_transformer import LENGTH_LIMITS, OUTPUT_OPTIONS, search_options
 from ..versions_random_transformer import UNTESTED_ADVICE
 
-ENGINE_DTYPE = "float32"  # so that scores are those of the model
+ENGINE_DTYPE = "float32"  # the dtype in which the engine's scores equal those of the model
 SAMPLES = 3  # translations that are shown after an evaluation
 
 
@@ -43,8 +43,9 @@ class TranslationEvaluation(Seq2SeqTrainer):
     ) -> dict[str, float]:
         """Evaluate a set, or each of several sets.
 
-        Metrics of several sets have their names, such as `eval_en-de_bleu`. Their means are named like the metrics of a
-        single set, such as `eval_bleu`, so that `metric_for_best_model` can be a mean.
+        With several sets, the names of metrics contain the name of the set, such as `eval_en-de_bleu`. The means over
+        the sets are named like the metrics of a single set, such as `eval_bleu`, so that `metric_for_best_model` can be
+        a mean.
         """
         self.generation_options = gen_kwargs
         sets = self.eval_dataset if eval_dataset is None else eval_dataset
@@ -74,7 +75,7 @@ class TranslationEvaluation(Seq2SeqTrainer):
     def evaluation_loop(
         self, dataloader: DataLoader, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
     ) -> EvalLoopOutput:
-        """Evaluate every pair once. Predictions and labels, also those of metrics, are in the order of the data set.
+        """Evaluate every pair once. Predictions and labels, also in metrics, are in the order of the data set.
 
         The loss is the mean over the target tokens of the data set and does not depend on the batches.
         """
@@ -112,7 +113,7 @@ class TranslationEvaluation(Seq2SeqTrainer):
             self.generation_options = {"synced_gpus": True, **self.generation_options}
 
     def _mean_loss(self, num_batches: int) -> float:
-        """The mean loss per token of the first batches of all processes; others are repetitions."""
+        """The mean loss per token over the first batches of all processes. Later batches are repetitions."""
         by_process = self._gather_shards(torch.stack(self._batch_losses))  # [processes, batches, 2]
         by_batch = by_process.transpose(0, 1).flatten(0, 1)
         loss, tokens = by_batch[:num_batches].cpu().double().sum(dim=0).tolist()
@@ -120,12 +121,12 @@ class TranslationEvaluation(Seq2SeqTrainer):
 
     @contextmanager
     def _engine(self) -> Iterator[None]:
-        """Let `args.engine` translate. It has its own copy of the weights."""
+        """Let `args.engine` translate, with a copy of the current weights."""
         if self.args.engine is None or not self.args.predict_with_generate:
             yield
             return
         with TemporaryDirectory() as folder:
-            # The engine does not compute edited code, which Accelerate's `forward` is, nor a model in training mode.
+            # The engine computes neither a model in training mode nor edited code, such as Accelerate's `forward`.
             model: Any = self._without_output_conversion(self.model).eval()
             attach_engine(model, self.processing_class, folder, self.args.engine, ENGINE_DTYPE)
             try:
@@ -139,7 +140,7 @@ class TranslationEvaluation(Seq2SeqTrainer):
         The output length has the same limit as in translation (paper 6.1).
         """
         self.evaluated_batches += 1
-        inputs = drop_none(**inputs)  # without references, the labels are `None`
+        inputs = drop_none(**inputs)  # the labels are `None` without references
         options = self._generation_options(inputs)
         model = self._without_output_conversion(model)
         saved = dict(vars(self.model.generation_config))
@@ -205,13 +206,13 @@ class TranslationEvaluation(Seq2SeqTrainer):
     def _without_output_conversion(self, model: nn.Module) -> nn.Module:
         """Undo Accelerate's replacement of `forward` for mixed precision.
 
-        It converts the logits to float32, which the loss does in smaller parts, and in `generate()` it converts the
-        weights at every step.
+        Accelerate's `forward` converts all logits to float32, which the loss does in smaller parts. In `generate()`, it
+        converts the weights at every step.
         """
         module = self.accelerator.unwrap_model(model, keep_torch_compile=False)
         original = vars(module).pop("_original_forward", None)
         if original is not None:
             del module.forward
-            if module.forward != original:  # it was replaced before
+            if module.forward != original:  # `forward` was an attribute of the instance before
                 module.forward = original
         return model

@@ -1,4 +1,4 @@
-"""Stops a run whose loss or weights are not finite, or whose model has another loss."""
+"""Stops a run if its loss or weights are not finite, or if its model has another loss function."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,12 +15,12 @@ ADVICE = "Decrease learning_rate, increase warmup_steps or set max_grad_norm."
 
 @dataclass(frozen=True)
 class UncheckedLoss:
-    """The loss of a batch, of which the CPU does not know yet whether it is finite."""
+    """The loss of a batch that the CPU has not read yet."""
 
-    step: int  # from 0
+    step: int  # counted from 0
     loss: Tensor
     inputs: dict[str, Any]
-    is_finite: Tensor  # on the CPU, when the event has occurred
+    is_finite: Tensor  # on the CPU, valid when the event has occurred
     copied: torch.Event | None  # `None` on a CPU
 
 
@@ -36,7 +36,7 @@ class LossCheck:
         self.unchecked: list[UncheckedLoss] = []
 
     def add(self, step: int, loss: Tensor, inputs: dict[str, Any]) -> None:
-        """Remember the loss of a batch of this step, counted from 0."""
+        """Store the loss of a batch until it is checked. Steps are counted from 0."""
         is_finite = loss.detach().isfinite()
         copied = None
         if not is_finite.is_cpu:
@@ -46,7 +46,7 @@ class LossCheck:
         self.unchecked.append(UncheckedLoss(step, loss, inputs, is_finite, copied))
 
     def check(self, end: int | None = None) -> None:
-        """Check the losses before this step, counted from 0; by default all. Waits until they are computed.
+        """Check the losses before a step, by default all losses. Waits until they are computed.
 
         Raises:
             FloatingPointError: a loss is not finite; the message names the step and the batch.
@@ -69,14 +69,14 @@ class LossCheck:
 
 
 def check_loss_function(model: Any) -> None:
-    """Check that the model computes the loss of which training computes a version with label smoothing.
+    """Check that the model computes cross-entropy, which training computes with label smoothing.
 
-    Training takes the loss from the logits (`training_loss`), evaluation from the model. With another function as
-    `model.loss_function`, evaluation would report a loss that training does not decrease. It cannot replace that of
-    training, where label smoothing, R-Drop and the mean over the tokens of a step would then have no effect.
+    Training computes the loss from the logits (`training_loss`), and evaluation takes the loss of the model. With
+    another `model.loss_function`, evaluation would report a loss that training does not decrease. Training cannot use
+    this function instead, since label smoothing, R-Drop and the mean over the tokens of a step would have no effect.
 
     Args:
-        model: a model of this package, also with an adapter; others are not checked.
+        model: a model of this package, optionally with an adapter. Other models are not checked.
 
     Raises:
         ValueError: the model has another loss function.

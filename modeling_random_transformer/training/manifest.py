@@ -1,7 +1,7 @@
-"""What determines a run, the record of its progress, and its result.
+"""The inputs of a run, the record of its progress, and its result.
 
 The record (`base/jobs.py`) has the stages `"tokenizer"`, `"train"`, `"search"` and `"score SET"`. A resumed run
-compares its arguments and data with it: those that determine the result must be equal.
+compares its arguments and data with the record. Arguments that determine the result must be equal.
 """
 
 import json
@@ -28,7 +28,7 @@ from .training_arguments import TranslationTrainingArguments
 
 MANIFEST, LOCK = "training_manifest.json", ".training.lock"
 TRAIN, SEARCH = "train", "search"  # stages of the record
-# Files that a run saves. In a folder without a record, they are those of another program.
+# Files that a run saves. In a folder without a record, files with these names belong to another program.
 MODEL_FILES = (
     SAVED_WEIGHTS,
     "*.bin",
@@ -40,8 +40,8 @@ MODEL_FILES = (
     TOKENIZER_CONFIG,
     "README.md",
 )
-# Files of a saved model or tokenizer that determine a run. Not all files: the record in the folder, for one, changes
-# when the model is scored on another set.
+# Files of a saved model or tokenizer that determine a run. Other files may change: the record, for example, when the
+# model is scored on another set.
 INITIAL_FILES = (
     "*.safetensors*",
     "pytorch_model*",
@@ -54,7 +54,7 @@ INITIAL_FILES = (
 )
 # Arguments that may only increase when a run is resumed, to extend it.
 EXTENDABLE = ("max_steps", "num_train_epochs")
-# Arguments that are compared by the contents of files or by their product.
+# Arguments that are not compared by value, but by the contents of files or by their product.
 CONTENTS = (
     *FILES,
     *LANGUAGES,
@@ -85,7 +85,7 @@ EVALUATION = (
 # The beginnings of the names of other arguments that may change. All others that differ from their defaults are
 # compared when a run is resumed.
 FREE = (
-    # Where the result is saved or published; may be secret.
+    # The place where the result is saved or published, which may be secret.
     "hub_",
     "output_dir",
     "project",
@@ -93,19 +93,19 @@ FREE = (
     "report_to",
     "run_name",
     "trackio_",
-    # What is logged and shown.
+    # Logging and progress.
     "debug",
     "disable_tqdm",
     "include_",
     "log_",
     "logging_",
     "skip_memory_metrics",
-    # Which checkpoints are kept, and what they contain besides the weights.
+    # Number and contents of checkpoints, apart from the weights.
     "enable_jit_checkpoint",
     "restore_callback_states_from_checkpoint",
     "save_only_model",
     "save_total_limit",
-    # Speed, memory and communication; the results are equal up to rounding.
+    # Speed, memory and communication, with results that are equal up to rounding.
     "activation_checkpointing",
     "cuda_graphs",
     "dataloader_",
@@ -132,7 +132,7 @@ class Run:
         data_args: the parallel text.
         model_args: the tokenizer and the initial model.
         args: the training arguments.
-        corpora: the corpora of each set, by its name: those of `"train"`, and one of each validation and test set.
+        corpora: the corpora of each set, by its name: one or more of `"train"`, one of each validation and test set.
         job: the record in the output folder, the same in every process.
         tokenizer: the saved tokenizer; `None` to train one.
     """
@@ -188,7 +188,7 @@ class RunResult:
         pairs: number of training pairs.
         learning_rate: peak learning rate.
         world_size: number of processes that finished the run.
-        hardware: their devices.
+        hardware: devices of these processes.
         corpora: name, languages (such as `["en", "de"]`), number of pairs and weight of each training corpus.
         reports: validation reports of the corpora.
         overlap: validation and test sets with texts of the training set, see `shared_texts`.
@@ -220,11 +220,11 @@ def final_search(args: TranslationTrainingArguments, job: Job) -> dict[str, Any]
 
 
 def check_output_dir(folder: Path) -> None:
-    """Check that everything in an output folder that a run would overwrite is its own.
+    """Check that a run overwrites only its own files in an output folder.
 
     Raises:
-        ValueError: it or a folder that contains it is a file, or cannot be written; or it contains the model or the
-            checkpoints of another run, of which the message names the first.
+        ValueError: the folder or a parent is a file or cannot be written, or the folder contains the model or the
+            checkpoints of another run. The message names the first of them.
     """
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK):
@@ -246,10 +246,10 @@ def check_output_dir(folder: Path) -> None:
 
 
 def begin_training(run: Run) -> None:
-    """Begin the training in the record of a run, or continue that of an earlier call, in the first process.
+    """Begin the training in the record of a run, or continue the training of an earlier call, in the first process.
 
     Raises:
-        ValueError: values that determine the result have changed, the message lists them; or the checkpoints are
+        ValueError: values that determine the result have changed (the message lists them), or the checkpoints are
             missing, damaged or of another run.
     """
     inputs = recorded(run)
@@ -276,13 +276,13 @@ def _is_longer(name: str, earlier: Any, current: Any) -> bool:
 
 
 def changed_arguments(arguments: Any) -> dict[str, Any]:
-    """The arguments of a dataclass that differ from their defaults, as values for JSON, without those of `FREE`."""
+    """The arguments of a dataclass that differ from their defaults, as JSON values, without those of `FREE`."""
     changed = {}
     for entry in fields(arguments):
         value = getattr(arguments, entry.name)
         if is_dataclass(value):
             value = changed_arguments(value) or None
-        value = getattr(value, "value", value)  # of an enumeration member
+        value = getattr(value, "value", value)  # members of enumerations are saved by value
         default = entry.default if entry.default_factory is MISSING else entry.default_factory()
         if value != default and not entry.name.startswith(FREE):
             changed[entry.name] = value
@@ -306,7 +306,7 @@ def recorded(run: Run) -> dict[str, Any]:
     values = determining(args, run.data_args, run.model_args)
     length = "max_steps" if args.max_steps > 0 else "num_train_epochs"
     values[length] = getattr(args, length)
-    # More devices with fewer accumulation steps have the same number of batches per step.
+    # The product is compared: more devices with fewer accumulation steps have the same number of batches per step.
     values["gradient_accumulation_steps x devices"] = args.gradient_accumulation_steps * args.world_size // args.tp_size
     values["training set"] = fingerprint(run.corpora["train"])
     if selects(args):
@@ -315,7 +315,7 @@ def recorded(run: Run) -> dict[str, Any]:
         saved = getattr(run.model_args, name)
         if saved is not None:
             values[name] = folder_digest(saved)
-    # What is missing in the record, and compared as None, is the default.
+    # An argument that is missing in the record, and compared as None, has its default.
     return json.loads(json.dumps({name: "None" if value is None else value for name, value in values.items()}))
 
 
@@ -325,7 +325,7 @@ def selects(args: TranslationTrainingArguments) -> bool:
 
 
 def fingerprint(corpora: list[Corpus]) -> Any:
-    """A digest of one corpus and its languages, or a list of those of several."""
+    """A digest of a corpus and its languages, or a list of the digests of several corpora."""
     digests = [f"{corpus.fingerprint()} {corpus.direction or ''}".strip() for corpus in corpora]
     return digests[0] if len(digests) == 1 else digests
 

@@ -107,7 +107,7 @@ def command_of(flags: Iterable[Sequence[str]]) -> str:
 
 
 def with_portable_paths(content: str, paths: Iterable[str]) -> str:
-    """A text in which absolute paths are relative to the working directory, or names if they are outside of it."""
+    """A text with absolute paths replaced by paths relative to the working directory, or by names outside of it."""
     for path in map(Path, sorted(paths, key=len, reverse=True)):  # files before their folder
         if path.is_absolute():
             portable = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path.name

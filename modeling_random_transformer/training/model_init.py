@@ -1,4 +1,4 @@
-"""The initial model of a run: new, saved, or saved and frozen with a LoRA adapter."""
+"""The initial model of a run: a new model, a saved model, or a frozen saved model with a LoRA adapter."""
 
 import re
 from pathlib import Path
@@ -41,10 +41,10 @@ def build_model(
 
 
 def set_generation_options(model: Any, **options: Any) -> None:
-    """Set options of the model's generation config. It saves all of them, also `patience`, which transformers lacks."""
+    """Set options of the model's generation config. `patience`, which transformers lacks, is saved too."""
     config = model.generation_config
     config.update(**options, allow_custom_entries=True)
-    config._from_model_config = False  # with which loading it would ignore options that transformers does not have
+    config._from_model_config = False  # if it were True, loading would ignore options that transformers lacks
 
 
 def freeze(model: nn.Module, parts: str) -> None:

@@ -1,4 +1,4 @@
-"""A model that starts from a parent with another vocabulary.
+"""Initializes a model from a parent with another vocabulary.
 
 All weights but those of the vocabulary are the parent's (Zoph et al. 2016, https://aclanthology.org/D16-1163). A token
 starts with the mean of the parent's weights for its pieces, the tokens that the parent's tokenizer splits it into. A
@@ -44,7 +44,7 @@ def with_vocabulary(
 def pieces_of_tokens(
     parent_tokenizer: PreTrainedTokenizerBase, tokenizer: PreTrainedTokenizerBase
 ) -> list[Sequence[int]]:
-    """For each token, the parent's ids of its pieces, or none if the parent's tokenizer has no known piece of it.
+    """For each token, the parent's ids of its pieces; empty if the parent's tokenizer knows no piece of it.
 
     A token of both vocabularies is its only piece, even if the parent's tokenizer would split its text. It has the same
     text, or, if it is not text, the same name. Special tokens correspond by their role, such as the end of a text, or
@@ -68,7 +68,7 @@ def pieces_of_tokens(
 
 
 def texts_of_tokens(tokenizer: PreTrainedTokenizerBase) -> list[tuple[str, str]]:
-    """For each token its text, see `text_of_token`, and its name if it is not text."""
+    """For each token, its text (see `text_of_token`), or its name if it is not text."""
     texts = []
     for index, name in enumerate(tokenizer.convert_ids_to_tokens(range(len(tokenizer)))):
         text = text_of_token(tokenizer, index, name)
@@ -89,7 +89,8 @@ def text_of_token(tokenizer: PreTrainedTokenizerBase, index: int, token: str) ->
 def mean_rows(weight: Tensor, pieces: Sequence[Sequence[int]]) -> Tensor:
     """The rows of new tokens, `[tokens, …]`, as means of the rows of their pieces in `[parent's tokens, …]`.
 
-    A mean of vectors gets the mean length of the vectors. A token without pieces has the mean of all finite rows.
+    A mean of vectors is scaled to the mean length of the vectors. A token without pieces gets the mean of all finite
+    rows.
     """
     finite = weight[weight.isfinite().view(len(weight), -1).all(dim=1)]
     smallest = torch.finfo(weight.dtype).tiny

@@ -37,8 +37,8 @@ class PreparedData:
     Args:
         tokenizer: the tokenizer.
         reports: the validation reports, in the order of validation.
-        texts: the valid pairs of each corpus of a set, by its name.
-        sets: the token ids of each set, of training pairs only those within the maximum lengths. The rows of several
+        texts: the valid pairs of each corpus, by the name of the set.
+        sets: the token ids of each set. The training set has only pairs within the maximum lengths. The rows of several
             corpora follow each other.
         corpora: the training corpora.
         corpus_sizes: number of pairs of each training corpus.
@@ -58,7 +58,7 @@ class PreparedData:
 
     @property
     def train_weights(self) -> np.ndarray | None:
-        """How often each training pair is seen per epoch, `[pairs]`; `None` for once."""
+        """How often each training pair occurs per epoch, `[pairs]`; `None` for once."""
         weights = [corpus.weight for corpus in self.corpora]
         if "train" not in self.sets or set(weights) == {1}:
             return None
@@ -76,8 +76,8 @@ class PreparedData:
 def prepare_data(run: Run, names: Collection[str]) -> PreparedData:
     """Validate and tokenize the sets with these names. A streamed training set is only validated.
 
-    Every process calls this function. One of them reads the corpora and tokenizes under the file locks of the cache,
-    which have no timeout. The others wait, and then map the files.
+    Every process calls this function. One process reads the corpora and tokenizes under the file locks of the cache,
+    which have no timeout. The other processes wait, and then map the files.
 
     Raises:
         ValueError: a corpus is invalid.
@@ -106,7 +106,7 @@ def prepare_data(run: Run, names: Collection[str]) -> PreparedData:
 
 
 def load_texts(run: Run, names: Collection[str]) -> tuple[dict[str, list[Dataset]], dict[str, list[ValidationReport]]]:
-    """The valid pairs and the reports of each corpus, by the name of its set; no pairs of a stream.
+    """The valid pairs and the reports of each corpus, by the name of its set, without the pairs of a stream.
 
     The files of a stream are validated before training. A streamed dataset is not read: its report has no lines.
     """
@@ -173,7 +173,7 @@ def make_stream(run: Run, lines: Sequence[int], tokenizer: PreTrainedTokenizerBa
 
 
 def find_overlap(texts: Mapping[str, list[Dataset]]) -> dict[str, Counts]:
-    """See `PreparedData.overlap`; also warns of it."""
+    """Compute `PreparedData.overlap`, and warn of sets with shared texts."""
     held_out = {name: concatenate_datasets(pairs) for name, pairs in texts.items() if name != "train"}
     overlap = shared_texts(texts["train"], held_out)
     for name, counts in overlap.items():
@@ -185,9 +185,9 @@ def find_overlap(texts: Mapping[str, list[Dataset]]) -> dict[str, Counts]:
 
 
 def prepare_tokenizer(run: Run, lines: int) -> PreTrainedTokenizerBase:
-    """The tokenizer of a run, which is trained if the arguments name no saved one.
+    """The tokenizer of a run, which is trained if the arguments name no saved tokenizer.
 
-    Its `src_lang` and `tgt_lang` become the languages of the training corpora, if they are the same for all.
+    If all training corpora have the same languages, they become its `src_lang` and `tgt_lang`.
 
     Args:
         run: the run.
@@ -245,7 +245,7 @@ def check_languages_of_sets(
     """Check that the saved tokenizer has the languages of all sets, or that a new one will have them.
 
     Raises:
-        ValueError: it does not.
+        ValueError: the saved tokenizer lacks a language.
     """
     used = distinct_languages(chain.from_iterable(sets.values()))
     available = distinct_languages(sets["train"])

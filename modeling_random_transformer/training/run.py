@@ -58,7 +58,8 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
     """Train a translation model and score it, or resume an earlier run in the same folder.
 
     Afterwards, `args.output_dir` contains the model or the adapter (the average of the last checkpoints, or the best
-    checkpoint), the tokenizer, the generation settings, a model card and the record. `from_pretrained` loads it.
+    checkpoint), the tokenizer, the generation settings, a model card and the record. `from_pretrained` loads the
+    folder.
 
     A finished run is not trained again. Only sets without scores are scored.
 
@@ -123,10 +124,10 @@ def score_finished(run: Run) -> RunResult:
 
 
 def make_trainer(run: Run, data: PreparedData, args: TranslationTrainingArguments) -> TranslationTrainer:
-    """The initial model in a trainer."""
+    """The trainer with the initial model."""
     model = build_model(run.model_args, args, data.tokenizer)
     check_lengths(data.sets, model.config)
-    # Both are saved with the model.
+    # The model is saved with both settings.
     force_target_language(model, data.tokenizer)
     limit_sources(model, data.tokenizer)
     compute_metrics = None
@@ -148,7 +149,7 @@ def train(run: Run, trainer: TranslationTrainer) -> tuple[int, float]:
     """Train from the newest checkpoint to the last step.
 
     Returns:
-        The number of optimizer steps, and the training time in seconds, with that of earlier processes up to their last
+        The number of optimizer steps, and the training time in seconds, including earlier processes up to their last
         checkpoint.
     """
     newest = call_on_main_process(lambda: newest_complete(run.folder))
@@ -173,13 +174,14 @@ def has_ended(state: TrainerState, args: TranslationTrainingArguments) -> bool:
 
 def average_checkpoints(run: Run, trainer: TranslationTrainer) -> None:
     """Load the mean of the last checkpoints, or the best checkpoint with `load_best_model_at_end`."""
-    has_trained = trainer.state.global_step > 0  # in this process, so the model has its last or best weights
+    has_trained = trainer.state.global_step > 0  # this process has trained, so the model has its last or best weights
     checkpoints = call_on_main_process(lambda: complete_checkpoints(run.folder)[-run.args.average_last :])
     if run.args.load_best_model_at_end:
         if has_trained:
             return
         best = state_of(checkpoints[-1]).best_model_checkpoint
-        checkpoints = [run.folder / Path(best).name] if best else checkpoints[-1:]  # not evaluated: the last one
+        # Without an evaluation, the last one.
+        checkpoints = [run.folder / Path(best).name] if best else checkpoints[-1:]
     if len(checkpoints) > 1 or not has_trained:
         load_average(trainer.accelerator.unwrap_model(trainer.model), checkpoints)
 
@@ -202,9 +204,9 @@ def record_model(run: Run, trainer: TranslationTrainer, data: PreparedData, **fa
     reports = [*data.reports]
     if data.stream is not None:
         report = max(data.stream.previous, data.stream.report, key=attrgetter("lines"))
-        if report.lines:  # of a process that has trained
+        if report.lines:  # empty in a process that has not trained
             reports.append(report)
-            if len(sizes) == 1:  # without pairs that are too long, which are not counted by corpus
+            if len(sizes) == 1:  # excludes pairs that are too long, which are not counted by corpus
                 sizes = [report.valid]
     corpora = [
         {
@@ -234,7 +236,7 @@ def record_model(run: Run, trainer: TranslationTrainer, data: PreparedData, **fa
 
 def score_sets(run: Run, trainer: TranslationTrainer, data: PreparedData, names: Sequence[str]) -> RunResult:
     """Score the trained model on sets, and write the model card."""
-    trainer.args.predict_with_generate = True  # also if evaluation in training computes the loss only
+    trainer.args.predict_with_generate = True  # evaluation during training may compute the loss only
     trainer.args.prediction_loss_only = False
     choose_length_penalty(run, trainer)
     for name in names:
@@ -245,7 +247,7 @@ def score_sets(run: Run, trainer: TranslationTrainer, data: PreparedData, names:
 
 
 def begin_scores(run: Run, name: str) -> Stage:
-    """Begin or continue the record of the scores of a set. Its inputs are all that determine them, with the weights."""
+    """Begin or continue the stage that scores a set. Its inputs and the weights determine the scores."""
     inputs = {
         "weights": run.trained.files,
         "set": fingerprint(run.corpora[name]),
@@ -269,7 +271,7 @@ def score_set(run: Run, trainer: TranslationTrainer, data: PreparedData, name: s
 
 
 def is_only_validation(run: Run, name: str) -> bool:
-    """Whether a set is the only validation set of its direction, for which the folder has one calibration."""
+    """Whether a set is the only validation set of its direction. A folder has one calibration per direction."""
     directions = [corpora[0].languages for other, corpora in run.corpora.items() if other.startswith("validation")]
     return name.startswith("validation") and directions.count(run.corpora[name][0].languages) == 1
 
@@ -291,7 +293,7 @@ def calibrate_saved(
 
 
 def saved_translator(run: Run, trainer: TranslationTrainer) -> tuple[Any, Any]:
-    """The saved model and its tokenizer: those in memory, unless the model is sharded, in half precision or adapted."""
+    """The saved model and its tokenizer. A model that is sharded, in half precision or adapted is loaded again."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     is_whole = isinstance(model, RandomTransformerForConditionalGeneration) and not trainer.is_deepspeed_enabled
     weights = model.parameters()
@@ -308,7 +310,7 @@ def result_of(run: Run, new_reports: Sequence[ValidationReport]) -> RunResult:
     reports = {report.name: report for report in (*recorded, *new_reports)}
     scores = {name: run.job.stages[f"score {name}"].facts["metrics"] for name in run.evaluation_sets}
     values = {"folder": run.folder, "reports": [*reports.values()], "scores": with_means(scores)}
-    # Not all facts are part of the result, such as `run_id`, and those of earlier versions.
+    # `instances` ignores facts that are not part of the result, such as `run_id`, and facts of earlier versions.
     [result] = instances([RunResult], facts | values)
     return result
 

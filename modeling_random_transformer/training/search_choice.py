@@ -1,8 +1,8 @@
-"""The length penalty and the patience of a trained model, chosen by its translations of the validation sets.
+"""Chooses the length penalty and the patience of a trained model on the validation sets (`length_penalty="auto"`).
 
-They are chosen with `length_penalty="auto"`. Translations of a model of little data are too short with the paper's
-length penalty, and too long with one that is too large. With a patience of 2, the search finds longer hypotheses before
-it ends. The best values depend on the corpus and on the model.
+The best values depend on the corpus and on the model. A model that was trained on little data gives translations that
+are too short with the paper's length penalty, and too long with a length penalty that is too large. With a patience of
+2, the search finds longer hypotheses before it ends.
 """
 
 import logging
@@ -23,10 +23,10 @@ from .trainer import TranslationTrainer
 
 logger = logging.getLogger(__name__)
 
-PATIENCES = (1, 2)  # of the search: it ends when so many hypotheses per beam have finished
+PATIENCES = (1, 2)  # the search ends when this many hypotheses per beam have finished
 LENGTH_PENALTIES = (0.6, 1.0, 1.5, 2.0, 2.5, 3.0)  # ascending: the translations become longer
 MAX_LENGTH_RATIO = 1.1
-SENTENCES = 300  # of each validation set, evenly spaced
+SENTENCES = 300  # evenly spaced sentences of each validation set
 
 
 class SearchScore(NamedTuple):
@@ -39,7 +39,7 @@ class SearchScore(NamedTuple):
 
 
 def begin_choice(run: Run) -> bool:
-    """Whether the length penalty is given, or an earlier call has chosen it for the same weights and sets."""
+    """Begin the stage that chooses the length penalty. Returns whether the penalty was given or chosen before."""
     args = run.args
     if not args.chooses_length_penalty:
         return True
@@ -92,20 +92,20 @@ def search_scores(trainer: TranslationTrainer) -> Iterator[SearchScore]:
 def length_ratio(tokenizer: PreTrainedTokenizerBase, output: PredictionOutput) -> float:
     """The characters of translations per character of the references.
 
-    Tokens would not do: references that are spelled differently from the training set have many, of one byte each.
+    Tokens are not used, since references that are spelled differently from the training set have many short tokens.
     """
     generated, expected = (sum(map(len, decode_rows(tokenizer, ids))) for ids in (output.predictions, output.label_ids))
     return generated / max(expected, 1)
 
 
 def best_search(searches: Sequence[SearchScore]) -> SearchScore:
-    """The highest score without translations that are too long; of equal ones the first."""
+    """The first of the highest scores among searches whose translations are not too long."""
     short_enough = [search for search in searches if search.length_ratio <= MAX_LENGTH_RATIO]
     return max(short_enough or searches[:1], key=attrgetter("score"))
 
 
 def describe_choice(run: Run) -> str:
-    """The chosen length penalty and patience, and their table; empty if they were given."""
+    """Markdown with the chosen length penalty and patience and a table of the scores; empty if they were given."""
     if not run.args.chooses_length_penalty:
         return ""
     facts = run.job.stages[SEARCH].facts

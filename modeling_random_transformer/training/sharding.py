@@ -1,4 +1,4 @@
-"""Shards of the weights: tensor parallelism and FSDP2 of transformers, and Accelerate's FSDP2."""
+"""Shards the weights, with the tensor parallelism and FSDP2 of transformers, or with Accelerate's FSDP2."""
 
 import shutil
 from pathlib import Path
@@ -16,7 +16,7 @@ from .training_arguments import TranslationTrainingArguments
 def sharded(
     model: RandomTransformerForConditionalGeneration, args: TranslationTrainingArguments
 ) -> RandomTransformerForConditionalGeneration:
-    """The same weights, one shard per process. transformers shards a model only when it loads one."""
+    """A copy of the model with one shard per process. It is saved and loaded: transformers shards only when loading."""
     folder = Path(args.output_dir) / ".initial"
     if args.process_index == 0:
         model.save_pretrained(folder)
@@ -31,7 +31,7 @@ def sharded(
 
 
 def _remove_tied(model: Any, state: dict[str, torch.Tensor], *_: Any) -> None:
-    """transformers gathers the shards of a tied weight under each of its names, and would save all of the copies."""
+    """Keep one name of each tied weight. transformers gathers its shards under all names, and would save every copy."""
     for name in model.all_tied_weights_keys:
         state.pop(name, None)
 
@@ -39,8 +39,8 @@ def _remove_tied(model: Any, state: dict[str, torch.Tensor], *_: Any) -> None:
 def shard_layers(model: nn.Module, accelerator: Accelerator) -> None:
     """Shard each layer as one unit, and the remaining weights as the root unit, with Accelerate's options.
 
-    Accelerate leaves a sharded model as it is. Its own units separate the shared embedding from those of the stacks,
-    which torch rejects because they have the same weight.
+    Accelerate does not shard a model that is already sharded. Its own units would separate the shared embedding from
+    the embeddings of the stacks, which torch rejects because they share a weight.
 
     Raises:
         ValueError: an option is not supported.

@@ -1,4 +1,4 @@
-"""The tokenizer of a run."""
+"""Loads the tokenizer of a run."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,7 +32,7 @@ def load_tokenizer(name: str, special_tokens: Sequence[str] = ()) -> PreTrainedT
 
 
 def load_parent_tokenizer(argument: str, parent: str) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model that starts another vocabulary; a `ValueError` names the argument if there is none."""
+    """The tokenizer of a parent model. A `ValueError` names the argument if there is none."""
     with reraise_as_value_error(f"{argument} must be a saved model with its tokenizer, got {parent!r}"):
         return load_tokenizer(parent)
 

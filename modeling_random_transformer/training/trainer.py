@@ -1,4 +1,4 @@
-"""`Seq2SeqTrainer` with the paper's recipe, token-budget batches and atomic checkpoints."""
+"""A `Seq2SeqTrainer` with the paper's recipe, token-budget batches and atomic checkpoints."""
 
 import copy
 import logging
@@ -39,27 +39,27 @@ from .training_arguments import TranslationTrainingArguments
 
 logger = logging.getLogger(__name__)
 
-BATCH_COLUMNS = ("input_ids", "attention_mask", "labels")  # of the rows that a batch is made of
-EVALUATION_TOKENS = 16_384  # of a batch on a GPU, at least
+BATCH_COLUMNS = ("input_ids", "attention_mask", "labels")  # columns of the pairs in a batch
+EVALUATION_TOKENS = 16_384  # minimum batch size in tokens on a GPU
 
 
 class TranslationTrainer(TranslationEvaluation):
     """Trains an encoder-decoder on pairs of token ids.
 
-    Differences from `Seq2SeqTrainer`: batches have a token budget instead of a number of pairs; label smoothing is
-    averaged over the tokens of an optimizer step; a non-finite loss stops the run; checkpoints are atomic, and
-    `train(resume_from_checkpoint=True)` resumes from the newest complete checkpoint, or starts at step 0.
+    It differs from `Seq2SeqTrainer` in these points. Batches have a token budget instead of a number of pairs. Label
+    smoothing is averaged over the tokens of an optimizer step. A non-finite loss stops the run. Checkpoints are atomic,
+    and `train(resume_from_checkpoint=True)` resumes from the newest complete checkpoint, or starts at step 0.
 
     Args:
-        model: the model; the paper's learning rate depends on `d_model` in its configuration. `None` with `model_init`,
-            the function of `Seq2SeqTrainer` that makes the model of every `train()`, as for `hyperparameter_search`.
+        model: the model. The paper's learning rate depends on `d_model` in its configuration. `None` with `model_init`,
+            a function that creates the model of every `train()`, for example for `hyperparameter_search`.
         args: the training arguments; the trainer uses a copy.
         train_dataset: rows of `input_ids` and `labels`, with their lengths in `source_length` and `target_length`; or a
             `TokenBudgetStream`.
-        train_weights: how often each pair is seen per epoch, `[pairs]`; `None` for once. A `TokenBudgetStream` has
-            its own.
+        train_weights: how often each pair occurs per epoch, `[pairs]`; `None` for once. Not for a `TokenBudgetStream`,
+            whose corpora have weights.
         processing_class: the tokenizer, used for padding.
-        run_id: the identity of the run, written into its checkpoints; those of other runs are errors.
+        run_id: the identity of the run, which its checkpoints contain. Checkpoints of other runs are an error.
         **kwargs: the other arguments of `Seq2SeqTrainer`.
     """
 
@@ -96,7 +96,7 @@ class TranslationTrainer(TranslationEvaluation):
             set_seed(args.seed + rank)
         self.loss_check = LossCheck(self.processing_class)
         self.captured: CapturedPasses | None = None  # during `train()` with `cuda_graphs`
-        self.tokens: Tensor | int = 0  # of this process; on the device until they are read
+        self.tokens: Tensor | int = 0  # trained tokens of this process; a tensor on the device until they are logged
         self.resumption = ResumptionCallback()
         self.add_callback(self.resumption)
         if args.early_stopping_patience is not None:
@@ -140,7 +140,7 @@ class TranslationTrainer(TranslationEvaluation):
         return self._loader(retokenized or dataset, sampler, persistent_workers=keeps_workers)
 
     def _stream_loader(self, stream: TokenBudgetStream, retokenizer: Any) -> DataLoader:
-        """The batches of a `TokenBudgetStream`, which itself distributes them over the processes.
+        """The batches of a `TokenBudgetStream`, which distributes them over the processes.
 
         The retokenizer of the training arguments, if they select one, replaces that of the stream.
         """
@@ -190,7 +190,7 @@ class TranslationTrainer(TranslationEvaluation):
         return self.accelerator.num_processes // self.get_tp_size()
 
     def _data_parallel_rank(self) -> int:
-        """The rank of this process among them. Tensor parallelism is the last dimension of every device mesh."""
+        """The data-parallel rank of this process. Tensor parallelism is the last dimension of every device mesh."""
         return self.accelerator.process_index // self.get_tp_size()
 
     def _loader(self, dataset: Dataset, sampler: Sampler, **options: Any) -> DataLoader:
@@ -216,7 +216,7 @@ class TranslationTrainer(TranslationEvaluation):
     # Loss
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """The loss of a batch, in training with the inputs that a regularization changes."""
+        """The loss of a batch. In training, a regularization may change the inputs."""
         if model.training:
             inputs = self.loss.training_inputs(inputs)
         return super().compute_loss(model, inputs, *args, **kwargs)
@@ -240,11 +240,11 @@ class TranslationTrainer(TranslationEvaluation):
         return loss
 
     def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> AbstractContextManager:  # noqa: ARG002
-        """Autocast for the forward pass and the loss, in place of Accelerate's (`_without_output_conversion`)."""
+        """Autocast for the forward pass and the loss. It replaces Accelerate's, see `_without_output_conversion`."""
         return self.accelerator.autocast()
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
-        """The optimizer; before, the weights are sharded if Accelerate's configuration selects FSDP2."""
+        """The optimizer. Before it is created, the weights are sharded if Accelerate's configuration selects FSDP2."""
         if self.accelerator.is_fsdp2:
             shard_layers(self.model, self.accelerator)
         if self.args.muon and self.optimizer is None:
@@ -261,11 +261,11 @@ class TranslationTrainer(TranslationEvaluation):
             ValueError: the model has its own loss, see `check_loss_function`; or a checkpoint is damaged.
         """
         check_loss_function(self.accelerator.unwrap_model(self.model))
-        # In one process, because the file systems of other nodes may show another state.
+        # One process decides, because the file systems of other nodes may show another state.
         resumes = resume_from_checkpoint is True
         newest = call_on_main_process(partial(last_resumable, self.args.output_dir, self.run_id, resumes))
         if resumes:
-            # Set by transformers if it shards the model.
+            # transformers sets this attribute if it shards the model.
             if newest is not None and getattr(self, "is_distributed_loading_by_transformers", False):
                 raise ValueError(f"output_dir must be new with tp_size or fsdp_size above 1, got {newest}.")
             resume_from_checkpoint = None if newest is None else str(newest)
@@ -296,7 +296,7 @@ class TranslationTrainer(TranslationEvaluation):
         self.accelerator.wait_for_everyone()
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """Write the model card of transformers; a run writes its own before it is uploaded."""
+        """Write the model card of transformers. A run of `train_translation` writes another card instead."""
         if not self.run_id:
             super().create_model_card(*args, **kwargs)
 
@@ -309,13 +309,13 @@ class TranslationTrainer(TranslationEvaluation):
 
 
 def _save_tied_weights_once(model: Any) -> None:
-    """Let a checkpoint contain a tied weight once; else transformers warns, and Accelerate's FSDP2 saves copies."""
+    """Save a tied weight once. Otherwise, transformers warns, and Accelerate's FSDP2 saves copies."""
     model._keys_to_ignore_on_save = list(getattr(model, "all_tied_weights_keys", ()))
 
 
 def _trainer_arguments(args: TranslationTrainingArguments, model: PreTrainedModel) -> TranslationTrainingArguments:
     """A copy of the arguments with the values that `Seq2SeqTrainer` requires."""
-    # Not only assigned: DeepSpeed's configuration copies the learning rate.
+    # `replace` also updates DeepSpeed's configuration, which copies the learning rate.
     rate = args.peak_rate(model.config.d_model)
     args = copy.copy(args) if args.learning_rate is not None else replace(args, learning_rate=rate)
     # transformers would delete an old checkpoint before the new one is complete: see `_save_checkpoint`.

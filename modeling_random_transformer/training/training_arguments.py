@@ -159,7 +159,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
     bpe_dropout: float = 0.0
     augment: bool = False
     r_drop_alpha: float = 0.0
-    max_steps: int = field(default=100_000, metadata={"type": int})  # not only a positive number
+    max_steps: int = field(default=100_000, metadata={"type": int})  # 0 and -1 are allowed
     max_tokens_per_batch: int = 4096
     average_last: int = 5
     early_stopping_patience: int | None = None
@@ -187,7 +187,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         return min(super().n_gpu, 1)
 
     def __post_init__(self) -> None:
-        self._check_values()  # before transformers divides by some of them
+        self._check_values()  # before transformers divides by some of the values
         super().__post_init__()
         # The samplers distribute complete batches evenly. Accelerate would also repeat pairs to equalize batch sizes.
         self.accelerator_config.even_batches = False
@@ -225,7 +225,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         penalty and the patience are 1.
         """
         search = dict.fromkeys(("length_penalty", "early_stopping", "patience"))
-        if self.chooses_length_penalty:  # without early stopping, a large one makes them too long
+        if self.chooses_length_penalty:  # without early stopping, a large penalty makes translations too long
             search |= {"length_penalty": 1.0, "early_stopping": True, "patience": 1}
         elif self.num_beams > 1:
             search["length_penalty"] = self.length_penalty
@@ -327,7 +327,8 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         if getattr(self.deepspeed_plugin, "zero_stage", None) == 3:
             self._require("average_last", self.average_last == 1, "1 with DeepSpeed ZeRO-3")
         uses_fsdp = self.fsdp or parse_flag_from_env("ACCELERATE_USE_FSDP")
-        if shards > 1 or uses_fsdp or self.deepspeed_plugin is not None:  # it always shards the state of the optimizer
+        # DeepSpeed always shards the optimizer's state.
+        if shards > 1 or uses_fsdp or self.deepspeed_plugin is not None:
             self._require("muon", not self.muon, "False with weights or states that are sharded over processes")
 
     def _check_cuda_graphs(self) -> None:

@@ -23,9 +23,9 @@ from ..report import BLUE, GRAY, GREEN, ORANGE, RED, format_axes, save_plot, sho
 
 KERNEL = 3
 SIZES = ((256, 64), (2048, 64), (256, 512))  # (n, d): base, longer, wider
-LENGTHS, WIDTH = (16, 64, 256), 64  # of the steps, paths and times
+LENGTHS, WIDTH = (16, 64, 256), 64  # sizes for the steps, paths and times
 RECALL_LENGTHS, RECALL_LAYERS, RECALL_WIDTH = (4, 16, 64), 4, 32
-SYMBOLS, NOISE = 8, 8  # of the recall task: the first token is one of the symbols, the others are noise
+SYMBOLS, NOISE = 8, 8  # tokens of the recall task: the first is a symbol, the others are noise
 ATTENTION, RECURRENCE, CONVOLUTION, DILATED = "self-attention", "recurrence", "convolution", "dilated convolution"
 COLORS = {ATTENTION: BLUE, RECURRENCE: ORANGE, CONVOLUTION: GREEN, DILATED: RED}
 PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "convolution"}  # the operations with two matrices
@@ -71,7 +71,7 @@ class Convolution(nn.Module):
         return self.conv(nn.functional.pad(states.transpose(1, 2), (self.padding, 0))).transpose(1, 2)
 
 
-# By kind, the layer of a given index and width.
+# Kind of layer → function of a layer's index and width that builds the layer.
 KINDS: dict[str, Callable[[int, int], nn.Module]] = {
     ATTENTION: lambda _, width: SelfAttention(width),
     RECURRENCE: lambda _, width: Recurrence(width),

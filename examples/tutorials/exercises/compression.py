@@ -15,8 +15,8 @@ from ..report import show_table
 from ..training_helpers import train_briefly
 from .trained import load_trained
 
-RANKING_PAIRS, TEST_PAIRS = 150, 200  # for the importance of the heads, and for the scores
-STEPS, LEARNING_RATE = 200, 1e-3  # of fine-tuning
+RANKING_PAIRS, TEST_PAIRS = 150, 200  # pairs for the importance of the heads, and for the scores
+STEPS, LEARNING_RATE = 200, 1e-3  # settings of the fine-tuning
 PRUNED = (0.25, 0.5, 0.75)  # fractions of the heads
 COMPLETE, INT8, HEADS, SHARED, SMALL = "complete", "8-bit weights", "pruned heads", "shared layers", "first layer only"
 

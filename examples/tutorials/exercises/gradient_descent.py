@@ -20,7 +20,7 @@ NETWORK_STYLES: dict[str, dict[str, Any]] = {
     "two linear layers": {"color": ORANGE, "dashes": (3, 2)},
     "ReLU between them": {"color": BLUE},
 }
-DEPTH, WIDTH = 20, 256  # of the stacks of layers with initial weights
+DEPTH, WIDTH = 20, 256  # size of the stacks of layers with initial weights
 INITIALIZATIONS: dict[str, Any] = {"Xavier": nn.init.xavier_normal_, "Kaiming": nn.init.kaiming_normal_}
 ACTIVATIONS: dict[str, Any] = {"ReLU": torch.relu, "tanh": torch.tanh}
 

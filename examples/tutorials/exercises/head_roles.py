@@ -165,7 +165,7 @@ def train_heads(heads: int, seed: int, steps: int) -> tuple[RandomTransformerFor
         num_labels=SYMBOLS**2,
         d_model=64,
         d_ff=128,
-        num_heads=heads,  # of width 64 / heads
+        num_heads=heads,  # each head has width 64 / heads
         encoder_layers=1,
         dropout=0.0,
     )

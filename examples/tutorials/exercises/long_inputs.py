@@ -23,7 +23,7 @@ from ..report import BLUE, GRAY, GREEN, ORANGE, PURPLE, RED, format_axes, save_p
 from .tasks import FIRST_SYMBOL, Batch, tiny_model, train
 
 LENGTHS = (512, 1024, 2048, 4096, 8192)
-COST_SIZES = {"num_heads": 2}  # of d_k = 32
+COST_SIZES = {"num_heads": 2}  # two heads with d_k = 32
 MAX_EAGER_LENGTH = 4096  # the weights of two heads are 512 MB at 8,192 tokens
 # Implementations that are registered with transformers, and their labels.
 IMPLEMENTATIONS = {
@@ -48,7 +48,7 @@ COPY_IMPLEMENTATIONS = {
     "linear_attention": "copy_linear",
 }
 NAMED_LENGTH, NAMED_SYMBOLS = 32, 16
-NAMED_RANKS = (32, 16, 8)  # of low-rank attention to 32 tokens: segments of 1, 2 and 4
+NAMED_RANKS = (32, 16, 8)  # ranks for 32 tokens: segments of 1, 2 and 4 tokens
 long_attention.register("copy_local", long_attention.local_attention, window=COPY_SPAN)
 long_attention.register("copy_strided", long_attention.strided_attention, stride=COPY_SPAN)
 long_attention.register("copy_linear", long_attention.linear_attention, features=64)

@@ -67,7 +67,7 @@ def fold_difference(model: Any) -> float:
         attention = layer.self_attn
         fold(layer.self_attn_layer_norm, attention.q_proj, attention.k_proj, attention.v_proj)
         fold(layer.final_layer_norm, layer.fc1)
-        if hasattr(layer, "encoder_attn"):  # its keys and values do not pass this norm
+        if hasattr(layer, "encoder_attn"):  # the keys and values of cross-attention do not pass this norm
             fold(layer.encoder_attn_layer_norm, layer.encoder_attn.q_proj)
     logits = deepcopy(model).double()(input_ids=sources, labels=labels).logits
     return ((folded(input_ids=sources, labels=labels).logits - logits).abs().max() / logits.abs().max()).item()

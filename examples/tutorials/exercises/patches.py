@@ -117,7 +117,7 @@ class PatchTransformer(nn.Module):
         config = RandomTransformerConfig(
             d_model=64, d_ff=128, num_heads=4, encoder_layers=2, dropout=0.0, num_labels=len(GLYPHS),
             position_embedding="learned", max_position_embeddings=GRID**2, scale_embedding=False,
-            vocab_size=10, attn_implementation="eager",  # which returns attention weights
+            vocab_size=10, attn_implementation="eager",  # eager attention returns weights
         )  # fmt: skip
         self.input_layer = nn.Linear(PATCH**2, config.d_model)
         self.transformer = RandomTransformerForSequenceClassification(config)

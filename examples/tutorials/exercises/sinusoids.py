@@ -19,8 +19,8 @@ from .tasks import FIRST_SYMBOL, Batch, train
 
 BITS = 10
 COUNTER_WIDTH = 26  # 10000^(2/26) = 2.03: each wavelength is about twice the previous one, as in a binary number
-WIDTH = 64  # of the positions whose distances are compared, and of the trained models
-OFFSET = 5  # of the linear shift
+WIDTH = 64  # width of the compared positions and of the trained models
+OFFSET = 5  # distance of the linear shift
 SYMBOLS, TRAINED_LENGTH, LONGEST = 10, 16, 48
 LEARNED, SINUSOIDAL, RANDOM_START = "learned", "sinusoidal", "sinusoidal, random start"
 COLORS = {LEARNED: ORANGE, SINUSOIDAL: BLUE, RANDOM_START: GREEN}

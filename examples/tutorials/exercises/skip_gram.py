@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-WIDTH = 32  # of a vector
+WIDTH = 32  # width of a word vector
 WINDOW = 2  # words on each side
 STEPS, BATCH, LEARNING_RATE = 600, 1024, 0.01
 MIN_COUNT = 5

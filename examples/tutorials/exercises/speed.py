@@ -19,7 +19,7 @@ from ..report import BLUE, GRAY, ORANGE, RED, format_axes, save_plot, show_table
 LENGTHS = (8, 16, 32, 64, 128)
 VOCAB_SIZE = 10_000
 ENCODER = "encoder"
-ONE_PASS = "decoder, one pass"  # as in training, where the complete target is known
+ONE_PASS = "decoder, one pass"  # as in training: the complete target is known
 CACHED, UNCACHED = "generate, cache", "generate, no cache"
 COLORS = {ENCODER: BLUE, ONE_PASS: GRAY, CACHED: ORANGE, UNCACHED: RED}
 

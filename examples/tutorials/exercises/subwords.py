@@ -18,11 +18,11 @@ from ..sample_data import held_out_sample
 from ..training_helpers import MAX_TOKENS, Pairs, build_translator, train_briefly, translate
 
 VOCAB_SIZE = 300
-PAIRS = 4000  # with those for the test
+PAIRS = 4000  # includes the test pairs
 TRANSLATOR = {"d_model": 96, "d_ff": 192, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0}
 STEPS = 400
 SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
-SPACE = "▁"  # in front of each word, so that the spaces of a text can be restored
+SPACE = "▁"  # marks the start of each word, so that the spaces of a text can be restored
 SENTENCE = "The tortoises are in the classroom."  # "tortoises" is not in the training data
 COLORS = {"word": GRAY, "character": BLUE, "WordPiece": ORANGE, "BPE": GREEN, "unigram": RED}
 

@@ -14,7 +14,7 @@ from ..report import console, show_table
 from ..sample_data import held_out_sample
 from ..training_helpers import build_translator, train_briefly, translate
 
-PAIRS = 3000  # with those for the test
+PAIRS = 3000  # includes the test pairs
 TRANSLATOR = {"d_model": 96, "d_ff": 192, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0}
 VARIANTS = {"one matrix": True, "two matrices": False}
 

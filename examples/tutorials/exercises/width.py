@@ -21,7 +21,7 @@ from .tasks import Reversal, exact_match, tiny_model, train
 WIDTHS = (1, 2, 4, 8, 16, 64, 256)
 PAIRS, D_MODEL = 64, 64  # number of query-key pairs that a head learns, and the width of their states
 KEYS = 32  # keys per random query
-TASK, TASK_WIDTH = Reversal(symbols=10, length=6), 256  # for complete models with and without scaling
+TASK, TASK_WIDTH = Reversal(symbols=10, length=6), 256  # the task of complete models with and without scaling
 
 
 @dataclass

@@ -18,9 +18,9 @@ from ..report import BLUE, ORANGE, console, format_axes, save_plot, show_table
 from ..sample_data import NOUNS, english_plural, entries, held_out_sample, spanish_plural
 from .skip_gram import train_vectors
 
-WORDS = ("niño", "rojo", "los", "boy")  # whose neighbors are printed
+WORDS = ("niño", "rojo", "los", "boy")  # words whose neighbors are printed
 NEIGHBORS = 4
-PAIRS = 6300  # of the sample data, as in the quickstart
+PAIRS = 6300  # pairs of the sample data, the number of the quickstart
 PROPERTIES = {"gender": ("m", "f"), "number": ("singular", "plural")}
 
 

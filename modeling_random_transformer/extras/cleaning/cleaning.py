@@ -1,4 +1,4 @@
-"""Cleaning of parallel text: of a stream of pairs, and of files."""
+"""Cleans parallel text, as a stream of pairs or in files."""
 
 import json
 from collections import Counter
@@ -22,16 +22,16 @@ from .normalization import normalized
 from .splitting import HELD_OUT, SETS, Split, name_of_set
 from .traits import traits
 
-EXAMPLES = 3  # for each reason
-SHOWN_CHARACTERS = 40  # of each text of the example in a table
-SAMPLE_PAIRS = 10_000  # that determine the scripts
+EXAMPLES = 3  # examples per reason
+SHOWN_CHARACTERS = 40  # per text of an example in a table
+SAMPLE_PAIRS = 10_000  # the scripts are determined from this many pairs
 SAMPLE_LINES = 100_000  # the most lines to find these pairs in
 INSPECTED_PAIRS = 100_000  # the most pairs whose traits are counted
 
 
 @dataclass
 class CleaningReport(ValidationReport):
-    """The pairs that were kept (`valid`), and those that were dropped by reason (`counts`).
+    """The numbers of pairs that were kept (`valid`) and dropped, by reason (`counts`).
 
     Args:
         examples: the first dropped pairs by reason, with `line`, `source` and `target`; see `InvalidLine`.
@@ -182,7 +182,7 @@ def _filtered(
 
 
 def _scripts(options: CleaningOptions, lines: Sequence[Line]) -> dict[str, list[str]]:
-    """The scripts of both sides: those of the options, or those of the first pairs that remain of these lines.
+    """The scripts of both sides, from the options or from the first remaining pairs of the lines.
 
     Which pairs remain depends on the scripts, of which those are removed that are rare in these pairs, until none is.
     Cleaning the remaining pairs again thus finds at least these scripts, and drops nothing.
@@ -284,7 +284,7 @@ def clean_files(
 
 
 def _files_by_set(paths: Sequence[StrPath], split: Sequence[int]) -> dict[str, _PairFiles]:
-    """The files of the training set, and beside them those of the other sets."""
+    """The files of each set. The files of held-out sets are in the folder of the training set."""
     files = {"train": _PairFiles(*paths)}
     for path in paths if split else ():
         if is_stream(path):

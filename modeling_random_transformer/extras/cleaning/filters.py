@@ -30,7 +30,7 @@ DUPLICATE = "a duplicate of an earlier pair"
 NORMALIZATIONS = ("NFC", "off")
 COPIES = ("near", "exact", "off")
 DUPLICATES = ("pair", "source", "target", "off")
-# Of another language, to drop a text. Probabilities of short texts are smaller.
+# A text is dropped if another language has this probability. Probabilities of short texts are smaller.
 MIN_LANGUAGE_PROBABILITY = 0.8
 
 Filter = Callable[[str, str], str | None]  # the reason to drop a source and a target
@@ -86,7 +86,7 @@ class CleaningOptions:
         for path in self.exclude or ():
             check_readable("exclude", path, repeatedly=True)
         for name, limit in drop_none(max_length=self.max_length, max_length_ratio=self.max_length_ratio).items():
-            if not limit >= 1:  # also NaN
+            if not limit >= 1:  # rejects NaN too
                 raise ValueError(f"{name} must be at least 1 or None, got {limit}.")
         if not 0 <= (self.min_script_share or 0) <= 1:
             raise ValueError(f"min_script_share must be from 0 to 1, got {self.min_script_share}.")

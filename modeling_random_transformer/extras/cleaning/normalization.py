@@ -1,4 +1,4 @@
-"""Normalization of texts in cleaning: that of new tokenizers, and cells of CSV files, with a report of the changes."""
+"""Normalizes texts in cleaning as new tokenizers do, unquotes cells of CSV files, and reports the changes."""
 
 from collections.abc import Callable
 

@@ -13,14 +13,14 @@ from ...data.words import text_key
 
 SETS = ("validation", "test")
 HELD_OUT = "shares a text with the validation or test set"
-CANDIDATES = 4  # for each pair of the sets, since pairs with a text of another one are not chosen
+CANDIDATES = 4  # candidates per held-out pair: a pair with a text of an earlier one is not chosen
 
 
 class RankedPair(NamedTuple):
     """A pair in an order that is random, but depends on its texts only."""
 
     rank: bytes
-    number: int  # of its line
+    number: int  # line number in the corpus
     source: bytes  # the key
     target: bytes
 
@@ -53,7 +53,7 @@ class Split:
             chosen = [*islice(_without_common_texts(candidates), total)]
         if len(chosen) < total:
             raise ValueError(f"split must have at most {len(chosen)} pairs, which share no text, got {total}.")
-        self.sets: dict[int, str] = {}  # by the number of the line
+        self.sets: dict[int, str] = {}  # line number → name of the set
         for name, size in zip(SETS, sizes, strict=False):
             first = len(self.sets)
             self.sets |= {pair.number: name for pair in chosen[first : first + size]}

@@ -1,4 +1,4 @@
-"""Traits of pairs that pass the filters: each is an error in one corpus and right in another."""
+"""Counts suspicious properties of kept pairs. Each is an error in some corpora and correct in others."""
 
 import re
 import unicodedata
@@ -10,9 +10,10 @@ from ...data.sources import ParallelLine
 from ...data.words import APOSTROPHES, WORD
 
 RARE = 5  # fewer occurrences of a character
-MIN_WORDS = 3  # of texts in the same language, which a single name must not decide
+MIN_WORDS = 3  # texts with fewer words may be equal because of a single name
 ACCENTS = re.compile("[\u0300-\u036f]")  # marks of other scripts, such as vowel signs, distinguish words
-ASCII_WORDS = re.sub(r"\W", " ", "".join(map(chr, range(128))))  # for `str.translate`: a space for all but words
+# A table for `str.translate` that keeps words and replaces the rest by spaces.
+ASCII_WORDS = re.sub(r"\W", " ", "".join(map(chr, range(128))))
 
 ONE_WORD = "one word on each side"
 NEAR_DUPLICATE = "an earlier pair in another orthography"

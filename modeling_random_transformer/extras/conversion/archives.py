@@ -35,12 +35,12 @@ from .untrusted import check_expansion
 from .weights import ConversionReport
 
 MODEL = re.compile(rf"{MARIAN_MODEL.pattern}|.*\.pt")
-# By the suffix of a model: its conversion, and the names of the files that this reads in the same folder.
+# Suffix of a model → its conversion, and the names of the other files that the conversion reads.
 CONVERTERS: dict[str, Callable[..., ConversionReport]] = {".npz": convert_marian_npz, ".pt": convert_fairseq}
 COMPANIONS = {".npz": MARIAN_FILES, ".pt": FAIRSEQ_FILES}
-MAX_COMPANION_BYTES = 2**26  # of one vocabulary
+MAX_COMPANION_BYTES = 2**26  # limit for one vocabulary file
 MAX_MEMBERS = 10_000
-MAX_HEADER_BYTES = 2**24  # of all headers of a tar archive: those of `MAX_MEMBERS` files with long names
+MAX_HEADER_BYTES = 2**24  # limit for all headers of a tar archive, enough for `MAX_MEMBERS` files with long names
 ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 # The first bytes of compressed tar archives.
 DECOMPRESSORS: dict[bytes, Callable[[Path], Any]] = {
@@ -54,7 +54,7 @@ DAMAGED = (
     zlib.error,
     lzma.LZMAError,
     EOFError,
-    # From zipfile, for damaged headers and for encrypted files.
+    # zipfile raises these for damaged headers and for encrypted files.
     RuntimeError,
     OverflowError,
     UnicodeError,
@@ -100,7 +100,7 @@ def convert_archive(
         with open_archive(archive) as files:
             chosen, *other_models = find_models(archive, files, model)
             needed = [chosen, *find_companions(archive, files, chosen)]
-            # In the order of the archive, as going back in a compressed tar archive decompresses it again.
+            # Files are read in the order of the archive: going back in a compressed tar file decompresses it again.
             needed.sort(key=list(files).index)
             extract([files[path] for path in needed], Path(scratch))
         try:
@@ -250,7 +250,7 @@ def tar_members(path: Path, start: bytes) -> Iterator[Iterator[Member]]:
             def members() -> Iterator[Member]:
                 for info in archive:
                     yield Member(info.name, info.size, info.isreg(), info.isdir(), partial(archive.extractfile, info))
-                headers.limit = math.inf  # from here on, the content of files is read
+                headers.limit = math.inf  # the headers are complete; from here on, the content of files is read
 
             yield members()
 

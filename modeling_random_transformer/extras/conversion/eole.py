@@ -18,7 +18,7 @@ from .weights import STACKS, ConversionReport, Converted, StateDictMapper, save_
 SIDES = ("src", "tgt")
 EMBEDDINGS = ("src_emb.embeddings.weight", "tgt_emb.embeddings.weight", "generator.weight", "generator.bias")
 SPECIAL = {"pad_token": "<blank>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}  # the defaults
-POSITIONS = 1024  # of sinusoids that this model does not compute
+POSITIONS = 1024  # rows of a table of sinusoids that this model does not compute
 INTERLEAVED, CONCATENATED, LEARNED = "SinusoidalInterleaved", "SinusoidalConcat", "Learned"
 POSITION = "model.embeddings.position_encoding_type"
 OFFSET = Kind("an integer", lambda value: value == 0 or KINDS["length"].accepts(value))

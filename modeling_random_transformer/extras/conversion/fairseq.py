@@ -40,7 +40,7 @@ DICTIONARY = re.compile(r"dict\..+\.txt")
 CODES = re.compile(r"(.*[._-])?(bpe)?codes?([._-].+)?")
 FILES = re.compile(f"{DICTIONARY.pattern}|{CODES.pattern}")  # files that `convert_fairseq` finds
 
-Languages = tuple[str, str]  # of the source and the target
+Languages = tuple[str, str]  # source and target language
 
 
 def from_fairseq(checkpoint: StrPath | Options) -> Converted:
@@ -182,7 +182,7 @@ def convert_weights(content: Options, options: Options, origin: str, joined: Joi
 
 
 def map_positions(mapper: StateDictMapper, options: Options) -> None:
-    """Map the tables of learned positions, or compute those of sinusoids."""
+    """Map the tables of learned positions, or compute tables of sinusoids."""
     if options.get("no_token_positional_embeddings"):
         mapper.derive_config("no_token_positional_embeddings", position_embedding="none")
         return
@@ -205,7 +205,7 @@ def map_vocabulary(mapper: StateDictMapper, options: Options, joined: JoinedToke
     target: str | None = "decoder.embed_tokens.weight"
     if shared and target not in mapper.remaining:
         target = None
-    output: str | None = "decoder.embed_out"  # of old checkpoints, a parameter and not a module
+    output: str | None = "decoder.embed_out"  # a parameter in old checkpoints, not a module
     if output not in mapper.remaining:
         output = "decoder.output_projection.weight"
     tied = shared or options.get("share_decoder_input_output_embed")

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...base.errors import format_value
 
-PathPair = tuple[Path, Path]  # of the source and of the target, which may be equal
+PathPair = tuple[Path, Path]  # files of source and target, which may be the same
 
 
 def is_hidden(path: PurePath) -> bool:
@@ -17,7 +17,7 @@ def is_hidden(path: PurePath) -> bool:
 
 
 def list_files(folder: Path, pattern: re.Pattern[str]) -> list[Path]:
-    """The files in a folder whose names match a pattern, without hidden ones, in alphabetical order."""
+    """The files in a folder whose names match a pattern, without hidden files, in alphabetical order."""
     return [
         path
         for path in sorted(folder.iterdir())
@@ -37,7 +37,7 @@ def choose_pair(files: Sequence[Path], source: re.Pattern[str], target: re.Patte
 
 
 def find_file(folder: Path, stored: Any) -> Path:
-    """The file in a folder that has the last name of a stored path, which may be that of any file.
+    """The file in a folder with the file name of a stored path. The stored folder is ignored.
 
     Raises:
         ValueError: there is no such file.

@@ -16,9 +16,9 @@ from .options import Kind, Options, flatten, invalid, is_size, read_format, read
 from .untrusted import read_checkpoint, read_yaml, state_dict_in
 from .weights import STACKS, ConversionReport, Converted, StateDictMapper, save_conversion
 
-CHECKPOINTS = ("best.ckpt", "latest.ckpt")  # in a model's folder, which JoeyNMT calls model_dir
+CHECKPOINTS = ("best.ckpt", "latest.ckpt")  # files in a model's folder, JoeyNMT's model_dir
 SIDES = ("src", "trg")
-SEGMENTATIONS = {"sentencepiece": "model_file", "subword-nmt": "codes"}  # and the option with the file
+SEGMENTATIONS = {"sentencepiece": "model_file", "subword-nmt": "codes"}  # option with the file of each segmentation
 SPECIAL_TOKENS = ("unk_token", "pad_token", "bos_token", "eos_token")
 MAX_BEAMS = 1000
 INITIALIZER = Kind("another one than 'xavier_normal'", lambda value: value != "xavier_normal")
@@ -95,7 +95,7 @@ def convert_weights(path: Path, options: Options, joined: JoinedTokenizer) -> Co
     map_embeddings(mapper, *embeddings, joined=joined)
     mapper.rename(FORMAT.names)
     model = mapper.finish()
-    # As in JoeyNMT, neither <pad> nor <s> is generated, nor </s> as the first token.
+    # JoeyNMT never generates <pad> and <s>, and never </s> as the first token.
     tokenizer = joined.tokenizer
     model.generation_config.suppress_tokens = [tokenizer.pad_token_id, tokenizer.bos_token_id]
     model.generation_config.min_new_tokens = 1

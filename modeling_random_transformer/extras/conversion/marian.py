@@ -33,7 +33,7 @@ class NativeClass(NamedTuple):
     position_embedding: str
 
 
-# By model_type. All have biases in attention, a bias on the logits, and the epsilon of nn.LayerNorm.
+# model_type → class. All models have biases in attention, a bias on the logits, and nn.LayerNorm's epsilon.
 CLASSES = {
     "marian": NativeClass(transformers.MarianMTModel, "post", "sinusoidal"),
     "pegasus": NativeClass(transformers.PegasusForConditionalGeneration, "pre", "sinusoidal"),
@@ -53,7 +53,7 @@ COMMON_FIELDS = (
     "eos_token_id",
     "decoder_start_token_id",
 )
-FAST_TOKENIZER = "tokenizer.json"  # of any other tokenizer
+FAST_TOKENIZER = "tokenizer.json"  # the file of every other kind of tokenizer
 # MarianTokenizer's files, including one that transformers 4 wrote.
 TOKENIZER_FILES = ("source.spm", "target.spm", "vocab.json", "target_vocab.json", "added_tokens.json")
 # The files of its settings, and the settings that are copied. Others, such as auto_map, may name code or files.
@@ -77,7 +77,7 @@ SETTINGS = (
     "languages",
     "src_lang",
     "tgt_lang",
-    "target_merges",  # of RandomTransformerTokenizer
+    "target_merges",  # a setting of RandomTransformerTokenizer
 )
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
@@ -106,7 +106,7 @@ def from_marian(marian: StrPath | PreTrainedModel) -> Converted:
     config = marian.config
     mapper = StateDictMapper(f"the {config.model_type.capitalize()} model", marian.state_dict())
     norms = KINDS["on" if native.norm_order == "pre" else "off"]
-    # Of related models. These classes do not compute them, but a config.json may contain them.
+    # Options of related models. These classes ignore them, but a config.json may contain them.
     related = [Option(name, norms, None) for name in ("normalize_before", "add_final_layer_norm")]
     table = [*related, *FORMAT.options]
     mapper.derive_options(table, read_options(config.to_dict(), table, FORMAT.same))
@@ -173,13 +173,13 @@ def load_marian(folder: Path) -> PreTrainedModel:
     native = CLASSES[model_type].model
     with reraise_as_value_error(f"folder must contain a complete Marian model, got {folder}"):
         config = native.config_class.from_dict(stored)
-        read_options(config.to_dict(), FORMAT.options, FORMAT.same)  # before a model of any size is built
+        read_options(config.to_dict(), FORMAT.options, FORMAT.same)  # checked before a model of any size is built
         model, loading = native.from_pretrained(
             None,
             config=config,
             state_dict=weights,
             dtype=reduce(torch.promote_types, {weight.dtype for weight in weights.values()}),
-            attn_implementation=None,  # not that of the file, which may be the name of code
+            attn_implementation=None,  # the value in the file may be the name of remote code
             ignore_mismatched_sizes=True,
             output_loading_info=True,
         )
@@ -230,7 +230,7 @@ def copy_tokenizer(folder: Path, output: Path, converted: Converted) -> None:
         with reraise_as_value_error(f"folder must contain a tokenizer of the tokenizers library, got {folder}"):
             tokenizer = RandomTransformerTokenizer.from_pretrained(output)
         check_tokenizer(tokenizer, model.config)
-        tokenizer.save_pretrained(output)  # with its code
+        tokenizer.save_pretrained(output)  # copies the tokenizer's code
     else:
         report.notes.append("MarianTokenizer requires sentencepiece.")
     dropped = stored.keys() - settings.keys() - {"tokenizer_class"}
@@ -240,7 +240,7 @@ def copy_tokenizer(folder: Path, output: Path, converted: Converted) -> None:
 
 
 def check_marian_tokenizer(folder: Path, present: Sequence[str], settings: Mapping[str, Any], config: Any) -> None:
-    """Raise a `ValueError` unless there are all files of a `MarianTokenizer`, whose ids are those of the model."""
+    """Raise a `ValueError` unless all files of a `MarianTokenizer` exist and its ids match the model."""
     vocabularies = ["vocab.json"]
     if settings.get("separate_vocabs"):
         vocabularies.append("target_vocab.json")

@@ -21,13 +21,13 @@ from .untrusted import parse_yaml, read_arrays, read_yaml
 from .weights import ConversionReport, Converted, StateDictMapper, save_conversion
 
 STORED_OPTIONS = "special:model.yml"  # a string in an array of int8, which ends with a zero byte
-POSITIONS = 1024  # of computed sinusoids; marian-decoder reads at most 1000 tokens by default
+POSITIONS = 1024  # rows of the table of sinusoids; marian-decoder reads at most 1000 tokens by default
 EPSILON = 1e-6
 MAX_BEAMS = 1000
 OUTPUT = "decoder_ff_logit_out"
 # Parameters of which the first axis is that of the inputs; others are [1, width] or [rows, width].
 IS_MATRIX = re.compile(rf".*_W[qkvo12]|{OUTPUT}_W")
-NORM = re.compile(r".*\{number\}.*_ln_(scale|bias)")  # of a layer; followed by "_pre" in models with pre-norm
+NORM = re.compile(r".*\{number\}.*_ln_(scale|bias)")  # names of the layer norms; "_pre" follows in models with pre-norm
 # Operations before and after a sublayer: `a` is the residual connection and `n` a layer norm. `d` is dropout, which is
 # removed, as it affects training only.
 NORM_ORDERS = {("", "an"): "post", ("n", "a"): "pre"}
@@ -177,7 +177,7 @@ def convert_weights(weights: Weights, options: Options, origin: str, eos_token_i
     mapper.derive_config("transformer-preprocess, transformer-postprocess", norm_order=options["norm_order"])
     mapper.derive_config("Marian", layer_norm_eps=EPSILON)
     map_vocabulary(mapper, options, eos_token_id)
-    # Both stacks share the positions. Marian adds trained ones to embeddings that are not scaled.
+    # Both stacks share the positions. With trained positions, Marian does not scale the embeddings.
     learned = options["transformer-train-position-embeddings"] or options["transformer-train-positions"]
     mapper.derive_config("transformer-train-position-embeddings", scale_embedding=not learned)
     learn_positions(mapper, ("Wpos", "Wpos") if learned else (None, None), POSITIONS, origin="Marian")
@@ -201,7 +201,7 @@ def map_vocabulary(mapper: StateDictMapper, options: Options, eos_token_id: int)
     output: str | None = f"{OUTPUT}_Wt"
     if options["tied-embeddings-all"] or options["tied-embeddings"]:
         output = None
-    elif f"{OUTPUT}_W" in mapper.remaining:  # of old versions
+    elif f"{OUTPUT}_W" in mapper.remaining:  # name in old versions
         output = f"{OUTPUT}_W"
     bias = None if options["output-omit-bias"] else f"{OUTPUT}_b"
     map_embeddings(mapper, source, None if source == target else target, output, bias, added=1)

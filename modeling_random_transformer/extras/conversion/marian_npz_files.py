@@ -23,21 +23,21 @@ from .options import Options
 from .untrusted import read_yaml
 from .weights import Converted
 
-MODEL = re.compile(r".*(?<!\.optimizer)\.npz")  # not Marian's training state
+MODEL = re.compile(r".*(?<!\.optimizer)\.npz")  # excludes Marian's training state
 # A file of another name that contains "vocab" may be a list of SentencePiece, with scores.
 NAMED = re.compile(r".*(?i:vocab).*\.(yml|yaml|spm)")
 VOCABULARY_SUFFIXES = (".yml", ".yaml", ".spm", ".json", ".vocab", ".txt")
 # All that `convert_marian_npz` reads besides the model, in an archive.
 FILES = re.compile(r".*\.(yml|yaml|json|spm|vocab)|.*vocab.*\.txt", re.IGNORECASE)
 NOT_PACKED = " (.bin files, which are packed or have integers, are not supported)"
-# As in `opus.src.vocab.yml`, `vocab.trg.spm` and `srcvocab.ende.spm`.
+# Names of one side's files, such as `opus.src.vocab.yml`, `vocab.trg.spm` and `srcvocab.ende.spm`.
 IS_SOURCE = re.compile(r"(?<![a-z])(src|source)", re.IGNORECASE)
 IS_TARGET = re.compile(r"(?<![a-z])(trg|tgt|target)", re.IGNORECASE)
 
 EOS, UNK, PAD = "</s>", "<unk>", "<pad>"
 QUOTED = r'"(?:[^"\\]|\\.)*"|\'(?:[^\']|\'\')*\''
 ENTRY = re.compile(rf"({QUOTED}|[^\"'].*?): *(\d+) *")
-# As PyYAML writes a key that is empty, has a line break or at least 128 characters: over two or more lines.
+# PyYAML writes a key that is empty, has a line break or at least 128 characters over two or more lines.
 LONG_ENTRY = re.compile(rf"\? *({QUOTED}|(?:[^\"'\n][^\n]*?)?)\n: *(\d+) *", re.DOTALL)
 SCORED = re.compile(r".*\t-?\d+(\.\d+)?(e-?\d+)?")  # a line of the `.vocab` file that SentencePiece writes
 
@@ -131,7 +131,7 @@ def find_vocabularies(folder: Path, decoder: Options) -> PathPair | None:
     """
     named = decoder.get("vocabs")
     if isinstance(named, list) and all(isinstance(name, str) for name in named):
-        # Only the last part of a path, which is often that of the machine that trained the model.
+        # Only the file name counts: the folder is often one of the machine that trained the model.
         paths = [folder / PureWindowsPath(name).name for name in named]
         if paths and all(path.is_file() for path in paths):
             return as_pair("vocabs", paths)
@@ -263,7 +263,7 @@ def read_pieces(path: Path) -> Iterator[tuple[str, int]]:
         yield UNK if piece.type == UNKNOWN else name, i
 
 
-# By the suffix of a vocabulary's name.
+# Suffix of a vocabulary's file → function that reads it.
 READERS: dict[str, Callable[[Path], Iterable[tuple[str, int]]]] = {
     ".yml": read_entries,
     ".yaml": read_entries,

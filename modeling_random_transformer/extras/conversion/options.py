@@ -14,8 +14,8 @@ from ... import configuration_random_transformer as configuration
 from ...base.errors import format_value, printable
 
 REQUIRED = object()  # default of an option that must be stored
-MAX_LENGTH = 2**20  # of position tables, whose values are computed
-MAX_NESTING = 4  # of options
+MAX_LENGTH = 2**20  # limit for position tables, whose values are computed
+MAX_NESTING = 4  # limit for the nesting of options
 Options = dict[str, Any]  # values by their names, such as `model.encoder.layers`
 PLAIN = (str, bytes, int, float, NoneType)  # contain no other values
 
@@ -52,7 +52,7 @@ class Option:
     fields: Sequence[str] = ()
 
 
-# By their names in the tables of formats. Most are the rules of this model's configuration.
+# Name in the tables of formats → kind of value. Most kinds are the rules of this model's configuration.
 KINDS = {
     "any": Kind(""),
     "size": Kind(*configuration.SIZE),
@@ -134,7 +134,7 @@ def equal(expected: Any) -> Kind:
 
 
 def one_of(names: Sequence[str] | Mapping[str, str]) -> Kind:
-    """Strings; those of a mapping with the values of the config fields."""
+    """A kind of strings. A mapping gives the value of the config field for each string."""
     convert = names.get if isinstance(names, Mapping) else str
     description = f"one of {', '.join(names)}" if len(names) > 1 else repr(*names)
     return Kind(description, lambda value: isinstance(value, str) and value in names, convert)
@@ -175,7 +175,7 @@ def read_options(stored: Mapping[Any, Any], table: Iterable[Option], same: Mappi
         expected = values.get(other)
         if value is None or expected is None:
             continue
-        # Only plain values are compared: lists that contain themselves, or others many times, take any time.
+        # Only plain values are compared: comparing lists that contain themselves may never end.
         if not (isinstance(value, PLAIN) and value == expected):
             raise invalid(name, f"{other}={show(expected)}", value)
     return options

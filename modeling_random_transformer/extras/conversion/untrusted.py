@@ -24,10 +24,10 @@ from ...base.errors import format_names, reraise_as_value_error
 from ...base.files import StrPath
 
 MAX_YAML_BYTES = 2**18  # PyYAML parses some 100 kB per second
-MAX_DIGITS = 50  # of a number; its value may be 10 to this power
+MAX_DIGITS = 50  # digits of a number; its value may be 10 to this power
 NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
-MAX_RATIO, SMALL = 20, 2**24  # of the sizes of a file, expanded and compressed; small files may be compressed further
-LEGACY_PICKLES = 5  # before the weights in the format of PyTorch before 1.6
+MAX_RATIO, SMALL = 20, 2**24  # limit for expanded size / compressed size; small files may exceed it
+LEGACY_PICKLES = 5  # pickles before the weights in files of PyTorch before 1.6
 
 
 class PlainObject:

@@ -134,7 +134,7 @@ class StateDictMapper:
     def __init__(self, origin: str, weights: Mapping[str, Tensor]):
         self.origin = origin
         self.remaining = dict(weights)
-        for name in weights:  # they occur in messages and reports
+        for name in weights:  # names occur in messages and reports
             if printable(name, MAX_NAME) != name:
                 raise ValueError(f"weights of {origin} must have printable names, got {format_value(name)}.")
         self.state_dict: dict[str, Tensor] = {}
@@ -281,7 +281,7 @@ class StateDictMapper:
             state_dict={name: weight.to(dtype) for name, weight in self.state_dict.items()},
             dtype=dtype,
         )
-        # As in training. By default, generate() stops after 20 tokens.
+        # The limit of trained models. By default, generate() stops after 20 tokens.
         model.generation_config.max_length = config.max_position_embeddings
         return model
 
@@ -359,7 +359,7 @@ def problem_of(weight: Tensor) -> str:
         return "a nested tensor"
     if weight.layout != torch.strided:
         return f"one of layout {weight.layout}"
-    if weight.dtype not in DTYPES:  # for example of quantized weights
+    if weight.dtype not in DTYPES:  # quantized weights, for example
         return f"one of {weight.dtype}"
     if weight.is_meta:
         return "one on the meta device, without values"

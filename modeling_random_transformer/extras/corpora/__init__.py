@@ -1,4 +1,4 @@
-"""Formats of parallel corpora beside plain text and tables: translation memories, and archives of OPUS.
+"""Formats of parallel corpora other than plain text and tables: translation memories, and archives of OPUS.
 
 `data/readers.py` reads `.tmx` and `.zip` files by them.
 """

@@ -1,4 +1,4 @@
-"""The language of a corpus among those of a file."""
+"""Selects the language of a file that matches a language code."""
 
 from collections.abc import Iterable
 

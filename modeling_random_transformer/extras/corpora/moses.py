@@ -12,7 +12,8 @@ from ...base.compressed_files import clear_errors
 from ...base.errors import format_names
 from .languages import matching_code
 
-MAX_BYTES, MAX_RATIO = 2**24, 100  # of a file in the archive; a larger one may have this ratio to the archive
+# A file of more than MAX_BYTES may be at most MAX_RATIO times as large as the archive.
+MAX_BYTES, MAX_RATIO = 2**24, 100
 
 
 @contextmanager

@@ -52,7 +52,7 @@ def read_tmx(path: Path, codes: tuple[str, ...]) -> Iterator[tuple[int, list[str
         with_text = tuple(filter(unit.get, unit))
         names = [matching(code, with_text) or matching(code, tuple(unit)) for code in codes]
         texts = [unit[name] for name in names if name is not None]
-        if len(texts) == len({*names}) == len(codes):  # not one segment for two codes, such as pt and pt-BR
+        if len(texts) == len({*names}) == len(codes):  # rejects one segment for two codes, such as pt and pt-BR
             has_pairs = True
             yield number, texts
         else:
@@ -78,7 +78,7 @@ class _Events:
         self.units: list[dict[str, str]] = []
         self.unit: dict[str, str] = {}
         self.language = ""
-        self.parts: list[str] | None = None  # of a segment
+        self.parts: list[str] | None = None  # text of the current segment
         self.code_depth = 0  # elements of `CODE` around the text
 
     def start(self, name: str, attributes: dict[str, str]) -> None:

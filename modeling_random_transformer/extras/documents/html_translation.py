@@ -1,4 +1,4 @@
-"""Translation of HTML: the text of its blocks sentence by sentence, with inline elements on their words."""
+"""Translates HTML. Blocks are translated sentence by sentence, and inline elements are placed at their words."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -105,7 +105,7 @@ def render_blocks(
     translations: Sequence[str],
     links: Sequence[Links | None],
 ) -> Iterator[str]:
-    """The HTML of each translated block; the translations and links are those of all sentences."""
+    """The HTML of each translated block, from the translations and links of all sentences."""
     start = 0
     for block, text in zip(blocks, texts, strict=True):
         end = start + len(text.sentences)
@@ -126,7 +126,7 @@ def render_block(block: Block, text: SplitText, translations: Sequence[str], lin
     source = 0
     target = ""
     for number, gap in enumerate(text.target_gaps(translations)):
-        for start, end in unit_spans(gap):  # the same text on both sides
+        for start, end in unit_spans(gap):  # text that is the same on both sides
             units.append(Unit(len(target) + start, len(target) + end, (source + start, source + end)))
         source += len(text.gaps[number])
         target += gap

@@ -1,4 +1,4 @@
-"""HTML as blocks of text with inline elements, which return to their words after the text is translated.
+"""Splits HTML into blocks of text with inline elements, and inserts the elements into translations.
 
 A block is what a reader sees as one text, such as a paragraph or a cell. All markup outside of it is copied. Inline
 elements are placed by word alignments: a translated word gets the elements of the source words that it translates, so
@@ -36,7 +36,7 @@ LEADING = re.compile(r"(?:\s|&nbsp;|&#160;)*+")
 TRAILING = re.compile(r"(?<!\s)(?<!&nbsp;)(?<!&#160;)(?:\s|&nbsp;|&#160;)*+\Z")
 RAW = {"script", "style", "textarea", "title", "xmp", "iframe", "noembed", "noframes"}  # contain no markup
 COPIED = {*RAW, "code", "kbd", "samp", "svg", "math", "template", "object", "canvas", "audio", "video"} - {"title"}
-FOREIGN = {"svg", "math"}  # only these can be self-closing
+FOREIGN = {"svg", "math"}  # elements that can be self-closing
 END_OMITTED = {"p", "li", "dt", "dd", "tr", "td", "th", "option"}  # the next one ends them
 INLINE = {
     *("a", "abbr", "b", "bdi", "bdo", "big", "cite", "code", "data", "del", "dfn", "em", "font", "i", "img", "ins"),
@@ -198,7 +198,7 @@ def end_of_element(document: str, first: Token) -> int:
         end_tag = next_tag(document, end_of_raw(document, first))
         return end_tag.end if end_tag else len(document)
     opened: list[str] = []
-    counts: Counter[str] = Counter()  # of the opened elements, by name
+    counts: Counter[str] = Counter()  # numbers of open elements by name
     opened_blocks = 0
     position = first.end
     while tag := next_tag(document, position):
@@ -220,7 +220,7 @@ def end_of_element(document: str, first: Token) -> int:
                 opened_blocks -= name not in INLINE
         elif tag.kind == "close" and tag.name == first.name:
             return tag.end
-        elif tag.kind == "close" and tag.name not in INLINE:  # of an element around this one
+        elif tag.kind == "close" and tag.name not in INLINE:  # ends an element around this one
             return tag.start
     return len(document)
 
@@ -247,7 +247,7 @@ def end_of_raw(document: str, first: Token) -> int:
 
 
 def blocks(inline: list[Token]) -> Iterator[str | Block]:
-    """A block between the markup and white space that surround it; only what is copied if it has no letters."""
+    """A block, and the surrounding markup and white space, which are copied. All is copied if it has no letters."""
     if not any(token.kind == "text" and has_letters(html.unescape(token.raw)) for token in inline):
         yield "".join(token.raw for token in inline)
         return
@@ -468,7 +468,7 @@ def path_of(unit: Unit, element: Inline) -> Iterator[Inline]:
 
 def unplaced_before(units: Sequence[Unit], paths: Sequence[Path], block: Block) -> list[list[tuple[Inline, Path]]]:
     """The elements that no word has, with their ancestors, by the word before which they are placed; after all last."""
-    words: dict[int, list[int]] = defaultdict(list)  # of each element, in the order of their sources
+    words: dict[int, list[int]] = defaultdict(list)  # words of each element, in the order of their sources
     for number in sorted(range(len(units)), key=lambda number: units[number].source):
         for element in paths[number]:
             words[id(element)].append(number)
@@ -486,7 +486,7 @@ def unplaced_before(units: Sequence[Unit], paths: Sequence[Path], block: Block) 
             if following < len(in_parent):
                 index = in_parent[following]
             while 0 < index < len(units) and shared(paths[index - 1], paths[index]) > len(ancestors):
-                index -= 1  # not within another element
+                index -= 1  # never within another element
         before[index].append((element, ancestors))
     return before
 

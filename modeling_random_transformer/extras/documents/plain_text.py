@@ -1,4 +1,4 @@
-"""Texts of documents other than HTML as HTML, by which their tags, entities and placeholders return to their words."""
+"""Converts texts of other documents to HTML, so that tags, entities and placeholders are placed at their words."""
 
 import html
 import re

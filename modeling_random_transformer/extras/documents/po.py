@@ -1,4 +1,4 @@
-"""Translation of message catalogs in PO, the format of gettext."""
+"""Translates message catalogs in PO, the format of gettext."""
 
 import re
 from typing import Any
@@ -50,7 +50,7 @@ def translate_po(document: str, model: PreTrainedModel, tokenizer: PreTrainedTok
     if escape:
         raise ValueError(f"the document must be PO with the escapes {ESCAPES}, got {format_value(escape[0])}.")
     with reraise_as_value_error("the document must be PO"):
-        catalog = polib.pofile(Lines(f"{document}\n"))  # with the line break, it cannot be the name of a file
+        catalog = polib.pofile(Lines(f"{document}\n"))  # with a line break, polib cannot take the text for a file name
     catalog.metadata["Content-Type"] = "text/plain; charset=UTF-8"
     messages = [*filter(is_untranslated, catalog)]
     texts = [text for entry in messages for text in source_texts(entry)]

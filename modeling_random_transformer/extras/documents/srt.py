@@ -1,4 +1,4 @@
-"""Translation of subtitles in SRT: numbers, times and tags stay, and each subtitle is broken into lines again."""
+"""Translates subtitles in SRT. Numbers, times and tags are kept, and each subtitle is broken into lines again."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ HEADER = re.compile(r"((?:^[ \t]*\d+[ \t]*\r?\n)?^[ \t]*\d+:\d\d:\d\d[,.]\d+[ \t
 INVALID_TIME = re.compile(r"^[ \t]*\d+:\d.*[-\u2013\u2014]>.*$", re.MULTILINE)
 DASH = r"(?:<[^<>]*>|\{[^{}]*\})*[-\u2013\u2014](?!\d)"
 NEXT_SPEAKER = re.compile(rf"\s*\n(?=\s*{DASH})")
-SPEAKER = re.compile(rf"\A({DASH})(?=\w)")  # without a space
+SPEAKER = re.compile(rf"\A({DASH})(?=\w)")  # a dash that no space follows
 SPACED_SPEAKER = re.compile(rf"\A({DASH})[ ]")
 TAG = re.compile("<[^<>]*>")
 TAG_MARK = "\uffff"  # no character, for a tag while lines are broken
@@ -72,7 +72,7 @@ def translated_lines(turns: Sequence[str], translations: Iterator[str]) -> list[
 
 
 def parse_srt(document: str) -> list[str]:
-    """What precedes the first subtitle, then the number and the times of each one, and its text.
+    """The text before the first subtitle, and the header (number and times) and the text of each subtitle.
 
     Raises:
         ValueError: the document is WebVTT, has no subtitles, or a time is invalid.

@@ -1,4 +1,4 @@
-"""Translation of XLIFF 1.2 and 2, in which translation tools exchange texts."""
+"""Translates XLIFF 1.2 and 2, the exchange format of translation tools."""
 
 import html
 import re
@@ -11,10 +11,11 @@ from ..xml_events import DocumentError, xml_parser
 from .html_translation import translate_html
 from .plain_text import BEGINNING, END
 
-Node = Any  # of minidom: mypy cannot know which kinds of nodes a node contains
+Node = Any  # a node of minidom: mypy cannot know which kinds of nodes it contains
 
-DECLARATION = re.compile(r"\A\ufeff?\s*<\?xml\s[^>]*\?>")  # its encoding is that of a file, not of a string
-UNITS = {"1": "trans-unit", "2": "segment"}  # by version
+# Declares the encoding of a file, which a string does not have.
+DECLARATION = re.compile(r"\A\ufeff?\s*<\?xml\s[^>]*\?>")
+UNITS = {"1": "trans-unit", "2": "segment"}  # version → name of a unit
 MAX_DEPTH = 100
 PROTECTED = {"protected", "x-its-translate-no"}  # types of marks, the second by the Internationalization Tag Set
 PAIRED = {"g", "mrk", "pc"}  # elements with text to translate; all else is copied with its content
@@ -193,7 +194,7 @@ def empty_target(unit: Node) -> Node:
 
 
 def fill(target: Node, fragment: str, elements: list[Node]) -> None:
-    """Add translated HTML with its inline elements to a target; those that it lacks are added at the end."""
+    """Add translated HTML with its inline elements to a target. Missing elements are added at the end."""
     remaining = dict(enumerate(elements))
     fragment = fragment.replace("\r", "&#13;")
     add_content(target, minidom.parseString(f"<html>{fragment}</html>").documentElement, remaining)

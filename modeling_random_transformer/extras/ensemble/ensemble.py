@@ -27,7 +27,7 @@ SHARED = ("vocab_size", "pad_token_id", "eos_token_id", "decoder_start_token_id"
 
 
 class EnsembleConfig(PretrainedConfig):
-    """What the members of an ensemble have in common: vocabulary, special tokens and the smallest position limit."""
+    """The configuration of an ensemble: vocabulary, special tokens and the smallest position limit of its members."""
 
     model_type = "seq2seq_ensemble"
 

@@ -31,7 +31,7 @@ from ...training.trainer import TranslationTrainer
 from ...training.training_arguments import TranslationTrainingArguments
 
 PAIRS, STEPS = 1000, 20
-WARM_UP_STEPS = 3  # not measured: memory is allocated and kernels are selected
+WARM_UP_STEPS = 3  # excluded from the measurement: memory is allocated and kernels are selected
 GIB = 2**30
 
 
@@ -100,7 +100,7 @@ def dry_run(data: DataArguments, model: ModelArguments, args: TranslationTrainin
     if args.process_index == 0:
         show(schedule_advice(args, trainer.model.config, args.max_steps))
     devices = args.world_size
-    groups = devices // args.tp_size  # of devices with the same batch
+    groups = devices // args.tp_size  # groups of devices that share a batch
     return DryRun(
         steps=args.max_steps,
         step_seconds=seconds / STEPS,
@@ -136,9 +136,9 @@ def _trainer(
     job = Job(Path(args.output_dir) / MANIFEST)
     data_args = DataArguments(**data_args.with_sets(streaming=False))
     data = prepare_data(Run(data_args, model_args, args, {"train": corpora}, job, tokenizer), ["train"])
-    if tokenizer is None and model_args.model_name_or_path is None:  # this tokenizer is smaller
+    if tokenizer is None and model_args.model_name_or_path is None:  # the tokenizer of the sample is smaller
         vocab_size = model_args.vocab_size or VOCAB_SIZE
-        model_args = copy.copy(model_args)  # not replaced: as an argument, this override is an error
+        model_args = copy.copy(model_args)  # a copy, since `replace` would reject this override as an argument
         model_args.config_overrides = f"vocab_size={vocab_size},{model_args.config_overrides}"
     return MeasuredTrainer(
         build_model(model_args, args, data.tokenizer),
@@ -186,7 +186,7 @@ def _repeated(data: PreparedData, args: TranslationTrainingArguments) -> np.ndar
     weights = data.train_weights
     if weights is None:
         weights = np.ones(len(lengths), int)
-    tokens = lengths.sum(axis=1) @ weights  # of an epoch
+    tokens = lengths.sum(axis=1) @ weights  # tokens of an epoch
     return weights * math.ceil(needed / tokens)
 
 
@@ -217,7 +217,7 @@ def peak_memory(device: torch.device) -> int:
         return torch.mps.driver_allocated_memory()
     if device.type != "cpu":
         return torch.get_device_module(device).max_memory_reserved(device)
-    import resource  # not available on Windows
+    import resource  # unavailable on Windows
 
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

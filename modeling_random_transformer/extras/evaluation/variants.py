@@ -15,8 +15,8 @@ from ...inputs_random_transformer import check_choice, drop_none
 VARIANTS: dict[str, dict[str, Any]] = {
     "cased": {},
     "lowercased": {"lowercase": True},
-    "moses-lowercased": {"lowercase": True, "tokenize": "none"},  # of Moses tokens
-    "tokenized": {"tokenize": "none"},  # of texts whose tokens are separated by spaces
+    "moses-lowercased": {"lowercase": True, "tokenize": "none"},  # texts in Moses tokens
+    "tokenized": {"tokenize": "none"},  # texts whose tokens are separated by spaces
 }
 
 

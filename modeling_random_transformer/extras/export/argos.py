@@ -68,7 +68,7 @@ def save(
     source = source_lang or language_of(tokenizer, "src_lang", "source_lang")
     target = target_lang or language_of(tokenizer, "tgt_lang", "target_lang")
     for code in (source, target):
-        if code is None or not LANGUAGE_CODE.fullmatch(code):  # which is a part of the names of files
+        if code is None or not LANGUAGE_CODE.fullmatch(code):  # the code is a part of file names
             raise ValueError(f"source_lang and target_lang must be codes such as 'en', got {source!r} and {target!r}.")
     if source.lower() == target.lower():
         raise ValueError(f"source_lang and target_lang must be two languages, got {source!r} and {target!r}.")

@@ -1,4 +1,4 @@
-"""A tokenizer as a SentencePiece model, since Argos Translate joins the tokens of a target without a decoder."""
+"""Converts a tokenizer to a SentencePiece model, since Argos Translate joins target tokens without a decoder."""
 
 import json
 import re

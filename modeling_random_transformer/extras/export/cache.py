@@ -1,4 +1,4 @@
-"""Exports of models that are kept beside their files, and are made again if they are incomplete."""
+"""Exports of models that are cached in the model's folder, and created again if they are incomplete."""
 
 import copy
 import hashlib
@@ -22,7 +22,7 @@ from .engines import export_model
 
 ENGINE = "ctranslate2"
 LOCK, RECORD = ".lock", "export.json"
-STAGE = "export"  # in the record, with the digests of the files, and the scores of the model that was exported
+STAGE = "export"  # the stage of the record: digests of the files, and scores of the exported model
 # The code of the export. Whether the model still computes what was exported is compared by scores.
 CODE = [Path(__file__).with_name(f"{name}.py") for name in ("compare", "ctranslate2", "engines", "search")]
 

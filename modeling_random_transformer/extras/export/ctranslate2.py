@@ -30,7 +30,7 @@ from .compare import check_equal, compared_ids
 from .engines import EngineTranslate
 from .search import SearchOptions, engine_search, read_search, table_positions, token_names, vocabularies
 
-# By their names in transformers: those of CTranslate2's own converter, and others.
+# Name in transformers → activation. CTranslate2's own converter knows only some of them.
 ACTIVATIONS = {
     "relu": Activation.RELU,
     "gelu": Activation.GELU,
@@ -53,7 +53,7 @@ PENALTY = "length_penalty"
 PATIENCE = "patience"
 BATCH_SIZE = 32  # sources of similar length that one thread translates together
 BATCH_TOKENS = 4096  # limit on their tokens, with padding
-SHORTLIST_BATCH = 8  # the same with a shortlist: a batch chooses among the tokens of all its sources
+SHORTLIST_BATCH = 8  # batch size with a shortlist, which contains the tokens for all sources of the batch
 SHORTLIST = "vmap.txt"
 SUPPRESSED = -1e9  # bias of tokens that generate() never chooses
 
@@ -283,7 +283,7 @@ def set_config(config: Any, layer_norm_eps: float, search: SearchOptions, target
     # Required by the engine. A tokenizer without an unknown token raises an error for unknown words.
     config.unk_token = unk or config.eos_token
     longer = [sequence for sequence in search.suppressed_sequences if len(sequence) > 1]
-    arguments = {  # of translate_batch
+    arguments = {  # arguments of translate_batch
         "target_prefix": [] if search.first_token is None else [target[search.first_token]],
         "min_decoding_length": search.min_new_tokens,
         "no_repeat_ngram_size": search.no_repeat_ngram_size,
@@ -364,5 +364,5 @@ def position_table(stack: Any) -> Tensor:
         return positions.weight[config.position_offset :]
     count = table_positions(config)
     if positions is None:
-        return torch.zeros(count, config.d_model)  # without a table the engine would add sinusoids
+        return torch.zeros(count, config.d_model)  # the engine would add sinusoids without a table
     return positions.encode(torch.arange(count))

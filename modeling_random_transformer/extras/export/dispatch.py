@@ -1,4 +1,4 @@
-"""CTranslate2 under `generate()` of a loaded model, with an export that is cached beside the model's files."""
+"""Lets CTranslate2 compute `generate()` of a loaded model, with an export that is cached in the model's folder."""
 
 import copy
 from collections import deque
@@ -39,13 +39,14 @@ from .shortlist import check_vmap
 logger = logging.get_logger(__name__)
 
 NAME = "CTranslate2"
-# `generate()` stops when no running beam scores higher than the finished ones (`early_stopping=False`), CTranslate2
-# when beams · patience have finished. For higher length penalties, no patience gives the scores of `generate()` for a
-# model of little data, which prefers long hypotheses (docs/results/engines.md).
+# With `early_stopping=False`, `generate()` stops when no running beam has a higher score than the finished hypotheses.
+# CTranslate2 stops when beams · patience hypotheses have finished. With higher length penalties, a model that was
+# trained on little data prefers long hypotheses, and no patience gives the scores of `generate()`
+# (docs/results/engines.md).
 PATIENCE = 2
 MAX_LENGTH_PENALTY = 0.8
 MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.BEAM_SEARCH)
-# Of `generate()`, for options that neither a call nor the model has.
+# The defaults of `generate()` for options that neither the call nor the model sets.
 SEARCH_DEFAULTS = {
     "do_sample": False,
     "length_penalty": 1.0,
@@ -56,7 +57,7 @@ SEARCH_DEFAULTS = {
 # Outputs that only the model computes.
 OUTPUTS = ("output_attentions", "output_hidden_states", "output_logits")
 MAX_PREPARED = 32  # searches; without `max_new_tokens`, sources of different lengths have different limits
-BATCHES = 4  # of the pipeline in one call of the engine, which splits them again: the checks of a call take time
+BATCHES = 4  # batches of the pipeline per call of the engine, which splits them again; each call costs checks
 DEFAULT_DTYPE = "int8"  # 1.1 to 3 times as fast as float32 on every CPU that was measured (docs/results/engines.md)
 
 
@@ -98,13 +99,13 @@ def read_shortlist(file: StrPath, model: Any, tokenizer: PreTrainedTokenizerBase
 
 @dataclass(frozen=True)
 class PreparedSearch:
-    """A search of `generate()`, prepared for the engine.
+    """The options of a search of `generate()`, converted for the engine and cached for equal calls.
 
     Attributes:
-        request: what determines it: the model's generation config and that of the call, and the other arguments.
+        request: the cache key: the generation configs of the model and of the call, and the other arguments.
         options: the effective options.
-        search: those that the engine applies; `None` if it does not support one of them.
-        reason: why the model computes it; `None` if the engine does.
+        search: the options that the engine applies; `None` if it does not support one of them.
+        reason: the reason for which the model computes the search; `None` if the engine computes it.
     """
 
     request: list[dict[str, Any]]
@@ -116,9 +117,9 @@ class PreparedSearch:
 class CTranslate2Engine:
     """The `engine` of a model: an exported model that computes `generate()`.
 
-    Its results equal those of the model up to rounding, except that beam search
-    distributes the probability of forbidden tokens over the others, as with `renormalize_logits=True`, and excludes
-    that of a prefix from the score that the length penalty divides.
+    The results equal those of the model up to rounding, with two differences in beam search. The probability of
+    forbidden tokens is distributed over the other tokens, as with `renormalize_logits=True`. The log-probability of a
+    prefix is not part of the score that the length penalty divides.
 
     Args:
         folder: the exported model.
@@ -128,7 +129,7 @@ class CTranslate2Engine:
 
     def __init__(self, folder: StrPath, model: Any, tokenizer: PreTrainedTokenizerBase):
         config = model.config
-        self.name = Path(folder).name  # with its dtype and digest
+        self.name = Path(folder).name  # contains the dtype and a digest
         self.translate = ParallelTranslator(folder)
         self.batches = max(self.translate.threads, BATCHES)
         self.source, self.target = token_names(tokenizer, config.vocab_size)
@@ -136,7 +137,8 @@ class CTranslate2Engine:
         self.exported = engine_search(model.generation_config, config, NAME)
         self.definition = definition_of(model)
         self.digest = weights_digest(model)
-        self.compared: WeakKeyDictionary[Any, Snapshot] = WeakKeyDictionary()  # by model: copies have the same engine
+        # One snapshot per model, since copies of a model share its engine.
+        self.compared: WeakKeyDictionary[Any, Snapshot] = WeakKeyDictionary()
         self.prepared: deque[PreparedSearch] = deque(maxlen=MAX_PREPARED)
         self.positions = table_positions(config)
 
@@ -158,7 +160,7 @@ class CTranslate2Engine:
         """
         ids = kwargs.pop("input_ids", inputs)
         mask = kwargs.pop("attention_mask", None)
-        kwargs.pop("labels", None)  # of `Seq2SeqTrainer`, without effect
+        kwargs.pop("labels", None)  # passed by `Seq2SeqTrainer`, without effect
         processors = logits_processor or []
         prefixes = [processor for processor in processors if isinstance(processor, ForcedPrefix)]
         kwargs["logits_processor"] = [processor for processor in processors if processor not in prefixes]
@@ -175,15 +177,15 @@ class CTranslate2Engine:
     def prepare(
         self, model: Any, generation_config: GenerationConfig | None, arguments: dict[str, Any]
     ) -> "PreparedSearch":
-        """The search of a call of `generate()`, which is prepared once for equal options."""
+        """The search of a call of `generate()`. Calls with equal options share it."""
         of_call = {} if generation_config is None else vars(generation_config)
         request = [*map(comparable, (vars(model.generation_config), of_call, arguments))]
-        for prepared in list(self.prepared):  # another thread may prepare one
+        for prepared in list(self.prepared):  # another thread may append one
             if prepared.request == request:
                 return prepared
         options, other_arguments = options_of_call(model.generation_config, generation_config, arguments)
         if options.max_new_tokens is None and arguments.get("max_length") is not None:
-            options.max_new_tokens = arguments["max_length"] - 1  # which counts the start token
+            options.max_new_tokens = arguments["max_length"] - 1  # max_length counts the start token
         if reason := unsupported_arguments(options, other_arguments):
             return PreparedSearch([], options, None, reason)
         try:
@@ -223,12 +225,12 @@ class CTranslate2Engine:
             if not all(is_used[:count]):  # positions would change without the padding
                 return "a source has padding before its last token"
         if has_prefix and options.num_beams > 1 and options.output_scores:
-            return "scores of a prefix in beam search were requested"  # it excludes the prefix
+            return "scores of a prefix in beam search were requested"  # the engine's scores exclude the prefix
         longest = max(ids.shape[1], options.max_new_tokens)
         return f"{longest} tokens exceed its {self.positions} positions" if longest > self.positions else None
 
     def changed_model(self, model: Any) -> str | None:
-        """A message if the model computes something else than its export; `None` if it does not."""
+        """A message if the model does not compute the same as its export; `None` if it does."""
         snapshot = current_snapshot(model, self.compared.get(model))
         self.compared[model] = snapshot
         return snapshot.message_of(self.compare, model)
@@ -288,7 +290,7 @@ class CTranslate2Engine:
         return [self.target[i] for i in ids]
 
     def target_prefixes(self, prefixes: list[ForcedPrefix], search: SearchOptions, count: int) -> list[list[str]]:
-        """What each target begins with: its own prefix, or the first token of the search."""
+        """The tokens with which each target begins: its prefix, or the first token of the search."""
         first = [] if search.first_token is None else self.target_tokens([search.first_token])
         rows = []
         for prefix in prefixes:
@@ -308,7 +310,7 @@ class CTranslate2Engine:
 
 
 def definition_of(model: Any) -> list[Any]:
-    """The code and the attributes of a model: with equal ones and equal weights, models compute the same."""
+    """The code and the attributes of a model. Models with equal code, attributes and weights compute the same."""
     modules = list(model.modules())
     values = plain_values([*attributes_of(modules), *namespaces_of(modules)])
     # Saving a model replaces the dtype in its configuration by the name.
@@ -318,7 +320,7 @@ def definition_of(model: Any) -> list[Any]:
 
 
 def weights_digest(model: Any) -> str:
-    """A digest of all tensors of a model, also of those that it does not save."""
+    """A digest of all tensors of a model, including tensors that are not saved."""
     return tensors_digest(enumerate(tensors_of(model.modules())))
 
 

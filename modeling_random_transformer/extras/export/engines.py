@@ -25,7 +25,7 @@ class EngineTranslate(Protocol):
         """Translate texts by greedy search (one beam) or beam search, and return the translations in their order."""
 
 
-# The dtypes of weights of each engine. The module with its name defines `save` and `load`.
+# Engine → dtypes of its weights. The module with the engine's name defines `save` and `load`.
 WEIGHT_DTYPES = {
     "ctranslate2": ("float32", "bfloat16", "int8"),
     "argos": ("float32", "bfloat16", "int8"),

@@ -241,7 +241,7 @@ class EncoderGraph(nn.Module):
 
 
 class DecoderGraph(nn.Module):
-    """Computes a decoder step over the first tokens of the target, or over one or more later ones."""
+    """Computes a decoder pass over the first tokens of the target, or over one or more later tokens."""
 
     def __init__(self, model: RandomTransformerForConditionalGeneration):
         super().__init__()
@@ -250,7 +250,7 @@ class DecoderGraph(nn.Module):
     def forward(
         self, decoder_input_ids: Tensor, attention_mask: Tensor, source: Sequence[Tensor], past: Sequence[Tensor]
     ) -> tuple[Tensor, ...]:
-        """Compute the logits of the next token after each of the new ones.
+        """Compute the logits of the next token at each new position.
 
         Args:
             decoder_input_ids: new tokens, `[sources, beams, new_len]`.

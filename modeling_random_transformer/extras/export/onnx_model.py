@@ -1,4 +1,4 @@
-"""Exported ONNX graphs, run by onnxruntime under transformers' `generate()`."""
+"""Runs exported ONNX graphs with onnxruntime in transformers' `generate()`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -101,7 +101,7 @@ class OnnxModel(RandomTransformerPreTrainedModel, RandomTransformerGenerationMix
         use_cache: bool | None = None,
         **_: Any,
     ) -> Seq2SeqLMOutput:
-        """Compute the logits of the next token after each of the new ones.
+        """Compute the logits of the next token at each new position.
 
         Args:
             input_ids: the source, `[sources, source_len]`, if it is not yet encoded.

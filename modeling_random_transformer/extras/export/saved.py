@@ -113,13 +113,13 @@ def export_saved_model(
     dtype = dtype or ("int8" if web else "float32")
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # warns that torchvision, which is not used, is missing
     model, tokenizer = load_translator(folder)
-    if engine in WITHOUT_PATIENCE:  # also for the comparison
+    if engine in WITHOUT_PATIENCE:  # the comparison must not use patience either
         model.generation_config = without_patience(model.generation_config, engine)
     if engine == "argos":
         options |= {"source_lang": source_lang, "target_lang": target_lang}
     if engine != "argos" or tokenizer_languages(tokenizer):
         set_languages(model, tokenizer, source_lang, target_lang)
-    check_sentences(model, tokenizer, sentences, engine)  # before anything is written
+    check_sentences(model, tokenizer, sentences, engine)  # checked before anything is written
     if shortlist is not None:
         options["shortlist"] = shortlist_of(ParallelText(*shortlist), tokenizer)
     write: Any = partial(export_model, engine=engine, **options)

@@ -1,4 +1,4 @@
-"""The search of a model as engines compute it, and the vocabulary and the positions that they need for it."""
+"""The search options, the vocabulary and the positions of a model that engines need."""
 
 import copy
 from dataclasses import dataclass, replace

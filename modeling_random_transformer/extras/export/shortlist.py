@@ -1,4 +1,4 @@
-"""Lexical shortlists: the target tokens among which an engine chooses, by the tokens of the source."""
+"""Lexical shortlists, which restrict an engine to target tokens that occur in translations of the source tokens."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -12,7 +12,7 @@ from ...inputs_random_transformer import CHUNK_SIZE, chunks, encode_texts
 Array = np.ndarray[Any, Any]
 Shortlist = dict[int | None, list[int]]
 
-ITERATIONS = 5  # of IBM model 1
+ITERATIONS = 5  # iterations of EM for IBM model 1
 MAX_LINKS = 20_000_000  # pairs of a source and a target token that are in memory, with 50 bytes each
 COMMON = 100  # the most frequent target tokens are always allowed
 EMPTY_WORD = -1  # the source token of target tokens that translate none
@@ -102,7 +102,7 @@ def translation_probabilities(sources: list[Array], targets: list[Array]) -> tup
 
 
 def links_of(sources: list[Array], targets: list[Array]) -> Iterator[tuple[Array, ...]]:
-    """The source tokens, target tokens and positions of the latter in the corpus of all links of each pair.
+    """For each pair, the source token, the target token and the corpus position of the target token of each link.
 
     The links of one position compete.
     """

@@ -199,12 +199,12 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     backend.no_padding()
     backend.no_truncation()
     settings = {name: value for name, value in tokenizer.init_kwargs.items() if name in SETTINGS}
-    settings["model_max_length"] = tokenizer.model_max_length  # it may have been set later
+    settings["model_max_length"] = tokenizer.model_max_length  # it may have been set after loading
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **settings)
     fast.save_pretrained(folder)
     file = folder / TOKENIZER_CONFIG
     stored = read_json(file)
-    # As transformers 4 names the class and other special tokens. Its default would be segment ids too.
+    # transformers 4 has these names for the class and special tokens. By default, it would also add segment ids.
     stored["tokenizer_class"] = "PreTrainedTokenizerFast"
     stored["model_input_names"] = RandomTransformerTokenizer.model_input_names
     tokens = stored.pop("extra_special_tokens", None)

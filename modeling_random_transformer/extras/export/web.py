@@ -149,7 +149,8 @@ def page_settings(
         "parameters": model.num_parameters(),
         **{name: getattr(config, name) for name in widths},
         **asdict(search),
-        "source_language": getattr(tokenizer, "src_lang", None) or "en",  # of the sentences into which a text is split
+        # The language whose rules split a text into sentences.
+        "source_language": getattr(tokenizer, "src_lang", None) or "en",
         "control_tokens": getattr(tokenizer, "control_tokens", []),  # text, if they occur in a text
         "clean_up_tokenization_spaces": bool(getattr(tokenizer, "clean_up_tokenization_spaces", False)),
         "keep_without_letters": getattr(tokenizer, "keep_without_letters", True),
@@ -158,7 +159,7 @@ def page_settings(
         # `longest_target` of the pipeline: the source's length, rounded up, plus a constant
         "length_step": LENGTH_STEP,
         "longer_than_source": LONGER_THAN_SOURCE,
-        # of the confidence of a translation
+        # The calibration from which the page computes the confidence of a translation.
         "calibration": calibration and {name: getattr(calibration, name) for name in CONFIDENCE_SETTINGS},
         "doubtful": DOUBTFUL,
     }

@@ -1,4 +1,4 @@
-"""What each part of the decoder adds to a logit, and what the output layer predicts after each sub-layer."""
+"""The contribution of each part of the decoder to a logit, and the predictions after each sub-layer."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,7 +15,7 @@ def logit_attribution(
     recorded: Mapping[str, Tensor],
     tokens: Tensor,
 ) -> dict[str, Tensor]:
-    """What each part of the decoder adds to the logits of some tokens (*direct logit attribution*).
+    """The contribution of each part of the decoder to the logits of some tokens (*direct logit attribution*).
 
     The residual connections add the outputs of all sub-layers (paper 3.1), and a head's part of an output is its
     product with its columns of W_O (3.2.2). A layer norm is linear once its variance is known, so the logits are a sum
@@ -79,7 +79,7 @@ def logit_lens(model: Any, recorded: Mapping[str, Tensor]) -> Iterator[tuple[str
 
 
 def check_logits(name: str, logits: Tensor, recorded: Mapping[str, Tensor]) -> None:
-    """Raise a ValueError if logits that follow from the states of a trace are not those that the model returned.
+    """Raise a ValueError if the logits that follow from the states of a trace differ from the recorded logits.
 
     Args:
         name: what they were computed by, in the message.

@@ -24,7 +24,7 @@ SEARCH_TREE = Path(__file__).parents[1] / "export" / "page" / "search_tree.js"  
 TOP_TOKENS = 40  # stored individually for each distribution; the others are stored as a histogram
 BINS = 50
 ATTRIBUTED = 12  # tokens of each step
-MAX_POSITIONS, MAX_WIDTH = 64, 512  # of the heat map of position encodings
+MAX_POSITIONS, MAX_WIDTH = 64, 512  # size of the heat map of position encodings
 
 
 def render(data: dict[str, Any], plotly: str | None = None) -> str:
@@ -49,7 +49,7 @@ def render(data: dict[str, Any], plotly: str | None = None) -> str:
     page = TEMPLATE.read_text(encoding="utf-8")
     page = page.replace("<!-- plotly.js -->", script)
     page = page.replace("/* search_tree.js */", SEARCH_TREE.read_text(encoding="utf-8"))
-    return page.replace("/* data */", text.replace("<", "\\u003c"))  # so that no text can close the script element
+    return page.replace("/* data */", text.replace("<", "\\u003c"))  # no text can close the script element
 
 
 def explore(
@@ -79,7 +79,7 @@ def explore(
     chosen = best[1:]
     with torch.no_grad(), trace(model) as recorded:
         passed = model(**inputs, decoder_input_ids=best[None, :-1], output_attentions=True)
-    attentions = {  # of each layer, [1, heads, query_len, key_len]
+    attentions = {  # one tensor per layer, [1, heads, query_len, key_len]
         "encoder": passed.encoder_attentions,
         "decoder": passed.decoder_attentions,
         "cross": passed.cross_attentions,
@@ -91,7 +91,7 @@ def explore(
         "translation": tokenizer.decode(best, skip_special_tokens=True),
         "source": source,
         "target": target,
-        "labels": {  # of the rows and columns of each map
+        "labels": {  # labels of the rows and columns of each map
             "encoder": (source, source),
             "decoder": (target[:-1], target[:-1]),
             "cross": (predicted, source),
@@ -155,7 +155,7 @@ def lens(model: Any, recorded: Trace, tokenizer: Any, chosen: Tensor) -> list[di
 
 @torch.no_grad()
 def attribution(model: Any, recorded: Trace, tokenizer: Any, chosen: Tensor) -> dict[str, Any]:
-    """At each step, what each part of the decoder adds to the logits of the chosen token and of the best others."""
+    """The contributions of the decoder's parts, at each step, to the logits of the chosen token and the best others."""
     best = recorded["logits"][0].topk(ATTRIBUTED).indices
     rows = []
     for token, row in zip(chosen, best, strict=True):

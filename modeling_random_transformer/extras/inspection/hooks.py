@@ -24,7 +24,8 @@ HEAD_VALUES = ("query", "key", "value", "scores", "scaled_scores", "mask", "weig
 class AttentionHooks:
     """Passes the values of one attention module, `[batch, query_len, …]`, although rows may share a source."""
 
-    active: "WeakKeyDictionary[nn.Module, AttentionHooks]" = WeakKeyDictionary()  # of the instrumented modules
+    # The hooks of each instrumented module.
+    active: "WeakKeyDictionary[nn.Module, AttentionHooks]" = WeakKeyDictionary()
 
     def __init__(self, path: str, pass_value: Callable[[str, Tensor], Tensor]):
         self.path = path
@@ -32,7 +33,7 @@ class AttentionHooks:
         self.batch = self.query_len = 0
 
     def save_query_shape(self, inputs: tuple) -> None:
-        """Save the shape of the queries before those that share a source are grouped."""
+        """Save the shape of the queries before queries that share a source are grouped."""
         self.batch, self.query_len = inputs[0].shape[:2]
 
     def attend(
@@ -99,7 +100,7 @@ AttentionMaskInterface.register(TRACED, eager_mask)
 
 
 def check_attention() -> None:
-    """Check that the steps of `AttentionHooks.attend` are those of `eager_attention_forward`, which may be edited.
+    """Check that `AttentionHooks.attend` computes the same as `eager_attention_forward`, which may be edited.
 
     Raises:
         ValueError: they have other results.
@@ -191,12 +192,12 @@ def install_hooks(model: PreTrainedModel, on_exit: ExitStack) -> "HookManager":
 class HookManager:
     """Installs hooks and wrapped methods that pass values to observers; `on_exit` removes them."""
 
-    active: "WeakKeyDictionary[nn.Module, HookManager]" = WeakKeyDictionary()  # by model
+    active: "WeakKeyDictionary[nn.Module, HookManager]" = WeakKeyDictionary()  # the hooks of each model
 
     def __init__(self, on_exit: ExitStack):
         self.on_exit = on_exit
         self.observers: list[Observer] = []
-        self.paths: list[str] = []  # of all values of one pass
+        self.paths: list[str] = []  # paths of all values of one pass
 
     def pass_value(self, path: str, value: Tensor) -> Tensor:
         """The value after all interventions, which is recorded; the same object if there are none."""
@@ -290,7 +291,7 @@ class HookManager:
             copied = states.clone()
             new = self.pass_value(path, copied)
             if new is not copied:
-                states.copy_(new)  # in place, since pre-norm uses the sum again in the next residual connection
+                states.copy_(new)  # in place: with pre-norm, the next residual connection uses the sum again
 
         self.paths.append(path)
         self.add_hook(norm, hook, before=True)

@@ -57,7 +57,7 @@ class Intervention(Observer):
     def __init__(self) -> None:
         super().__init__()
         self.counts: dict[str, int] = {}
-        # By path: the key of the replacement, its step (`None` for all), and the replacement.
+        # Path → the key of each replacement, its step (`None` for all steps), and the replacement.
         self._rules: dict[str, list[tuple[str, int | None, Replacement]]] = {}
 
     def find_values(self, replacements: Mapping[str, Replacement], paths: list[str]) -> None:

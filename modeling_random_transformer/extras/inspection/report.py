@@ -1,4 +1,4 @@
-"""A report on a model and a test set, as one HTML file: where translations are bad, and where the training data is.
+"""Writes an HTML report on a model: the worst translations of a test set, and suspicious training pairs.
 
     report = make_report(model, tokenizer, ParallelText("test.en", "test.de"))
     Path("report.html").write_text(report.html())
@@ -35,8 +35,8 @@ from .robustness import disturbances
 
 WORST = 10  # pairs that are shown
 LENGTHS = (10, 20, 30, 50)  # limits of the groups by the number of words of a source
-FREQUENCIES = (0, 4, 19, 99)  # of those by the frequency of its rarest word in the training set
-SHARES = (1, 0.9, 0.75, 0.5, 0.25, 0.1)  # of the surest translations
+FREQUENCIES = (0, 4, 19, 99)  # limits of the groups by the frequency of a source's rarest word in the training set
+SHARES = (1, 0.9, 0.75, 0.5, 0.25, 0.1)  # shares of the most confident translations
 CURVES = {"loss": "Training loss", "eval_loss": "Validation loss", "eval_bleu": "BLEU", "eval_chrf": "chrF++"}
 TEMPLATE = Path(__file__).with_suffix(".html")
 
@@ -74,7 +74,7 @@ class Example:
 
 @dataclass
 class Report:
-    """What the HTML file shows.
+    """The contents of the HTML report.
 
     Attributes:
         title: the name of the model.
@@ -209,7 +209,7 @@ def grouped(
 
 
 def surest(examples: Iterable[Example]) -> list[Group]:
-    """The scores of the shares of the examples with the highest confidence; those without a confidence are left out."""
+    """The scores of the most confident shares of the examples. Examples without a confidence are omitted."""
     rated = [example for example in examples if example.candidate.confidence is not None]
     rated.sort(key=lambda example: example.candidate.confidence or 0.0, reverse=True)
     groups = []
@@ -222,7 +222,7 @@ def surest(examples: Iterable[Example]) -> list[Group]:
 def disturbed(
     examples: Sequence[Example], model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **options: Any
 ) -> list[Group]:
-    """The scores of the translations, and of those of the test set with each disturbance."""
+    """The scores of the translations, and of the translations of each disturbed test set."""
     groups = [Group("none", len(examples), values_of(scores_of(examples)))]
     pairs = [(example.source, example.reference) for example in examples]
     for name, changed in disturbances(pairs, tokenizer).items():
@@ -249,7 +249,7 @@ def range_name(limits: Sequence[int], index: int) -> str:
 
 
 def problems(examples: Sequence[Example], detector: Detector) -> dict[str, list[int]]:
-    """The numbers of the lines with each kind of suspicious translation."""
+    """The line numbers of the translations with each kind of problem."""
     numbers: dict[str, list[int]] = {problem: [] for problem in PROBLEMS}
     for example in examples:
         for problem in detector(example.source, example.candidate):
@@ -278,7 +278,7 @@ def attention(
 def highest_losses(
     training: Corpus, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **options: Any
 ) -> list[tuple[float, int, str, str]]:
-    """The training pairs with the highest loss per token, see `Report`; `options` are those of `score_pairs`."""
+    """The training pairs with the highest loss per token, see `Report`. `options` are options of `score_pairs`."""
 
     def losses() -> Iterator[tuple[float, int, str, str]]:
         scores = score_pairs(model, tokenizer, pairs_of([training]), truncation=True, **options)

@@ -1,4 +1,4 @@
-"""What a model says about pairs of texts: scores of files, and which words translate which.
+"""Scores and word alignments of pairs of texts by a model.
 
 score_file(ParallelText("train.en", "train.de"), "scores.txt", model, tokenizer)     # the same call resumes
 for links in alignments(model, tokenizer, pairs): ...                                # [(0, 0), (2, 1)]

@@ -72,7 +72,7 @@ class Aligner(LineModel, WordModel):
             raise ValueError("model must be a single model for alignments, got an ensemble.")
         if getattr(config, "prefix", None):  # the words of which would be counted
             raise ValueError(f"prefix must be empty in the configuration for alignments, got {config.prefix!r}.")
-        layers = getattr(config, "num_decoder_layers", None)  # of T5
+        layers = getattr(config, "num_decoder_layers", None)  # T5's name of the option
         if layers is None:
             layers = config.get_text_config(decoder=True).num_hidden_layers
         if layer not in range(-layers, layers):

@@ -1,4 +1,4 @@
-"""Placeholders, which stay unchanged, and their places in a translation by the cross-attention."""
+"""Places placeholders, which are not translated, in a translation according to the cross-attention."""
 
 import re
 import unicodedata
@@ -19,13 +19,13 @@ from .words import word_spans
 PLACEHOLDERS = re.compile(f"(?:{PLACEHOLDER.pattern})(?:[ ]*(?:{PLACEHOLDER.pattern}))*", re.VERBOSE)
 # Chinese and Japanese characters, other words, and all other characters one by one
 UNIT = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+|[^\w\s]")
-CLOSING = (*".,;:!?)",)  # without a space before them
+CLOSING = (*".,;:!?)",)  # no space before these
 
 Span = tuple[int, int]  # the indices of the first character and after the last one
 
 
 def is_wide(character: str) -> bool:
-    """Whether a character has the width of Chinese and Japanese ones; a sentence that it ends has no space after it."""
+    """Whether a character is as wide as Chinese characters. No space follows it at the end of a sentence."""
     return bool(character) and unicodedata.east_asian_width(character) in "WF"
 
 
@@ -117,7 +117,7 @@ class ProtectedText:
             links: see `linked_units`.
         """
         units = linked_units(self.text, translation, links)
-        placed: dict[int, list[str]] = defaultdict(list)  # by the number of the following unit
+        placed: dict[int, list[str]] = defaultdict(list)  # index of the following unit → placeholders
         for index, placeholder in self.placeholders:
             placed[self.following_unit(index, units)].append(placeholder)
         output = ""
@@ -144,7 +144,7 @@ class ProtectedText:
 
 
 def protect(text: str, copied: re.Pattern[str] = PLACEHOLDERS) -> ProtectedText:
-    """A text and what is copied apart; `PLACEHOLDERS` finds several beside each other as one."""
+    """Separate a text from its copied parts. Adjacent placeholders are one part."""
     kept = ""
     position = 0
     placeholders = []
@@ -202,7 +202,7 @@ class UnitAligner(Aligner):
         tokens: Sequence[list[int]],
         spans_of: Callable[[str], Sequence[Span]] = unit_spans,
     ) -> list[list[int | None]]:
-        """The index of the unit of each token; without offsets, that of the first unit of its word."""
+        """The index of the unit of each token. Without offsets, the first unit of the token's word is used."""
         rows = super().words(side, texts, tokens, spans_of)
         if self.tokenizer.is_fast:
             return rows

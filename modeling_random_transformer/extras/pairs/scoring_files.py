@@ -1,4 +1,4 @@
-"""Scores of parallel text: resumable from file to file, see `translation_files`, or in one pass."""
+"""Scores parallel text, from file to file and resumable (see `translation_files`), or in one pass."""
 
 import json
 from abc import abstractmethod

@@ -1,4 +1,4 @@
-"""The words of tokens, and the probabilities of the words of translations."""
+"""Maps tokens to words, and computes the probabilities of the words of translations."""
 
 import math
 import re
@@ -94,7 +94,7 @@ def with_words(score: PairScore, text: str, words: Sequence[int | None]) -> Word
         words: the index of the word of each token, `None` for special ones.
     """
     values = score.token_log_probabilities or []
-    first = len(words) - len(values)  # without a forced first token
+    first = len(words) - len(values)  # a forced first token has no score
     sums: dict[int | None, float] = defaultdict(float)
     for word, value in zip(words[first:], values, strict=True):
         sums[word] += value

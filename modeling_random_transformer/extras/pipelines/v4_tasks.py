@@ -15,7 +15,8 @@ from transformers.pipelines.base import PipelineRegistry
 from ...inputs_random_transformer import tokenizer_languages
 from ...pipeline_random_transformer import LENGTH_LIMITS, CallOptions, Seq2SeqPipeline
 
-DEFAULTS = {"num_beams": 4, "max_new_tokens": 256}  # of v4, for options that the model's generation_config does not set
+# Transformers v4's defaults of options that the model's generation_config does not set.
+DEFAULTS = {"num_beams": 4, "max_new_tokens": 256}
 UNLIMITED = int(1e30)  # the model_max_length of a tokenizer without a limit
 TRANSLATION = re.compile(r"translation_([^_]+)_to_([^_]+)")
 
@@ -131,7 +132,7 @@ def register_v4_tasks() -> None:
     They change `pipeline()` for all models of this process. Tasks that the installed transformers has are not replaced.
     """
     for task in TASKS.keys() - set(PIPELINE_REGISTRY.get_supported_tasks()):
-        # Not register_pipeline, which would save the class as the custom code of each model.
+        # `register_pipeline` would save the class as the custom code of each model.
         PIPELINE_REGISTRY.supported_tasks[task] = {"impl": TASKS[task], "pt": (AutoModelForSeq2SeqLM,), "type": "text"}
         getattr(pipelines, "REMOVED_TASKS", {}).pop(task, None)  # would raise an error
     if PIPELINE_REGISTRY.supported_tasks["translation"]["impl"] is TranslationPipeline:

@@ -1,4 +1,4 @@
-"""The values of a recipe that depend on the device: those that are `auto`."""
+"""Selects the values of `auto` in a recipe that depend on the device."""
 
 import logging
 import multiprocessing
@@ -75,7 +75,7 @@ def choose_graphs(arguments: Mapping[str, Any], overrides: Mapping[str, Any]) ->
     }
 
 
-# By the argument that may be `auto`: the values that replace it
+# Argument that may be `auto` → function that chooses its value
 CHOICES = {"bf16": choose_precision, "engine": choose_engine, "cuda_graphs": choose_graphs}
 
 

@@ -1,4 +1,4 @@
-"""The model card of a recipe: that of the stage whose model is the result."""
+"""The model card of a recipe, which is derived from the card of the stage whose model is the result."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -10,7 +10,7 @@ from ...training.model_card import command_of, with_portable_paths
 
 
 def set_origin(path: Path, stage: str, recipe: str, flags: Sequence[Sequence[str]]) -> None:
-    """Change the card of a stage of a recipe to that of the result: its name, and the command of the recipe.
+    """Change the card of a stage to the card of the result, with its name and the command of the recipe.
 
     Args:
         path: the card in the folder of the result.

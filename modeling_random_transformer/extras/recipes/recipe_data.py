@@ -1,4 +1,4 @@
-"""The sets of a recipe as aligned text: valid pairs of given sets, or those of a corpus that is cleaned and split."""
+"""Writes the sets of a recipe as aligned text: valid pairs of given sets, or a corpus that is cleaned and split."""
 
 import logging
 from pathlib import Path
@@ -36,7 +36,7 @@ def write_sets(data: DataArguments, folder: Path) -> dict[str, Any]:
     Raises:
         ValueError: a line is invalid, or the corpus cannot be split.
     """
-    for split in SETS:  # of an attempt with other arguments, which may have had more sets
+    for split in SETS:  # an attempt with other arguments may have written more sets
         for path in files_of(folder, split):
             path.unlink(missing_ok=True)
     sets = sets_of(data)

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 TRAIN, BACK_TRANSLATE, DISTILL = KINDS = ("train", "back_translate", "distill")
 CONDITIONS = ("monolingual_target", "student")
-TEXTS = {"monolingual_source": DISTILL, "monolingual_target": BACK_TRANSLATE}  # by the kind of stage that uses them
+TEXTS = {"monolingual_source": DISTILL, "monolingual_target": BACK_TRANSLATE}  # the kind of stage that uses each text
 DATA, RESULT = "data", "result"  # stages of every recipe, before and after its own
 # An argument of a call also replaces another one of the recipe.
 ALTERNATIVES = {"tokenizer": "vocab_size", "vocab_size": "tokenizer", "eval_strategy": "early_stopping_patience"}
@@ -224,7 +224,7 @@ def measure_corpus(data: DataArguments) -> tuple[int, int]:
     Raises:
         ValueError: a corpus has no valid pair, or another encoding; see `ValidationReport.check`.
     """
-    counts: dict[int, int] = {}  # by hashes, which take less memory than the texts
+    counts: dict[int, int] = {}  # counts by hash, which takes less memory than counts by text
     alphabet: set[str] = set()
     for corpus in data.corpora("train"):
         report = ValidationReport(str(corpus))
@@ -267,7 +267,7 @@ def stages_to_run(mappings: Any, arguments: RecipeArguments) -> list[StageArgume
     corpora: list[str] = []
     for stage in stages:
         if stage.kind == BACK_TRANSLATE and stage not in chosen:
-            corpora.append(stage.name)  # of no pairs
+            corpora.append(stage.name)  # a corpus without pairs
     for stage in chosen:
         if stage.name in (*models, *corpora):
             raise ValueError(f"name must be that of a new folder, got {stage.name!r}.")

@@ -71,7 +71,7 @@ OF_RECIPE = {*FILES, *CONDITIONS, *TEXTS, "dataset_name", "output_dir", "push_to
 # Files whose digests are recorded: those of pairs; and those of a model, without its card, which may be edited
 PAIRS = ("data.*source", "data.*target")
 SAVED = (SAVED_WEIGHTS, CONFIG, "tokenizer*", f"{INT8}/{SAVED_WEIGHTS}", f"{INT8}/{CONFIG}")
-FILES_OF_RESULT = (SAVED_WEIGHTS, "*.json", "*.py", CARD)  # of the folder of a stage
+FILES_OF_RESULT = (SAVED_WEIGHTS, "*.json", "*.py", CARD)  # patterns of the result's files in a stage's folder
 
 
 def run_recipe(path: StrPath, **arguments: Any) -> list[dict[str, Any]]:
@@ -122,7 +122,7 @@ class RecipeRun:
         self.options = {stage.name: parse_options(stage) for stage in self.stages}
         self.data, self.model, self.args = self.arguments_with({})
         self.folder = Path(self.args.output_dir)
-        self.needs_files = True  # until the result is complete
+        self.needs_files = True  # `False` once the result is complete
         self.check()
 
     def check(self) -> None:
@@ -190,7 +190,7 @@ class RecipeRun:
         return run_stage(self.folder / RECORD, *arguments, **options)
 
     def inputs_of_data(self) -> dict[str, Any]:
-        """What determines the sets, and the initial models of the recipe."""
+        """The inputs that determine the sets, and the initial models of the recipe."""
         inputs: dict[str, Any] = {
             "on_invalid": self.data.on_invalid,
             "stages": [stage.name for stage in self.stages],
@@ -239,7 +239,7 @@ class RecipeRun:
         return drop_none(**{name: getattr(self.arguments, name) for name in names})
 
     def best(self, name: str) -> str:
-        """Of a finished stage and those that its model started from, the one with the highest chrF++ (validation).
+        """The stage with the highest validation chrF++ among a finished stage and the stages that it started from.
 
         Training a model further can make it worse, such as distillation from a poor model.
         """
@@ -324,7 +324,7 @@ class RecipeRun:
         folder = self.path(self.best(str(stage.uses)))
         sources, _ = files_of(self.path(DATA))
         teacher = self.teacher_of(stage, folder, [str(sources), *self.texts_of(stage).values()])
-        if not {"tokenizer", "vocab_size"} & self.options[stage.name].keys():  # that of the teacher
+        if not {"tokenizer", "vocab_size"} & self.options[stage.name].keys():  # the teacher's tokenizer is used
             model = replace(model, tokenizer=None, vocab_size=None, special_tokens=None)
         sets = StudentDataArguments(**vars(self.data_of(stage, data)))
         return facts_of(distill(teacher, sets, model, args).run)
@@ -363,7 +363,7 @@ class RecipeRun:
             if stage.kind != BACK_TRANSLATE:
                 data, model, args = self.arguments_of(replace(stage, starts_from=None))
                 args = args.without_evaluation()  # the validation set may not exist yet
-                args.length_penalty = type(args).length_penalty  # for the same reason, it cannot be chosen
+                args.length_penalty = type(args).length_penalty  # without a validation set, `auto` is not possible
                 run = dry_run(data, model, args)
                 rows.append((stage.name, f"{run.hours:.3g}", f"{run.memory / GIB:.3g}"))
         return markdown_table(("stage", "hours of training", "memory in GiB"), rows)
@@ -392,7 +392,7 @@ def parse_options(stage: StageArguments) -> dict[str, Any]:
 
 
 def facts_of(result: RunResult) -> dict[str, Any]:
-    """What the table shows of a training run."""
+    """The facts of a training run that the table shows."""
     scores = {}
     for name, metrics in result.scores.items():  # such as "validation en-de"
         split = name.split()[0]

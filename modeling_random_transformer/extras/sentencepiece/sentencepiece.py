@@ -148,7 +148,7 @@ def _bpe(pieces: list[Any], byte_fallback: bool) -> models.BPE:
 
 
 def _normalizer(spec: Any) -> normalizers.Normalizer:
-    """What sentencepiece does with the characters of a text."""
+    """The normalizer that sentencepiece applies to the characters of a text."""
     steps: list[normalizers.Normalizer] = []
     if spec.precompiled_charsmap:
         # `Precompiled` maps characters; composed ones first. Within a grapheme cluster it drops what follows a mapped

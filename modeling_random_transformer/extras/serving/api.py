@@ -38,14 +38,14 @@ PAGES = Path(__file__).parent
 # Bytes of a body: a character has up to 12 in JSON ("\\ud83d\\ude00") and in forms; and the other fields.
 BYTES_PER_CHARACTER, OTHER_BYTES = 12, 2**14
 LONGEST_CODE = 35  # characters of a code of a language, by BCP 47
-ORIGIN = re.compile(r"https?://[^/\s]+|null|\*")  # as a browser sends it
+ORIGIN = re.compile(r"https?://[^/\s]+|null|\*")  # the format of the header that browsers send
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a server accepts.
+    """The limits and options of a server.
 
     Attributes:
         max_characters: limit on the characters of a request.

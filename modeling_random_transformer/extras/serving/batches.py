@@ -80,7 +80,7 @@ class Batcher:
         self.observe = observe
         self.queue: deque[QueuedRequest] = deque()
         self.filled = asyncio.Event()
-        self.seconds_per_text = 0.0  # of the last batch
+        self.seconds_per_text = 0.0  # measured in the last batch
 
     @property
     def waiting(self) -> int:
@@ -93,7 +93,7 @@ class Batcher:
         Its exception is the `TextError` that `translate` raises for one of them, or a `RuntimeError`.
 
         Args:
-            translate: called with texts of one or more requests, in a thread of its own; returns the translations.
+            translate: called with texts of one or more requests, in a separate thread; returns the translations.
             texts: the texts.
 
         Raises:
@@ -109,7 +109,7 @@ class Batcher:
         request = QueuedRequest(translate, texts, done)
         self.queue.append(request)
         self.filled.set()
-        done.add_done_callback(lambda _: self.remove(request))  # if it is cancelled
+        done.add_done_callback(lambda _: self.remove(request))  # removes a cancelled request
         return done
 
     def remove(self, request: QueuedRequest) -> None:
@@ -118,8 +118,8 @@ class Batcher:
             self.queue.remove(request)
 
     async def run(self) -> None:
-        """Translate what waits, until this task is cancelled."""
-        self.filled = asyncio.Event()  # of this event loop: an application can be started again
+        """Translate the queued texts until this task is cancelled."""
+        self.filled = asyncio.Event()  # bound to this event loop, since an application can be started again
         self.filled.set()
         worker = Worker()
         try:
@@ -146,7 +146,7 @@ class Batcher:
             self.answer(request)
 
     def answer(self, request: QueuedRequest) -> None:
-        """Complete a request that has all its translations or an error; a cancelled one has been completed."""
+        """Complete a request that has all its translations or an error. A cancelled request is already complete."""
         errors = [result for result in request.results if isinstance(result, Exception)]
         if request.done.done() or not (errors or len(request.results) == len(request.texts)):
             return
@@ -157,7 +157,7 @@ class Batcher:
         self.remove(request)
 
     def take(self) -> list[tuple[QueuedRequest, Sequence[str]]]:
-        """Remove the texts of the next batch from the queue: those with the function of the first request."""
+        """Remove the texts of the next batch from the queue. All of them have the function of the first request."""
         translate = self.queue[0].translate
         size = 0
         parts = []
@@ -176,7 +176,7 @@ class Batcher:
 
 
 class Worker:
-    """A thread that runs one call at a time. If it ends, another one takes its place and repeats the call."""
+    """A thread that runs one call at a time. If it dies, a new thread repeats the call."""
 
     def __init__(self) -> None:
         self.start()

@@ -1,4 +1,4 @@
-"""The pairs of languages that a server translates between, and the model for each."""
+"""The language pairs of a server, and the model of each pair."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ from ..documents.html_translation import translate_html
 
 # Codes of a model that does not know its languages.
 UNKNOWN_PAIR = ("source", "target")
-AUTO = "auto"  # as the source of a request
+AUTO = "auto"  # value of `source` with which the language is detected
 MODEL_ARGUMENT = re.compile(rf"({LANGUAGE_CODE.pattern}):({LANGUAGE_CODE.pattern})=(.+)", re.DOTALL)
 
 
@@ -55,7 +55,7 @@ class Direction:
         calibration_of(self.model, self.tokenizer, **languages)
 
     def rate(self, texts: Sequence[str]) -> list[Candidate]:
-        """Translate texts, with the confidence of each.
+        """Translate texts, and add the confidence of each translation.
 
         Raises:
             ValueError: the model has no calibration.
@@ -66,7 +66,8 @@ class Direction:
 
     def translate_html(self, documents: Sequence[str]) -> list[str]:
         """Translate HTML documents or fragments."""
-        options = {"src_lang": self.source, **self.options}  # for its abbreviations: HTML is split into sentences
+        # The language selects the abbreviations with which sentences are split.
+        options = {"src_lang": self.source, **self.options}
         return translate_html(documents, self.model, self.tokenizer, progress=False, **options)
 
 
@@ -108,7 +109,7 @@ def load_directions(
                 languages = {"src_lang": pair[0], "tgt_lang": pair[1]}
                 check_languages(tokenizer, **languages)
             elif options and options.get("split_sentences"):
-                languages = {"src_lang": pair[0]}  # for its abbreviations
+                languages = {"src_lang": pair[0]}  # the language selects abbreviations
             directions[codes] = Direction(*pair, model, tokenizer, (options or {}) | languages)
     return list(directions.values())
 

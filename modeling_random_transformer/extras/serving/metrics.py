@@ -1,4 +1,4 @@
-"""What `/metrics` and the log of requests show."""
+"""The metrics at `/metrics`, and the log of requests."""
 
 import logging
 from time import monotonic
@@ -36,7 +36,7 @@ class CountRequests:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
-        start, status = monotonic(), "500"  # which is answered outside of this middleware
+        start, status = monotonic(), "500"  # an exception is answered with 500 outside of this middleware
 
         async def watch(message: Any) -> None:
             nonlocal status

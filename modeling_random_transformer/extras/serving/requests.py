@@ -1,4 +1,4 @@
-"""Reading of requests: JSON and forms with the fields of LibreTranslate, and fields of the query."""
+"""Reads requests: JSON and forms with the fields of LibreTranslate, and fields of the query."""
 
 import asyncio
 from collections.abc import Iterable
@@ -34,7 +34,7 @@ class TranslateRequest(BaseModel):
         return cls.model_fields[str(info.field_name)].default if value in (None, "") else value
 
     def function(self, direction: Direction) -> TranslateTexts:
-        """What translates the texts: to strings, or to candidates with a confidence.
+        """The function that translates the texts, to strings or to candidates with a confidence.
 
         Raises:
             ValueError: a confidence is requested of a document, or of a model without a calibration.

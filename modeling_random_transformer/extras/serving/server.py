@@ -20,10 +20,11 @@ from .metrics import ACCESS_LOGGER
 
 logger = logging.getLogger(__name__)
 
-MAX_CONNECTIONS = 500  # that are open; processes may usually open 1,024 files
+MAX_CONNECTIONS = 500  # limit for open connections; a process may usually open 1,024 files
 HEAD_SECONDS = 10  # within which the head of a request must arrive
-GRACE_SECONDS = 1  # to read a head that arrived while the event loop was busy: uvloop runs timers before it reads
-IDLE_SECONDS = 30  # after which a connection without a request is closed
+# Extra time for a head that arrived while the event loop was busy: uvloop runs timers before it reads.
+GRACE_SECONDS = 1
+IDLE_SECONDS = 30  # a connection without a request is closed after this time
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -85,7 +86,7 @@ def serve(
         ValueError: the address is empty or not available.
         KeyboardInterrupt: after Ctrl-C.
     """
-    if not host.strip():  # for the operating system, it would be all addresses
+    if not host.strip():  # the operating system would listen on all addresses
         raise ValueError(f"host must be an address to listen on, such as 127.0.0.1, got {host!r}.")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with reraise_as_value_error(f"host and port must be available, got {host} and {port}"):
@@ -95,7 +96,7 @@ def serve(
         print(f"http://{f'[{address}]' if ':' in address else address}:{port}", flush=True)
         if access_log:
             log_requests()
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which uvicorn raises again after it has handled it
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # uvicorn raises the signal again after it has handled it
         if reload is not None and hasattr(signal, "SIGHUP"):  # Windows has none
             replace = partial(replace_models, app, reload)
             signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=replace).start())

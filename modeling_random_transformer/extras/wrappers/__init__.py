@@ -1,4 +1,4 @@
-"""What changes texts before, and translations after the model: options of `translate`.
+"""Options of `translate` that change texts before and translations after the model.
 
 translate([paragraphs], model, tokenizer, split_sentences=True)
 translate(texts, model, tokenizer, glossary=Glossary.read("terms.tsv"))        # with required target phrases

@@ -1,4 +1,4 @@
-"""Texts in capitals or in title case: translated as ordinary texts, and the translations get the same case.
+"""Translates texts in capitals or in title case as ordinary texts, and gives the translations the same case.
 
 Sentences in lower case are translated as ordinary ones too, and their translations are ordinary.
 
@@ -17,7 +17,7 @@ from ...base.progress import Update
 from ...inference.candidates import Candidate, Row, TranslateRows
 
 WORD = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)*")
-FIRST_LETTER = re.compile(r"^[\W_]*[^\W\d_]")  # of a text that does not begin with a number
+FIRST_LETTER = re.compile(r"^[\W_]*[^\W\d_]")  # the first letter, if the text does not begin with a number
 # Texts with fewer words may be abbreviations, or names.
 WORDS_IN_CAPITALS, WORDS_IN_TITLE_CASE = 2, 5
 SENTENCE_IN_LOWER_CASE = 4  # fewer words, or words without a final punctuation mark, may be a part of a sentence
@@ -49,7 +49,7 @@ class CaseTranslator:
     tokenizer: PreTrainedTokenizerBase
 
     def __call__(self, rows: Sequence[Row], first: int, update: Update) -> list[list[Candidate]]:
-        """The candidates of each row; those of a row with a prefix are in the case of the prefix."""
+        """The candidates of each row. Candidates of a row with a prefix are in the case of the prefix."""
         cases = []
         ordinary = []
         for text, prefix in rows:

@@ -1,4 +1,4 @@
-"""The options of `translate` that change texts and translations: each is a function around another one."""
+"""Composes the wrappers that the options of `translate` select. Each wrapper calls another translator."""
 
 from collections.abc import Sequence
 from functools import cached_property, partial
@@ -46,7 +46,7 @@ class Composition:
         self.pipe = pipe
         self.options = options
         self.languages = languages
-        # The language of the texts is also that of a model without language tags.
+        # The language selects the rules of sentence splitting, also for a model without language tags.
         self.source_language: str | None = options.generate_options.get("src_lang")
         self.is_rated = options.confidence or options.min_confidence is not None
 
@@ -140,7 +140,7 @@ class Composition:
         return GlossaryTranslator(options.glossary, translate_rows, self.search(LISTED), self.score, longest, penalty)
 
     def score(self, pairs: Sequence[Pair | None]) -> list[WordScore]:
-        """The scores of pairs, with those of their tokens and words. Longer texts are truncated."""
+        """The scores of pairs, including scores of tokens and words. Longer texts are truncated."""
         scorer = WordScorer(
             self.pipe.model,
             self.pipe.tokenizer,

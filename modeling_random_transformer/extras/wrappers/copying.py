@@ -1,4 +1,4 @@
-"""Parts of a text that its translation copies: they are taken out, and placed by the cross-attention afterwards."""
+"""Copies parts of a text, such as placeholders, into its translation, at places that the cross-attention gives."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,13 +16,13 @@ from ..pairs.placement import PLACEHOLDERS, ProtectedText, align_units, protect
 
 @dataclass(frozen=True)
 class CopyingTranslator:
-    """Translates texts without the parts that are copied, by another function, and puts these into the translations.
+    """Wraps another translator. It removes the copied parts from texts, and inserts them into the translations.
 
     Attributes:
         translate_rows: translates texts.
         pipe: the pipeline of the model.
         languages: the languages that are given, for a tokenizer with language tags.
-        copied: what is copied.
+        copied: pattern of the parts that are copied.
     """
 
     translate_rows: TranslateRows
@@ -31,7 +31,7 @@ class CopyingTranslator:
     copied: Pattern[str] = PLACEHOLDERS
 
     def __call__(self, rows: Sequence[Row], first: int, update: Update) -> list[list[Candidate]]:
-        """The candidates of each row. With a prefix, which may contain what is copied, the text is translated as it is.
+        """The candidates of each row. A text with a prefix, which may contain copied parts, is not changed.
 
         Raises:
             TextError: a text is not a string of Unicode characters.

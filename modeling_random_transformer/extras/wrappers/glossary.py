@@ -1,4 +1,4 @@
-"""Required target phrases: the terms of a glossary, and the translations that lack them.
+"""Glossaries with required target phrases, and the replacement of translations that lack them.
 
 No search of its own is needed. Another candidate of beam search may have a term. Otherwise it may follow each word of
 the translation: the model scores these beginnings, `generate()` continues the best ones, and the model chooses among
@@ -158,7 +158,7 @@ def in_word(character: str) -> bool:
 
 
 def is_at(text: list[str], start: int, phrase: list[str]) -> bool:
-    """Whether the words of a phrase are at an index of those of a text; one in lower case matches any case."""
+    """Whether a text has the words of a phrase at an index. A lowercase word matches any case."""
     part = text[start : start + len(phrase)]
     if len(part) < len(phrase):
         return False
@@ -197,7 +197,7 @@ class Draft:
 
     Attributes:
         text: the text.
-        prefix: what its translation must begin with.
+        prefix: the prefix of its translation.
         terms: the indices of the required terms.
         best: the translation.
         missing: the indices of the terms that it lacks.
@@ -212,7 +212,7 @@ class Draft:
 
 @dataclass(frozen=True)
 class GlossaryTranslator:
-    """Translates by another function, and replaces translations that lack terms by others that lack fewer.
+    """Wraps another translator, and replaces translations that lack terms by translations that lack fewer.
 
     Attributes:
         glossary: the terms, and the counts of those that are required and missing.
@@ -261,7 +261,7 @@ class GlossaryTranslator:
                     draft.missing = missing
 
     def improve(self, drafts: Sequence[Draft]) -> list[Draft]:
-        """Replace translations by ones that lack fewer terms; returns the drafts of those that still lack some."""
+        """Replace translations by translations that lack fewer terms. Returns the drafts that still lack terms."""
         heads = self.promising_beginnings(drafts)
         rows = [(draft.text, head) for draft, head in heads]
         candidates = [best for [best] in self.translate_rows(rows, 0, lambda _: None)]
@@ -281,7 +281,7 @@ class GlossaryTranslator:
         return [draft for draft in ranks if draft.missing]
 
     def promising_beginnings(self, drafts: Sequence[Draft]) -> list[tuple[Draft, str]]:
-        """The beginnings with the most probable tokens on average, of those that leave tokens to generate."""
+        """The beginnings with the highest mean log-probability that leave tokens to generate."""
         heads = []
         for draft in drafts:
             for number in draft.missing:
@@ -293,7 +293,7 @@ class GlossaryTranslator:
         for (draft, head), score in zip(heads, scores, strict=True):
             # Not more tokens than a translation of this length may have: a term of 400 letters is no translation.
             if 1 < score.tokens < self.longest_target(len(draft.best.tokens)):
-                token_scores = score.token_log_probabilities[:-1]  # type: ignore[index]  # without the end token
+                token_scores = score.token_log_probabilities[:-1]  # type: ignore[index]  # excludes the end token
                 ranked[draft].append((fmean(token_scores), head))
         promising = []
         for draft, scored in ranked.items():

@@ -1,4 +1,4 @@
-"""Minimum Bayes risk decoding: of many sampled translations, the one that is most similar to all of them."""
+"""Minimum Bayes risk decoding: selects the sampled translation that is most similar to all samples."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ...base.progress import Update
 from ...inference.candidates import Candidate, Row, TranslateRows
 
-MAX_ORDER, BETA = 6, 2  # of chrF (Popović 2015)
+MAX_ORDER, BETA = 6, 2  # parameters of chrF (Popović 2015)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What is suspicious in a translation, without a reference: loops, copies, inventions, another script.
+"""Detects problems of a translation without a reference: loops, copies, additions, another script.
 
 The report counts these problems, and `repair` translates such texts in other ways.
 """
@@ -29,8 +29,8 @@ PROBLEMS = (EMPTY, LOOP, COPY, UNFINISHED, LENGTH, SCRIPT, NUMBERS)
 RUN = re.compile(r"(.{2,80}?)\1{2,}", re.DOTALL)  # a part that follows itself at least twice
 # A number of at least two digits, for which other languages have no word as often as for one digit
 NUMBER = re.compile(r"(?<![^\W_])\d(?:[.,:/]?\d)+(?![^\W_])")
-NGRAM, REPETITIONS = 4, 3  # so many equal n-grams of words are a loop
-EQUAL_WORDS, WORDS_PER_EQUAL = 4, 3  # so many equal words are a loop, if they are at least one in three
+NGRAM, REPETITIONS = 4, 3  # this many equal n-grams of words are a loop
+EQUAL_WORDS, WORDS_PER_EQUAL = 4, 3  # this many equal words are a loop, if they are at least one in three
 COPIED_WORDS = 4  # fewer may be a name
 # Limits on the characters of a translation: multiples of the expected length, and characters beyond them.
 SHORTEST, LONGEST, MARGIN = 0.25, 3.0, 30
@@ -75,7 +75,7 @@ class Detector:
 
     @cached_property
     def has_script(self) -> Callable[[str], bool]:
-        """Whether enough letters of a translation are in the scripts. It remembers characters, and is made once."""
+        """Whether enough letters of a translation are in the scripts. It is created once and caches characters."""
         return script_filter(self.scripts, MIN_SCRIPT_SHARE)
 
     def has_other_length(self, source: str, translation: str) -> bool:

@@ -1,4 +1,4 @@
-"""Confidence of translations: they are rated, and those with a low confidence are replaced."""
+"""Adds the confidence to translations, and replaces translations with a low confidence."""
 
 import logging
 from collections.abc import Callable, Sequence

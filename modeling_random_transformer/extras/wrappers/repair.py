@@ -1,4 +1,4 @@
-"""Translations with problems are replaced: by another hypothesis, by a search without repetitions, by clauses."""
+"""Replaces translations with problems by another hypothesis, a search without repetitions, or translated clauses."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,11 +8,11 @@ from ...inference.candidates import Candidate, Row, TranslateRows
 from ...inputs_random_transformer import renumber_errors
 from .problems import NUMBERS, Detector
 
-HYPOTHESES = 4  # of each search
-WITHOUT_REPETITIONS = {"no_repeat_ngram_size": 3}  # of tokens: at most three equal ones follow each other
-WITHOUT_LOOPS = {"no_repeat_ngram_size": 2}  # at most two
+HYPOTHESES = 4  # hypotheses per search
+WITHOUT_REPETITIONS = {"no_repeat_ngram_size": 3}  # at most three equal tokens follow each other
+WITHOUT_LOOPS = {"no_repeat_ngram_size": 2}  # at most two equal tokens follow each other
 WITHOUT_EQUAL_TOKENS = {"no_repeat_ngram_size": 1}
-CLAUSE_TOKENS = 16  # of the parts of a sentence that are translated one by one
+CLAUSE_TOKENS = 16  # length of the parts of a sentence that are translated separately
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class RepairingTranslator:
     remedies: Sequence[TranslateRows]
 
     def __call__(self, rows: Sequence[Row], first: int, update: Update) -> list[list[Candidate]]:
-        """The candidates of each row, the best of which is without problems, if possible."""
+        """The candidates of each row. The best candidate has no problems, if possible."""
         translated = self.translate_rows(rows, first, update)
         pairs = zip(rows, translated, strict=True)
         best = [self.examined(text, candidates[0]) for (text, _), candidates in pairs]
@@ -55,12 +55,12 @@ class RepairingTranslator:
 
 
 def with_first(best: Candidate, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """As many candidates as before, of which one is now the first."""
+    """The same number of candidates, with `best` as the first."""
     others = [candidate for candidate in candidates if candidate.translation != best.translation]
     return [best, *others][: len(candidates)]
 
 
 def badness(candidate: Candidate) -> tuple[int, int]:
-    """The number of problems of a candidate; without a number, it is better than with any other problem."""
+    """The number of problems of a candidate. A missing number counts less than any other problem."""
     lost = candidate.problems.count(NUMBERS)
     return len(candidate.problems) - lost, lost

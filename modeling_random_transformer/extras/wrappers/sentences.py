@@ -1,4 +1,4 @@
-"""Texts of several sentences: split into sentences, which are translated one by one, and joined again.
+"""Splits texts into sentences, translates each sentence, and joins the translations.
 
 Models are usually trained on single sentences, and drop parts of longer texts.
 """
@@ -161,9 +161,9 @@ class SentenceTranslator:
         self.splitter = splitter
 
     def __call__(self, rows: Sequence[Row], first: int, update: Update) -> list[list[Candidate]]:
-        """The candidates of each row: one consists of those with its rank of all sentences.
+        """The candidates of each row. Candidate n joins the candidates n of all sentences.
 
-        A prefix is that of the first sentence, and what precedes this sentence is not copied.
+        A prefix applies to the first sentence. Text before this sentence is then not copied.
         """
         documents = []
         sentences: list[Row] = []
@@ -189,14 +189,14 @@ class SentenceTranslator:
 
 
 def without_beginning(document: SplitText, text: str) -> SplitText:
-    """A split text whose translation begins with that of its first sentence, or of the text if it has no sentence."""
+    """A split text without the parts before its first sentence. A text without sentences becomes one sentence."""
     if not document.sentences:
         return SplitText([text], ["", ""])
     return SplitText(document.sentences, ["", *document.gaps[1:]])
 
 
 def joined(document: SplitText, parts: Sequence[Candidate]) -> Candidate:
-    """A text from its sentences, with the sum of their scores, the problems of all and the lowest confidence."""
+    """The joined translation of a text, with the sum of the scores, all problems and the lowest confidence."""
     return Candidate(
         document.join([part.translation for part in parts]),
         score=sum(part.score for part in parts),

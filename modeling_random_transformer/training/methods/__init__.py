@@ -22,6 +22,6 @@ def training_loss(args: TranslationTrainingArguments) -> SmoothedCrossEntropy:
 def retokenizer_of(
     args: TranslationTrainingArguments, tokenizer: PreTrainedTokenizerBase, max_length: int | None
 ) -> Augmentation | BPEDropout | None:
-    """What changes the tokens of the training pairs in every epoch; `max_length` is the limit of the model."""
+    """The retokenizer of the training pairs, or `None`. `max_length` is the limit of the model."""
     bpe_dropout = BPEDropout(tokenizer, args.bpe_dropout, max_length) if args.bpe_dropout else None
     return Augmentation(tokenizer, bpe_dropout) if args.augment else bpe_dropout

@@ -1,7 +1,7 @@
 """Augmentation of training pairs: capitals, missing punctuation, typing errors, and other numbers and placeholders.
 
-After OpusTrainer (Bogoychev et al. 2023, https://arxiv.org/abs/2311.14838). Models that are trained on clean text only
-fail on capitals, and lose numbers and placeholders.
+The method is that of OpusTrainer (Bogoychev et al. 2023, https://arxiv.org/abs/2311.14838). Models that are trained on
+clean text only translate texts in capitals badly and lose numbers and placeholders.
 """
 
 import re
@@ -36,7 +36,7 @@ CASES: dict[str, Callable[[str], str]] = {
     "lower": str.lower,
 }
 OF_SOURCES = ("lower", "typos")  # the other changes are made on both sides
-NUMBER = re.compile(r"\b(?!1\b)\d+\b")  # not the number 1, whose noun is in the singular
+NUMBER = re.compile(r"\b(?!1\b)\d+\b")  # the number 1 is excluded, since its noun is in the singular
 FINAL_PUNCTUATION = re.compile(r"\s*[.!?…。！？]*\s*$")
 PLACEHOLDERS = (
     "{name}",
@@ -70,8 +70,8 @@ def typing_errors(text: str, rate: float, random: Random) -> str:
 class Augmentation:
     """Changes shares of training pairs at random, and tokenizes them.
 
-    Each change is drawn independently. Placeholders and special tokens in texts stay as they are. A target is changed
-    only if its source is.
+    Each change is drawn independently. Placeholders and special tokens in texts do not change. A target is changed only
+    if its source is changed.
 
     Args:
         tokenizer: a fast tokenizer.
@@ -116,7 +116,7 @@ class Augmentation:
         return "".join(parts)
 
     def _copying(self, name: str, source: str, target: str, random: Random) -> Callable[[str], str]:
-        """The replacement of a common number of a pair; without one, an insertion at the beginning or the end."""
+        """A function that replaces a number of both sides, or inserts a copied word if they share no number."""
         numbers = {*NUMBER.findall(source)}
         number = min(numbers.intersection(NUMBER.findall(target)), default="")
         length = len(number) or random.integers(1, 7)
@@ -134,7 +134,7 @@ class Augmentation:
         return partial(FINAL_PUNCTUATION.sub, rf" {copy}\g<0>", count=1)
 
     def texts(self, texts: Iterable[str], seed: int) -> Iterator[str]:
-        """Changed texts for a vocabulary with words in capitals, from sources that are each followed by a target."""
+        """Augmented texts to train a vocabulary on, from an iterable in which each source is followed by its target."""
         alternating = iter(texts)
         for number, (source, target) in enumerate(zip(alternating, alternating, strict=True)):
             yield from self(source, target, np.random.default_rng((seed, number)))
@@ -143,7 +143,7 @@ class Augmentation:
         """Tokens of changed pairs, as columns; see `BPEDropout.retokenize`."""
         pairs = []
         for seed, source, target in zip(seeds, rows["source"], rows["target"], strict=True):
-            random = np.random.default_rng((*seed, 1))  # with 1, the numbers are not those of BPE-dropout
+            random = np.random.default_rng((*seed, 1))  # the 1 makes the random numbers independent of BPE-dropout
             pairs.append(self(source, target, random))
         texts = {name: [pair[side] for pair in pairs] for side, name in enumerate(SIDES)}
         language = tokenizer_languages(self.tokenizer)[:1]  # any one: its tags are replaced

@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 Symbols = tuple[int, ...]
 NO_MERGE = 2**63  # a rank after all others
-MAX_CACHED_WORDS = 2**16  # at most about 50 MB
+MAX_CACHED_WORDS = 2**16  # the cache takes at most about 50 MB
 
 
 class BPEDropout:
     """Segments words with randomly dropped merges.
 
-    A word starts as its smallest symbols. At each step, each possible merge is dropped with probability `dropout`, and
-    the first of the others in the tokenizer's order is applied. The segmentation ends when no merge remains. Tokens
-    that are not made by merges, such as special tokens, stay as they are.
+    Each word starts as its smallest symbols. At each step, each possible merge is dropped with probability `dropout`,
+    and the first remaining merge in the tokenizer's order is applied. The segmentation ends when no merge remains.
+    Tokens that are not the result of merges, such as special tokens, do not change.
 
     `tokenizers` has the same algorithm, `BPE(dropout=...)`, but its random numbers cannot be seeded.
 
@@ -65,7 +65,7 @@ class BPEDropout:
             ordinary.append(tuple(islice(tokens, length)))
         split = [self._split(word) for word in ordinary]
         num_symbols = sum(len(symbols) for symbols, _ in split)
-        # For each step, the number of dropped merges before the one that is applied.
+        # The number of merges that are dropped before each applied merge.
         numbers = random.geometric(1 - self.dropout, num_symbols) - 1
         dropped = iter(numbers.tolist())
         segmented = []
@@ -83,7 +83,7 @@ class BPEDropout:
         return segmented
 
     def _merge(self, symbols: list[int], ranks: list[int], dropped: list[int]) -> list[int]:
-        """Merge symbols in place; `ranks` has those of neighbors. Of equal ones, the leftmost is first."""
+        """Merge symbols in place. `ranks` has the ranks of neighbors. The leftmost of equal ranks is merged first."""
         for skipped in dropped:
             if skipped >= len(ranks):
                 break
@@ -129,7 +129,8 @@ class BPEDropout:
             rows: columns `input_ids` and `labels` with the ordinary segmentation, and the columns of their words.
             seeds: determines the segmentations of each pair.
         """
-        generators = list(map(np.random.default_rng, seeds))  # that of a pair segments its source, then its target
+        # A generator segments the source of its pair, then the target.
+        generators = list(map(np.random.default_rng, seeds))
         columns = {}
         for ids, words in zip(IDS, WORDS, strict=True):
             columns[ids] = list(map(self, rows[ids], rows[words], generators))
@@ -139,13 +140,13 @@ class BPEDropout:
 class RetokenizedPairs(Dataset):
     """Training pairs with new tokens in every epoch, by BPE-dropout or augmentation.
 
-    The tokens depend on the seed, the epoch and the index of the pair only. Thus neither resuming nor the number of
-    workers or processes changes them. `set_epoch` makes those of all pairs, since their lengths determine the order in
-    a `TokenBudgetSampler`, which calls it.
+    The tokens depend on the seed, the epoch and the index of the pair only, so neither resuming nor the number of
+    workers or processes changes them. `TokenBudgetSampler` calls `set_epoch`, which tokenizes all pairs, because their
+    lengths determine the order of the batches.
 
     Args:
         tokens: the result of `tokenize_pairs` with `words=True`.
-        retokenizer: makes the tokens: `BPEDropout` or `Augmentation`.
+        retokenizer: `BPEDropout` or `Augmentation`, which computes the tokens.
         seed: determines the tokens.
 
     Raises:
@@ -164,10 +165,10 @@ class RetokenizedPairs(Dataset):
         self.retokenizer = retokenizer
         self.seed = seed
         self.epoch: int | None = None
-        self.ids: dict[str, list[np.ndarray]] = {}  # of each source and of each target in this epoch
+        self.ids: dict[str, list[np.ndarray]] = {}  # token ids of all sources and targets in this epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the tokens of all pairs for this epoch."""
+        """Compute the tokens of all pairs for an epoch."""
         if epoch == self.epoch:
             return
         self.epoch = epoch

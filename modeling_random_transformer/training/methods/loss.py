@@ -34,8 +34,8 @@ class SmoothedCrossEntropy:
         Args:
             outputs: the model's output, with logits `[batch, target_len, vocab_size]`.
             labels: `[batch, target_len]`.
-            num_items_in_batch: target tokens of the step, over all batches and devices; when `None`, those of this
-                batch.
+            num_items_in_batch: number of target tokens in the step, over all batches and devices. When `None`, the
+                number in this batch.
         """
         logits = outputs["logits"]
         return smoothed_cross_entropy(logits, labels, self.smoothing, num_items_in_batch, overwrite=self.overwrite)

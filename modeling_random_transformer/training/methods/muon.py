@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from ..training_arguments import TranslationTrainingArguments
 
 MOMENTUM = 0.95
-COEFFICIENTS = (3.4445, -4.775, 2.0315)  # of the polynomial x ↦ ax + bx³ + cx⁵, applied to the singular values
+COEFFICIENTS = (3.4445, -4.775, 2.0315)  # the polynomial x ↦ ax + bx³ + cx⁵, applied to the singular values
 ITERATIONS = 5
 ADAM_RMS = 0.2  # the root mean square of Adam's updates, so that one learning rate serves both optimizers
 
@@ -36,7 +36,7 @@ class MuonWith(Optimizer):
         self.dtype = dtype
         self.other = other
         matrix_group = {"params": matrices, "lr": lr, "weight_decay": weight_decay}
-        super().__init__([matrix_group, *other.param_groups], {"lr": lr})  # which schedules read
+        super().__init__([matrix_group, *other.param_groups], {"lr": lr})  # schedules read the default learning rate
         self._share_state()
 
     def _share_state(self) -> None:
@@ -109,9 +109,10 @@ def muon_optimizer(
 
     Args:
         model: the model to train.
-        args: the arguments; `weight_decay` is that of Muon, and with `bf16` updates are orthogonalized in bfloat16.
+        args: the training arguments. Muon uses `weight_decay`. With `bf16`, updates are orthogonalized in bfloat16.
         lr: learning rate of Muon.
-        other: makes the optimizer of embeddings, output layer, biases and norms, from parameter groups.
+        other: a function that creates the optimizer of embeddings, output layer, biases and norms, from parameter
+            groups.
     """
     modules = [module for module in model.modules() if isinstance(module, nn.Embedding)]
     if (output_layer := model.get_output_embeddings()) is not None:

@@ -13,8 +13,8 @@ from .loss import SmoothedCrossEntropy
 class RDropLoss(SmoothedCrossEntropy):
     """The cross-entropy, averaged over both passes, plus a divergence of their predictions.
 
-    The divergence is `alpha / 2` times the mean of the Kullback-Leibler divergences in both directions. The sum is half
-    of the paper's loss, so that its scale is that of one pass.
+    The divergence is `alpha / 2` times the mean of the Kullback-Leibler divergences in both directions. The result is
+    half of the paper's loss, so that it has the scale of a single pass.
 
     Args:
         smoothing: label smoothing of the cross-entropy.
@@ -55,7 +55,7 @@ class RDropLoss(SmoothedCrossEntropy):
 def symmetric_divergence(logits: Tensor, labels: Tensor, count: Tensor | int) -> Tensor:
     """KL(p, q) + KL(q, p) of the predictions p and q of two passes, summed over the tokens and divided by `count`.
 
-    A few rows at a time are converted to float32, and again in the backward pass, so that they need not be stored.
+    A few rows at a time are converted to float32. The backward pass converts them again instead of storing them.
 
     Args:
         logits: `[2 · batch, target_len, vocab_size]`, the first pass, then the second one.
