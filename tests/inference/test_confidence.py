@@ -100,7 +100,7 @@ def test_each_direction_has_its_calibration(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"min_confidence": 2}, "must be from 0 to 1"),
+        ({"min_confidence": 2}, "must be None or a number from 0 to 1"),
         ({"min_confidence": 0.5, "n_best": 2}, "n_best must be None with min_confidence"),
     ],
 )
