@@ -860,7 +860,7 @@ def unsupported_request(config: GenerationConfig, mode: GenerationMode, model_kw
     unsupported = {
         "custom_generate": verification is not None and callable(verification.arguments.get("custom_generate")),
         f"the generation mode {mode.value!r}": mode not in SUPPORTED_MODES,
-        "use_cache=False": config.use_cache is False,
+        "use_cache=False": not config.use_cache,
         f"cache_implementation={config.cache_implementation!r}": config.cache_implementation not in CACHE_KINDS,
         "compile_config": config.cache_implementation == "static" and config.compile_config is not None,
         "output_attentions": config.output_attentions,

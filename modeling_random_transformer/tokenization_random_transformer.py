@@ -662,7 +662,7 @@ def text_lines(file: Iterable[bytes], name: str) -> Iterator[bytes]:
     if first.startswith(BINARY_DOCUMENTS):
         raise ValueError(f"{name} must be text, got a spreadsheet or document (by its first bytes): export its texts.")
     if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise ValueError(f"{name} must be UTF-8 text, got UTF-16 (by its byte order mark).")
+        raise ValueError(f"{name} must be UTF-8 text, got UTF-16 or UTF-32 (by its byte order mark).")
     if b"\n" not in first and b"\r" in first.rstrip(b"\r"):  # the line ends of old Macintosh computers
         first_lines = [line + b"\n" for line in first.rstrip(b"\r").split(b"\r")]
     else:

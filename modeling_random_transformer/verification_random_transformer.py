@@ -38,6 +38,7 @@ from .ops_random_transformer import (
     versions_of,
 )
 from .versions_random_transformer import (
+    CACHE_NAME,
     EDITED_ADVICE,
     UNTESTED_ADVICE,
     accepts_cache,
@@ -177,6 +178,20 @@ class VerifiedGenerationMixin(GenerationMixin):
         finally:
             VERIFICATION.reset(token)
         return outputs
+
+    def _prepare_cache_for_generation(
+        self, generation_config: GenerationConfig, model_kwargs: dict[str, Any], *args: Any
+    ) -> None:
+        """Create transformers' cache. Without one, no step may see a cache, since its tokens would count twice.
+
+        Raises:
+            ValueError: a cache was given, and `use_cache` is not true.
+        """
+        if not generation_config.use_cache:
+            if cache_of(model_kwargs) is not None:
+                raise ValueError(f"use_cache must be True with {CACHE_NAME}, got {generation_config.use_cache!r}.")
+            generation_config.use_cache = False  # for `None` and 0, transformers would create a cache
+        super()._prepare_cache_for_generation(generation_config, model_kwargs, *args)
 
     @accepts_cache
     def prepare_inputs_for_generation(

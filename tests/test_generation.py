@@ -200,6 +200,20 @@ def test_cache_from_the_caller(model, kind, num_beams):
     assert torch.equal(generate(model, num_beams=num_beams, **named_cache(cache)), expected)
 
 
+@pytest.mark.parametrize("use_cache", [None, 0, []])
+@pytest.mark.parametrize("head", [RandomTransformerForConditionalGeneration, RandomTransformerForCausalLM])
+def test_cache_that_is_not_requested(head, use_cache):
+    model = head(tiny_config()).double().eval()
+    batch = {"input_ids": random_ids(2, 4)}
+    options = {"output_logits": True, "return_dict_in_generate": True}
+    expected = generate(model, batch, use_cache=False, **options)
+    outputs = generate(model, batch, use_cache=use_cache, **options)
+    assert cache_of(outputs) is None
+    assert torch.equal(torch.stack(outputs.logits), torch.stack(expected.logits))
+    with pytest.raises(ValueError, match=r"use_cache must be True with (cache|past_key_values), got "):
+        generate(model, batch, use_cache=use_cache, past_key_values=DynamicCache())
+
+
 def first_call(model, **options):
     """The sequences and the cache of four tokens, to be continued."""
     return generate(model, max_new_tokens=4, eos_token_id=-1, return_dict_in_generate=True, **options)

@@ -10,6 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.sources import Pair
 from ..data.words import scripts_of
+from ..inputs_random_transformer import check_text
 from ..tokenization_random_transformer import is_blank
 from .confidence import Calibration, Calibrations, calibration_file, features_of
 from .evaluation import sentence_chrf
@@ -47,12 +48,18 @@ def calibrate(
         **options: options of `translate`, or with `translations` options of `score_pairs`.
 
     Raises:
-        CalibrationError: there are too few pairs, or almost all translations are equally good.
-        ValueError: an argument is invalid, or sacrebleu is not installed.
+        CalibrationError: there are too few pairs, all targets are blank, or almost all translations are equally good.
+        ValueError: an argument or a text is invalid, or sacrebleu is not installed.
     """
     if len(pairs) < MIN_PAIRS:
         raise CalibrationError(f"pairs must be at least {MIN_PAIRS} for a calibration, got {len(pairs)}.")
+    check_pairs(pairs)
+    if translations is not None and len(translations) != len(pairs):
+        raise ValueError(f"translations must be one per pair, {len(pairs)}, got {len(translations)}.")
     sources, targets = zip(*pairs, strict=True)
+    other_texts = [target for target in targets if not is_blank(target)][:MAX_OTHER_TEXTS]
+    if not other_texts:
+        raise CalibrationError(f"pairs must have targets that are not blank, got {len(pairs)} blank ones.")
     languages = {name: options.get(name) for name in ("src_lang", "tgt_lang")}
     search, scoring = (options, languages) if translations is None else (languages, options)
     if translations is None:
@@ -67,7 +74,6 @@ def calibrate(
             f"translations must be {MIN_BELOW} or more with a chrF++ below the median, {threshold:.2f}, got {below} of "
             f"{len(pairs)}."
         )
-    other_texts = [target for target in targets if not is_blank(target)][:MAX_OTHER_TEXTS]
     other_translations = translate(other_texts, model, tokenizer, **{**search, "truncation": True})
     other_features = features_of_pairs(model, tokenizer, other_texts, other_translations, **scoring)
     bias, *weights = fit_logistic(features[:, :-1], is_good).tolist()
@@ -86,6 +92,14 @@ def calibrate(
     calibrations.by_file[calibration_file(tokenizer, **languages)] = calibration
     model.calibrations = calibrations
     return calibration
+
+
+def check_pairs(pairs: Sequence[Pair]) -> None:
+    """Raise a `TextError` unless sources and targets are texts, before they are translated; targets may be blank."""
+    for index, (source, target) in enumerate(pairs):
+        check_text(source, index)
+        if not isinstance(target, str) or not is_blank(target):
+            check_text(target, index)
 
 
 def features_of_pairs(

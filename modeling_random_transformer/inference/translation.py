@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import zip_longest
+from numbers import Integral, Real
 from operator import length_hint
 from typing import Any
 
@@ -17,6 +18,7 @@ from ..inputs_random_transformer import (
     MAX_HYPOTHESES,
     LanguageTags,
     check_positive,
+    check_type,
     renumber_errors,
     source_limit,
     tokenizer_languages,
@@ -37,6 +39,7 @@ RESERVED = {
     "device",
     "max_length",
     "return_key",
+    "return_scores",
     "return_tokens",
     "streamer",
     *OUTPUT_OPTIONS,
@@ -45,6 +48,7 @@ RESERVED = {
 # Options whose functions are in `extras/wrappers`
 WRAPPERS = ("mbr", "split_sentences", "glossary", "repair", "confidence", "min_confidence")
 OF_ONE_CANDIDATE = ("mbr", "glossary", "min_confidence")  # options that cannot be combined with `n_best`
+LARGEST_SEED = 2**62  # torch accepts 64 bits, and the numbers of texts are added
 MBR_SAMPLING = {"do_sample": True, "top_k": 5, "temperature": 0.7}
 
 
@@ -110,13 +114,11 @@ class TranslationOptions:
         check_positive(or_none=True, max_new_tokens=self.max_new_tokens, max_source_tokens=self.max_source_tokens)
         check_positive(limit=MAX_HYPOTHESES, num_beams=self.num_beams)
         check_positive(or_none=True, limit=MAX_HYPOTHESES, n_best=self.n_best, mbr=self.mbr)
-        if self.length_penalty is not None and not abs(self.length_penalty) <= LARGEST_PENALTY:
-            raise ValueError(
-                f"length_penalty must be None or a number from -{LARGEST_PENALTY} to {LARGEST_PENALTY}, "
-                f"got {self.length_penalty}."
-            )
-        if self.min_confidence is not None and not 0 <= self.min_confidence <= 1:
-            raise ValueError(f"min_confidence must be from 0 to 1, got {self.min_confidence}.")
+        check_range("length_penalty", self.length_penalty, -LARGEST_PENALTY, LARGEST_PENALTY)
+        check_range("min_confidence", self.min_confidence, 0, 1)
+        check_range("seed", self.seed, -LARGEST_SEED, LARGEST_SEED, Integral)
+        config = self.generate_options.get("generation_config")
+        check_type("generation_config", config, GenerationConfig, "a GenerationConfig")
         if self.keep_source and self.min_confidence is None:
             raise ValueError("keep_source must be False without min_confidence, got True.")
         for name, value in self.generate_options.items():
@@ -151,6 +153,14 @@ class TranslationOptions:
         if self.n_best is not None:
             search["num_return_sequences"] = self.n_best
         return search
+
+
+def check_range(name: str, value: Any, lowest: float, highest: float, kind: Any = Real) -> None:
+    """Raise a `ValueError` unless an option is `None` or a number in a range."""
+    if value is None or (isinstance(value, kind) and lowest <= value <= highest):
+        return
+    description = "an integer" if kind is Integral else "a number"
+    raise ValueError(f"{name} must be None or {description} from {lowest} to {highest}, got {value!r}.")
 
 
 def is_set(value: Any) -> bool:
@@ -270,10 +280,12 @@ class Translator:
         progress: bool | None = None,
     ) -> Iterator[list[Candidate]]:
         """The candidates of each text, lazily; see `translate_n_best`."""
-        if isinstance(texts, str | bytes):
-            raise ValueError(f"texts must be an iterable of strings, got one {type(texts).__name__}.")
-        rows = with_prefixes(texts, prefixes)
-        return process_stream(rows, self.translate_rows, chunk_size, progress, length_hint(texts))
+        for name, rows in {"texts": texts, "prefixes": [] if prefixes is None else prefixes}.items():
+            is_iterable = hasattr(rows, "__iter__") or hasattr(rows, "__getitem__")
+            if isinstance(rows, str | bytes) or not is_iterable:
+                raise ValueError(f"{name} must be an iterable of strings, got one {type(rows).__name__}.")
+        prefixed = with_prefixes(texts, prefixes)
+        return process_stream(prefixed, self.translate_rows, chunk_size, progress, length_hint(texts))
 
     def effective_options(self) -> dict[str, Any]:
         """The options that determine the translations, with their effective values."""

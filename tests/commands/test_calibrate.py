@@ -74,7 +74,7 @@ def test_a_file_below_the_minimum(folder, tmp_path):
     ("arguments", "error"),
     [
         (["--keep_source"], "keep_source must be False without min_confidence, got True"),
-        (["--min_confidence", "3"], "min_confidence must be from 0 to 1, got 3.0"),
+        (["--min_confidence", "3"], "min_confidence must be None or a number from 0 to 1, got 3.0"),
         (["--format", "html", "--confidence"], "--format must be text with --split_sentences, --repair, --confidence"),
     ],
 )

@@ -14,6 +14,7 @@ TEXT = "\n".join(LINES) + "\n"
 NUL_BYTES = r"text without NUL characters, got one in line 2"
 CONTENTS = {
     "UTF-16 with a byte order mark": (TEXT.encode("utf-16"), "got UTF-16"),
+    "UTF-32 with a byte order mark": (TEXT.encode("utf-32"), "got UTF-16 or UTF-32"),
     "big-endian": (b"\xfe\xff" + TEXT.encode("utf-16-be"), "got UTF-16"),
     "UTF-16 without": (TEXT.encode("utf-16-le"), "got UTF-16 or UTF-32"),
     "big-endian without": (TEXT.encode("utf-16-be"), "got UTF-16 or UTF-32"),

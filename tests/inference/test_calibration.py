@@ -131,3 +131,26 @@ def test_a_calibration_needs_good_and_bad_translations(translations, below, cali
     with pytest.raises(CalibrationError, match=f"translations must be 10 or more .*, got {below} of {MIN_PAIRS}"):
         calibrate(*calibrated, pairs, translations)
     assert calibrate(*calibrated, pairs, ["?"] * 10 + ["the red car"] * (MIN_PAIRS - 10)).pairs == MIN_PAIRS
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "message"),
+    [
+        ("a", None, "index 1: texts must be strings, got None"),
+        ("a", "\ud800", "index 1: texts must be Unicode, got"),
+        (" ", "a", "index 1: texts must not be blank, got ' '"),
+    ],
+)
+def test_texts_are_checked_before_they_are_translated(source, target, message, calibrated, monkeypatch):
+    monkeypatch.setattr(calibration_module, "translate", pytest.fail)
+    pairs = [("a", "b"), (source, target)] * MIN_PAIRS
+    with pytest.raises(ValueError, match=message):
+        calibrate(*calibrated, pairs)
+
+
+def test_translations_and_targets_that_determine_nothing(calibrated):
+    pairs = [("a", "\u200b")] * MIN_PAIRS  # blank, but not empty
+    with pytest.raises(CalibrationError, match="pairs must have targets that are not blank, got 100 blank ones"):
+        calibrate(*calibrated, pairs)
+    with pytest.raises(ValueError, match="translations must be one per pair, 100, got 1"):
+        calibrate(*calibrated, pairs, ["a"])

@@ -1,9 +1,13 @@
 """Confidence of translations: its file, its places in the outputs, and translations below a minimum."""
 
+import math
+from dataclasses import asdict
+
 import pytest
 
 from modeling_random_transformer import RandomTransformerTokenizer
 from modeling_random_transformer.base import digests
+from modeling_random_transformer.base.files import write_json
 from modeling_random_transformer.inference import load_translator
 from modeling_random_transformer.inference import translate_n_best as translate_candidates
 from modeling_random_transformer.inference.calibration import MIN_PAIRS, calibrate
@@ -40,6 +44,33 @@ def test_a_calibration_is_saved_beside_its_weights(folder):
         load_translator(folder)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("bias", "1.0"),
+        ("bias", 10**400),
+        ("threshold", None),
+        ("length_ratio", math.nan),
+        ("source_bias", math.inf),
+        ("weights", CALIBRATED.weights[:5]),  # would be applied to the first five features
+        ("weights", [*CALIBRATED.weights, 1.0]),
+        ("weights", {"a": 1.0}),
+        ("weights", ["0.5"] * 6),
+        ("source_weights", CALIBRATED.source_weights[:6]),
+        ("source_weights", [True] * 7),
+        ("source_weights", "0123456"),
+        ("source_weights", None),
+        ("scripts", "Latin"),
+        ("files", ["model.safetensors"]),
+        ("files", {"model.safetensors": 1}),
+    ],
+)
+def test_a_damaged_calibration_is_an_error_of_its_file(name, value, tmp_path):
+    write_json(tmp_path / CALIBRATION, {**asdict(CALIBRATED), name: value})
+    with pytest.raises(ValueError, match=rf"confidence\.json must be a calibration: {name} must be .*, got "):
+        Calibrations(tmp_path)
+
+
 def test_weights_are_read_when_the_calibration_is_used(folder, monkeypatch):
     CALIBRATED.save(folder)
     paths = []
@@ -69,7 +100,7 @@ def test_each_direction_has_its_calibration(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"min_confidence": 2}, "must be from 0 to 1"),
+        ({"min_confidence": 2}, "must be None or a number from 0 to 1"),
         ({"min_confidence": 0.5, "n_best": 2}, "n_best must be None with min_confidence"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import functools
 import io
+import math
 import os
 
 import pytest
@@ -160,6 +161,15 @@ def test_learned_positions_limit_targets(tokenizer):
         ({"chunk_size": 0}, "chunk_size must be a positive integer, got 0."),
         ({"num_return_sequences": 2}, "num_return_sequences must not be given, got 2."),
         ({"max_length": 9}, "max_length must not be given, got 9."),
+        ({"return_scores": True}, "return_scores must not be given, got True."),
+        ({"length_penalty": "1"}, "length_penalty must be None or a number from -50 to 50, got '1'."),
+        ({"min_confidence": "0.5"}, "min_confidence must be None or a number from 0 to 1, got '0.5'."),
+        ({"min_confidence": math.nan}, "min_confidence must be None or a number from 0 to 1, got nan."),
+        ({"seed": 1.5}, f"seed must be None or an integer from -{2**62} to {2**62}, got 1.5."),
+        ({"seed": 2**63}, f"seed must be None or an integer from -{2**62} to {2**62}, got {2**63}."),
+        ({"generation_config": {}}, "generation_config must be a GenerationConfig, got {}."),
+        ({"prefixes": "the"}, "prefixes must be an iterable of strings, got one str."),
+        ({"prefixes": 3}, "prefixes must be an iterable of strings, got one int."),
     ],
     ids=str,
 )
