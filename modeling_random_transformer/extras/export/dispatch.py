@@ -362,8 +362,6 @@ def unsupported_arguments(options: GenerationConfig, arguments: dict[str, Any]) 
         return "early_stopping='never' was requested"
     if options.num_beams > 1 and not options.early_stopping and options.length_penalty > MAX_LENGTH_PENALTY:
         return f"early_stopping=False with a length penalty above {MAX_LENGTH_PENALTY} was requested"
-    if options.num_beams > 1 and options.forced_eos_token_id is not None:
-        return "forced_eos_token_id with beams was requested"  # the model forces the end before it ranks the beams
     for name in OUTPUTS:
         if getattr(options, name):
             return f"{name} was requested"

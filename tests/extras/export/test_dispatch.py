@@ -165,7 +165,6 @@ REQUESTS = {
         "early_stopping": False,
     },
     "early_stopping='never' was requested": {"early_stopping": "never"},
-    "forced_eos_token_id with beams was requested": {"num_beams": 3, "forced_eos_token_id": 2},
     "repetition_penalty must be 1 for CTranslate2, got 1.5": {"repetition_penalty": 1.5},
     "prefix_allowed_tokens_fn was requested": {"prefix_allowed_tokens_fn": lambda *_: [5, 6]},
     "the start token or the end token is another one than at the export": {"eos_token_id": [2, 9]},
