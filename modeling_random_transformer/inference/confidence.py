@@ -8,21 +8,18 @@ that is copied from the source. `calibrate` fits both regressions.
 """
 
 import math
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from operator import mul
 from pathlib import Path
 from statistics import fmean, pstdev
-from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..base.digests import weight_file_digests
-from ..base.errors import format_value, reraise_as_value_error
+from ..base.errors import reraise_as_value_error
 from ..base.files import StrPath, read_json, write_json
-from ..configuration_random_transformer import is_number
 from ..data.sources import Pair
 from ..inputs_random_transformer import tokenizer_languages
 from .scoring import PairScore
@@ -31,7 +28,7 @@ CALIBRATION = "confidence.json"
 CALIBRATIONS = "confidence.*json"  # includes the files of single directions, such as confidence.en.de.json
 COPIED_CHARACTERS = 4  # the length of the parts of a translation that are looked up in its source
 DOUBTFUL = 0.2  # the probability below which a word of a translation is underlined
-FEATURES = 7  # of a translation; see `features_of`
+FEATURES = 7  # the number of features of a translation, see `features_of`
 
 
 @dataclass(frozen=True)
@@ -61,25 +58,15 @@ class Calibration:
     source_weights: list[float] = field(default_factory=list)
     source_bias: float = 0.0
 
-    @classmethod
-    def load(cls, path: StrPath) -> "Calibration":
-        """Read a calibration that `save` has written; raises a `ValueError` if the file is damaged."""
-        with reraise_as_value_error(f"{path} must be a calibration"):
-            calibration = cls(**read_json(path))
-            calibration.check()
-        return calibration
-
     def check(self) -> None:
-        """Raise a `ValueError` unless each attribute has the type and the length that `calibrate` gives it."""
-        for name in ("threshold", "pairs", "bias", "length_ratio", "source_bias"):
-            value = getattr(self, name)
-            if not is_finite(value):
-                raise ValueError(f"{name} must be a finite number, got {format_value(value)}.")
-        check_list("weights", self.weights, is_finite, f"{FEATURES - 1} finite numbers", [FEATURES - 1])
-        check_list("source_weights", self.source_weights, is_finite, f"{FEATURES} finite numbers", [0, FEATURES])
-        check_list("scripts", self.scripts, is_string, "names of scripts")
-        if not isinstance(self.files, dict) or not all(map(is_string, self.files.values())):
-            raise ValueError(f"files must be an object with a digest for each file, got {format_value(self.files)}.")
+        """Raise an error unless there is one finite weight for each feature, and all other numbers are finite."""
+        counts = len(self.weights), len(self.source_weights)
+        if counts not in ((FEATURES - 1, FEATURES), (FEATURES - 1, 0)):
+            raise ValueError(f"weights and source_weights must be {FEATURES - 1} and {FEATURES}, got {counts}.")
+        others = self.threshold, self.pairs, self.bias, self.length_ratio, self.source_bias
+        for number in (*others, *self.weights, *self.source_weights):
+            if not math.isfinite(number):
+                raise ValueError(f"numbers must be finite, got {number}.")
 
     def save(self, folder: StrPath, name: str = CALIBRATION) -> None:
         """Write the calibration beside the model whose weights it is for; see `calibration_file` for the name."""
@@ -91,25 +78,6 @@ class Calibration:
         if self.source_weights:
             probability *= logistic(self.source_bias, self.source_weights, features)
         return probability
-
-
-def check_list(
-    name: str, values: Any, is_valid: Callable[[Any], bool], description: str, counts: Sequence[int] | None = None
-) -> None:
-    """Raise a `ValueError` unless the values are a list of valid items, whose number is one of `counts`."""
-    if isinstance(values, list) and all(map(is_valid, values)) and (counts is None or len(values) in counts):
-        return
-    raise ValueError(f"{name} must be a list of {description}, got {format_value(values)}.")
-
-
-def is_finite(value: Any) -> bool:
-    """Whether a value is a number, and neither infinite nor NaN."""
-    return is_number(value) and abs(value) <= sys.float_info.max
-
-
-def is_string(value: Any) -> bool:
-    """Whether a value is a string."""
-    return isinstance(value, str)
 
 
 def logistic(bias: float, weights: Sequence[float], features: Sequence[float]) -> float:
@@ -138,7 +106,10 @@ class Calibrations:
         self.folder = folder
         self.by_file: dict[str, Calibration] = {}
         for path in [] if folder is None else Path(folder).glob(CALIBRATIONS):
-            self.by_file[path.name] = Calibration.load(path)
+            with reraise_as_value_error(f"{path} must be a calibration"):
+                calibration = Calibration(**read_json(path))
+                calibration.check()
+            self.by_file[path.name] = calibration
 
     @cached_property
     def digests(self) -> dict[str, str]:

@@ -117,9 +117,10 @@ class PreparedSearch:
 class CTranslate2Engine:
     """The `engine` of a model: an exported model that computes `generate()`.
 
-    The results equal those of the model up to rounding, with two differences in beam search. The probability of
+    The results equal those of the model up to rounding, with three differences in beam search. The probability of
     forbidden tokens is distributed over the other tokens, as with `renormalize_logits=True`. The log-probability of a
-    prefix is not part of the score that the length penalty divides.
+    prefix is not part of the score that the length penalty divides. With `forced_eos_token_id`, as in OPUS-MT models,
+    the end of a hypothesis at the length limit is forced after the ranking, not before.
 
     Args:
         folder: the exported model.
