@@ -56,7 +56,7 @@ def test_an_upload_needs_a_license(corpus):
 
 def test_the_card_states_languages_and_the_calibration_of_confidence(corpus):
     (corpus / "out").mkdir()
-    calibration = Calibration(41.26, 1200, weights=[1.0], bias=0.0, length_ratio=1.0, scripts=["LATIN"])
+    calibration = Calibration(41.26, 1200, weights=[1.0] * 6, bias=0.0, length_ratio=1.0, scripts=["LATIN"])
     (corpus / "out" / "confidence.json").write_text(json.dumps(asdict(calibration)))
     folder = run(
         corpus, "out", max_steps=2, source_lang=["es"], target_lang=["pt-BR"], vocab_size=300, **UNSCORED
