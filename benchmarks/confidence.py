@@ -92,7 +92,10 @@ def report_repair(
     """Print what `repair` changes."""
     repaired = translated(sources, repair=True)
     changed = sum(old.translation != new.translation for old, new in zip(clean, repaired, strict=True))
-    bleu = [score([best.translation for best in each], references)["bleu"]["score"] for each in (clean, repaired)]
+    bleu = []
+    for candidates in (clean, repaired):
+        translations = [best.translation for best in candidates]
+        bleu.append(score(translations, references)["bleu"]["score"])
     print(f"clean texts: {changed} of {len(sources)} changed, BLEU {bleu[0]:.2f}, with repair {bleu[1]:.2f}")
     for name, candidates in (("plain", translated(noisy)), ("repair", translated(noisy, repair=True))):
         loops = sum(has_loop(text, best.translation) for text, best in zip(noisy, candidates, strict=True))
@@ -133,7 +136,7 @@ def shuffled(text: str, draw: random.Random | None = None) -> str:
 
 
 def noisy_texts(sources: Sequence[str], foreign: Sequence[str], count: int) -> list[str]:
-    """Texts with each kind of noise in turn, always the same ones."""
+    """Texts with all kinds of noise alternately. The same arguments give the same texts."""
     draw = random.Random(0)
     kinds = [without_words, with_repetitions, in_capitals, with_typing_errors, code, long_text, shuffled]
     texts = []

@@ -75,14 +75,19 @@ def name_lines_in_errors(name: str, first: int = 0) -> Iterator[None]:
 
 def check_text(text: Any, index: int) -> None:
     """Raise a `TextError` unless a text is a string of Unicode characters, some of them visible."""
+    check_string(text, index)
+    if is_blank(text):
+        raise TextError(index, f"texts must not be blank, got {reprlib.repr(text)}.")
+
+
+def check_string(text: Any, index: int) -> None:
+    """Raise a `TextError` unless a text is a string of Unicode characters. It may be blank."""
     if not isinstance(text, str):
         raise TextError(index, f"texts must be strings, got {reprlib.repr(text)}.")
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise TextError(index, f"texts must be Unicode, got {reprlib.repr(text)}: {error}.") from error
-    if is_blank(text):
-        raise TextError(index, f"texts must not be blank, got {reprlib.repr(text)}.")
 
 
 def check_type(name: str, value: Any, expected: Any, description: str) -> None:

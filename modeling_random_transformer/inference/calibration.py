@@ -10,7 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.sources import Pair
 from ..data.words import scripts_of
-from ..inputs_random_transformer import check_text
+from ..inputs_random_transformer import check_string, check_text
 from ..tokenization_random_transformer import is_blank
 from .confidence import Calibration, Calibrations, calibration_file, features_of
 from .evaluation import sentence_chrf
@@ -51,15 +51,8 @@ def calibrate(
         CalibrationError: there are too few pairs, all targets are blank, or almost all translations are equally good.
         ValueError: an argument or a text is invalid, or sacrebleu is not installed.
     """
-    if len(pairs) < MIN_PAIRS:
-        raise CalibrationError(f"pairs must be at least {MIN_PAIRS} for a calibration, got {len(pairs)}.")
-    check_pairs(pairs)
-    if translations is not None and len(translations) != len(pairs):
-        raise ValueError(f"translations must be one per pair, {len(pairs)}, got {len(translations)}.")
+    check_pairs(pairs, translations)
     sources, targets = zip(*pairs, strict=True)
-    other_texts = [target for target in targets if not is_blank(target)][:MAX_OTHER_TEXTS]
-    if not other_texts:
-        raise CalibrationError(f"pairs must have targets that are not blank, got {len(pairs)} blank ones.")
     languages = {name: options.get(name) for name in ("src_lang", "tgt_lang")}
     search, scoring = (options, languages) if translations is None else (languages, options)
     if translations is None:
@@ -74,6 +67,7 @@ def calibrate(
             f"translations must be {MIN_BELOW} or more with a chrF++ below the median, {threshold:.2f}, got {below} of "
             f"{len(pairs)}."
         )
+    other_texts = [target for target in targets if not is_blank(target)][:MAX_OTHER_TEXTS]
     other_translations = translate(other_texts, model, tokenizer, **{**search, "truncation": True})
     other_features = features_of_pairs(model, tokenizer, other_texts, other_translations, **scoring)
     bias, *weights = fit_logistic(features[:, :-1], is_good).tolist()
@@ -94,12 +88,17 @@ def calibrate(
     return calibration
 
 
-def check_pairs(pairs: Sequence[Pair]) -> None:
-    """Raise a `TextError` unless sources and targets are texts, before they are translated; targets may be blank."""
+def check_pairs(pairs: Sequence[Pair], translations: Sequence[str] | None) -> None:
+    """Check the pairs of a calibration before they are translated; see `calibrate` for the errors."""
+    if len(pairs) < MIN_PAIRS:
+        raise CalibrationError(f"pairs must be at least {MIN_PAIRS} for a calibration, got {len(pairs)}.")
     for index, (source, target) in enumerate(pairs):
         check_text(source, index)
-        if not isinstance(target, str) or not is_blank(target):
-            check_text(target, index)
+        check_string(target, index)
+    if translations is not None and len(translations) != len(pairs):
+        raise ValueError(f"translations must be one per pair, {len(pairs)}, got {len(translations)}.")
+    if all(is_blank(target) for _, target in pairs):
+        raise CalibrationError(f"pairs must have targets that are not blank, got {len(pairs)} blank ones.")
 
 
 def features_of_pairs(

@@ -121,13 +121,11 @@ def back_translate(
     input in their order, without lines that are blank, too long for the model or have an empty translation. Both files
     appear when they are complete.
 
-    The same call resumes after an interruption, and `accelerate launch` distributes the translation over processes; see
-    `translate_file`, also for `restart`, `chunk_size` and `progress`. A call that resumes may have another tag and
-    other noise.
+    The same call resumes after an interruption, with the same or another tag and noise. `accelerate launch` distributes
+    the translation over processes; see `translate_file`.
 
     Args:
-        input_file: monolingual UTF-8 text of the target language, see `read_texts`. A call that resumes reads standard
-            input again.
+        input_file: monolingual UTF-8 text of the target language, see `read_texts`. Each call reads standard input.
         output_source: the file of synthetic sources, to write or to replace.
         output_target: the file of their targets, to write or to replace.
         model: a model that translates the target language to the source language.

@@ -8,10 +8,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ...base.progress import process_stream
 from ...data.sources import Pair
 from ...inference.translation import Translator, is_set, with_prefixes
-from ...inputs_random_transformer import CHUNK_SIZE
+from ...inputs_random_transformer import CHUNK_SIZE, check_string
 from ..pairs.alignments import Links
 from ..pairs.placement import Unit, align_units, linked_units, unit_spans
-from ..wrappers.copying import check_string
 from ..wrappers.sentences import SentenceSplitter, SplitText
 from .markup import Block, needs_alignment, parse, render
 

@@ -3,14 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from re import Pattern
-from typing import Any
 
 from ...base.progress import Update
 from ...data.sources import Pair
 from ...inference.candidates import Candidate, Row, TranslateRows
-from ...inputs_random_transformer import LanguageTags, check_text
+from ...inputs_random_transformer import LanguageTags, check_string
 from ...pipeline_random_transformer import Seq2SeqPipeline
-from ...tokenization_random_transformer import is_blank
 from ..pairs.placement import PLACEHOLDERS, ProtectedText, align_units, protect
 
 
@@ -60,9 +58,3 @@ class CopyingTranslator:
         """Whether the model has alignments; otherwise, words are assumed to be in the same order."""
         model = self.pipe.model
         return not (hasattr(model, "members") or getattr(model.config, "prefix", None))
-
-
-def check_string(text: Any, index: int) -> None:
-    """Raise a `TextError` unless a text is a string of Unicode characters; it may be blank."""
-    if not isinstance(text, str) or not is_blank(text):
-        check_text(text, index)

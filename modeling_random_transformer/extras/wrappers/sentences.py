@@ -12,11 +12,18 @@ from dataclasses import dataclass
 from ...base.errors import reraise_as_value_error
 from ...base.progress import Update
 from ...inference.candidates import Candidate, Row, TranslateRows
-from ...inputs_random_transformer import LanguageTags, encode_texts, renumber_errors, source_limit, tokenizer_languages
+from ...inputs_random_transformer import (
+    LanguageTags,
+    check_string,
+    encode_texts,
+    renumber_errors,
+    source_limit,
+    tokenizer_languages,
+)
 from ...pipeline_random_transformer import Seq2SeqPipeline
 from ...tokenization_random_transformer import has_letters
 from ..pairs.placement import is_wide
-from .copying import CopyingTranslator, check_string
+from .copying import CopyingTranslator
 
 logger = logging.getLogger(__name__)
 
