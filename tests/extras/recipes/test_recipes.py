@@ -180,6 +180,21 @@ def test_an_error_in_the_monolingual_text_can_be_corrected(folder, monkeypatch, 
     }
 
 
+def test_a_dictionary_is_part_of_the_training_set(folder, monkeypatch, capsys):
+    words = folder / "words.tsv"
+    words.write_text("ab\tba\nba\tab\n")
+    options = {**validation(folder), "monolingual_target": None, "student": None, "dictionary": str(words)}
+    monkeypatch.setattr(recipes, "train_translation", stop)
+    with pytest.raises(StoppedError):
+        run_command(folder, "with-words", **options)
+    data = Job(folder / "with-words" / "recipe.json").stages["data"]
+    assert data.facts["dictionary"] == 2
+    assert pairs_of_stage(folder / "with-words", "data")[-2:] == [("ab", "ba"), ("ba", "ab")]
+    words.write_text("ab\tba\n")
+    assert run_command(folder, "with-words", **options) == 2
+    assert "dictionary was" in capsys.readouterr().err
+
+
 def test_given_sets_with_an_invalid_line_and_without_monolingual_text(folder, capsys):
     options = {**validation(folder), "monolingual_target": None, "student": None}
     options["max_tokens_per_batch"] = 400  # the teacher's translations are long
