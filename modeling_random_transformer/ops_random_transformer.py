@@ -72,7 +72,7 @@ def keep_freed_memory() -> None:
     torch.empty(MALLOC_THRESHOLD_LIMIT - 2**16, dtype=torch.uint8)
 
 
-def trailing(mask: Tensor) -> Tensor:
+def trailing_true(mask: Tensor) -> Tensor:
     """The trailing run of true values in each row of a mask `[rows, length]`, as a mask."""
     return mask.flip(1).long().cumprod(dim=1).flip(1).bool()
 
@@ -439,7 +439,7 @@ def is_unmodified(module: Any, kind: type[nn.Module]) -> bool:
     """Whether the module computes exactly the class `kind`: no subclass, no hook, no replaced `forward`."""
     if type(module) is not kind:
         return False
-    return not has_hooks(module)
+    return not has_modified_call(module)
 
 
 def is_plain(weight: Tensor) -> bool:
@@ -449,7 +449,7 @@ def is_plain(weight: Tensor) -> bool:
     return not torch.is_autocast_enabled(weight.device.type)
 
 
-def has_hooks(module: nn.Module) -> bool:
+def has_modified_call(module: nn.Module) -> bool:
     """Whether a call of this module runs hooks, or a replaced or compiled `forward`."""
     if "forward" in vars(module) or module._compiled_call_impl is not None:
         return True

@@ -283,7 +283,7 @@ def test_pairs_that_are_missing_are_made_again_and_changed_ones_are_an_error(fol
     shortened = output / "stages" / "data" / "data.target"
     shortened.write_text(shortened.read_text()[:-4])
     assert run_command(folder, "deleted") == 2
-    assert f"{shortened} must be as the stage data has left it, but it has changed:" in capsys.readouterr().err
+    assert f"{shortened} must be unchanged since the stage data has finished:" in capsys.readouterr().err
 
 
 def test_files_of_an_abandoned_attempt_are_not_read(folder, monkeypatch):
@@ -324,7 +324,7 @@ def test_files_of_stages_are_checked_when_they_are_used(name, status, finished, 
     assert run_command(folder, output.name) == 0  # the result is complete
     (output / "model.safetensors").unlink()
     assert run_command(folder, output.name) == 2
-    assert f"{path} must be as the stage {path.parent.name} has left it, but it has changed" in capsys.readouterr().err
+    assert f"{path} must be unchanged since the stage {path.parent.name} has finished" in capsys.readouterr().err
     path.unlink()
     assert run_command(folder, output.name) == status
     if status == 0:
