@@ -85,6 +85,7 @@ MIN_LENGTH_PROCESSORS = (MinLengthLogitsProcessor, MinNewTokensLengthLogitsProce
 INITIAL_CAPACITY = 64  # tokens for which a KV cache is allocated
 SMALLEST_BUCKET = 32  # capacity of a static KV cache, in tokens
 WARM_UP_STEPS = 3  # steps that run before a CUDA graph is captured
+COMPARED_LENGTH = 512  # target tokens before the step that is compared with the modules
 MAX_CAPTURED_STEPS = 8  # CUDA graphs and their tensors that are kept for each model
 MAX_DEFAULT_ENTRIES = 2**15  # target tokens of the cache of a graph that is captured by default
 MAX_PATIENCE = 100  # beam search ends before this many hypotheses per beam have finished
@@ -749,9 +750,6 @@ def functional_norm(module: Any) -> Callable[[Tensor], Tensor]:
 
 
 # Conditions for the fast decoder: a step computes what the modules compute
-
-
-COMPARED_LENGTH = 512  # tokens before the step that is compared
 
 
 def check_fast_step(model: Any) -> str | None:

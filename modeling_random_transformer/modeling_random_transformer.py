@@ -39,6 +39,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from .configuration_random_transformer import RandomTransformerConfig
 from .generation_random_transformer import RandomTransformerGenerationMixin
 from .ops_random_transformer import (
+    IGNORE_INDEX,
     fast_dropout,
     float64_device,
     is_transformed,
@@ -796,7 +797,7 @@ def tied_output_layer(config: RandomTransformerConfig, stack: str) -> dict[str, 
 def shift_right(labels: Tensor, start: int, padding: int) -> Tensor:
     """The decoder's input for these labels, with `padding` for -100: `[batch, target_len]` in and out."""
     shifted = nn.functional.pad(labels[:, :-1], (1, 0), value=start)
-    return shifted.masked_fill(shifted == -100, padding)
+    return shifted.masked_fill(shifted == IGNORE_INDEX, padding)
 
 
 def encoder_decoder_cache(cache: Cache | None, create: bool) -> EncoderDecoderCache | None:

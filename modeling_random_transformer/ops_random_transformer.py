@@ -15,6 +15,7 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from transformers.utils import output_capturing
 
 FLOAT64_DEVICES = {"cpu", "cuda", "meta"}  # device types; MPS and most others have no float64
+IGNORE_INDEX = -100  # the label of positions that do not count
 MALLOC_THRESHOLD_LIMIT = 2**25  # bytes: glibc's DEFAULT_MMAP_THRESHOLD_MAX
 # Number of logits that the loss converts to float32 at a time. The value for CPUs fits into the cache.
 LOSS_CHUNK_CPU = 2**19
@@ -215,7 +216,7 @@ def smoothed_cross_entropy(
     labels: Tensor,
     smoothing: float = 0.0,
     num_items_in_batch: Tensor | int | None = None,
-    ignore_index: int = -100,
+    ignore_index: int = IGNORE_INDEX,
     overwrite: bool = False,
     **_: Any,
 ) -> Tensor:
@@ -260,7 +261,7 @@ def smoothed_cross_entropy(
     return _CrossEntropySum.apply(logits, targets[:, None], ignored, smoothing, weight, overwrite)
 
 
-def label_log_probabilities(logits: Tensor, labels: Tensor, ignore_index: int = -100) -> Tensor:
+def label_log_probabilities(logits: Tensor, labels: Tensor, ignore_index: int = IGNORE_INDEX) -> Tensor:
     """The natural logarithm of each label's probability, and 0 for ignored labels: `[batch, target_len]`.
 
     Equals `logits.log_softmax(-1)` gathered at the labels, in float32 at least, without a copy of all logits: a few

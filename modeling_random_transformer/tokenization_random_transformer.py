@@ -35,6 +35,8 @@ PATTERN = (
     r"| ?[^\s\p{L}\p{N}]+"
     r"|\s+(?!\S)|\s+"
 )
+BINARY_DOCUMENTS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # .xlsx, .docx and other zip files; .xls and .doc
+FILLERS = "\u115f\u1160\u3164\uffa0"  # invisible letters
 MIN_VOCAB_SIZE = len(SPECIAL_TOKENS) + len(pre_tokenizers.ByteLevel.alphabet())
 
 # Normalization: texts that look equal become equal. docs/explanation/decisions.md has the reasons. The patterns have
@@ -537,8 +539,6 @@ def text_normalizer(form: str = "NFC") -> normalizers.Sequence:
 
 
 _NORMALIZER = text_normalizer()
-BINARY_DOCUMENTS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # .xlsx, .docx and other zip files; .xls and .doc
-FILLERS = "\u115f\u1160\u3164\uffa0"  # invisible letters
 
 
 def normalize(text: str) -> str:

@@ -34,6 +34,11 @@ logger = logging.getLogger(__name__)
 MARKER, UNFINISHED, STATE = "complete.json", "unfinished.json", "trainer_state.json"
 
 
+def checkpoint_folder(folder: StrPath, step: int) -> Path:
+    """The checkpoint of a step in an output folder, with the name that transformers gives it."""
+    return Path(folder) / f"{PREFIX_CHECKPOINT_DIR}-{step}"
+
+
 def all_checkpoints(folder: StrPath) -> list[Path]:
     """The checkpoints in an output folder, complete or not, in the order of their steps."""
     by_step = {}
