@@ -1086,7 +1086,7 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         attention_mask: Tensor | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """The inputs of the next pass for targets `[batch, length]`, with the `step` of a fast decoder if it is used."""
+        """The inputs of the next pass for targets `[batch, length]`, with the fast decoder's `step` if there is one."""
         if isinstance(cache, FastDecodingCache):
             if next_sequence_length == 1 and cache.get_seq_length() > 0:
                 self.record_inputs(input_ids, {**kwargs, "attention_mask": attention_mask, **named_cache(cache)})
