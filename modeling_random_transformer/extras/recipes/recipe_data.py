@@ -19,7 +19,6 @@ logger = logging.getLogger(__name__)
 
 SETS = {"train": "data", "validation": "data.validation", "test": "data.test"}  # the beginnings of the files' names
 HELD_OUT, SHARE = 1000, 20  # pairs of a validation or test set, at most one in 20 of the corpus
-ENTRY_WEIGHT = 3  # how often an entry of a dictionary occurs for each sentence pair
 
 
 def files_of(folder: Path, split: str = "train") -> list[Path]:
@@ -38,7 +37,7 @@ def write_sets(data: DataArguments, folder: Path, dictionary: ParallelText | Non
     Args:
         data: the sets.
         folder: the folder of the files.
-        dictionary: entries that are added to the training set, `ENTRY_WEIGHT` times each.
+        dictionary: entries that are added to the training set.
 
     Returns:
         The number of pairs of each set, the number of entries of a dictionary as `dictionary`, and `skipped`, the
@@ -66,8 +65,7 @@ def write_sets(data: DataArguments, folder: Path, dictionary: ParallelText | Non
         facts |= split_corpus(data, folder)
     if dictionary is not None:
         files = files_of(folder)
-        corpora = [ParallelText(*files), *[dictionary] * ENTRY_WEIGHT]
-        facts["train"] = write_pairs(pairs_of(corpora), files)
+        facts["train"] = write_pairs(pairs_of([ParallelText(*files), dictionary]), files)
         facts["dictionary"] = reports[-1].valid
     return facts
 
