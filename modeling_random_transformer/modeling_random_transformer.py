@@ -39,6 +39,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from .configuration_random_transformer import RandomTransformerConfig
 from .generation_random_transformer import RandomTransformerGenerationMixin
 from .ops_random_transformer import (
+    IGNORE_INDEX,
     fast_dropout,
     float64_device,
     is_transformed,
@@ -212,7 +213,7 @@ class SinusoidalPositions(nn.Module):
     def forward(self, positions: Tensor, longest: int | None) -> Tensor:
         """Encodings of positions in a sequence, `[…, length]` → `[…, length, d_model]`.
 
-        `longest` is an upper bound on position + 1, or `None` if only the device knows it.
+        `longest` is an upper bound on position + 1, or `None` to avoid reading it from the device.
         """
         # The comparison would specialize a graph.
         if longest is not None and not is_transformed() and longest <= len(self.table) and not self.table.is_meta:
@@ -435,9 +436,13 @@ class RandomTransformerDecoderLayer(RandomTransformerLayer):
         hidden_states = self.norm_after(self.self_attn_layer_norm, hidden_states + self.dropout(states))
 
         if encoder_hidden_states is not None:
-            source = {"key_value_states": encoder_hidden_states, "attention_mask": encoder_attention_mask}
             states = self.norm_before(self.encoder_attn_layer_norm, hidden_states)
-            states, _ = self.encoder_attn(states, **source, **kwargs)
+            states, _ = self.encoder_attn(
+                states,
+                attention_mask=encoder_attention_mask,
+                key_value_states=encoder_hidden_states,
+                **kwargs,
+            )
             hidden_states = self.norm_after(self.encoder_attn_layer_norm, hidden_states + self.dropout(states))
 
         states = self.feed_forward(self.norm_before(self.final_layer_norm, hidden_states))
@@ -468,7 +473,7 @@ class RandomTransformerStack(RandomTransformerPreTrainedModel):
         Args:
             tokens: ids, `[batch, length]`, or their rows of the embedding matrix, `[batch, length, d_model]`.
             positions: indices of the tokens in the sequence, `[length]` or `[batch or 1, length]`.
-            longest: an upper bound on position + 1, or `None` if only the device knows it.
+            longest: an upper bound on position + 1, or `None` to avoid reading it from the device.
         """
         hidden_states = self.look_up(tokens) * self.embed_scale
         if self.embed_positions is not None:  # a device map may place it on another device
@@ -784,7 +789,7 @@ def kept_positions(states: Tensor, logits_to_keep: int | Tensor) -> Tensor:
 
 
 def tied_output_layer(config: RandomTransformerConfig, stack: str) -> dict[str, str]:
-    """The embedding of the stack that the output layer is tied to (paper 3.4) if `tie_word_embeddings` is set."""
+    """The tied weights (paper 3.4) of a model with an output layer: names of the output layer and of an embedding."""
     embedding = "shared" if config.share_embeddings else f"{stack}.embed_tokens"
     return {"lm_head.weight": f"model.{embedding}.weight"}
 
@@ -792,7 +797,7 @@ def tied_output_layer(config: RandomTransformerConfig, stack: str) -> dict[str, 
 def shift_right(labels: Tensor, start: int, padding: int) -> Tensor:
     """The decoder's input for these labels, with `padding` for -100: `[batch, target_len]` in and out."""
     shifted = nn.functional.pad(labels[:, :-1], (1, 0), value=start)
-    return shifted.masked_fill(shifted == -100, padding)
+    return shifted.masked_fill(shifted == IGNORE_INDEX, padding)
 
 
 def encoder_decoder_cache(cache: Cache | None, create: bool) -> EncoderDecoderCache | None:
@@ -1084,15 +1089,24 @@ class RandomTransformerForQuestionAnswering(RandomTransformerEncoderHead):
             start_positions: the answer's first token, `[batch]`.
             end_positions: the answer's last token, `[batch]`.
 
+        Raises:
+            ValueError: only one of the positions is given, or a shape is wrong.
+
         The other arguments are those of `RandomTransformerModel.forward`.
         """
         outputs = self.model(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)
         start_logits, end_logits = self.qa_outputs(self.dropout(outputs.last_hidden_state)).unbind(dim=-1)
         loss = None
         if start_positions is not None and end_positions is not None:
+            batch = len(start_logits)
+            check_shape("start_positions", start_positions, batch)
+            check_shape("end_positions", end_positions, batch)
             loss = self.loss_function(start_logits, end_logits, start_positions, end_positions, **kwargs)
-        logits = {"start_logits": start_logits, "end_logits": end_logits}
-        return QuestionAnsweringModelOutput(loss=loss, **logits, **other_fields(outputs))
+        elif start_positions is not None or end_positions is not None:
+            raise ValueError("start_positions and end_positions must be given together, got one of them.")
+        return QuestionAnsweringModelOutput(
+            loss=loss, start_logits=start_logits, end_logits=end_logits, **other_fields(outputs)
+        )
 
 
 class RandomTransformerDecoderModel(RandomTransformerBaseModel):

@@ -20,7 +20,7 @@ from accelerate.utils.memory import should_reduce_batch_size
 from ..base import DTYPES, ENGINES
 from ..base.compressed_files import STANDARD_STREAM, is_readable, is_standard_stream, is_stream, write_binary
 from ..base.errors import first_line, printable
-from ..base.files import PARTS, STAGES, read_json, work_folder
+from ..base.files import PARTS_SUFFIX, STAGES_SUFFIX, read_json, work_folder
 from ..base.flags import MAX_SEED
 from ..base.saved_files import ADAPTER, CONFIG
 from ..configuration_random_transformer import RandomTransformerConfig
@@ -131,7 +131,7 @@ def check_new_outputs(overwrite: bool, **outputs: Path | None) -> None:
         ValueError: an output exists and is not empty, and no interrupted job resumes.
     """
     files = {name: path for name, path in drop_none(**outputs).items() if not is_stream(path)}
-    work_folders = [work_folder(path, suffix) for path in files.values() for suffix in (PARTS, STAGES)]
+    work_folders = [work_folder(path, suffix) for path in files.values() for suffix in (PARTS_SUFFIX, STAGES_SUFFIX)]
     if overwrite or any(folder.is_dir() for folder in work_folders):
         return
     for name, path in files.items():

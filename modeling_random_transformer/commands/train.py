@@ -6,8 +6,8 @@
 These settings are suitable for a laptop. The defaults are the paper's 100,000 steps, which take days on a CPU.
 
 Flags may follow the path of a YAML or JSON recipe. For a recipe with stages, such as
-examples/recipes/low_resource.yaml, --help also lists --parent, --monolingual_source, --monolingual_target and
---student.
+examples/recipes/low_resource.yaml, --help also lists --parent, --monolingual_source, --monolingual_target, --dictionary
+and --student.
 """
 
 import logging
@@ -50,7 +50,7 @@ GROUPS = {
         push_to_hub hub_license hub_model_id hub_strategy hub_token hub_private_repo""",
 }
 ESTIMATE = {"an estimate of the run": "dry_run"}
-OF_RECIPE = {"recipes with stages": "parent monolingual_source monolingual_target student"}
+OF_RECIPE = {"recipes with stages": "parent monolingual_source monolingual_target dictionary student"}
 
 
 @dataclass
