@@ -161,7 +161,7 @@ def check_expansion(path: Path, size: int) -> None:
 
 
 class OptionsLoader(yaml.SafeLoader):
-    """Reads plain values. References to other values (`*name`) and long numbers could describe values of any size."""
+    """Reads plain values, without references (`*name`) and long numbers, which could describe values of any size."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):

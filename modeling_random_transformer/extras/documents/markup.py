@@ -302,7 +302,7 @@ def build_block(inline: Sequence[Token]) -> Block:
 
 
 def move_space(block: Block, element: Inline) -> None:
-    """Move a space before something without text at the end of an element, such as an image, into it."""
+    """If an element ends with a space and an element without text, such as an image, move the space into the latter."""
     here = len(block.text)
     if not block.text.endswith(" ") or element.start >= here:
         return
@@ -416,7 +416,7 @@ class Renderer:
             self.parts.append(text)
 
     def write_markup(self, number: int, space: str, word: str) -> None:
-        """Write what is between the previous word and a word: its number, the characters before it and its own."""
+        """Write the space and the markup between the previous word and the word with this number."""
         path = self.paths[number]
         common = shared(self.opened, path)
         in_closed: dict[int, str] = defaultdict(str)  # elements without words, by the number of elements around them
@@ -511,5 +511,5 @@ def shared(first: Path, second: Path) -> int:
 
 
 def flat(element: Inline) -> str:
-    """An element without words."""
+    """The HTML of an element without words."""
     return element.opening + "".join(map(flat, element.children)) + element.closing
