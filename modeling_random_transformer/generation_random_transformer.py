@@ -277,7 +277,7 @@ class StaticKVCache(BeamKVCache):
         self.mask.index_copy_(3, self.token_entries, self.token_mask)
 
     def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """`BeamKVCache.append`, but keys, values and mask have `capacity` entries."""
+        """`BeamKVCache.append`, but keys, values and mask have `capacity` entries instead of those in use."""
         keys = self.keys[layer].index_copy_(2, self.token_entries, key)
         values = self.values[layer].index_copy_(2, self.token_entries, value)
         return keys, values, self.mask
@@ -1086,7 +1086,7 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         attention_mask: Tensor | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """The inputs of the next pass, with the `step` of the fast decoder if it is used."""
+        """The inputs of the next pass for targets `[batch, length]`, with the fast decoder's `step` if there is one."""
         if isinstance(cache, FastDecodingCache):
             if next_sequence_length == 1 and cache.get_seq_length() > 0:
                 self.record_inputs(input_ids, {**kwargs, "attention_mask": attention_mask, **named_cache(cache)})

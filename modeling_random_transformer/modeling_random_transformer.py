@@ -142,7 +142,14 @@ class RandomTransformerPreTrainedModel(PreTrainedModel):
         return result
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """Resize the embeddings of both stacks, since source and target share one vocabulary."""
+        """Resize the embeddings of both stacks, since source and target share one vocabulary.
+
+        Returns:
+            The input embedding, with a weight of `[vocab_size, d_model]`.
+
+        Raises:
+            ValueError: the output layer is quantized.
+        """
         if isinstance(self.get_output_embeddings(), Int8Linear):
             raise ValueError("the output layer must not be quantized to resize the vocabulary, got int8 weights.")
         model = self.base_model
@@ -550,12 +557,15 @@ class RandomTransformerDecoder(RandomTransformerStack):
         position_ids: Tensor | None = None,
         **kwargs: Any,
     ) -> DecoderOutput:
-        """Compute the target's hidden states from its tokens so far and the encoded source.
+        """Compute the target's hidden states, `[batch, length, d_model]`, from its tokens and the encoded source.
 
         The source is `[sources, source_len, d_model]`. The target's batch size is a multiple of `sources`, since
         consecutive sequences may share a source, as beams do. `position_ids`, `[batch or 1, length]`, replace the
         tokens' indices in the sequence. A decoder without a source derives the positions from the padding mask. The
         other arguments are those of `RandomTransformerModel.forward`.
+
+        Raises:
+            ValueError: an input has a wrong shape, or a cache is given in training with gradient checkpointing.
         """
         tokens = check_tokens(self, input_ids, inputs_embeds)
         if cache is not None and self.gradient_checkpointing and self.training and torch.is_grad_enabled():
@@ -849,7 +859,17 @@ def target_positions(
 def cross_attention_mask(
     decoder: RandomTransformerDecoder, states: Tensor, source_states: Tensor, padding_mask: Tensor | None
 ) -> Tensor | None:
-    """The mask of cross-attention, for queries grouped by source."""
+    """The mask of cross-attention for queries grouped by source, in the format of the attention implementation.
+
+    Args:
+        decoder: the decoder.
+        states: the target's states, `[batch, target_len, d_model]`; `batch` is a multiple of `sources`.
+        source_states: the encoded source, `[sources, source_len, d_model]`.
+        padding_mask: 1 for source tokens, 0 for padding, `[sources, source_len]`; `None` without padding.
+
+    Raises:
+        ValueError: a shape is wrong, or the model has no cross-attention.
+    """
     if not decoder.config.is_encoder_decoder:
         raise ValueError(
             f"encoder_hidden_states must be None for a model without cross-attention, got {list(source_states.shape)}."
@@ -987,9 +1007,12 @@ class RandomTransformerEncoderHead(RandomTransformerPreTrainedModel):
         labels: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],  # type: ignore[misc]
     ) -> ModelOutput:
-        """Logits and, with `labels`, the loss; their shapes are those of `logits`.
+        """Logits and, with `labels`, the loss. The class states the shapes of labels, `logits` that of logits.
 
         The other arguments are those of `RandomTransformerModel.forward`.
+
+        Raises:
+            ValueError: an input or the labels have a wrong shape, or a label is not a class.
         """
         outputs = self.model(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)
         logits = self.logits(outputs.last_hidden_state, attention_mask)

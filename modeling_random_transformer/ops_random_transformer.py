@@ -122,6 +122,14 @@ def select_attention(
     cross-attention with a padding mask, since transformers would also unpad the queries. Eager attention replaces SDPA
     for empty batches, which transformers' SDPA wrapper cannot reshape. It also does so for half-precision training on
     a CPU.
+
+    Args:
+        implementation: the requested implementation.
+        query: `[sources, heads, query_len, d_k]`.
+        key: `[sources, heads, key_len, d_k]`.
+        attention_mask: the mask in the format of `implementation`, `[sources, 1, query_len, key_len]` for SDPA.
+        is_causal: whether a mask of `None` means causal attention.
+        is_cross_attention: whether the keys are those of the source.
     """
     if is_cross_attention and isinstance(attention_mask, Tensor) and attention_mask.dim() == 2:
         implementation = "sdpa"
@@ -190,9 +198,10 @@ def matmul_attention(
 
 
 def fast_dropout(states: Tensor, rate: float, training: bool) -> Tensor:
-    """`torch.nn.functional.dropout` (paper 5.4). On a CPU it draws 16 random bits per element, which is 7 times faster.
+    """`torch.nn.functional.dropout` (paper 5.4) for states of any shape.
 
-    The rate is then rounded to a multiple of 2**-16.
+    On a CPU, it draws 16 random bits per element, which is 7 times faster. The rate is then rounded to a multiple of
+    2**-16.
     """
     if not training:
         return states
