@@ -3,10 +3,11 @@
     random-transformer train --source_file train.en --target_file train.de --output_dir outputs/en-de \\
         --vocab_size 6000 --max_steps 3000 --warmup_steps 600
 
-These settings suit a laptop. The defaults are the paper's 100,000 steps, which take days on a CPU.
+These settings are suitable for a laptop. The defaults are the paper's 100,000 steps, which take days on a CPU.
 
-Flags may follow the path of a YAML or JSON recipe. For one with stages, such as examples/recipes/low_resource.yaml,
---help also lists --parent, --monolingual_source, --monolingual_target, --dictionary and --student.
+Flags may follow the path of a YAML or JSON recipe. For a recipe with stages, such as
+examples/recipes/low_resource.yaml, --help also lists --parent, --monolingual_source, --monolingual_target, --dictionary
+and --student.
 """
 
 import logging

@@ -46,8 +46,8 @@ class BackTranslationOptions:
         method: `"beam"`; `"sampling"` from the complete distribution; or `"noised_beam"`, which deletes and replaces
             words of the beam's translation with probability 0.1 each, and moves words by up to 3 positions (Edunov et
             al. 2018).
-        tag: begins each synthetic source, separated by a space (Caswell et al. 2019); `None` for no tag. The tokenizer
-            of the model that is trained on the corpus should have it as a special token.
+        tag: first word of each synthetic source (Caswell et al. 2019); `None` for no tag. The tokenizer of the model
+            that is trained on the corpus should have it as a special token.
         seed: random seed of sampling and noise.
         max_tokens: skip lines with more tokens; by default, the limit of the tokenizer and the model.
 

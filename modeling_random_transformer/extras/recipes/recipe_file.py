@@ -45,11 +45,11 @@ class RecipeArguments:
     """Arguments of a recipe with stages.
 
     Args:
-        parent: Saved model of other languages that the first models start from.
+        parent: Saved model of other languages, from whose weights the first models start.
         monolingual_source: Text of the source language, for stages that distill.
         monolingual_target: Text of the target language, to back-translate.
         dictionary: Word list of two columns, whose entries become training pairs.
-        student: Run the stages of a small int8 student, which is the result.
+        student: Also train a small student with an int8 version, which is then the result.
 
     Raises:
         ValueError: a file is missing, `dictionary` is not a file with columns, or `parent` is not a saved model.
