@@ -21,7 +21,7 @@ from ..training.run import TRAINING, train_translation
 
 # The arguments in the help, by heading. DDP, FSDP and DeepSpeed are configured by `accelerate launch`.
 GROUPS = {
-    "the ten that matter first": """source_file target_file validation_source_file validation_target_file output_dir
+    "main arguments": """source_file target_file validation_source_file validation_target_file output_dir
         vocab_size preset max_steps max_tokens_per_batch bf16""",
     "other formats of the corpus, and test sets": """train_file validation_file test_file test_source_file
         test_target_file source_key target_key dataset_name dataset_config_name dataset_revision train_split

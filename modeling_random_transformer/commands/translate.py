@@ -58,7 +58,7 @@ class Arguments(ResumableArguments, EngineArguments, InferenceArguments):
     Args:
         sentences: texts to translate, instead of a file
         input: UTF-8 file, one text per line, which may be compressed (.gz, .zst, .bz2, .xz); - is standard input
-        output: file to write, compressed if its name ends so (.gz, .zst, .bz2, .xz); - is standard output (the default)
+        output: file to write, compressed by its suffix (.gz, .zst, .bz2, .xz); - is standard output (the default)
         output_format: text: one translation per line; with --n_best, 'index ||| translation ||| score'
         prefix_file: file with the required beginning of each translation, line by line; an empty line allows any
             translation

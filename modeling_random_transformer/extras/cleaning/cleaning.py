@@ -240,10 +240,10 @@ def clean_files(
 ) -> CleaningReport:
     """Write the pairs that pass the filters.
 
-    Files are compressed if their names say so. All files are replaced when all of them are complete. One
-    of them may be `-`, standard output. The filters are applied to the texts as they are written: normalized, without
-    byte order marks at the start and line breaks at the end, and with spaces for other line breaks and tabs.
-    Cleaning an output again with the same options drops nothing.
+    Files are compressed by their suffixes, `.gz`, `.zst`, `.bz2` or `.xz`. All files are replaced when all of them are
+    complete. One of them may be `-`, standard output. The filters are applied to the texts as they are written:
+    normalized, without byte order marks at the start and line breaks at the end, and with spaces for other line breaks
+    and tabs. Cleaning an output again with the same options drops nothing.
 
     Args:
         corpus: the parallel text.
