@@ -171,6 +171,19 @@ def test_raw_logits_are_unchanged():
     assert all(logits.isfinite().all() for logits in raw)
 
 
+def test_processors_of_the_caller_do_not_change_scores_in_place():
+    kept = []
+
+    def keep(_, scores):
+        kept.append(scores)
+        return scores
+
+    own = MinLengthLogitsProcessor(6, 2)
+    generate(exact_model(spread=2.0), logits_processor=[keep, own], output_logits=False)
+    assert kept
+    assert all(scores.isfinite().all() for scores in kept)
+
+
 def test_end_token_outside_the_vocabulary_is_ignored():
     processor = MinNewTokensLengthLogitsProcessor(1, 3, torch.tensor([2, 99]))
     scores = InPlaceMinLengthLogitsProcessor(processor, 10)(torch.ones(2, 3), torch.zeros(2, 10))

@@ -135,6 +135,17 @@ def test_pairs(tokenizer):
     assert tokenizer("the dog", "el perro").input_ids == [*plain[0], end, *plain[1], end]
 
 
+def test_the_end_token_may_end_targets_only(tokenizer, tmp_path):
+    tokenizer.save_pretrained(tmp_path)
+    of_targets = RandomTransformerTokenizer.from_pretrained(tmp_path, source_eos=False)
+    source, target = (tokenizer(text, add_special_tokens=False).input_ids for text in ("the dog", "el perro"))
+    assert of_targets("the dog").input_ids == source
+    assert of_targets(text_target="el perro").input_ids == [*target, tokenizer.eos_token_id]
+    pair = of_targets("the dog", "el perro", return_token_type_ids=True)
+    assert pair.input_ids == source + target
+    assert {*pair.token_type_ids} == {0}, "as with the end token"
+
+
 @pytest.mark.parametrize(("newline", "encoding"), [("\n", "utf-8"), ("\r\n", "utf-8"), ("\n", "utf-8-sig")])
 def test_training_from_files_equals_training_from_texts(tmp_path, newline, encoding):
     paths = []
