@@ -75,7 +75,7 @@ class Int8Linear(nn.Module):
         packed = packed_int8_linear((self,))
         if packed is None:
             return linear(states, self.dequantized_weight(), self.bias)
-        return packed(states) if states.dim() > 1 else packed(states[None])[0]
+        return packed(states[None])[0]  # a product needs rows, and states may be one vector
 
     def dequantized_weight(self) -> Tensor:
         """The weights in the dtype of the scales, `[out_features, in_features]`."""

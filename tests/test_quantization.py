@@ -305,8 +305,11 @@ def test_int8_for_an_adapter_is_an_error(tmp_path):
 
 def test_missing_weights_are_an_error(int8_folder):
     weights = load_file(int8_folder / "model.safetensors")
-    del weights["model.encoder.layers.0.fc1.weight_scale"]
+    for name in ("weight", "weight_scale"):
+        del weights[f"model.encoder.layers.0.fc1.{name}"]
     save_file(weights, int8_folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(ValueError, match=r"must contain all weights of the model.* got none for .*fc1\.weight_scale"):
         load_translator(int8_folder)
-    assert not AutoModelForSeq2SeqLM.from_pretrained(int8_folder).model.encoder.layers[0].fc1.weight_scale.any()
+    layer = AutoModelForSeq2SeqLM.from_pretrained(int8_folder).model.encoder.layers[0].fc1
+    assert layer.weight.dtype == torch.int8
+    assert not layer.weight_scale.any()

@@ -1,11 +1,12 @@
 """Dataclasses as flags: values, defaults, help and errors."""
 
+from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
 
-from modeling_random_transformer.base.flags import Parser, instances, to_flags
+from modeling_random_transformer.base.flags import Parser, instances, positive_integer, to_flags
 
 
 @dataclass
@@ -131,3 +132,9 @@ def test_flags_after_two_dashes_are_texts(arguments, texts):
     values = parser.values(["--output", "file", *arguments])
     assert values["output"] == "file"
     assert values.get("texts") == texts
+
+
+def test_the_smallest_positive_integer_is_1():
+    assert positive_integer("1") == 1
+    with pytest.raises(ArgumentTypeError, match="must be a positive integer, got '0'"):
+        positive_integer("0")

@@ -14,7 +14,15 @@ from modeling_random_transformer.base.distributed import exclusive
 from modeling_random_transformer.base.jobs import Stage
 from modeling_random_transformer.training import DataArguments, ModelArguments, TranslationTrainingArguments
 from modeling_random_transformer.training import run as run_module
-from modeling_random_transformer.training.manifest import CONTENTS, EVALUATION, EXTENDABLE, FREE, LOCK, MANIFEST
+from modeling_random_transformer.training.manifest import (
+    CONTENTS,
+    EVALUATION,
+    EXTENDABLE,
+    FREE,
+    LOCK,
+    MANIFEST,
+    folder_digest,
+)
 from modeling_random_transformer.training.trainer import TranslationTrainer
 from tests.helpers.interruption import StoppedError, stop
 from tests.helpers.training import SIZES, STEPS, UNSCORED, assert_equal_weights, run, stop_run, validation
@@ -43,6 +51,16 @@ def test_a_finished_run_is_not_trained_again(copied, monkeypatch):
     assert (copied / "out" / MANIFEST).stat().st_mtime_ns == written
     run(copied, "out", logging_steps=1)
     assert contents() == before
+
+
+def test_the_digest_of_a_folder_depends_on_its_files(tmp_path):
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+    first, second = str(tmp_path / "first"), str(tmp_path / "second")
+    assert folder_digest(first) == folder_digest(second)
+    (tmp_path / "second" / "config.json").write_text('{"d_model": 4}')
+    assert folder_digest(first) != folder_digest(second)
 
 
 def test_a_run_of_an_earlier_version_has_more_facts(copied, monkeypatch):
