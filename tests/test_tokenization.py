@@ -277,6 +277,12 @@ def test_invalid_training_arguments_raise(arguments, message):
         RandomTransformerTokenizer.train(**({"texts": CORPUS, "vocab_size": 300} | arguments))
 
 
+def test_the_smallest_vocabulary_has_all_bytes():
+    smallest = RandomTransformerTokenizer.train(CORPUS, vocab_size=MIN_VOCAB_SIZE, min_frequency=1)
+    assert len(smallest) == MIN_VOCAB_SIZE
+    assert smallest.decode(smallest("el niño").input_ids, skip_special_tokens=True) == "el niño"
+
+
 def test_invalid_training_files_raise(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"missing\.en"):
         RandomTransformerTokenizer.train_from_files([tmp_path / "missing.en"])
