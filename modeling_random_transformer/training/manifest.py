@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -235,11 +236,13 @@ def check_output_dir(folder: Path) -> None:
     if not is_utf8(str(folder.absolute())):  # safetensors and tokenizers cannot write it
         raise ValueError(f"output_dir must be a path in UTF-8, got {str(folder)!r}.")
     Calibrations(folder)  # a damaged calibration is an error now, not after the training
-    record = Job(folder / MANIFEST).stages.get(TRAIN)
+    stages = Job(folder / MANIFEST).stages
+    record = stages.get(TRAIN)
     if record is None:
         foreign = [*all_checkpoints(folder), *files_in(folder, MODEL_FILES)]
     elif record.is_finished:
-        foreign = [path for path in record.changed_files() if path.is_file()]
+        changed = chain.from_iterable(stage.changed_files() for stage in stages.values())  # weights or the tokenizer
+        foreign = [path for path in changed if path.is_file()]
     elif all_checkpoints(folder):
         foreign = []  # a finished run that is extended has a model, as a run that is uploaded with each checkpoint
     else:

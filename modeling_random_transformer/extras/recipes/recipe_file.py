@@ -171,11 +171,14 @@ def parse_values(arguments: Mapping[str, Any], classes: Sequence[type]) -> dict[
     check_names([name for name, value in arguments.items() if value is None], classes)
     parser = Parser("recipe", classes=classes)
     texts = {action.dest for action in parser._actions if action.type is str}
+    lists = {action.dest for action in parser._actions if action.nargs in ("+", "*")}
     flags = to_flags(arguments)
     for flag, *values in flags:
         name = flag[2:].replace("-", "_")
         if name in texts and not {"True", "False"}.isdisjoint(values):  # the language `no`, for example
             raise ValueError(f"{name} must be text, in quotes if YAML reads it as a Boolean, got {', '.join(values)}.")
+        if len(values) > 1 and name not in lists:
+            raise ValueError(f"{name} must be one value, got {', '.join(values)}.")
     return parser.values(chain.from_iterable(flags))
 
 

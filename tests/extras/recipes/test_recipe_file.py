@@ -124,6 +124,11 @@ def test_a_text_that_yaml_reads_as_a_boolean_is_an_error(content, tmp_path):
         training_arguments(read_recipe(path), {})
 
 
+def test_a_list_for_an_argument_of_one_value_is_an_error():
+    with pytest.raises(ValueError, match=r"^max_steps must be one value, got 2, 3\."):
+        training_arguments({"max_steps": [2, 3]}, {})
+
+
 def test_values_that_yaml_reads_as_booleans(tmp_path):
     path = tmp_path / "recipe.yaml"
     path.write_text("save_strategy: no\neval_strategy: no\naugment: yes\n")
