@@ -264,6 +264,6 @@ def test_a_tokenizer_without_its_package(monkeypatch):
         raise RuntimeError("\nJapanese tokenization requires extra dependencies.\nInstall them.")
 
     monkeypatch.setattr(sacrebleu.BLEU, "__init__", fail)
-    message = r"^tokenize must be installed, got 'ja-mecab': Japanese tokenization requires extra depend"
+    message = r"^tokenize must be installed in sacrebleu, got 'ja-mecab': Japanese tokenization requires extra depend"
     with pytest.raises(ValueError, match=message):
         score(["a"], ["a"], tokenize="ja-mecab")
