@@ -119,7 +119,9 @@ class TranslationTrainer(TranslationEvaluation):
     def get_train_dataloader(self) -> DataLoader:
         """Batches of at most `max_tokens_per_batch` padded tokens, distributed over the processes."""
         dataset = self.train_dataset
-        retokenizer = retokenizer_of(self.args, self.processing_class, self._max_length())
+        retokenizer = None
+        if self.args.bpe_dropout or self.args.augment:
+            retokenizer = retokenizer_of(self.args, self.processing_class, self._max_length())
         if isinstance(dataset, TokenBudgetStream):
             return self._stream_loader(dataset, retokenizer)
         retokenized = None
