@@ -457,8 +457,9 @@ class RandomTransformerTokenizer(TokenizersBackend):
         ):
             raise ValueError(f"languages must be a list of codes with tags in the vocabulary, got {languages!r}.")
         for name in ("src_lang", "tgt_lang"):  # the setters check them, and set the template of sources
-            if getattr(self, name) is not None:
-                setattr(self, name, getattr(self, name))
+            code = self.init_kwargs.get(name)
+            if code is not None:
+                setattr(self, name, code)
         return self
 
     @classmethod
