@@ -33,13 +33,13 @@ from .ops_random_transformer import (
     can_pack,
     float32_precisions,
     forward_hooks,
-    has_hooks,
+    has_modified_call,
     is_plain,
     is_unmodified,
     keep_freed_memory,
     matmul_attention,
     prefer_matmul_attention_for_decoding,
-    trailing,
+    trailing_true,
 )
 from .quantization_random_transformer import Int8Linear, PackedInt8Linear, packed_int8_linear
 from .verification_random_transformer import (
@@ -85,6 +85,7 @@ MIN_LENGTH_PROCESSORS = (MinLengthLogitsProcessor, MinNewTokensLengthLogitsProce
 INITIAL_CAPACITY = 64  # tokens for which a KV cache is allocated
 SMALLEST_BUCKET = 32  # capacity of a static KV cache, in tokens
 WARM_UP_STEPS = 3  # steps that run before a CUDA graph is captured
+COMPARED_LENGTH = 512  # target tokens before the step that is compared with the modules
 MAX_CAPTURED_STEPS = 8  # CUDA graphs and their tensors that are kept for each model
 MAX_DEFAULT_ENTRIES = 2**15  # target tokens of the cache of a graph that is captured by default
 MAX_PATIENCE = 100  # beam search ends before this many hypotheses per beam have finished
@@ -132,7 +133,7 @@ class BeamKVCache:
         self.previous: tuple[Tensor, torch.Event] | None = None
 
     def reserve(self) -> None:
-        """Make room for the next token's entries, and set their mask."""
+        """Allocate the next token's entries, and set their mask."""
         if self.mask is not None and self.length % COMPACTION_INTERVAL == 0:
             self.compact()
         if self.entries + self.beams > self.capacity:
@@ -276,7 +277,7 @@ class StaticKVCache(BeamKVCache):
         self.mask.index_copy_(3, self.token_entries, self.token_mask)
 
     def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """`BeamKVCache.append`, but keys, values and mask have `capacity` entries."""
+        """`BeamKVCache.append`, but keys, values and mask have `capacity` entries instead of those in use."""
         keys = self.keys[layer].index_copy_(2, self.token_entries, key)
         values = self.values[layer].index_copy_(2, self.token_entries, value)
         return keys, values, self.mask
@@ -469,10 +470,14 @@ class FastDecodingCache(EncoderDecoderCache):
 
     def new_step(self, model: Any, padding_mask: Tensor | None) -> "FastStep":
         """A step that continues the tokens of this cache."""
-        target = BeamKVCache(keys_and_values(self.self_attention_cache), self.beams)
-        source = keys_and_values(self.cross_attention_cache)
+        target = BeamKVCache(layer_states(self.self_attention_cache), self.beams)
+        source = layer_states(self.cross_attention_cache)
         mask = additive_padding_mask(padding_mask, source[0][0].dtype)
-        return FastStep(model, target, source, mask, self.limit)
+        return FastStep(model, target, source, mask, self.packs_weights(target))
+
+    def packs_weights(self, target: BeamKVCache) -> bool:
+        """Whether the remaining steps save more time with packed weights than packing takes."""
+        return self.limit - target.length >= MIN_STEPS_TO_PACK
 
     def end_steps(self) -> None:
         """Return the keys and values to transformers' layout, for the modules and for callers of `generate()`."""
@@ -484,7 +489,7 @@ class FastDecodingCache(EncoderDecoderCache):
         self.step = None
 
 
-def keys_and_values(cache: Cache) -> LayerStates:
+def layer_states(cache: Cache) -> LayerStates:
     """The keys and values of each layer of transformers' cache, `[batch, heads, length, d_k or d_v]`."""
     return [(layer.keys, layer.values) for layer in cache.layers]
 
@@ -504,8 +509,8 @@ class StaticDecodingCache(FastDecodingCache):
 
     def new_step(self, model: Any, padding_mask: Tensor | None) -> "FastStep":
         """A step on a `StaticKVCache` and on a source that is padded to the capacity of a bucket."""
-        target = StaticKVCache(keys_and_values(self.self_attention_cache), self.beams, self.limit)
-        source = keys_and_values(self.cross_attention_cache)
+        target = StaticKVCache(layer_states(self.self_attention_cache), self.beams, self.limit)
+        source = layer_states(self.cross_attention_cache)
         first_keys, _ = source[0]
         sources, _, length, _ = first_keys.shape
         capacity = bucket(length)
@@ -515,8 +520,8 @@ class StaticDecodingCache(FastDecodingCache):
         mask = nn.functional.pad(mask, (0, capacity - length), value=-torch.inf)
         padded = [(pad_length(keys, capacity), pad_length(values, capacity)) for keys, values in source]
         if self.is_captured:
-            return self.captured_step(model, CapturedStep(model, target, padded, mask, self.limit))
-        return FastStep(model, target, padded, mask, self.limit)
+            return self.captured_step(model, CapturedStep(model, target, padded, mask, self.packs_weights(target)))
+        return FastStep(model, target, padded, mask, self.packs_weights(target))
 
     def captured_step(self, model: Any, step: "CapturedStep") -> "CapturedStep":
         """The captured step of an earlier call with the same shapes, or a new one, which is kept for later calls."""
@@ -538,7 +543,7 @@ class FastStep:
         cache: the keys and values of all earlier tokens.
         source: the keys and values of the source per layer, `[sources, heads, source_len, d_k or d_v]`.
         source_mask: 0 for source tokens, -inf for padding, `[sources, 1, 1, source_len]`; `None` without padding.
-        limit: maximum number of target tokens.
+        packs_weights: pack the weights, which is faster after some steps.
     """
 
     def __init__(
@@ -547,13 +552,13 @@ class FastStep:
         cache: BeamKVCache,
         source: LayerStates,
         source_mask: Tensor | None,
-        limit: int,
+        packs_weights: bool,
     ):
         self.decoder = model.model.decoder
         self.lm_head = model.lm_head
         self.fast: FastDecoder | None = None
         self.cache = cache
-        self.batch_size = cache.groups * cache.beams if limit - cache.length >= MIN_STEPS_TO_PACK else 0
+        self.batch_size = cache.groups * cache.beams if packs_weights else 0
         self.attentions = [
             BeamAttention(layer, i, cache, layer_source, source_mask)
             for i, (layer, layer_source) in enumerate(zip(self.decoder.layers, source, strict=True))
@@ -747,9 +752,6 @@ def functional_norm(module: Any) -> Callable[[Tensor], Tensor]:
 # Conditions for the fast decoder: a step computes what the modules compute
 
 
-COMPARED_LENGTH = 512  # tokens before the step that is compared
-
-
 def check_fast_step(model: Any) -> str | None:
     """A message if a `FastStep` cannot be used for a model, or computes other logits than the modules."""
     reason = unsupported_model(model)
@@ -793,7 +795,7 @@ def unsupported_model(model: Any) -> str | None:
 def modified_module(named_modules: Iterable[tuple[str, nn.Module]]) -> str | None:
     """A message about the first module that does not compute the `forward` of its class in evaluation mode."""
     for name, module in named_modules:
-        if has_hooks(module):
+        if has_modified_call(module):
             return f"{name or 'the model'} has a hook or a replaced or compiled forward"
         if module.training:
             return f"{name or 'the model'} is in training mode"
@@ -853,24 +855,26 @@ def step_difference(model: Any) -> str | None:
 
 def unsupported_request(config: GenerationConfig, mode: GenerationMode, model_kwargs: dict[str, Any]) -> str | None:
     """A message about an argument of `generate()` that a `FastDecoder` does not support; `None` if none."""
-    target_mask = model_kwargs.get("decoder_attention_mask")
-    has_padding = target_mask is not None and not (target_mask.dim() == 2 and target_mask.all())
-    arguments = {name for name, value in model_kwargs.items() if value is not None} - FIRST_PASS_ARGUMENTS
     verification = VERIFICATION.get()  # the checks of the running call
-    unsupported = {
-        "custom_generate": verification is not None and callable(verification.arguments.get("custom_generate")),
-        f"the generation mode {mode.value!r}": mode not in SUPPORTED_MODES,
-        "use_cache=False": not config.use_cache,
-        f"cache_implementation={config.cache_implementation!r}": config.cache_implementation not in CACHE_KINDS,
-        "compile_config": config.cache_implementation == "static" and config.compile_config is not None,
-        "output_attentions": config.output_attentions,
-        "output_hidden_states": config.output_hidden_states,
-        "decoder_attention_mask": has_padding,
-        ", ".join(sorted(arguments)): bool(arguments),
-    }
-    for name, is_requested in unsupported.items():
-        if is_requested:
+    if verification is not None and callable(verification.arguments.get("custom_generate")):
+        return "custom_generate was requested"
+    if mode not in SUPPORTED_MODES:
+        return f"the generation mode {mode.value!r} was requested"
+    if not config.use_cache:
+        return "use_cache=False was requested"
+    if config.cache_implementation not in CACHE_KINDS:
+        return f"cache_implementation={config.cache_implementation!r} was requested"
+    if config.cache_implementation == "static" and config.compile_config is not None:
+        return "compile_config was requested"
+    for name in ("output_attentions", "output_hidden_states"):
+        if getattr(config, name):
             return f"{name} was requested"
+    target_mask = model_kwargs.get("decoder_attention_mask")
+    if target_mask is not None and not (target_mask.dim() == 2 and target_mask.all()):
+        return "decoder_attention_mask was requested"
+    arguments = {name for name, value in model_kwargs.items() if value is not None} - FIRST_PASS_ARGUMENTS
+    if arguments:
+        return f"{', '.join(sorted(arguments))} was requested"
     return None
 
 
@@ -974,7 +978,7 @@ class FinishedHypotheses:
     def __init__(self, limit: int):
         self.limit = limit
         self.counts: Any = 0  # a tensor [batch, 1] after the first step
-        self.decides = False  # whether the search has asked which texts are unfinished
+        self.was_queried = False  # whether the search has called `are_unfinished`
 
     def add(self, are_finished: Tensor) -> None:
         """Count the continuations that have finished in a step, a mask `[batch, continuations]`."""
@@ -982,7 +986,7 @@ class FinishedHypotheses:
 
     def are_unfinished(self) -> Tensor:
         """The texts whose search has not ended, a mask `[batch, 1]`."""
-        self.decides = True
+        self.was_queried = True
         return self.counts < self.limit
 
 
@@ -1025,29 +1029,22 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
             if outputs is not None:
                 return outputs
         kwargs.pop("patience", None)
-        if finished is not None:  # with early stopping, transformers ends the search when all beams have finished
-            if generation_config is None:
-                kwargs["early_stopping"] = False
-            else:  # transformers would warn of an argument beside a generation config
-                kwargs.pop("early_stopping", None)
-                generation_config = copy.deepcopy(generation_config)
-                generation_config.early_stopping = False
+        if finished is not None:
+            generation_config = without_early_stopping(generation_config, kwargs)
         if kwargs.get("max_new_tokens") is not None:
             kwargs.setdefault("max_length", None)  # replaces the saved max_length without a warning
         context = copy_context()
         context.run(FINISHED_HYPOTHESES.set, finished)
         outputs = context.run(super().generate, inputs, generation_config, *args, **kwargs)
-        if finished is not None and not finished.decides:
+        if finished is not None and not finished.was_queried:
             raise RuntimeError(f"transformers does not end a beam search by its patience. {UNTESTED_ADVICE}")
         sequences = getattr(outputs, "sequences", outputs)
         if isinstance(sequences, Tensor):  # a decoding loop of the caller may return anything
             padding = generation_option(self, options, "pad_token_id")
             end = generation_option(self, options, "eos_token_id")
             pad_after_end(sequences, padding, end)
-        cache = cache_of(outputs) if isinstance(outputs, ModelOutput) else None
-        if isinstance(cache, EncoderDecoderCache):
-            outputs[CACHE_NAME] = standard_cache(cache)
-            outputs[CACHE_NAME].is_of_beams = hasattr(outputs, "beam_indices")
+        if isinstance(outputs, ModelOutput):
+            return_standard_cache(outputs)
         return outputs
 
     def _prepare_cache_for_generation(
@@ -1090,7 +1087,7 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         attention_mask: Tensor | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """The inputs of the next pass, with the `step` of the fast decoder if it is used."""
+        """The inputs of the next pass for targets `[batch, length]`, with the fast decoder's `step` if there is one."""
         if isinstance(cache, FastDecodingCache):
             if next_sequence_length == 1 and cache.get_seq_length() > 0:
                 self.record_inputs(input_ids, {**kwargs, "attention_mask": attention_mask, **named_cache(cache)})
@@ -1203,6 +1200,25 @@ def finished_hypotheses(model: Any, options: dict[str, Any], patience: Any) -> F
     return None
 
 
+def without_early_stopping(generation_config: Any, kwargs: dict[str, Any]) -> Any:
+    """Turn early stopping off in a call, since transformers would end the search when all beams have finished.
+
+    Args:
+        generation_config: the generation config of the call, or `None`.
+        kwargs: the other options of the call, which are changed.
+
+    Returns:
+        A generation config for the call.
+    """
+    if generation_config is None:
+        kwargs["early_stopping"] = False
+        return None
+    kwargs.pop("early_stopping", None)  # transformers would warn of an argument beside a generation config
+    generation_config = copy.deepcopy(generation_config)
+    generation_config.early_stopping = False
+    return generation_config
+
+
 def pad_after_end(sequences: Tensor, padding: int | None, end: Any) -> None:
     """Replace repeated end tokens at the end of `sequences`, `[rows, length]`, by padding.
 
@@ -1212,7 +1228,7 @@ def pad_after_end(sequences: Tensor, padding: int | None, end: Any) -> None:
         return
     generated = sequences[:, 1:]
     is_end = torch.isin(generated, torch.as_tensor(end, device=sequences.device))
-    only_ends_from_here = trailing(is_end)
+    only_ends_from_here = trailing_true(is_end)
     generated[:, 1:].masked_fill_(only_ends_from_here[:, :-1], padding)
 
 
@@ -1236,6 +1252,14 @@ def check_continued_target(ids: Tensor, cache: Cache, mask: Tensor | None, copie
         )
 
 
+def return_standard_cache(outputs: ModelOutput) -> None:
+    """Replace the cache in the outputs of `generate()` by one of transformers' classes."""
+    cache = cache_of(outputs)
+    if isinstance(cache, EncoderDecoderCache):
+        outputs[CACHE_NAME] = standard_cache(cache)
+        outputs[CACHE_NAME].is_of_beams = hasattr(outputs, "beam_indices")
+
+
 def standard_cache(cache: EncoderDecoderCache) -> EncoderDecoderCache:
     """The cache that `generate()` returns: transformers' classes, with a copy of the source's keys for each beam."""
     if isinstance(cache, FastDecodingCache):
@@ -1248,6 +1272,6 @@ def standard_cache(cache: EncoderDecoderCache) -> EncoderDecoderCache:
     if copies == 1:
         return cache
     expanded = DynamicCache()  # a layer of fixed capacity cannot repeat its rows
-    for i, (keys, values) in enumerate(keys_and_values(source)):
+    for i, (keys, values) in enumerate(layer_states(source)):
         expanded.update(keys.repeat_interleave(copies, 0), values.repeat_interleave(copies, 0), i)
     return EncoderDecoderCache(target, expanded)

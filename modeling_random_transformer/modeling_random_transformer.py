@@ -39,6 +39,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from .configuration_random_transformer import RandomTransformerConfig
 from .generation_random_transformer import RandomTransformerGenerationMixin
 from .ops_random_transformer import (
+    IGNORE_INDEX,
     fast_dropout,
     float64_device,
     is_transformed,
@@ -141,7 +142,14 @@ class RandomTransformerPreTrainedModel(PreTrainedModel):
         return result
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """Resize the embeddings of both stacks, since source and target share one vocabulary."""
+        """Resize the embeddings of both stacks, since source and target share one vocabulary.
+
+        Returns:
+            The input embedding, with a weight of `[vocab_size, d_model]`.
+
+        Raises:
+            ValueError: the output layer is quantized.
+        """
         if isinstance(self.get_output_embeddings(), Int8Linear):
             raise ValueError("the output layer must not be quantized to resize the vocabulary, got int8 weights.")
         model = self.base_model
@@ -212,7 +220,7 @@ class SinusoidalPositions(nn.Module):
     def forward(self, positions: Tensor, longest: int | None) -> Tensor:
         """Encodings of positions in a sequence, `[…, length]` → `[…, length, d_model]`.
 
-        `longest` is an upper bound on position + 1, or `None` if only the device knows it.
+        `longest` is an upper bound on position + 1, or `None` to avoid reading it from the device.
         """
         # The comparison would specialize a graph.
         if longest is not None and not is_transformed() and longest <= len(self.table) and not self.table.is_meta:
@@ -435,9 +443,13 @@ class RandomTransformerDecoderLayer(RandomTransformerLayer):
         hidden_states = self.norm_after(self.self_attn_layer_norm, hidden_states + self.dropout(states))
 
         if encoder_hidden_states is not None:
-            source = {"key_value_states": encoder_hidden_states, "attention_mask": encoder_attention_mask}
             states = self.norm_before(self.encoder_attn_layer_norm, hidden_states)
-            states, _ = self.encoder_attn(states, **source, **kwargs)
+            states, _ = self.encoder_attn(
+                states,
+                attention_mask=encoder_attention_mask,
+                key_value_states=encoder_hidden_states,
+                **kwargs,
+            )
             hidden_states = self.norm_after(self.encoder_attn_layer_norm, hidden_states + self.dropout(states))
 
         states = self.feed_forward(self.norm_before(self.final_layer_norm, hidden_states))
@@ -468,7 +480,7 @@ class RandomTransformerStack(RandomTransformerPreTrainedModel):
         Args:
             tokens: ids, `[batch, length]`, or their rows of the embedding matrix, `[batch, length, d_model]`.
             positions: indices of the tokens in the sequence, `[length]` or `[batch or 1, length]`.
-            longest: an upper bound on position + 1, or `None` if only the device knows it.
+            longest: an upper bound on position + 1, or `None` to avoid reading it from the device.
         """
         hidden_states = self.look_up(tokens) * self.embed_scale
         if self.embed_positions is not None:  # a device map may place it on another device
@@ -545,12 +557,15 @@ class RandomTransformerDecoder(RandomTransformerStack):
         position_ids: Tensor | None = None,
         **kwargs: Any,
     ) -> DecoderOutput:
-        """Compute the target's hidden states from its tokens so far and the encoded source.
+        """Compute the target's hidden states, `[batch, length, d_model]`, from its tokens and the encoded source.
 
         The source is `[sources, source_len, d_model]`. The target's batch size is a multiple of `sources`, since
         consecutive sequences may share a source, as beams do. `position_ids`, `[batch or 1, length]`, replace the
         tokens' indices in the sequence. A decoder without a source derives the positions from the padding mask. The
         other arguments are those of `RandomTransformerModel.forward`.
+
+        Raises:
+            ValueError: an input has a wrong shape, or a cache is given in training with gradient checkpointing.
         """
         tokens = check_tokens(self, input_ids, inputs_embeds)
         if cache is not None and self.gradient_checkpointing and self.training and torch.is_grad_enabled():
@@ -784,7 +799,7 @@ def kept_positions(states: Tensor, logits_to_keep: int | Tensor) -> Tensor:
 
 
 def tied_output_layer(config: RandomTransformerConfig, stack: str) -> dict[str, str]:
-    """The embedding of the stack that the output layer is tied to (paper 3.4) if `tie_word_embeddings` is set."""
+    """The tied weights (paper 3.4) of a model with an output layer: names of the output layer and of an embedding."""
     embedding = "shared" if config.share_embeddings else f"{stack}.embed_tokens"
     return {"lm_head.weight": f"model.{embedding}.weight"}
 
@@ -792,7 +807,7 @@ def tied_output_layer(config: RandomTransformerConfig, stack: str) -> dict[str, 
 def shift_right(labels: Tensor, start: int, padding: int) -> Tensor:
     """The decoder's input for these labels, with `padding` for -100: `[batch, target_len]` in and out."""
     shifted = nn.functional.pad(labels[:, :-1], (1, 0), value=start)
-    return shifted.masked_fill(shifted == -100, padding)
+    return shifted.masked_fill(shifted == IGNORE_INDEX, padding)
 
 
 def encoder_decoder_cache(cache: Cache | None, create: bool) -> EncoderDecoderCache | None:
@@ -844,7 +859,17 @@ def target_positions(
 def cross_attention_mask(
     decoder: RandomTransformerDecoder, states: Tensor, source_states: Tensor, padding_mask: Tensor | None
 ) -> Tensor | None:
-    """The mask of cross-attention, for queries grouped by source."""
+    """The mask of cross-attention for queries grouped by source, in the format of the attention implementation.
+
+    Args:
+        decoder: the decoder.
+        states: the target's states, `[batch, target_len, d_model]`; `batch` is a multiple of `sources`.
+        source_states: the encoded source, `[sources, source_len, d_model]`.
+        padding_mask: 1 for source tokens, 0 for padding, `[sources, source_len]`; `None` without padding.
+
+    Raises:
+        ValueError: a shape is wrong, or the model has no cross-attention.
+    """
     if not decoder.config.is_encoder_decoder:
         raise ValueError(
             f"encoder_hidden_states must be None for a model without cross-attention, got {list(source_states.shape)}."
@@ -982,9 +1007,12 @@ class RandomTransformerEncoderHead(RandomTransformerPreTrainedModel):
         labels: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],  # type: ignore[misc]
     ) -> ModelOutput:
-        """Logits and, with `labels`, the loss; their shapes are those of `logits`.
+        """Logits and, with `labels`, the loss. The class states the shapes of labels, `logits` that of logits.
 
         The other arguments are those of `RandomTransformerModel.forward`.
+
+        Raises:
+            ValueError: an input or the labels have a wrong shape, or a label is not a class.
         """
         outputs = self.model(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)
         logits = self.logits(outputs.last_hidden_state, attention_mask)
@@ -1084,15 +1112,24 @@ class RandomTransformerForQuestionAnswering(RandomTransformerEncoderHead):
             start_positions: the answer's first token, `[batch]`.
             end_positions: the answer's last token, `[batch]`.
 
+        Raises:
+            ValueError: only one of the positions is given, or a shape is wrong.
+
         The other arguments are those of `RandomTransformerModel.forward`.
         """
         outputs = self.model(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)
         start_logits, end_logits = self.qa_outputs(self.dropout(outputs.last_hidden_state)).unbind(dim=-1)
         loss = None
         if start_positions is not None and end_positions is not None:
+            batch = len(start_logits)
+            check_shape("start_positions", start_positions, batch)
+            check_shape("end_positions", end_positions, batch)
             loss = self.loss_function(start_logits, end_logits, start_positions, end_positions, **kwargs)
-        logits = {"start_logits": start_logits, "end_logits": end_logits}
-        return QuestionAnsweringModelOutput(loss=loss, **logits, **other_fields(outputs))
+        elif start_positions is not None or end_positions is not None:
+            raise ValueError("start_positions and end_positions must be given together, got one of them.")
+        return QuestionAnsweringModelOutput(
+            loss=loss, start_logits=start_logits, end_logits=end_logits, **other_fields(outputs)
+        )
 
 
 class RandomTransformerDecoderModel(RandomTransformerBaseModel):

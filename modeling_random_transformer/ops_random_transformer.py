@@ -15,6 +15,7 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from transformers.utils import output_capturing
 
 FLOAT64_DEVICES = {"cpu", "cuda", "meta"}  # device types; MPS and most others have no float64
+IGNORE_INDEX = -100  # the label of positions that do not count
 MALLOC_THRESHOLD_LIMIT = 2**25  # bytes: glibc's DEFAULT_MMAP_THRESHOLD_MAX
 # Number of logits that the loss converts to float32 at a time. The value for CPUs fits into the cache.
 LOSS_CHUNK_CPU = 2**19
@@ -72,7 +73,7 @@ def keep_freed_memory() -> None:
     torch.empty(MALLOC_THRESHOLD_LIMIT - 2**16, dtype=torch.uint8)
 
 
-def trailing(mask: Tensor) -> Tensor:
+def trailing_true(mask: Tensor) -> Tensor:
     """The trailing run of true values in each row of a mask `[rows, length]`, as a mask."""
     return mask.flip(1).long().cumprod(dim=1).flip(1).bool()
 
@@ -121,6 +122,14 @@ def select_attention(
     cross-attention with a padding mask, since transformers would also unpad the queries. Eager attention replaces SDPA
     for empty batches, which transformers' SDPA wrapper cannot reshape. It also does so for half-precision training on
     a CPU.
+
+    Args:
+        implementation: the requested implementation.
+        query: `[sources, heads, query_len, d_k]`.
+        key: `[sources, heads, key_len, d_k]`.
+        attention_mask: the mask in the format of `implementation`, `[sources, 1, query_len, key_len]` for SDPA.
+        is_causal: whether a mask of `None` means causal attention.
+        is_cross_attention: whether the keys are those of the source.
     """
     if is_cross_attention and isinstance(attention_mask, Tensor) and attention_mask.dim() == 2:
         implementation = "sdpa"
@@ -189,9 +198,10 @@ def matmul_attention(
 
 
 def fast_dropout(states: Tensor, rate: float, training: bool) -> Tensor:
-    """`torch.nn.functional.dropout` (paper 5.4). On a CPU it draws 16 random bits per element, which is 7 times faster.
+    """`torch.nn.functional.dropout` (paper 5.4) for states of any shape.
 
-    The rate is then rounded to a multiple of 2**-16.
+    On a CPU, it draws 16 random bits per element, which is 7 times faster. The rate is then rounded to a multiple of
+    2**-16.
     """
     if not training:
         return states
@@ -215,7 +225,7 @@ def smoothed_cross_entropy(
     labels: Tensor,
     smoothing: float = 0.0,
     num_items_in_batch: Tensor | int | None = None,
-    ignore_index: int = -100,
+    ignore_index: int = IGNORE_INDEX,
     overwrite: bool = False,
     **_: Any,
 ) -> Tensor:
@@ -260,7 +270,7 @@ def smoothed_cross_entropy(
     return _CrossEntropySum.apply(logits, targets[:, None], ignored, smoothing, weight, overwrite)
 
 
-def label_log_probabilities(logits: Tensor, labels: Tensor, ignore_index: int = -100) -> Tensor:
+def label_log_probabilities(logits: Tensor, labels: Tensor, ignore_index: int = IGNORE_INDEX) -> Tensor:
     """The natural logarithm of each label's probability, and 0 for ignored labels: `[batch, target_len]`.
 
     Equals `logits.log_softmax(-1)` gathered at the labels, in float32 at least, without a copy of all logits: a few
@@ -439,7 +449,7 @@ def is_unmodified(module: Any, kind: type[nn.Module]) -> bool:
     """Whether the module computes exactly the class `kind`: no subclass, no hook, no replaced `forward`."""
     if type(module) is not kind:
         return False
-    return not has_hooks(module)
+    return not has_modified_call(module)
 
 
 def is_plain(weight: Tensor) -> bool:
@@ -449,7 +459,7 @@ def is_plain(weight: Tensor) -> bool:
     return not torch.is_autocast_enabled(weight.device.type)
 
 
-def has_hooks(module: nn.Module) -> bool:
+def has_modified_call(module: nn.Module) -> bool:
     """Whether a call of this module runs hooks, or a replaced or compiled `forward`."""
     if "forward" in vars(module) or module._compiled_call_impl is not None:
         return True

@@ -42,7 +42,7 @@ from .inputs_random_transformer import (
     source_limit,
     tokenizer_languages,
 )
-from .ops_random_transformer import trailing
+from .ops_random_transformer import trailing_true
 from .tokenization_random_transformer import has_letters
 from .verification_random_transformer import generation_option
 
@@ -639,7 +639,7 @@ def log_probabilities(
     ends = torch.isin(tokens, torch.as_tensor([] if end is None else end, dtype=tokens.dtype, device=tokens.device))
     after_end = ends.cumsum(dim=1) > ends.long()
     fills = (tokens == (-1 if padding is None else padding)) & ~ends
-    return torch.cat(steps, dim=1).masked_fill(after_end | trailing(fills), 0).sum(dim=1)
+    return torch.cat(steps, dim=1).masked_fill(after_end | trailing_true(fills), 0).sum(dim=1)
 
 
 # Only the package registers the task. A class loaded from a saved folder serves that folder's model.

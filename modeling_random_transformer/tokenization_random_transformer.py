@@ -36,6 +36,8 @@ PATTERN = (
     r"| ?[^\s\p{L}\p{N}]+"
     r"|\s+(?!\S)|\s+"
 )
+BINARY_DOCUMENTS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # .xlsx, .docx and other zip files; .xls and .doc
+FILLERS = "\u115f\u1160\u3164\uffa0"  # invisible letters
 MIN_VOCAB_SIZE = len(SPECIAL_TOKENS) + len(pre_tokenizers.ByteLevel.alphabet())
 
 # Normalization: texts that look equal become equal. docs/explanation/decisions.md has the reasons. The patterns have
@@ -271,20 +273,20 @@ class RandomTransformerTokenizer(TokenizersBackend):
         """Tokenize sources (`text`) and targets (`text_target`), each with the tag of its language.
 
         Raises:
-            RuntimeError: the installed version of transformers does not announce targets.
+            RuntimeError: the installed version of transformers does not call `_switch_to_target_mode` for targets.
         """
-        self.targets_announced = False
-        with self._clear_errors(text, text_pair, text_target, args, options):
+        self.was_in_target_mode = False
+        with self._invalid_text_errors(text, text_pair, text_target, args, options):
             encoding = super().__call__(text, text_pair, text_target, *args, **options)
         if options.get("split_special_tokens") and isinstance(self.backend_tokenizer.model, models.WordLevel):
             self._check_words(encoding)
-        if text_target is not None and not self.targets_announced:
+        if text_target is not None and not self.was_in_target_mode:
             raise RuntimeError(f"targets have no language tag. {UNTESTED_ADVICE}")
         return encoding
 
     def tokenize(self, text: str, *args: Any, **options: Any) -> list[str]:
         """The tokens of a text."""
-        with self._clear_errors(text, args, options):
+        with self._invalid_text_errors(text, args, options):
             return super().tokenize(text, *args, **options)
 
     def add_tokens(
@@ -404,7 +406,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
 
     def _switch_to_target_mode(self) -> None:
         """Called by the base class before it tokenizes targets."""
-        self.targets_announced = True
+        self.was_in_target_mode = True
         if self.languages:
             self._set_template(self._check_language("tgt_lang", self.tgt_lang))
         elif not self.init_kwargs.get("source_eos", True):
@@ -473,7 +475,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
             raise ValueError(f"tokenizer.json must contain a tokenizer of the tokenizers library: {error}.") from error
 
     @contextmanager
-    def _clear_errors(self, *arguments: Any) -> Iterator[None]:
+    def _invalid_text_errors(self, *arguments: Any) -> Iterator[None]:
         """Raise a ValueError for invalid texts, for which the backend raises errors of general classes."""
         try:
             yield
@@ -537,8 +539,6 @@ def text_normalizer(form: str = "NFC") -> normalizers.Sequence:
 
 
 _NORMALIZER = text_normalizer()
-BINARY_DOCUMENTS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # .xlsx, .docx and other zip files; .xls and .doc
-FILLERS = "\u115f\u1160\u3164\uffa0"  # invisible letters
 
 
 def normalize(text: str) -> str:

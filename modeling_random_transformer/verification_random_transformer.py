@@ -312,7 +312,7 @@ def difference(actual: Tensor, expected: Tensor, limit: float | None = None) -> 
     scale = (expected - expected.mean()).norm()
     if error <= limit * scale:  # false if one of them is NaN
         return None
-    return f"for the same inputs, its logits differ by {error / scale:.2%}, by rounding at most {100 * limit:g}%"
+    return f"for the same inputs, its logits differ by {error / scale:.2%} (at most {100 * limit:g}% by rounding)"
 
 
 # How long a comparison holds

@@ -214,6 +214,28 @@ def test_loss_of_question_answering():
     torch.testing.assert_close(output.loss, expected)
 
 
+@pytest.mark.parametrize(
+    ("positions", "message"),
+    [
+        ({"start_positions": torch.tensor([1, 0, 2])}, "start_positions and end_positions must be given together"),
+        ({"end_positions": torch.tensor([1, 0, 2])}, "start_positions and end_positions must be given together"),
+        (
+            {"start_positions": torch.tensor([1, 0]), "end_positions": torch.tensor([1, 0, 2])},
+            r"start_positions must have shape \[3\], got \[2\]\.",
+        ),
+        (
+            {"start_positions": torch.tensor([1, 0, 2]), "end_positions": torch.tensor(1)},
+            r"end_positions must have shape \[3\], got \[\]\.",
+        ),
+    ],
+    ids=["no end", "no start", "short", "scalar"],
+)
+def test_invalid_positions_of_an_answer(positions, message):
+    model = RandomTransformerForQuestionAnswering(tiny_config())
+    with pytest.raises(ValueError, match=message):
+        model(**BATCH, **positions)
+
+
 # Causal language modeling
 
 

@@ -89,7 +89,7 @@ def test_valid_arguments():
     check_type("a", "b", str, "a string")
     check_positive(limit=5, a=1, b=5)
     check_positive(or_none=True, a=None, b=1)
-    check_choice([], **{})
+    check_choice("xy", a="x", b="y")
     assert drop_none(a=None, b=0, c="", d=False) == {"b": 0, "c": "", "d": False}
 
 
@@ -205,9 +205,11 @@ def test_the_limit_of_sources_has_the_name_of_its_setting(positions, max_source_
 
 @given(st.lists(st.lists(st.integers(0, 9), max_size=5), min_size=1, max_size=5))
 def test_padding_follows_shorter_rows(rows):
-    padded = pad_ids(rows, 77).tolist()
-    longest = max(map(len, rows))
-    assert padded == [row + [77] * (longest - len(row)) for row in rows]
+    padded = pad_ids(rows, 77)
+    assert padded.shape == (len(rows), max(map(len, rows)))
+    for row, padded_row in zip(rows, padded.tolist(), strict=True):
+        assert [token for token in padded_row if token != 77] == row
+        assert padded_row[: len(row)] == row
 
 
 @given(st.lists(st.integers(), max_size=20), st.integers(1, 6))

@@ -99,5 +99,5 @@ def test_every_private_name_is_listed():
     assert set(listed()) == used_names() | set(shared_names()) - GENERATED - STANDARD_LIBRARY
 
 
-def test_every_private_name_has_a_test():
+def test_test_files_of_the_table_exist():
     assert [test for test in listed().values() if not (ROOT / test).is_file()] == []

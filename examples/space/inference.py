@@ -101,7 +101,7 @@ class Inside:
         source: the tokens of the text.
         target: the generated tokens, with the end token.
         attention: cross-attention weights, `[layers, heads, target_len, source_len]`.
-        steps: the next-token distribution of each target token, from `explorer_data.distribution`.
+        steps: the next-token distribution of each target token, from `explorer.distribution`.
         chosen: the id of each target token.
     """
 

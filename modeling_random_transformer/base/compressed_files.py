@@ -190,12 +190,12 @@ def open_binary(path: StrPath) -> Iterator[BinaryIO]:
         with open(path, "rb") as file:
             yield file
     else:
-        with clear_errors(path, COMPRESSIONS[suffix]), OPENERS[suffix](path) as file:
+        with damaged_file_errors(path, COMPRESSIONS[suffix]), OPENERS[suffix](path) as file:
             yield file
 
 
 @contextmanager
-def clear_errors(path: StrPath, format_name: str) -> Iterator[None]:
+def damaged_file_errors(path: StrPath, format_name: str) -> Iterator[None]:
     """Convert the errors of a compressed file that is damaged, incomplete or encrypted."""
     try:
         if Path(path).is_file() and not Path(path).stat().st_size:  # the libraries read it as an empty text

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 from safetensors import SafetensorError
 
 StrPath = str | PathLike
-PARTS, STAGES = ".parts", ".work"  # names of folders with unfinished work, see `work_folder`
+PARTS_SUFFIX, STAGES_SUFFIX = ".parts", ".work"  # of folders with unfinished work, see `work_folder`
 WRITTEN_FILES = ".written_files.txt"  # the list of the files that were written to a folder
 NOT_IN_LINES = re.compile(r"\r\n|[\r\n\0]")
 
@@ -198,7 +198,7 @@ def work_folder(output: StrPath, suffix: str) -> Path:
     Args:
         output: the file. For a symbolic link, the folder is next to its target, since renaming requires the same file
             system.
-        suffix: `PARTS` for the chunks of one output, `STAGES` for work of several stages.
+        suffix: `PARTS_SUFFIX` for the chunks of one output, `STAGES_SUFFIX` for work of several stages.
     """
     return Path(f"{os.path.realpath(output)}{suffix}")
 

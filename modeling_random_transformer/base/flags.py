@@ -113,7 +113,7 @@ class Parser(HfArgumentParser):
             settings.setdefault("action", Several)
         text = settings.get("help")
         default = settings.get("default")
-        has_default = default not in (None, False, "", [], argparse.SUPPRESS)
+        has_default = default not in (None, False, "", [], (), argparse.SUPPRESS)
         if text and has_default and not re.search(r"\((the )?default", text):
             settings["help"] = f"{text} (default: {default})"
         settings["default"] = argparse.SUPPRESS  # the dataclass has the default
@@ -243,14 +243,14 @@ def to_flags(arguments: Mapping[str, Any]) -> list[list[str]]:
 
 
 def positive_integer(text: str) -> int:
-    """Argument type."""
+    """Argument type: an integer of at least 1. Raises an `ArgumentTypeError` for another text."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a positive integer, got {text!r}.")
     return int(text)
 
 
 def finite_number(text: str) -> float:
-    """Argument type."""
+    """Argument type: a number that is finite. Raises an `ArgumentTypeError` for another text."""
     try:
         number = float(text)
     except ValueError:

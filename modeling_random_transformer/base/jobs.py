@@ -89,7 +89,7 @@ class Job:
         changed = stage.changed_files() if needs_files and stage.is_finished else []
         for path in changed:
             if path.exists():
-                raise ValueError(f"{path} must be as the stage {name} has left it, but it has changed: {self.advice}.")
+                raise ValueError(f"{path} must be unchanged since the stage {name} has finished: {self.advice}.")
         if changed or not stage.is_finished or stage.inputs != current:
             stage.inputs = current
             stage.is_finished = False

@@ -1,13 +1,12 @@
-"""Translate monolingual text of the target language with a reverse model to a synthetic parallel corpus.
+"""Translate monolingual text of the target language with a reverse model, to create a synthetic parallel corpus.
 
     random-transformer back-translate --model outputs/de-en --input mono.de \\
         --output_source synthetic.en --output_target synthetic.de --method noised_beam
 
 The model translates from the target to the source language. Line n of --output_source is the synthetic source of line n
-of --output_target. Each synthetic source begins with the tag: train with --special_tokens "<bt>" to make it one token,
-and with --special_tokens "<bt>" "<blank>" for noised sources.
-Files may be compressed. The same command resumes after an interruption, and `accelerate launch` distributes
-the work over processes.
+of --output_target. Each synthetic source begins with the tag. Train with --special_tokens "<bt>" to make the tag one
+token, and with --special_tokens "<bt>" "<blank>" for noised sources. Files may be compressed. The same command resumes
+after an interruption, and `accelerate launch` distributes the work over processes.
 """
 
 import sys
@@ -28,8 +27,8 @@ class Arguments(BackTranslationOptions, ResumableArguments, InferenceArguments):
 
     Args:
         input: text of the target language, one per line; or a file with columns; or -
-        output_source: file of synthetic sources to write
-        output_target: file of their targets to write
+        output_source: file to write the synthetic sources to
+        output_target: file to write the targets to
         num_beams: beam size (default: 4)
         temperature: temperature of --method sampling (default: 1)
         overwrite: replace outputs that exist

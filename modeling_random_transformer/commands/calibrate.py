@@ -3,9 +3,9 @@
     random-transformer calibrate --model outputs/quickstart --source_file validation.en --target_file validation.es
     random-transformer translate --model outputs/quickstart --confidence "the boy sees the girl"
 
-It translates the text, and writes confidence.json into the folder of the model; for a model of several languages, a
-file for the direction, such as confidence.en.de.json. `train` does so with its validation sets. Never calibrate on a
-test set whose confidence you report.
+The command translates the text, and writes confidence.json to the folder of the model. For a model of several
+languages, it writes a file for the direction, such as confidence.en.de.json. `train` calibrates on its validation sets.
+Do not calibrate on a test set whose confidence you report.
 """
 
 from collections.abc import Sequence

@@ -6,7 +6,7 @@
     zcat *.tsv.gz | random-transformer clean --train_file - --output clean.tsv.zst --source_lang en --target_lang de
 
 A table on stderr counts the dropped pairs by reason, each with an example. Input and output may be compressed (.gz,
-.zst, .bz2, .xz). Each output is replaced when the complete corpus has been read; one of them may be -, standard output.
+.zst, .bz2, .xz). Each output is replaced when the complete corpus has been read. One output may be -, standard output.
 """
 
 import sys
@@ -43,8 +43,8 @@ class Arguments(CleaningOptions):
         output: .tsv or .jsonl file of the remaining pairs; - is TSV on standard output
         rejected: TSV file of the dropped lines: reason, line number, source, target
         report: JSON file of the report
-        split: pairs of a validation and a test set, such as 1000,1000, which are written beside the outputs, such as
-            clean.validation.tsv, and share no text with the other pairs
+        split: numbers of pairs of a validation and a test set, such as 1000,1000; the sets are written next to the
+            outputs, such as clean.validation.tsv, and share no text with the other pairs
         overwrite: replace outputs that exist
 
     Raises:

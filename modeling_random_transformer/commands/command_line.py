@@ -19,7 +19,7 @@ from accelerate.utils import parse_flag_from_env
 from ..base import DTYPES, ENGINES
 from ..base.compressed_files import STANDARD_STREAM, is_readable, is_standard_stream, is_stream, write_binary
 from ..base.errors import printable
-from ..base.files import PARTS, STAGES, read_json, work_folder
+from ..base.files import PARTS_SUFFIX, STAGES_SUFFIX, read_json, work_folder
 from ..base.flags import MAX_SEED
 from ..base.saved_files import ADAPTER, CONFIG
 from ..configuration_random_transformer import RandomTransformerConfig
@@ -83,7 +83,7 @@ def check_new_outputs(overwrite: bool, **outputs: Path | None) -> None:
         ValueError: an output exists and is not empty, and no interrupted job resumes.
     """
     files = {name: path for name, path in drop_none(**outputs).items() if not is_stream(path)}
-    work_folders = [work_folder(path, suffix) for path in files.values() for suffix in (PARTS, STAGES)]
+    work_folders = [work_folder(path, suffix) for path in files.values() for suffix in (PARTS_SUFFIX, STAGES_SUFFIX)]
     if overwrite or any(folder.is_dir() for folder in work_folders):
         return
     for name, path in files.items():
@@ -183,7 +183,8 @@ class ResumableArguments:
     """Arguments of commands that resume after an interruption.
 
     Args:
-        chunk_size: texts that are sorted by length together; an interruption loses at most one chunk per process
+        chunk_size: number of texts that are sorted by length together; an interruption loses at most one such chunk per
+            process
         restart: discard the work of an interrupted run with the same output
     """
 
@@ -201,12 +202,13 @@ class InferenceArguments(DeviceArguments):
     """Arguments of commands that pass texts through a model.
 
     Args:
-        model: a saved model and its tokenizer; repeated for an ensemble, which averages log-probabilities
-        source_lang: source language, for a model of several
-        target_lang: target language, for a model of several
+        model: folder of a saved model and its tokenizer; repeat --model for an ensemble, which averages
+            log-probabilities
+        source_lang: source language, for a model of several languages
+        target_lang: target language, for a model of several languages
         max_tokens_per_batch: batch size: texts × beams × tokens of the longest text, or of the longest source and
             target; increase it on a GPU
-        dtype: dtype of the weights, auto for the saved one; int8 also quantizes activations, for speed on a CPU
+        dtype: dtype of the weights; auto: the saved dtype; int8: also quantize activations, which is faster on a CPU
     """
 
     model: list[Path] = field(metadata=MODEL)
@@ -251,11 +253,11 @@ class EngineArguments(DeviceArguments):
     """Arguments of commands that translate by an inference engine.
 
     Args:
-        engine: inference engine for CPUs, which computes what it supports; the model is exported to it when it is
-            first used
+        engine: inference engine for CPUs; the model is exported at the first use, and computes what the engine does not
+            support
         engine_dtype: dtype of the engine's weights (default: the fastest, int8)
         engine_folder: folder of exported models (default: engines in the folder of the model)
-        engine_shortlist: vmap.txt of an export with a shortlist, for speed
+        engine_shortlist: vmap.txt of an export with a shortlist, which makes translation faster
 
     Raises:
         ValueError: arguments contradict each other.

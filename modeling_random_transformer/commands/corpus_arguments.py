@@ -62,7 +62,7 @@ class CorpusOutputArguments(CorpusArguments):
     """Arguments of commands that write a file about parallel text.
 
     Args:
-        output: file to write, compressed if its name ends so (.gz, .zst, .bz2, .xz); - is standard output (the default)
+        output: file to write, compressed by its suffix (.gz, .zst, .bz2, .xz); - is standard output (the default)
         overwrite: replace an output that exists
 
     Raises:

@@ -3,7 +3,7 @@
     random-transformer distill --teacher outputs/big --source_text train.en mono.en --output_dir outputs/small \\
         --test_source_file test.en --test_target_file test.de --config_overrides "decoder_layers=1"
 
-All arguments of `random-transformer train` are those of the student.
+The arguments of `random-transformer train` apply to the student.
 """
 
 import logging

@@ -4,7 +4,8 @@
     random-transformer evaluate --input translated --target_file first.zh second.zh --target_lang zh
     random-transformer evaluate --input translated --target_file test.es --target_lang es --variant moses-lowercased
 
---variant is BLEU as papers report it: of plain texts, of their Moses tokens, or of texts that are tokens already.
+--variant selects the BLEU that a paper reports: on plain texts, on their Moses tokens, or on texts that are already
+tokenized.
 """
 
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ class Arguments:
     Args:
         input: translations, one per line; - is standard input (the default)
         target_file: one or more files of references, line by line
-        variant: texts and options of BLEU
+        variant: variant of BLEU
         target_lang: target language, which selects the tokenizer of BLEU
         tokenize: sacrebleu's tokenizer (default: that of --target_lang, or 13a)
     """

@@ -35,7 +35,7 @@ class Arguments:
         sentence: the sentence to translate
         output: file to write
         num_beams: beam size
-        max_new_tokens: most output tokens
+        max_new_tokens: maximum number of output tokens
         overwrite: replace a file other than outputs/explorer.html
 
     Raises:

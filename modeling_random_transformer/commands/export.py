@@ -10,8 +10,9 @@ With --web, the output folder is a static page that translates in the browser: `
 serves it. The JavaScript packages that it needs are downloaded with npm.
 
 The output folder also contains the tokenizer. Exit status: 0 on success; 1 if too few translations of the engine are
-identical to the model's (99% in float32, otherwise 50%; any number with a shortlist), with the output kept, or if the
-weights of the model are not finite; 2 if an argument is invalid. On other failures, no output is written.
+identical to the model's, or if the weights of the model are not finite; 2 if an argument is invalid. At least 99% of
+the translations must be identical in float32, otherwise 50%, and any number with a shortlist. If there are fewer, the
+output is kept. After other errors, no output is written.
 """
 
 from collections.abc import Sequence
@@ -31,21 +32,21 @@ class Arguments:
 
     Args:
         model: a saved model and its tokenizer
-        engine: the inference engine; transformers for MarianMT, Pegasus or Blenderbot
+        engine: the inference engine; transformers: MarianMT, Pegasus or Blenderbot
         output: a new or empty folder
         dtype: dtype of the weights (default: float32, with --web int8; no bfloat16 for onnx, no int8 for transformers)
         web: also write a web page that translates in the browser (engine onnx only)
-        npm_cache: JavaScript packages for --web, downloaded if they are missing (default:
+        npm_cache: folder of the JavaScript packages for --web, which are downloaded if they are missing (default:
             ~/.cache/random-transformer/npm)
-        source_lang: source language, for a model of several or for argos
-        target_lang: target language, for a model of several or for argos
-        shortlist_source: text of the training corpus: the engine chooses among the target tokens that occur in
-            translations of the source's tokens (engine ctranslate2 only)
-        shortlist_target: its translation, line by line
+        source_lang: source language, for a model of several languages or for argos
+        target_lang: target language, for a model of several languages or for argos
+        shortlist_source: sources of the training corpus; restricts the target tokens to those that occur in
+            translations of the source tokens (engine ctranslate2 only)
+        shortlist_target: targets of the training corpus, line by line
         sentence_splitter: LANGUAGE.onnx of MiniSBD, with which Argos Translate splits texts offline (engine argos only)
         overwrite: replace the files that an export wrote to the folder; other files in it remain
-        check: UTF-8 text, one sentence per line: compare model and engine on the first 200 (default: a few built-in
-            sentences)
+        check: UTF-8 text file, one sentence per line; compare model and engine on the first 200 (default: a few
+            built-in sentences)
 
     Raises:
         ValueError: arguments contradict each other.

@@ -26,10 +26,11 @@ class Arguments(CorpusOutputArguments):
     Args:
         output: HTML file to write
         chunk_size: texts that are sorted by length together
-        train_source_file: training sources, or both sides in one file: adds word frequencies and the highest losses
+        train_source_file: training sources, or both sides in one file; adds word frequencies and the pairs with the
+            highest loss
         train_target_file: training targets
-        robustness: also translate the test set in capitals, in lower case, with typing errors and other disturbances,
-            each of which takes as long as the other parts
+        robustness: also translate the test set in capitals, in lower case, with typing errors and other changes; each
+            of them takes as long as the rest of the report
 
     Raises:
         ValueError: there are several models, or training targets without sources.

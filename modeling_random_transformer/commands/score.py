@@ -1,11 +1,11 @@
-"""Score given translations with a saved model: the log-probability of each, for filtering and reranking.
+"""Compute the log-probabilities of given translations with a saved model, for filtering and reranking.
 
     random-transformer score --model outputs/quickstart --source_file test.en --target_file test.es
     random-transformer score --model outputs/quickstart --source_file train.tsv --output scores.txt
     random-transformer score --model outputs/quickstart --source_file train.tsv --source_key en --target_key de
     paste test.en test.es | random-transformer score --model outputs/quickstart --output_format jsonl
 
-Line n of the output belongs to pair n: the sum of the natural logarithms of the target tokens' probabilities and the
+Line n of the output contains the sum of the natural logarithms of the target tokens' probabilities of pair n, and the
 number of these tokens, including the end token. The line of a pair with a blank side is empty. With --output and files,
 the same command resumes after an interruption, and `accelerate launch` distributes the pairs over processes.
 """
@@ -25,7 +25,7 @@ class Arguments(PairArguments):
 
     Args:
         output_format: text: log-probability and number of tokens, separated by a tab
-        token_scores: write the log-probability of each token too
+        token_scores: also write the log-probability of each token
     """
 
     output_format: str = field(default="text", metadata={"choices": FORMATS})

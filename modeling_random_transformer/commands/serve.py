@@ -28,19 +28,19 @@ class Arguments(EngineArguments):
     """Arguments of `serve`.
 
     Args:
-        model: saved models with their tokenizers; en:de=FOLDER names the languages of a model without language tags
-        host: address to listen on; 0.0.0.0 for all
-        port: port to listen on; 0 for a free one
+        model: saved models with their tokenizers; en:de=FOLDER sets the languages of a model without language tags
+        host: address to listen on; 0.0.0.0 for all addresses
+        port: port to listen on; 0 for a free port
         no_split_sentences: translate each text as a whole, not sentence by sentence
         num_beams: beam size
         max_tokens_per_batch: batch size: texts × beams × tokens of the longest text; increase it on a GPU
-        max_characters: limit on the characters of a request
-        max_texts: limit on the texts of a request
-        max_waiting: limit on the texts of all requests that wait; above it, the answer is 429
-        api_keys: file with one key per line, of which a request must have one
+        max_characters: maximum number of characters of a request
+        max_texts: maximum number of texts of a request
+        max_waiting: maximum number of waiting texts of all requests; above it, requests get status 429
+        api_keys: file with one key per line; a request must contain one of the keys
         access_log: log the client, the path, the status and the time of each request; texts and keys are never logged
         cors_origins: origins of web pages that may use the server, such as https://example.org
-        dtype: dtype of the weights, auto for the saved one; int8 also quantizes activations, for speed on a CPU
+        dtype: dtype of the weights; auto: the saved dtype; int8: also quantize activations, which is faster on a CPU
     """
 
     model: list[str] = field(metadata={"nargs": "+", "metavar": "FOLDER"})

@@ -3,10 +3,11 @@
     random-transformer train --source_file train.en --target_file train.de --output_dir outputs/en-de \\
         --vocab_size 6000 --max_steps 3000 --warmup_steps 600
 
-These settings suit a laptop. The defaults are the paper's 100,000 steps, which take days on a CPU.
+These settings are suitable for a laptop. The defaults are the paper's 100,000 steps, which take days on a CPU.
 
-Flags may follow the path of a YAML or JSON recipe. For one with stages, such as examples/recipes/low_resource.yaml,
---help also lists --parent, --monolingual_source, --monolingual_target and --student.
+Flags may follow the path of a YAML or JSON recipe. For a recipe with stages, such as
+examples/recipes/low_resource.yaml, --help also lists --parent, --monolingual_source, --monolingual_target, --dictionary
+and --student.
 """
 
 import logging
@@ -20,7 +21,7 @@ from ..training.run import TRAINING, train_translation
 
 # The arguments in the help, by heading. DDP, FSDP and DeepSpeed are configured by `accelerate launch`.
 GROUPS = {
-    "the ten that matter first": """source_file target_file validation_source_file validation_target_file output_dir
+    "main arguments": """source_file target_file validation_source_file validation_target_file output_dir
         vocab_size preset max_steps max_tokens_per_batch bf16""",
     "other formats of the corpus, and test sets": """train_file validation_file test_file test_source_file
         test_target_file source_key target_key dataset_name dataset_config_name dataset_revision train_split
@@ -49,7 +50,7 @@ GROUPS = {
         push_to_hub hub_license hub_model_id hub_strategy hub_token hub_private_repo""",
 }
 ESTIMATE = {"an estimate of the run": "dry_run"}
-OF_RECIPE = {"recipes with stages": "parent monolingual_source monolingual_target student"}
+OF_RECIPE = {"recipes with stages": "parent monolingual_source monolingual_target dictionary student"}
 
 
 @dataclass

@@ -14,9 +14,9 @@
         --model outputs/quickstart --input big.en --output big.es
     random-transformer translate --model outputs/four --source_lang en --target_lang de "a dog sees a cat"
 
-Line n of the output translates line n of the input. With --input and --output, the same command resumes after an
-interruption, and `accelerate launch` distributes the file over processes (with --multi_gpu on CPUs too, because its
---cpu option starts one process only).
+Line n of the output is the translation of line n of the input. With --input and --output, the same command resumes
+after an interruption, and `accelerate launch` distributes the file over processes. Use --multi_gpu on CPUs too, because
+--cpu of `accelerate launch` starts only one process.
 """
 
 import sys
@@ -58,32 +58,33 @@ class Arguments(ResumableArguments, EngineArguments, InferenceArguments):
     Args:
         sentences: texts to translate, instead of a file
         input: UTF-8 file, one text per line, which may be compressed (.gz, .zst, .bz2, .xz); - is standard input
-        output: file to write, compressed if its name ends so (.gz, .zst, .bz2, .xz); - is standard output (the default)
+        output: file to write, compressed by its suffix (.gz, .zst, .bz2, .xz); - is standard output (the default)
         output_format: text: one translation per line; with --n_best, 'index ||| translation ||| score'
-        prefix_file: what each translation must begin with, line by line; an empty line allows anything
+        prefix_file: file with the required beginning of each translation, line by line; an empty line allows any
+            translation
         num_beams: beam size (default: 4, or 1 with --sample)
         length_penalty: larger values favor longer translations (default: the model's, or 0.6)
         n_best: write the N best translations of each text with their scores, at most --num_beams
-        mbr: choose the most similar to all of this number of samples, such as 16 (minimum Bayes risk), instead of beam
-            search; slower, and better for models of little data
+        mbr: minimum Bayes risk instead of beam search: of this number of samples, such as 16, write the one that is
+            most similar to all; slower, and better for models that were trained on little data
         sample: sample from the model's distribution
         temperature: temperature of --sample (default: 1)
         seed: random seed of --sample and --mbr (default: 0)
         max_source_tokens: truncate longer texts (default: a text above the tokenizer's or the model's limit is an
             error); with --split_sentences, split longer sentences (default: 128)
-        format: html: the input is an HTML document, or each sentence is a fragment; its tags, scripts and styles stay
-            unchanged, and sentences are always split; srt: subtitles; po: messages of gettext; xliff: segments of
-            XLIFF 1.2 or 2
-        split_sentences: translate each line sentence by sentence, for a model that is trained on sentences;
-            --source_lang determines the abbreviations, by default English ones
+        format: html: the input is an HTML document, or each sentence is a fragment; tags, scripts and styles are not
+            changed, and sentences are always split; srt: subtitles; po: messages of gettext; xliff: segments of XLIFF
+            1.2 or 2
+        split_sentences: translate each line sentence by sentence, for a model that was trained on sentences;
+            --source_lang selects the list of abbreviations (default: English)
         glossary: TSV file of source phrases and the target phrases that translations must contain
-        repair: copy placeholders, translate capitals as ordinary text, and translate again where a translation has a
-            loop, lacks a number, is empty, a copy, much too long or short, or in another script; always on for
+        repair: copy placeholders, translate capitals as ordinary text, and translate a text again if its translation is
+            empty, a copy, much too long or short, or in another script, has a loop, or lacks a number; always on for
             documents (--format)
-        confidence: write the confidence of each translation, 0 to 1, after a tab or, with --output_format jsonl, in
-            fields for the text and for each word; needs a model with confidence.json, see calibrate
-        min_confidence: write an empty line instead of a translation with a lower confidence, and count them
-        keep_source: with --min_confidence, write the source instead
+        confidence: write the confidence of each translation, from 0 to 1, after a tab or, with --output_format jsonl,
+            in fields of the text and of each word; requires a model with confidence.json, see calibrate
+        min_confidence: write an empty line instead of a translation with a lower confidence; their number is logged
+        keep_source: with --min_confidence, write the source instead of an empty line
         overwrite: replace an output that exists
 
     Raises:

@@ -147,7 +147,7 @@ def calibration_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *
     if calibration is None:
         raise ValueError(
             "confidence must be given with a model that is calibrated, got one without confidence.json of its weights: "
-            "make it by random-transformer calibrate --model FOLDER --source_file FILE --target_file FILE."
+            "run random-transformer calibrate --model FOLDER --source_file FILE --target_file FILE."
         )
     return calibration
 

@@ -125,8 +125,12 @@ def load_translator(
 
 
 def load_model(folder: Path, dtype: str) -> PreTrainedModel:
-    """Load the model of a folder, and check that its weights are complete."""
-    config = check_config(folder)
+    """Load the model of a folder, and check that its weights are complete.
+
+    Raises:
+        ValueError: a file is damaged or missing, or weights are missing, not known, or of another shape.
+    """
+    config = read_config(folder)
     if (folder / GENERATION).is_file():
         check_generation_config(folder)
     files = [name for name in (ADAPTER, *LOADED_WEIGHTS) if (folder / name).is_file()]
@@ -141,7 +145,8 @@ def load_model(folder: Path, dtype: str) -> PreTrainedModel:
         if config is not None and file != ADAPTER:
             options |= {"config": config, "attn_implementation": None}
         model, report = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=False, **options)
-    for name, stored, expected in sorted(report["mismatched_keys"]):
+    if report["mismatched_keys"]:
+        name, stored, expected = min(report["mismatched_keys"])
         raise ValueError(f"{file}: {name} must have the shape {list(expected)} of {CONFIG}, got {list(stored)}.")
     if report["missing_keys"]:
         names = format_names(sorted(report["missing_keys"]))
@@ -167,7 +172,7 @@ def check_generation_config(folder: Path) -> None:
                 raise ValueError(f"{name} must be a token id or several, got {format_value(value)}.")
 
 
-def check_config(folder: Path) -> Any:
+def read_config(folder: Path) -> Any:
     """Read the configuration of a folder; `None` for an adapter without one.
 
     Raises:
@@ -183,7 +188,11 @@ def check_config(folder: Path) -> Any:
 
 
 def int8_options(config: Any) -> dict[str, Any]:
-    """The arguments of `from_pretrained` for int8. Weights that are saved in int8 need none."""
+    """The arguments of `from_pretrained` for int8. Weights that are saved in int8 need none.
+
+    Raises:
+        ValueError: the model is an adapter that is not merged.
+    """
     if config is None:
         raise ValueError("dtype must be of floating point for an adapter that is not merged, got int8.")
     saved = getattr(config, "quantization_config", None)
@@ -192,7 +201,11 @@ def int8_options(config: Any) -> dict[str, Any]:
 
 
 def read_tokenizer(folder: Path, config: Any) -> PreTrainedTokenizerBase:
-    """Load the tokenizer, which must have a padding token and the vocabulary of the model."""
+    """Load the tokenizer, which must have a padding token and the vocabulary of the model.
+
+    Raises:
+        ValueError: a file is missing or damaged, or the tokenizer does not belong to the model.
+    """
     is_own = isinstance(config, RandomTransformerConfig)
     if is_own and not any((folder / name).is_file() for name in (TOKENIZER, TOKENIZER_CONFIG)):
         raise ValueError(f"{TOKENIZER} must be a file of the folder, but it is missing.")

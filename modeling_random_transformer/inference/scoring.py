@@ -24,10 +24,8 @@ from ..inputs_random_transformer import (
     renumber_errors,
 )
 from ..modeling_random_transformer import shift_right
-from ..ops_random_transformer import label_log_probabilities
+from ..ops_random_transformer import IGNORE_INDEX, label_log_probabilities
 from ..pipeline_random_transformer import Seq2SeqPipeline, current_device, evaluation_mode
-
-IGNORED = -100  # the label of positions that are not scored
 
 Ids = list[int]  # token ids of a text
 
@@ -158,7 +156,7 @@ class PairModel(ABC):
     def inputs(self, sources: Sequence[Ids], targets: Sequence[Ids]) -> tuple[dict[str, Tensor], Tensor]:
         """The arguments of the model for a batch, and the labels, `[batch, target_len]`."""
         device = self.model.device
-        labels = pad_ids(targets, IGNORED).to(device)
+        labels = pad_ids(targets, IGNORE_INDEX).to(device)
         inputs = {name: value.to(device) for name, value in self.pipe.pad(sources).items()}
         padding = self.tokenizer.pad_token_id or 0
         inputs["decoder_input_ids"] = shift_right(labels, self.start, padding)
@@ -190,11 +188,11 @@ class Scorer(PairModel):
         """The log-probability of each target token, `[batch, target_len]`; 0 for padding and a forced first token."""
         inputs, labels = self.inputs(sources, targets)
         if self.forced is not None:
-            labels[:, 0].masked_fill_(labels[:, 0] == self.forced, IGNORED)
+            labels[:, 0].masked_fill_(labels[:, 0] == self.forced, IGNORE_INDEX)
         with evaluation_mode(self.model):
             # Calling `lm_head` alone would need less memory, but the code of the model may have been edited.
             logits = self.model(**inputs, use_cache=False).logits
-        return label_log_probabilities(logits, labels, IGNORED).tolist()
+        return label_log_probabilities(logits, labels, IGNORE_INDEX).tolist()
 
 
 def decoder_start(model: PreTrainedModel) -> int:

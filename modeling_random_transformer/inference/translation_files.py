@@ -25,7 +25,7 @@ from ..base.compressed_files import check_output, check_plain_text, is_stream, s
 from ..base.digests import json_digest, model_digest
 from ..base.distributed import call_on_main_process, exclusive
 from ..base.errors import reraise_as_value_error
-from ..base.files import PARTS, encode_lines, remove_if_empty, remove_written, work_folder, write_atomically
+from ..base.files import PARTS_SUFFIX, encode_lines, remove_if_empty, remove_written, work_folder, write_atomically
 from ..base.jobs import Job
 from ..base.progress import Update, progress_bar
 from ..data.readers import read_texts
@@ -296,7 +296,7 @@ class Parts:
 
     def __init__(self, output: Path):
         self.output = Path(os.path.realpath(output))
-        self.folder = work_folder(output, PARTS)
+        self.folder = work_folder(output, PARTS_SUFFIX)
         self.record_file = self.folder / "job.json"
         self.lock_file = self.folder / "job.lock"
         self.key = ""  # a digest of the inputs of the job, which the names of its files contain

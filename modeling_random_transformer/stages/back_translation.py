@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..base.compressed_files import check_output, check_plain_text, check_readable, is_stream
 from ..base.distributed import call_on_main_process, exclusive
-from ..base.files import STAGES, StrPath, remove_if_empty, remove_written, work_folder
+from ..base.files import STAGES_SUFFIX, StrPath, remove_if_empty, remove_written, work_folder
 from ..base.flags import instances
 from ..data.readers import TEXT_KEY, read_texts
 from ..data.sources import Pair, ParallelText, pairs_of
@@ -46,8 +46,8 @@ class BackTranslationOptions:
         method: `"beam"`; `"sampling"` from the complete distribution; or `"noised_beam"`, which deletes and replaces
             words of the beam's translation with probability 0.1 each, and moves words by up to 3 positions (Edunov et
             al. 2018).
-        tag: begins each synthetic source, separated by a space (Caswell et al. 2019); `None` for no tag. The tokenizer
-            of the model that is trained on the corpus should have it as a special token.
+        tag: first word of each synthetic source (Caswell et al. 2019); `None` for no tag. The tokenizer of the model
+            that is trained on the corpus should have it as a special token.
         seed: random seed of sampling and noise.
         max_tokens: skip lines with more tokens; by default, the limit of the tokenizer and the model.
 
@@ -145,7 +145,7 @@ def back_translate(
     check_paths(Path(input_file), Path(output_source), Path(output_target))
     check_text_key(settings.text_key, [input_file])
     source = Path(output_source).resolve()
-    folder = work_folder(source, STAGES)
+    folder = work_folder(source, STAGES_SUFFIX)
     call_on_main_process(lambda: check_work_folder(folder))
     with exclusive(folder / LOCK, f"output_source must not be in use, got {str(source)!r} of another call."):
         selection = translate_lines(

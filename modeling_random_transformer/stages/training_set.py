@@ -36,19 +36,20 @@ from .monolingual import RECORD, check_text_key, translate_lines, write_pairs
 class DistillationArguments:
     """The teacher, the texts that it translates, and the selection of its translations.
 
-    With `interpolate`, a text has the nearest by chrF of the `teacher_num_beams` best translations. The references are
-    the targets of the original pairs (`source_file` or `train_file`) with this source; a text without references has
-    its best translation. `restart` concerns an interrupted run with the same `output_dir`.
+    With `interpolate`, the target of a text is the one of the `teacher_num_beams` best translations with the highest
+    chrF against a reference. The references are the targets of the original pairs (`source_file` or `train_file`) with
+    this source. The target of a text without references is its best translation. `restart` applies to an interrupted
+    run with the same `output_dir`.
 
     Args:
-        teacher: Saved teacher with its tokenizer; several are an ensemble.
+        teacher: Saved teacher with its tokenizer; several teachers are an ensemble.
         source_text: Files of the texts that the teacher translates, or -.
         text_key: Column of the text in files with columns: a name, or a number.
         teacher_dtype: Dtype of the teacher: float32, bfloat16 or int8.
         teacher_num_beams: Beam size of the teacher.
-        teacher_max_tokens_per_batch: Texts × beams × tokens of the longest text.
-        interpolate: Of the best translations, use the one nearest to a reference.
-        restart: Discard the translations, before the student is trained.
+        teacher_max_tokens_per_batch: Batch size of the teacher: texts × beams × tokens of the longest text.
+        interpolate: Of the best translations, use the one that is most similar to a reference.
+        restart: Discard the translations of an interrupted run, before the student is trained.
 
     Raises:
         ValueError: a value is not allowed.

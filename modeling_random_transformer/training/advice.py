@@ -113,7 +113,7 @@ def swapped_sets(data: PreparedData) -> Iterator[str]:
         straight = len(source & train_source) + len(target & train_target)
         crossed = len(source & train_target) + len(target & train_source)
         if crossed > MARGIN * straight:
-            yield f"Warning: source and target of the {name} set look swapped beside the training set."
+            yield f"Warning: source and target of the {name} set seem to be swapped."
 
 
 def spelling_advice(texts: Mapping[str, Sequence[Dataset]]) -> Iterator[str]:

@@ -28,29 +28,28 @@ Texts = list[str] | None  # one text becomes a list
 class DataArguments:
     """The parallel text, and the treatment of invalid lines.
 
-    The training, validation and test sets are each given as two aligned text files, as one .tsv, .csv, .jsonl,
-    .parquet or .tmx file, as a .zip file of OPUS with aligned text, or as a split of a dataset for
-    `datasets.load_dataset`. All but .parquet and .zip files may be compressed. Several files are several corpora of
-    the set: first those of two aligned files, then those of one file. In Python, a single file may also be given as a
-    string.
+    Each set is given as two aligned text files, as one .tsv, .csv, .jsonl, .parquet or .tmx file, as a .zip file of
+    OPUS with aligned text, or as a split of a dataset for `datasets.load_dataset`. All formats except .parquet and .zip
+    may be compressed. Several files are several corpora of the set. Corpora of two aligned files precede corpora of one
+    file. In Python, a single file may also be given as a string.
 
     Args:
-        source_file: training sources: one or several UTF-8 text files
+        source_file: UTF-8 text files of the training sources, one text per line
         target_file: training targets, aligned with `source_file` by line
         train_file: training pairs: .tsv, .csv, .jsonl, .parquet, .tmx or .zip files
-        train_weights: one per training corpus: 2 to see its pairs twice
+        train_weights: number of times that each pair occurs per epoch, one integer per training corpus (default: 1)
         validation_source_file: validation sources
         validation_target_file: validation targets
         validation_file: validation pairs, in the formats of `train_file`
         test_source_file: test sources
         test_target_file: test targets
         test_file: test pairs, in the formats of `train_file`
-        source_lang: languages of the training sources, one, or one per corpus
-        target_lang: languages of the training targets
-        validation_source_lang: languages of the validation sources (default: those of `source_lang`)
-        validation_target_lang: languages of the validation targets
-        test_source_lang: languages of the test sources (default: those of `source_lang`)
-        test_target_lang: languages of the test targets
+        source_lang: language codes of the training sources: one for all corpora, or one per corpus
+        target_lang: language codes of the training targets
+        validation_source_lang: language codes of the validation sources (default: those of `source_lang`)
+        validation_target_lang: language codes of the validation targets
+        test_source_lang: language codes of the test sources (default: those of `source_lang`)
+        test_target_lang: language codes of the test targets
         dataset_name: dataset name or folder for `datasets.load_dataset`
         dataset_config_name: configuration of the dataset
         dataset_revision: branch, tag or commit of the dataset
@@ -64,7 +63,7 @@ class DataArguments:
         on_invalid: treatment of invalid lines: error or skip
         max_source_length: skip training pairs with a longer source, in tokens
         max_target_length: skip training pairs with a longer target, in tokens
-        max_length_ratio: skip training pairs with a larger ratio of lengths
+        max_length_ratio: skip training pairs with a larger ratio of the longer to the shorter side, in tokens
         preprocessing_num_workers: number of tokenization processes
 
     Raises:
@@ -294,15 +293,16 @@ class ModelArguments:
     """The tokenizer and the architecture for training from scratch, or the model to fine-tune.
 
     Args:
-        tokenizer: saved tokenizer or SentencePiece model (default: train one)
-        vocab_size: size of a vocabulary that is trained (default: 8000)
-        special_tokens: more special tokens of the tokenizer, such as '<bt>'
+        tokenizer: saved tokenizer or SentencePiece model (default: a new tokenizer is trained)
+        vocab_size: vocabulary size of the tokenizer that is trained (default: 8000)
+        special_tokens: additional special tokens of the tokenizer, such as '<bt>'
         preset: tiny, base, big, iwslt, 6-2, 12-1, blog, or a row of the paper's Table 3 such as A-1 (default: tiny)
-        config_overrides: fields that override the preset: "d_model=256,dropout=0.2"
-        model_name_or_path: saved model to fine-tune; with `tokenizer` or `vocab_size`, the parent of a new vocabulary
+        config_overrides: configuration fields that override the preset, such as "d_model=256,dropout=0.2"
+        model_name_or_path: saved model to fine-tune; with `tokenizer` or `vocab_size`, parent of a model with a new
+            vocabulary
         freeze: parts of parameter names to freeze, such as "encoder,shared"
         lora_rank: LoRA rank; the base model is frozen
-        lora_alpha: LoRA scaling: alpha / rank (default: alpha of 2 · rank)
+        lora_alpha: LoRA alpha; adapters are scaled by alpha / rank (default: 2 · rank)
         lora_dropout: dropout rate on the input of the LoRA layers
         lora_target_modules: modules to adapt, such as "q_proj,fc1" (default: those of peft)
 

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Sequence
 from operator import itemgetter
-from pathlib import Path
 from typing import Any
 
 from transformers.trainer_callback import ExportableState, ProgressCallback, TrainerCallback
@@ -11,7 +10,7 @@ from transformers.trainer_callback import ExportableState, ProgressCallback, Tra
 from ..data.batches import TokenBudgetSampler
 from ..data.sources import Pair
 from ..versions_random_transformer import UNTESTED_ADVICE
-from .checkpoints import is_complete
+from .checkpoints import checkpoint_folder, is_complete
 
 
 class ThroughputProgressCallback(ProgressCallback):
@@ -73,7 +72,7 @@ class ResumptionCallback(TrainerCallback):
             self.sampler.set_epoch(int(state.epoch or 0))
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        checkpoint = checkpoint_folder(args.output_dir, state.global_step)
         if args.should_save and checkpoint.is_dir() and not is_complete(checkpoint):
             raise RuntimeError(f"transformers does not save {checkpoint} by _save_checkpoint. {UNTESTED_ADVICE}")
 

@@ -34,6 +34,11 @@ logger = logging.getLogger(__name__)
 MARKER, UNFINISHED, STATE = "complete.json", "unfinished.json", "trainer_state.json"
 
 
+def checkpoint_folder(folder: StrPath, step: int) -> Path:
+    """The checkpoint of a step in an output folder, with the name that transformers gives it."""
+    return Path(folder) / f"{PREFIX_CHECKPOINT_DIR}-{step}"
+
+
 def all_checkpoints(folder: StrPath) -> list[Path]:
     """The checkpoints in an output folder, complete or not, in the order of their steps."""
     by_step = {}
@@ -126,9 +131,10 @@ def state_of(checkpoint: Path) -> TrainerState:
 
 def _check_writer(checkpoint: Path, run_id: str) -> None:
     writers = [_marker(checkpoint, name).get("run") for name in (MARKER, UNFINISHED)]
-    if run_id not in writers and any(map(os.path.getsize, checkpoint.iterdir())):
+    is_empty = all(path.stat().st_size == 0 for path in checkpoint.iterdir())
+    if run_id not in writers and not is_empty:
         raise ValueError(
-            f"output_dir must contain only checkpoints that this run has written, got {checkpoint}, which it has not: "
+            f"output_dir must contain only checkpoints of this run, got {checkpoint} of another run: "
             "move it, or use another output_dir."
         )
 

@@ -68,7 +68,7 @@ def check_arguments(
 
 
 def check_evaluation(data: DataArguments, args: TranslationTrainingArguments) -> None:
-    """Evaluation during training needs a validation set, and a stream has no epochs."""
+    """Check that evaluation during training has a validation set, and that a stream is not counted in epochs."""
     if args.eval_strategy != "no" and not data.has("validation"):
         strategy = IntervalStrategy(args.eval_strategy).value
         raise ValueError(f"eval_strategy must be 'no' without a validation set, got {strategy!r}.")
@@ -80,7 +80,7 @@ def check_evaluation(data: DataArguments, args: TranslationTrainingArguments) ->
 
 
 def check_metric(best: str, data: DataArguments, args: TranslationTrainingArguments) -> None:
-    """Evaluation must compute the metric of the best model, for all sets or for one of several sets."""
+    """Check that evaluation computes the metric of the best model, for all sets or for one of several sets."""
     metrics = ["loss"]
     if args.predict_with_generate and not args.prediction_loss_only:
         metrics += ["bleu", "chrf", "generated_length"]
@@ -94,7 +94,7 @@ def check_metric(best: str, data: DataArguments, args: TranslationTrainingArgume
 
 
 def check_schedule(args: TranslationTrainingArguments) -> None:
-    """The learning rate schedule must accept its arguments."""
+    """Check that the learning rate schedule accepts its arguments."""
     options = args.lr_scheduler_kwargs
     with reraise_as_value_error(f"lr_scheduler_kwargs must suit lr_scheduler_type, got {options}"):
         optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))])
@@ -102,7 +102,7 @@ def check_schedule(args: TranslationTrainingArguments) -> None:
 
 
 def check_compilation(args: TranslationTrainingArguments) -> None:
-    """`torch.compile` must support the backend and the mode."""
+    """Check that `torch.compile` supports the backend and the mode."""
     backend, mode = args.torch_compile_backend, args.torch_compile_mode
     with reraise_as_value_error(
         f"torch_compile_backend and torch_compile_mode must be those of torch.compile, got {backend!r} and {mode!r}"
@@ -111,13 +111,13 @@ def check_compilation(args: TranslationTrainingArguments) -> None:
 
 
 def check_license(args: TranslationTrainingArguments) -> None:
-    """A model that is uploaded must have a license."""
+    """Check that a model that is uploaded has a license."""
     if args.hub_license is None:
         raise ValueError("hub_license must be given with push_to_hub, got None.")
 
 
 def check_adapter(rank: int, args: TranslationTrainingArguments) -> None:
-    """An adapter requires peft, and weights that are not sharded."""
+    """Check that an adapter can be trained: peft is installed, and weights are not sharded."""
     if args.tp_size * args.fsdp_size > 1:
         raise ValueError(f"lora_rank must be unset with tp_size or fsdp_size above 1 (not with FSDP2), got {rank}.")
     if not is_peft_available():
@@ -125,7 +125,7 @@ def check_adapter(rank: int, args: TranslationTrainingArguments) -> None:
 
 
 def check_folders(model_args: ModelArguments, args: TranslationTrainingArguments) -> None:
-    """The output must overwrite neither another run nor the initial model."""
+    """Check that the output overwrites neither another run nor the initial model."""
     output = Path(args.output_dir)
     initial = Path(model_args.model_name_or_path or "")
     is_folder = model_args.model_name_or_path is not None and initial.is_dir()  # otherwise a name on the Hub
@@ -135,7 +135,7 @@ def check_folders(model_args: ModelArguments, args: TranslationTrainingArguments
 
 
 def check_space(model: nn.Module, model_args: ModelArguments, args: TranslationTrainingArguments) -> None:
-    """The disk must have space for the first checkpoint of a new run, which may be written only after hours."""
+    """Check that the disk has space for the first checkpoint of a new run, which may be written only after hours."""
     output = Path(args.output_dir)
     if model_args.lora_rank is not None or args.save_strategy == "no" or output.exists():
         return
@@ -207,7 +207,7 @@ def check_adapted_modules(model: nn.Module, targets: Sequence[str]) -> None:
 
 
 def check_shards(config: RandomTransformerConfig, args: TranslationTrainingArguments) -> None:
-    """Shards must have equal sizes. Otherwise, dropout would differ between the processes."""
+    """Check that shards have equal sizes. Otherwise, dropout would differ between the processes."""
     for name in ("num_heads", "d_ff"):
         size = getattr(config, name)
         if size % args.tp_size:
@@ -217,13 +217,13 @@ def check_shards(config: RandomTransformerConfig, args: TranslationTrainingArgum
 def check_dropout(
     config: RandomTransformerConfig, model_args: ModelArguments, args: TranslationTrainingArguments
 ) -> None:
-    """R-Drop requires dropout, since its two passes would be equal otherwise."""
+    """Check that a model with R-Drop has dropout, since its two passes would be equal otherwise."""
     has_dropout = model_args.lora_rank is not None or any(getattr(config, name) for name in DROPOUTS)
     if not has_dropout:
         raise ValueError(f"r_drop_alpha must be 0 for a model without dropout, got {args.r_drop_alpha}.")
 
 
 def check_augmented_positions(config: RandomTransformerConfig) -> None:
-    """Learned positions must cover augmented texts, which may be longer than the texts of the corpus."""
+    """Check that positions are not learned, since augmented texts may be longer than those of the corpus."""
     if config.position_embedding == "learned":
         raise ValueError("augment must be False for a model with learned positions, got True.")

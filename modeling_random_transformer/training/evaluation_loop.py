@@ -19,6 +19,7 @@ from ..data.batches import EvaluationSampler
 from ..data.sources import Pair
 from ..inference.engine import attach_engine
 from ..inputs_random_transformer import drop_none, longest_target
+from ..ops_random_transformer import IGNORE_INDEX
 from ..pipeline_random_transformer import LENGTH_LIMITS, OUTPUT_OPTIONS, search_options
 from ..versions_random_transformer import UNTESTED_ADVICE
 
@@ -147,7 +148,7 @@ class TranslationEvaluation(Seq2SeqTrainer):
         loss, predictions, labels = super().prediction_step(model, inputs, *args, **kwargs, **options)
         vars(self.model.generation_config).update(saved)  # `Seq2SeqTrainer` sets unset options to general defaults
         if loss is not None:
-            tokens = inputs["labels"].ne(-100).sum()
+            tokens = inputs["labels"].ne(IGNORE_INDEX).sum()
             self._batch_losses.append(torch.stack((loss.float() * tokens, tokens.float())))
         return loss, predictions, labels
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
@@ -26,9 +25,10 @@ from ..data.streaming import TokenBudgetStream
 from ..data.tokenization import lengths_of
 from ..inference.engine import import_engine
 from ..inputs_random_transformer import longest_target, max_source_positions, max_target_positions
+from ..ops_random_transformer import IGNORE_INDEX
 from .callbacks import ResumptionCallback, ThroughputProgressCallback
 from .captured_passes import CapturedPasses
-from .checkpoints import keep_newest, last_resumable, write_checkpoint
+from .checkpoints import checkpoint_folder, keep_newest, last_resumable, write_checkpoint
 from .evaluation_loop import TranslationEvaluation
 from .loss_check import LossCheck, check_loss_function, check_weights
 from .methods import retokenizer_of, training_loss
@@ -212,7 +212,7 @@ class TranslationTrainer(TranslationEvaluation):
         batches, num_items = super().get_batch_samples(epoch_iterator, num_batches, device)
         for batch in batches:  # the sum stays a tensor on the device: reading it would synchronize
             self.tokens += batch["attention_mask"].sum()
-            self.tokens += batch["labels"].ne(-100).sum()
+            self.tokens += batch["labels"].ne(IGNORE_INDEX).sum()
         return batches, num_items
 
     # Loss
@@ -285,7 +285,7 @@ class TranslationTrainer(TranslationEvaluation):
         check_weights(self.model, self.state.global_step)
         if trial is not None:
             raise ValueError(f"save_strategy must be 'no' in a hyperparameter search, got {self.args.save_strategy!r}.")
-        folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        folder = checkpoint_folder(self.args.output_dir, self.state.global_step)
         with write_checkpoint(folder, self.run_id, self.args.should_save, self.accelerator.wait_for_everyone):
             super()._save_checkpoint(model, trial)
         if self.args.should_save:

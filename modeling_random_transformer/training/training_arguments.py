@@ -118,18 +118,19 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         adam_beta2: Adam's β2 (paper 5.3)
         adam_epsilon: Adam's ε (paper 5.3)
         label_smoothing_factor: label smoothing factor (paper 5.4)
-        bpe_dropout: BPE-dropout: probability to drop a merge of the tokenizer
-        augment: put shares of the pairs in capitals, or add typing errors, numbers, placeholders and other changes
-        r_drop_alpha: R-Drop: weight of the divergence of two passes, such as 5
+        bpe_dropout: BPE-dropout: probability of dropping a merge of the tokenizer
+        augment: change shares of the pairs: capitals, typing errors, numbers, placeholders and others
+        r_drop_alpha: R-Drop: weight of the divergence between two forward passes, such as 5
         max_steps: optimizer steps (paper 5.2); -1 to train for `num_train_epochs`
-        gradient_accumulation_steps: batches of each device in an optimizer step
-        max_tokens_per_batch: padded source and target tokens of a batch of one device
+        gradient_accumulation_steps: number of batches per device in an optimizer step
+        max_tokens_per_batch: maximum number of source and target tokens in a batch of one device, with padding
         average_last: number of last checkpoints to average into the model (paper 6.1)
-        early_stopping_patience: evaluations without improvement before stopping
+        early_stopping_patience: number of evaluations without improvement after which training stops
         num_beams: beam size in evaluation (paper 6.1)
-        length_penalty: length penalty of several beams (paper 6.1); auto: chosen, with the patience, on validation sets
+        length_penalty: length penalty of beam search (paper 6.1); auto: select it and the patience on the validation
+            sets
         bleu_tokenize: sacreBLEU's tokenizer (default: that of the target language)
-        engine: engine that translates in evaluation, on a CPU: ctranslate2
+        engine: inference engine for evaluation on a CPU: ctranslate2
         per_device_eval_batch_size: maximum number of pairs in an evaluation batch (default: 32 on a CPU, otherwise 256)
         predict_with_generate: generate translations in evaluation, to compute BLEU
         save_strategy: when to save a checkpoint: no, steps, epoch or best
@@ -137,10 +138,10 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         save_total_limit: number of checkpoints to keep (default: average_last)
         logging_steps: steps between log entries of the loss
         do_train: always true; a finished run is scored without training
-        hub_license: license of the model for its card, such as cc-by-4.0; required to upload it
-        cuda_graphs: on one GPU, launch the passes of a batch at once: faster for small models
+        hub_license: license in the model card, such as cc-by-4.0; required for an upload
+        cuda_graphs: launch the kernels of a batch at once, on a single GPU; faster for small models
         tp_size: tensor-parallel degree; see `fsdp_size`
-        fsdp_size: FSDP2 shards; `tp_size` x `fsdp_size` must be 1 or the number of processes
+        fsdp_size: number of FSDP2 shards; `tp_size` x `fsdp_size` must be 1 or the number of processes
         ddp_find_unused_parameters: whether DDP searches for unused parameters
         logging_nan_inf_filter: filter non-finite losses from the log; they stop a run
 

@@ -8,7 +8,7 @@ import pytest
 from safetensors import SafetensorError
 
 from modeling_random_transformer.base.files import (
-    PARTS,
+    PARTS_SUFFIX,
     WRITTEN_FILES,
     check_free,
     folder_size,
@@ -174,4 +174,8 @@ def test_unfinished_work_is_beside_the_target_of_a_link(tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "folder" / "output.txt")
     expected = (tmp_path / "folder" / "output.txt.parts").resolve()
-    assert work_folder(tmp_path / "link", PARTS) == work_folder(tmp_path / "folder" / "output.txt", PARTS) == expected
+    assert (
+        work_folder(tmp_path / "link", PARTS_SUFFIX)
+        == work_folder(tmp_path / "folder" / "output.txt", PARTS_SUFFIX)
+        == expected
+    )

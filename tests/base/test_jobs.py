@@ -39,7 +39,7 @@ def test_finished_stage_is_skipped_and_keeps_its_facts(output):
 def test_missing_files_are_made_again_and_changed_ones_are_an_error(output):
     begin(output).finish([output])
     output.write_text("other")
-    with pytest.raises(ValueError, match=r"lines\.txt must be as the stage translate has left it, but it has changed"):
+    with pytest.raises(ValueError, match=r"lines\.txt must be unchanged since the stage translate has finished"):
         begin(output)
     assert begin(output, needs_files=False).is_finished
     output.unlink()
@@ -126,7 +126,7 @@ def test_a_missing_file_of_a_stage_is_made_again_and_a_changed_one_is_an_error(o
     record = output.parent / "job.json"
     run_stage(record, "translate", {}, lambda: None, [output])
     output.write_text("edited")
-    with pytest.raises(ValueError, match=r"must be as the stage translate has left it, but it has changed"):
+    with pytest.raises(ValueError, match=r"must be unchanged since the stage translate has finished"):
         run_stage(record, "translate", {}, output.unlink, [output])
     assert output.read_text() == "edited"
     output.unlink()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from modeling_random_transformer import cli
+from modeling_random_transformer.commands.command_line import check_new_outputs
 from modeling_random_transformer.inference import translation_files
 from tests.helpers.interruption import interrupt_at
 
@@ -164,3 +165,14 @@ def test_a_record_of_a_killed_process_without_chunks_does_not_block_other_inputs
     (folder / "job.lock").touch()
     assert run(COMMANDS["file"][0])[0] == 0
     assert not folder.exists()
+
+
+def test_empty_outputs_and_those_of_an_interrupted_job(tmp_path):
+    output = tmp_path / "out.txt"
+    output.touch()
+    check_new_outputs(False, output=output)
+    output.write_text("earlier\n")
+    with pytest.raises(ValueError, match="--output must be a new file"):
+        check_new_outputs(False, output=output)
+    (tmp_path / "out.txt.parts").mkdir()
+    check_new_outputs(False, output=output)

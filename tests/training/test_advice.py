@@ -80,7 +80,9 @@ def test_swapped_sides(train, held_out, warns):
     tokenizer = random_tokenizer()
     sets = {"train": tokens(tokenizer, *train), "test": tokens(tokenizer, *held_out)}
     data = PreparedData(tokenizer, [], {}, corpora=[None], sets=sets)
-    assert ["test set look swapped" in warning for warning in data_advice(data, 1, is_new=False)] == [True] * warns
+    assert ["test set seem to be swapped" in warning for warning in data_advice(data, 1, is_new=False)] == [
+        True
+    ] * warns
     data.corpora *= 2  # may be of several directions
     assert list(data_advice(data, 1, is_new=False)) == []
 

@@ -67,7 +67,7 @@ def remove_the_checkpoints(folder):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (change_the_run, "only checkpoints that this run has written, got .*checkpoint-14"),
+        (change_the_run, "only checkpoints of this run, got .*checkpoint-14"),
         (remove_the_optimizers, r"got .*checkpoint-10, in which optimizer.pt is missing or was changed"),
         (remove_the_checkpoints, "must contain a checkpoint to extend a finished run, got .*model_name_or_path"),
     ],
@@ -145,7 +145,7 @@ def test_a_trainer_replaces_its_own_checkpoints_only(tmp_path):
     (tmp_path / "checkpoint-2" / MARKER).unlink()
     before = files(tmp_path)
     for resume in (None, True):
-        with pytest.raises(ValueError, match=r"only checkpoints that this run has written, got .*checkpoint-2"):
+        with pytest.raises(ValueError, match=r"only checkpoints of this run, got .*checkpoint-2"):
             new_trainer(tmp_path, **options).train(resume_from_checkpoint=resume)
     assert files(tmp_path) == before
 

@@ -184,8 +184,8 @@ def _filtered(
 def _scripts(options: CleaningOptions, lines: Sequence[Line]) -> dict[str, list[str]]:
     """The scripts of both sides, from the options or from the first remaining pairs of the lines.
 
-    Which pairs remain depends on the scripts, of which those are removed that are rare in these pairs, until none is.
-    Cleaning the remaining pairs again thus finds at least these scripts, and drops nothing.
+    The scripts determine which pairs remain. Scripts that are rare in the remaining pairs are removed until there are
+    none. Therefore, cleaning the remaining pairs again finds at least these scripts, and drops nothing.
     """
     chosen = {"source": options.source_script, "target": options.target_script}
     scripts = {side: [*(names or ())] for side, names in chosen.items()}
@@ -240,10 +240,10 @@ def clean_files(
 ) -> CleaningReport:
     """Write the pairs that pass the filters.
 
-    Files are compressed if their names say so. All files are replaced when all of them are complete. One
-    of them may be `-`, standard output. The filters are applied to the texts as they are written: normalized, without
-    byte order marks at the start and line breaks at the end, and with spaces for other line breaks and tabs.
-    Cleaning an output again with the same options drops nothing.
+    Files are compressed by their suffixes, `.gz`, `.zst`, `.bz2` or `.xz`. All files are replaced when all of them are
+    complete. One of them may be `-`, standard output. The filters are applied to the texts as they are written:
+    normalized, without byte order marks at the start and line breaks at the end, and with spaces for other line breaks
+    and tabs. Cleaning an output again with the same options drops nothing.
 
     Args:
         corpus: the parallel text.

@@ -41,14 +41,14 @@ class CleaningOptions:
     """Options of the filters. Each filter can be turned off.
 
     Args:
-        normalization: `NFC` is that of new tokenizers (see `text_normalizer`), and removes the quotes of CSV cells;
-            `off` keeps the texts.
+        normalization: `NFC` normalizes texts as new tokenizers do (see `text_normalizer`), and removes the quotes of
+            CSV cells; `off` does not change texts.
         copies: `near` drops a pair whose target has the same words as the source, regardless of case and punctuation;
             `exact` only if both texts are equal; `off` keeps both. Texts without letters, such as numbers, are kept.
-        duplicates: `pair` drops a pair that occurred before; `source` or `target` one whose source or target occurred
-            before; `off` keeps them. Texts are compared exactly, by a hash of 64 bits (about 100 bytes of memory per
-            pair). Two of n different texts have the same hash with a probability of n² / 2^65: 0.0003 for a hundred
-            million.
+        duplicates: `pair` drops a pair that occurred before; `source` or `target` drops a pair whose source or target
+            occurred before; `off` keeps them. Texts are compared exactly, by a hash of 64 bits (about 100 bytes of
+            memory per pair). Two of n different texts have the same hash with a probability of n² / 2^65: 0.0003 for a
+            hundred million.
         max_length: drop a pair with a longer source or target, in characters; `None` for no limit.
         max_length_ratio: drop a pair if one side is more than this many times as long as the other (9 is the default
             of Moses' `clean-corpus-n`); `None` for no limit.
@@ -56,10 +56,10 @@ class CleaningOptions:
             0 to 1; `None` to turn off.
         source_script: Unicode scripts of the source language, such as `Latin`, or `Han` and `Hiragana` (default: those
             of at least 10% of the letters of the first 10,000 pairs that remain).
-        target_script: those of the target language (default: in the same way).
+        target_script: Unicode scripts of the target language (default: selected in the same way).
         source_lang: code of the source language, such as `en` or `pt-BR`; drop a pair if py3langid, an optional
             package, identifies the source as another language (default: no such check).
-        target_lang: code of the target language, in the same way.
+        target_lang: code of the target language, which is used in the same way.
         exclude: files with one text per line or with pairs, such as a test set; drop a pair with one of their texts,
             regardless of case, punctuation and Unicode form.
 

@@ -1,7 +1,7 @@
 """Converts the model in a zip or tar archive with the files that belong to it.
 
-All members are checked before any is extracted. `tarfile`'s filters are not used: they check neither sizes nor zip
-archives, and nothing but single files is extracted here, into one folder and without their paths and attributes.
+All members are checked before any member is extracted. `tarfile`'s filters are not used, since they check neither sizes
+nor zip archives. Only single files are extracted, into one folder, without their paths and attributes.
 """
 
 import bz2
@@ -86,8 +86,8 @@ def convert_archive(
     Args:
         archive: a `.zip`, `.tar`, `.tar.gz`, `.tar.bz2` or `.tar.xz` file; the format is detected by its content.
         output: a new or empty folder.
-        model: name of the model's file in the archive. When `None`, the first in alphabetical order; an archive may
-            contain several, which are an ensemble.
+        model: name of the model's file in the archive, which may contain an ensemble of several models. `None` selects
+            the first in alphabetical order.
         overwrite: replace the files that a conversion wrote to `output`. Other files in it remain.
 
     Raises:
@@ -176,8 +176,8 @@ def open_archive(path: Path) -> Iterator[Files]:
     """The files in an archive that are not hidden, in its order. Inside the context they can be extracted.
 
     Raises:
-        ValueError: this is not a complete zip or tar archive; or a member is a link, is encrypted or has a path outside
-            of the archive, or the members are too many or too large.
+        ValueError: the file is not a complete zip or tar archive; or a member is a link, is encrypted or has a path
+            outside of the archive, or the members are too many or too large.
     """
     try:
         with path.open("rb") as file:

@@ -45,10 +45,10 @@ def map_embeddings(
     Args:
         mapper: contains the weights with these names.
         source: the encoder's embedding matrix, `[source_vocabulary, d_model]`.
-        target: the decoder's embedding matrix, `[target_vocabulary, d_model]`; `None` if it is not stored, as it is
-            the encoder's.
-        output: the output layer's weight, of the same shape; `None` if it is not stored, as it is the decoder's
-            embedding.
+        target: the decoder's embedding matrix, `[target_vocabulary, d_model]`; `None` if it is not stored, since it
+            is the encoder's.
+        output: the output layer's weight, of the same shape; `None` if it is not stored, since it is the
+            decoder's embedding.
         output_bias: its bias, `[target_vocabulary]`, if there is one.
         joined: the vocabulary of this model. When `None`, ids are unchanged.
         added: number of ids without a row, at the end of the vocabulary.

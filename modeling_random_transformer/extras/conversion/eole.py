@@ -74,7 +74,7 @@ def convert_eole(folder: StrPath, output: StrPath, *, overwrite: bool = False) -
 def read_config(folder: Path) -> Options:
     """The options in `config.json` by their paths, such as `model.encoder.heads`, with converted values.
 
-    An option of the model is that of both stacks, unless they have their own.
+    An option of the model applies to both stacks, unless the stacks have this option.
 
     Raises:
         ValueError: an option has a value that this model does not support, or it differs between the stacks.
@@ -128,7 +128,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
 
 
 def map_positions(mapper: StateDictMapper, origin: str, kind: str | None, offset: int = 0) -> None:
-    """Map positions of a kind. With sinusoids, embeddings are scaled."""
+    """Map positions of this kind. With sinusoids, embeddings are scaled."""
     mapper.derive_config("the kind of positions", scale_embedding=kind in (INTERLEAVED, CONCATENATED))
     if kind == INTERLEAVED:
         mapper.derive_config(kind, position_embedding="sinusoidal", sinusoid_layout="interleaved")

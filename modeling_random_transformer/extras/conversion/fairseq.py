@@ -126,7 +126,7 @@ def read_stored(checkpoint: Any, origin: str) -> Options:
     """Read and check the options of a checkpoint, in any of the three layouts that fairseq has used.
 
     Raises:
-        ValueError: this is not a fairseq checkpoint, or an option has a value that this model does not support.
+        ValueError: the file is not a fairseq checkpoint, or an option has a value that this model does not support.
     """
     if not isinstance(checkpoint, Mapping) or not isinstance(checkpoint.get("model"), Mapping):
         raise ValueError(f"{origin} must be a fairseq checkpoint with 'args' or 'cfg' and 'model', got none.")

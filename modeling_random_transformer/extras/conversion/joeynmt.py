@@ -63,7 +63,7 @@ def convert_joeynmt(checkpoint: StrPath, output: StrPath, *, overwrite: bool = F
 
 
 def find_checkpoint(path: Path) -> Path:
-    """The checkpoint at a path, or the best one in a folder, or else the latest one."""
+    """The checkpoint at a path, or the best one in a folder. If no best one is stored, the latest one."""
     for file in (*(path / name for name in CHECKPOINTS), path):
         if file.is_file():
             return file

@@ -29,7 +29,7 @@ Vocabulary = Mapping[str, int]  # ids by tokens; special tokens have the names i
 class JoinedTokenizer:
     """One vocabulary for both languages, and its relation to the original's two vocabularies.
 
-    A token that is missing from a vocabulary of the original is `<unk>` there.
+    A token that is missing from a vocabulary of the original is `<unk>` in this vocabulary.
 
     Attributes:
         tokenizer: encodes sources and, with `text_target=`, targets, also if they have separate codes.
@@ -79,7 +79,7 @@ def join_vocabularies(
     Args:
         source: the source vocabulary, with ids from 0: with codes, of pieces (see `piece_of`).
         target: the target vocabulary.
-        files: those of source and target, or one for both; without files, texts must already be segmented.
+        files: the files of source and target, or one for both; without files, texts must already be segmented.
         is_sentencepiece: whether the files are SentencePiece models.
         **options: arguments of the tokenizer itself, such as `model_max_length`.
 
@@ -106,7 +106,7 @@ def join_vocabularies(
 
 
 def tokenizer_of_codes(tokens: list[str], merges: list[Merges], **options: Any) -> RandomTransformerTokenizer:
-    """A tokenizer that splits words by the merges of the source, and targets by their own if there are two lists.
+    """A tokenizer that splits words by the merges of the source, and targets by the second list if there are two.
 
     Without merges, it splits texts at spaces only.
     """

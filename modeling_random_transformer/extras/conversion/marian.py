@@ -150,7 +150,7 @@ def convert_marian(folder: StrPath, output: StrPath, *, overwrite: bool = False)
 
 
 def load_marian(folder: Path) -> PreTrainedModel:
-    """Load the model in a folder, in evaluation mode. Only its own files are read: others may refer to any file.
+    """Load the model in a folder, in evaluation mode. References to files outside of the folder are not followed.
 
     Raises:
         ValueError: the folder contains a different model, or weights are missing, additional or have wrong shapes.

@@ -229,7 +229,7 @@ def read_json_entries(path: Path) -> Iterable[tuple[str, int]]:
     """The tokens and ids in a `.json` file.
 
     Raises:
-        ValueError: this is not an object of tokens and integers.
+        ValueError: the content is not an object of tokens and integers.
     """
     with reraise_as_value_error(f"{path} must be an object of tokens and ids in JSON, got an error"):
         entries = json.loads(path.read_bytes(), object_pairs_hook=list)
@@ -255,7 +255,7 @@ def read_pieces(path: Path) -> Iterator[tuple[str, int]]:
     """The pieces and ids of a SentencePiece model, with Marian's names of the special tokens.
 
     Raises:
-        ValueError: this is not a SentencePiece model.
+        ValueError: the file is not a SentencePiece model.
     """
     model = read_model(path)
     for i, piece in enumerate(model.pieces):

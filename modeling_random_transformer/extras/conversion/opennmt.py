@@ -65,7 +65,8 @@ def read_stored(path: Path) -> tuple[Options, Options]:
     """The content of a checkpoint, and its checked options.
 
     Raises:
-        ValueError: this is not a checkpoint of OpenNMT-py, or an option has a value that this model does not support.
+        ValueError: the file is not a checkpoint of OpenNMT-py, or an option has a value that this model does not
+            support.
     """
     content = read_checkpoint(path)
     if (

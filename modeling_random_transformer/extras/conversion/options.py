@@ -1,4 +1,4 @@
-"""Options of other implementations: the allowed values, and the fields of this model's configuration that follow."""
+"""Options of other implementations, their allowed values, and the fields of this model's configuration."""
 
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,9 +25,9 @@ class Kind:
     """The values of an option that this model supports.
 
     Attributes:
-        description: of the values, for errors.
-        accepts: whether a value is one of them.
-        convert: the value of the config fields.
+        description: description of the values, for errors.
+        accepts: whether a value is supported.
+        convert: converts a value to the value of the config fields.
     """
 
     description: str
@@ -40,7 +40,7 @@ class Option:
     """An option of another implementation.
 
     Attributes:
-        name: its name there.
+        name: its name in the other implementation.
         kind: its allowed values.
         default: its value if it is not stored or is `None`. A default of `None` is always allowed.
         fields: the fields of `RandomTransformerConfig` that have its value.
@@ -77,7 +77,7 @@ class Format(NamedTuple):
     Attributes:
         names: patterns of the names of weights, and of the parameters that they map to; see `StateDictMapper`.
         options: the options that are checked.
-        same: options, and others that must have the same value, if both have one.
+        same: pairs of options that must have the same value, if both have one.
     """
 
     names: dict[str, str]
@@ -114,13 +114,13 @@ def read_option(
     optional: bool = False,
     fields: Sequence[str] = (),
 ) -> Option:
-    """An option as tables of formats describe it.
+    """An option from its description in the table of a format.
 
     Args:
         name: its name.
         kinds: kinds by their names.
         kind: the name of its kind.
-        choices: the allowed strings, instead of a kind; those of a mapping with the values of the config fields.
+        choices: the allowed strings, instead of a kind; or a mapping from them to the values of the config fields.
         default: see `Option`.
         optional: whether the default is `None`.
         fields: see `Option`.
@@ -150,7 +150,7 @@ def read_options(stored: Mapping[Any, Any], table: Iterable[Option], same: Mappi
     Args:
         stored: the values by their names.
         table: the options that are checked.
-        same: options, and others that must have the same value, if both have one.
+        same: pairs of options that must have the same value, if both have one.
 
     Raises:
         ValueError: a value is not allowed, or is a tensor, which has no truth value.
@@ -199,7 +199,7 @@ def invalid(name: str, description: str, value: Any) -> ValueError:
 
 
 def show(value: Any) -> str:
-    """A value, or only the type of a container of containers, whose text may be endless."""
+    """A value, or only the type of a container of containers, whose text may have any length."""
     items = value if isinstance(value, list | tuple) else [value]
     if all(isinstance(item, PLAIN) for item in items):
         return format_value(value)

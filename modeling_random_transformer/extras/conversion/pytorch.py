@@ -62,10 +62,12 @@ def from_torch_transformer(
         embedding: the embedding matrix, `[vocabulary, d_model]`; or a source and a target matrix.
         output: the output layer, `[target_vocabulary, d_model]`, or its state dict; `None` if it is tied to the
             target's embedding.
-        positions: added to the embeddings: `"none"`, the paper's sinusoids (`"sinusoidal"`), all sines before all
-            cosines (`"concatenated"`), or a table `[length, d_model]`, or one for the source and one for the target.
+        positions: the positions that are added to the embeddings: `"none"`, `"sinusoidal"` (the paper's sinusoids),
+            `"concatenated"` (all sines before all cosines), or a table `[length, d_model]`, or one table for the source
+            and one for the target.
         scale_embedding: multiply embeddings by `sqrt(d_model)` before positions are added.
-        num_heads: number of attention heads, for a state dict; a module has its own, as for the next four arguments.
+        num_heads: number of attention heads. It is required for a state dict. A module contains this option and those
+            of the next four arguments.
         norm_first: whether the model uses pre-norm; False when `None`.
         activation: `"relu"` or `"gelu"`; relu when `None`.
         layer_norm_eps: epsilon of the layer norms; 1e-5 when `None`.
@@ -113,7 +115,7 @@ def convert_torch_transformer(
 ) -> ConversionReport:
     """Convert a checkpoint that contains an `nn.Transformer` among its weights to a folder.
 
-    The command, with the names of PyTorch's translation tutorial:
+    This is the command with the names of weights in PyTorch's translation tutorial:
 
         random-transformer convert torch model.pt --output outputs/mine --num_heads 8 --prefix transformer. \\
             --embedding src_tok_emb.embedding.weight tgt_tok_emb.embedding.weight --output_layer generator \\
@@ -125,7 +127,7 @@ def convert_torch_transformer(
         output: a new or empty folder.
         embedding: name of the embedding matrix; or names of a source and a target matrix.
         output_layer: name of the output layer, without `.weight`; `None` if it is tied to the target's embedding.
-        positions: `"none"`, `"sinusoidal"` or `"concatenated"`; or the name of a table, or of two.
+        positions: `"none"`, `"sinusoidal"` or `"concatenated"`; or the name of one table, or the names of two.
         prefix: prefix of the names of the `nn.Transformer`, such as `"transformer."`.
         key: key of the state dict, if the file contains other objects too.
         ignore: names of weights that are not converted.
@@ -133,7 +135,7 @@ def convert_torch_transformer(
         overwrite: replace the files that a conversion wrote to `output`. Other files in it remain.
 
     Raises:
-        ValueError: see `from_torch_transformer`; or the file does not match the description. In this case, nothing is
+        ValueError: see `from_torch_transformer`; or the file does not match the arguments. In this case, nothing is
             written.
     """
     weights = state_dict_in(read_checkpoint(checkpoint), str(checkpoint), key)
@@ -192,7 +194,7 @@ def read_output(output: Matrix | Mapping[str, Tensor] | None) -> dict[str, Tenso
 
 
 def read_matrices(name: str, value: Any) -> dict[str, Tensor]:
-    """The matrix of the source, which may be that of the target too, or of both, by their names in the conversion."""
+    """The matrix of the source, which may also be that of the target, or both, by their names in the conversion."""
     pair = value if isinstance(value, tuple | list) else [value]
     if len(pair) not in (1, 2):
         raise ValueError(f"{name} must be one weight or two (source, target), got {len(pair)}.")

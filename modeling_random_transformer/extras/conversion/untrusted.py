@@ -1,6 +1,6 @@
 """Reads files of other tools, which may be damaged or malicious: `.pt`, `.safetensors`, `.npz` and YAML.
 
-No code in a file is executed. There are limits, because a few bytes can describe values that take any time or memory.
+No code in a file is executed. Sizes are limited, because a few bytes can describe values of any size.
 """
 
 import argparse
@@ -31,7 +31,7 @@ LEGACY_PICKLES = 5  # pickles before the weights in files of PyTorch before 1.6
 
 
 class PlainObject:
-    """Takes the place of an object in a checkpoint, whose class is not loaded: its attributes as plain data."""
+    """Replaces an object of a checkpoint, whose class is not loaded. Its attributes are plain data."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> "PlainObject":  # noqa: ARG004  (arguments of the replaced object)
         return super().__new__(cls)
@@ -69,7 +69,7 @@ def state_dict_in(content: Any, origin: str, key: str | None = None) -> Mapping[
     """The state dict at a key of a checkpoint, or the checkpoint itself without a key.
 
     Raises:
-        ValueError: this is not a mapping of names to tensors, or it is empty.
+        ValueError: the value is not a mapping of names to tensors, or it is empty.
     """
     keys = type(content).__name__
     state_dict: Any = content
@@ -126,7 +126,7 @@ class ExpansionError(ValueError):
 
 @contextmanager
 def errors_of_reading(name: str, kind: str) -> Iterator[None]:
-    """Convert the errors of reading a damaged file, whose types depend on where it is damaged."""
+    """Convert errors of reading a damaged file. Their types depend on the position of the damage."""
     try:
         yield
     except (ExpansionError, FileNotFoundError):
@@ -152,7 +152,7 @@ def pickle_error(message: str) -> str:
 
 
 def check_expansion(path: Path, size: int) -> None:
-    """Raise a `ValueError` if a file is compressed far more than weights can be, to `size` bytes of content."""
+    """Raise a `ValueError` if a file with `size` bytes of content is compressed far more than weights can be."""
     limit = max(SMALL, MAX_RATIO * path.stat().st_size)
     if size > limit:
         raise ExpansionError(
@@ -161,7 +161,7 @@ def check_expansion(path: Path, size: int) -> None:
 
 
 class OptionsLoader(yaml.SafeLoader):
-    """Reads plain values. References to other values (`*name`) and long numbers could describe values of any size."""
+    """Reads plain values, without references (`*name`) and long numbers, which could describe values of any size."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
@@ -182,7 +182,7 @@ def parse_yaml(content: bytes, origin: str) -> dict[str, Any]:
     """Parse options in YAML: names and plain values.
 
     Raises:
-        ValueError: this is not YAML, is too large, or is not a mapping of names to values.
+        ValueError: the text is not YAML, is too large, or is not a mapping of names to values.
     """
     if len(content) > MAX_YAML_BYTES:
         raise ValueError(f"{origin} must have at most {MAX_YAML_BYTES} bytes of options, got more.")
@@ -226,7 +226,7 @@ def check_calls(file: IO[bytes]) -> None:
     """Check the calls in a pickle before it is loaded.
 
     Raises:
-        UnpicklingError: there is a call of `bytearray`, which PyTorch allows, with any size.
+        UnpicklingError: the pickle calls `bytearray`, which PyTorch allows with any size.
     """
     for opcode, argument, _ in pickletools.genops(file):
         if opcode.name == "GLOBAL" and argument in ("builtins bytearray", "__builtin__ bytearray"):

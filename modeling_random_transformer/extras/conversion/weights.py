@@ -248,9 +248,9 @@ class StateDictMapper:
             self.set(parameter, rows, source, "split")
 
     def complete_biases(self) -> None:
-        """Set biases of layers that the source does not have to zero: this model's other layers always have them.
+        """Set the biases that the source does not have to zero.
 
-        The projections of attention have biases if one of them has.
+        The projections of attention have biases if one of them has. The other layers of this model always have them.
         """
         attention = any(name.endswith("_proj.bias") for name in self.state_dict)
         self.derive_config("the biases of attention", attention_bias=attention)
@@ -354,7 +354,7 @@ def check_dense(name: str, weight: Tensor) -> None:
 
 
 def problem_of(weight: Tensor) -> str:
-    """Why a tensor is not a weight: the kind of tensor, or an empty string."""
+    """The kind of a tensor that is not a weight, or an empty string."""
     if weight.is_nested:
         return "a nested tensor"
     if weight.layout != torch.strided:

@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from ...base.compressed_files import clear_errors
+from ...base.compressed_files import damaged_file_errors
 from ...base.errors import format_names
 from .languages import matching_code
 
@@ -24,7 +24,7 @@ def open_members(path: Path, codes: Sequence[str]) -> Iterator[dict[str, IO[byte
         ValueError: the archive does not have exactly one corpus with a file for each code, is damaged, or compressed
             too far.
     """
-    with clear_errors(path, "zip"), zipfile.ZipFile(path) as archive, ExitStack() as stack:
+    with damaged_file_errors(path, "zip"), zipfile.ZipFile(path) as archive, ExitStack() as stack:
         files: dict[str, IO[bytes]] = {}
         for name in _members(path, archive.namelist(), codes):
             size = archive.getinfo(name).file_size

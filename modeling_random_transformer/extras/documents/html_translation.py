@@ -26,10 +26,10 @@ def translate_html(
 ) -> list[str]:
     """Translate HTML documents or fragments.
 
-    Only text changes: tags, attributes, comments, white space between blocks, elements such as script, style, code and
-    `translate="no"`, and placeholders such as `{name}`, `%s`, URLs and e-mail addresses are copied. Inline elements are
-    placed by the cross-attention of the last decoder layer (see `alignments`), which the model computes for the
-    sentences that need it.
+    Only text is translated. Tags, attributes, comments, white space between blocks, elements such as script, style,
+    code and `translate="no"`, and placeholders such as `{name}`, `%s`, URLs and e-mail addresses are copied. Inline
+    elements are placed by the cross-attention of the last decoder layer (see `alignments`), which the model computes
+    for the sentences that need it.
 
     Args:
         documents: any iterable of strings.

@@ -1,8 +1,8 @@
 """Splits HTML into blocks of text with inline elements, and inserts the elements into translations.
 
-A block is what a reader sees as one text, such as a paragraph or a cell. All markup outside of it is copied. Inline
-elements are placed by word alignments: a translated word gets the elements of the source words that it translates, so
-an element whose words are separated in the translation is repeated.
+A block is a unit of text, such as a paragraph or a table cell. All markup outside of blocks is copied. Inline elements
+are placed by word alignments. A translated word gets the elements of the source words that it translates. An element
+whose words are separated in the translation is therefore repeated.
 """
 
 import html
@@ -77,7 +77,7 @@ class Block:
     Attributes:
         text: the text with decoded entities; white space is one space.
         root: the tree of the elements.
-        spelling: the entity of each character that is written as one.
+        spelling: the entity of each character that is written as an entity.
     """
 
     text: str = ""
@@ -193,7 +193,7 @@ def next_tag(document: str, position: int) -> Token | None:
 
 
 def end_of_element(document: str, first: Token) -> int:
-    """The index after the end tag of an element, or before what ends it without an end tag."""
+    """The index after the end tag of an element, or before the markup that ends an element without an end tag."""
     if first.name in RAW:
         end_tag = next_tag(document, end_of_raw(document, first))
         return end_tag.end if end_tag else len(document)
@@ -302,7 +302,7 @@ def build_block(inline: Sequence[Token]) -> Block:
 
 
 def move_space(block: Block, element: Inline) -> None:
-    """Move a space before something without text at the end of an element, such as an image, into it."""
+    """If an element ends with a space and an element without text, such as an image, move the space into the latter."""
     here = len(block.text)
     if not block.text.endswith(" ") or element.start >= here:
         return
@@ -351,7 +351,7 @@ def append_text(block: Block, raw: str, parent: Inline) -> None:
 
 
 def needs_alignment(block: Block) -> bool:
-    """Whether the places of the elements depend on the words; not if they are around or beside the whole text."""
+    """Whether the places of the elements depend on the words; false if all are around or beside the whole text."""
     end = len(block.text)
     for element in descendants(block.root):
         is_at_end = element.start == end
@@ -381,8 +381,8 @@ def render(block: Block, translation: str, units: Sequence[Unit]) -> str:
 class Renderer:
     """Writes the HTML of a translated block word by word; see `render`.
 
-    Between two words, elements of the first one are closed, elements of the second one are opened, and those that no
-    word has are written: outside of the elements that they do not belong to.
+    Between two words, the elements of the first word are closed, and the elements of the second word are opened.
+    Elements without words are also written there, outside of the elements that they are not part of.
     """
 
     def __init__(self, block: Block, translation: str, units: Sequence[Unit]):
@@ -416,7 +416,7 @@ class Renderer:
             self.parts.append(text)
 
     def write_markup(self, number: int, space: str, word: str) -> None:
-        """Write what is between the previous word and a word: its number, the characters before it and its own."""
+        """Write the space and the markup between the previous word and the word with this number."""
         path = self.paths[number]
         common = shared(self.opened, path)
         in_closed: dict[int, str] = defaultdict(str)  # elements without words, by the number of elements around them
@@ -441,12 +441,12 @@ class Renderer:
         self.opened = path
 
     def close(self, element: Inline, number: int) -> None:
-        """Write the end tag of an element before a word; one without a start tag is written once."""
+        """Write the end tag of an element before a word. An end tag without a start tag is written once."""
         if element.opening or self.last_words[id(element)] == number - 1:
             self.write(element.closing)
 
     def open(self, element: Inline) -> None:
-        """Write the start tag of an element; one without an end tag is written once."""
+        """Write the start tag of an element. A start tag without an end tag is written once."""
         if element.closing or id(element) not in self.written:
             self.write(element.opening)
             self.written.add(id(element))
@@ -467,7 +467,7 @@ def path_of(unit: Unit, element: Inline) -> Iterator[Inline]:
 
 
 def unplaced_before(units: Sequence[Unit], paths: Sequence[Path], block: Block) -> list[list[tuple[Inline, Path]]]:
-    """The elements that no word has, with their ancestors, by the word before which they are placed; after all last."""
+    """The elements without words and their ancestors, by the word before which they are placed; the end is the last."""
     words: dict[int, list[int]] = defaultdict(list)  # words of each element, in the order of their sources
     for number in sorted(range(len(units)), key=lambda number: units[number].source):
         for element in paths[number]:
@@ -492,7 +492,7 @@ def unplaced_before(units: Sequence[Unit], paths: Sequence[Path], block: Block) 
 
 
 def unplaced(element: Inline, ancestors: Path, placed: Container[int]) -> Iterator[tuple[Inline, Path]]:
-    """The elements that no word has, with their ancestors, which have words."""
+    """The elements without words, and their ancestors with words."""
     for child in element.children:
         if id(child) in placed:
             yield from unplaced(child, [*ancestors, child], placed)
@@ -511,5 +511,5 @@ def shared(first: Path, second: Path) -> int:
 
 
 def flat(element: Inline) -> str:
-    """An element without words."""
+    """The HTML of an element without words."""
     return element.opening + "".join(map(flat, element.children)) + element.closing

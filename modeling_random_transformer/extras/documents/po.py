@@ -31,15 +31,15 @@ class Lines(str):
 def translate_po(document: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **options: Any) -> str:
     """Translate the messages without a translation, and mark them as fuzzy, so that gettext ignores them until review.
 
-    Existing translations, comments, contexts, the header and obsolete messages stay. Of the plural forms, the first is
-    the translation of the singular, and the others are that of the plural.
+    Existing translations, comments, contexts, the header and obsolete messages are not changed. The first plural form
+    is the translation of the singular, and the other forms are the translation of the plural.
 
     Args:
         document: the content of a PO or POT file.
         model, tokenizer, **options: those of `translate_html`.
 
     Raises:
-        ValueError: the document is not PO, polib is not installed; and the errors of `translate_html`.
+        ValueError: the document is not PO, or polib is not installed; or see `translate_html`.
     """
     with reraise_as_value_error("--format po requires polib: pip install 'random-transformer[documents]'"):
         import polib

@@ -28,15 +28,16 @@ TAG_MARK = "\uffff"  # no character, for a tag while lines are broken
 def translate_srt(document: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **options: Any) -> str:
     """Translate subtitles.
 
-    The lines of a subtitle are translated as one text, except for those of several speakers, which begin with a dash.
-    It is broken again into at most two lines, of at most 42 characters if they suffice; a speaker has one line.
+    The lines of a subtitle are translated as one text, except for lines of several speakers, which begin with a dash.
+    The translation has at most two lines. They have at most 42 characters if the text fits into two such lines. Each
+    speaker has one line.
 
     Args:
         document: the content of an SRT file.
         model, tokenizer, **options: those of `translate_html`.
 
     Raises:
-        ValueError: the document is not SRT, or a time is invalid; and the errors of `translate_html`.
+        ValueError: the document is not SRT, or a time is invalid; or see `translate_html`.
     """
     if "\n" not in document and "\r" in document:  # the line ends of old Macintosh computers
         with_line_feeds = document.replace("\r", "\n")

@@ -31,16 +31,17 @@ MACHINE_TRANSLATED = {"state": "needs-review-translation", "state-qualifier": "l
 def translate_xliff(document: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **options: Any) -> str:
     """Translate the segments without a target, or with one in the state `new` or `needs-translation`.
 
-    Inline elements return to their words, each of them once: one whose words are apart is on the first of them. So do
-    tags and entities that are written as text, such as `&lt;br&gt;`. In XLIFF 1.2, a target gets the state
-    `needs-review-translation`; in XLIFF 2, its segment the state `translated`.
+    Inline elements are placed at the translations of their words. Each element occurs once. If its words are separated
+    in the translation, it is placed at the first of them. The same applies to tags and entities that are written as
+    text, such as `&lt;br&gt;`. In XLIFF 1.2, a target gets the state `needs-review-translation`. In XLIFF 2, its
+    segment gets the state `translated`.
 
     Args:
         document: the content of an XLIFF file.
         model, tokenizer, **options: those of `translate_html`.
 
     Raises:
-        ValueError: the document is not XLIFF, or declares entities; and the errors of `translate_html`.
+        ValueError: the document is not XLIFF, or declares entities; or see `translate_html`.
     """
     tree = parse_xliff(document)
     version = tree.documentElement.getAttribute("version")[:1]
@@ -164,7 +165,7 @@ def to_html(node: Node, elements: list[Node]) -> str:
 
 
 def text_to_html(text: Node, elements: list[Node]) -> str:
-    """The same for a text, whose tags and entities become elements."""
+    """The same as `to_html` for a text, whose tags and entities become elements."""
     parts = []
     for number, part in enumerate(TAG_OR_ENTITY.split(text.data)):
         if number % 2:
@@ -217,7 +218,7 @@ def order_codes(target: Node) -> None:
 
 
 def add_content(target: Node, fragment: Node, remaining: dict[int, Node]) -> None:
-    """Add the content of a node of HTML; an element that is not in `remaining`, since it is repeated, is left out."""
+    """Add the content of a node of HTML. An element that is not in `remaining` is a repetition and is omitted."""
     for part in fragment.childNodes:
         if isinstance(part, minidom.Text):
             target.appendChild(target.ownerDocument.createTextNode(part.data))

@@ -344,7 +344,7 @@ def options_of_call(
     """
     options = GenerationConfig() if of_call is None else copy.deepcopy(of_call)
     options.update(**of_model.to_dict(), defaults_only=True, allow_custom_entries=True)
-    options.update(**SEARCH_DEFAULTS, defaults_only=True, allow_custom_entries=True)  # patience is ours
+    options.update(**SEARCH_DEFAULTS, defaults_only=True, allow_custom_entries=True)  # transformers has no patience
     other_arguments = options.update(**arguments)
     return options, other_arguments
 

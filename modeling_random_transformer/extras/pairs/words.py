@@ -38,7 +38,7 @@ def words_by_marks(tokens: Sequence[str], special: set[str]) -> list[int | None]
 
 
 class WordModel(PairModel):
-    """A `PairModel` that knows to which words the tokens belong."""
+    """A `PairModel` that assigns tokens to words."""
 
     def words(
         self,

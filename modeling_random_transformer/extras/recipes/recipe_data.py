@@ -1,11 +1,15 @@
-"""Writes the sets of a recipe as aligned text: valid pairs of given sets, or a corpus that is cleaned and split."""
+"""Writes the sets of a recipe as aligned text: valid pairs of given sets, or a corpus that is cleaned and split.
+
+The entries of a dictionary are added to the training set.
+"""
 
 import logging
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from ...base.errors import reraise_as_value_error
-from ...data.sources import SIDES, Corpus, pairs_of
+from ...data.sources import SIDES, Corpus, ParallelText, pairs_of
 from ...data.validation import validate
 from ...stages.monolingual import write_pairs
 from ...training.arguments import DataArguments
@@ -27,11 +31,17 @@ def sets_of(data: DataArguments) -> dict[str, list[Corpus]]:
     return {split: corpora for split in SETS if (corpora := data.corpora(split))}
 
 
-def write_sets(data: DataArguments, folder: Path) -> dict[str, Any]:
+def write_sets(data: DataArguments, folder: Path, dictionary: ParallelText | None = None) -> dict[str, Any]:
     """Write the valid pairs of each set; without a validation set, clean and split the corpus.
 
+    Args:
+        data: the sets.
+        folder: the folder of the files.
+        dictionary: entries that are added to the training set.
+
     Returns:
-        The number of pairs of each set, and `skipped`, the reports of corpora with invalid lines.
+        The number of pairs of each set, the number of entries of a dictionary as `dictionary`, and `skipped`, the
+        reports of corpora with invalid lines.
 
     Raises:
         ValueError: a line is invalid, or the corpus cannot be split.
@@ -40,7 +50,10 @@ def write_sets(data: DataArguments, folder: Path) -> dict[str, Any]:
         for path in files_of(folder, split):
             path.unlink(missing_ok=True)
     sets = sets_of(data)
-    reports = [validate(corpus, data.on_invalid) for corpora in sets.values() for corpus in corpora]
+    corpora_to_check = [*chain.from_iterable(sets.values())]
+    if dictionary is not None:
+        corpora_to_check.append(dictionary)
+    reports = [validate(corpus, data.on_invalid) for corpus in corpora_to_check]
     skipped = [str(report) for report in reports if report.invalid]
     for report in skipped:
         logger.warning("%s", report)
@@ -50,6 +63,10 @@ def write_sets(data: DataArguments, folder: Path) -> dict[str, Any]:
             facts[split] = write_pairs(pairs_of(corpora), files_of(folder, split))
     else:
         facts |= split_corpus(data, folder)
+    if dictionary is not None:
+        files = files_of(folder)
+        facts["train"] = write_pairs(pairs_of([ParallelText(*files), dictionary]), files)
+        facts["dictionary"] = reports[-1].valid
     return facts
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 from transformers import AutoConfig
 
-from ...base.compressed_files import check_readable
+from ...base.compressed_files import check_readable, file_format
 from ...base.errors import reraise_as_value_error
 from ...base.files import StrPath
 from ...base.flags import Parser, instances, to_flags
@@ -45,25 +45,31 @@ class RecipeArguments:
     """Arguments of a recipe with stages.
 
     Args:
-        parent: Saved model of other languages that the first models start from.
+        parent: Saved model of other languages, from whose weights the first models start.
         monolingual_source: Text of the source language, for stages that distill.
         monolingual_target: Text of the target language, to back-translate.
-        student: Run the stages of a small int8 student, which is the result.
+        dictionary: Word list of two columns, whose entries become training pairs.
+        student: Also train a small student with an int8 version, which is then the result.
 
     Raises:
-        ValueError: a file is missing, or `parent` is not a saved model.
+        ValueError: a file is missing, `dictionary` is not a file with columns, or `parent` is not a saved model.
     """
 
     parent: str | None = None
     monolingual_source: str | None = None
     monolingual_target: str | None = None
+    dictionary: str | None = None
     student: bool = False
 
     def __post_init__(self) -> None:
-        for name in TEXTS:
+        for name in (*TEXTS, "dictionary"):
             path = getattr(self, name)
             if path is not None:
                 check_readable(name, path, repeatedly=True)
+        if self.dictionary is not None and file_format(self.dictionary) == "text":
+            raise ValueError(
+                f"dictionary must be a .tsv, .csv, .jsonl, .parquet, .tmx or .zip file, got {self.dictionary!r}."
+            )
         if self.parent is not None:
             with reraise_as_value_error(f"parent must be a saved model, got {self.parent!r}"):
                 AutoConfig.from_pretrained(self.parent, trust_remote_code=False)

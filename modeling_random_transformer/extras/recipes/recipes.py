@@ -28,7 +28,7 @@ from ...base.files import StrPath, files_in, markdown_table
 from ...base.flags import instances, to_flags
 from ...base.jobs import Job, Stage, run_stage
 from ...base.saved_files import CONFIG, SAVED_WEIGHTS
-from ...data.sources import SIDES
+from ...data.sources import SIDES, ParallelText
 from ...inference.loading import load_models
 from ...inference.translation import TranslationOptions
 from ...inputs_random_transformer import check_choice, drop_none
@@ -67,7 +67,17 @@ logger = logging.getLogger(__name__)
 RECORD, LOCK, FOLDER = "recipe.json", ".recipe.lock", "stages"
 ADVICE = "use another output_dir"
 # Arguments that a stage must not have
-OF_RECIPE = {*FILES, *CONDITIONS, *TEXTS, "dataset_name", "output_dir", "push_to_hub", "source_text", "teacher"}
+OF_RECIPE = {
+    *FILES,
+    *CONDITIONS,
+    *TEXTS,
+    "dictionary",
+    "dataset_name",
+    "output_dir",
+    "push_to_hub",
+    "source_text",
+    "teacher",
+}
 # Files whose digests are recorded: those of pairs; and those of a model, without its card, which may be edited
 PAIRS = ("data.*source", "data.*target")
 SAVED = (SAVED_WEIGHTS, CONFIG, "tokenizer*", f"{INT8}/{SAVED_WEIGHTS}", f"{INT8}/{CONFIG}")
@@ -156,7 +166,7 @@ class RecipeRun:
             inputs = self.inputs_of_data()
             self.needs_files = not call_on_main_process(self.has_result)
             files = files_in(self.path(DATA), PAIRS)
-            self.run_recorded(DATA, inputs, lambda: write_sets(self.data, self.path(DATA)), files)
+            self.run_recorded(DATA, inputs, lambda: write_sets(self.data, self.path(DATA), self.dictionary()), files)
             rows = [self.run_stage(stage) for stage in self.stages]
             best = self.best(self.stages[-1].name)
             files = files_in(self.folder, SAVED)
@@ -197,6 +207,9 @@ class RecipeRun:
         }
         for split, corpora in sets_of(self.data).items():
             inputs[split] = fingerprint(corpora)
+        dictionary = self.dictionary()
+        if dictionary is not None:
+            inputs["dictionary"] = fingerprint([dictionary])
         models = drop_none(parent=self.arguments.parent, tokenizer=self.model.tokenizer)
         for name, path in models.items():
             inputs[name] = folder_digest(path)
@@ -237,6 +250,13 @@ class RecipeRun:
         """The monolingual text that a stage translates, by argument."""
         names = [name for name, kind in TEXTS.items() if kind == stage.kind]
         return drop_none(**{name: getattr(self.arguments, name) for name in names})
+
+    def dictionary(self) -> ParallelText | None:
+        """The entries of the dictionary, in the languages of the corpus."""
+        if self.arguments.dictionary is None:
+            return None
+        corpus = self.data.corpora("train")[0]  # all have the same languages
+        return ParallelText(Path(self.arguments.dictionary), languages=corpus.languages)
 
     def best(self, name: str) -> str:
         """The stage with the highest validation chrF++ among a finished stage and the stages that it started from.
@@ -345,7 +365,7 @@ class RecipeRun:
     def description(self, name: str, rows: Sequence[Mapping[str, Any]]) -> str:
         """The section of the model card."""
         facts = self.finished_stages[DATA].facts
-        counts = ", ".join(f"{split} {facts[split]:,}" for split in SETS if split in facts)
+        counts = ", ".join(f"{name} {facts[name]:,}" for name in (*SETS, "dictionary") if name in facts)
         chosen = "" if self.data.has("validation") else " The validation and test sets were taken from the corpus."
         skipped = "".join(f"- {report}\n" for report in facts["skipped"])
         return f"Pairs: {counts}.{chosen} The result is the model of stage `{name}`.\n\n{skipped}\n{table(rows)}"

@@ -110,7 +110,7 @@ class Api:
         self.replace_directions(directions)
 
     def replace_directions(self, directions: Sequence[Direction]) -> None:
-        """Translate these directions from now on. Texts that wait are translated by the models before."""
+        """Replace the directions. Waiting texts are translated by the earlier models."""
         self.directions = directions_by_codes(directions)
 
     def middleware(self) -> list[Middleware]:
@@ -137,16 +137,18 @@ class Api:
         """Translate a text or an HTML document, or a list of them."""
         fields = await read_fields(request, self.settings.max_texts)
         self.check_key(fields.get("api_key"))
-        asked = TranslateRequest.model_validate(fields)
-        texts = [asked.q] if isinstance(asked.q, str) else asked.q
+        translate_request = TranslateRequest.model_validate(fields)
+        texts = [translate_request.q] if isinstance(translate_request.q, str) else translate_request.q
         check_size(texts, self.settings)
-        direction = find_direction(self.directions, asked.source, asked.target)
-        translations = await unless_disconnected(request, self.batcher.submit(asked.function(direction), texts))
+        direction = find_direction(self.directions, translate_request.source, translate_request.target)
+        translations = await unless_disconnected(
+            request, self.batcher.submit(translate_request.function(direction), texts)
+        )
         self.metrics.characters.labels(direction.source, direction.target).inc(sum(map(len, texts)))
-        answer = rated(translations) if asked.confidence else {"translatedText": translations}
-        if canonical_code(asked.source) == "auto":
+        answer = rated(translations) if translate_request.confidence else {"translatedText": translations}
+        if canonical_code(translate_request.source) == "auto":
             answer["detectedLanguage"] = [{"language": direction.source, "confidence": 100.0}] * len(texts)
-        if isinstance(asked.q, str):
+        if isinstance(translate_request.q, str):
             return JSONResponse({name: values[0] for name, values in answer.items()})
         return JSONResponse(answer)
 

@@ -19,11 +19,11 @@ logger = logging.getLogger(__name__)
 
 TranslateTexts = Callable[[Sequence[str]], list[Any]]  # strings, or candidates with a confidence
 
-# Characters of the texts that are translated together. More would let new requests wait longer, for few percent more
-# throughput.
+# Characters of the texts that are translated together. A larger limit increases the throughput by a few percent, but
+# new requests wait longer.
 BATCH_CHARACTERS = 8192
 THREAD_NAME = "translate"
-CHECK_SECONDS = 1  # between two checks that the thread lives
+CHECK_SECONDS = 1  # between two checks of whether the thread is alive
 
 T = TypeVar("T")
 
@@ -176,7 +176,7 @@ class Batcher:
 
 
 class Worker:
-    """A thread that runs one call at a time. If it dies, a new thread repeats the call."""
+    """A thread that runs one call at a time. If the thread ends, a new thread repeats the call."""
 
     def __init__(self) -> None:
         self.start()
@@ -195,7 +195,7 @@ class Worker:
             if done:
                 return result.result()
             if not self.thread.is_alive():  # the call would never return
-                logger.error("The thread that translates has ended. Another one takes its place.")
+                logger.error("The thread that translates has ended. A new thread repeats its call.")
                 self.start()
                 result = loop.run_in_executor(self.pool, call)
 
@@ -203,7 +203,7 @@ class Worker:
 def translate_each(translate: TranslateTexts, texts: Sequence[str]) -> list[Any]:
     """The translations of texts. If some cannot be translated, the error takes the place of the translation.
 
-    Others than a `TextError` are logged, and replaced by one without details.
+    Errors of other classes than `TextError` are logged, and replaced by an error without details.
     """
     try:
         return [*translate(texts)]

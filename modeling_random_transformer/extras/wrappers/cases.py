@@ -2,7 +2,7 @@
 
 Sentences in lower case are translated as ordinary ones too, and their translations are ordinary.
 
-A model has seen few such texts, and its vocabulary splits their words into letters.
+Training sets contain few such texts, and the vocabulary splits their words into letters.
 """
 
 import re
@@ -42,7 +42,7 @@ class CaseTranslator:
 
     Attributes:
         translate_rows: translates texts.
-        tokenizer: the tokenizer, whose vocabulary knows the usual case of a word.
+        tokenizer: the tokenizer, whose vocabulary has words in their usual case.
     """
 
     translate_rows: TranslateRows

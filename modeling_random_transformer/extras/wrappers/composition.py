@@ -29,7 +29,7 @@ from .sentences import SentenceSplitter, SentenceTranslator
 
 
 class Composition:
-    """The functions of the options that are set, around one that translates by the model.
+    """Wraps a function that translates by the functions of the options that are set.
 
     Args:
         pipe: the pipeline of the model.
@@ -51,7 +51,7 @@ class Composition:
         self.is_rated = options.confidence or options.min_confidence is not None
 
     def wrap(self, translate_rows: TranslateRows) -> TranslateRows:
-        """The function of texts around one that translates by the model.
+        """The function of texts that wraps `translate_rows`.
 
         Raises:
             ValueError: an option is invalid, or the model does not support it.

@@ -46,7 +46,7 @@ class RepairingTranslator:
             for index, candidates in zip(pending, alternatives, strict=True):
                 text, _ = rows[index]
                 examined = [self.examined(text, candidate) for candidate in candidates]
-                best[index] = min([best[index], *examined], key=badness)
+                best[index] = min([best[index], *examined], key=problem_counts)
         return list(map(with_first, best, translated))
 
     def examined(self, text: str, candidate: Candidate) -> Candidate:
@@ -60,7 +60,7 @@ def with_first(best: Candidate, candidates: Sequence[Candidate]) -> list[Candida
     return [best, *others][: len(candidates)]
 
 
-def badness(candidate: Candidate) -> tuple[int, int]:
-    """The number of problems of a candidate. A missing number counts less than any other problem."""
+def problem_counts(candidate: Candidate) -> tuple[int, int]:
+    """The numbers of other problems and of missing numbers of a candidate, in the order of their weight."""
     lost = candidate.problems.count(NUMBERS)
     return len(candidate.problems) - lost, lost

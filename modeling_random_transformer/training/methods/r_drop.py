@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from ...ops_random_transformer import reciprocal, row_chunks
+from ...ops_random_transformer import IGNORE_INDEX, reciprocal, row_chunks
 from .loss import SmoothedCrossEntropy
 
 
@@ -46,7 +46,7 @@ class RDropLoss(SmoothedCrossEntropy):
             return super().__call__(outputs, labels, num_items_in_batch)
         count = num_items_in_batch
         if count is None:
-            count = (labels != -100).sum()
+            count = (labels != IGNORE_INDEX).sum()
         entropy = super().__call__(outputs, labels.repeat(2, 1), 2 * count)
         divergence = symmetric_divergence(logits, labels, count)
         return entropy + self.alpha / 4 * divergence
@@ -63,7 +63,7 @@ def symmetric_divergence(logits: Tensor, labels: Tensor, count: Tensor | int) ->
         count: number of tokens.
     """
     passes = logits.unflatten(0, (2, -1)).flatten(1, 2)  # [2, tokens, vocab_size]
-    is_token = labels.flatten() != -100
+    is_token = labels.flatten() != IGNORE_INDEX
     weights = is_token * reciprocal(count, logits)
     divergences = []
     for rows in row_chunks(passes[0]):

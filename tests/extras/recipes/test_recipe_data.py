@@ -1,7 +1,10 @@
 """The sets of a recipe: those that are given, or a corpus that is cleaned and split."""
 
+from pathlib import Path
+
 import pytest
 
+from modeling_random_transformer.data import ParallelText
 from modeling_random_transformer.extras.recipes.recipe_data import files_of, sets_of, split_corpus, write_sets
 from modeling_random_transformer.training.arguments import DataArguments
 
@@ -50,6 +53,29 @@ def test_a_corpus_without_a_validation_set_is_divided(tmp_path):
     assert {split: len(pairs) for split, pairs in sets.items()} == {"train": 36, "validation": 2, "test": 2}
     assert {split: facts[split] for split in sets} == {"train": 36, "validation": 2, "test": 2}
     assert set.union(*sets.values()) == set(PAIRS)
+
+
+@pytest.mark.parametrize("is_split", [False, True])
+def test_entries_of_a_dictionary_are_training_pairs(is_split, tmp_path):
+    entries = [("dog", "perro"), ("cat", "gato")]
+    dictionary = ParallelText(Path(write_set(tmp_path, "words", [*entries, ("bird", "")])))
+    files = {"train_file": write_set(tmp_path, "train", PAIRS)}
+    if not is_split:
+        files["validation_file"] = write_set(tmp_path, "validation", PAIRS[:3])
+    facts = write_sets(DataArguments(**files, on_invalid="skip"), tmp_path / "out", dictionary)
+    train = pairs_in(tmp_path / "out", "train")
+    assert train[-2:] == entries
+    assert {*train[:-2]} <= {*PAIRS}
+    assert {*pairs_in(tmp_path / "out", "validation")} <= {*PAIRS}
+    assert (facts["train"], facts["dictionary"]) == (len(train), 2)
+    assert len(facts["skipped"]) == 1
+
+
+def test_an_invalid_entry_of_a_dictionary_is_an_error(tmp_path):
+    dictionary = ParallelText(Path(write_set(tmp_path, "words", [("bird", "")])))
+    data = DataArguments(train_file=write_set(tmp_path, "train", PAIRS))
+    with pytest.raises(ValueError, match=r"words\.tsv.* with an empty source or target"):
+        write_sets(data, tmp_path / "out", dictionary)
 
 
 @pytest.mark.parametrize("extra", ["train", "test"])

@@ -87,6 +87,15 @@ def test_a_parent_without_a_tokenizer(tmp_path):
         RecipeArguments(parent=str(tmp_path / "parent"))
 
 
+def test_a_dictionary_is_a_file_with_columns(tmp_path):
+    path = tmp_path / "words.txt"
+    with pytest.raises(ValueError, match=r"dictionary must be a file, got '.*words\.txt'\."):
+        RecipeArguments(dictionary=str(path))
+    path.write_text("ab ba\n")
+    with pytest.raises(ValueError, match=r"dictionary must be a \.tsv, \.csv, .* file, got '.*words\.txt'\."):
+        RecipeArguments(dictionary=str(path))
+
+
 @pytest.mark.parametrize("suffix", [".yaml", ".json"])
 @pytest.mark.parametrize(
     ("content", "key", "line"),

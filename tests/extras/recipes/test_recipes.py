@@ -180,6 +180,21 @@ def test_an_error_in_the_monolingual_text_can_be_corrected(folder, monkeypatch, 
     }
 
 
+def test_a_dictionary_is_part_of_the_training_set(folder, monkeypatch, capsys):
+    words = folder / "words.tsv"
+    words.write_text("ab\tba\nba\tab\n")
+    options = {**validation(folder), "monolingual_target": None, "student": None, "dictionary": str(words)}
+    monkeypatch.setattr(recipes, "train_translation", stop)
+    with pytest.raises(StoppedError):
+        run_command(folder, "with-words", **options)
+    data = Job(folder / "with-words" / "recipe.json").stages["data"]
+    assert data.facts["dictionary"] == 2
+    assert pairs_of_stage(folder / "with-words", "data")[-2:] == [("ab", "ba"), ("ba", "ab")]
+    words.write_text("ab\tba\n")
+    assert run_command(folder, "with-words", **options) == 2
+    assert "dictionary was" in capsys.readouterr().err
+
+
 def test_given_sets_with_an_invalid_line_and_without_monolingual_text(folder, capsys):
     options = {**validation(folder), "monolingual_target": None, "student": None}
     options["max_tokens_per_batch"] = 400  # the teacher's translations are long
@@ -268,7 +283,7 @@ def test_pairs_that_are_missing_are_made_again_and_changed_ones_are_an_error(fol
     shortened = output / "stages" / "data" / "data.target"
     shortened.write_text(shortened.read_text()[:-4])
     assert run_command(folder, "deleted") == 2
-    assert f"{shortened} must be as the stage data has left it, but it has changed:" in capsys.readouterr().err
+    assert f"{shortened} must be unchanged since the stage data has finished:" in capsys.readouterr().err
 
 
 def test_files_of_an_abandoned_attempt_are_not_read(folder, monkeypatch):
@@ -309,7 +324,7 @@ def test_files_of_stages_are_checked_when_they_are_used(name, status, finished, 
     assert run_command(folder, output.name) == 0  # the result is complete
     (output / "model.safetensors").unlink()
     assert run_command(folder, output.name) == 2
-    assert f"{path} must be as the stage {path.parent.name} has left it, but it has changed" in capsys.readouterr().err
+    assert f"{path} must be unchanged since the stage {path.parent.name} has finished" in capsys.readouterr().err
     path.unlink()
     assert run_command(folder, output.name) == status
     if status == 0:

@@ -56,7 +56,7 @@ def test_confidence(translator, tokenizer, monkeypatch):
     ask_for = {"confidence": True}
     direction = Direction("en", "es", translator, tokenizer, {"repair": True})
     with application([direction]) as api:
-        assert "make it by random-transformer calibrate" in ask(api, **ask_for).json()["error"]
+        assert "run random-transformer calibrate" in ask(api, **ask_for).json()["error"]
         calibration = Calibration(50.0, 100, [0.5, 0.1, 0.2, 0.3, 0.1, 0.1], 0.0, 1.0, ["Han"])
         calibrations = Calibrations()
         calibrations.by_file[CALIBRATION] = calibration

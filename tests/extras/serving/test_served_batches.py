@@ -77,7 +77,7 @@ def test_thread_that_ends_is_replaced(caplog):
         assert ask(port, "second")[1] == {"translatedText": "SECOND"}
         assert ask(port, "third")[1] == {"translatedText": "THIRD"}
         assert not thread.is_alive()
-    assert "The thread that translates has ended. Another one takes its place." in caplog.messages
+    assert "The thread that translates has ended. A new thread repeats its call." in caplog.messages
 
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, MemoryError])

@@ -6,7 +6,7 @@ import pytest
 
 from modeling_random_transformer.extras.wrappers.copying import CopyingTranslator
 from modeling_random_transformer.extras.wrappers.problems import NUMBER, NUMBERS, PROBLEMS, numbers
-from modeling_random_transformer.extras.wrappers.repair import badness
+from modeling_random_transformer.extras.wrappers.repair import problem_counts
 from modeling_random_transformer.inference import Candidate, translate
 from modeling_random_transformer.inference.translation import Translator
 from modeling_random_transformer.inputs_random_transformer import LanguageTags
@@ -66,5 +66,5 @@ def test_a_lost_number_is_the_least_problem(model, tokenizer):
     assert NUMBERS in detect("the dog 4711", candidate)
     lost = replace(candidate, problems=[NUMBERS])
     for problem in PROBLEMS[:-1]:
-        assert badness(lost) < badness(replace(candidate, problems=[problem]))
-    assert badness(lost) > badness(replace(candidate, problems=[]))
+        assert problem_counts(lost) < problem_counts(replace(candidate, problems=[problem]))
+    assert problem_counts(lost) > problem_counts(replace(candidate, problems=[]))

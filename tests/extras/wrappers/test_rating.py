@@ -83,5 +83,5 @@ def test_repair_by_another_calibration_is_another_job(calibrated):
 
 @pytest.mark.parametrize("options", [{"confidence": True}, {"min_confidence": 0.4}])
 def test_a_model_without_calibration_is_an_error_that_says_how_to_make_one(options):
-    with pytest.raises(ValueError, match="make it by random-transformer calibrate"):
+    with pytest.raises(ValueError, match="run random-transformer calibrate"):
         list(translate_candidates(TEXTS, random_translator(), random_tokenizer(), n_best=None, **options))
