@@ -244,7 +244,7 @@ def to_flags(arguments: Mapping[str, Any]) -> list[list[str]]:
 
 def positive_integer(text: str) -> int:
     """Argument type: an integer of at least 1. Raises an `ArgumentTypeError` for another text."""
-    if not text.isdecimal() or int(text) < 1:
+    if not text.isdecimal() or not 1 <= int(text) <= sys.maxsize:
         raise argparse.ArgumentTypeError(f"must be a positive integer, got {text!r}.")
     return int(text)
 

@@ -258,14 +258,21 @@ def load_split(name: str, config_name: str | None, **options: Any) -> "tuple[Dat
         The dataset, and the paths and modification times of the data files of a local folder, `""` for others.
     """
     from datasets import load_dataset, load_dataset_builder
+    from datasets.exceptions import DatasetGenerationError
+
+    def load() -> "Dataset | IterableDataset":
+        try:
+            return load_dataset(name, config_name, **options)
+        except DatasetGenerationError as error:
+            raise error.__cause__ or error from None  # it names neither the reason nor the line
 
     if not Path(name).is_dir():
-        return load_dataset(name, config_name, **options), ""
+        return load(), ""
     data_files = load_dataset_builder(name, config_name).config.data_files or {}
     version = repr([(str(split), list(paths), paths.origin_metadata) for split, paths in data_files.items()])
     if (Path(name) / "README.md").is_file():
         options["description"] = version
-    return load_dataset(name, config_name, **options), version
+    return load(), version
 
 
 def parse_pair(number: int, source: str, target: str, languages: LanguageTags = NO_LANGUAGES) -> Line:

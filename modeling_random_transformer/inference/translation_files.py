@@ -22,7 +22,7 @@ from accelerate import PartialState
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..base.compressed_files import check_output, check_plain_text, is_stream, stream_name, write_binary
-from ..base.digests import json_digest, model_digest
+from ..base.digests import bytes_digest, json_digest, model_digest
 from ..base.distributed import call_on_main_process, exclusive
 from ..base.errors import reraise_as_value_error
 from ..base.files import PARTS_SUFFIX, encode_lines, remove_if_empty, remove_written, work_folder, write_atomically
@@ -318,8 +318,18 @@ class Parts:
                 )
 
     def write(self, number: int, lines: Iterable[str]) -> None:
-        """Write a finished chunk."""
-        write_atomically(self.path(number), encode_lines(lines), self.folder)
+        """Write a finished chunk: a line with the digest of its lines, and the lines."""
+        content = b"".join(encode_lines(lines))
+        write_atomically(self.path(number), [f"{bytes_digest(content)}\n".encode(), content], self.folder)
+
+    def read(self, number: int) -> bytes:
+        """The lines of a finished chunk; raises a `ValueError` if they have changed."""
+        digest, _, content = self.path(number).read_bytes().partition(b"\n")
+        if digest.decode(errors="replace") != bytes_digest(content):
+            raise ValueError(
+                f"{self.path(number)} must be unchanged since it was written, got other content: delete it."
+            )
+        return content
 
     def begin(self, inputs: dict[str, Any], restart: bool) -> list[int]:
         """Begin the job, or continue the job of an earlier call, in the first process.
@@ -328,21 +338,27 @@ class Parts:
             The numbers of the missing chunks.
 
         Raises:
-            ValueError: the parts belong to another job, or the record is damaged.
+            ValueError: the parts belong to another job or have changed, or the record is damaged.
         """
         job = Job(self.record_file)  # a damaged record is an error before anything is removed
         restart = restart or not self.has_work()  # a killed process may have left a record without a chunk
         if restart:
             self.remove()
         job.begin("lines", inputs, restart=restart)
-        return [number for number in range(len(self.digests)) if not self.path(number).exists()]
+        missing = []
+        for number in range(len(self.digests)):
+            if self.path(number).exists():
+                self.read(number)  # a changed part is an error now, not after the others are written
+            else:
+                missing.append(number)
+        return missing
 
     def finish(self) -> None:
         """Wait for the parts of all processes, join them to the output, and delete what the job has written."""
-        paths = [self.path(number) for number in range(len(self.digests))]
-        while not all(path.exists() for path in paths):  # a killed process also ends the others: see its launcher
+        numbers = range(len(self.digests))
+        while not all(self.path(number).exists() for number in numbers):  # a killed process also ends the others
             time.sleep(POLLING_INTERVAL)
-        write_binary(self.output, (path.read_bytes() for path in paths), self.folder)
+        write_binary(self.output, map(self.read, numbers), self.folder)
         self.remove_folder()
 
     def has_work(self) -> bool:

@@ -4,7 +4,6 @@ The stages: the teacher translates → the training set is selected → the stud
 teacher and student are compared. `distillation/job.json` in the output folder records them, and the same call resumes.
 """
 
-import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -254,7 +253,8 @@ def check(
     if arguments.interpolate and not corpora["train"]:
         raise ValueError("source_file and target_file, or train_file, must be given with interpolate, got no pairs.")
     has_run = (folder / MANIFEST).is_file()
-    if (has_run or (folder / CONFIG).is_file()) and not (folder / WORK).is_dir():
+    has_model = has_run or (folder / CONFIG).is_file() or (folder / INT8).exists()
+    if has_model and not (folder / WORK).is_dir():
         raise ValueError(f"output_dir must be new or contain an earlier distillation, got {folder} with another model.")
     if arguments.restart and has_run:
         raise ValueError(
@@ -268,10 +268,9 @@ def check(
 
 
 def export_int8(folder: Path) -> None:
-    """Save the student in int8. The folder replaces the folder of an earlier call."""
-    shutil.rmtree(folder / INT8, ignore_errors=True)
+    """Save the student in int8. The files replace those of an earlier call."""
     quantized, tokenizer = load_translator(folder, "int8")
-    with new_folder(folder / INT8) as temporary, silence_transformers():
+    with new_folder(folder / INT8, overwrite=True) as temporary, silence_transformers():
         quantized.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
 

@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -20,8 +21,10 @@ from ..base.files import files_in
 from ..base.jobs import Job, Stage
 from ..base.saved_files import ADAPTER, CONFIG, GENERATION, SAVED_WEIGHTS, TOKENIZER, TOKENIZER_CONFIG
 from ..data.overlap import Counts
+from ..data.readers import is_utf8
 from ..data.sources import Corpus
 from ..data.validation import ValidationReport
+from ..inference.confidence import CALIBRATIONS, Calibrations
 from .arguments import FILES, LANGUAGES, DataArguments, ModelArguments
 from .checkpoints import all_checkpoints, check_checkpoints, newest_complete
 from .training_arguments import TranslationTrainingArguments
@@ -38,6 +41,7 @@ MODEL_FILES = (
     GENERATION,
     TOKENIZER,
     TOKENIZER_CONFIG,
+    CALIBRATIONS,
     "README.md",
 )
 # Files of a saved model or tokenizer that determine a run. Other files may change: the record, for example, when the
@@ -225,11 +229,16 @@ def check_output_dir(folder: Path) -> None:
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         raise ValueError(f"output_dir must be a folder, new or not, that can be written, got {str(folder)!r}.")
-    record = Job(folder / MANIFEST).stages.get(TRAIN)
+    if not is_utf8(str(folder.absolute())):  # safetensors and tokenizers cannot write it
+        raise ValueError(f"output_dir must be a path in UTF-8, got {str(folder)!r}.")
+    Calibrations(folder)  # a damaged calibration is an error now, not after the training
+    stages = Job(folder / MANIFEST).stages
+    record = stages.get(TRAIN)
     if record is None:
         foreign = [*all_checkpoints(folder), *files_in(folder, MODEL_FILES)]
     elif record.is_finished:
-        foreign = [path for path in record.changed_files() if path.is_file()]
+        changed = chain.from_iterable(stage.changed_files() for stage in stages.values())  # weights or the tokenizer
+        foreign = [path for path in changed if path.is_file()]
     elif all_checkpoints(folder):
         foreign = []  # a finished run that is extended has a model, as a run that is uploaded with each checkpoint
     else:

@@ -86,7 +86,8 @@ def write_card(run: Run, result: RunResult) -> None:
         hyperparameters=hyperparameters(run, result),
         calibrations={name: calibrations.get(name) for name in calibrations.by_file},
     )
-    write_atomically(run.folder / CARD, [with_portable_paths(str(card), chain.from_iterable(flags)).encode()])
+    content = with_portable_paths(str(card), chain.from_iterable(flags))
+    write_atomically(run.folder / CARD, [content.encode(errors="backslashreplace")])  # see `write_json`
 
 
 def hyperparameters(run: Run, result: RunResult) -> dict[str, Any]:

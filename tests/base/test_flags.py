@@ -1,11 +1,12 @@
 """Dataclasses as flags: values, defaults, help and errors."""
 
+import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
 
-from modeling_random_transformer.base.flags import Parser, instances, to_flags
+from modeling_random_transformer.base.flags import Parser, instances, positive_integer, to_flags
 
 
 @dataclass
@@ -131,3 +132,9 @@ def test_flags_after_two_dashes_are_texts(arguments, texts):
     values = parser.values(["--output", "file", *arguments])
     assert values["output"] == "file"
     assert values.get("texts") == texts
+
+
+def test_integers_of_more_than_64_bits():
+    with pytest.raises(argparse.ArgumentTypeError, match=r"must be a positive integer, got '9223372036854775808'"):
+        positive_integer(str(2**63))
+    assert positive_integer(str(2**63 - 1)) == 2**63 - 1

@@ -45,6 +45,13 @@ def test_a_finished_run_is_not_trained_again(copied, monkeypatch):
     assert contents() == before
 
 
+def test_a_finished_run_with_the_tokenizer_of_another_model_raises(copied):
+    tokenizer = AutoTokenizer.from_pretrained(copied / "out")
+    type(tokenizer).train(["other text"], vocab_size=len(tokenizer)).save_pretrained(copied / "out")
+    with pytest.raises(ValueError, match=r"got .*out with tokenizer\.json, which the run has not written"):
+        run(copied, "out")
+
+
 def test_a_run_of_an_earlier_version_has_more_facts(copied, monkeypatch):
     monkeypatch.setattr(Trainer, "predict", stop)
     expected = run(copied, "out")

@@ -28,12 +28,14 @@ from ...base.files import StrPath, files_in, markdown_table
 from ...base.flags import instances, to_flags
 from ...base.jobs import Job, Stage, run_stage
 from ...base.saved_files import CONFIG, SAVED_WEIGHTS
+from ...data.readers import TEXT_KEY
 from ...data.sources import SIDES, ParallelText
 from ...inference.loading import load_models
 from ...inference.translation import TranslationOptions
 from ...inputs_random_transformer import check_choice, drop_none
 from ...stages.back_translation import BackTranslationOptions, back_translate
 from ...stages.distillation import INT8, StudentDataArguments, distill
+from ...stages.monolingual import check_monolingual
 from ...stages.training_set import DistillationArguments
 from ...training.arguments import DROPOUTS, FILES, LANGUAGES, PREFIXES, DataArguments, ModelArguments, parse_overrides
 from ...training.manifest import EXTENDABLE, MANIFEST, RunResult, determining, fingerprint, folder_digest
@@ -166,6 +168,7 @@ class RecipeRun:
             inputs = self.inputs_of_data()
             self.needs_files = not call_on_main_process(self.has_result)
             files = files_in(self.path(DATA), PAIRS)
+            call_on_main_process(self.check_monolingual_texts)
             self.run_recorded(DATA, inputs, lambda: write_sets(self.data, self.path(DATA), self.dictionary()), files)
             rows = [self.run_stage(stage) for stage in self.stages]
             best = self.best(self.stages[-1].name)
@@ -188,6 +191,14 @@ class RecipeRun:
         for path in sorted(self.folder.iterdir()):
             if path.name != LOCK and path.suffix != ".tmp":
                 raise ValueError(f"output_dir must be new or that of this recipe, got {self.folder} with {path.name}.")
+
+    def check_monolingual_texts(self) -> None:
+        """Read the monolingual text of each stage that is not finished, before another one trains for hours."""
+        finished = self.finished_stages
+        for stage in self.stages:
+            for name, path in self.texts_of(stage).items():
+                if stage.name not in finished:
+                    check_monolingual(name, path, self.options[stage.name].get("text_key", TEXT_KEY))
 
     def has_result(self) -> bool:
         """Whether the result is complete, so that the files of the stages are not needed."""
