@@ -1022,7 +1022,8 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
                 register_fsdp_forward_method(self, "generate")
                 return self.generate(inputs, generation_config, *args, **kwargs)
         options = {**kwargs, "generation_config": generation_config}
-        finished = finished_hypotheses(self, options)
+        patience = generation_option(self, options, "patience")
+        finished = None if patience is None else finished_hypotheses(self, options, patience)
         if self.engine is not None:
             outputs = self.engine.generate(self, inputs, generation_config, *args, **kwargs)
             if outputs is not None:
@@ -1171,8 +1172,8 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         return cache
 
 
-def finished_hypotheses(model: Any, options: dict[str, Any]) -> FinishedHypotheses | None:
-    """The counter of finished hypotheses for a beam search with `patience`; `None` for transformers' stopping rule.
+def finished_hypotheses(model: Any, options: dict[str, Any], patience: Any) -> FinishedHypotheses | None:
+    """The counter of finished hypotheses for a beam search with patience; `None` for transformers' stopping rule.
 
     Like a length penalty, patience has no effect with one beam or with a decoding loop of the caller. The model's
     `patience` has no effect without `early_stopping`.
@@ -1180,13 +1181,13 @@ def finished_hypotheses(model: Any, options: dict[str, Any]) -> FinishedHypothes
     Args:
         model: a model, whose generation config has the default options.
         options: the options of a call of `generate()`.
+        patience: the effective value of the option.
 
     Raises:
         ValueError: `patience` is invalid, or the call's `patience` would have no effect because of `early_stopping`.
     """
-    patience = generation_option(model, options, "patience")
     num_beams = generation_option(model, options, "num_beams") or 1
-    if patience is None or num_beams == 1 or callable(options.get("custom_generate")):
+    if num_beams == 1 or callable(options.get("custom_generate")):
         return None
     if not isinstance(patience, int | float) or not 1 <= patience <= MAX_PATIENCE:
         raise ValueError(f"patience must be None or a number from 1 to {MAX_PATIENCE}, got {patience!r}.")

@@ -285,7 +285,9 @@ class Seq2SeqPipeline(Pipeline):
         Raises:
             TextError: a text is too long. All texts are checked before the first batch.
         """
-        prefix_ids = self.tokenize_prefixes(prefixes, options)
+        prefix_ids: list[list[int]] = [[]] * len(texts)
+        if any(prefixes):
+            prefix_ids = self.tokenize_prefixes(prefixes, options)
         strip = getattr(self.tokenizer, "without_outer_spaces", str)
         sources = self.tokenize([strip(text) for text in texts], options)
         lengths = [len(source) for source in sources]
@@ -343,8 +345,6 @@ class Seq2SeqPipeline(Pipeline):
         """The token ids that each translation must begin with; empty for none."""
         ids: list[list[int]] = [[] for _ in prefixes]
         places = [index for index, prefix in enumerate(prefixes) if prefix]
-        if not places:
-            return ids
         forced = generation_option(self.model, options.generate_options, "forced_bos_token_id")
         encoding = encode_texts(
             self.tokenizer,
@@ -403,6 +403,7 @@ class Seq2SeqPipeline(Pipeline):
             raise ValueError(f"{reason} must be greater than the number of special tokens, {special}, got {limit}.")
         return encode_texts(self.tokenizer, **inputs, truncation=True, max_length=limit)["input_ids"]
 
+    @torch.inference_mode()  # faster than the `torch.no_grad` of the base class
     def _forward(self, model_inputs: dict[str, Tensor], options: CallOptions) -> dict[str, Tensor]:
         """Call `generate()`.
 
@@ -456,10 +457,6 @@ class Seq2SeqPipeline(Pipeline):
         tags = {language_id(self.tokenizer, code) for code in languages}
         if not any(isinstance(token, int) and token in tags for token in starts):
             raise ValueError(f"tgt_lang must be one of {', '.join(languages)}, got None.")
-
-    def get_inference_context(self) -> Any:
-        """The context of `_forward`, faster than the base class's `torch.no_grad`."""
-        return torch.inference_mode
 
     def scores(self, outputs: Any, search: dict[str, Any]) -> Tensor:
         """The score of each sequence that `generate()` returned, `[sequences]`."""

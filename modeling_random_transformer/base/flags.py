@@ -152,10 +152,11 @@ class Parser(HfArgumentParser):
             ValueError: an argument does not exist, or its value is invalid.
         """
         arguments = [*argv]
-        if "--" in arguments:
-            # If flags and texts are mixed, argparse reads a text after `--` that starts with `-` as a flag.
-            index = arguments.index("--")
-            arguments[index:] = [f"{MARK}{text}" if text.startswith("-") else text for text in arguments[index + 1 :]]
+        if "--" not in arguments:
+            return vars(self.parse_intermixed_args(arguments))
+        # If flags and texts are mixed, argparse reads a text after `--` that starts with `-` as a flag.
+        index = arguments.index("--")
+        arguments[index:] = [f"{MARK}{text}" if text.startswith("-") else text for text in arguments[index + 1 :]]
         values = vars(self.parse_intermixed_args(arguments))
         return {name: without_mark(value) for name, value in values.items()}
 
@@ -171,13 +172,11 @@ class Parser(HfArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Parse arguments; argparse calls this method in all cases. Unknown flags are reported before other errors."""
         args = sys.argv[1:] if args is None else [*args]
-        # Includes the flags of argument groups.
-        flags = {flag for action in self._actions for flag in action.option_strings}
         for index, argument in enumerate(takewhile(lambda argument: argument != "--", args)):
             name, equals, value = argument.partition("=")
             if name.startswith("--") and " " not in name:
                 flag = "--" + name[2:].replace("-", "_")  # hyphens are another spelling
-                if flag not in flags:
+                if flag not in self._option_string_actions:  # includes the flags of argument groups
                     self.error(f"arguments must be among those of --help, got {name}.{self.suggestion(flag[2:])}")
                 args[index] = flag + equals + value
         return super().parse_known_args(args, namespace)

@@ -16,7 +16,7 @@ from ..base.compressed_files import (
     open_binary,
 )
 from ..base.digests import file_digest
-from ..inputs_random_transformer import LanguageTags, drop_none
+from ..inputs_random_transformer import LanguageTags
 from ..tokenization_random_transformer import is_blank
 from .readers import TRANSLATION, Columns, NumberedTexts, aligned_rows, is_utf8, read_columns, texts_of
 
@@ -170,8 +170,10 @@ class ParallelText(Corpus):
     @property
     def files(self) -> dict[str, Path]:
         """The paths, by the names of the arguments."""
-        paths = drop_none(source=self.source, target=self.target)
-        return {name: Path(path) for name, path in paths.items()}
+        files = {"source": Path(self.source)}
+        if self.target is not None:
+            files["target"] = Path(self.target)
+        return files
 
     def rows(self) -> Iterator[NumberedTexts]:
         if self.target is None:

@@ -53,8 +53,7 @@ class AdviceCallback(TrainerCallback):
             show([f"{pairs:,} pairs, {state.max_steps:,} steps, {state.num_train_epochs:,} epochs"])
             show(data_advice(self.data, state.num_train_epochs, is_new=not model.name_or_path))
             show(copy_advice(self.data.texts["train"]))
-            is_one_direction = len({corpus.direction for corpus in self.data.corpora}) == 1
-            if is_one_direction and len(self.data.texts) > 1:
+            if len(self.data.texts) > 1 and len({corpus.direction for corpus in self.data.corpora}) == 1:
                 show(spelling_advice(self.data.texts))
         show(length_advice(self.data.sets))
         show(schedule_advice(args, model.config, state.max_steps))

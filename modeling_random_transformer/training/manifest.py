@@ -171,12 +171,8 @@ class Run:
 
     def update_record(self, change: Callable[[], Any]) -> None:
         """Change the record in the first process; every process gets it."""
-
-        def changed_job() -> Job:
-            change()
-            return self.job
-
-        self.job = call_on_main_process(changed_job)
+        call_on_main_process(change)
+        self.job = call_on_main_process(lambda: self.job)
 
 
 @dataclass
