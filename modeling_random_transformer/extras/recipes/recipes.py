@@ -38,7 +38,7 @@ from ...stages.distillation import INT8, StudentDataArguments, distill
 from ...stages.monolingual import check_monolingual
 from ...stages.training_set import DistillationArguments
 from ...training.arguments import DROPOUTS, FILES, LANGUAGES, PREFIXES, DataArguments, ModelArguments, parse_overrides
-from ...training.manifest import EXTENDABLE, MANIFEST, RunResult, determining, fingerprint, folder_digest
+from ...training.manifest import EXTENDABLE, MANIFEST, RunResult, fingerprint, folder_digest, weight_arguments
 from ...training.model_card import CARD, set_section
 from ...training.run import TRAINING, train_translation
 from ...training.training_arguments import TranslationTrainingArguments
@@ -244,7 +244,7 @@ class RecipeRun:
         inputs = asdict(stage)
         for name in EXTENDABLE:
             inputs[name] = getattr(args, name)
-        inputs |= determining(args, data, model)
+        inputs |= weight_arguments(args, data, model)
         for name, path in self.texts_of(stage).items():
             inputs[name] = file_digest(Path(path))
         files = files_in(self.path(stage.name), PAIRS if stage.kind == BACK_TRANSLATE else SAVED)
@@ -416,7 +416,7 @@ def parse_options(stage: StageArguments) -> dict[str, Any]:
     options = dict(stage.options)
     check_choice(DTYPES, dtype=options.pop("dtype", "float32"))
     _, search = BackTranslationOptions.split(options)
-    unknown = GenerationConfig().update(**TranslationOptions.from_kwargs(**search).generate_kwargs)
+    unknown = GenerationConfig().update(**TranslationOptions.from_kwargs(**search).complete_generate_kwargs)
     if unknown:
         raise ValueError(f"{stage.name} must have options of back_translate, got {', '.join(unknown)}.")
     return options

@@ -47,7 +47,7 @@ class Composition:
         self.options = options
         self.languages = languages
         # The language selects the rules of sentence splitting, also for a model without language tags.
-        self.source_language: str | None = options.generate_options.get("src_lang")
+        self.source_language: str | None = options.generate_kwargs.get("src_lang")
         self.is_rated = options.confidence or options.min_confidence is not None
 
     def wrap(self, translate_rows: TranslateRows) -> TranslateRows:
@@ -105,7 +105,7 @@ class Composition:
         """The detector of bad translations for this direction of translation."""
         return detector_of(self.pipe.model, self.pipe.tokenizer, **self.languages.arguments)
 
-    def search(self, candidates: int, **generate_options: Any) -> BatchTranslator:
+    def search(self, candidates: int, **generate_kwargs: Any) -> BatchTranslator:
         """Another beam search, which returns a number of candidates, with more options of `generate()`."""
         call = self.pipe.call_options(
             num_beams=max(candidates, self.options.num_beams),
@@ -113,7 +113,7 @@ class Composition:
             do_sample=False,
             length_penalty=self.options.length_penalty,
             return_scores=True,
-            **generate_options,
+            **generate_kwargs,
         )
         return BatchTranslator(self.pipe, call)
 
