@@ -44,6 +44,7 @@ TAB = "\t"
 # The first line of a document in HTML, XML (such as TMX and XLIFF), SGML or WebVTT.
 DOCUMENT = re.compile(r"\s*<(\?xml|!doctype|html|tmx|xliff|srcset|refset)\b|WEBVTT\b", re.IGNORECASE)
 PART = r"\d{8,}\.[0-9a-f]{8}\.txt"  # the name of a finished chunk
+RECORD, LOCK = "job.json", "job.lock"  # in the folder of the parts
 POLLING_INTERVAL = 0.1  # seconds
 
 
@@ -239,12 +240,11 @@ def write_in_parts(work: LineWork, *, chunk_size: int, restart: bool, progress: 
     """
     check_positive(chunk_size=chunk_size)
     state = process_state(work.model.device)
-    parts = Parts(work.output)
-    inputs, parts.digests = call_on_main_process(lambda: check_work(work, parts, chunk_size))
-    parts.key = json_digest(inputs)[:8]
+    inputs, digests = call_on_main_process(lambda: inputs_and_digests(work, chunk_size))
+    parts = Parts(work.output, inputs, digests)
     message = f"output_file must not be in use, got {str(work.output)!r} with another call in progress."
     with exclusive(parts.lock_file, message):
-        missing = call_on_main_process(lambda: parts.begin(inputs, restart))
+        missing = call_on_main_process(lambda: parts.begin(restart))
         mine = set(missing[state.process_index :: state.num_processes])
         share = sum(min(chunk_size, inputs["lines"] - number * chunk_size) for number in mine)
         with progress_bar(share, progress if state.is_main_process else False, work.unit) as bar:
@@ -257,15 +257,15 @@ def write_in_parts(work: LineWork, *, chunk_size: int, restart: bool, progress: 
         call_on_main_process(parts.finish)
 
 
-def check_work(work: LineWork, parts: "Parts", chunk_size: int) -> tuple[dict[str, Any], list[str]]:
-    """The settings that determine the output, and the digest of each chunk of the input.
+def inputs_and_digests(work: LineWork, chunk_size: int) -> tuple[dict[str, Any], list[str]]:
+    """Check the output, and return the settings that determine it and the digest of each chunk of the input.
 
     Raises:
         ValueError: the output cannot be written, or an argument or the input is invalid.
     """
     if is_stream(work.output):
         raise ValueError(f"output_file must be a file, new or not, in a folder that exists, got {str(work.output)!r}.")
-    parts.check()
+    check_parts(work.output)
     described = work.describe()
     lines = 0
     digests = []
@@ -273,6 +273,18 @@ def check_work(work: LineWork, parts: "Parts", chunk_size: int) -> tuple[dict[st
         lines += len(chunk)
         digests.append(json_digest(chunk))
     return {**described, "chunk_size": chunk_size, "lines": lines, "input": json_digest(digests)}, digests
+
+
+def check_parts(output: Path) -> None:
+    """Raise a `ValueError` if the folder for the parts of an output belongs to another program or output."""
+    folder = work_folder(output, PARTS_SUFFIX)
+    if (folder / RECORD).exists() or not folder.exists():
+        return
+    for path in folder.iterdir():
+        if path.name != LOCK and path.suffix != ".tmp":
+            raise ValueError(
+                f"{folder} must contain only the parts of {output.name}, got other files, such as {path.name}."
+            )
 
 
 def write_chunks(work: LineWork, parts: "Parts", numbers: set[int], chunk_size: int, update: Update) -> None:
@@ -292,30 +304,26 @@ def write_chunks(work: LineWork, parts: "Parts", numbers: set[int], chunk_size: 
 
 
 class Parts:
-    """The folder of finished chunks, `<output>.parts`, which exists until the output is complete."""
+    """The folder of finished chunks, `<output>.parts`, which exists until the output is complete.
 
-    def __init__(self, output: Path):
+    Args:
+        output: the output.
+        inputs: the settings that determine the output. The names of the chunks contain a digest of them.
+        digests: a digest of the texts of each chunk.
+    """
+
+    def __init__(self, output: Path, inputs: dict[str, Any], digests: Sequence[str]):
         self.output = Path(os.path.realpath(output))
+        self.inputs = inputs
+        self.digests = digests
         self.folder = work_folder(output, PARTS_SUFFIX)
-        self.record_file = self.folder / "job.json"
-        self.lock_file = self.folder / "job.lock"
-        self.key = ""  # a digest of the inputs of the job, which the names of its files contain
-        self.digests: list[str] = []  # a digest of the texts of each chunk
+        self.record_file = self.folder / RECORD
+        self.lock_file = self.folder / LOCK
+        self.key = json_digest(inputs)[:8]
 
     def path(self, number: int) -> Path:
         """The file of a finished chunk. Its name contains a digest of the settings that determine the output."""
         return self.folder / f"{number:08}.{self.key}.txt"
-
-    def check(self) -> None:
-        """Raise a `ValueError` if the folder belongs to another program or output."""
-        if self.record_file.exists() or not self.folder.exists():
-            return
-        for path in self.folder.iterdir():
-            if path != self.lock_file and path.suffix != ".tmp":
-                raise ValueError(
-                    f"{self.folder} must contain only the parts of {self.output.name}, got other files, such as "
-                    f"{path.name}."
-                )
 
     def write(self, number: int, lines: Iterable[str]) -> None:
         """Write a finished chunk: a line with the digest of its lines, and the lines."""
@@ -331,7 +339,7 @@ class Parts:
             )
         return content
 
-    def begin(self, inputs: dict[str, Any], restart: bool) -> list[int]:
+    def begin(self, restart: bool) -> list[int]:
         """Begin the job, or continue the job of an earlier call, in the first process.
 
         Returns:
@@ -344,7 +352,7 @@ class Parts:
         restart = restart or not self.has_work()  # a killed process may have left a record without a chunk
         if restart:
             self.remove()
-        job.begin("lines", inputs, restart=restart)
+        job.begin("lines", self.inputs, restart=restart)
         missing = []
         for number in range(len(self.digests)):
             if self.path(number).exists():
