@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar, copy_context
 from types import MethodType
 from typing import Any, Protocol
-from weakref import finalize
+from weakref import WeakKeyDictionary, finalize
 
 import torch
 from torch import Tensor, nn
@@ -45,6 +45,7 @@ from .quantization_random_transformer import Int8Linear, PackedInt8Linear, packe
 from .verification_random_transformer import (
     INEXACT_ROUNDING,
     VERIFICATION,
+    Snapshot,
     VerifiedGenerationMixin,
     difference,
     generation_option,
@@ -525,13 +526,13 @@ class StaticDecodingCache(FastDecodingCache):
 
     def captured_step(self, model: Any, step: "CapturedStep") -> "CapturedStep":
         """The captured step of an earlier call with the same shapes, or a new one, which is kept for later calls."""
-        kept = model.snapshot.captured_steps
+        kept = captured_steps(model)
         shapes = step.shapes()
-        earlier = kept.pop(shapes, None)  # no other call can use it until this one is over
+        earlier = kept.steps.pop(shapes, None)  # no other call can use it until this one is over
         if earlier is not None:
             earlier.load(step)
             step = earlier
-        finalize(self, keep_step, kept, shapes, step)
+        finalize(self, kept.keep, shapes, step)
         return step
 
 
@@ -643,13 +644,29 @@ class CapturedStep(FastStep):
             tensor.copy_(source)
 
 
-def keep_step(kept: dict[tuple[Any, ...], CapturedStep], shapes: tuple[Any, ...], step: CapturedStep) -> None:
-    """Keep a captured step for later calls, and drop the least recently used steps above a limit."""
-    if step.graph is not None:
-        kept[shapes] = step
-    if len(kept) > MAX_CAPTURED_STEPS:
-        oldest = next(iter(kept))
-        del kept[oldest]
+class CapturedSteps:
+    """The captured steps of a model that no call uses, and the shapes of the calls that did not capture one."""
+
+    def __init__(self) -> None:
+        self.steps: dict[tuple[Any, ...], CapturedStep] = {}  # by the shapes of their tensors
+        self.seen_shapes: set[tuple[int, ...]] = set()
+
+    def keep(self, shapes: tuple[Any, ...], step: CapturedStep) -> None:
+        """Keep a captured step for later calls, and drop the least recently used steps above a limit."""
+        if step.graph is not None:
+            self.steps[shapes] = step
+        if len(self.steps) > MAX_CAPTURED_STEPS:
+            oldest = next(iter(self.steps))
+            del self.steps[oldest]
+
+
+# A graph reads the weights by address, so it is valid as long as the snapshot of its model.
+CAPTURED_STEPS: WeakKeyDictionary[Snapshot, CapturedSteps] = WeakKeyDictionary()
+
+
+def captured_steps(model: Any) -> CapturedSteps:
+    """The captured steps of a model in its current state."""
+    return CAPTURED_STEPS.setdefault(model.snapshot, CapturedSteps())
 
 
 def can_capture(model: Any, limit: int) -> bool:
@@ -897,7 +914,7 @@ def repeats_shape(model: Any, shape: tuple[int, ...]) -> bool:
     of large caches would need much memory, so such shapes return `False`.
     """
     rows, _, capacity, _ = shape
-    shapes = model.snapshot.seen_shapes
+    shapes = captured_steps(model).seen_shapes
     if shape in shapes:
         return True
     if len(shapes) < MAX_CAPTURED_STEPS and rows * capacity <= MAX_DEFAULT_ENTRIES:
@@ -1103,9 +1120,9 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         # With output_logits, the loop keeps the tensor, which must not change.
         if generation_config.output_logits or is_untested_version():
             return processors
-        of_caller = kwargs.get("logits_processor") or ()
+        caller_processors = kwargs.get("logits_processor") or ()
         for i, processor in enumerate(processors):
-            if type(processor) in MIN_LENGTH_PROCESSORS and not any(processor is other for other in of_caller):
+            if type(processor) in MIN_LENGTH_PROCESSORS and not any(processor is other for other in caller_processors):
                 processors[i] = InPlaceMinLengthLogitsProcessor(processor, self.config.vocab_size)
         return processors
 

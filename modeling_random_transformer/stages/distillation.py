@@ -179,18 +179,26 @@ def distill(
     teacher = [Path(name) for name in arguments.teacher]
     if model.saved_tokenizer is None and model.vocab_size is None:
         model = replace(model, tokenizer=str(teacher[0]))
-    check(folder, arguments, data, model, args)
+    check_distillation(folder, arguments, data, model, args)
     test = comparison_set(data)
     training_set = TrainingSet(folder / WORK, arguments, data.corpora("train"), (folder / MANIFEST).is_file())
     translator, tokenizer = load_models(teacher, arguments.teacher_dtype, args.device, argument="teacher")
     report = training_set.make(translator, tokenizer, data.max_source_length, test.languages)
     del translator
     run = train_translation(data.with_training_set(*training_set.files, test.languages), model, args)
+    rows = export_and_compare(folder, teacher, test, args)
+    call_on_main_process(lambda: add_to_card(folder / CARD, arguments, report, rows))
+    return DistillationResult(run, report, rows)
 
+
+def export_and_compare(
+    folder: Path, teacher: Sequence[Path], test: Corpus, args: TranslationTrainingArguments
+) -> list[ModelScores]:
+    """Export the trained student in `folder` to int8, and score teacher and student; finished stages are skipped."""
     stage = partial(run_stage, folder / WORK / RECORD, may_change=True)
-    weights = [*weight_file_digests(folder).values()]
+    student_weights = [*weight_file_digests(folder).values()]
     files = [folder / INT8 / name for name in (CONFIG, SAFE_WEIGHTS_NAME)]
-    stage("int8", {"weights": weights}, lambda: export_int8(folder), files)
+    stage("int8", {"weights": student_weights}, lambda: export_int8(folder), files)
 
     search = call_on_main_process(lambda: final_search(args, Job(folder / MANIFEST)))
 
@@ -204,11 +212,9 @@ def distill(
         rows = compare_saved(models, pairs, test.languages, args.device, search)
         return {"rows": [asdict(row) for row in rows]}
 
-    of_teacher = chain.from_iterable(weight_file_digests(path).values() for path in teacher)
-    inputs = {"weights": [*of_teacher, *weights], "test set": fingerprint([test]), **search}
-    rows = [ModelScores(**row) for row in stage("comparison", inputs, compare_models)["rows"]]
-    call_on_main_process(lambda: add_to_card(folder / CARD, arguments, report, rows))
-    return DistillationResult(run, report, rows)
+    teacher_weights = chain.from_iterable(weight_file_digests(path).values() for path in teacher)
+    inputs = {"weights": [*teacher_weights, *student_weights], "test set": fingerprint([test]), **search}
+    return [ModelScores(**row) for row in stage("comparison", inputs, compare_models)["rows"]]
 
 
 def comparison_set(data: DataArguments) -> Corpus:
@@ -226,7 +232,7 @@ def comparison_set(data: DataArguments) -> Corpus:
     return corpora[0]
 
 
-def check(
+def check_distillation(
     folder: Path,
     arguments: DistillationArguments,
     data: StudentDataArguments,

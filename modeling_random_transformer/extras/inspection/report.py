@@ -270,8 +270,8 @@ def attention(
     ids = torch.tensor([start, *target], device=model.device)
     with evaluation_mode(model), eager_attention(model):
         outputs = model(**inputs, decoder_input_ids=ids[None, :-1], output_attentions=True)
-    of_last_layer = outputs.cross_attentions[-1]
-    weights = of_last_layer[0].mean(0)
+    last_attention = outputs.cross_attentions[-1]
+    weights = last_attention[0].mean(0)
     rows, columns = cross_attention_labels(tokenizer, inputs["input_ids"][0], ids)
     return rows, columns, weights.tolist()
 
