@@ -272,7 +272,9 @@ class EngineArguments(DeviceArguments):
         if self.engine is not None and self.device not in (None, "cpu"):
             raise ValueError(f"--device must be cpu with --engine, got {self.device}.")
         if self.engine is None and any(self.engine_options.values()):
-            raise ValueError("--engine must be given with --engine_dtype, _folder and _shortlist, got None.")
+            raise ValueError(
+                "--engine must be given with --engine_dtype, --engine_folder and --engine_shortlist, got None."
+            )
         if self.engine is not None:
             object.__setattr__(self, "device", "cpu")
 

@@ -279,7 +279,12 @@ class Translator:
         chunk_size: int = CHUNK_SIZE,
         progress: bool | None = None,
     ) -> Iterator[list[Candidate]]:
-        """The candidates of each text, lazily; see `translate_n_best`."""
+        """The candidates of each text, lazily; see `translate_n_best`.
+
+        Raises:
+            ValueError: the texts or the prefixes are one string, or not iterable; or, while texts are translated, a
+                text or a prefix is invalid.
+        """
         for name, rows in {"texts": texts, "prefixes": [] if prefixes is None else prefixes}.items():
             is_iterable = hasattr(rows, "__iter__") or hasattr(rows, "__getitem__")
             if isinstance(rows, str | bytes) or not is_iterable:

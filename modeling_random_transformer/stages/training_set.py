@@ -187,7 +187,11 @@ class TrainingSet:
         )
 
     def interpolate(self) -> dict[str, int]:
-        """Choose one of several translations; returns the number of texts with a reference."""
+        """Choose one of several translations; returns the number of texts with a reference.
+
+        Raises:
+            ValueError: no text has a reference.
+        """
         references = targets_by_source(pairs_of(self.original))
         count = sum(key_of(text) in references for text in read_texts(self.selected))
         if not count:
