@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from modeling_random_transformer.inputs_random_transformer import drop_none
-from modeling_random_transformer.training.arguments import FILES, VOCAB_SIZE
+from modeling_random_transformer.training.arguments import FILE_ARGUMENTS, VOCAB_SIZE
 from modeling_random_transformer.training.manifest import weight_arguments
 
 from .table3_runs import Experiment
@@ -23,7 +23,7 @@ OMITTED = (
     *("seed", "label_smoothing_factor", "preset", "preprocessing_num_workers", "vocab_size"),
     *("test_source_file", "test_target_file", "test_file", "test_split"),
 )
-PATHS = (*FILES, "dataset_name", "tokenizer")
+PATHS = (*FILE_ARGUMENTS, "dataset_name", "tokenizer")
 
 
 def settings(experiment: Experiment, seeds: Sequence[int]) -> str:

@@ -27,7 +27,7 @@ SIDES = ("source", "target")
 Pair = tuple[str, str]  # a source and a target
 
 # Reasons why a line is invalid.
-EMPTY = "with an empty source or target"
+EMPTY_SIDE = "with an empty source or target"
 NOT_A_PAIR = "without exactly one source and one target"
 NOT_UTF8 = "not UTF-8"
 NUL = "with a NUL character"
@@ -284,7 +284,7 @@ def parse_pair(number: int, source: str, target: str, languages: LanguageTags = 
     if "\0" in source or "\0" in target:  # possible in JSON and Parquet; a text file with NUL is rejected as a whole
         return _invalid(number, NUL, source, target)
     if is_blank(source) or is_blank(target):
-        return _invalid(number, EMPTY, source, target)
+        return _invalid(number, EMPTY_SIDE, source, target)
     return ParallelLine(number, source, target, languages)
 
 

@@ -39,12 +39,12 @@ from ..inputs_random_transformer import (
 from .candidates import Candidate, Row
 from .translation import Translator, with_prefixes
 
-FORMATS = ("text", "jsonl")
+OUTPUT_FORMATS = ("text", "jsonl")
 TAB = "\t"
 # The first line of a document in HTML, XML (such as TMX and XLIFF), SGML or WebVTT.
 DOCUMENT = re.compile(r"\s*<(\?xml|!doctype|html|tmx|xliff|srcset|refset)\b|WEBVTT\b", re.IGNORECASE)
 PART = r"\d{8,}\.[0-9a-f]{8}\.txt"  # the name of a finished chunk
-RECORD, LOCK = "job.json", "job.lock"  # in the folder of the parts
+PARTS_RECORD, PARTS_LOCK = "job.json", "job.lock"  # in the folder of the parts
 POLLING_INTERVAL = 0.1  # seconds
 
 
@@ -89,7 +89,7 @@ def translate_file(
             output is being written; or the parts of an earlier call belong to a different job.
         OSError: a file cannot be read or written.
     """
-    check_choice(FORMATS, output_format=output_format)
+    check_choice(OUTPUT_FORMATS, output_format=output_format)
     translator = Translator(model, tokenizer, **options)
     prefix = None if prefix_file is None else Path(prefix_file)
     work = LineTranslation(Path(input_file), Path(output_file), model, translator, prefix, output_format)
@@ -278,10 +278,10 @@ def inputs_and_digests(work: LineWork, chunk_size: int) -> tuple[dict[str, Any],
 def check_parts(output: Path) -> None:
     """Raise a `ValueError` if the folder for the parts of an output belongs to another program or output."""
     folder = work_folder(output, PARTS_SUFFIX)
-    if (folder / RECORD).exists() or not folder.exists():
+    if (folder / PARTS_RECORD).exists() or not folder.exists():
         return
     for path in folder.iterdir():
-        if path.name != LOCK and path.suffix != ".tmp":
+        if path.name != PARTS_LOCK and path.suffix != ".tmp":
             raise ValueError(
                 f"{folder} must contain only the parts of {output.name}, got other files, such as {path.name}."
             )
@@ -317,8 +317,8 @@ class Parts:
         self.inputs = inputs
         self.digests = digests
         self.folder = work_folder(output, PARTS_SUFFIX)
-        self.record_file = self.folder / RECORD
-        self.lock_file = self.folder / LOCK
+        self.record_file = self.folder / PARTS_RECORD
+        self.lock_file = self.folder / PARTS_LOCK
         self.key = json_digest(inputs)[:8]
 
     def path(self, number: int) -> Path:

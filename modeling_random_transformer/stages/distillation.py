@@ -34,7 +34,7 @@ from ..training.model_card import CARD, set_section
 from ..training.preparation import check_languages_of_sets
 from ..training.run import train_translation
 from ..training.training_arguments import TranslationTrainingArguments
-from .monolingual import RECORD
+from .monolingual import JOB_RECORD
 from .training_set import DistillationArguments, SyntheticReport, TrainingSet
 
 WORK, INT8 = "distillation", "int8"
@@ -195,7 +195,7 @@ def export_and_compare(
     folder: Path, teacher: Sequence[Path], test: Corpus, args: TranslationTrainingArguments
 ) -> list[ModelScores]:
     """Export the trained student in `folder` to int8, and score teacher and student; finished stages are skipped."""
-    stage = partial(run_stage, folder / WORK / RECORD, may_change=True)
+    stage = partial(run_stage, folder / WORK / JOB_RECORD, may_change=True)
     student_weights = [*weight_file_digests(folder).values()]
     files = [folder / INT8 / name for name in (CONFIG, SAFE_WEIGHTS_NAME)]
     stage("int8", {"weights": student_weights}, lambda: export_int8(folder), files)

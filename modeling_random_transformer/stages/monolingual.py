@@ -21,7 +21,7 @@ from ..inputs_random_transformer import CHUNK_SIZE, chunks, encode_texts, source
 from ..pipeline_random_transformer import Seq2SeqPipeline
 from ..tokenization_random_transformer import is_blank
 
-RECORD = "job.json"  # the record of every stage
+JOB_RECORD = "job.json"  # the record of every stage
 
 
 def check_text_key(key: str, paths: Iterable[StrPath]) -> None:
@@ -104,7 +104,9 @@ def translate_lines(
     translate = partial(
         translate_file, selected, output, model, tokenizer, restart=restart, progress=progress, **job, **options
     )
-    run_stage(selected.with_name(RECORD), "translation", inputs, translate, [output], everywhere=True, restart=restart)
+    run_stage(
+        selected.with_name(JOB_RECORD), "translation", inputs, translate, [output], everywhere=True, restart=restart
+    )
     return report
 
 

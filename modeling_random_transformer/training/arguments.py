@@ -105,11 +105,11 @@ class DataArguments:
     requires_train: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        for name in (*FILES, *LANGUAGES):
+        for name in (*FILE_ARGUMENTS, *LANGUAGES):
             value = getattr(self, name)
             if isinstance(value, str | Path):
                 setattr(self, name, [str(value)])
-        for name in FILES:
+        for name in FILE_ARGUMENTS:
             for path in getattr(self, name) or ():
                 check_readable(name, path)
         if self.requires_train and not self.has("train"):
@@ -256,7 +256,7 @@ class DataArguments:
         ]
 
 
-FILES = tuple(entry.name for entry in fields(DataArguments) if entry.name.endswith("file"))
+FILE_ARGUMENTS = tuple(entry.name for entry in fields(DataArguments) if entry.name.endswith("file"))
 LANGUAGES = tuple(entry.name for entry in fields(DataArguments) if entry.name.endswith("lang"))
 
 

@@ -25,11 +25,11 @@ from ..data.readers import is_utf8
 from ..data.sources import Corpus
 from ..data.validation import ValidationReport
 from ..inference.confidence import CALIBRATIONS, Calibrations
-from .arguments import FILES, LANGUAGES, DataArguments, ModelArguments
+from .arguments import FILE_ARGUMENTS, LANGUAGES, DataArguments, ModelArguments
 from .checkpoints import all_checkpoints, check_checkpoints, newest_complete
 from .training_arguments import TranslationTrainingArguments
 
-MANIFEST, LOCK = "training_manifest.json", ".training.lock"
+MANIFEST, TRAINING_LOCK = "training_manifest.json", ".training.lock"
 TRAIN, SEARCH = "train", "search"  # stages of the record
 # Files that a run saves. In a folder without a record, files with these names belong to another program.
 MODEL_FILES = (
@@ -60,7 +60,7 @@ INITIAL_FILES = (
 EXTENDABLE = ("max_steps", "num_train_epochs")
 # Arguments that are not compared by value, but by the contents of files or by their product.
 CONTENTS = (
-    *FILES,
+    *FILE_ARGUMENTS,
     *LANGUAGES,
     "gradient_accumulation_steps",
     "model_name_or_path",

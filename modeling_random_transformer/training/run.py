@@ -41,7 +41,7 @@ from .checkpoints import (
     state_of,
 )
 from .checks import check_arguments
-from .manifest import LOCK, MANIFEST, Run, RunResult, begin_training, final_search, fingerprint
+from .manifest import MANIFEST, TRAINING_LOCK, Run, RunResult, begin_training, final_search, fingerprint
 from .model_card import CARD, hardware, write_card
 from .model_init import build_model
 from .preparation import PreparedData, check_languages_of_sets, check_lengths, prepare_data
@@ -78,7 +78,9 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
     corpora = data.sets()  # file locks of datasets, which have no timeout, let one process download
     check_languages_of_sets(corpora, model, tokenizer)
     folder = Path(args.output_dir)
-    with exclusive(folder / LOCK, f"output_dir must not be in use, got {folder} with another run in progress."):
+    with exclusive(
+        folder / TRAINING_LOCK, f"output_dir must not be in use, got {folder} with another run in progress."
+    ):
         job = Job(folder / MANIFEST, advice="use another output_dir")
         run = Run(data, model, args, corpora, job, tokenizer)
         run.update_record(lambda: begin_training(run))

@@ -14,7 +14,14 @@ from modeling_random_transformer.base.distributed import exclusive
 from modeling_random_transformer.base.jobs import Stage
 from modeling_random_transformer.training import DataArguments, ModelArguments, TranslationTrainingArguments
 from modeling_random_transformer.training import run as run_module
-from modeling_random_transformer.training.manifest import CONTENTS, EVALUATION, EXTENDABLE, FREE, LOCK, MANIFEST
+from modeling_random_transformer.training.manifest import (
+    CONTENTS,
+    EVALUATION,
+    EXTENDABLE,
+    FREE,
+    MANIFEST,
+    TRAINING_LOCK,
+)
 from modeling_random_transformer.training.trainer import TranslationTrainer
 from tests.helpers.interruption import StoppedError, stop
 from tests.helpers.training import SIZES, STEPS, UNSCORED, assert_equal_weights, run, stop_run, validation
@@ -189,7 +196,7 @@ def test_checkpoints_without_an_optimizer_are_not_resumed(corpus):
 
 def test_a_folder_in_use_raises(finished):
     message = r"output_dir must not be in use, got .* with another run in progress"
-    with exclusive(finished / "out" / LOCK, "free"), pytest.raises(ValueError, match=message):
+    with exclusive(finished / "out" / TRAINING_LOCK, "free"), pytest.raises(ValueError, match=message):
         run(finished, "out")
 
 

@@ -37,14 +37,22 @@ from ...stages.back_translation import BackTranslationOptions, back_translate
 from ...stages.distillation import INT8, StudentDataArguments, distill
 from ...stages.monolingual import check_monolingual
 from ...stages.training_set import DistillationArguments
-from ...training.arguments import DROPOUTS, FILES, LANGUAGES, PREFIXES, DataArguments, ModelArguments, parse_overrides
+from ...training.arguments import (
+    DROPOUTS,
+    FILE_ARGUMENTS,
+    LANGUAGES,
+    PREFIXES,
+    DataArguments,
+    ModelArguments,
+    parse_overrides,
+)
 from ...training.manifest import EXTENDABLE, MANIFEST, RunResult, fingerprint, folder_digest, weight_arguments
 from ...training.model_card import CARD, set_section
 from ...training.run import TRAINING, train_translation
 from ...training.training_arguments import TranslationTrainingArguments
 from ..estimation.estimation import GIB, dry_run
 from .recipe_card import set_origin
-from .recipe_data import SETS, files_of, sets_of, write_sets
+from .recipe_data import SET_FILES, files_of, sets_of, write_sets
 from .recipe_file import (
     BACK_TRANSLATE,
     CONDITIONS,
@@ -66,11 +74,11 @@ from .recipe_file import (
 
 logger = logging.getLogger(__name__)
 
-RECORD, LOCK, FOLDER = "recipe.json", ".recipe.lock", "stages"
+RECIPE_RECORD, RECIPE_LOCK, FOLDER = "recipe.json", ".recipe.lock", "stages"
 ADVICE = "use another output_dir"
 # Arguments that a stage must not have
 OF_RECIPE = {
-    *FILES,
+    *FILE_ARGUMENTS,
     *CONDITIONS,
     *TEXTS,
     "dictionary",
@@ -163,7 +171,9 @@ class RecipeRun:
             FloatingPointError: a loss is not finite.
             OSError: a file cannot be read or written.
         """
-        with exclusive(self.folder / LOCK, f"output_dir must not be in use, got {self.folder} of another recipe."):
+        with exclusive(
+            self.folder / RECIPE_LOCK, f"output_dir must not be in use, got {self.folder} of another recipe."
+        ):
             call_on_main_process(self.check_folder)
             inputs = self.inputs_of_data()
             self.needs_files = not call_on_main_process(self.has_result)
@@ -181,15 +191,15 @@ class RecipeRun:
     @property
     def finished_stages(self) -> dict[str, Stage]:
         """The finished stages in the record, by name."""
-        stages = Job(self.folder / RECORD).stages
+        stages = Job(self.folder / RECIPE_RECORD).stages
         return {name: stage for name, stage in stages.items() if stage.is_finished}
 
     def check_folder(self) -> None:
         """Raise a `ValueError` if the output folder contains something else than an earlier run of the recipe."""
-        if (self.folder / RECORD).is_file():
+        if (self.folder / RECIPE_RECORD).is_file():
             return
         for path in sorted(self.folder.iterdir()):
-            if path.name != LOCK and path.suffix != ".tmp":
+            if path.name != RECIPE_LOCK and path.suffix != ".tmp":
                 raise ValueError(f"output_dir must be new or that of this recipe, got {self.folder} with {path.name}.")
 
     def check_monolingual_texts(self) -> None:
@@ -208,7 +218,7 @@ class RecipeRun:
     def run_recorded(self, *arguments: Any, **options: Any) -> dict[str, Any]:
         """Do the work of a stage in the record of the recipe; see `run_stage` for the other arguments."""
         options |= {"needs_files": self.needs_files, "advice": ADVICE}
-        return run_stage(self.folder / RECORD, *arguments, **options)
+        return run_stage(self.folder / RECIPE_RECORD, *arguments, **options)
 
     def inputs_of_data(self) -> dict[str, Any]:
         """The inputs that determine the sets, and the initial models of the recipe."""
@@ -309,8 +319,8 @@ class RecipeRun:
 
     def data_of(self, stage: StageArguments, data: DataArguments) -> DataArguments:
         """The arguments of the data of a stage: the sets of the recipe, with the synthetic pairs of other stages."""
-        values: dict[str, Any] = dict.fromkeys((*FILES, "dataset_name"))
-        for split in SETS.keys() & self.finished_stages[DATA].facts.keys():
+        values: dict[str, Any] = dict.fromkeys((*FILE_ARGUMENTS, "dataset_name"))
+        for split in SET_FILES.keys() & self.finished_stages[DATA].facts.keys():
             for side, path in zip(SIDES, files_of(self.path(DATA), split), strict=True):
                 values[f"{PREFIXES[split]}{side}_file"] = [str(path)]
         for other in self.stages:
@@ -376,7 +386,7 @@ class RecipeRun:
     def description(self, name: str, rows: Sequence[Mapping[str, Any]]) -> str:
         """The section of the model card."""
         facts = self.finished_stages[DATA].facts
-        counts = ", ".join(f"{name} {facts[name]:,}" for name in (*SETS, "dictionary") if name in facts)
+        counts = ", ".join(f"{name} {facts[name]:,}" for name in (*SET_FILES, "dictionary") if name in facts)
         chosen = "" if self.data.has("validation") else " The validation and test sets were taken from the corpus."
         skipped = "".join(f"- {report}\n" for report in facts["skipped"])
         return f"Pairs: {counts}.{chosen} The result is the model of stage `{name}`.\n\n{skipped}\n{table(rows)}"

@@ -15,7 +15,7 @@ from .cases import CaseTranslator
 from .copying import CopyingTranslator
 from .glossary import LISTED, Glossary, GlossaryTranslator
 from .mbr import MbrTranslator
-from .problems import NUMBER, Detector, detector_of
+from .problems import DIGITS, Detector, detector_of
 from .rating import RatingTranslator, SelectingTranslator
 from .repair import (
     CLAUSE_TOKENS,
@@ -120,8 +120,8 @@ class Composition:
     def repaired(self, translate_rows: TranslateRows) -> RepairingTranslator:
         """A function that translates again where the translations of another one have problems."""
         splitter = SentenceSplitter(self.pipe, CLAUSE_TOKENS, self.source_language, reports_cuts=False)
-        without_numbers = CopyingTranslator(self.search(1), self.pipe, self.languages, NUMBER)
-        blocked = CopyingTranslator(self.search(1, **WITHOUT_LOOPS), self.pipe, self.languages, NUMBER)
+        without_numbers = CopyingTranslator(self.search(1), self.pipe, self.languages, DIGITS)
+        blocked = CopyingTranslator(self.search(1, **WITHOUT_LOOPS), self.pipe, self.languages, DIGITS)
         remedies: list[TranslateRows] = [
             self.search(HYPOTHESES),
             without_numbers,
