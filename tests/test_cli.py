@@ -198,6 +198,8 @@ def test_an_interruption_of_the_imports_is_one_line(module, status, tmp_path):
         ("train --lr 0.1", "--lr. Did you mean --learning_rate?"),
         ("train --batch-size 8", "--batch-size. Did you mean --max_tokens_per_batch?"),
         ("train --src a --tgt b", "--src. Did you mean --source_file?"),
+        ("train --dictionary words.tsv", "--dictionary. Did you mean --train_file?"),
+        ("train --parent outputs/en-de", "--parent. Did you mean --model_name_or_path?"),
         ("train --output a", "--output. Did you mean --output_dir?"),
         ("train --epoch 3", "--epoch."),  # like --project of transformers, which is not in the help
         ("train --hidden_size 8", "--hidden_size."),

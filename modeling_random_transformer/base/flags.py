@@ -30,6 +30,7 @@ OTHER_NAMES = {
     "beams": "num_beams",
     "d_model": "config_overrides",
     "dataset": "dataset_name",
+    "dictionary": "train_file",  # of recipes with stages only, as the parent
     "dropout": "config_overrides",
     "epochs": "num_train_epochs",
     "gpu": "device",
@@ -41,6 +42,7 @@ OTHER_NAMES = {
     "optimizer": "optim",
     "output": "output_dir",
     "output_dir": "output",
+    "parent": "model_name_or_path",
     "source": "source_file",
     "src": "source_file",
     "steps": "max_steps",
