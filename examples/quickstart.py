@@ -186,9 +186,9 @@ def evaluate(model: Any, tokenizer: Any, test: Pairs) -> dict[str, tuple[float, 
     """Exact match in percent and BLEU of each decoding method. Prints some of the greedy translations."""
     sources, references = map(list, zip(*test, strict=True))
     scores = {}
-    for name, generation_kwargs in DECODINGS.items():
+    for name, generate_kwargs in DECODINGS.items():
         set_seed(0)  # sampling does not depend on earlier draws
-        translations = translate(model, tokenizer, sources, **generation_kwargs)
+        translations = translate(model, tokenizer, sources, **generate_kwargs)
         hits = [translation == reference for translation, reference in zip(translations, references, strict=True)]
         scores[name] = 100 * sum(hits) / len(hits), sacrebleu.corpus_bleu(translations, [references]).score
         if name == "greedy":
@@ -197,8 +197,8 @@ def evaluate(model: Any, tokenizer: Any, test: Pairs) -> dict[str, tuple[float, 
     return scores
 
 
-def show_translation(model: Any, tokenizer: Any, sentence: str, **generation_kwargs: Any) -> None:
-    (translation,) = translate(model, tokenizer, [sentence], **generation_kwargs)
+def show_translation(model: Any, tokenizer: Any, sentence: str, **generate_kwargs: Any) -> None:
+    (translation,) = translate(model, tokenizer, [sentence], **generate_kwargs)
     console.print(f"{sentence!r} → {translation!r}")
 
 

@@ -1,14 +1,18 @@
-"""The command `random-transformer VERB …`: imports the module of the verb and calls its `run`."""
+"""The command `random-transformer VERB …`: imports the module of the verb, calls its `run`, and returns a status."""
 
 import importlib
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+from accelerate.utils.memory import should_reduce_batch_size
 
 from . import _exit_when_interrupted
-from .commands.command_line import INTERRUPTED, print_error, raise_on_sigterm, run_command
+from .base.errors import first_line
+from .commands.command_line import discard_stdout, print_error, raise_on_sigterm
 
 PROGRAM = "random-transformer"
+INTERRUPTED = "interrupted; the same command resumes the run."
 # What each verb does; `back-translate` is the module `commands/back_translate.py`.
 VERBS = {
     "clean": "drop duplicates, copies and other unsuitable pairs from parallel text",
@@ -67,6 +71,52 @@ def main(argv: Sequence[str] | None = None) -> int:
         return module.run(program, arguments)
 
     return run_command(run, program, INTERRUPTED if verb in ("train", "distill") else "")
+
+
+def run_command(main: Callable[[], int | None], program: str, hint: str = "") -> int:
+    """Run a command and turn its errors into an exit status, and a line on stderr.
+
+    Args:
+        main: the command; it may return a status of its own.
+        program: the name in errors.
+        hint: what an interrupted run prints, if anything.
+
+    Returns:
+        0 on success, or if the reader of standard output has exited; 1 if the result is not valid, such as weights or
+        a loss that are not finite; 2 if an argument, a file or a text is invalid, the memory is too small, or a package
+        is missing; 130 after Ctrl-C.
+    """
+    try:
+        return main() or 0
+    except BrokenPipeError:  # the reader, such as `head`, has exited
+        discard_stdout()
+        return 0
+    except KeyboardInterrupt:
+        if hint:
+            print_error(program, hint)
+        return 128 + signal.SIGINT
+    except (FloatingPointError, ValueError, OSError) as error:
+        print_error(program, format_error(error))
+        return 1 if isinstance(error, FloatingPointError) else 2
+    except ImportError as error:  # an option of transformers such as --deepspeed needs another package
+        print_error(program, f"a package is missing: {first_line(error)}")
+        return 2
+    except (MemoryError, RuntimeError) as error:
+        if not (isinstance(error, MemoryError) or should_reduce_batch_size(error)):
+            raise
+        print_error(
+            program,
+            "the sizes, such as --max_tokens_per_batch and --num_beams, must be small enough for the memory, "
+            f"got {type(error).__name__}: {format_error(error)}",
+        )
+        return 2
+
+
+def format_error(error: Exception) -> str:
+    """The error's message in one line, with the path for an error of the operating system."""
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror}."
+    return " ".join(str(error).split("\n"))
 
 
 def usage() -> str:

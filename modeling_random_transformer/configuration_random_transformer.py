@@ -181,9 +181,9 @@ class RandomTransformerConfig(PretrainedConfig):
                 raise ValueError(f"arguments must be fields of the configuration, got {name!r}.{similar}")
         kwargs |= attributes or {}
         _check({"custom_pipelines": custom_pipelines, **kwargs})
-        if not __name__.startswith(TRANSFORMERS_DYNAMIC_MODULE_NAME):
+        if custom_pipelines and not __name__.startswith(TRANSFORMERS_DYNAMIC_MODULE_NAME):
             # The package registers these pipelines, so a folder's code is not needed for them.
-            custom_pipelines = {k: v for k, v in (custom_pipelines or {}).items() if k not in PIPELINES}
+            custom_pipelines = {k: v for k, v in custom_pipelines.items() if k not in PIPELINES}
         if custom_pipelines:
             kwargs["custom_pipelines"] = custom_pipelines
         _check(vars(self))

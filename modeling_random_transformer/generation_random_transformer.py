@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar, copy_context
 from types import MethodType
 from typing import Any, Protocol
-from weakref import finalize
+from weakref import WeakKeyDictionary, finalize
 
 import torch
 from torch import Tensor, nn
@@ -45,6 +45,7 @@ from .quantization_random_transformer import Int8Linear, PackedInt8Linear, packe
 from .verification_random_transformer import (
     INEXACT_ROUNDING,
     VERIFICATION,
+    Snapshot,
     VerifiedGenerationMixin,
     difference,
     generation_option,
@@ -525,13 +526,13 @@ class StaticDecodingCache(FastDecodingCache):
 
     def captured_step(self, model: Any, step: "CapturedStep") -> "CapturedStep":
         """The captured step of an earlier call with the same shapes, or a new one, which is kept for later calls."""
-        kept = model.snapshot.captured_steps
+        kept = captured_steps(model)
         shapes = step.shapes()
-        earlier = kept.pop(shapes, None)  # no other call can use it until this one is over
+        earlier = kept.steps.pop(shapes, None)  # no other call can use it until this one is over
         if earlier is not None:
             earlier.load(step)
             step = earlier
-        finalize(self, keep_step, kept, shapes, step)
+        finalize(self, kept.keep, shapes, step)
         return step
 
 
@@ -643,13 +644,29 @@ class CapturedStep(FastStep):
             tensor.copy_(source)
 
 
-def keep_step(kept: dict[tuple[Any, ...], CapturedStep], shapes: tuple[Any, ...], step: CapturedStep) -> None:
-    """Keep a captured step for later calls, and drop the least recently used steps above a limit."""
-    if step.graph is not None:
-        kept[shapes] = step
-    if len(kept) > MAX_CAPTURED_STEPS:
-        oldest = next(iter(kept))
-        del kept[oldest]
+class CapturedSteps:
+    """The captured steps of a model that no call uses, and the shapes of the calls that did not capture one."""
+
+    def __init__(self) -> None:
+        self.steps: dict[tuple[Any, ...], CapturedStep] = {}  # by the shapes of their tensors
+        self.seen_shapes: set[tuple[int, ...]] = set()
+
+    def keep(self, shapes: tuple[Any, ...], step: CapturedStep) -> None:
+        """Keep a captured step for later calls, and drop the least recently used steps above a limit."""
+        if step.graph is not None:
+            self.steps[shapes] = step
+        if len(self.steps) > MAX_CAPTURED_STEPS:
+            oldest = next(iter(self.steps))
+            del self.steps[oldest]
+
+
+# A graph reads the weights by address, so it is valid as long as the snapshot of its model.
+CAPTURED_STEPS: WeakKeyDictionary[Snapshot, CapturedSteps] = WeakKeyDictionary()
+
+
+def captured_steps(model: Any) -> CapturedSteps:
+    """The captured steps of a model in its current state."""
+    return CAPTURED_STEPS.setdefault(model.snapshot, CapturedSteps())
 
 
 def can_capture(model: Any, limit: int) -> bool:
@@ -897,7 +914,7 @@ def repeats_shape(model: Any, shape: tuple[int, ...]) -> bool:
     of large caches would need much memory, so such shapes return `False`.
     """
     rows, _, capacity, _ = shape
-    shapes = model.snapshot.seen_shapes
+    shapes = captured_steps(model).seen_shapes
     if shape in shapes:
         return True
     if len(shapes) < MAX_CAPTURED_STEPS and rows * capacity <= MAX_DEFAULT_ENTRIES:
@@ -1022,7 +1039,8 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
                 register_fsdp_forward_method(self, "generate")
                 return self.generate(inputs, generation_config, *args, **kwargs)
         options = {**kwargs, "generation_config": generation_config}
-        finished = finished_hypotheses(self, options)
+        patience = generation_option(self, options, "patience")
+        finished = None if patience is None else finished_hypotheses(self, options, patience)
         if self.engine is not None:
             outputs = self.engine.generate(self, inputs, generation_config, *args, **kwargs)
             if outputs is not None:
@@ -1102,9 +1120,9 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         # With output_logits, the loop keeps the tensor, which must not change.
         if generation_config.output_logits or is_untested_version():
             return processors
-        of_caller = kwargs.get("logits_processor") or ()
+        caller_processors = kwargs.get("logits_processor") or ()
         for i, processor in enumerate(processors):
-            if type(processor) in MIN_LENGTH_PROCESSORS and not any(processor is other for other in of_caller):
+            if type(processor) in MIN_LENGTH_PROCESSORS and not any(processor is other for other in caller_processors):
                 processors[i] = InPlaceMinLengthLogitsProcessor(processor, self.config.vocab_size)
         return processors
 
@@ -1171,8 +1189,8 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         return cache
 
 
-def finished_hypotheses(model: Any, options: dict[str, Any]) -> FinishedHypotheses | None:
-    """The counter of finished hypotheses for a beam search with `patience`; `None` for transformers' stopping rule.
+def finished_hypotheses(model: Any, options: dict[str, Any], patience: Any) -> FinishedHypotheses | None:
+    """The counter of finished hypotheses for a beam search with patience; `None` for transformers' stopping rule.
 
     Like a length penalty, patience has no effect with one beam or with a decoding loop of the caller. The model's
     `patience` has no effect without `early_stopping`.
@@ -1180,13 +1198,13 @@ def finished_hypotheses(model: Any, options: dict[str, Any]) -> FinishedHypothes
     Args:
         model: a model, whose generation config has the default options.
         options: the options of a call of `generate()`.
+        patience: the effective value of the option.
 
     Raises:
         ValueError: `patience` is invalid, or the call's `patience` would have no effect because of `early_stopping`.
     """
-    patience = generation_option(model, options, "patience")
     num_beams = generation_option(model, options, "num_beams") or 1
-    if patience is None or num_beams == 1 or callable(options.get("custom_generate")):
+    if num_beams == 1 or callable(options.get("custom_generate")):
         return None
     if not isinstance(patience, int | float) or not 1 <= patience <= MAX_PATIENCE:
         raise ValueError(f"patience must be None or a number from 1 to {MAX_PATIENCE}, got {patience!r}.")

@@ -49,8 +49,8 @@ def float32_precisions() -> tuple[str, str]:
 
     `torch.get_float32_matmul_precision()` raises an error if the two differ, for example with the Trainer's `tf32`.
     """
-    of_cpu: Any = torch.backends.mkldnn
-    return torch.backends.cuda.matmul.fp32_precision, of_cpu.matmul.fp32_precision
+    cpu_backend: Any = torch.backends.mkldnn
+    return torch.backends.cuda.matmul.fp32_precision, cpu_backend.matmul.fp32_precision
 
 
 def is_transformed() -> bool:

@@ -70,7 +70,7 @@ class CallOptions:
     """The options of a call of `Seq2SeqPipeline`, whose docstring explains them.
 
     Attributes:
-        generate_options: the options of `generate()`.
+        generate_kwargs: the options of `generate()`.
     """
 
     prefix: str | None = None
@@ -85,7 +85,7 @@ class CallOptions:
     return_scores: bool = False
     return_tokens: bool = False
     clean_up_tokenization_spaces: bool | None = None
-    generate_options: dict[str, Any] = field(default_factory=dict)
+    generate_kwargs: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_type("prefix", self.prefix, str, "a string")
@@ -141,7 +141,7 @@ class Seq2SeqPipeline(Pipeline):
             temperature, top-k and other logits processors).
         return_tokens: add `"tokens"` to each answer: the generated tokens, including special tokens, without padding.
         clean_up_tokenization_spaces: see `tokenizer.decode`.
-        **generate_options: options of `generate()`, such as `num_beams`, `do_sample`, `num_return_sequences`,
+        **generate_kwargs: options of `generate()`, such as `num_beams`, `do_sample`, `num_return_sequences`,
             `max_new_tokens`, `generation_config` or `logits_processor`. A `generation_config` of a call replaces all
             options of `pipeline()`. `streamer` requires a single text.
 
@@ -179,15 +179,15 @@ class Seq2SeqPipeline(Pipeline):
         Raises:
             ValueError: an argument is invalid.
         """
-        names = vars(self.defaults).keys() - {"generate_options"}
+        names = vars(self.defaults).keys() - {"generate_kwargs"}
         changes = drop_none(**{name: options.pop(name, None) for name in names})
         check_languages(self.tokenizer, changes.get("src_lang"), changes.get("tgt_lang"))
         for length, other in (LENGTH_LIMITS, LENGTH_LIMITS[::-1]):
             if length in options:  # overrides the other one, which was saved with the model or given earlier
                 options = {other: None, **options}
         if "generation_config" not in options:  # otherwise it replaces all options of the pipeline
-            options = {**self.defaults.generate_options, **options}
-        call = replace(self.defaults, **changes, generate_options=options)
+            options = {**self.defaults.generate_kwargs, **options}
+        call = replace(self.defaults, **changes, generate_kwargs=options)
         if call.tgt_lang is not None:
             options["forced_bos_token_id"] = language_id(self.tokenizer, call.tgt_lang)
         return call
@@ -262,8 +262,8 @@ class Seq2SeqPipeline(Pipeline):
             candidate["tokens"] = []
         if options.return_scores:
             candidate["score"] = 0.0
-        search = with_output_options(options.generate_options, False)
-        count = generation_option(self.model, search, "num_return_sequences")
+        generate_kwargs = with_output_options(options.generate_kwargs, False)
+        count = generation_option(self.model, generate_kwargs, "num_return_sequences")
         return self.answer([dict(candidate) for _ in range(count)])
 
     def batches(
@@ -285,7 +285,9 @@ class Seq2SeqPipeline(Pipeline):
         Raises:
             TextError: a text is too long. All texts are checked before the first batch.
         """
-        prefix_ids = self.tokenize_prefixes(prefixes, options)
+        prefix_ids: list[list[int]] = [[]] * len(texts)
+        if any(prefixes):
+            prefix_ids = self.tokenize_prefixes(prefixes, options)
         strip = getattr(self.tokenizer, "without_outer_spaces", str)
         sources = self.tokenize([strip(text) for text in texts], options)
         lengths = [len(source) for source in sources]
@@ -313,10 +315,10 @@ class Seq2SeqPipeline(Pipeline):
             if batch_size == 1:
                 return [[index] for index in range(len(sources))]
             return batches_by_tokens(sources, math.inf, max_rows=batch_size)
-        search = options.generate_options
-        beams = generation_option(self.model, search, "num_beams") or 1
-        candidates = generation_option(self.model, search, "num_return_sequences") or 1
-        limit = partial(longest_target, config=self.model.config, max_new_tokens=search.get("max_new_tokens"))
+        generate_kwargs = options.generate_kwargs
+        beams = generation_option(self.model, generate_kwargs, "num_beams") or 1
+        candidates = generation_option(self.model, generate_kwargs, "num_return_sequences") or 1
+        limit = partial(longest_target, config=self.model.config, max_new_tokens=generate_kwargs.get("max_new_tokens"))
         # Equal with and without the prefix, so that the longest source and prefix of a batch have the same limit.
         pairs = zip(lengths, prefix_lengths, strict=True)
         groups = [(limit(source_len), limit(source_len, prefix_len=prefix_len)) for source_len, prefix_len in pairs]
@@ -343,9 +345,7 @@ class Seq2SeqPipeline(Pipeline):
         """The token ids that each translation must begin with; empty for none."""
         ids: list[list[int]] = [[] for _ in prefixes]
         places = [index for index, prefix in enumerate(prefixes) if prefix]
-        if not places:
-            return ids
-        forced = generation_option(self.model, options.generate_options, "forced_bos_token_id")
+        forced = generation_option(self.model, options.generate_kwargs, "forced_bos_token_id")
         encoding = encode_texts(
             self.tokenizer,
             text_target=[prefixes[index] for index in places],
@@ -403,6 +403,7 @@ class Seq2SeqPipeline(Pipeline):
             raise ValueError(f"{reason} must be greater than the number of special tokens, {special}, got {limit}.")
         return encode_texts(self.tokenizer, **inputs, truncation=True, max_length=limit)["input_ids"]
 
+    @torch.inference_mode()  # faster than the `torch.no_grad` of the base class
     def _forward(self, model_inputs: dict[str, Tensor], options: CallOptions) -> dict[str, Tensor]:
         """Call `generate()`.
 
@@ -413,21 +414,21 @@ class Seq2SeqPipeline(Pipeline):
         batch_size, source_len = model_inputs["input_ids"].shape
         prefix_ids = model_inputs.pop("prefix_ids", None)
         prefix_len = 0 if prefix_ids is None else prefix_ids.shape[1]
-        search = with_output_options(options.generate_options, options.return_scores)
-        if options.max_batch_tokens is not None and search.get("max_length") is None:
-            search["max_new_tokens"] = longest_target(
-                source_len, self.model.config, search.get("max_new_tokens"), prefix_len
+        generate_kwargs = with_output_options(options.generate_kwargs, options.return_scores)
+        if options.max_batch_tokens is not None and generate_kwargs.get("max_length") is None:
+            generate_kwargs["max_new_tokens"] = longest_target(
+                source_len, self.model.config, generate_kwargs.get("max_new_tokens"), prefix_len
             )
-            search["max_length"] = None
-        self.check_target_language(search)
+            generate_kwargs["max_length"] = None
+        self.check_target_language(generate_kwargs)
         if prefix_ids is not None:
-            processors = search.get("logits_processor") or ()
-            search["logits_processor"] = LogitsProcessorList([*processors, ForcedPrefix(prefix_ids)])
-        if generation_option(self.model, search, "stop_strings") is not None:
-            search.setdefault("tokenizer", self.tokenizer)
+            processors = generate_kwargs.get("logits_processor") or ()
+            generate_kwargs["logits_processor"] = LogitsProcessorList([*processors, ForcedPrefix(prefix_ids)])
+        if generation_option(self.model, generate_kwargs, "stop_strings") is not None:
+            generate_kwargs.setdefault("tokenizer", self.tokenizer)
         try:
             with evaluation_mode(self.model):
-                outputs = self.model.generate(**model_inputs, **search)
+                outputs = self.model.generate(**model_inputs, **generate_kwargs)
         except GENERATE_ERRORS as error:  # some options are validated only when they are used
             reason = str(error).strip().partition("\n")[0]
             raise ValueError(
@@ -439,34 +440,30 @@ class Seq2SeqPipeline(Pipeline):
             check_prefixes(sequences.shape[1] - 1, prefix_ids)
         answer = {"sequences": sequences.unflatten(0, (batch_size, -1))}
         if options.return_scores:
-            answer["scores"] = self.scores(outputs, search).unflatten(0, (batch_size, -1))
+            answer["scores"] = self.scores(outputs, generate_kwargs).unflatten(0, (batch_size, -1))
         return answer
 
-    def check_target_language(self, search: dict[str, Any]) -> None:
+    def check_target_language(self, generate_kwargs: dict[str, Any]) -> None:
         """Check that a model of several target languages has one of them as its first token.
 
         Args:
-            search: the options of `generate()`.
+            generate_kwargs: the options of `generate()`.
         """
         languages = tokenizer_languages(self.tokenizer)
-        if not languages or "decoder_input_ids" in search:
+        if not languages or "decoder_input_ids" in generate_kwargs:
             return
         names = ("forced_bos_token_id", "decoder_start_token_id")
-        starts = [generation_option(self.model, search, name) for name in names]
+        starts = [generation_option(self.model, generate_kwargs, name) for name in names]
         tags = {language_id(self.tokenizer, code) for code in languages}
         if not any(isinstance(token, int) and token in tags for token in starts):
             raise ValueError(f"tgt_lang must be one of {', '.join(languages)}, got None.")
 
-    def get_inference_context(self) -> Any:
-        """The context of `_forward`, faster than the base class's `torch.no_grad`."""
-        return torch.inference_mode
-
-    def scores(self, outputs: Any, search: dict[str, Any]) -> Tensor:
+    def scores(self, outputs: Any, generate_kwargs: dict[str, Any]) -> Tensor:
         """The score of each sequence that `generate()` returned, `[sequences]`."""
         if getattr(outputs, "sequences_scores", None) is not None:
             return outputs.sequences_scores
-        end = generation_option(self.model, search, "eos_token_id")
-        padding = generation_option(self.model, search, "pad_token_id")
+        end = generation_option(self.model, generate_kwargs, "eos_token_id")
+        padding = generation_option(self.model, generate_kwargs, "pad_token_id")
         return log_probabilities(outputs.sequences[:, -len(outputs.scores) :], outputs.scores, end, padding)
 
     def postprocess(self, model_outputs: dict[str, Tensor], options: CallOptions) -> list[Any]:

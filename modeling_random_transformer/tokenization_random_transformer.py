@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from itertools import chain, groupby
 from os import PathLike
+from types import MappingProxyType
 from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -217,19 +218,17 @@ class RandomTransformerTokenizer(TokenizersBackend):
 
     # The base class stores its arguments in `init_kwargs` and saves them. It rebuilds the backend of a subclass that
     # defines `__init__`.
-
-    def _saved(self, name: str, default: Any = None) -> Any:
-        return self.__dict__.get("init_kwargs", {}).get(name, default)  # none while the base class is initialized
+    init_kwargs: Any = MappingProxyType({})  # until the base class has stored the arguments
 
     @property
     def languages(self) -> list[str]:
         """The codes of the languages; empty for a tokenizer without language tags."""
-        return list(self._saved("languages", ()))
+        return list(self.init_kwargs.get("languages", ()))
 
     @property
     def src_lang(self) -> str | None:
         """The language of sources, one of `languages`; `None` if it is not set."""
-        return self._saved("src_lang")
+        return self.init_kwargs.get("src_lang")
 
     @src_lang.setter
     def src_lang(self, code: str | None) -> None:
@@ -239,7 +238,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
     @property
     def tgt_lang(self) -> str | None:
         """The language of targets, one of `languages`; `None` if it is not set."""
-        return self._saved("tgt_lang")
+        return self.init_kwargs.get("tgt_lang")
 
     @tgt_lang.setter
     def tgt_lang(self, code: str | None) -> None:
@@ -248,7 +247,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
     @property
     def keep_without_letters(self) -> bool:
         """Whether the pipeline returns texts without letters, such as numbers, unchanged. It is saved."""
-        return self._saved("keep_without_letters", True)
+        return self.init_kwargs.get("keep_without_letters", True)
 
     @keep_without_letters.setter
     def keep_without_letters(self, value: bool) -> None:
@@ -460,8 +459,9 @@ class RandomTransformerTokenizer(TokenizersBackend):
         ):
             raise ValueError(f"languages must be a list of codes with tags in the vocabulary, got {languages!r}.")
         for name in ("src_lang", "tgt_lang"):  # the setters check them, and set the template of sources
-            if getattr(self, name) is not None:
-                setattr(self, name, getattr(self, name))
+            code = self.init_kwargs.get(name)
+            if code is not None:
+                setattr(self, name, code)
         return self
 
     @classmethod

@@ -340,8 +340,6 @@ class Snapshot:
     def __init__(self, model: nn.Module):
         self.messages: dict[str, str | None] = {}  # the result of each check of the model, by its name
         self.verified_steps: set[Any] = set()  # the kinds of cached steps that were compared
-        self.captured_steps: dict[Any, Any] = {}  # CUDA graphs of `generate()`, by the shapes of their tensors
-        self.seen_shapes: set[Any] = set()  # shapes of calls of `generate()` that did not choose a cache
         modules = list(model.modules())
         self.parts = modules[1:]
         # Views show later changes. PyTorch never uses the key of a hook again, so the keys identify the hooks.

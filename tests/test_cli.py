@@ -1,18 +1,23 @@
 """`random-transformer`: the verbs, their modules, and the wheel that installs the command."""
 
+import errno
 import importlib.util
 import os
 import subprocess
 import sys
 import zipfile
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
 
 from modeling_random_transformer import __version__, cli
-from modeling_random_transformer.commands.command_line import run_command
+from modeling_random_transformer.cli import run_command
 
 ROOT = Path(__file__).parents[1]
+SIZES = "the sizes, such as --max_tokens_per_batch and --num_beams, must be small enough for the memory"
+MISSING = "No package metadata was found for deepspeed"
+FULL = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 160000000000 bytes."
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]], ids=["none", "--help", "-h"])
@@ -78,19 +83,34 @@ def test_verb_prints_its_help(capsys, verb):
 @pytest.mark.parametrize(
     ("error", "status", "printed"),
     [
-        (ValueError("a must be b,\ngot c."), 2, "a must be b, got c."),
-        (FileNotFoundError(2, "No such file", "a"), 2, "a: No such file."),
-        (FloatingPointError("the loss must be finite"), 1, "the loss must be finite"),
-        (KeyboardInterrupt(), 130, "interrupted"),
+        (ValueError("a\nb"), 2, "name: error: a b\n"),
+        (FloatingPointError("nan"), 1, "name: error: nan\n"),
+        (OSError(errno.ENOSPC, "No space left", "/out"), 2, "name: error: /out: No space left.\n"),
+        (MemoryError("2 TiB"), 2, f"name: error: {SIZES}, got MemoryError: 2 TiB\n"),
+        (RuntimeError(FULL), 2, f"name: error: {SIZES}, got RuntimeError: {FULL}\n"),
+        (PackageNotFoundError("deepspeed"), 2, f"name: error: a package is missing: {MISSING}\n"),
+        (KeyboardInterrupt(), 130, "name: error: hint\n"),
     ],
 )
-def test_error_of_a_command_is_one_line_and_a_status(error, status, printed, capsys):
+def test_errors_are_a_status_and_a_line(error, status, printed, capsys):
     def fail():
         raise error
 
-    assert run_command(fail, "program", hint="interrupted") == status
-    assert capsys.readouterr().err == f"program: error: {printed}\n"
-    assert [run_command(lambda result=result: result, "program") for result in (None, 0, 1)] == [0, 0, 1]
+    assert run_command(fail, "name", "hint") == status
+    assert capsys.readouterr().err == printed
+
+
+def test_other_errors_of_the_runtime_are_raised():
+    def fail():
+        raise RuntimeError("a bug")
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        run_command(fail, "name")
+
+
+@pytest.mark.parametrize("status", [None, 0, 1])
+def test_the_status_of_a_command(status):
+    assert run_command(lambda: status, "name") == (status or 0)
 
 
 @pytest.mark.slow
@@ -178,6 +198,8 @@ def test_an_interruption_of_the_imports_is_one_line(module, status, tmp_path):
         ("train --lr 0.1", "--lr. Did you mean --learning_rate?"),
         ("train --batch-size 8", "--batch-size. Did you mean --max_tokens_per_batch?"),
         ("train --src a --tgt b", "--src. Did you mean --source_file?"),
+        ("train --dictionary words.tsv", "--dictionary. Did you mean --train_file?"),
+        ("train --parent outputs/en-de", "--parent. Did you mean --model_name_or_path?"),
         ("train --output a", "--output. Did you mean --output_dir?"),
         ("train --epoch 3", "--epoch."),  # like --project of transformers, which is not in the help
         ("train --hidden_size 8", "--hidden_size."),

@@ -16,6 +16,7 @@ from modeling_random_transformer.generation_random_transformer import (
     FastStep,
     StaticKVCache,
     bucket,
+    captured_steps,
 )
 from tests.helpers.cuda_graphs import simulated
 from tests.helpers.models import exact_model, padded_batch, tiny_model
@@ -184,7 +185,7 @@ def test_few_graphs_are_kept_and_freed_with_the_model(captures):
     model = exact_model(spread=2.0)
     for rows in range(1, generation.MAX_CAPTURED_STEPS + 4):
         generate(model, padded_batch([3] * rows), **STATIC)
-    kept = model.snapshot.captured_steps
+    kept = captured_steps(model).steps
     assert len(kept) == generation.MAX_CAPTURED_STEPS
     steps = [weakref.ref(step) for step in captures]
     captures.clear()
@@ -279,6 +280,6 @@ def test_captured_steps_on_a_gpu(search):
     options = {name: value.to("cuda") if torch.is_tensor(value) else value for name, value in SEARCHES[search].items()}
     batch = {name: value.to("cuda") for name, value in BATCH.items()}
     ours = generate(model, batch, **STATIC, **options)
-    kept = model.snapshot.captured_steps
+    kept = captured_steps(model).steps
     assert len(kept) == 1
     assert_same(ours, generate(model, batch, **options))

@@ -77,23 +77,23 @@ def encode_trees(tokenizer: Any, trees: Sequence[Tree]) -> Dataset:
 
 
 @torch.no_grad()
-def parse(model: Any, tokenizer: Any, sentences: Sequence[Sequence[str]], **generation_kwargs: Any) -> list[Tree]:
+def parse(model: Any, tokenizer: Any, sentences: Sequence[Sequence[str]], **generate_kwargs: Any) -> list[Tree]:
     """The tree of each sentence, in the order of the sentences.
 
     Args:
         model: trained on `encode_trees`.
         tokenizer: of the model.
         sentences: words of each sentence.
-        **generation_kwargs: options of `generate()`, those of `SEARCH_OPTIONS`. The length of an output is limited by
+        **generate_kwargs: options of `generate()`, those of `SEARCH_OPTIONS`. The length of an output is limited by
             its number of words.
 
     Raises:
         ValueError: a sentence has no words, or an option is not supported.
     """
-    for name, value in generation_kwargs.items():
+    for name, value in generate_kwargs.items():
         if name not in SEARCH_OPTIONS:
             allowed = ", ".join(SEARCH_OPTIONS)
-            raise ValueError(f"generation_kwargs must be options among {allowed}, got {name}={value!r}.")
+            raise ValueError(f"generate_kwargs must be options among {allowed}, got {name}={value!r}.")
     trees: dict[int, Tree] = {}
     order = sorted(range(len(sentences)), key=lambda index: len(sentences[index]))  # reduces padding
     for batch in batches(order):
@@ -101,7 +101,7 @@ def parse(model: Any, tokenizer: Any, sentences: Sequence[Sequence[str]], **gene
         processor = TreeLogitsProcessor(tokenizer, tokens)
         sources = {"input_ids": [source_ids(tokenizer, words) for words in tokens]}
         inputs = tokenizer.pad(sources, return_tensors="pt").to(model.device)
-        options = {"max_new_tokens": max(map(max_target_length, tokens)), **generation_kwargs}
+        options = {"max_new_tokens": max(map(max_target_length, tokens)), **generate_kwargs}
         output = model.generate(**inputs, logits_processor=[processor], **options)
         for index, ids, words in zip(batch, output.tolist(), tokens, strict=True):
             trees[index] = decode_tree(tokenizer, ids[1:], sentences[index], words)

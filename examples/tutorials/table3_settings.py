@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from modeling_random_transformer.inputs_random_transformer import drop_none
-from modeling_random_transformer.training.arguments import FILES, VOCAB_SIZE
-from modeling_random_transformer.training.manifest import determining
+from modeling_random_transformer.training.arguments import FILE_ARGUMENTS, VOCAB_SIZE
+from modeling_random_transformer.training.manifest import weight_arguments
 
 from .table3_runs import Experiment
 
@@ -23,7 +23,7 @@ OMITTED = (
     *("seed", "label_smoothing_factor", "preset", "preprocessing_num_workers", "vocab_size"),
     *("test_source_file", "test_target_file", "test_file", "test_split"),
 )
-PATHS = (*FILES, "dataset_name", "tokenizer")
+PATHS = (*FILE_ARGUMENTS, "dataset_name", "tokenizer")
 
 
 def settings(experiment: Experiment, seeds: Sequence[int]) -> str:
@@ -38,13 +38,13 @@ def settings(experiment: Experiment, seeds: Sequence[int]) -> str:
     if model.tokenizer is None:
         sizes["vocab_size"] = model.vocab_size or VOCAB_SIZE
     length = () if args.max_steps > 0 else ("num_train_epochs",)
-    recipe = dict.fromkeys((*length, *ALWAYS, *determining(args)))
+    recipe = dict.fromkeys((*length, *ALWAYS, *weight_arguments(args)))
     training = "Training" if args.world_size == 1 else f"Training on {args.world_size} devices"
     groups: dict[str, dict[str, Any]] = {
         "Data": _changed(data, (entry.name for entry in fields(data))),
         "Model": sizes | _changed(model, (entry.name for entry in fields(model))),
         training: {"seeds": list(seeds)} | _changed(args, recipe, always=(*length, *ALWAYS)),
-        "Evaluation": drop_none(**args.generation_kwargs),
+        "Evaluation": drop_none(**args.generate_kwargs),
     }
     return "\n".join(f"- {name}: `{' '.join(map(_flag, values.items()))}`" for name, values in groups.items())
 

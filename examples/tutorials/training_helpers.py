@@ -259,11 +259,11 @@ def status_of_score(name: str, percent: float, required: float) -> int:
 # Inference
 
 
-def translate(model: Any, tokenizer: Any, sentences: Sequence[str], **generation_kwargs: Any) -> list[str]:
+def translate(model: Any, tokenizer: Any, sentences: Sequence[str], **generate_kwargs: Any) -> list[str]:
     """Translate in batches of 100, in the order of the sentences, with any model that has `generate`."""
     translations: list[str] = []
     for start in range(0, len(sentences), 100):
         batch = list(sentences[start : start + 100])
         inputs = tokenizer(batch, padding=True, truncation=True, return_tensors="pt")
-        translations += tokenizer.batch_decode(model.generate(**inputs, **generation_kwargs), skip_special_tokens=True)
+        translations += tokenizer.batch_decode(model.generate(**inputs, **generate_kwargs), skip_special_tokens=True)
     return translations

@@ -15,7 +15,7 @@ from typing import IO, Any, BinaryIO
 from zipfile import BadZipFile
 
 from .errors import first_line, reraise_as_value_error
-from .files import StrPath, new_files
+from .files import StrPath, name_path_in_errors, new_files
 
 STANDARD_STREAM = "-"
 COMPRESSIONS = {".gz": "gzip", ".zst": "Zstandard", ".bz2": "bzip2", ".xz": "xz"}
@@ -220,7 +220,8 @@ def create_binaries(paths: Sequence[StrPath], temporary_folder: Path | None = No
         OSError: a file cannot be written.
     """
     on_disk = [path for path in paths if not is_stream(path)]
-    with new_files(on_disk, temporary_folder) as new, ExitStack() as stack:
+    names = ", ".join("stdout" if is_standard_stream(path) else os.fspath(path) for path in paths)
+    with new_files(on_disk, temporary_folder) as new, name_path_in_errors(names), ExitStack() as stack:
         files = []
         new_by_path = dict(zip(on_disk, new, strict=True))
         for path in paths:

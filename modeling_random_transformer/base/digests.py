@@ -30,9 +30,14 @@ def weight_file_digests(folder: StrPath) -> dict[str, str]:
     return {path.name: file_digest(path) for path in sorted(Path(folder).glob(SAVED_WEIGHTS))}
 
 
+def bytes_digest(content: bytes) -> str:
+    """The SHA-256 of bytes."""
+    return hashlib.sha256(content).hexdigest()
+
+
 def json_digest(value: Any) -> str:
     """A digest of a JSON value."""
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
+    return bytes_digest(json.dumps(value).encode())
 
 
 def model_digest(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:

@@ -4,7 +4,7 @@ import errno
 import logging
 import pickle
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
@@ -56,47 +56,40 @@ def exclusive(path: Path, message: str) -> Iterator[None]:
 
     Raises:
         ValueError: with this message, if another process holds the lock.
+        OSError: the file cannot be created.
     """
-    lock = FileLock(path)
+    with ExitStack() as stack:
 
-    def acquire() -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            acquire_if_possible(lock, timeout=0)
-        except Timeout:
-            raise ValueError(message) from None
+        def acquire() -> None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                stack.enter_context(in_turn(path, timeout=0))
+            except Timeout:
+                raise ValueError(message) from None
 
-    call_on_main_process(acquire)
-    try:
+        call_on_main_process(acquire)
         yield
-    finally:
-        lock.release()
 
 
 @contextmanager
-def in_turn(path: Path) -> Iterator[None]:
-    """Lock a file, and wait for other processes that have locked it; see `exclusive`."""
-    lock = FileLock(path)
-    acquire_if_possible(lock, timeout=-1)
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def acquire_if_possible(lock: Any, timeout: float) -> None:
-    """Acquire a lock, or warn that the file system has no locks.
+def in_turn(path: Path, timeout: float = -1) -> Iterator[None]:
+    """Lock a file, and wait for other processes that have locked it, by default without a limit; see `exclusive`.
 
     Raises:
-        Timeout: another process holds the lock.
+        Timeout: another process holds the lock after these seconds.
         OSError: the file cannot be created.
     """
+    lock = FileLock(path)
     try:
         lock.acquire(timeout=timeout)
     except (NotImplementedError, OSError) as error:
         if isinstance(error, OSError) and error.errno not in WITHOUT_LOCKS:
             raise
-        logger.warning("%s is on a file system without locks: start one call at a time.", Path(lock.lock_file).parent)
+        logger.warning("%s is on a file system without locks: start one call at a time.", path.parent)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 @lru_cache(maxsize=1)

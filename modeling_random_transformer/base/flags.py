@@ -30,6 +30,7 @@ OTHER_NAMES = {
     "beams": "num_beams",
     "d_model": "config_overrides",
     "dataset": "dataset_name",
+    "dictionary": "train_file",  # of recipes with stages only, as the parent
     "dropout": "config_overrides",
     "epochs": "num_train_epochs",
     "gpu": "device",
@@ -41,6 +42,7 @@ OTHER_NAMES = {
     "optimizer": "optim",
     "output": "output_dir",
     "output_dir": "output",
+    "parent": "model_name_or_path",
     "source": "source_file",
     "src": "source_file",
     "steps": "max_steps",
@@ -152,10 +154,11 @@ class Parser(HfArgumentParser):
             ValueError: an argument does not exist, or its value is invalid.
         """
         arguments = [*argv]
-        if "--" in arguments:
-            # If flags and texts are mixed, argparse reads a text after `--` that starts with `-` as a flag.
-            index = arguments.index("--")
-            arguments[index:] = [f"{MARK}{text}" if text.startswith("-") else text for text in arguments[index + 1 :]]
+        if "--" not in arguments:
+            return vars(self.parse_intermixed_args(arguments))
+        # If flags and texts are mixed, argparse reads a text after `--` that starts with `-` as a flag.
+        index = arguments.index("--")
+        arguments[index:] = [f"{MARK}{text}" if text.startswith("-") else text for text in arguments[index + 1 :]]
         values = vars(self.parse_intermixed_args(arguments))
         return {name: without_mark(value) for name, value in values.items()}
 
@@ -171,13 +174,11 @@ class Parser(HfArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Parse arguments; argparse calls this method in all cases. Unknown flags are reported before other errors."""
         args = sys.argv[1:] if args is None else [*args]
-        # Includes the flags of argument groups.
-        flags = {flag for action in self._actions for flag in action.option_strings}
         for index, argument in enumerate(takewhile(lambda argument: argument != "--", args)):
             name, equals, value = argument.partition("=")
             if name.startswith("--") and " " not in name:
                 flag = "--" + name[2:].replace("-", "_")  # hyphens are another spelling
-                if flag not in flags:
+                if flag not in self._option_string_actions:  # includes the flags of argument groups
                     self.error(f"arguments must be among those of --help, got {name}.{self.suggestion(flag[2:])}")
                 args[index] = flag + equals + value
         return super().parse_known_args(args, namespace)
@@ -245,7 +246,7 @@ def to_flags(arguments: Mapping[str, Any]) -> list[list[str]]:
 
 def positive_integer(text: str) -> int:
     """Argument type: an integer of at least 1. Raises an `ArgumentTypeError` for another text."""
-    if not text.isdecimal() or int(text) < 1:
+    if not text.isdecimal() or not 1 <= int(text) <= sys.maxsize:
         raise argparse.ArgumentTypeError(f"must be a positive integer, got {text!r}.")
     return int(text)
 

@@ -75,15 +75,16 @@ class Job:
             self.stages.pop(name, None)
         stage = self.stages.setdefault(name, Stage(self, inputs=current))
         accepts = may_change if callable(may_change) else lambda *_: may_change
-        differences = "; ".join(
-            f"{input_name} was {earlier}, now {value}"
-            for input_name, (earlier, value) in changes(stage.inputs, current).items()
-            if not accepts(input_name, earlier, value)
-        )
+        differences = []
+        for input_name in sorted({*stage.inputs, *current}):
+            earlier = stage.inputs.get(input_name)
+            value = current.get(input_name)
+            if earlier != value and not accepts(input_name, earlier, value):
+                differences.append(f"{input_name} was {earlier}, now {value}")
         if differences:
             raise ValueError(
                 f"{self.path.parent} must contain an earlier attempt with the same inputs and options, "
-                f"got one with other values ({differences}): {self.advice}."
+                f"got one with other values ({'; '.join(differences)}): {self.advice}."
             )
         changed = stage.changed_files() if needs_files and stage.is_finished else []
         for path in changed:
@@ -212,9 +213,3 @@ def run_stage(
         if not path.exists():
             raise ValueError(f"{path} must be a file of the stage {name}, but it is missing: {advice}.")
     return stage.facts
-
-
-def changes(earlier: dict[str, Any], current: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The earlier and the current value of each input that differs, `None` if the input is missing."""
-    names = sorted({*earlier, *current})
-    return {name: (earlier.get(name), current.get(name)) for name in names if earlier.get(name) != current.get(name)}

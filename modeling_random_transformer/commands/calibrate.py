@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ..base.compressed_files import check_output
 from ..base.flags import Parser
-from ..data.sources import parallel_lines
+from ..data.validation import read_valid
 from ..inference.confidence import calibration_file
 from ..inputs_random_transformer import name_lines_in_errors, renumber_errors
 from .corpus_arguments import CorpusArguments
@@ -48,7 +48,7 @@ def run(program: str, argv: Sequence[str]) -> None:
     """Load the model, translate, fit, and write the file."""
     arguments = Parser(program, __doc__, [Arguments]).parse(argv)
     corpus = arguments.corpus()
-    lines = list(parallel_lines([corpus]))
+    lines = read_valid(corpus)
     pairs = [(line.source, line.target) for line in lines]
     with arguments.load(from_file_to_file=False) as (model, tokenizer):
         from ..inference.calibration import calibrate  # needs sacrebleu

@@ -18,7 +18,7 @@ from ..base.flags import Parser, positive_integer
 from ..data.sources import ParallelText
 from ..extras.cleaning.cleaning import clean_files
 from ..extras.cleaning.filters import CleaningOptions
-from ..extras.cleaning.splitting import SETS, name_of_set
+from ..extras.cleaning.splitting import HELD_OUT_SETS, name_of_set
 from ..inputs_random_transformer import drop_none
 from .command_line import check_keys, check_new_outputs, existing_file
 
@@ -68,7 +68,7 @@ class Arguments(CleaningOptions):
         super().__post_init__()
         check_keys(self.target_file is None, self.source_key, self.target_key)
         check_new_outputs(self.overwrite, rejected=self.rejected, report=self.report, **self.outputs)
-        for set_name in SETS[: len(self.split)]:
+        for set_name in HELD_OUT_SETS[: len(self.split)]:
             outputs = {name: name_of_set(path, set_name) for name, path in self.outputs.items()}
             check_new_outputs(self.overwrite, **outputs)
 

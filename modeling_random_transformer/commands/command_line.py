@@ -1,4 +1,4 @@
-"""What the commands share: exit statuses, standard output, types of arguments, and arguments."""
+"""What the commands share: processes, errors, standard output, types of arguments, and arguments."""
 
 import argparse
 import os
@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,11 +15,10 @@ from typing import Any, NoReturn
 import torch
 from accelerate import PartialState
 from accelerate.utils import parse_flag_from_env
-from accelerate.utils.memory import should_reduce_batch_size
 
 from ..base import DTYPES, ENGINES
 from ..base.compressed_files import STANDARD_STREAM, is_readable, is_standard_stream, is_stream, write_binary
-from ..base.errors import first_line, printable
+from ..base.errors import printable
 from ..base.files import PARTS_SUFFIX, STAGES_SUFFIX, read_json, work_folder
 from ..base.flags import MAX_SEED
 from ..base.saved_files import ADAPTER, CONFIG
@@ -27,49 +26,9 @@ from ..configuration_random_transformer import RandomTransformerConfig
 from ..data.readers import Columns
 from ..inputs_random_transformer import CHUNK_SIZE, drop_none
 
-# Exit statuses
+# Processes and errors
 
-INTERRUPTED = "interrupted; the same command resumes the run."
 POLLING_INTERVAL = 0.2  # seconds
-
-
-def run_command(main: Callable[[], int | None], program: str, hint: str = "") -> int:
-    """Run a command and turn its errors into an exit status, and a line on stderr.
-
-    Args:
-        main: the command; it may return a status of its own.
-        program: the name in errors.
-        hint: what an interrupted run prints, if anything.
-
-    Returns:
-        0 on success, or if the reader of standard output has exited; 1 if the result is not valid, such as weights or
-        a loss that are not finite; 2 if an argument, a file or a text is invalid, the memory is too small, or a package
-        is missing; 130 after Ctrl-C.
-    """
-    try:
-        return main() or 0
-    except BrokenPipeError:  # the reader, such as `head`, has exited
-        discard_stdout()
-        return 0
-    except KeyboardInterrupt:
-        if hint:
-            print_error(program, hint)
-        return 128 + signal.SIGINT
-    except (FloatingPointError, ValueError, OSError) as error:
-        print_error(program, format_error(error))
-        return 1 if isinstance(error, FloatingPointError) else 2
-    except ImportError as error:  # an option of transformers such as --deepspeed needs another package
-        print_error(program, f"a package is missing: {first_line(error)}")
-        return 2
-    except (MemoryError, RuntimeError) as error:
-        if not (isinstance(error, MemoryError) or should_reduce_batch_size(error)):
-            raise
-        print_error(
-            program,
-            "the sizes, such as --max_tokens_per_batch and --num_beams, must be small enough for the memory, "
-            f"got {type(error).__name__}: {format_error(error)}",
-        )
-        return 2
 
 
 def start_processes(device: str | None) -> Any:
@@ -108,13 +67,6 @@ def raise_on_sigterm() -> None:
 def print_error(program: str, message: str) -> None:
     """Print an error in the format of argparse on stderr."""
     print(f"{program}: error: {printable(message)}", file=sys.stderr)
-
-
-def format_error(error: Exception) -> str:
-    """The error's message in one line, with the path for an error of the operating system."""
-    if isinstance(error, OSError) and error.strerror and error.filename:
-        return f"{error.filename}: {error.strerror}."
-    return " ".join(str(error).split("\n"))
 
 
 # Output
@@ -320,7 +272,9 @@ class EngineArguments(DeviceArguments):
         if self.engine is not None and self.device not in (None, "cpu"):
             raise ValueError(f"--device must be cpu with --engine, got {self.device}.")
         if self.engine is None and any(self.engine_options.values()):
-            raise ValueError("--engine must be given with --engine_dtype, _folder and _shortlist, got None.")
+            raise ValueError(
+                "--engine must be given with --engine_dtype, --engine_folder and --engine_shortlist, got None."
+            )
         if self.engine is not None:
             object.__setattr__(self, "device", "cpu")
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Sequence
 
 from ..stages.distillation import INT8, WORK, StudentDataArguments, distill, table
-from ..stages.monolingual import RECORD
+from ..stages.monolingual import JOB_RECORD
 from ..stages.training_set import DistillationArguments
 from ..training.arguments import ModelArguments
 from ..training.training_arguments import TranslationTrainingArguments
@@ -30,5 +30,5 @@ def run(program: str, argv: Sequence[str]) -> None:
     if args.process_index == 0:
         folder = result.run.folder
         print(f"{result.corpus}.\n\n{table(result.rows)}\n\n{result.rows[0].signature}")
-        record = folder / WORK / RECORD
+        record = folder / WORK / JOB_RECORD
         print(f"Saved the student to {folder}, in int8 to {folder / INT8}, and the comparison to {record}.")

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from ..base.flags import Parser
 from ..extras.pairs.scoring_files import LineScorer
-from ..inference.translation_files import FORMATS
+from ..inference.translation_files import OUTPUT_FORMATS
 from .corpus_arguments import PairArguments
 
 
@@ -28,7 +28,7 @@ class Arguments(PairArguments):
         token_scores: also write the log-probability of each token
     """
 
-    output_format: str = field(default="text", metadata={"choices": FORMATS})
+    output_format: str = field(default="text", metadata={"choices": OUTPUT_FORMATS})
     token_scores: bool = False
 
 

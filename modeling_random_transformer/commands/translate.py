@@ -35,7 +35,7 @@ from ..base.files import encode_lines
 from ..base.flags import Parser
 from ..data.readers import read_texts
 from ..inference.translation import TranslationOptions, translate_n_best
-from ..inference.translation_files import FORMATS, candidate_lines, read_plain_texts, translate_file
+from ..inference.translation_files import OUTPUT_FORMATS, candidate_lines, read_plain_texts, translate_file
 from ..inputs_random_transformer import name_lines_in_errors
 from ..tokenization_random_transformer import read_lines
 from .command_line import (
@@ -94,7 +94,7 @@ class Arguments(ResumableArguments, EngineArguments, InferenceArguments):
     sentences: list[str] = field(default_factory=list, metadata={"positional": True})
     input: Path = field(default=STANDARD, metadata={"type": existing_file})
     output: Path = STANDARD
-    output_format: str = field(default="text", metadata={"choices": FORMATS})
+    output_format: str = field(default="text", metadata={"choices": OUTPUT_FORMATS})
     prefix_file: Path | None = field(default=None, metadata={"type": existing_file})
     num_beams: int | None = None
     length_penalty: float | None = None

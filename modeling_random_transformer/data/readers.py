@@ -30,6 +30,7 @@ TEXT_KEY = "text"
 TRANSLATION = "translation"  # the column of `datasets` with texts by language
 DEFAULT_KEYS = (TEXT_KEY,), ("source", "target")
 DELIMITERS = ",;"  # delimiters of CSV files
+BYTE_ORDER_MARK = "\ufeff"
 
 # The number of a row, and its texts, or the complete row if it does not have exactly these texts.
 NumberedTexts = tuple[int, list[str] | str]
@@ -141,9 +142,9 @@ def read_texts(path: StrPath, key: str = TEXT_KEY) -> Iterator[str]:
 
 
 def decoded(lines: Iterable[bytes], name: StrPath) -> Iterator[str]:
-    """Lines of a file without its byte order mark; see `text_lines` for errors."""
-    for number, line in enumerate(text_lines(lines, stream_name(name))):
-        yield line.decode("utf-8" if number else "utf-8-sig", "surrogateescape")
+    """Lines of a file without byte order marks, which begin each part of a joined file; see `text_lines` for errors."""
+    for line in text_lines(lines, stream_name(name)):
+        yield line.decode("utf-8", "surrogateescape").lstrip(BYTE_ORDER_MARK)
 
 
 def is_utf8(text: str) -> bool:
@@ -261,8 +262,9 @@ def _read_table(path: Path, columns: Columns) -> Iterator[NumberedTexts]:
 def delimiter_of(first_line: str, columns: Columns) -> str:
     """`,` or `;`: the first with which a CSV file's first line has the columns, otherwise the more frequent one."""
     for delimiter in DELIMITERS:
-        # The csv module has a limit for the length of a cell.
-        [cells] = csv.reader([first_line[:10_000]], delimiter=delimiter)
+        # The csv module has a limit for the length of a cell, and rejects a carriage return outside of quotes.
+        beginning = first_line[:10_000].partition("\r")[0]
+        [cells] = csv.reader([beginning], delimiter=delimiter)
         has_width = columns.are_default and len(cells) == len(columns.keys)
         has_indices = columns.indices and len(cells) > max(1, *columns.indices)
         if has_width or has_indices or columns.among(cells):

@@ -16,7 +16,7 @@ from ..base.compressed_files import (
     open_binary,
 )
 from ..base.digests import file_digest
-from ..inputs_random_transformer import LanguageTags, drop_none
+from ..inputs_random_transformer import LanguageTags
 from ..tokenization_random_transformer import is_blank
 from .readers import TRANSLATION, Columns, NumberedTexts, aligned_rows, is_utf8, read_columns, texts_of
 
@@ -27,7 +27,7 @@ SIDES = ("source", "target")
 Pair = tuple[str, str]  # a source and a target
 
 # Reasons why a line is invalid.
-EMPTY = "with an empty source or target"
+EMPTY_SIDE = "with an empty source or target"
 NOT_A_PAIR = "without exactly one source and one target"
 NOT_UTF8 = "not UTF-8"
 NUL = "with a NUL character"
@@ -170,8 +170,10 @@ class ParallelText(Corpus):
     @property
     def files(self) -> dict[str, Path]:
         """The paths, by the names of the arguments."""
-        paths = drop_none(source=self.source, target=self.target)
-        return {name: Path(path) for name, path in paths.items()}
+        files = {"source": Path(self.source)}
+        if self.target is not None:
+            files["target"] = Path(self.target)
+        return files
 
     def rows(self) -> Iterator[NumberedTexts]:
         if self.target is None:
@@ -256,14 +258,21 @@ def load_split(name: str, config_name: str | None, **options: Any) -> "tuple[Dat
         The dataset, and the paths and modification times of the data files of a local folder, `""` for others.
     """
     from datasets import load_dataset, load_dataset_builder
+    from datasets.exceptions import DatasetGenerationError
+
+    def load() -> "Dataset | IterableDataset":
+        try:
+            return load_dataset(name, config_name, **options)
+        except DatasetGenerationError as error:
+            raise error.__cause__ or error from None  # it names neither the reason nor the line
 
     if not Path(name).is_dir():
-        return load_dataset(name, config_name, **options), ""
+        return load(), ""
     data_files = load_dataset_builder(name, config_name).config.data_files or {}
     version = repr([(str(split), list(paths), paths.origin_metadata) for split, paths in data_files.items()])
     if (Path(name) / "README.md").is_file():
         options["description"] = version
-    return load_dataset(name, config_name, **options), version
+    return load(), version
 
 
 def parse_pair(number: int, source: str, target: str, languages: LanguageTags = NO_LANGUAGES) -> Line:
@@ -275,7 +284,7 @@ def parse_pair(number: int, source: str, target: str, languages: LanguageTags = 
     if "\0" in source or "\0" in target:  # possible in JSON and Parquet; a text file with NUL is rejected as a whole
         return _invalid(number, NUL, source, target)
     if is_blank(source) or is_blank(target):
-        return _invalid(number, EMPTY, source, target)
+        return _invalid(number, EMPTY_SIDE, source, target)
     return ParallelLine(number, source, target, languages)
 
 

@@ -1,5 +1,6 @@
 """Validation of parallel text. Invalid lines are counted by reason, and the first line numbers are reported."""
 
+import logging
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,8 @@ from .sources import NOT_A_PAIR, NOT_UTF8, Corpus, InvalidLine, Line, ParallelLi
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
+logger = logging.getLogger(__name__)
 
 ON_INVALID = ("error", "skip")
 SHOWN = 10  # line numbers in a report, for each reason
@@ -88,6 +91,20 @@ class ValidationReport:
             more = ", …" if count > SHOWN else ""
             reasons.append(f"{count:,} {reason} (line {numbers}{more})")
         return f"{self.name}: {self.invalid:,} of {self.lines:,} lines are invalid: {'; '.join(reasons)}"
+
+
+def read_valid(corpus: Corpus) -> list[ParallelLine]:
+    """Read a corpus once into memory, without its invalid lines, which a warning counts.
+
+    Raises:
+        ValueError: a file cannot be read, no line is valid, or the text has another encoding.
+    """
+    report = ValidationReport(str(corpus))
+    lines = list(report.valid_lines(corpus.lines()))
+    report.check("skip")
+    if report.invalid:
+        logger.warning("%s", report)
+    return lines
 
 
 def validate(corpus: Corpus, on_invalid: str | None = None) -> ValidationReport:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from transformers import EvalPrediction, PreTrainedTokenizerBase
 
-from ..base.errors import reraise_as_value_error
+from ..base.errors import first_line, reraise_as_value_error
 from ..base.languages import without_region
 from ..inputs_random_transformer import check_choice, decode_ids, drop_none, language_id, tokenizer_languages
 
@@ -69,10 +69,9 @@ def score(
     Raises:
         ValueError: the numbers of predictions and references differ, an argument is invalid, or sacrebleu is not
             installed.
-        RuntimeError: a package that an option needs is not installed.
     """
     scorers = make_scorers(metrics, options)
-    predictions, references = check_texts(predictions, references)
+    predictions, references = to_text_lists(predictions, references)
     return {name: corpus_score(name, scorer, predictions, references) for name, scorer in scorers.items()}
 
 
@@ -130,7 +129,6 @@ def translation_metrics(
     Raises:
         ValueError: an argument is invalid, or sacrebleu is not installed; or, in the function, the predictions are not
             token ids.
-        RuntimeError: a package that an option needs is not installed.
     """
     names = list(make_scorers(metrics, options))  # raises errors before training rather than after it
     return partial(_compute_metrics, tokenizer, names, options)
@@ -177,7 +175,6 @@ def make_scorers(metrics: str | Sequence[str], options: dict[str, Any]) -> dict[
     Raises:
         ValueError: a metric or an option does not exist, the value of an option is invalid, or sacrebleu is not
             installed.
-        RuntimeError: a package that an option needs is not installed.
     """
     with reraise_as_value_error(REQUIRED):
         from sacrebleu import BLEU, CHRF
@@ -197,7 +194,14 @@ def make_scorers(metrics: str | Sequence[str], options: dict[str, Any]) -> dict[
     scorers = {}
     for name in names:
         metric_class = {"bleu": BLEU, "chrf": CHRF}[name]
-        scorers[name] = metric_class(**{option: settings[option] for option in OPTIONS[name] if option in settings})
+        accepted = {option: settings[option] for option in OPTIONS[name] if option in settings}
+        try:
+            scorers[name] = metric_class(**accepted)
+        except (OSError, RuntimeError) as error:  # the package or the model of a tokenizer is missing
+            tokenize = settings["tokenize"]
+            raise ValueError(
+                f"tokenize must be installed in sacrebleu, got {tokenize!r}: {first_line(error)}"
+            ) from error
     return scorers
 
 
@@ -231,7 +235,7 @@ def check_spaces(scorer: Any, references: Iterable[Iterable[str]]) -> None:
         )
 
 
-def check_texts(predictions: Any, references: Any) -> tuple[list[str], list[list[str]]]:
+def to_text_lists(predictions: Any, references: Any) -> tuple[list[str], list[list[str]]]:
     """Check the texts, and make a list of the references of each prediction.
 
     Raises:

@@ -20,7 +20,7 @@ from ..base.saved_files import ADAPTER, CONFIG, GENERATION, LOADED_WEIGHTS, TOKE
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..inputs_random_transformer import check_positive, language_id
 from ..quantization_random_transformer import METHOD, DynamicInt8Config
-from .confidence import Calibrations
+from .confidence import CALIBRATIONS, Calibrations
 from .engine import attach_engine
 
 # Toolkits pad the embedding to a multiple of 8, 64 or 128 rows; a larger difference means another vocabulary.
@@ -113,7 +113,8 @@ def load_translator(
         model = load_model(path, dtype)
         tokenizer = read_tokenizer(path, model.config)
     check_finite(model)
-    model.calibrations = Calibrations(path)
+    if any(path.glob(CALIBRATIONS)):
+        model.calibrations = Calibrations(path)
     if (path / ADAPTER).is_file():
         if engine is not None:
             raise ValueError(f"engine must be None for an adapter that is not merged, got {engine!r} for {folder}.")
@@ -137,7 +138,7 @@ def load_model(folder: Path, dtype: str) -> PreTrainedModel:
     with reraise_as_value_error(file):
         if files:
             (folder / file).open("rb").close()  # safetensors would report a file that cannot be read as missing
-        options = dtype_options(config, dtype)
+        options = int8_options(config) if dtype == "int8" else {"dtype": dtype}
         # Mismatched shapes are collected instead of raised, because transformers' error is a multi-line table.
         options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
         # The attention implementation in the file may be the name of remote code.
@@ -186,14 +187,12 @@ def read_config(folder: Path) -> Any:
         return transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False)
 
 
-def dtype_options(config: Any, dtype: str) -> dict[str, Any]:
-    """The arguments of `from_pretrained` for a dtype. Weights that are saved in int8 need none for `"int8"`.
+def int8_options(config: Any) -> dict[str, Any]:
+    """The arguments of `from_pretrained` for int8. Weights that are saved in int8 need none.
 
     Raises:
-        ValueError: the dtype is int8 for an adapter that is not merged.
+        ValueError: the model is an adapter that is not merged.
     """
-    if dtype != "int8":
-        return {"dtype": dtype}
     if config is None:
         raise ValueError("dtype must be of floating point for an adapter that is not merged, got int8.")
     saved = getattr(config, "quantization_config", None)

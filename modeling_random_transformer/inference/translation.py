@@ -86,7 +86,7 @@ class TranslationOptions:
         confidence: rate the translations, for a model with a calibration.
         min_confidence: replace translations with a lower confidence by an empty text; not with `n_best`.
         keep_source: with `min_confidence`, replace these translations by their sources instead.
-        generate_options: `src_lang`, `tgt_lang` and options of `generate()`, such as `do_sample`, `temperature` or
+        generate_kwargs: `src_lang`, `tgt_lang` and options of `generate()`, such as `do_sample`, `temperature` or
             `no_repeat_ngram_size`.
 
     Raises:
@@ -107,7 +107,7 @@ class TranslationOptions:
     confidence: bool = False
     min_confidence: float | None = None
     keep_source: bool = False
-    generate_options: dict[str, Any] = field(default_factory=dict)
+    generate_kwargs: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_positive(max_batch_tokens=self.max_batch_tokens)
@@ -117,11 +117,11 @@ class TranslationOptions:
         check_range("length_penalty", self.length_penalty, -LARGEST_PENALTY, LARGEST_PENALTY)
         check_range("min_confidence", self.min_confidence, 0, 1)
         check_range("seed", self.seed, -LARGEST_SEED, LARGEST_SEED, Integral)
-        config = self.generate_options.get("generation_config")
+        config = self.generate_kwargs.get("generation_config")
         check_type("generation_config", config, GenerationConfig, "a GenerationConfig")
         if self.keep_source and self.min_confidence is None:
             raise ValueError("keep_source must be False without min_confidence, got True.")
-        for name, value in self.generate_options.items():
+        for name, value in self.generate_kwargs.items():
             if name in RESERVED:
                 raise ValueError(f"{name} must not be given, got {value!r}.")
         if self.n_best is None:
@@ -129,7 +129,7 @@ class TranslationOptions:
         for name in OF_ONE_CANDIDATE:
             if name in self.wrappers:
                 raise ValueError(f"n_best must be None with {name}, got {self.n_best}.")
-        is_sampled = self.num_beams == 1 and self.generate_options.get("do_sample")
+        is_sampled = self.num_beams == 1 and self.generate_kwargs.get("do_sample")
         if self.n_best > self.num_beams and not is_sampled:
             raise ValueError(f"n_best must be at most num_beams={self.num_beams}, got {self.n_best}.")
 
@@ -137,7 +137,7 @@ class TranslationOptions:
     def from_kwargs(cls, **options: Any) -> "TranslationOptions":
         """Separate the options of this class from those of `generate()`."""
         names = [entry.name for entry in fields(cls) if entry.name in options]
-        return cls(**{name: options.pop(name) for name in names}, generate_options=options)
+        return cls(**{name: options.pop(name) for name in names}, generate_kwargs=options)
 
     @property
     def wrappers(self) -> list[str]:
@@ -145,11 +145,11 @@ class TranslationOptions:
         return [name for name in WRAPPERS if is_set(getattr(self, name))]
 
     @property
-    def generate_kwargs(self) -> dict[str, Any]:
+    def complete_generate_kwargs(self) -> dict[str, Any]:
         """The options of `generate()`, except for the limit on new tokens."""
         if self.mbr is not None:
-            return search_options(1, **{**MBR_SAMPLING, **self.generate_options, "num_return_sequences": self.mbr})
-        search = search_options(self.num_beams, self.length_penalty, **self.generate_options)
+            return search_options(1, **{**MBR_SAMPLING, **self.generate_kwargs, "num_return_sequences": self.mbr})
+        search = search_options(self.num_beams, self.length_penalty, **self.generate_kwargs)
         if self.n_best is not None:
             search["num_return_sequences"] = self.n_best
         return search
@@ -187,7 +187,7 @@ class BatchTranslator:
         Raises:
             TextError: a text is not a string or is too long.
         """
-        count = self.call.generate_options.get("num_return_sequences", 1)
+        count = self.call.generate_kwargs.get("num_return_sequences", 1)
         candidates = [[Candidate("")] * count for _ in rows]
         visible = [i for i, (text, _) in enumerate(rows) if not isinstance(text, str) or not is_blank(text)]
         update(len(rows) - len(visible))
@@ -243,7 +243,7 @@ class Translator:
         if options.get("length_penalty") is None:
             options["length_penalty"] = length_penalty_of(model.generation_config)
         self.options = TranslationOptions.from_kwargs(**options)
-        search = self.options.generate_kwargs
+        search = self.options.complete_generate_kwargs
         if self.options.split_sentences and not tokenizer_languages(tokenizer):
             search.pop("src_lang", None)  # the language selects abbreviations only
         engine = getattr(model, "engine", None)
@@ -259,7 +259,7 @@ class Translator:
             **search,
         )
         self.pipe.warns = False
-        self.pipe.check_target_language(self.pipe.defaults.generate_options)
+        self.pipe.check_target_language(self.pipe.defaults.generate_kwargs)
 
         self.languages = LanguageTags(self.pipe.defaults.src_lang, self.pipe.defaults.tgt_lang)
         self.composition: Any = None
@@ -279,7 +279,12 @@ class Translator:
         chunk_size: int = CHUNK_SIZE,
         progress: bool | None = None,
     ) -> Iterator[list[Candidate]]:
-        """The candidates of each text, lazily; see `translate_n_best`."""
+        """The candidates of each text, lazily; see `translate_n_best`.
+
+        Raises:
+            ValueError: the texts or the prefixes are one string, or not iterable; or, while texts are translated, a
+                text or a prefix is invalid.
+        """
         for name, rows in {"texts": texts, "prefixes": [] if prefixes is None else prefixes}.items():
             is_iterable = hasattr(rows, "__iter__") or hasattr(rows, "__getitem__")
             if isinstance(rows, str | bytes) or not is_iterable:
@@ -291,7 +296,7 @@ class Translator:
         """The options that determine the translations, with their effective values."""
         # The effective limit: truncating longer sources does not change the translation of sources within the limit.
         limit, _ = source_limit(self.pipe.tokenizer, self.pipe.positions, self.options.max_source_tokens)
-        search = self.options.generate_kwargs
+        search = self.options.complete_generate_kwargs
         effective = {
             **search,
             "max_source_tokens": limit,

@@ -22,7 +22,7 @@ from accelerate import PartialState
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..base.compressed_files import check_output, check_plain_text, is_stream, stream_name, write_binary
-from ..base.digests import json_digest, model_digest
+from ..base.digests import bytes_digest, json_digest, model_digest
 from ..base.distributed import call_on_main_process, exclusive
 from ..base.errors import reraise_as_value_error
 from ..base.files import PARTS_SUFFIX, encode_lines, remove_if_empty, remove_written, work_folder, write_atomically
@@ -39,11 +39,12 @@ from ..inputs_random_transformer import (
 from .candidates import Candidate, Row
 from .translation import Translator, with_prefixes
 
-FORMATS = ("text", "jsonl")
+OUTPUT_FORMATS = ("text", "jsonl")
 TAB = "\t"
 # The first line of a document in HTML, XML (such as TMX and XLIFF), SGML or WebVTT.
 DOCUMENT = re.compile(r"\s*<(\?xml|!doctype|html|tmx|xliff|srcset|refset)\b|WEBVTT\b", re.IGNORECASE)
 PART = r"\d{8,}\.[0-9a-f]{8}\.txt"  # the name of a finished chunk
+PARTS_RECORD, PARTS_LOCK = "job.json", "job.lock"  # in the folder of the parts
 POLLING_INTERVAL = 0.1  # seconds
 
 
@@ -88,7 +89,7 @@ def translate_file(
             output is being written; or the parts of an earlier call belong to a different job.
         OSError: a file cannot be read or written.
     """
-    check_choice(FORMATS, output_format=output_format)
+    check_choice(OUTPUT_FORMATS, output_format=output_format)
     translator = Translator(model, tokenizer, **options)
     prefix = None if prefix_file is None else Path(prefix_file)
     work = LineTranslation(Path(input_file), Path(output_file), model, translator, prefix, output_format)
@@ -239,12 +240,11 @@ def write_in_parts(work: LineWork, *, chunk_size: int, restart: bool, progress: 
     """
     check_positive(chunk_size=chunk_size)
     state = process_state(work.model.device)
-    parts = Parts(work.output)
-    inputs, parts.digests = call_on_main_process(lambda: check_work(work, parts, chunk_size))
-    parts.key = json_digest(inputs)[:8]
+    inputs, digests = call_on_main_process(lambda: inputs_and_digests(work, chunk_size))
+    parts = Parts(work.output, inputs, digests)
     message = f"output_file must not be in use, got {str(work.output)!r} with another call in progress."
     with exclusive(parts.lock_file, message):
-        missing = call_on_main_process(lambda: parts.begin(inputs, restart))
+        missing = call_on_main_process(lambda: parts.begin(restart))
         mine = set(missing[state.process_index :: state.num_processes])
         share = sum(min(chunk_size, inputs["lines"] - number * chunk_size) for number in mine)
         with progress_bar(share, progress if state.is_main_process else False, work.unit) as bar:
@@ -257,15 +257,15 @@ def write_in_parts(work: LineWork, *, chunk_size: int, restart: bool, progress: 
         call_on_main_process(parts.finish)
 
 
-def check_work(work: LineWork, parts: "Parts", chunk_size: int) -> tuple[dict[str, Any], list[str]]:
-    """The settings that determine the output, and the digest of each chunk of the input.
+def inputs_and_digests(work: LineWork, chunk_size: int) -> tuple[dict[str, Any], list[str]]:
+    """Check the output, and return the settings that determine it and the digest of each chunk of the input.
 
     Raises:
         ValueError: the output cannot be written, or an argument or the input is invalid.
     """
     if is_stream(work.output):
         raise ValueError(f"output_file must be a file, new or not, in a folder that exists, got {str(work.output)!r}.")
-    parts.check()
+    check_parts(work.output)
     described = work.describe()
     lines = 0
     digests = []
@@ -273,6 +273,18 @@ def check_work(work: LineWork, parts: "Parts", chunk_size: int) -> tuple[dict[st
         lines += len(chunk)
         digests.append(json_digest(chunk))
     return {**described, "chunk_size": chunk_size, "lines": lines, "input": json_digest(digests)}, digests
+
+
+def check_parts(output: Path) -> None:
+    """Raise a `ValueError` if the folder for the parts of an output belongs to another program or output."""
+    folder = work_folder(output, PARTS_SUFFIX)
+    if (folder / PARTS_RECORD).exists() or not folder.exists():
+        return
+    for path in folder.iterdir():
+        if path.name != PARTS_LOCK and path.suffix != ".tmp":
+            raise ValueError(
+                f"{folder} must contain only the parts of {output.name}, got other files, such as {path.name}."
+            )
 
 
 def write_chunks(work: LineWork, parts: "Parts", numbers: set[int], chunk_size: int, update: Update) -> None:
@@ -292,57 +304,69 @@ def write_chunks(work: LineWork, parts: "Parts", numbers: set[int], chunk_size: 
 
 
 class Parts:
-    """The folder of finished chunks, `<output>.parts`, which exists until the output is complete."""
+    """The folder of finished chunks, `<output>.parts`, which exists until the output is complete.
 
-    def __init__(self, output: Path):
+    Args:
+        output: the output.
+        inputs: the settings that determine the output. The names of the chunks contain a digest of them.
+        digests: a digest of the texts of each chunk.
+    """
+
+    def __init__(self, output: Path, inputs: dict[str, Any], digests: Sequence[str]):
         self.output = Path(os.path.realpath(output))
+        self.inputs = inputs
+        self.digests = digests
         self.folder = work_folder(output, PARTS_SUFFIX)
-        self.record_file = self.folder / "job.json"
-        self.lock_file = self.folder / "job.lock"
-        self.key = ""  # a digest of the inputs of the job, which the names of its files contain
-        self.digests: list[str] = []  # a digest of the texts of each chunk
+        self.record_file = self.folder / PARTS_RECORD
+        self.lock_file = self.folder / PARTS_LOCK
+        self.key = json_digest(inputs)[:8]
 
     def path(self, number: int) -> Path:
         """The file of a finished chunk. Its name contains a digest of the settings that determine the output."""
         return self.folder / f"{number:08}.{self.key}.txt"
 
-    def check(self) -> None:
-        """Raise a `ValueError` if the folder belongs to another program or output."""
-        if self.record_file.exists() or not self.folder.exists():
-            return
-        for path in self.folder.iterdir():
-            if path != self.lock_file and path.suffix != ".tmp":
-                raise ValueError(
-                    f"{self.folder} must contain only the parts of {self.output.name}, got other files, such as "
-                    f"{path.name}."
-                )
-
     def write(self, number: int, lines: Iterable[str]) -> None:
-        """Write a finished chunk."""
-        write_atomically(self.path(number), encode_lines(lines), self.folder)
+        """Write a finished chunk: a line with the digest of its lines, and the lines."""
+        content = b"".join(encode_lines(lines))
+        write_atomically(self.path(number), [f"{bytes_digest(content)}\n".encode(), content], self.folder)
 
-    def begin(self, inputs: dict[str, Any], restart: bool) -> list[int]:
+    def read(self, number: int) -> bytes:
+        """The lines of a finished chunk; raises a `ValueError` if they have changed."""
+        digest, _, content = self.path(number).read_bytes().partition(b"\n")
+        if digest.decode(errors="replace") != bytes_digest(content):
+            raise ValueError(
+                f"{self.path(number)} must be unchanged since it was written, got other content: delete it."
+            )
+        return content
+
+    def begin(self, restart: bool) -> list[int]:
         """Begin the job, or continue the job of an earlier call, in the first process.
 
         Returns:
             The numbers of the missing chunks.
 
         Raises:
-            ValueError: the parts belong to another job, or the record is damaged.
+            ValueError: the parts belong to another job or have changed, or the record is damaged.
         """
         job = Job(self.record_file)  # a damaged record is an error before anything is removed
         restart = restart or not self.has_work()  # a killed process may have left a record without a chunk
         if restart:
             self.remove()
-        job.begin("lines", inputs, restart=restart)
-        return [number for number in range(len(self.digests)) if not self.path(number).exists()]
+        job.begin("lines", self.inputs, restart=restart)
+        missing = []
+        for number in range(len(self.digests)):
+            if self.path(number).exists():
+                self.read(number)  # a changed part is an error now, not after the others are written
+            else:
+                missing.append(number)
+        return missing
 
     def finish(self) -> None:
         """Wait for the parts of all processes, join them to the output, and delete what the job has written."""
-        paths = [self.path(number) for number in range(len(self.digests))]
-        while not all(path.exists() for path in paths):  # a killed process also ends the others: see its launcher
+        numbers = range(len(self.digests))
+        while not all(self.path(number).exists() for number in numbers):  # a killed process also ends the others
             time.sleep(POLLING_INTERVAL)
-        write_binary(self.output, (path.read_bytes() for path in paths), self.folder)
+        write_binary(self.output, map(self.read, numbers), self.folder)
         self.remove_folder()
 
     def has_work(self) -> bool:

@@ -22,10 +22,10 @@ from ..data.readers import TEXT_KEY, read_texts
 from ..data.sources import Pair, ParallelText, pairs_of
 from ..data.validation import ValidationReport
 from ..inputs_random_transformer import check_choice, check_positive
-from .monolingual import RECORD, check_text_key, translate_lines, write_pairs
+from .monolingual import JOB_RECORD, check_text_key, translate_lines, write_pairs
 
 # Files of the working folder beside the record of the job: its lock, the lines to translate, and their translations.
-LOCK, SELECTED, TRANSLATED = "job.lock", "target.txt", "source.txt"
+BACK_TRANSLATION_LOCK, SELECTED, TRANSLATED = "job.lock", "target.txt", "source.txt"
 # The options of `generate()` of each method (Edunov et al. 2018). top_k=0: the complete vocabulary.
 METHODS: dict[str, dict[str, Any]] = {
     "beam": {"num_beams": 4},
@@ -147,7 +147,9 @@ def back_translate(
     source = Path(output_source).resolve()
     folder = work_folder(source, STAGES_SUFFIX)
     call_on_main_process(lambda: check_work_folder(folder))
-    with exclusive(folder / LOCK, f"output_source must not be in use, got {str(source)!r} of another call."):
+    with exclusive(
+        folder / BACK_TRANSLATION_LOCK, f"output_source must not be in use, got {str(source)!r} of another call."
+    ):
         selection = translate_lines(
             read_texts(input_file, settings.text_key),
             folder / SELECTED,
@@ -184,7 +186,7 @@ def check_paths(monolingual: Path, source: Path, target: Path) -> None:
 
 def check_work_folder(folder: Path) -> None:
     """Raise a `ValueError` unless the working folder is new or belongs to an earlier call."""
-    if folder.exists() and not (folder / LOCK).exists() and any(folder.iterdir()):
+    if folder.exists() and not (folder / BACK_TRANSLATION_LOCK).exists() and any(folder.iterdir()):
         raise ValueError(f"{folder} must be new or the folder of an earlier call, got other files.")
 
 
@@ -195,7 +197,9 @@ def write_outputs(folder: Path, source: Path, target: Path, settings: BackTransl
     temporary_folder = folder if target.parent == source.parent else None
     pairs = synthetic_pairs(pairs_of(translated), settings)
     count = write_pairs(pairs, (source, target), temporary_folder)
-    remove_written(folder, *map(re.escape, (SELECTED, TRANSLATED, source.name, target.name, RECORD, LOCK)))
+    remove_written(
+        folder, *map(re.escape, (SELECTED, TRANSLATED, source.name, target.name, JOB_RECORD, BACK_TRANSLATION_LOCK))
+    )
     remove_if_empty(folder)
     return count
 

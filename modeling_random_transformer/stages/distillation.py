@@ -4,7 +4,6 @@ The stages: the teacher translates → the training set is selected → the stud
 teacher and student are compared. `distillation/job.json` in the output folder records them, and the same call resumes.
 """
 
-import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -35,7 +34,7 @@ from ..training.model_card import CARD, set_section
 from ..training.preparation import check_languages_of_sets
 from ..training.run import train_translation
 from ..training.training_arguments import TranslationTrainingArguments
-from .monolingual import RECORD
+from .monolingual import JOB_RECORD
 from .training_set import DistillationArguments, SyntheticReport, TrainingSet
 
 WORK, INT8 = "distillation", "int8"
@@ -180,18 +179,26 @@ def distill(
     teacher = [Path(name) for name in arguments.teacher]
     if model.saved_tokenizer is None and model.vocab_size is None:
         model = replace(model, tokenizer=str(teacher[0]))
-    check(folder, arguments, data, model, args)
+    check_distillation(folder, arguments, data, model, args)
     test = comparison_set(data)
     training_set = TrainingSet(folder / WORK, arguments, data.corpora("train"), (folder / MANIFEST).is_file())
     translator, tokenizer = load_models(teacher, arguments.teacher_dtype, args.device, argument="teacher")
     report = training_set.make(translator, tokenizer, data.max_source_length, test.languages)
     del translator
     run = train_translation(data.with_training_set(*training_set.files, test.languages), model, args)
+    rows = export_and_compare(folder, teacher, test, args)
+    call_on_main_process(lambda: add_to_card(folder / CARD, arguments, report, rows))
+    return DistillationResult(run, report, rows)
 
-    stage = partial(run_stage, folder / WORK / RECORD, may_change=True)
-    weights = [*weight_file_digests(folder).values()]
+
+def export_and_compare(
+    folder: Path, teacher: Sequence[Path], test: Corpus, args: TranslationTrainingArguments
+) -> list[ModelScores]:
+    """Export the trained student in `folder` to int8, and score teacher and student; finished stages are skipped."""
+    stage = partial(run_stage, folder / WORK / JOB_RECORD, may_change=True)
+    student_weights = [*weight_file_digests(folder).values()]
     files = [folder / INT8 / name for name in (CONFIG, SAFE_WEIGHTS_NAME)]
-    stage("int8", {"weights": weights}, lambda: export_int8(folder), files)
+    stage("int8", {"weights": student_weights}, lambda: export_int8(folder), files)
 
     search = call_on_main_process(lambda: final_search(args, Job(folder / MANIFEST)))
 
@@ -205,11 +212,9 @@ def distill(
         rows = compare_saved(models, pairs, test.languages, args.device, search)
         return {"rows": [asdict(row) for row in rows]}
 
-    of_teacher = chain.from_iterable(weight_file_digests(path).values() for path in teacher)
-    inputs = {"weights": [*of_teacher, *weights], "test set": fingerprint([test]), **search}
-    rows = [ModelScores(**row) for row in stage("comparison", inputs, compare_models)["rows"]]
-    call_on_main_process(lambda: add_to_card(folder / CARD, arguments, report, rows))
-    return DistillationResult(run, report, rows)
+    teacher_weights = chain.from_iterable(weight_file_digests(path).values() for path in teacher)
+    inputs = {"weights": [*teacher_weights, *student_weights], "test set": fingerprint([test]), **search}
+    return [ModelScores(**row) for row in stage("comparison", inputs, compare_models)["rows"]]
 
 
 def comparison_set(data: DataArguments) -> Corpus:
@@ -227,7 +232,7 @@ def comparison_set(data: DataArguments) -> Corpus:
     return corpora[0]
 
 
-def check(
+def check_distillation(
     folder: Path,
     arguments: DistillationArguments,
     data: StudentDataArguments,
@@ -254,7 +259,8 @@ def check(
     if arguments.interpolate and not corpora["train"]:
         raise ValueError("source_file and target_file, or train_file, must be given with interpolate, got no pairs.")
     has_run = (folder / MANIFEST).is_file()
-    if (has_run or (folder / CONFIG).is_file()) and not (folder / WORK).is_dir():
+    has_model = has_run or (folder / CONFIG).is_file() or (folder / INT8).exists()
+    if has_model and not (folder / WORK).is_dir():
         raise ValueError(f"output_dir must be new or contain an earlier distillation, got {folder} with another model.")
     if arguments.restart and has_run:
         raise ValueError(
@@ -268,10 +274,9 @@ def check(
 
 
 def export_int8(folder: Path) -> None:
-    """Save the student in int8. The folder replaces the folder of an earlier call."""
-    shutil.rmtree(folder / INT8, ignore_errors=True)
+    """Save the student in int8. The files replace those of an earlier call."""
     quantized, tokenizer = load_translator(folder, "int8")
-    with new_folder(folder / INT8) as temporary, silence_transformers():
+    with new_folder(folder / INT8, overwrite=True) as temporary, silence_transformers():
         quantized.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
 

@@ -29,7 +29,7 @@ from ..data.validation import ValidationReport
 from ..inference.evaluation import sentence_chrf
 from ..inputs_random_transformer import MAX_HYPOTHESES, LanguageTags, check_choice, check_positive
 from ..training.manifest import fingerprint
-from .monolingual import RECORD, check_text_key, translate_lines, write_pairs
+from .monolingual import JOB_RECORD, check_text_key, translate_lines, write_pairs
 
 
 @dataclass
@@ -125,7 +125,7 @@ class TrainingSet:
         self.arguments = arguments
         self.original = original
         # A stage is repeated with changed inputs, unless the student has been trained on its files.
-        self.stage = partial(run_stage, folder / RECORD, may_change=not is_in_use)
+        self.stage = partial(run_stage, folder / JOB_RECORD, may_change=not is_in_use)
         self.selected = folder / "selected.source"  # the texts to translate
         self.candidates = folder / ("candidates.jsonl" if arguments.interpolate else "selected.target")
         self.translated = folder / ("interpolated.target" if arguments.interpolate else "selected.target")
@@ -187,7 +187,11 @@ class TrainingSet:
         )
 
     def interpolate(self) -> dict[str, int]:
-        """Choose one of several translations; returns the number of texts with a reference."""
+        """Choose one of several translations; returns the number of texts with a reference.
+
+        Raises:
+            ValueError: no text has a reference.
+        """
         references = targets_by_source(pairs_of(self.original))
         count = sum(key_of(text) in references for text in read_texts(self.selected))
         if not count:

@@ -25,6 +25,7 @@ MAX_EPOCHS = 300
 FEW_PAIRS = 1000
 MIN_OCCURRENCES = 20  # mean occurrences of a vocabulary entry in the training set
 MAX_POST_NORM_RATE = 1.0  # peak rate times d_model; the paper's models have 0.36 (base) and 0.5 (big)
+MAX_EVALUATED = 1000  # tokens of a text that is translated in an evaluation
 SAMPLED_PAIRS = 1000  # pairs of each set whose sides are compared
 MARGIN = 1.2  # sides in one language are about equally similar
 COUNTED_PAIRS = 100_000  # pairs of each corpus whose letters are counted
@@ -52,9 +53,9 @@ class AdviceCallback(TrainerCallback):
             show([f"{pairs:,} pairs, {state.max_steps:,} steps, {state.num_train_epochs:,} epochs"])
             show(data_advice(self.data, state.num_train_epochs, is_new=not model.name_or_path))
             show(copy_advice(self.data.texts["train"]))
-            is_one_direction = len({corpus.direction for corpus in self.data.corpora}) == 1
-            if is_one_direction and len(self.data.texts) > 1:
+            if len(self.data.texts) > 1 and len({corpus.direction for corpus in self.data.corpora}) == 1:
                 show(spelling_advice(self.data.texts))
+        show(length_advice(self.data.sets))
         show(schedule_advice(args, model.config, state.max_steps))
 
 
@@ -90,6 +91,17 @@ def data_advice(data: PreparedData, epochs: int, is_new: bool) -> Iterator[str]:
         yield f"Warning: {occurrences:.1f} tokens per vocabulary entry are too few to learn it: reduce vocab_size."
     if len(data.corpora) == 1 and len(data.sets) > 1:  # several corpora may be of several directions
         yield from swapped_sets(data)
+
+
+def length_advice(sets: Mapping[str, Dataset]) -> Iterator[str]:
+    """Warn of each validation and test set with a huge text, which is neither skipped nor truncated."""
+    for name, rows in sets.items():
+        longest = int(lengths_of(rows).max())
+        if name != "train" and longest > MAX_EVALUATED:
+            yield (
+                f"Warning: the longest text of the {name} set has {longest:,} tokens, so that its translation takes "
+                "longer than that of many others. Remove it, or set generation_max_length."
+            )
 
 
 def copy_advice(corpora: Iterable[Dataset]) -> Iterator[str]:

@@ -105,11 +105,11 @@ class DataArguments:
     requires_train: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        for name in (*FILES, *LANGUAGES):
+        for name in (*FILE_ARGUMENTS, *LANGUAGES):
             value = getattr(self, name)
             if isinstance(value, str | Path):
                 setattr(self, name, [str(value)])
-        for name in FILES:
+        for name in FILE_ARGUMENTS:
             for path in getattr(self, name) or ():
                 check_readable(name, path)
         if self.requires_train and not self.has("train"):
@@ -178,7 +178,9 @@ class DataArguments:
         Raises:
             ValueError: a file is missing, the files cannot be combined, or the dataset cannot be loaded.
         """
-        corpora = self._file_texts(split) or self._dataset_texts(split)
+        corpora: Sequence[Corpus] = self._file_texts(split)
+        if not corpora and self.dataset_name is not None:
+            corpora = self._dataset_texts(self.dataset_name, split)
         if not corpora:
             return []
         weights = [1] * len(corpora)
@@ -228,16 +230,16 @@ class DataArguments:
             texts.append(ParallelText(Path(path), source_key=self.source_key, target_key=self.target_key))
         return texts
 
-    def _dataset_texts(self, split: str) -> list[DatasetText]:
+    def _dataset_texts(self, dataset: str, split: str) -> list[DatasetText]:
         name = getattr(self, f"{split}_split")
-        if self.dataset_name is None or name is None:
+        if name is None:
             return []
         with reraise_as_value_error(
-            f"dataset_name={self.dataset_name!r}, dataset_config_name={self.dataset_config_name!r} and "
+            f"dataset_name={dataset!r}, dataset_config_name={self.dataset_config_name!r} and "
             f"{split}_split={name!r} must name a dataset"
         ):
-            dataset, version = load_split(
-                self.dataset_name,
+            rows, version = load_split(
+                dataset,
                 self.dataset_config_name,
                 split=name,
                 revision=self.dataset_revision,
@@ -245,8 +247,8 @@ class DataArguments:
             )
         return [
             DatasetText(
-                dataset,
-                name=f"{self.dataset_name} {name}",
+                rows,
+                name=f"{dataset} {name}",
                 version=version,
                 source_key=self.source_key,
                 target_key=self.target_key,
@@ -254,7 +256,7 @@ class DataArguments:
         ]
 
 
-FILES = tuple(entry.name for entry in fields(DataArguments) if entry.name.endswith("file"))
+FILE_ARGUMENTS = tuple(entry.name for entry in fields(DataArguments) if entry.name.endswith("file"))
 LANGUAGES = tuple(entry.name for entry in fields(DataArguments) if entry.name.endswith("lang"))
 
 

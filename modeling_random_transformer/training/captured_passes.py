@@ -33,7 +33,7 @@ class CapturedPasses:
         self.device = self.weights[0].device
         self.gradients = [torch.zeros_like(weight) for weight in self.weights]
         self.seen: set[Any] = set()
-        self.graphs: dict[Any, CapturedPass] = {}
+        self.graphs: dict[Any, PassGraph] = {}
         # All passes run on one stream, since autograd adds a gradient on the stream on which its weight was first used.
         self.stream = torch.cuda.Stream()
         self.pool = torch.cuda.graph_pool_handle()
@@ -46,7 +46,7 @@ class CapturedPasses:
         key = self._key(batch)
         with self._on_stream():
             if key in self.seen and key not in self.graphs and len(self.graphs) < MAX_GRAPHS:
-                self.graphs[key] = CapturedPass(passes, batch, self.stream, self.pool)
+                self.graphs[key] = PassGraph(passes, batch, self.stream, self.pool)
             self.seen.add(key)
             if key in self.graphs:
                 return self.graphs[key].replay(batch)
@@ -76,7 +76,7 @@ class CapturedPasses:
         current.wait_stream(self.stream)
 
 
-class CapturedPass:
+class PassGraph:
     """The passes of one shape.
 
     Args:

@@ -13,8 +13,10 @@ from transformers.utils import is_peft_available
 
 from ..base.distributed import call_on_main_process
 from ..base.errors import reraise_as_value_error
+from ..base.saved_files import GENERATION
 from ..configuration_random_transformer import RandomTransformerConfig
-from ..inference.loading import check_tokenizer
+from ..inference.evaluation import make_scorers
+from ..inference.loading import check_generation_config, check_tokenizer
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from .arguments import DROPOUTS, VOCAB_SIZE, DataArguments, ModelArguments, parse_overrides, set_names
 from .loss_check import check_loss_function
@@ -68,10 +70,12 @@ def check_arguments(
 
 
 def check_evaluation(data: DataArguments, args: TranslationTrainingArguments) -> None:
-    """Check that evaluation during training has a validation set, and that a stream is not counted in epochs."""
+    """Check that evaluation has a validation set and a BLEU tokenizer, and that a stream is not counted in epochs."""
     if args.eval_strategy != "no" and not data.has("validation"):
         strategy = IntervalStrategy(args.eval_strategy).value
         raise ValueError(f"eval_strategy must be 'no' without a validation set, got {strategy!r}.")
+    if args.bleu_tokenize is not None:
+        make_scorers("bleu", {"tokenize": args.bleu_tokenize})
     can_choose = data.has("validation") and args.predict_with_generate and not args.prediction_loss_only
     if args.chooses_length_penalty and not can_choose:
         raise ValueError("length_penalty must be a number without translations of a validation set, got 'auto'.")
@@ -179,6 +183,8 @@ def _saved_config(folder: str, overrides: str) -> RandomTransformerConfig:
     """The configuration of a model to fine-tune, with the overrides."""
     with reraise_as_value_error(f"model_name_or_path must contain a full model without an adapter, got {folder!r}"):
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        if Path(folder, GENERATION).is_file():  # transformers would ignore a damaged one
+            check_generation_config(Path(folder))
     if not isinstance(config, RandomTransformerConfig):
         raise ValueError(
             f"model_name_or_path must contain a model of type {RandomTransformerConfig.model_type!r}, "

@@ -35,7 +35,7 @@ class TranslationEvaluation(Seq2SeqTrainer):
     model: Any
     optimizer: Any
     compute_metrics: Callable[..., dict[str, Any]] | None
-    generation_options: dict[str, Any] = {}
+    generate_kwargs: dict[str, Any] = {}
     samples: Sequence[Pair] = ()  # sources and translations of the last evaluation
     evaluated_batches = 0
 
@@ -48,7 +48,7 @@ class TranslationEvaluation(Seq2SeqTrainer):
         the sets are named like the metrics of a single set, such as `eval_bleu`, so that `metric_for_best_model` can be
         a mean.
         """
-        self.generation_options = gen_kwargs
+        self.generate_kwargs = gen_kwargs
         sets = self.eval_dataset if eval_dataset is None else eval_dataset
         if not isinstance(sets, dict):
             return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
@@ -70,7 +70,7 @@ class TranslationEvaluation(Seq2SeqTrainer):
         self, test_dataset: Any, ignore_keys: Any = None, metric_key_prefix: str = "test", **gen_kwargs: Any
     ) -> PredictionOutput:
         """Translate and score a set with these generation options."""
-        self.generation_options = gen_kwargs
+        self.generate_kwargs = gen_kwargs
         return super().predict(test_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
 
     def evaluation_loop(
@@ -111,7 +111,7 @@ class TranslationEvaluation(Seq2SeqTrainer):
             self.create_optimizer()
             self.model, self.optimizer = self.accelerator.prepare(self.model, self.optimizer)
         if self.is_fsdp_enabled:  # generate() does not detect Accelerate's FSDP2
-            self.generation_options = {"synced_gpus": True, **self.generation_options}
+            self.generate_kwargs = {"synced_gpus": True, **self.generate_kwargs}
 
     def _mean_loss(self, num_batches: int) -> float:
         """The mean loss per token over the first batches of all processes. Later batches are repetitions."""
@@ -142,7 +142,7 @@ class TranslationEvaluation(Seq2SeqTrainer):
         """
         self.evaluated_batches += 1
         inputs = drop_none(**inputs)  # the labels are `None` without references
-        options = self._generation_options(inputs)
+        options = self._complete_generate_kwargs(inputs)
         model = self._without_output_conversion(model)
         saved = dict(vars(self.model.generation_config))
         loss, predictions, labels = super().prediction_step(model, inputs, *args, **kwargs, **options)
@@ -152,19 +152,19 @@ class TranslationEvaluation(Seq2SeqTrainer):
             self._batch_losses.append(torch.stack((loss.float() * tokens, tokens.float())))
         return loss, predictions, labels
 
-    def _generation_options(self, inputs: dict[str, Any]) -> dict[str, Any]:
+    def _complete_generate_kwargs(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """The generation options of `evaluate` and `predict`, with the search and the limit of translation by default.
 
         Raises:
             ValueError: an option changes the number or the type of outputs; or the labels, `[batch, target_len]`, start
                 with different language tags.
         """
-        options = drop_none(**self.generation_options)
+        options = drop_none(**self.generate_kwargs)
         for name, value in OUTPUT_OPTIONS.items():
             if options.setdefault(name, value) != value:
                 raise ValueError(f"{name} must be {value} in evaluate and predict, got {options[name]}.")
         if "generation_config" not in options:
-            options = search_options(**drop_none(**self.args.generation_kwargs)) | options
+            options = search_options(**drop_none(**self.args.generate_kwargs)) | options
         if options.keys().isdisjoint(LENGTH_LIMITS):
             options |= drop_none(max_length=self.args.generation_max_length)
         if options.keys().isdisjoint(LENGTH_LIMITS):

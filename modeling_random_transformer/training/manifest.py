@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -20,13 +21,15 @@ from ..base.files import files_in
 from ..base.jobs import Job, Stage
 from ..base.saved_files import ADAPTER, CONFIG, GENERATION, SAVED_WEIGHTS, TOKENIZER, TOKENIZER_CONFIG
 from ..data.overlap import Counts
+from ..data.readers import is_utf8
 from ..data.sources import Corpus
 from ..data.validation import ValidationReport
-from .arguments import FILES, LANGUAGES, DataArguments, ModelArguments
+from ..inference.confidence import CALIBRATIONS, Calibrations
+from .arguments import FILE_ARGUMENTS, LANGUAGES, DataArguments, ModelArguments
 from .checkpoints import all_checkpoints, check_checkpoints, newest_complete
 from .training_arguments import TranslationTrainingArguments
 
-MANIFEST, LOCK = "training_manifest.json", ".training.lock"
+MANIFEST, TRAINING_LOCK = "training_manifest.json", ".training.lock"
 TRAIN, SEARCH = "train", "search"  # stages of the record
 # Files that a run saves. In a folder without a record, files with these names belong to another program.
 MODEL_FILES = (
@@ -38,6 +41,7 @@ MODEL_FILES = (
     GENERATION,
     TOKENIZER,
     TOKENIZER_CONFIG,
+    CALIBRATIONS,
     "README.md",
 )
 # Files of a saved model or tokenizer that determine a run. Other files may change: the record, for example, when the
@@ -56,7 +60,7 @@ INITIAL_FILES = (
 EXTENDABLE = ("max_steps", "num_train_epochs")
 # Arguments that are not compared by value, but by the contents of files or by their product.
 CONTENTS = (
-    *FILES,
+    *FILE_ARGUMENTS,
     *LANGUAGES,
     "gradient_accumulation_steps",
     "model_name_or_path",
@@ -161,18 +165,14 @@ class Run:
         return {name: fingerprint(corpora) for name, corpora in sets if name.startswith("validation")}
 
     @property
-    def trained(self) -> Stage:
+    def training_stage(self) -> Stage:
         """The stage of the training."""
         return self.job.stages[TRAIN]
 
     def update_record(self, change: Callable[[], Any]) -> None:
         """Change the record in the first process; every process gets it."""
-
-        def changed_job() -> Job:
-            change()
-            return self.job
-
-        self.job = call_on_main_process(changed_job)
+        call_on_main_process(change)
+        self.job = call_on_main_process(lambda: self.job)
 
 
 @dataclass
@@ -212,7 +212,7 @@ class RunResult:
 
 def final_search(args: TranslationTrainingArguments, job: Job) -> dict[str, Any]:
     """Keyword arguments of `generate()` for the trained model, with the penalty and patience chosen in the record."""
-    search = args.generation_kwargs
+    search = args.generate_kwargs
     if args.chooses_length_penalty:
         facts = job.stages[SEARCH].facts
         search |= {name: facts[name] for name in ("length_penalty", "patience")}
@@ -229,11 +229,16 @@ def check_output_dir(folder: Path) -> None:
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         raise ValueError(f"output_dir must be a folder, new or not, that can be written, got {str(folder)!r}.")
-    record = Job(folder / MANIFEST).stages.get(TRAIN)
+    if not is_utf8(str(folder.absolute())):  # safetensors and tokenizers cannot write it
+        raise ValueError(f"output_dir must be a path in UTF-8, got {str(folder)!r}.")
+    Calibrations(folder)  # a damaged calibration is an error now, not after the training
+    stages = Job(folder / MANIFEST).stages
+    record = stages.get(TRAIN)
     if record is None:
         foreign = [*all_checkpoints(folder), *files_in(folder, MODEL_FILES)]
     elif record.is_finished:
-        foreign = [path for path in record.changed_files() if path.is_file()]
+        changed = chain.from_iterable(stage.changed_files() for stage in stages.values())  # weights or the tokenizer
+        foreign = [path for path in changed if path.is_file()]
     elif all_checkpoints(folder):
         foreign = []  # a finished run that is extended has a model, as a run that is uploaded with each checkpoint
     else:
@@ -252,7 +257,7 @@ def begin_training(run: Run) -> None:
         ValueError: values that determine the result have changed (the message lists them), or the checkpoints are
             missing, damaged or of another run.
     """
-    inputs = recorded(run)
+    inputs = run_inputs(run)
     newest = newest_complete(run.folder)
     earlier = run.job.stages.get(TRAIN, Stage(run.job))
     run_id = earlier.facts.get("run_id", uuid4().hex)
@@ -275,13 +280,13 @@ def _is_longer(name: str, earlier: Any, current: Any) -> bool:
     return name in EXTENDABLE and None not in (earlier, current) and 0 < earlier < current
 
 
-def changed_arguments(arguments: Any) -> dict[str, Any]:
+def non_default_arguments(arguments: Any) -> dict[str, Any]:
     """The arguments of a dataclass that differ from their defaults, as JSON values, without those of `FREE`."""
     changed = {}
     for entry in fields(arguments):
         value = getattr(arguments, entry.name)
         if is_dataclass(value):
-            value = changed_arguments(value) or None
+            value = non_default_arguments(value) or None
         value = getattr(value, "value", value)  # members of enumerations are saved by value
         default = entry.default if entry.default_factory is MISSING else entry.default_factory()
         if value != default and not entry.name.startswith(FREE):
@@ -289,27 +294,27 @@ def changed_arguments(arguments: Any) -> dict[str, Any]:
     return changed
 
 
-def determining(args: TranslationTrainingArguments, *other_arguments: Any) -> dict[str, Any]:
+def weight_arguments(args: TranslationTrainingArguments, *other_arguments: Any) -> dict[str, Any]:
     """The training arguments, and `other_arguments`, that differ from their defaults and determine the weights."""
     free = {*EXTENDABLE, *CONTENTS}
-    if not selects(args):
+    if not evaluation_selects_weights(args):
         free |= {*EVALUATION}
     values: dict[str, Any] = {}
     for arguments in (*other_arguments, args):
-        values |= changed_arguments(arguments)
+        values |= non_default_arguments(arguments)
     return {name: value for name, value in values.items() if name not in free}
 
 
-def recorded(run: Run) -> dict[str, Any]:
+def run_inputs(run: Run) -> dict[str, Any]:
     """The values that determine the result, by argument name. Files are represented by fingerprints."""
     args = run.args
-    values = determining(args, run.data_args, run.model_args)
+    values = weight_arguments(args, run.data_args, run.model_args)
     length = "max_steps" if args.max_steps > 0 else "num_train_epochs"
     values[length] = getattr(args, length)
     # The product is compared: more devices with fewer accumulation steps have the same number of batches per step.
     values["gradient_accumulation_steps x devices"] = args.gradient_accumulation_steps * args.world_size // args.tp_size
     values["training set"] = fingerprint(run.corpora["train"])
-    if selects(args):
+    if evaluation_selects_weights(args):
         values |= run.validation_fingerprints
     for name in ("tokenizer", "model_name_or_path"):
         saved = getattr(run.model_args, name)
@@ -319,7 +324,7 @@ def recorded(run: Run) -> dict[str, Any]:
     return json.loads(json.dumps({name: "None" if value is None else value for name, value in values.items()}))
 
 
-def selects(args: TranslationTrainingArguments) -> bool:
+def evaluation_selects_weights(args: TranslationTrainingArguments) -> bool:
     """Whether evaluation affects the result."""
     return args.load_best_model_at_end or args.early_stopping_patience is not None or args.save_strategy == "best"
 

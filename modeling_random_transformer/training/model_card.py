@@ -18,7 +18,7 @@ from ..data.overlap import describe_overlap
 from ..inference.confidence import Calibrations
 from ..inputs_random_transformer import drop_none
 from .arguments import PRESET
-from .manifest import Run, RunResult, changed_arguments, final_search
+from .manifest import Run, RunResult, final_search, non_default_arguments
 from .search_choice import describe_choice
 from .training_arguments import TranslationTrainingArguments
 
@@ -65,7 +65,7 @@ def write_card(run: Run, result: RunResult) -> None:
     )
     arguments = {"output_dir": run.args.output_dir}
     for group in (run.data_args, run.model_args, run.args):
-        arguments |= changed_arguments(group)
+        arguments |= non_default_arguments(group)
     flags = to_flags(arguments)
     calibrations = Calibrations(run.folder)
     card = ModelCard.from_template(
@@ -86,7 +86,8 @@ def write_card(run: Run, result: RunResult) -> None:
         hyperparameters=hyperparameters(run, result),
         calibrations={name: calibrations.get(name) for name in calibrations.by_file},
     )
-    write_atomically(run.folder / CARD, [with_portable_paths(str(card), chain.from_iterable(flags)).encode()])
+    content = with_portable_paths(str(card), chain.from_iterable(flags))
+    write_atomically(run.folder / CARD, [content.encode(errors="backslashreplace")])  # see `write_json`
 
 
 def hyperparameters(run: Run, result: RunResult) -> dict[str, Any]:

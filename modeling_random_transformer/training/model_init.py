@@ -34,13 +34,13 @@ def build_model(
         if model_args.has_new_vocabulary:
             model = with_vocabulary(model, load_tokenizer(model_args.model_name_or_path), tokenizer)
         freeze(model, model_args.freeze)
-    set_generation_options(model, max_length=model.config.max_position_embeddings, **args.generation_kwargs)
+    set_generation_config(model, max_length=model.config.max_position_embeddings, **args.generate_kwargs)
     if args.tp_size * args.fsdp_size > 1:
         model = sharded(model, args)
     return model if model_args.lora_rank is None else _with_adapter(model, model_args)
 
 
-def set_generation_options(model: Any, **options: Any) -> None:
+def set_generation_config(model: Any, **options: Any) -> None:
     """Set options of the model's generation config. `patience`, which transformers lacks, is saved too."""
     config = model.generation_config
     config.update(**options, allow_custom_entries=True)

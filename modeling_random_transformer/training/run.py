@@ -41,11 +41,11 @@ from .checkpoints import (
     state_of,
 )
 from .checks import check_arguments
-from .manifest import LOCK, MANIFEST, Run, RunResult, begin_training, final_search, fingerprint
+from .manifest import MANIFEST, TRAINING_LOCK, Run, RunResult, begin_training, final_search, fingerprint
 from .model_card import CARD, hardware, write_card
 from .model_init import build_model
 from .preparation import PreparedData, check_languages_of_sets, check_lengths, prepare_data
-from .search_choice import begin_choice, choose_length_penalty
+from .search_choice import choose_length_penalty, search_is_chosen
 from .trainer import TranslationTrainer
 from .training_arguments import TranslationTrainingArguments
 
@@ -78,13 +78,15 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
     corpora = data.sets()  # file locks of datasets, which have no timeout, let one process download
     check_languages_of_sets(corpora, model, tokenizer)
     folder = Path(args.output_dir)
-    with exclusive(folder / LOCK, f"output_dir must not be in use, got {folder} with another run in progress."):
+    with exclusive(
+        folder / TRAINING_LOCK, f"output_dir must not be in use, got {folder} with another run in progress."
+    ):
         job = Job(folder / MANIFEST, advice="use another output_dir")
         run = Run(data, model, args, corpora, job, tokenizer)
         run.update_record(lambda: begin_training(run))
         if not (folder / MANIFEST).is_file():
             raise ValueError(f"output_dir must be on a file system that all nodes share, got {folder}.")
-        if run.trained.is_finished:
+        if run.training_stage.is_finished:
             return score_finished(run)
         return train_and_score(run)
 
@@ -107,7 +109,7 @@ def train_and_score(run: Run) -> RunResult:
 def score_finished(run: Run) -> RunResult:
     """Score the saved model of a run on the sets without scores."""
     names = run.evaluation_sets
-    if begin_choice(run):
+    if search_is_chosen(run):
         names = call_on_main_process(lambda: [name for name in names if not begin_scores(run, name).is_finished])
     if not names:
         result = result_of(run, [])
@@ -138,7 +140,7 @@ def make_trainer(run: Run, data: PreparedData, args: TranslationTrainingArgument
         args,
         train_dataset=data.stream or data.sets.get("train"),
         train_weights=data.train_weights,
-        run_id=run.trained.facts["run_id"],
+        run_id=run.training_stage.facts["run_id"],
         eval_dataset=data.validation,
         processing_class=data.tokenizer,
         compute_metrics=compute_metrics,
@@ -228,7 +230,7 @@ def record_model(run: Run, trainer: TranslationTrainer, data: PreparedData, **fa
         "reports": [asdict(report) for report in reports],
         "overlap": data.overlap,
     }
-    run.update_record(lambda: run.trained.finish(sorted(run.folder.glob(SAVED_WEIGHTS)), **facts))
+    run.update_record(lambda: run.training_stage.finish(sorted(run.folder.glob(SAVED_WEIGHTS)), **facts))
 
 
 # Scores
@@ -249,7 +251,7 @@ def score_sets(run: Run, trainer: TranslationTrainer, data: PreparedData, names:
 def begin_scores(run: Run, name: str) -> Stage:
     """Begin or continue the stage that scores a set. Its inputs and the weights determine the scores."""
     inputs = {
-        "weights": run.trained.files,
+        "weights": run.training_stage.files,
         "set": fingerprint(run.corpora[name]),
         "on_invalid": run.data_args.on_invalid,
         **final_search(run.args, run.job),
@@ -305,7 +307,7 @@ def saved_translator(run: Run, trainer: TranslationTrainer) -> tuple[Any, Any]:
 
 def result_of(run: Run, new_reports: Sequence[ValidationReport]) -> RunResult:
     """The result of a finished run, from its record and the reports of this call."""
-    facts = run.trained.facts
+    facts = run.training_stage.facts
     recorded = [ValidationReport(**report) for report in facts["reports"]]
     reports = {report.name: report for report in (*recorded, *new_reports)}
     scores = {name: run.job.stages[f"score {name}"].facts["metrics"] for name in run.evaluation_sets}

@@ -18,7 +18,7 @@ from ..base.distributed import call_on_main_process
 from ..base.files import markdown_table
 from ..inference.evaluation import decode_rows
 from .manifest import SEARCH, Run, final_search
-from .model_init import set_generation_options
+from .model_init import set_generation_config
 from .trainer import TranslationTrainer
 
 logger = logging.getLogger(__name__)
@@ -38,13 +38,13 @@ class SearchScore(NamedTuple):
     length_ratio: float
 
 
-def begin_choice(run: Run) -> bool:
-    """Begin the stage that chooses the length penalty. Returns whether the penalty was given or chosen before."""
+def search_is_chosen(run: Run) -> bool:
+    """Whether the length penalty is given or was chosen before. Otherwise, the stage that chooses it is begun."""
     args = run.args
     if not args.chooses_length_penalty:
         return True
     inputs = {
-        "weights": run.trained.files,
+        "weights": run.training_stage.files,
         "num_beams": args.num_beams,
         "metric": args.translation_metric,
         "patiences": PATIENCES,
@@ -56,7 +56,7 @@ def begin_choice(run: Run) -> bool:
 
 def choose_length_penalty(run: Run, trainer: TranslationTrainer) -> None:
     """Choose the length penalty and the patience of the trained model, and save them with it, unless they are given."""
-    if not begin_choice(run):
+    if not search_is_chosen(run):
         searches = [*search_scores(trainer)]
         best = best_search(searches)
         run.update_record(
@@ -66,7 +66,7 @@ def choose_length_penalty(run: Run, trainer: TranslationTrainer) -> None:
         )
         if run.args.process_index == 0:
             logger.warning("%s", describe_choice(run))
-    set_generation_options(trainer.model, **final_search(run.args, run.job))
+    set_generation_config(trainer.model, **final_search(run.args, run.job))
     if run.model_args.lora_rank is None:  # an adapter has that of its base model
         call_on_main_process(lambda: trainer.model.generation_config.save_pretrained(run.folder))
 

@@ -119,7 +119,9 @@ class TranslationTrainer(TranslationEvaluation):
     def get_train_dataloader(self) -> DataLoader:
         """Batches of at most `max_tokens_per_batch` padded tokens, distributed over the processes."""
         dataset = self.train_dataset
-        retokenizer = retokenizer_of(self.args, self.processing_class, self._max_length())
+        retokenizer = None
+        if self.args.bpe_dropout or self.args.augment:
+            retokenizer = retokenizer_of(self.args, self.processing_class, self._max_length())
         if isinstance(dataset, TokenBudgetStream):
             return self._stream_loader(dataset, retokenizer)
         retokenized = None
@@ -215,26 +217,21 @@ class TranslationTrainer(TranslationEvaluation):
 
     # Loss
 
-    def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """The loss of a batch. In training, a regularization may change the inputs."""
-        if model.training:
-            inputs = self.loss.training_inputs(inputs)
-        return super().compute_loss(model, inputs, *args, **kwargs)
-
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        """Run the forward and backward pass of one batch.
+        """Run the forward and backward pass of one batch, whose inputs a regularization may change.
 
         Raises:
             FloatingPointError: a loss of the previous step is not finite; the message names the step and the batch.
                 Reading the loss of the current step would wait for the device.
         """
         passes = partial(super().training_step, self._without_output_conversion(model))
+        changed_inputs = self.loss.training_inputs(inputs)
         if self.args.cuda_graphs:
             if self.captured is None:
                 self.captured = CapturedPasses(model)
-            loss = self.captured(passes, inputs, num_items_in_batch)
+            loss = self.captured(passes, changed_inputs, num_items_in_batch)
         else:
-            loss = passes(inputs, num_items_in_batch)
+            loss = passes(changed_inputs, num_items_in_batch)
         self.loss_check.add(self.state.global_step, loss, inputs)
         self.loss_check.check(end=self.state.global_step)
         return loss

@@ -219,7 +219,7 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         return torch.device("cpu") if device.type == "cpu" else device
 
     @property
-    def generation_kwargs(self) -> dict[str, Any]:
+    def generate_kwargs(self) -> dict[str, Any]:
         """Keyword arguments of `generate()` for evaluation; one beam has no options of beam search.
 
         Those of the initial model are replaced, also by `None`. Before they are chosen, after the training, the length

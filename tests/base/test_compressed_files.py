@@ -3,10 +3,17 @@
 import gzip
 import io
 import sys
+from pathlib import Path
 
 import pytest
 
-from modeling_random_transformer.base.compressed_files import check_output, create_binaries, file_format, open_binary
+from modeling_random_transformer.base.compressed_files import (
+    check_output,
+    create_binaries,
+    file_format,
+    open_binary,
+    write_binary,
+)
 
 SUFFIXES = ["", ".gz", ".zst", ".bz2", ".xz", ".GZ"]
 LINES = [f"line {number} \u2028 of the file\n".encode() for number in range(3000)]
@@ -95,3 +102,8 @@ def test_an_output_that_cannot_be_written_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr("os.access", lambda path, _: path != tmp_path.resolve())  # the user root may write all files
     with pytest.raises(ValueError, match=r"--output must be a file in a folder that can be written, got '.*a\.txt'"):
         check_output("--output", tmp_path / "a.txt")
+
+
+def test_an_error_names_a_stream_that_cannot_be_written():
+    with pytest.raises(OSError, match=r"No space left on device: '/dev/full'"):
+        write_binary(Path("/dev/full"), [b"text"])

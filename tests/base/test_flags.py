@@ -1,6 +1,6 @@
 """Dataclasses as flags: values, defaults, help and errors."""
 
-from argparse import ArgumentTypeError
+import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -136,5 +136,11 @@ def test_flags_after_two_dashes_are_texts(arguments, texts):
 
 def test_the_smallest_positive_integer_is_1():
     assert positive_integer("1") == 1
-    with pytest.raises(ArgumentTypeError, match="must be a positive integer, got '0'"):
+    with pytest.raises(argparse.ArgumentTypeError, match="must be a positive integer, got '0'"):
         positive_integer("0")
+
+
+def test_integers_of_more_than_64_bits():
+    with pytest.raises(argparse.ArgumentTypeError, match=r"must be a positive integer, got '9223372036854775808'"):
+        positive_integer(str(2**63))
+    assert positive_integer(str(2**63 - 1)) == 2**63 - 1

@@ -83,6 +83,14 @@ def test_arguments_without_a_meaning(folder, arguments, error, capsys):
     assert error in capsys.readouterr().err
 
 
+def test_a_file_in_another_encoding(folder, tmp_path, capsys):
+    """Otherwise, only its lines in ASCII would be used."""
+    flags = files(tmp_path)
+    (tmp_path / "dev.es").write_bytes(b"ni\xf1o\n" * 50 + b"two\n" * (MIN_PAIRS - 50))
+    assert cli.main(["calibrate", "--model", str(folder), *flags]) == 2
+    assert "texts must be UTF-8, got" in capsys.readouterr().err
+
+
 def test_a_text_that_is_too_long_is_named_by_its_line(folder, tmp_path, capsys):
     tokenizer = random_tokenizer()
     tokenizer.model_max_length = 20

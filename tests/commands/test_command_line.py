@@ -1,7 +1,4 @@
-"""What the commands share: exit statuses, errors in one line, new outputs, the device of an engine."""
-
-import errno
-from importlib.metadata import PackageNotFoundError
+"""What the commands share: sizes that no memory has, new outputs, the device of an engine."""
 
 import pytest
 
@@ -10,40 +7,7 @@ from modeling_random_transformer.commands.command_line import (
     EngineArguments,
     InferenceArguments,
     check_new_outputs,
-    run_command,
 )
-
-SIZES = "the sizes, such as --max_tokens_per_batch and --num_beams, must be small enough for the memory"
-MISSING = "No package metadata was found for deepspeed"
-FULL = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 160000000000 bytes."
-
-
-@pytest.mark.parametrize(
-    ("error", "status", "printed"),
-    [
-        (ValueError("a\nb"), 2, "name: error: a b\n"),
-        (FloatingPointError("nan"), 1, "name: error: nan\n"),
-        (OSError(errno.ENOSPC, "No space left", "/out"), 2, "name: error: /out: No space left.\n"),
-        (MemoryError("2 TiB"), 2, f"name: error: {SIZES}, got MemoryError: 2 TiB\n"),
-        (RuntimeError(FULL), 2, f"name: error: {SIZES}, got RuntimeError: {FULL}\n"),
-        (PackageNotFoundError("deepspeed"), 2, f"name: error: a package is missing: {MISSING}\n"),
-        (KeyboardInterrupt(), 130, "name: error: hint\n"),
-    ],
-)
-def test_errors_are_a_status_and_a_line(error, status, printed, capsys):
-    def fail():
-        raise error
-
-    assert run_command(fail, "name", "hint") == status
-    assert capsys.readouterr().err == printed
-
-
-def test_other_errors_of_the_runtime_are_raised():
-    def fail():
-        raise RuntimeError("a bug")
-
-    with pytest.raises(RuntimeError, match="a bug"):
-        run_command(fail, "name")
 
 
 @pytest.mark.parametrize(
@@ -52,11 +16,6 @@ def test_other_errors_of_the_runtime_are_raised():
 def test_a_size_that_no_memory_has_is_an_error_before_a_model_is_loaded(command, capsys):
     assert main([*command.split(), "1000000000", "--model", "missing"]) == 2
     assert "must be at most 1000, got 1000000000." in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("status", [None, 0, 1])
-def test_the_status_of_a_command(status):
-    assert run_command(lambda: status, "name") == (status or 0)
 
 
 def test_outputs_are_new_unless_a_job_resumes(tmp_path):

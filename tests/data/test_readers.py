@@ -6,7 +6,7 @@ import pytest
 
 from modeling_random_transformer.base.compressed_files import file_format, open_binary
 from modeling_random_transformer.data.readers import read_texts
-from modeling_random_transformer.data.sources import ParallelText
+from modeling_random_transformer.data.sources import ParallelLine, ParallelText
 from modeling_random_transformer.tokenization_random_transformer import lines_of_files
 
 LINES = ["the cat sees\ta dog", "\u4f60\u597d\u4e16\u754c\tA\u00f1o nuevo", "", "one \u2028 line\ttwo"]
@@ -92,6 +92,29 @@ def test_carriage_return_within_a_line_of_other_line_ends(tmp_path):
     path = tmp_path / "texts.txt"
     path.write_bytes(b"one\rtwo\nthree\n")
     assert list(read_texts(path)) == ["one\rtwo", "three"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("pairs.csv", 'source,target\n"a ""b"" c",d\n\ufeff"e ""f"" g",h\n'),
+        ("pairs.tsv", 'source\ttarget\n"a ""b"" c"\td\n\ufeff"e ""f"" g"\th\n'),
+        ("pairs.jsonl", '{"source": "a \\"b\\" c", "target": "d"}\n\ufeff{"source": "e \\"f\\" g", "target": "h"}\n'),
+    ],
+)
+def test_byte_order_marks_of_joined_files(name, content, tmp_path):
+    (tmp_path / name).write_text(content)
+    pairs = [(line.source, line.target) for line in ParallelText(tmp_path / name).lines()]
+    assert pairs == [('a "b" c', "d"), ('e "f" g', "h")]
+
+
+@pytest.mark.parametrize(("first", "expected"), [('"a\rb";c', ("a\rb", "c")), ("a\rb;c", None)])
+def test_carriage_return_in_the_first_line_of_a_csv_file(first, expected, tmp_path):
+    (tmp_path / "pairs.csv").write_bytes(f"{first}\nd;e\n".encode())
+    lines = [*ParallelText(tmp_path / "pairs.csv").lines()]
+    pairs = [(line.source, line.target) for line in lines if isinstance(line, ParallelLine)]
+    assert pairs == [expected, ("d", "e")][expected is None :]
+    assert len(lines) == 2
 
 
 @pytest.mark.parametrize("suffix", [".zip", ".ZIP", ".7z", ".rar", ".tar", ".tar.gz", ".TGZ", ".txz", ".lz4"])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from modeling_random_transformer.base.compressed_files import create_binaries
 from modeling_random_transformer.data import DatasetText, InvalidLine, ParallelLine, ParallelText, read_texts, validate
 from modeling_random_transformer.data.readers import quoted, unquoted
-from modeling_random_transformer.data.sources import EMPTY, NOT_A_PAIR
+from modeling_random_transformer.data.sources import EMPTY_SIDE, NOT_A_PAIR
 from modeling_random_transformer.inputs_random_transformer import LanguageTags
 from tests.helpers.corpora import PAIRS, read_pairs, write_invalid_lines, write_pairs
 
@@ -85,7 +85,7 @@ def test_columns_of_parquet(tmp_path):
     path = tmp_path / "a.parquet"
     Dataset.from_dict({"en": ["dog", None, " "], "es": ["perro", "x", "y"], "id": [1, 2, 3]}).to_parquet(path)
     lines = list(ParallelText(path, **ENGLISH_SPANISH).lines())
-    assert lines == [ParallelLine(1, "dog", "perro"), InvalidLine(2, NOT_A_PAIR), InvalidLine(3, EMPTY)]
+    assert lines == [ParallelLine(1, "dog", "perro"), InvalidLine(2, NOT_A_PAIR), InvalidLine(3, EMPTY_SIDE)]
     assert lines[1].source == "{'en': None, 'es': 'x', 'id': 2}"
     dataset = Dataset.from_list([{"translation": {"en": "dog", "es": "perro"}}, {"translation": None}])
     for each in (dataset, dataset.to_iterable_dataset()):

@@ -20,7 +20,7 @@ from modeling_random_transformer.data import (
     streaming,
 )
 from modeling_random_transformer.data.lengths import TOO_LONG
-from modeling_random_transformer.data.sources import EMPTY
+from modeling_random_transformer.data.sources import EMPTY_SIDE
 from modeling_random_transformer.training import BPEDropout
 from tests.helpers.corpora import PAIRS
 
@@ -108,7 +108,7 @@ def test_batches_do_not_depend_on_num_workers(monkeypatch):
     assert stream.report == alone.report == alone.previous
     next(alone.epoch(2))
     assert alone.previous == stream.report  # complete, as the current one may not be
-    assert alone.previous.counts == {EMPTY: 11, TOO_LONG: 10}
+    assert alone.previous.counts == {EMPTY_SIDE: 11, TOO_LONG: 10}
     assert [len(list(share.epoch(0))) for share in shares] == [len(list(shares[0].epoch(0)))] * 2
 
 

@@ -7,20 +7,23 @@ from pathlib import Path
 import pytest
 
 from modeling_random_transformer.data import ParallelText, load_pairs, validate
-from modeling_random_transformer.data.sources import EMPTY, NOT_UTF8
+from modeling_random_transformer.data.sources import EMPTY_SIDE, NOT_UTF8
+from modeling_random_transformer.data.validation import read_valid
 from tests.helpers.corpora import write_invalid_lines
 
 
-def test_invalid_lines_raise_error_or_are_skipped(tmp_path):
+def test_invalid_lines_raise_error_or_are_skipped(tmp_path, caplog):
     corpus = write_invalid_lines(tmp_path)
     with pytest.raises(ValueError, match=r"5 of 6 lines are invalid.*skip them with on_invalid='skip'"):
         load_pairs(corpus, cache_dir=tmp_path / "cache")
     dataset, report = load_pairs(corpus, on_invalid="skip", cache_dir=tmp_path / "cache")
     assert [(row["line"], row["source"], row["target"]) for row in dataset] == [(1, "good", "bueno")]
     assert report == validate(corpus)
-    assert report.counts == {EMPTY: 4, NOT_UTF8: 1}
-    assert report.first == {EMPTY: [2, 4, 5, 6], NOT_UTF8: [3]}
+    assert report.counts == {EMPTY_SIDE: 4, NOT_UTF8: 1}
+    assert report.first == {EMPTY_SIDE: [2, 4, 5, 6], NOT_UTF8: [3]}
     assert "1 not UTF-8 (line 3)" in str(report)
+    assert [line.number for line in read_valid(corpus)] == [1]
+    assert caplog.messages == [str(report)]
     with pytest.raises(ValueError, match="on_invalid must be one of error, skip, got 'ignore'"):
         load_pairs(corpus, on_invalid="ignore")
 

@@ -10,7 +10,7 @@ from transformers import TrainerCallback, training_args
 from modeling_random_transformer.data.streaming import TokenBudgetStream
 from modeling_random_transformer.extras.estimation import estimation
 from modeling_random_transformer.training import TranslationTrainingArguments
-from modeling_random_transformer.training.captured_passes import CapturedPass, CapturedPasses
+from modeling_random_transformer.training.captured_passes import CapturedPasses, PassGraph
 from tests.device.simulated_device import synchronizations
 from tests.helpers.corpora import write_pairs
 from tests.helpers.models import padded_batch, random_ids, tiny_model
@@ -100,9 +100,9 @@ def test_training_equals_that_on_a_cpu(name, tmp_path):
 @pytest.fixture
 def replays(monkeypatch):
     """The shapes of the batches that graphs computed."""
-    shapes, replay = [], CapturedPass.replay
+    shapes, replay = [], PassGraph.replay
     monkeypatch.setattr(
-        CapturedPass, "replay", lambda self, batch: shapes.append(batch["labels"].shape) or replay(self, batch)
+        PassGraph, "replay", lambda self, batch: shapes.append(batch["labels"].shape) or replay(self, batch)
     )
     return shapes
 

@@ -257,3 +257,13 @@ def test_seq2seq_trainer_reports_metrics(tokenizer, tmp_path):
     texts = tokenizer.batch_decode(texts, skip_special_tokens=True)
     assert output.metrics["test_chrf"] == score(texts, REFERENCES)["chrf"]["score"]
     assert 0 <= output.metrics["test_generated_length"] <= 11
+
+
+def test_a_tokenizer_without_its_package(monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("\nJapanese tokenization requires extra dependencies.\nInstall them.")
+
+    monkeypatch.setattr(sacrebleu.BLEU, "__init__", fail)
+    message = r"^tokenize must be installed in sacrebleu, got 'ja-mecab': Japanese tokenization requires extra depend"
+    with pytest.raises(ValueError, match=message):
+        score(["a"], ["a"], tokenize="ja-mecab")

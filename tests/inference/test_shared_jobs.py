@@ -45,7 +45,7 @@ class TestProcesses:
         for rank in (0, 0, 1):
             write(output, rank, process)
         assert written == [0, 3, 6, 9, 1, 5, 10, 4, 11]
-        parts = files.Parts(output).folder
+        parts = files.Parts(output, {}, []).folder
         assert sorted(path.name[:8] for path in parts.glob("*.txt")) == [f"{n:08}" for n in sorted(written)]
 
     @pytest.mark.parametrize("changed", [ITEMS[:5], [*ITEMS[:-1], "x"]])
@@ -56,5 +56,5 @@ class TestProcesses:
     def test_a_second_call_is_an_error(self, output):
         write(output, 0)
         message = r"output_file must not be in use, got .*output.txt' with another call"
-        with FileLock(files.Parts(output).lock_file), pytest.raises(ValueError, match=message):
+        with FileLock(files.Parts(output, {}, []).lock_file), pytest.raises(ValueError, match=message):
             write(output, 0)

@@ -281,6 +281,23 @@ class TestFiles:
             steps += 1
         assert steps > 25
 
+    def test_a_part_that_has_changed(self, source, output, model, tokenizer):
+        def run():
+            translate_file(source, output, model, tokenizer, chunk_size=2, **SHORT)
+
+        assert killed_after(20, run, output.parent)
+        part = min(output.with_name(f"{output.name}.parts").glob("0*.txt"))
+        complete = part.read_bytes()
+        for changed in (b"", complete[:-1], complete + b"\n", complete.replace(b"\n", b"x\n"), b"\xff\n"):
+            part.write_bytes(changed)
+            with pytest.raises(
+                ValueError, match=r"00000000\..*\.txt must be unchanged since it was written, got other content: del"
+            ):
+                run()
+        part.unlink()
+        run()
+        assert output.read_bytes() == translated(source, model, tokenizer, **SHORT)
+
     def test_resuming_requires_the_same_inputs(self, tmp_path, tokenizer):
         model = random_translator()  # of its own: other tests complete the configuration, which the record contains
         perturbed, penalized = random_translator(), random_translator()

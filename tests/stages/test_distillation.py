@@ -245,6 +245,20 @@ def test_invalid_argument(folder, options, message):
     assert not (folder / "invalid" / "distillation").exists()
 
 
+def test_files_of_other_programs_in_the_folder_of_the_int8_model_remain(folder, tmp_path, monkeypatch):
+    notes = tmp_path / "int8" / "notes.txt"
+    notes.parent.mkdir()
+    notes.write_text("notes")
+    with pytest.raises(ValueError, match="output_dir must be new or contain an earlier distillation"):
+        distilled(folder, output_dir=str(tmp_path))
+    (tmp_path / "config.json").write_text("{}")
+    monkeypatch.setattr(distillation, "load_translator", lambda *_: (random_translator(), random_tokenizer()))
+    for _ in range(2):
+        distillation.export_int8(tmp_path)
+        assert notes.read_text() == "notes"
+        assert (notes.parent / "model.safetensors").is_file()
+
+
 @pytest.mark.usefixtures("_reset_accelerate")
 def test_the_comparison_has_the_chosen_length_penalty(folder, monkeypatch):
     searches = []

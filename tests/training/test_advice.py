@@ -12,6 +12,7 @@ from modeling_random_transformer.training.advice import (
     AdviceCallback,
     copy_advice,
     data_advice,
+    length_advice,
     schedule_advice,
     spelling_advice,
 )
@@ -34,6 +35,13 @@ def prepared(pairs, length):
     return PreparedData(
         random_tokenizer(), [], {}, corpora=[None], sets={"train": Dataset.from_dict(columns | lengths)}
     )
+
+
+def test_a_huge_text_of_a_set_that_is_translated():
+    [usual], [huge] = (prepared(1, length).sets.values() for length in (1000, 1001))
+    assert list(length_advice({"train": huge, "validation": usual})) == []
+    [warning] = length_advice({"train": usual, "validation": usual, "test": huge})
+    assert "the longest text of the test set has 1,001 tokens" in warning
 
 
 def test_size_of_the_data():

@@ -5,6 +5,7 @@ from contextlib import nullcontext
 
 import pytest
 
+from modeling_random_transformer.inference.confidence import Calibration
 from modeling_random_transformer.training import ModelArguments, preparation, train_translation
 from modeling_random_transformer.training.checks import check_adapted_modules, check_arguments
 from tests.helpers.interruption import stop
@@ -32,6 +33,7 @@ LORA = {"model_name_or_path": "m", "lora_rank": 2, "vocab_size": None, "config_o
         ({"torch_compile_mode": "fast"}, 1, "torch_compile_backend and torch_compile_mode must be those of .*'fast'"),
         ({"torch_compile_backend": "nope"}, 1, "torch_compile_backend and torch_compile_mode must be .* 'nope' and"),
         ({"streaming": True, "save_strategy": "epoch"}, 1, "save_strategy and eval_strategy must be 'steps' with stre"),
+        ({"bleu_tokenize": "nope"}, 1, "tokenize must be one of none, .*, got 'nope'"),
         ({"metric_for_best_model": "bleuu"}, 1, "metric_for_best_model must be one of loss, bleu, chrf, .*'bleuu'"),
         ({"metric_for_best_model": "talks_bleu"}, 1, "metric_for_best_model must be one of loss, .*'talks_bleu'"),
         (
@@ -93,3 +95,37 @@ def test_adapted_modules(config, targets, error):
     names = ModelArguments(model_name_or_path="m", lora_rank=2, lora_target_modules=targets).lora_targets
     with nullcontext() if error is None else pytest.raises(ValueError, match=f"lora_target_modules must be {error}"):
         check_adapted_modules(tiny_model(**config), names)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("confidence.json", r"confidence\.json must be a calibration"),
+        ("confidence.a.b.json", r"confidence\.a\.b\.json must be a calibration"),
+    ],
+)
+def test_a_damaged_calibration_in_the_output_folder(name, message, corpus):
+    (corpus / "out").mkdir()
+    (corpus / "out" / name).write_text("{}")
+    with pytest.raises(ValueError, match=message):
+        check_arguments(*parsed(corpus, "out"))
+
+
+def test_a_calibration_of_another_model_in_the_output_folder(corpus):
+    (corpus / "out").mkdir()
+    Calibration(20.0, 100, [0.0] * 6, 0.0, 1.0, ["Latin"]).save(corpus / "out")
+    with pytest.raises(ValueError, match=r"got .*out with confidence\.json, which the run has not written"):
+        check_arguments(*parsed(corpus, "out"))
+
+
+def test_an_output_folder_whose_name_is_not_utf8(corpus):
+    with pytest.raises(ValueError, match=r"output_dir must be a path in UTF-8, got '.*/out\\udcff'"):
+        check_arguments(*parsed(corpus, "out\udcff"))
+
+
+def test_a_damaged_generation_config_of_the_initial_model(corpus):
+    tiny_model().save_pretrained(corpus / "initial")
+    (corpus / "initial" / "generation_config.json").write_text("{")
+    options = {"model_name_or_path": str(corpus / "initial"), "vocab_size": 300, "config_overrides": ""}
+    with pytest.raises(ValueError, match=r"model_name_or_path must contain .*initial': generation_config\.json: "):
+        check_arguments(*parsed(corpus, "out", **options))

@@ -19,8 +19,8 @@ from modeling_random_transformer.training.manifest import (
     EVALUATION,
     EXTENDABLE,
     FREE,
-    LOCK,
     MANIFEST,
+    TRAINING_LOCK,
     folder_digest,
 )
 from modeling_random_transformer.training.trainer import TranslationTrainer
@@ -61,6 +61,13 @@ def test_the_digest_of_a_folder_depends_on_its_files(tmp_path):
     assert folder_digest(first) == folder_digest(second)
     (tmp_path / "second" / "config.json").write_text('{"d_model": 4}')
     assert folder_digest(first) != folder_digest(second)
+
+
+def test_a_finished_run_with_the_tokenizer_of_another_model_raises(copied):
+    tokenizer = AutoTokenizer.from_pretrained(copied / "out")
+    type(tokenizer).train(["other text"], vocab_size=len(tokenizer)).save_pretrained(copied / "out")
+    with pytest.raises(ValueError, match=r"got .*out with tokenizer\.json, which the run has not written"):
+        run(copied, "out")
 
 
 def test_a_run_of_an_earlier_version_has_more_facts(copied, monkeypatch):
@@ -200,7 +207,7 @@ def test_checkpoints_without_an_optimizer_are_not_resumed(corpus):
 
 def test_a_folder_in_use_raises(finished):
     message = r"output_dir must not be in use, got .* with another run in progress"
-    with exclusive(finished / "out" / LOCK, "free"), pytest.raises(ValueError, match=message):
+    with exclusive(finished / "out" / TRAINING_LOCK, "free"), pytest.raises(ValueError, match=message):
         run(finished, "out")
 
 

@@ -1,9 +1,7 @@
 """The model card of a run."""
 
-import json
 import shlex
 import shutil
-from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -55,13 +53,20 @@ def test_an_upload_needs_a_license(corpus):
 
 
 def test_the_card_states_languages_and_the_calibration_of_confidence(corpus):
-    (corpus / "out").mkdir()
+    options = {"max_steps": 2, "source_lang": ["es"], "target_lang": ["pt-BR"], "vocab_size": 300, **UNSCORED}
+    folder = run(corpus, "out", **options).folder
     calibration = Calibration(41.26, 1200, weights=[1.0] * 6, bias=0.0, length_ratio=1.0, scripts=["LATIN"])
-    (corpus / "out" / "confidence.json").write_text(json.dumps(asdict(calibration)))
-    folder = run(
-        corpus, "out", max_steps=2, source_lang=["es"], target_lang=["pt-BR"], vocab_size=300, **UNSCORED
-    ).folder
+    calibration.save(folder)
+    (folder / "README.md").unlink()
+    run(corpus, "out", **options)
     card = (folder / "README.md").read_text()
     assert ModelCard(card).data.language == ["es", "pt-BR"]
     assert "at least 41.3 chrF++,\nfitted on 1,200 validation pairs." in card
     assert "\n## Intended use and limits\n" in card
+
+
+def test_a_file_whose_name_is_not_utf8(copied):
+    """The card is written after the training, which must not be lost."""
+    (copied / "train.a").rename(copied / "train\udcff.a")
+    result = run(copied, "other", source_file=str(copied / "train\udcff.a"), max_steps=2, **UNSCORED)
+    assert "train\\udcff.a" in (result.folder / "README.md").read_text()

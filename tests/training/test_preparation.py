@@ -82,6 +82,12 @@ def test_unknown_dataset_raises_value_error(tmp_path):
         DataArguments(dataset_name=str(tmp_path / "nothing")).corpora("train")
 
 
+def test_the_reason_for_a_damaged_dataset(tmp_path):
+    (tmp_path / "train.csv").write_text("source,target\na,b\na,b,c\n")
+    with pytest.raises(ValueError, match=r"must name a dataset: .* in line 3, saw 3"):
+        DataArguments(dataset_name=str(tmp_path)).corpora("train")
+
+
 def test_several_corpora_without_weights_equal_one_corpus_of_them(trained, tmp_path):
     files = write_corpora(tmp_path)
     several = run(tmp_path, "several", **files)

@@ -19,7 +19,7 @@ from ...data.words import scripts_of
 from ...inputs_random_transformer import drop_none
 from .filters import CleaningOptions, filters_of
 from .normalization import normalized
-from .splitting import HELD_OUT, SETS, Split, name_of_set
+from .splitting import HELD_OUT, HELD_OUT_SETS, Split, name_of_set
 from .traits import traits
 
 EXAMPLES = 3  # examples per reason
@@ -289,7 +289,7 @@ def _files_by_set(paths: Sequence[StrPath], split: Sequence[int]) -> dict[str, _
     for path in paths if split else ():
         if is_stream(path):
             raise ValueError(f"output must be a file with split, got {path}.")
-    for name in SETS[: len(split)]:
+    for name in HELD_OUT_SETS[: len(split)]:
         files[name] = _PairFiles(*(name_of_set(Path(path), name) for path in paths))
     return files
 

@@ -11,7 +11,7 @@ from ...base.compressed_files import COMPRESSIONS
 from ...data.sources import ParallelLine
 from ...data.words import text_key
 
-SETS = ("validation", "test")
+HELD_OUT_SETS = ("validation", "test")
 HELD_OUT = "shares a text with the validation or test set"
 CANDIDATES = 4  # candidates per held-out pair: a pair with a text of an earlier one is not chosen
 
@@ -43,7 +43,7 @@ class Split:
     """
 
     def __init__(self, read: Callable[[], Iterable[ParallelLine]], sizes: Sequence[int]):
-        if len(sizes) > len(SETS) or any(size < 1 for size in sizes):
+        if len(sizes) > len(HELD_OUT_SETS) or any(size < 1 for size in sizes):
             raise ValueError(f"split must be one or two positive numbers, got {', '.join(map(str, sizes))}.")
         total = sum(sizes)
         candidates = heapq.nsmallest(CANDIDATES * total, ranked(read()))
@@ -54,7 +54,7 @@ class Split:
         if len(chosen) < total:
             raise ValueError(f"split must have at most {len(chosen)} pairs, which share no text, got {total}.")
         self.sets: dict[int, str] = {}  # line number → name of the set
-        for name, size in zip(SETS, sizes, strict=False):
+        for name, size in zip(HELD_OUT_SETS, sizes, strict=False):
             first = len(self.sets)
             self.sets |= {pair.number: name for pair in chosen[first : first + size]}
         self.source_keys = {pair.source for pair in chosen}

@@ -24,13 +24,11 @@ from typing import IO, Any, NamedTuple
 
 from ...base.errors import format_names, format_value
 from ...base.files import StrPath, check_free, name_path_in_errors
-from .fairseq import FILES as FAIRSEQ_FILES
-from .fairseq import convert_fairseq
+from .fairseq import FAIRSEQ_FILES, convert_fairseq
 from .files import is_hidden
 from .marian_npz import convert_marian_npz
-from .marian_npz_files import FILES as MARIAN_FILES
+from .marian_npz_files import MARIAN_FILES, NOT_PACKED
 from .marian_npz_files import MODEL as MARIAN_MODEL
-from .marian_npz_files import NOT_PACKED
 from .untrusted import check_expansion
 from .weights import ConversionReport
 

@@ -183,14 +183,14 @@ def join_sides(folder: Path, kind: str | None, models: Sequence[Any], stored: Op
     if stored.get("decoder_start_token", start) != start:
         raise invalid("decoder_start_token", format_value(start), stored["decoder_start_token"])
     # Sources may have no start and end token.
-    of_source = {
+    source_special_tokens = {
         name: token
         for name, token in special_tokens.items()
         if name in ("pad_token", "unk_token") or token in stored["src"]
     }
     is_bpe = kind == "bpe"
     return join_vocabularies(
-        name_tokens(f"src of {origin}", stored["src"], of_source, is_bpe),
+        name_tokens(f"src of {origin}", stored["src"], source_special_tokens, is_bpe),
         name_tokens(f"tgt of {origin}", stored["tgt"], special_tokens, is_bpe),
         files=[find_file(folder, path) for path in models if kind],
         is_sentencepiece=kind == "sentencepiece",

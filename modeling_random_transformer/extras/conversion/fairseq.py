@@ -38,7 +38,7 @@ ARCH = Kind(
 FORMAT = read_format(__file__, arch=ARCH)
 DICTIONARY = re.compile(r"dict\..+\.txt")
 CODES = re.compile(r"(.*[._-])?(bpe)?codes?([._-].+)?")
-FILES = re.compile(f"{DICTIONARY.pattern}|{CODES.pattern}")  # files that `convert_fairseq` finds
+FAIRSEQ_FILES = re.compile(f"{DICTIONARY.pattern}|{CODES.pattern}")  # files that `convert_fairseq` finds
 
 Languages = tuple[str, str]  # source and target language
 

@@ -28,7 +28,7 @@ MODEL = re.compile(r".*(?<!\.optimizer)\.npz")  # excludes Marian's training sta
 NAMED = re.compile(r".*(?i:vocab).*\.(yml|yaml|spm)")
 VOCABULARY_SUFFIXES = (".yml", ".yaml", ".spm", ".json", ".vocab", ".txt")
 # All that `convert_marian_npz` reads besides the model, in an archive.
-FILES = re.compile(r".*\.(yml|yaml|json|spm|vocab)|.*vocab.*\.txt", re.IGNORECASE)
+MARIAN_FILES = re.compile(r".*\.(yml|yaml|json|spm|vocab)|.*vocab.*\.txt", re.IGNORECASE)
 NOT_PACKED = " (.bin files, which are packed or have integers, are not supported)"
 # Names of one side's files, such as `opus.src.vocab.yml`, `vocab.trg.spm` and `srcvocab.ende.spm`.
 IS_SOURCE = re.compile(r"(?<![a-z])(src|source)", re.IGNORECASE)

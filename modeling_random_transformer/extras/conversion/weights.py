@@ -37,7 +37,7 @@ PLACEHOLDERS = {
     "qkv": "[qkv]",
     "p": "weight|bias",
 }
-DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 # Patterns of source names and the parameters that they map to. If only the parameter has the placeholder `qkv`, the
 # source weight has the rows of queries, keys and values.
@@ -359,7 +359,7 @@ def problem_of(weight: Tensor) -> str:
         return "a nested tensor"
     if weight.layout != torch.strided:
         return f"one of layout {weight.layout}"
-    if weight.dtype not in DTYPES:  # quantized weights, for example
+    if weight.dtype not in FLOAT_DTYPES:  # quantized weights, for example
         return f"one of {weight.dtype}"
     if weight.is_meta:
         return "one on the meta device, without values"

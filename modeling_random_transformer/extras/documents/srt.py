@@ -46,14 +46,14 @@ def translate_srt(document: str, model: PreTrainedModel, tokenizer: PreTrainedTo
     texts = parts[1::2]
     turns = [NEXT_SPEAKER.split(text.strip()) if has_letters(text) else [] for text in texts]
     # Only a dash before a space is the marker of an item, which stays.
-    sentences = [SPEAKER.sub(r"\1 ", " ".join(turn.split())) for of_subtitle in turns for turn in of_subtitle]
+    sentences = [SPEAKER.sub(r"\1 ", " ".join(turn.split())) for subtitle_turns in turns for turn in subtitle_turns]
     translations = iter(translate_plain(sentences, model, tokenizer, **options))
     result = [beginning]
-    for header, text, of_subtitle in zip(parts[::2], texts, turns, strict=True):
-        if not of_subtitle:
+    for header, text, subtitle_turns in zip(parts[::2], texts, turns, strict=True):
+        if not subtitle_turns:
             result += [header, text]
             continue
-        lines = translated_lines(of_subtitle, translations)
+        lines = translated_lines(subtitle_turns, translations)
         line_end = "\r\n" if "\r\n" in header else "\n"
         space = text[len(text.rstrip()) :]
         result += [header, line_end.join(lines), space]

@@ -4,7 +4,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ...base.errors import reraise_as_value_error
-from ...inference.evaluation import METRICS, REQUIRED, check_texts, corpus_score, make_scorers
+from ...inference.evaluation import METRICS, REQUIRED, corpus_score, make_scorers, to_text_lists
 from ...inputs_random_transformer import check_choice
 
 
@@ -34,7 +34,7 @@ def load_metric(name: str) -> Any:
 
         def add_batch(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> None:
             """Add predictions, and one reference or a list of references for each."""
-            predictions, references = check_texts(predictions, references)
+            predictions, references = to_text_lists(predictions, references)
             super().add_batch(predictions=predictions, references=references, **kwargs)
 
         def add(self, *, prediction: Any = None, reference: Any = None, **kwargs: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from ...base.errors import reraise_as_value_error
 from ...base.files import StrPath
 from ...data.readers import read_texts
-from ...inference.evaluation import check_texts, score
+from ...inference.evaluation import score, to_text_lists
 from ...inputs_random_transformer import check_choice, drop_none
 
 # BLEU as papers report it: what is done to plain texts, and the options of sacrebleu.
@@ -57,7 +57,7 @@ def score_variant(
     if language is None:
         raise ValueError("language must be given with variant 'moses-lowercased', got None.")
     to_tokens = moses_tokenizer(language)
-    predictions, references = check_texts(predictions, references)
+    predictions, references = to_text_lists(predictions, references)
     predictions = [to_tokens(text) for text in predictions]
     references = [[to_tokens(text) for text in texts] for texts in references]
     result = score(predictions, references, "bleu", **VARIANTS[variant])["bleu"]

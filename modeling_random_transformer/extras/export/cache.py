@@ -21,7 +21,7 @@ from .ctranslate2 import model_scores
 from .engines import export_model
 
 ENGINE = "ctranslate2"
-LOCK, RECORD = ".lock", "export.json"
+EXPORT_LOCK, EXPORT_RECORD = ".lock", "export.json"
 STAGE = "export"  # the stage of the record: digests of the files, and scores of the exported model
 # The code of the export. Whether the model still computes what was exported is compared by scores.
 CODE = [Path(__file__).with_name(f"{name}.py") for name in ("compare", "ctranslate2", "engines", "search")]
@@ -47,7 +47,7 @@ def cached_export(
     stage = finished_export(path)
     if stage is None:
         folder.mkdir(parents=True, exist_ok=True)
-        with in_turn(folder / LOCK):
+        with in_turn(folder / EXPORT_LOCK):
             stage = finished_export(path) or export(model, tokenizer, path, dtype, shortlist)
     expected = torch.tensor(stage.facts["scores"])
     # The code may have been edited since the export, in a file or in memory.
@@ -58,7 +58,7 @@ def cached_export(
 def finished_export(path: Path) -> Stage | None:
     """The record of an export, if its files are as they were written."""
     with suppress(ValueError):  # a damaged record
-        stage = Job(path / RECORD).stages.get(STAGE)
+        stage = Job(path / EXPORT_RECORD).stages.get(STAGE)
         if stage is not None and stage.is_finished and not stage.changed_files():
             return stage
     return None
@@ -77,6 +77,6 @@ def export(model: Any, tokenizer: PreTrainedTokenizerBase, path: Path, dtype: st
     finally:
         remove_if_empty(path)
     files = sorted(path.iterdir())
-    stage = Job(path / RECORD).begin(STAGE, {})
+    stage = Job(path / EXPORT_RECORD).begin(STAGE, {})
     stage.finish(files, scores=model_scores(model).tolist())
     return stage

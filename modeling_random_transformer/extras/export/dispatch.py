@@ -167,9 +167,11 @@ class CTranslate2Engine:
         kwargs["logits_processor"] = [processor for processor in processors if processor not in prefixes]
         prepared = self.prepare(model, generation_config, kwargs)
         options = prepared.options
-        reason = (
-            prepared.reason or self.unsupported_inputs(ids, mask, options, bool(prefixes)) or self.changed_model(model)
-        )
+        reason = prepared.reason
+        if reason is None:
+            reason = self.unsupported_inputs(ids, mask, options, bool(prefixes))
+        if reason is None:
+            reason = self.changed_model(model)
         if reason or prepared.search is None:
             logger.warning_once("generate() runs the model, not %s: %s.", NAME, reason)
             return None
@@ -179,8 +181,8 @@ class CTranslate2Engine:
         self, model: Any, generation_config: GenerationConfig | None, arguments: dict[str, Any]
     ) -> "PreparedSearch":
         """The search of a call of `generate()`. Calls with equal options share it."""
-        of_call = {} if generation_config is None else vars(generation_config)
-        request = [*map(comparable, (vars(model.generation_config), of_call, arguments))]
+        call_config = {} if generation_config is None else vars(generation_config)
+        request = [*map(comparable, (vars(model.generation_config), call_config, arguments))]
         for prepared in list(self.prepared):  # another thread may append one
             if prepared.request == request:
                 return prepared
@@ -336,14 +338,14 @@ def used_tokens(mask: list[int]) -> int:
 
 
 def options_of_call(
-    of_model: GenerationConfig, of_call: GenerationConfig | None, arguments: dict[str, Any]
+    model_config: GenerationConfig, call_config: GenerationConfig | None, arguments: dict[str, Any]
 ) -> tuple[GenerationConfig, dict[str, Any]]:
     """The options of a call as `generate()` combines them, and the arguments that are no options.
 
-    Arguments come before the generation config of the call, this before that of the model, and this before defaults.
+    Arguments override the generation config of the call, which overrides that of the model, which overrides defaults.
     """
-    options = GenerationConfig() if of_call is None else copy.deepcopy(of_call)
-    options.update(**of_model.to_dict(), defaults_only=True, allow_custom_entries=True)
+    options = GenerationConfig() if call_config is None else copy.deepcopy(call_config)
+    options.update(**model_config.to_dict(), defaults_only=True, allow_custom_entries=True)
     options.update(**SEARCH_DEFAULTS, defaults_only=True, allow_custom_entries=True)  # transformers has no patience
     other_arguments = options.update(**arguments)
     return options, other_arguments

@@ -112,16 +112,16 @@ def export_graphs(model: RandomTransformerForConditionalGeneration, folder: Path
         path=folder / ENCODER,
     )
     target = torch.zeros(SOURCES, BEAMS, NEW_LEN, dtype=torch.int64)
-    of_source = [torch.zeros(SOURCES, config.num_heads, SOURCE_LEN, width) for width in widths]
-    of_past = [torch.zeros(SOURCES, BEAMS, config.num_heads, PAST_LEN, width) for width in widths]
+    source_states = [torch.zeros(SOURCES, config.num_heads, SOURCE_LEN, width) for width in widths]
+    past_states = [torch.zeros(SOURCES, BEAMS, config.num_heads, PAST_LEN, width) for width in widths]
     export_graph(
         DecoderGraph(model),
-        inputs=(target, mask, of_source, of_past),
+        inputs=(target, mask, source_states, past_states),
         dynamic_shapes=(
             dynamic(0, 1, 2),
             dynamic(0, 1),
-            [dynamic(0, 2) for _ in of_source],
-            [dynamic(0, 1, 3) for _ in of_past],
+            [dynamic(0, 2) for _ in source_states],
+            [dynamic(0, 1, 3) for _ in past_states],
         ),
         names=["decoder_input_ids", "attention_mask", *source, *past],
         outputs=["logits", *present, "cross_attentions"],

@@ -152,8 +152,8 @@ def suppressed_sequences(options: GenerationConfig, vocab_size: int) -> list[lis
 
 def min_new_tokens(options: GenerationConfig) -> int:
     """The minimum number of tokens before the end token in `generate()`."""
-    of_target = max((options.min_length or 0) - 1, 0)  # min_length counts the start token
-    return of_target if options.min_new_tokens is None else options.min_new_tokens
+    min_target_tokens = max((options.min_length or 0) - 1, 0)  # min_length counts the start token
+    return min_target_tokens if options.min_new_tokens is None else options.min_new_tokens
 
 
 def vocabularies(tokenizer: PreTrainedTokenizerBase) -> tuple[dict[str, int], dict[str, int]]:

@@ -142,12 +142,12 @@ def lens(model: Any, recorded: Trace, tokenizer: Any, chosen: Tensor) -> list[di
     for path, logits in logit_lens(model, recorded):
         probabilities = logits[0].softmax(-1)
         highest, ids = probabilities.max(-1)
-        of_chosen = probabilities.gather(1, chosen[:, None])
+        chosen_probabilities = probabilities.gather(1, chosen[:, None])
         row = {
             "name": path,
             "tokens": token_texts(tokenizer, ids),
             "highest": rounded(highest),
-            "chosen": rounded(of_chosen[:, 0]),
+            "chosen": rounded(chosen_probabilities[:, 0]),
         }
         rows.append(row)
     return rows
@@ -163,8 +163,8 @@ def attribution(model: Any, recorded: Trace, tokenizer: Any, chosen: Tensor) -> 
         rows.append(torch.cat([token[None], alternatives])[:ATTRIBUTED])
     ids = torch.stack(rows)
     values = logit_attribution(model, recorded, ids[None])
-    of_first_row = [value[0] for value in values.values()]
-    by_part = torch.stack(of_first_row, dim=-1)  # [steps, tokens, parts]
+    first_rows = [value[0] for value in values.values()]
+    by_part = torch.stack(first_rows, dim=-1)  # [steps, tokens, parts]
     return {
         "parts": list(values),
         "tokens": [token_texts(tokenizer, row) for row in ids],

@@ -19,6 +19,7 @@ from jinja2 import Environment
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...data.sources import Corpus, pairs_of, parallel_lines
+from ...data.validation import read_valid
 from ...data.words import WORD
 from ...inference.candidates import Candidate
 from ...inference.confidence import DOUBTFUL, find_calibration
@@ -171,7 +172,7 @@ def translated(
     test: Corpus, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **options: Any
 ) -> list[Example]:
     """The valid pairs of a test set with their best translations."""
-    lines = list(parallel_lines([test]))
+    lines = read_valid(test)
     sources = [line.source for line in lines]
     with name_lines_in_errors(str(test)), renumber_errors([line.number - 1 for line in lines]):
         candidates = list(translate_n_best(sources, model, tokenizer, n_best=None, **options))
@@ -269,8 +270,8 @@ def attention(
     ids = torch.tensor([start, *target], device=model.device)
     with evaluation_mode(model), eager_attention(model):
         outputs = model(**inputs, decoder_input_ids=ids[None, :-1], output_attentions=True)
-    of_last_layer = outputs.cross_attentions[-1]
-    weights = of_last_layer[0].mean(0)
+    last_attention = outputs.cross_attentions[-1]
+    weights = last_attention[0].mean(0)
     rows, columns = cross_attention_labels(tokenizer, inputs["input_ids"][0], ids)
     return rows, columns, weights.tolist()
 

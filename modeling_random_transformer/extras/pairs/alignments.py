@@ -99,8 +99,8 @@ class Aligner(LineModel, WordModel):
         inputs, _ = self.inputs(sources, targets)
         with evaluation_mode(self.model), eager_attention(self.model):
             outputs = self.model(**inputs, use_cache=False, output_attentions=True)
-        of_heads = outputs.cross_attentions[self.layer]
-        attention = of_heads.mean(dim=1).float().cpu()
+        head_attention = outputs.cross_attentions[self.layer]
+        attention = head_attention.mean(dim=1).float().cpu()
         # Row 0 predicts the first token from the start token.
         return attention[:, :-1] if self.step == "output" else attention[:, 1:]
 
@@ -117,9 +117,9 @@ def link_words(attention: Tensor, source_words: Sequence[int | None], target_wor
     target = word_matrix(target_words[: len(attention)])
     if not source.numel():
         return []
-    of_tokens = attention[: len(target), : len(source)]
-    of_words = target.T @ of_tokens @ source
-    best = of_words.argmax(dim=1).tolist()
+    token_attention = attention[: len(target), : len(source)]
+    word_attention = target.T @ token_attention @ source
+    best = word_attention.argmax(dim=1).tolist()
     has_tokens = target.any(dim=0).tolist()
     links = [(source_word, word) for word, source_word in enumerate(best) if has_tokens[word]]
     return sorted(links)

@@ -76,7 +76,7 @@ def linked_units(sentence: str, translation: str, links: Links | None, source: i
     source_spans = unit_spans(sentence) or [(0, 0)]
     target_spans = unit_spans(translation)
     words = [sentence[start:end] for start, end in source_spans]
-    numbers = {of_target: of_source for of_source, of_target in links or ()}
+    numbers = {target_number: source_number for source_number, target_number in links or ()}
     units = []
     number = 0
     for row, (start, end) in enumerate(target_spans):

@@ -13,9 +13,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ...base.compressed_files import check_output, stream_name
 from ...base.digests import model_digest
 from ...base.progress import Update, process_stream
-from ...data.sources import EMPTY, Corpus, Pair, ParallelLine
+from ...data.sources import EMPTY_SIDE, Corpus, Pair, ParallelLine
 from ...inference.scoring import PairModel, PairScore, Scorer
-from ...inference.translation_files import FORMATS, LineWork, write_in_parts
+from ...inference.translation_files import OUTPUT_FORMATS, LineWork, write_in_parts
 from ...inputs_random_transformer import CHUNK_SIZE, check_choice, drop_none, name_lines_in_errors
 
 
@@ -98,7 +98,7 @@ def score_file(
             different job.
         OSError: a file cannot be read or written.
     """
-    check_choice(FORMATS, output_format=output_format)
+    check_choice(OUTPUT_FORMATS, output_format=output_format)
     scorer = LineScorer(model, tokenizer, output_format=output_format, **options)
     write_lines(corpus, output_file, scorer, chunk_size=chunk_size, restart=restart, progress=progress)
 
@@ -159,7 +159,7 @@ def valid_pairs(corpus: Corpus) -> Iterator[Pair | None]:
     for line in corpus.lines():
         if isinstance(line, ParallelLine):
             yield line.source, line.target
-        elif line.reason == EMPTY:
+        elif line.reason == EMPTY_SIDE:
             yield None
         else:
             name = stream_name(str(corpus))

@@ -11,12 +11,12 @@ from ...data.sources import Pair
 from ...inference.scoring import Ids, PairModel, PairScore, Scorer
 from ...inputs_random_transformer import encode_texts
 
-WORD = re.compile(r"\S+")
+NON_SPACES = re.compile(r"\S+")
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
     """The spans of the words of a text, which are separated by white space."""
-    return [word.span() for word in WORD.finditer(text)]
+    return [word.span() for word in NON_SPACES.finditer(text)]
 
 
 def words_by_offsets(words: Iterable[tuple[int, int]], offsets: Sequence[tuple[int, int]]) -> list[int | None]:

@@ -17,18 +17,22 @@ from ..cleaning.cleaning import clean_files, clean_pairs
 
 logger = logging.getLogger(__name__)
 
-SETS = {"train": "data", "validation": "data.validation", "test": "data.test"}  # the beginnings of the files' names
+SET_FILES = {
+    "train": "data",
+    "validation": "data.validation",
+    "test": "data.test",
+}  # the beginnings of the files' names
 HELD_OUT, SHARE = 1000, 20  # pairs of a validation or test set, at most one in 20 of the corpus
 
 
 def files_of(folder: Path, split: str = "train") -> list[Path]:
     """The files of both sides of a set in a folder."""
-    return [folder / f"{SETS[split]}.{side}" for side in SIDES]
+    return [folder / f"{SET_FILES[split]}.{side}" for side in SIDES]
 
 
 def sets_of(data: DataArguments) -> dict[str, list[Corpus]]:
     """The corpora of each set that is given."""
-    return {split: corpora for split in SETS if (corpora := data.corpora(split))}
+    return {split: corpora for split in SET_FILES if (corpora := data.corpora(split))}
 
 
 def write_sets(data: DataArguments, folder: Path, dictionary: ParallelText | None = None) -> dict[str, Any]:
@@ -46,7 +50,7 @@ def write_sets(data: DataArguments, folder: Path, dictionary: ParallelText | Non
     Raises:
         ValueError: a line is invalid, or the corpus cannot be split.
     """
-    for split in SETS:  # an attempt with other arguments may have written more sets
+    for split in SET_FILES:  # an attempt with other arguments may have written more sets
         for path in files_of(folder, split):
             path.unlink(missing_ok=True)
     sets = sets_of(data)

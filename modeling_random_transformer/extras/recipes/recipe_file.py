@@ -137,15 +137,19 @@ class StageArguments:
 
 
 class UniqueKeys(yaml.SafeLoader):
-    """Reads YAML without objects of Python. Of a key that occurs twice, YAML would silently use the last value."""
+    """Reads YAML without objects of Python. Of a key that occurs twice, YAML would silently use the last value.
+
+    As in flags, hyphens are another spelling of a key.
+    """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """The mapping of a node; raises a `ValueError` if a key occurs twice."""
-        keys = set()
+        names = set()
         for key, _ in node.value:
-            if key.value in keys:
+            name = str(key.value).replace("-", "_")
+            if name in names:
                 raise ValueError(f"keys must be unique, got {key.value!r} again in line {key.start_mark.line + 1}.")
-            keys.add(key.value)
+            names.add(name)
         return super().construct_mapping(node, deep)
 
 
@@ -171,7 +175,17 @@ def parse_values(arguments: Mapping[str, Any], classes: Sequence[type]) -> dict[
         ValueError: an argument is not a field of these dataclasses, or its value is invalid.
     """
     check_names([name for name, value in arguments.items() if value is None], classes)
-    return Parser("recipe", classes=classes).values(chain.from_iterable(to_flags(arguments)))
+    parser = Parser("recipe", classes=classes)
+    texts = {action.dest for action in parser._actions if action.type is str}
+    lists = {action.dest for action in parser._actions if action.nargs in ("+", "*")}
+    flags = to_flags(arguments)
+    for flag, *values in flags:
+        name = flag[2:].replace("-", "_")
+        if name in texts and not {"True", "False"}.isdisjoint(values):  # the language `no`, for example
+            raise ValueError(f"{name} must be text, in quotes if YAML reads it as a Boolean, got {', '.join(values)}.")
+        if len(values) > 1 and name not in lists:
+            raise ValueError(f"{name} must be one value, got {', '.join(values)}.")
+    return parser.values(chain.from_iterable(flags))
 
 
 def not_overridden(arguments: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

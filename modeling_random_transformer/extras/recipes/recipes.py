@@ -28,21 +28,31 @@ from ...base.files import StrPath, files_in, markdown_table
 from ...base.flags import instances, to_flags
 from ...base.jobs import Job, Stage, run_stage
 from ...base.saved_files import CONFIG, SAVED_WEIGHTS
+from ...data.readers import TEXT_KEY
 from ...data.sources import SIDES, ParallelText
 from ...inference.loading import load_models
 from ...inference.translation import TranslationOptions
 from ...inputs_random_transformer import check_choice, drop_none
 from ...stages.back_translation import BackTranslationOptions, back_translate
 from ...stages.distillation import INT8, StudentDataArguments, distill
+from ...stages.monolingual import check_monolingual
 from ...stages.training_set import DistillationArguments
-from ...training.arguments import DROPOUTS, FILES, LANGUAGES, PREFIXES, DataArguments, ModelArguments, parse_overrides
-from ...training.manifest import EXTENDABLE, MANIFEST, RunResult, determining, fingerprint, folder_digest
+from ...training.arguments import (
+    DROPOUTS,
+    FILE_ARGUMENTS,
+    LANGUAGES,
+    PREFIXES,
+    DataArguments,
+    ModelArguments,
+    parse_overrides,
+)
+from ...training.manifest import EXTENDABLE, MANIFEST, RunResult, fingerprint, folder_digest, weight_arguments
 from ...training.model_card import CARD, set_section
 from ...training.run import TRAINING, train_translation
 from ...training.training_arguments import TranslationTrainingArguments
 from ..estimation.estimation import GIB, dry_run
 from .recipe_card import set_origin
-from .recipe_data import SETS, files_of, sets_of, write_sets
+from .recipe_data import SET_FILES, files_of, sets_of, write_sets
 from .recipe_file import (
     BACK_TRANSLATE,
     CONDITIONS,
@@ -64,11 +74,11 @@ from .recipe_file import (
 
 logger = logging.getLogger(__name__)
 
-RECORD, LOCK, FOLDER = "recipe.json", ".recipe.lock", "stages"
+RECIPE_RECORD, RECIPE_LOCK, FOLDER = "recipe.json", ".recipe.lock", "stages"
 ADVICE = "use another output_dir"
 # Arguments that a stage must not have
 OF_RECIPE = {
-    *FILES,
+    *FILE_ARGUMENTS,
     *CONDITIONS,
     *TEXTS,
     "dictionary",
@@ -161,11 +171,14 @@ class RecipeRun:
             FloatingPointError: a loss is not finite.
             OSError: a file cannot be read or written.
         """
-        with exclusive(self.folder / LOCK, f"output_dir must not be in use, got {self.folder} of another recipe."):
+        with exclusive(
+            self.folder / RECIPE_LOCK, f"output_dir must not be in use, got {self.folder} of another recipe."
+        ):
             call_on_main_process(self.check_folder)
             inputs = self.inputs_of_data()
             self.needs_files = not call_on_main_process(self.has_result)
             files = files_in(self.path(DATA), PAIRS)
+            call_on_main_process(self.check_monolingual_texts)
             self.run_recorded(DATA, inputs, lambda: write_sets(self.data, self.path(DATA), self.dictionary()), files)
             rows = [self.run_stage(stage) for stage in self.stages]
             best = self.best(self.stages[-1].name)
@@ -178,16 +191,24 @@ class RecipeRun:
     @property
     def finished_stages(self) -> dict[str, Stage]:
         """The finished stages in the record, by name."""
-        stages = Job(self.folder / RECORD).stages
+        stages = Job(self.folder / RECIPE_RECORD).stages
         return {name: stage for name, stage in stages.items() if stage.is_finished}
 
     def check_folder(self) -> None:
         """Raise a `ValueError` if the output folder contains something else than an earlier run of the recipe."""
-        if (self.folder / RECORD).is_file():
+        if (self.folder / RECIPE_RECORD).is_file():
             return
         for path in sorted(self.folder.iterdir()):
-            if path.name != LOCK and path.suffix != ".tmp":
+            if path.name != RECIPE_LOCK and path.suffix != ".tmp":
                 raise ValueError(f"output_dir must be new or that of this recipe, got {self.folder} with {path.name}.")
+
+    def check_monolingual_texts(self) -> None:
+        """Read the monolingual text of each stage that is not finished, before another one trains for hours."""
+        finished = self.finished_stages
+        for stage in self.stages:
+            for name, path in self.texts_of(stage).items():
+                if stage.name not in finished:
+                    check_monolingual(name, path, self.options[stage.name].get("text_key", TEXT_KEY))
 
     def has_result(self) -> bool:
         """Whether the result is complete, so that the files of the stages are not needed."""
@@ -197,7 +218,7 @@ class RecipeRun:
     def run_recorded(self, *arguments: Any, **options: Any) -> dict[str, Any]:
         """Do the work of a stage in the record of the recipe; see `run_stage` for the other arguments."""
         options |= {"needs_files": self.needs_files, "advice": ADVICE}
-        return run_stage(self.folder / RECORD, *arguments, **options)
+        return run_stage(self.folder / RECIPE_RECORD, *arguments, **options)
 
     def inputs_of_data(self) -> dict[str, Any]:
         """The inputs that determine the sets, and the initial models of the recipe."""
@@ -233,7 +254,7 @@ class RecipeRun:
         inputs = asdict(stage)
         for name in EXTENDABLE:
             inputs[name] = getattr(args, name)
-        inputs |= determining(args, data, model)
+        inputs |= weight_arguments(args, data, model)
         for name, path in self.texts_of(stage).items():
             inputs[name] = file_digest(Path(path))
         files = files_in(self.path(stage.name), PAIRS if stage.kind == BACK_TRANSLATE else SAVED)
@@ -298,8 +319,8 @@ class RecipeRun:
 
     def data_of(self, stage: StageArguments, data: DataArguments) -> DataArguments:
         """The arguments of the data of a stage: the sets of the recipe, with the synthetic pairs of other stages."""
-        values: dict[str, Any] = dict.fromkeys((*FILES, "dataset_name"))
-        for split in SETS.keys() & self.finished_stages[DATA].facts.keys():
+        values: dict[str, Any] = dict.fromkeys((*FILE_ARGUMENTS, "dataset_name"))
+        for split in SET_FILES.keys() & self.finished_stages[DATA].facts.keys():
             for side, path in zip(SIDES, files_of(self.path(DATA), split), strict=True):
                 values[f"{PREFIXES[split]}{side}_file"] = [str(path)]
         for other in self.stages:
@@ -365,7 +386,7 @@ class RecipeRun:
     def description(self, name: str, rows: Sequence[Mapping[str, Any]]) -> str:
         """The section of the model card."""
         facts = self.finished_stages[DATA].facts
-        counts = ", ".join(f"{name} {facts[name]:,}" for name in (*SETS, "dictionary") if name in facts)
+        counts = ", ".join(f"{name} {facts[name]:,}" for name in (*SET_FILES, "dictionary") if name in facts)
         chosen = "" if self.data.has("validation") else " The validation and test sets were taken from the corpus."
         skipped = "".join(f"- {report}\n" for report in facts["skipped"])
         return f"Pairs: {counts}.{chosen} The result is the model of stage `{name}`.\n\n{skipped}\n{table(rows)}"
@@ -405,7 +426,7 @@ def parse_options(stage: StageArguments) -> dict[str, Any]:
     options = dict(stage.options)
     check_choice(DTYPES, dtype=options.pop("dtype", "float32"))
     _, search = BackTranslationOptions.split(options)
-    unknown = GenerationConfig().update(**TranslationOptions.from_kwargs(**search).generate_kwargs)
+    unknown = GenerationConfig().update(**TranslationOptions.from_kwargs(**search).complete_generate_kwargs)
     if unknown:
         raise ValueError(f"{stage.name} must have options of back_translate, got {', '.join(unknown)}.")
     return options

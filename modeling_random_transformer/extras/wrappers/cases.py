@@ -16,18 +16,18 @@ from transformers import PreTrainedTokenizerBase
 from ...base.progress import Update
 from ...inference.candidates import Candidate, Row, TranslateRows
 
-WORD = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)*")
+CASED_WORD = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)*")
 FIRST_LETTER = re.compile(r"^[\W_]*[^\W\d_]")  # the first letter, if the text does not begin with a number
 # Texts with fewer words may be abbreviations, or names.
 WORDS_IN_CAPITALS, WORDS_IN_TITLE_CASE = 2, 5
 SENTENCE_IN_LOWER_CASE = 4  # fewer words, or words without a final punctuation mark, may be a part of a sentence
-FINAL_PUNCTUATION = (*".!?…",)
+FINAL_MARKS = (*".!?…",)
 
 
 def case_of(text: str) -> Callable[[str], str] | None:
     """The function that writes a text in the case of this one; `None` for ordinary texts."""
-    words = WORD.findall(text)
-    if len(words) >= SENTENCE_IN_LOWER_CASE and text.islower() and text.rstrip().endswith(FINAL_PUNCTUATION):
+    words = CASED_WORD.findall(text)
+    if len(words) >= SENTENCE_IN_LOWER_CASE and text.islower() and text.rstrip().endswith(FINAL_MARKS):
         return str  # the translation as it is
     if len(words) >= WORDS_IN_CAPITALS and text.isupper():
         return str.upper
@@ -64,7 +64,7 @@ class CaseTranslator:
 
     def in_ordinary_case(self, text: str) -> str:
         """A text with each word in its usual case, and its first one with a capital if the vocabulary has capitals."""
-        text = WORD.sub(self.usual_word, text)
+        text = CASED_WORD.sub(self.usual_word, text)
         if not self.has_capitals:
             return text
         return FIRST_LETTER.sub(lambda match: match[0].upper(), text)

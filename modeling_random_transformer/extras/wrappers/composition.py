@@ -15,7 +15,7 @@ from .cases import CaseTranslator
 from .copying import CopyingTranslator
 from .glossary import LISTED, Glossary, GlossaryTranslator
 from .mbr import MbrTranslator
-from .problems import NUMBER, Detector, detector_of
+from .problems import DIGITS, Detector, detector_of
 from .rating import RatingTranslator, SelectingTranslator
 from .repair import (
     CLAUSE_TOKENS,
@@ -47,7 +47,7 @@ class Composition:
         self.options = options
         self.languages = languages
         # The language selects the rules of sentence splitting, also for a model without language tags.
-        self.source_language: str | None = options.generate_options.get("src_lang")
+        self.source_language: str | None = options.generate_kwargs.get("src_lang")
         self.is_rated = options.confidence or options.min_confidence is not None
 
     def wrap(self, translate_rows: TranslateRows) -> TranslateRows:
@@ -105,7 +105,7 @@ class Composition:
         """The detector of bad translations for this direction of translation."""
         return detector_of(self.pipe.model, self.pipe.tokenizer, **self.languages.arguments)
 
-    def search(self, candidates: int, **generate_options: Any) -> BatchTranslator:
+    def search(self, candidates: int, **generate_kwargs: Any) -> BatchTranslator:
         """Another beam search, which returns a number of candidates, with more options of `generate()`."""
         call = self.pipe.call_options(
             num_beams=max(candidates, self.options.num_beams),
@@ -113,15 +113,15 @@ class Composition:
             do_sample=False,
             length_penalty=self.options.length_penalty,
             return_scores=True,
-            **generate_options,
+            **generate_kwargs,
         )
         return BatchTranslator(self.pipe, call)
 
     def repaired(self, translate_rows: TranslateRows) -> RepairingTranslator:
         """A function that translates again where the translations of another one have problems."""
         splitter = SentenceSplitter(self.pipe, CLAUSE_TOKENS, self.source_language, reports_cuts=False)
-        without_numbers = CopyingTranslator(self.search(1), self.pipe, self.languages, NUMBER)
-        blocked = CopyingTranslator(self.search(1, **WITHOUT_LOOPS), self.pipe, self.languages, NUMBER)
+        without_numbers = CopyingTranslator(self.search(1), self.pipe, self.languages, DIGITS)
+        blocked = CopyingTranslator(self.search(1, **WITHOUT_LOOPS), self.pipe, self.languages, DIGITS)
         remedies: list[TranslateRows] = [
             self.search(HYPOTHESES),
             without_numbers,

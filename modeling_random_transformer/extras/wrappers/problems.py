@@ -28,7 +28,7 @@ PROBLEMS = (EMPTY, LOOP, COPY, UNFINISHED, LENGTH, SCRIPT, NUMBERS)
 
 RUN = re.compile(r"(.{2,80}?)\1{2,}", re.DOTALL)  # a part that follows itself at least twice
 # A number of at least two digits, for which other languages have no word as often as for one digit
-NUMBER = re.compile(r"(?<![^\W_])\d(?:[.,:/]?\d)+(?![^\W_])")
+DIGITS = re.compile(r"(?<![^\W_])\d(?:[.,:/]?\d)+(?![^\W_])")
 NGRAM, REPETITIONS = 4, 3  # this many equal n-grams of words are a loop
 EQUAL_WORDS, WORDS_PER_EQUAL = 4, 3  # this many equal words are a loop, if they are at least one in three
 COPIED_WORDS = 4  # fewer may be a name
@@ -128,7 +128,7 @@ def max_repetitions(words: Sequence[str], length: int) -> int:
 def numbers(text: str) -> Counter[str]:
     """How often a text has each number, by its digits: 1,000.5 is 1.000,5 in other languages."""
     counts: Counter[str] = Counter()
-    for number in NUMBER.findall(text):
+    for number in DIGITS.findall(text):
         digits = [str(int(digit)) for digit in number if digit.isdecimal()]
         counts["".join(digits)] += 1
     return counts

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 LONGEST = 128  # tokens of a sentence, without `max_source_tokens`: few sentences of training corpora are longer
 # Where a long sentence is split: after the punctuation of a clause, otherwise between words, otherwise anywhere.
-CLAUSE, WORD, ANYWHERE = (re.compile(place) for place in (r"[,;:–—](?=\s)|[，；：、]", r"\s(?=\S)", r"(?s:.)"))
+CLAUSE_END, WORD_END, ANY_PLACE = (re.compile(place) for place in (r"[,;:–—](?=\s)|[，；：、]", r"\s(?=\S)", r"(?s:.)"))
 SPECIAL = 4  # tokens of a source beyond one per byte: its end, tags of languages, a space before it
 # The markers of list items, headings and quotes at the beginning of a line
 MARKER = re.compile(r"\s*+(?:(?:[-*+•‣◦▪·–—>]|\#{1,6}|\(?(?:\d{1,3}|[a-zA-Z])\)|\d{1,3}\.|\[[ xX]\])\s++)*+")
@@ -132,17 +132,17 @@ class SentenceSplitter:
         if len(stripped) < 2 or not self.is_long(stripped):
             yield sentence
             return
-        for place in (CLAUSE, WORD, ANYWHERE):
+        for place in (CLAUSE_END, WORD_END, ANY_PLACE):
             ends = [match.end() for match in place.finditer(sentence)]
             ends = [end for end in ends if 0 < end < len(sentence.rstrip())]
             if ends:
                 break
-        if place is not CLAUSE and not cut:
+        if place is not CLAUSE_END and not cut:
             # The text is not in the message: it may be that of a user of a server.
             logger.warning("A clause of %d characters was cut: it has more than %d tokens.", len(stripped), self.limit)
         end = min(ends, key=lambda end: abs(end - len(sentence) / 2))
         for part in (sentence[:end], sentence[end:]):
-            yield from self.shorten(part, cut or place is not CLAUSE)
+            yield from self.shorten(part, cut or place is not CLAUSE_END)
 
     def is_long(self, text: str) -> bool:
         """Whether a text has too many tokens as a source of the model. To find out, a short one is not tokenized."""

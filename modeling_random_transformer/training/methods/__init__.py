@@ -21,7 +21,9 @@ def training_loss(args: TranslationTrainingArguments) -> SmoothedCrossEntropy:
 
 def retokenizer_of(
     args: TranslationTrainingArguments, tokenizer: PreTrainedTokenizerBase, max_length: int | None
-) -> Augmentation | BPEDropout | None:
-    """The retokenizer of the training pairs, or `None`. `max_length` is the limit of the model."""
-    bpe_dropout = BPEDropout(tokenizer, args.bpe_dropout, max_length) if args.bpe_dropout else None
+) -> Augmentation | BPEDropout:
+    """The retokenizer for BPE-dropout, augmentation or both. `max_length` is the limit of the model."""
+    if not args.bpe_dropout:
+        return Augmentation(tokenizer)
+    bpe_dropout = BPEDropout(tokenizer, args.bpe_dropout, max_length)
     return Augmentation(tokenizer, bpe_dropout) if args.augment else bpe_dropout

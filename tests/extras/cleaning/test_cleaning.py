@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from modeling_random_transformer import cli
 from modeling_random_transformer.data import InvalidLine, ParallelLine, ParallelText, read_texts
-from modeling_random_transformer.data.sources import EMPTY, NOT_A_PAIR, NOT_UTF8
+from modeling_random_transformer.data.sources import EMPTY_SIDE, NOT_A_PAIR, NOT_UTF8
 from modeling_random_transformer.data.words import text_key
 from modeling_random_transformer.extras.cleaning import CleaningReport, clean_files, clean_pairs, cleaning, filters
 from modeling_random_transformer.extras.cleaning.filters import COPY, DUPLICATE
@@ -33,7 +33,7 @@ four red cars\tvier rote Autos
 """
 KEPT = [("a dog", "ein Hund"), ("two cats", "zwei Katzen"), ("four red cars", "vier rote Autos")]
 REJECTED = [
-    (EMPTY, "3", "", "leer"),
+    (EMPTY_SIDE, "3", "", "leer"),
     (DUPLICATE, "4", "two cats", "zwei Katzen"),
     (NOT_A_PAIR, "5", "no tab", ""),
     (COPY, "6", "Three birds.", "three birds"),
@@ -63,7 +63,7 @@ def test_report(table, tmp_path):
     saved = json.loads(gzip.decompress((tmp_path / "report.json.gz").read_bytes()))
     assert (saved["lines"], saved["kept"], saved["options"]["max_length_ratio"]) == (8, 3, 9.0)
     assert (report.lines, report.valid) == (8, 3)
-    assert report.counts == saved["counts"] == {EMPTY: 1, DUPLICATE: 1, NOT_A_PAIR: 1, COPY: 1, NOT_UTF8: 1}
+    assert report.counts == saved["counts"] == {EMPTY_SIDE: 1, DUPLICATE: 1, NOT_A_PAIR: 1, COPY: 1, NOT_UTF8: 1}
     assert report.examples[COPY] == [{"line": 6, "source": "Three birds.", "target": "three birds"}]
     assert report.examples[NOT_UTF8] == [{"line": 7, "source": "caf\ufffd", "target": "Caf\ufffd"}]
     assert report.scripts == {"source": ["Latin"], "target": ["Latin"]}

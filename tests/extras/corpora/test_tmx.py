@@ -6,7 +6,7 @@ import tracemalloc
 import pytest
 
 from modeling_random_transformer.data import InvalidLine, ParallelLine, ParallelText, read_texts, validate
-from modeling_random_transformer.data.sources import EMPTY, NOT_A_PAIR
+from modeling_random_transformer.data.sources import EMPTY_SIDE, NOT_A_PAIR
 from modeling_random_transformer.extras.corpora.languages import matching_code
 from modeling_random_transformer.extras.corpora.tmx import CHUNK_BYTES
 
@@ -64,7 +64,7 @@ def test_units(read, content):
         ParallelLine(1, "El perro duerme.", "The dog sleeps."),
         ParallelLine(2, "Pan & agua — <sal>", "Bread & water — <salt>"),
         InvalidLine(3, NOT_A_PAIR),
-        InvalidLine(4, EMPTY),
+        InvalidLine(4, EMPTY_SIDE),
     ]
 
 
@@ -75,7 +75,7 @@ def test_compressed_file_and_other_languages(read, tmp_path):
     spanish = ["El perro duerme.", "Pan & agua — <sal>", "Sola.", ""]
     assert list(read_texts(tmp_path / "a.TMX.gz", "es")) == spanish
     assert str(validate(ParallelText(tmp_path / "a.TMX.gz", **KEYS))) == (
-        f"{tmp_path / 'a.TMX.gz'}: 2 of 4 lines are invalid: 1 {NOT_A_PAIR} (line 3); 1 {EMPTY} (line 4)"
+        f"{tmp_path / 'a.TMX.gz'}: 2 of 4 lines are invalid: 1 {NOT_A_PAIR} (line 3); 1 {EMPTY_SIDE} (line 4)"
     )
 
 

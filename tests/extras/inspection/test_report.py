@@ -122,7 +122,7 @@ def test_the_confidence_of_a_calibrated_model(tmp_path):
 
 def test_a_test_set_without_pairs_is_an_error(model, tmp_path):
     (tmp_path / "test.tsv").write_text("a\t\n")
-    with pytest.raises(ValueError, match="there must be at least one prediction"):
+    with pytest.raises(ValueError, match=r"there must be at least one valid pair of texts, got .*test\.tsv: 1 of 1"):
         make_report(*model, ParallelText(tmp_path / "test.tsv"), num_beams=1, progress=False)
 
 

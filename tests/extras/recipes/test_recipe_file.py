@@ -114,3 +114,35 @@ def test_a_key_that_occurs_twice_is_an_error(content, key, line, suffix, tmp_pat
 def test_a_student_without_a_stage_is_an_error():
     with pytest.raises(ValueError, match="student must be unset without a stage whose condition"):
         stages_to_run([{"name": "a"}], RecipeArguments(student=True))
+
+
+@pytest.mark.parametrize("content", ["max_steps: 1\nmax-steps: 2", "stages:\n- {name: a, lora-rank: 1, lora_rank: 2}"])
+def test_a_key_in_two_spellings_is_an_error(content, tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=r"keys must be unique, got '(max-steps|lora_rank)' again in line 2\."):
+        read_recipe(path)
+
+
+@pytest.mark.parametrize("content", ["source_lang: no\ntarget_lang: en", "source-lang: [en, no]", "run_name: on"])
+def test_a_text_that_yaml_reads_as_a_boolean_is_an_error(content, tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(content)
+    message = "(source_lang|run_name) must be text, in quotes if YAML reads it as a Boolean, got (False|en, False|True)"
+    with pytest.raises(ValueError, match=message):
+        training_arguments(read_recipe(path), {})
+
+
+def test_a_list_for_an_argument_of_one_value_is_an_error():
+    with pytest.raises(ValueError, match=r"^max_steps must be one value, got 2, 3\."):
+        training_arguments({"max_steps": [2, 3]}, {})
+
+
+def test_values_that_yaml_reads_as_booleans(tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text("save_strategy: no\neval_strategy: no\naugment: yes\n")
+    write_corpus(tmp_path)
+    given = {**arguments(tmp_path, "out"), "eval_strategy": None, "save_strategy": None}
+    given = {name: value for name, value in given.items() if value is not None}
+    *_, args = training_arguments(read_recipe(path), given)
+    assert (args.save_strategy, args.eval_strategy, args.augment) == ("no", "no", True)

@@ -160,12 +160,29 @@ def test_a_run_that_is_killed_in_every_stage_has_the_same_weights(finished, fold
     assert pairs_of_stage(killed, "synthetic") == pairs_of_stage(finished, "synthetic")
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"ab\n\xff\n", r"mono4 must be UTF-8 text, but line 2 is not"),
+        (b" \n\n", r"monolingual_\w+ must have a line that is not blank, got '.*mono4' without one"),
+    ],
+)
+@pytest.mark.parametrize("name", ["monolingual_target", "monolingual_source"])
+def test_a_monolingual_text_is_read_before_a_training(name, content, message, folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(recipes, "train_translation", stop)
+    text = tmp_path / "mono4"
+    text.write_bytes(content)
+    given = {"monolingual_target": str(folder / "mono"), **arguments(folder, tmp_path / "out", **OPTIONS)}
+    with pytest.raises(ValueError, match=message):
+        run_recipe(folder / "recipe.yaml", **{**given, name: str(text)})
+
+
 def test_an_error_in_the_monolingual_text_can_be_corrected(folder, monkeypatch, capsys):
     text = folder / "mono3"
-    text.write_bytes(b"ab\n\xff\n")
+    text.write_text("ab" * 2000)
     options = {"monolingual_target": str(text), "student": None}
     assert run_command(folder, "corrected", **options) == 2
-    assert f"{text} must be UTF-8 text, but line 2 is not" in capsys.readouterr().err
+    assert "input_file must have a line that can be translated, got input_file: 1 of 1" in capsys.readouterr().err
     text.write_text("ab\nba\n")
 
     monkeypatch.setattr(recipes, "train_translation", stop)  # the finished model is not trained again

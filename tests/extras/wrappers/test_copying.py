@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from modeling_random_transformer.extras.wrappers.copying import CopyingTranslator
-from modeling_random_transformer.extras.wrappers.problems import NUMBER, NUMBERS, PROBLEMS, numbers
+from modeling_random_transformer.extras.wrappers.problems import DIGITS, NUMBERS, PROBLEMS, numbers
 from modeling_random_transformer.extras.wrappers.repair import problem_counts
 from modeling_random_transformer.inference import Candidate, translate
 from modeling_random_transformer.inference.translation import Translator
@@ -42,7 +42,7 @@ def test_numbers_are_placed(model, tokenizer, source, translation, expected, mon
     def plain(rows, *_):
         return [[Candidate(translation)] for _ in rows]
 
-    translator = CopyingTranslator(plain, pipe, LanguageTags(), NUMBER)
+    translator = CopyingTranslator(plain, pipe, LanguageTags(), DIGITS)
     [[candidate]] = translator([(source, "")], 0, lambda _: None)
     assert candidate.translation == expected
 
