@@ -75,7 +75,7 @@ class Int8Linear(nn.Module):
         packed = packed_int8_linear((self,))
         if packed is None:
             return linear(states, self.dequantized_weight(), self.bias)
-        return packed(states[None])[0]  # a product needs rows, and states may be one vector
+        return packed(states) if states.dim() > 1 else packed(states[None])[0]
 
     def dequantized_weight(self) -> Tensor:
         """The weights in the dtype of the scales, `[out_features, in_features]`."""
@@ -200,9 +200,9 @@ class OneDnnInt8:
         self.zeros = torch.zeros(len(scale), dtype=torch.long)
 
     def __call__(self, states: Tensor) -> Tensor:
-        """`[rows, inputs]` → `[rows, outputs]`."""
+        """`[…, inputs]` → `[…, outputs]`."""
         shifted = (states + self.zero_point).round_()  # shifted first, as FBGEMM does
-        return torch.ops.onednn.qlinear_pointwise(
+        product = torch.ops.onednn.qlinear_pointwise(
             shifted.to(torch.uint8),
             1.0,
             self.zero_point,
@@ -217,6 +217,7 @@ class OneDnnInt8:
             [],
             "",
         )
+        return product.view(*states.shape[:-1], len(self.scale))  # oneDNN drops dimensions of an empty batch
 
 
 @lru_cache

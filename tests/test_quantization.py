@@ -197,6 +197,17 @@ def test_rows_of_zeros_and_no_rows(bias):
         assert layer(torch.full((1, 40), torch.nan)).isnan().all()
 
 
+@pytest.mark.parametrize("kernel", [quantization.FbgemmInt8, quantization.OneDnnInt8])
+def test_an_empty_batch_keeps_its_shape(kernel, monkeypatch):
+    if not is_exact(kernel, 63):
+        pytest.skip(f"{kernel.__name__} is not exact on this CPU")
+    monkeypatch.setattr(quantization, "MIN_PACKED_ELEMENTS", 0)
+    monkeypatch.setattr(quantization, "FASTEST_INT8", {})
+    monkeypatch.setattr(quantization, "int8_kernels", lambda: (63, (kernel,)))
+    with torch.no_grad():
+        assert int8_layer()(torch.zeros(0, 3, 40)).shape == (0, 3, 24)
+
+
 def test_weight_rows_of_zeros():
     weight, scale = quantize_rows(torch.tensor([[0.0, 0.0], [1.0, -2.0]]))
     assert weight.tolist() == [[0, 0], [64, -127]]
