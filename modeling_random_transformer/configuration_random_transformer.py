@@ -283,7 +283,7 @@ class RandomTransformerConfig(PretrainedConfig):
 
 def did_you_mean(name: str, names: Iterable[str], prefix: str = "") -> str:
     """A question after an error about an unknown name, if one of these names is similar; otherwise `""`."""
-    similar = get_close_matches(name, names, n=1, cutoff=MIN_SIMILARITY)
+    similar = get_close_matches(name, names, cutoff=MIN_SIMILARITY)  # the most similar first
     return f" Did you mean {prefix}{similar[0]}?" if similar else ""
 
 

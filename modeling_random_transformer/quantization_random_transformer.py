@@ -200,9 +200,9 @@ class OneDnnInt8:
         self.zeros = torch.zeros(len(scale), dtype=torch.long)
 
     def __call__(self, states: Tensor) -> Tensor:
-        """`[rows, inputs]` → `[rows, outputs]`."""
+        """`[…, inputs]` → `[…, outputs]`."""
         shifted = (states + self.zero_point).round_()  # shifted first, as FBGEMM does
-        return torch.ops.onednn.qlinear_pointwise(
+        product = torch.ops.onednn.qlinear_pointwise(
             shifted.to(torch.uint8),
             1.0,
             self.zero_point,
@@ -217,6 +217,7 @@ class OneDnnInt8:
             [],
             "",
         )
+        return product.view(*states.shape[:-1], len(self.scale))  # oneDNN drops dimensions of an empty batch
 
 
 @lru_cache

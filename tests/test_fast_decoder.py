@@ -127,6 +127,7 @@ def test_matmul_attention_equals_fused_attention(dtype, tolerance, search, disab
     monkeypatch.setattr(ops, "scaled_dot_product_attention", None)
     model = tiny_model().to(dtype)
     ours = generate_with_fixed_scores(model, **SEARCHES[search])
+    assert model.fallback_reason() is None
     disable_fast_decoder()
     assert_same(ours, generate_with_fixed_scores(model, **SEARCHES[search]), tolerance)
 
@@ -171,8 +172,21 @@ def test_raw_logits_are_unchanged():
     assert all(logits.isfinite().all() for logits in raw)
 
 
+def test_processors_of_the_caller_do_not_change_scores_in_place():
+    kept = []
+
+    def keep(_, scores):
+        kept.append(scores)
+        return scores
+
+    own = MinLengthLogitsProcessor(6, 2)
+    generate(exact_model(spread=2.0), logits_processor=[keep, own], output_logits=False)
+    assert kept
+    assert all(scores.isfinite().all() for scores in kept)
+
+
 def test_end_token_outside_the_vocabulary_is_ignored():
-    processor = MinNewTokensLengthLogitsProcessor(1, 3, torch.tensor([2, 99]))
+    processor = MinNewTokensLengthLogitsProcessor(1, 3, torch.tensor([2, 10]))
     scores = InPlaceMinLengthLogitsProcessor(processor, 10)(torch.ones(2, 3), torch.zeros(2, 10))
     assert scores.isneginf().nonzero().tolist() == [[0, 2], [1, 2]]
 

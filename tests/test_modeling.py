@@ -83,6 +83,14 @@ def test_initialization():
             assert 0.95 * bound < parameter.abs().max().item() <= bound
 
 
+def test_weights_that_a_checkpoint_does_not_contain_are_initialized(tmp_path):
+    tiny_model(norm_order="post").save_pretrained(tmp_path)
+    loaded = RandomTransformerForConditionalGeneration.from_pretrained(tmp_path, final_layer_norm=True)
+    for stack in (loaded.model.encoder, loaded.model.decoder):
+        assert torch.equal(stack.layer_norm.weight, torch.ones(16))
+        assert torch.equal(stack.layer_norm.bias, torch.zeros(16))
+
+
 def test_dropout_locations_match_the_paper(monkeypatch):
     """On sub-layers' outputs and the sum of embedding and position; inside attention and FFN with their own rates."""
     rates = []

@@ -149,3 +149,7 @@ def test_generation_with_packed_weights(config, monkeypatch):
     assert torch.equal(ours.sequences, theirs.sequences)
     for mine, other in zip(ours.logits, theirs.logits, strict=True):
         assert_near(mine, other, 1e-3)
+
+
+def test_float64_is_computed_where_it_is_supported():
+    assert [ops.float64_device(torch.device(kind)).type for kind in ("cpu", "cuda", "mps")] == ["cpu", "cuda", "cpu"]

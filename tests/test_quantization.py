@@ -197,6 +197,17 @@ def test_rows_of_zeros_and_no_rows(bias):
         assert layer(torch.full((1, 40), torch.nan)).isnan().all()
 
 
+@pytest.mark.parametrize("kernel", [quantization.FbgemmInt8, quantization.OneDnnInt8])
+def test_an_empty_batch_keeps_its_shape(kernel, monkeypatch):
+    if not is_exact(kernel, 63):
+        pytest.skip(f"{kernel.__name__} is not exact on this CPU")
+    monkeypatch.setattr(quantization, "MIN_PACKED_ELEMENTS", 0)
+    monkeypatch.setattr(quantization, "FASTEST_INT8", {})
+    monkeypatch.setattr(quantization, "int8_kernels", lambda: (63, (kernel,)))
+    with torch.no_grad():
+        assert int8_layer()(torch.zeros(0, 3, 40)).shape == (0, 3, 24)
+
+
 def test_weight_rows_of_zeros():
     weight, scale = quantize_rows(torch.tensor([[0.0, 0.0], [1.0, -2.0]]))
     assert weight.tolist() == [[0, 0], [64, -127]]
@@ -305,8 +316,11 @@ def test_int8_for_an_adapter_is_an_error(tmp_path):
 
 def test_missing_weights_are_an_error(int8_folder):
     weights = load_file(int8_folder / "model.safetensors")
-    del weights["model.encoder.layers.0.fc1.weight_scale"]
+    for name in ("weight", "weight_scale"):
+        del weights[f"model.encoder.layers.0.fc1.{name}"]
     save_file(weights, int8_folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(ValueError, match=r"must contain all weights of the model.* got none for .*fc1\.weight_scale"):
         load_translator(int8_folder)
-    assert not AutoModelForSeq2SeqLM.from_pretrained(int8_folder).model.encoder.layers[0].fc1.weight_scale.any()
+    layer = AutoModelForSeq2SeqLM.from_pretrained(int8_folder).model.encoder.layers[0].fc1
+    assert layer.weight.dtype == torch.int8
+    assert not layer.weight_scale.any()

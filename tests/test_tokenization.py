@@ -135,6 +135,17 @@ def test_pairs(tokenizer):
     assert tokenizer("the dog", "el perro").input_ids == [*plain[0], end, *plain[1], end]
 
 
+def test_the_end_token_may_end_targets_only(tokenizer, tmp_path):
+    tokenizer.save_pretrained(tmp_path)
+    of_targets = RandomTransformerTokenizer.from_pretrained(tmp_path, source_eos=False)
+    source, target = (tokenizer(text, add_special_tokens=False).input_ids for text in ("the dog", "el perro"))
+    assert of_targets("the dog").input_ids == source
+    assert of_targets(text_target="el perro").input_ids == [*target, tokenizer.eos_token_id]
+    pair = of_targets("the dog", "el perro", return_token_type_ids=True)
+    assert pair.input_ids == source + target
+    assert {*pair.token_type_ids} == {0}, "as with the end token"
+
+
 @pytest.mark.parametrize(("newline", "encoding"), [("\n", "utf-8"), ("\r\n", "utf-8"), ("\n", "utf-8-sig")])
 def test_training_from_files_equals_training_from_texts(tmp_path, newline, encoding):
     paths = []
@@ -264,6 +275,12 @@ def test_names_of_tokens_are_not_added(tokenizer, text):
 def test_invalid_training_arguments_raise(arguments, message):
     with pytest.raises(ValueError, match=message):
         RandomTransformerTokenizer.train(**({"texts": CORPUS, "vocab_size": 300} | arguments))
+
+
+def test_the_smallest_vocabulary_has_all_bytes():
+    smallest = RandomTransformerTokenizer.train(CORPUS, vocab_size=MIN_VOCAB_SIZE, min_frequency=1)
+    assert len(smallest) == MIN_VOCAB_SIZE
+    assert smallest.decode(smallest("el niño").input_ids, skip_special_tokens=True) == "el niño"
 
 
 def test_invalid_training_files_raise(tmp_path):

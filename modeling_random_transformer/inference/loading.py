@@ -142,7 +142,7 @@ def load_model(folder: Path, dtype: str) -> PreTrainedModel:
         # Mismatched shapes are collected instead of raised, because transformers' error is a multi-line table.
         options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
         # The attention implementation in the file may be the name of remote code.
-        if config is not None and file != ADAPTER:
+        if file != ADAPTER:
             options |= {"config": config, "attn_implementation": None}
         model, report = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=False, **options)
     if report["mismatched_keys"]:

@@ -72,6 +72,16 @@ def test_empty_current_folder(output, tmp_path, monkeypatch):
     assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.parametrize("exists", [False, True])
+def test_the_temporary_folder_is_hidden_and_has_the_name_of_the_output(exists, tmp_path):
+    output = tmp_path / "model"
+    if exists:
+        output.mkdir()
+    with new_folder(output):
+        [scratch] = output.iterdir() if exists else tmp_path.iterdir()
+        assert scratch.name.startswith(".model.")
+
+
 def test_failure_leaves_an_existing_folder_empty(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 

@@ -134,6 +134,12 @@ def test_flags_after_two_dashes_are_texts(arguments, texts):
     assert values.get("texts") == texts
 
 
+def test_the_smallest_positive_integer_is_1():
+    assert positive_integer("1") == 1
+    with pytest.raises(argparse.ArgumentTypeError, match="must be a positive integer, got '0'"):
+        positive_integer("0")
+
+
 def test_integers_of_more_than_64_bits():
     with pytest.raises(argparse.ArgumentTypeError, match=r"must be a positive integer, got '9223372036854775808'"):
         positive_integer(str(2**63))

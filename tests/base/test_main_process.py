@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 import torch.distributed as dist
+from accelerate import PartialState
 
 from modeling_random_transformer.base.distributed import call_on_main_process
 from tests.helpers.processes import run_on_two_processes
@@ -40,6 +41,15 @@ def test_results_and_errors_reach_both_processes(tmp_path):
     (tmp_path / "worker.py").write_text(WORKER)
     done = run_on_two_processes(tmp_path / "worker.py")
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.usefixtures("_state_on_cpu")
+@pytest.mark.parametrize("is_main_process", [True, False])
+def test_only_the_first_process_calls_the_function(is_main_process, monkeypatch):
+    monkeypatch.setattr(PartialState, "is_main_process", is_main_process)
+    calls = []
+    call_on_main_process(lambda: calls.append("called"))
+    assert calls == ["called"] * is_main_process
 
 
 @pytest.mark.usefixtures("_reset_accelerate")

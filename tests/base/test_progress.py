@@ -45,6 +45,13 @@ def test_the_bar_counts_items(total, capsys):
     assert "3/3" in shown if total else "3pair" in shown
 
 
+@pytest.mark.parametrize(("interactive", "seconds"), [(True, 1), (False, 60)])
+def test_a_log_file_shows_a_bar_of_long_work_only(interactive, seconds, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: interactive)
+    with progress_bar(3) as bar:
+        assert bar.delay == seconds
+
+
 def test_a_hidden_bar_writes_nothing(capsys):
     with progress_bar(3, shown=False) as bar:
         bar.update(3)

@@ -2,17 +2,22 @@
 
 import numpy as np
 import pytest
+import torch
 from accelerate.data_loader import BatchSamplerShard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modeling_random_transformer.data.batches import EvaluationSampler, TokenBudgetSampler
+from modeling_random_transformer.data.batches import EvaluationSampler, TokenBudgetSampler, padding_multiple
 
 lengths = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=4, max_size=60)
 
 
 def make_sampler(pairs, max_tokens=120, **options):
     return TokenBudgetSampler(np.array(pairs), max_tokens, **options)
+
+
+def test_lengths_are_multiples_of_8_on_an_accelerator_only():
+    assert [padding_multiple(torch.device(kind)) for kind in ("cpu", "cuda", "xpu")] == [1, 8, 8]
 
 
 @given(pairs=lengths, processes=st.integers(1, 4), epoch=st.integers(0, 3), multiple=st.sampled_from([1, 8]))

@@ -74,7 +74,7 @@ def test_json_that_is_not_in_lines(content, message, suffix, tmp_path):
 @pytest.mark.parametrize("encoding", ["latin-1", "cp1252"])
 def test_windows_1252_is_named(encoding, tmp_path):
     path = tmp_path / "texts.txt"
-    path.write_bytes("plain\nel ni\u00f1o".encode(encoding))
+    path.write_bytes("plain\nel\tni\u00f1o".encode(encoding))
     with pytest.raises(ValueError, match=r"line 2 is not: .* It can be read as Windows-1252"):
         list(read_texts(path))
 

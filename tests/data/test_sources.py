@@ -55,6 +55,8 @@ DEEP = "[" * 200_000 + '\n{"a":\n{"source": "x", "target": "y"}\n'
         ("a.csv", SEMICOLONS, ENGLISH_SPANISH, [(2, 'a "dog", b', "perro; x\ny"), (4, "cat", "gato, gato"), 5]),
         ("a.csv", SEMICOLONS, {"source_key": "3", "target_key": "2"},
          [(1, "es", "en"), (2, "perro; x\ny", 'a "dog", b'), (4, "gato, gato", "cat"), 5]),
+        ("a.csv", "perro;dog\ngato;cat\n", {"source_key": "2", "target_key": "1"},
+         [(1, "dog", "perro"), (2, "cat", "gato")]),
         ("a.csv", "one, two;uno, dos\nred, blue, green;rojo\n", {}, [(1, "one, two", "uno, dos"),
          (2, "red, blue, green", "rojo")]),
         ("a.csv", "one; two,uno; dos\nred; blue,rojo\n", {}, [(1, "one; two", "uno; dos"), (2, "red; blue", "rojo")]),

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from modeling_random_transformer.inference import score_pairs
+from modeling_random_transformer.inference.scoring import PairModel
 from modeling_random_transformer.ops_random_transformer import label_log_probabilities
 from tests.helpers.foreign import foreign_model
 from tests.helpers.translation import multilingual_translator, random_tokenizer, some_texts
@@ -30,6 +31,17 @@ def test_equals_the_loss_of_each_pair(kind, model, tokenizer):
     [score] = score_pairs(model, tokenizer, [("the boy", "")])  # the end token
     assert score.tokens == 1
     assert score.log_probability < 0
+
+
+def test_missing_pairs_have_no_result_and_are_counted(model, tokenizer):
+    class Unchanged(PairModel):
+        def process(self, pairs, sources, targets):
+            return [pair for pair, _, _ in zip(pairs, sources, targets, strict=True)]
+
+    counted = []
+    pairs = [None, ("the boy", ""), None]
+    assert Unchanged(model, tokenizer)(pairs, 0, counted.append) == pairs
+    assert sum(counted) == 3
 
 
 def test_an_edit_of_the_output_changes_the_scores(model, tokenizer):

@@ -1,11 +1,15 @@
 """What a run prints at its start: one warning for each rule, and none for a usual run."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 from datasets import Dataset
 
 from modeling_random_transformer import RandomTransformerConfig
 from modeling_random_transformer.training import TranslationTrainingArguments
 from modeling_random_transformer.training.advice import (
+    AdviceCallback,
     copy_advice,
     data_advice,
     length_advice,
@@ -141,6 +145,22 @@ def test_few_texts_may_lack_a_letter():
     train = Dataset.from_dict({"source": ["a fox " * 99], "target": ["un zorro " * 99]})
     validation = Dataset.from_dict({"source": ["a dog " * 19], "target": ["un zorro"]})
     assert list(spelling_advice({"train": [train], "validation": [validation]})) == []
+
+
+@pytest.mark.parametrize("directions", [1, 2])
+def test_the_spelling_of_several_directions_is_not_compared(directions, tmp_path, capsys):
+    """The letters of their languages differ."""
+    texts = {
+        "train": [Dataset.from_dict({"source": ["the book " * 99], "target": ["el niño " * 99]})],
+        "validation": [Dataset.from_dict({"source": ["the book " * 99], "target": ["the boy " * 99]})],
+    }
+    data = replace(prepared(9000, 4), texts=texts)
+    data.corpora = [SimpleNamespace(direction=f"en-{number}") for number in range(directions)]
+    args = training_arguments(tmp_path)
+    state = SimpleNamespace(is_world_process_zero=True, max_steps=10_000, num_train_epochs=3)
+    model = SimpleNamespace(name_or_path="fine-tuned", config=RandomTransformerConfig())
+    AdviceCallback(data).on_train_begin(args, state, None, model)
+    assert ("spelled unlike" in capsys.readouterr().err) == (directions == 1)
 
 
 def test_a_run_prints_its_size_and_its_warnings(corpus, capsys):

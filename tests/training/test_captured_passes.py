@@ -46,6 +46,22 @@ def test_weights_with_other_memory_are_captured_again():
     assert loss == model.bias.sum()
 
 
+def test_a_graph_reads_all_values_from_the_memory_of_its_device():
+    """The value of a number on the CPU would be a constant of the graph."""
+    model = torch.nn.Linear(3, 2, device="meta")
+    devices = []
+
+    def passes(inputs, num_items):
+        devices.append(torch.as_tensor(num_items).device.type)
+        return model(inputs["states"]).sum() * num_items
+
+    with simulated():
+        captured = CapturedPasses(model)
+        for _ in range(2):
+            captured(passes, {"states": torch.ones(1, 3, device="meta")}, num_items=1)
+    assert devices[-1] == "meta"
+
+
 def test_graphs_need_a_gpu(tmp_path):
     with pytest.raises(ValueError, match="cuda_graphs must be False with 1 processes on the device cpu, got True"):
         TranslationTrainingArguments(tmp_path, cuda_graphs=True, use_cpu=True)

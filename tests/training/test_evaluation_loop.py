@@ -61,6 +61,7 @@ SAVED_OPTIONS = [
     {"return_dict_in_generate": True, "output_scores": True},
     {"do_sample": True, "temperature": 5.0},
     {"max_new_tokens": 2},
+    {"stop_strings": ["never in an output"]},
 ]
 
 

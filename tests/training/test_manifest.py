@@ -21,6 +21,7 @@ from modeling_random_transformer.training.manifest import (
     FREE,
     MANIFEST,
     TRAINING_LOCK,
+    folder_digest,
 )
 from modeling_random_transformer.training.trainer import TranslationTrainer
 from tests.helpers.interruption import StoppedError, stop
@@ -50,6 +51,16 @@ def test_a_finished_run_is_not_trained_again(copied, monkeypatch):
     assert (copied / "out" / MANIFEST).stat().st_mtime_ns == written
     run(copied, "out", logging_steps=1)
     assert contents() == before
+
+
+def test_the_digest_of_a_folder_depends_on_its_files(tmp_path):
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+    first, second = str(tmp_path / "first"), str(tmp_path / "second")
+    assert folder_digest(first) == folder_digest(second)
+    (tmp_path / "second" / "config.json").write_text('{"d_model": 4}')
+    assert folder_digest(first) != folder_digest(second)
 
 
 def test_a_finished_run_with_the_tokenizer_of_another_model_raises(copied):

@@ -1,10 +1,14 @@
 """Training on every kind of corpus: files, datasets and streams."""
 
+from types import SimpleNamespace
+
 import pytest
 from datasets import Dataset
 
 from modeling_random_transformer import RandomTransformerTokenizer
+from modeling_random_transformer.data import ParallelText
 from modeling_random_transformer.training import DataArguments
+from modeling_random_transformer.training.preparation import load_texts
 from tests.helpers.training import SIZES, UNSCORED, assert_equal_weights, run, write_corpora
 
 
@@ -21,6 +25,16 @@ def test_training_on_a_dataset_of_datasets(streaming, corpus):
     result = run(corpus, "tagged", **UNSCORED, **given, streaming=streaming)
     assert (result.pairs, set(result.scores)) == (120, {"test en-es"})
     assert "| en→es | 120 | 1 |" in (result.folder / "README.md").read_text()
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_the_pairs_of_a_stream_are_not_loaded(streaming, corpus):
+    source, target = corpus / "train.a", corpus / "train.b"
+    corpora = {name: [ParallelText(source, target)] for name in ("train", "test")}
+    arguments = SimpleNamespace(corpora=corpora, data_args=SimpleNamespace(streaming=streaming, on_invalid="error"))
+    texts, reports = load_texts(arguments, corpora)
+    assert set(texts) == ({"test"} if streaming else {"train", "test"})
+    assert reports["train"] == reports["test"]
 
 
 @pytest.mark.parametrize(("configs", "streaming"), [(False, False), (True, False), (True, True)])

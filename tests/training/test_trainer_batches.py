@@ -85,6 +85,20 @@ def test_a_stream_gets_the_retokenizer_of_the_arguments(method, kind, tmp_path):
     assert type(stream.retokenizer) is kind
 
 
+def test_a_tensor_parallel_group_shares_the_batches_of_a_stream(tmp_path, monkeypatch):
+    trainer = new_trainer(tmp_path)
+    corpus = DatasetText(Dataset.from_list([{"source": "a", "target": "b"}]))
+    stream = trainer.train_dataset = TokenBudgetStream(corpus, trainer.processing_class, max_tokens=90)
+    shares = []
+    monkeypatch.setattr(stream, "set_share", lambda rank, size, _: shares.append((rank, size)))
+    monkeypatch.setattr(trainer, "get_tp_size", lambda: 2)
+    monkeypatch.setattr(type(trainer.accelerator), "num_processes", 4)
+    for process in range(4):
+        monkeypatch.setattr(type(trainer.accelerator), "process_index", process)
+        trainer.get_train_dataloader()
+    assert shares == [(0, 2), (0, 2), (1, 2), (1, 2)]
+
+
 def test_model_init_makes_the_model_of_every_training(tmp_path):
     made = []
 

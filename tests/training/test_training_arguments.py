@@ -1,6 +1,8 @@
 """The defaults and checks of the training arguments."""
 
+from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -95,6 +97,21 @@ def test_inverse_sqrt_schedule_equals_the_papers_formula(d_model, warmup):
 )
 def test_invalid_arguments_raise(options, message, tmp_path):
     with pytest.raises(ValueError, match=message):
+        recipe(tmp_path, **options)
+
+
+@pytest.mark.parametrize(
+    ("stage", "options", "message"),
+    [
+        (3, {"average_last": 2}, "average_last must be 1 with DeepSpeed ZeRO-3, got 2"),
+        (2, {"average_last": 2}, None),
+        (2, {"muon": True}, "muon must be False with weights or states that are sharded over processes, got True"),
+    ],
+)
+def test_arguments_with_deepspeed(stage, options, message, tmp_path, monkeypatch):
+    plugin = property(lambda _: SimpleNamespace(zero_stage=stage), lambda *_: None)
+    monkeypatch.setattr(TranslationTrainingArguments, "deepspeed_plugin", plugin, raising=False)
+    with nullcontext() if message is None else pytest.raises(ValueError, match=message):
         recipe(tmp_path, **options)
 
 
