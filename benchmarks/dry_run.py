@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from datasets import Dataset, Features, Translation
 
-from modeling_random_transformer.commands.train import TRAINING, parse_arguments
+from modeling_random_transformer.commands.train import TRAINING_ARGUMENTS, parse_arguments
 from modeling_random_transformer.extras.estimation import dry_run
 from modeling_random_transformer.training.run import train_translation
 from tutorials.sample_data import sample
@@ -61,7 +61,7 @@ def measure(name: str, folder: Path, steps: int) -> tuple[float, float, float]:
     flags = [str(RECIPES / f"{name}.yaml"), *(f"--{option}={value}" for option, value in changes.items())]
 
     def arguments() -> tuple[Any, ...]:
-        return parse_arguments(flags, TRAINING, "train", None)
+        return parse_arguments(flags, TRAINING_ARGUMENTS, "train", None)
 
     def estimate() -> float:
         return dry_run(*arguments()).hours * 3600

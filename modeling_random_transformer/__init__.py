@@ -1,4 +1,4 @@
-"""The original encoder-decoder Transformer as a Hugging Face model. Importing it registers the Auto classes."""
+"""The original encoder-decoder Transformer as a Hugging Face model. Importing it registers its classes."""
 
 import logging
 import os
@@ -79,10 +79,10 @@ AutoConfig.register(RandomTransformerConfig.model_type, RandomTransformerConfig,
 AutoTokenizer.register(RandomTransformerConfig, tokenizer_class=RandomTransformerTokenizer, exist_ok=True)
 RandomTransformerConfig.register_for_auto_class()
 RandomTransformerTokenizer.register_for_auto_class()
-for auto_class, name in MODEL_CLASSES.items():
-    model_class = globals()[name]
-    getattr(transformers, auto_class).register(RandomTransformerConfig, model_class, exist_ok=True)
-    model_class.register_for_auto_class(auto_class)
+for _auto_class, _name in MODEL_CLASSES.items():
+    _model_class = globals()[_name]
+    getattr(transformers, _auto_class).register(RandomTransformerConfig, _model_class, exist_ok=True)
+    _model_class.register_for_auto_class(_auto_class)
 
 if is_peft_available():  # importing it takes 0.1 s
     from peft.utils import constants

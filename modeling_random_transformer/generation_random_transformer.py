@@ -769,7 +769,7 @@ def functional_norm(module: Any) -> Callable[[Tensor], Tensor]:
 # Conditions for the fast decoder: a step computes what the modules compute
 
 
-def check_fast_step(model: Any) -> str | None:
+def unsupported_step(model: Any) -> str | None:
     """A message if a `FastStep` cannot be used for a model, or computes other logits than the modules."""
     reason = unsupported_model(model)
     if reason:
@@ -1093,7 +1093,7 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         """
         verification = self.running_verification
         snapshot = self.renewed_snapshot() if verification is None else verification.snapshot
-        return snapshot.message_of(check_fast_step, self)
+        return snapshot.message_of(unsupported_step, self)
 
     @accepts_cache
     def prepare_inputs_for_generation(

@@ -158,18 +158,20 @@ class LanguageTags:
         Raises:
             ValueError: a code is unknown, missing, or given for a tokenizer without language tags.
         """
-        if tokenizer_languages(tokenizer):
-            src_lang = src_lang or tokenizer.src_lang
-            tgt_lang = tgt_lang or tokenizer.tgt_lang
-            check_choice(tokenizer_languages(tokenizer), src_lang=src_lang, tgt_lang=tgt_lang)
-        check_languages(tokenizer, src_lang, tgt_lang)
+        languages = tokenizer_languages(tokenizer)
+        if not languages:
+            check_languages(tokenizer, src_lang, tgt_lang)
+            return cls()
+        src_lang = src_lang or tokenizer.src_lang
+        tgt_lang = tgt_lang or tokenizer.tgt_lang
+        check_choice(languages, src_lang=src_lang, tgt_lang=tgt_lang)
         return cls(src_lang, tgt_lang)
 
 
 def check_languages(tokenizer: Any, src_lang: str | None, tgt_lang: str | None) -> None:
     """Raise a `ValueError` for a code that is unknown, or that is given for a tokenizer without language tags."""
+    languages = tokenizer_languages(tokenizer)
     for name, code in drop_none(src_lang=src_lang, tgt_lang=tgt_lang).items():
-        languages = tokenizer_languages(tokenizer)
         if not languages:
             raise ValueError(f"{name} must be None for a model without language tags, got {code!r}.")
         check_choice(languages, **{name: code})
@@ -247,7 +249,8 @@ def longest_target(
         prefix_len: tokens of a forced prefix.
     """
     computed = LENGTH_STEP * sum(math.ceil(length / LENGTH_STEP) for length in (source_len, prefix_len))
-    limit, positions = max_new_tokens or computed + LONGER_THAN_SOURCE, max_target_positions(config)
+    limit = max_new_tokens or (computed + LONGER_THAN_SOURCE)
+    positions = max_target_positions(config)
     return limit if positions is None else min(limit, positions)
 
 

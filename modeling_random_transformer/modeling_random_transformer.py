@@ -345,20 +345,20 @@ class RandomTransformerAttention(nn.Module):
         return outputs, None if weights is None else ungroup_weights(weights, batch, query_len)
 
     def keys_and_values(
-        self, states: Tensor, cache: EncoderDecoderCache | None, of_source: bool
+        self, states: Tensor, cache: EncoderDecoderCache | None, is_cross_attention: bool
     ) -> tuple[Tensor, Tensor]:
         """Keys and values of the source or of the target so far, `[batch or sources, heads, key_len, d_k or d_v]`.
 
         New target tokens are appended to the cache. After the first pass, it also contains the source.
         """
-        if of_source and cache is not None and cache.is_updated.get(self.layer_idx):
+        if is_cross_attention and cache is not None and cache.is_updated.get(self.layer_idx):
             source = cache.cross_attention_cache.layers[self.layer_idx]
             return source.keys, source.values
         key = self.split_heads(self.k_proj(states), self.config.d_k)
         value = self.split_heads(self.v_proj(states), self.config.d_v)
         if cache is None:
             return key, value
-        if of_source:
+        if is_cross_attention:
             cache.is_updated[self.layer_idx] = True
             return cache.cross_attention_cache.update(key, value, self.layer_idx)
         return cache.self_attention_cache.update(key, value, self.layer_idx)
@@ -923,12 +923,12 @@ def check_tokens(stack: RandomTransformerStack, input_ids: Tensor | None, inputs
 
 
 def check_shape(name: str, tensor: Tensor, *shape: int | str) -> Tensor:
-    """Raise a ValueError if a tensor has another shape. A name in `shape` allows any size, but no length of 0."""
-    sizes = zip(tensor.shape, shape, strict=False)
-    matches = all(
-        size == expected if isinstance(expected, int) else size or expected == "batch" for size, expected in sizes
-    )
-    if tensor.dim() != len(shape) or not matches:
+    """The tensor. Raises a ValueError for another shape; a name in `shape` allows any size, but no length of 0."""
+    matches = tensor.dim() == len(shape)
+    for size, expected in zip(tensor.shape, shape, strict=False):
+        is_allowed = size == expected if isinstance(expected, int) else expected == "batch" or size > 0
+        matches = matches and is_allowed
+    if not matches:
         raise ValueError(f"{name} must have shape [{', '.join(map(str, shape))}], got {list(tensor.shape)}.")
     return tensor
 

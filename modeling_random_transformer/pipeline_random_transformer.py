@@ -248,7 +248,8 @@ class Seq2SeqPipeline(Pipeline):
             else:
                 yield index, self.unchanged(text, options)
         with renumber_errors(generated):
-            texts, prefixes = [texts[index] for index in generated], [prefixes[index] for index in generated]
+            texts = [texts[index] for index in generated]
+            prefixes = [prefixes[index] for index in generated]
             for batch, inputs in self.batches(texts, prefixes, batch_size, options):
                 with renumber_errors(batch):
                     outputs = self.forward(inputs, options=options)
@@ -438,10 +439,10 @@ class Seq2SeqPipeline(Pipeline):
         sequences = getattr(outputs, "sequences", outputs)
         if prefix_ids is not None:
             check_prefixes(sequences.shape[1] - 1, prefix_ids)
-        answer = {"sequences": sequences.unflatten(0, (batch_size, -1))}
+        model_outputs = {"sequences": sequences.unflatten(0, (batch_size, -1))}
         if options.return_scores:
-            answer["scores"] = self.scores(outputs, generate_kwargs).unflatten(0, (batch_size, -1))
-        return answer
+            model_outputs["scores"] = self.scores(outputs, generate_kwargs).unflatten(0, (batch_size, -1))
+        return model_outputs
 
     def check_target_language(self, generate_kwargs: dict[str, Any]) -> None:
         """Check that a model of several target languages has one of them as its first token.

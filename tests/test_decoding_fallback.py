@@ -72,7 +72,7 @@ EDITS = {
     "padding of the source": (PADDING, PADDING.replace("encoder_attention_mask)", "None)")),
     "window of 20 tokens": (MASK, WINDOW + MASK),
     "random numbers": (PROJECT, PROJECT.replace("flatten(2)", "flatten(2) + 0 * torch.rand(1)")),
-    "cached keys": (CROSS_KEYS, f"{CROSS_KEYS} * (1.5 if of_source else 1)"),
+    "cached keys": (CROSS_KEYS, f"{CROSS_KEYS} * (1.5 if is_cross_attention else 1)"),
 }
 FOLLOWED = {"random numbers", "cached keys"}  # by the fast step
 SCORES = "scores = torch.matmul(query, key.transpose(-1, -2)) * scaling"

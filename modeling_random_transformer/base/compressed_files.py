@@ -141,13 +141,13 @@ def text_suffix(path: StrPath) -> str:
     return path.suffix.lower()
 
 
-def check_plain_text(name: str, path: StrPath | None, document_format: str = "text") -> None:
+def check_plain_text(name: str, path: StrPath | None, document_format: str | None = None) -> None:
     """Check that the lines of a file are texts, by its name.
 
     Args:
         name: name of the argument, for errors.
         path: the file, if there is one.
-        document_format: a value of `DOCUMENT_FORMATS`, for a file that may be such a document instead.
+        document_format: the value of `--format`, for a file that may be a document instead.
 
     Raises:
         ValueError: it is a file with columns or a document.
@@ -159,10 +159,12 @@ def check_plain_text(name: str, path: StrPath | None, document_format: str = "te
         raise ValueError(
             f"{name} must be a file with one text per line, not {', '.join(TEXT_FORMATS)}, got {str(path)!r}."
         )
-    if suffix in DOCUMENTS and DOCUMENT_FORMATS.get(suffix) != document_format:
+    is_supported = document_format is not None and DOCUMENT_FORMATS.get(suffix) == document_format
+    if suffix in DOCUMENTS and not is_supported:
+        formats = ", ".join(dict.fromkeys(DOCUMENT_FORMATS.values()))
+        or_document = "" if document_format is None else f", or a document with --format {formats}"
         raise ValueError(
-            f"{name} must be a file with one text per line, or a document with --format "
-            f"{', '.join(dict.fromkeys(DOCUMENT_FORMATS.values()))}, got {str(path)!r}: "
+            f"{name} must be a file with one text per line{or_document}, got {str(path)!r}: "
             "extract the texts of other documents."
         )
 

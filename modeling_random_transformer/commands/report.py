@@ -46,7 +46,7 @@ class Arguments(CorpusOutputArguments):
         super().__post_init__()
         self.check_one_model()
         if self.train_source_file is None and self.train_target_file is not None:
-            raise ValueError("--train_source_file must be given with --train_target_file.")
+            raise ValueError("--train_source_file must be given with --train_target_file, got None.")
 
     @property
     def has_columns(self) -> bool:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..base.flags import Parser, instances
-from ..training.run import TRAINING, train_translation
+from ..training.run import TRAINING_ARGUMENTS, train_translation
 
 # The arguments in the help, by heading. DDP, FSDP and DeepSpeed are configured by `accelerate launch`.
 GROUPS = {
@@ -50,7 +50,7 @@ GROUPS = {
         push_to_hub hub_license hub_model_id hub_strategy hub_token hub_private_repo""",
 }
 ESTIMATE = {"an estimate of the run": "dry_run"}
-OF_RECIPE = {"recipes with stages": "parent monolingual_source monolingual_target dictionary student"}
+RECIPE_GROUP = {"recipes with stages": "parent monolingual_source monolingual_target dictionary student"}
 
 
 @dataclass
@@ -71,10 +71,10 @@ def run(program: str, argv: Sequence[str]) -> None:
     if path is not None and "stages" in recipe:
         run_stages(program, path, recipe, flags)
         return
-    parser = Parser(program, __doc__, (*TRAINING, CommandArguments), {**GROUPS, **ESTIMATE})
+    parser = Parser(program, __doc__, (*TRAINING_ARGUMENTS, CommandArguments), {**GROUPS, **ESTIMATE})
     data, model, args, command = with_recipe(recipe, parser, flags)
     if command.dry_run:
-        from ..extras.estimation import dry_run  # a training does not need it
+        from ..extras.estimation import dry_run  # a training run does not need it
 
         estimate = dry_run(data, model, args)
         if args.process_index == 0:
@@ -92,8 +92,8 @@ def run_stages(program: str, path: Path, recipe: Mapping[str, Any], flags: Seque
     """Run the stages of a recipe and print their table, or an estimate of each."""
     from ..extras.recipes import RecipeArguments, RecipeRun, table  # flags do not need it
 
-    classes = (*TRAINING, CommandArguments, RecipeArguments)
-    arguments = Parser(program, __doc__, classes, {**GROUPS, **OF_RECIPE, **ESTIMATE}).values(flags)
+    classes = (*TRAINING_ARGUMENTS, CommandArguments, RecipeArguments)
+    arguments = Parser(program, __doc__, classes, {**GROUPS, **RECIPE_GROUP, **ESTIMATE}).values(flags)
     is_dry = arguments.pop("dry_run", False)
     recipe_run = RecipeRun(path, recipe, **arguments)
     text = recipe_run.estimate() if is_dry else table(recipe_run.run())

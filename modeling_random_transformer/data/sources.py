@@ -180,7 +180,7 @@ class ParallelText(Corpus):
             yield from read_columns(Path(self.source), self.columns)
             return
         source, target = self.files.values()
-        check_plain_text("source_file", source)
+        check_plain_text("source_file", source)  # the names of the arguments of commands
         check_plain_text("target_file", target)
         with open_binary(source) as sources, open_binary(target) as targets:
             yield from aligned_rows([(source, sources), (target, targets)])

@@ -212,7 +212,7 @@ def read_tokenizer(folder: Path, config: Any) -> PreTrainedTokenizerBase:
     with reraise_as_value_error(f"{TOKENIZER} or {TOKENIZER_CONFIG}"):
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         if tokenizer.pad_token_id is None:
-            raise ValueError("pad_token must be given.")
+            raise ValueError("pad_token must be set, got None.")
         check_positive(model_max_length=tokenizer.model_max_length)
         if is_own:
             check_tokenizer(tokenizer, config)

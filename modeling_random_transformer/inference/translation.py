@@ -76,6 +76,8 @@ class TranslationOptions:
             with a temperature of 0.7. Not with `n_best`.
         seed: seed of sampling. Before each chunk, torch's random number generator, which all threads share, is set to
             this number plus the number of the chunk's first text (from 1). `None` does not set the generator.
+        split_sentences: translate each text sentence by sentence, for a model that was trained on sentences. Requires
+            sentencex.
         glossary: phrases that translations must contain. If a translation lacks a phrase, the search is continued after
             the phrase, and the result replaces the translation if it lacks fewer phrases. Other translations do not
             change. Not with `n_best`.

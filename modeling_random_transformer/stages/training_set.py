@@ -42,14 +42,14 @@ class DistillationArguments:
     run with the same `output_dir`.
 
     Args:
-        teacher: Saved teacher with its tokenizer; several teachers are an ensemble.
-        source_text: Files of the texts that the teacher translates, or -.
-        text_key: Column of the text in files with columns: a name, or a number.
-        teacher_dtype: Dtype of the teacher: float32, bfloat16 or int8.
-        teacher_num_beams: Beam size of the teacher.
-        teacher_max_tokens_per_batch: Batch size of the teacher: texts × beams × tokens of the longest text.
-        interpolate: Of the best translations, use the one that is most similar to a reference.
-        restart: Discard the translations of an interrupted run, before the student is trained.
+        teacher: saved teacher with its tokenizer; several teachers are an ensemble
+        source_text: files of the texts that the teacher translates, or -
+        text_key: column of the text in files with columns: a name, or a number
+        teacher_dtype: dtype of the teacher: float32, bfloat16 or int8
+        teacher_num_beams: beam size of the teacher
+        teacher_max_tokens_per_batch: batch size of the teacher: texts × beams × tokens of the longest text
+        interpolate: of the best translations, use the one that is most similar to a reference
+        restart: discard the translations of an interrupted run, before the student is trained
 
     Raises:
         ValueError: a value is not allowed.
@@ -125,7 +125,7 @@ class TrainingSet:
         self.arguments = arguments
         self.original = original
         # A stage is repeated with changed inputs, unless the student has been trained on its files.
-        self.stage = partial(run_stage, folder / JOB_RECORD, may_change=not is_in_use)
+        self.run_stage = partial(run_stage, folder / JOB_RECORD, may_change=not is_in_use)
         self.selected = folder / "selected.source"  # the texts to translate
         self.candidates = folder / ("candidates.jsonl" if arguments.interpolate else "selected.target")
         self.translated = folder / ("interpolated.target" if arguments.interpolate else "selected.target")
@@ -156,12 +156,12 @@ class TrainingSet:
         is_interpolated = self.arguments.interpolate
         if is_interpolated:
             inputs = original | {"candidates": file_digest(self.candidates)}
-            counts |= self.stage("interpolation", inputs, self.interpolate, [self.translated])
+            counts |= self.run_stage("interpolation", inputs, self.interpolate, [self.translated])
         inputs = original | {
             "translations": file_digest(self.translated),
             "interpolate": is_interpolated,
         }
-        return SyntheticReport(**self.stage("training set", inputs, lambda: self.assemble(counts), self.files))
+        return SyntheticReport(**self.run_stage("training set", inputs, lambda: self.assemble(counts), self.files))
 
     def translate(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_tokens: int, languages: LanguageTags

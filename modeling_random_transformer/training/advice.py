@@ -145,7 +145,8 @@ def spelling_advice(texts: Mapping[str, Sequence[Dataset]]) -> Iterator[str]:
             if more.total() / held_out.total() + less.total() / train.total() > MAX_FOREIGN:
                 yield (
                     f"Warning: the {side}s of the {name} set are spelled unlike those of the training set: more often "
-                    f"with {shown(more)}, less often with {shown(less)}. Unify them, or expect lower scores."
+                    f"with {format_letters(more)}, less often with {format_letters(less)}. Unify them, or expect lower "
+                    "scores."
                 )
 
 
@@ -171,6 +172,6 @@ def foreign_letters(counts: Counter[str], other_counts: Counter[str]) -> Counter
     return letters
 
 
-def shown(letters: Counter[str]) -> str:
-    """The most frequent letters."""
+def format_letters(letters: Counter[str]) -> str:
+    """The most frequent letters, separated by spaces; `no letter` for none."""
     return " ".join(letter for letter, _ in letters.most_common(SHOWN_LETTERS)) or "no letter"

@@ -105,7 +105,7 @@ class DataArguments:
     requires_train: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        for name in (*FILE_ARGUMENTS, *LANGUAGES):
+        for name in (*FILE_ARGUMENTS, *LANGUAGE_ARGUMENTS):
             value = getattr(self, name)
             if isinstance(value, str | Path):
                 setattr(self, name, [str(value)])
@@ -257,7 +257,7 @@ class DataArguments:
 
 
 FILE_ARGUMENTS = tuple(entry.name for entry in fields(DataArguments) if entry.name.endswith("file"))
-LANGUAGES = tuple(entry.name for entry in fields(DataArguments) if entry.name.endswith("lang"))
+LANGUAGE_ARGUMENTS = tuple(entry.name for entry in fields(DataArguments) if entry.name.endswith("lang"))
 
 
 def check_unset(arguments: Any, name: str, reason: str) -> None:

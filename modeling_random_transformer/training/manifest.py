@@ -25,7 +25,7 @@ from ..data.readers import is_utf8
 from ..data.sources import Corpus
 from ..data.validation import ValidationReport
 from ..inference.confidence import CALIBRATIONS, Calibrations
-from .arguments import FILE_ARGUMENTS, LANGUAGES, DataArguments, ModelArguments
+from .arguments import FILE_ARGUMENTS, LANGUAGE_ARGUMENTS, DataArguments, ModelArguments
 from .checkpoints import all_checkpoints, check_checkpoints, newest_complete
 from .training_arguments import TranslationTrainingArguments
 
@@ -61,7 +61,7 @@ EXTENDABLE = ("max_steps", "num_train_epochs")
 # Arguments that are not compared by value, but by the contents of files or by their product.
 CONTENTS = (
     *FILE_ARGUMENTS,
-    *LANGUAGES,
+    *LANGUAGE_ARGUMENTS,
     "gradient_accumulation_steps",
     "model_name_or_path",
     "test_split",

@@ -1,9 +1,8 @@
 """A training run, from parallel text to a scored model: `train_translation`.
 
 The stages: prepare the data → build the model → train → average checkpoints → save → choose the search → score, and
-calibrate the confidence → write the model card.
-The record in the output folder (`base/jobs.py`) contains the progress, so that the same call resumes an interrupted
-run.
+calibrate the confidence → write the model card. The record in the output folder (`base/jobs.py`) contains the
+progress, so that the same call resumes an interrupted run.
 """
 
 import logging
@@ -45,13 +44,13 @@ from .manifest import MANIFEST, TRAINING_LOCK, Run, RunResult, begin_training, f
 from .model_card import CARD, hardware, write_card
 from .model_init import build_model
 from .preparation import PreparedData, check_languages_of_sets, check_lengths, prepare_data
-from .search_choice import choose_length_penalty, search_is_chosen
+from .search_choice import begin_search, choose_search
 from .trainer import TranslationTrainer
 from .training_arguments import TranslationTrainingArguments
 
 logger = logging.getLogger(__name__)
 
-TRAINING = (DataArguments, ModelArguments, TranslationTrainingArguments)  # the arguments of `train_translation`
+TRAINING_ARGUMENTS = (DataArguments, ModelArguments, TranslationTrainingArguments)
 
 
 def train_translation(data: DataArguments, model: ModelArguments, args: TranslationTrainingArguments) -> RunResult:
@@ -97,7 +96,7 @@ def train_and_score(run: Run) -> RunResult:
     trainer = make_trainer(run, data, run.args)
     trainer.add_callback(AdviceCallback(data))
     steps, seconds = train(run, trainer)
-    average_checkpoints(run, trainer)
+    load_final_weights(run, trainer)
     save_model(run, trainer)
     record_model(run, trainer, data, steps=steps, seconds=seconds)
     result = score_sets(run, trainer, data, run.evaluation_sets)
@@ -109,7 +108,7 @@ def train_and_score(run: Run) -> RunResult:
 def score_finished(run: Run) -> RunResult:
     """Score the saved model of a run on the sets without scores."""
     names = run.evaluation_sets
-    if search_is_chosen(run):
+    if begin_search(run):
         names = call_on_main_process(lambda: [name for name in names if not begin_scores(run, name).is_finished])
     if not names:
         result = result_of(run, [])
@@ -174,8 +173,8 @@ def has_ended(state: TrainerState, args: TranslationTrainingArguments) -> bool:
     return is_last or (is_stopped and state.global_step < state.max_steps)
 
 
-def average_checkpoints(run: Run, trainer: TranslationTrainer) -> None:
-    """Load the mean of the last checkpoints, or the best checkpoint with `load_best_model_at_end`."""
+def load_final_weights(run: Run, trainer: TranslationTrainer) -> None:
+    """Load the mean of the last checkpoints, or the best checkpoint with `load_best_model_at_end`, if necessary."""
     has_trained = trainer.state.global_step > 0  # this process has trained, so the model has its last or best weights
     checkpoints = call_on_main_process(lambda: complete_checkpoints(run.folder)[-run.args.average_last :])
     if run.args.load_best_model_at_end:
@@ -240,7 +239,7 @@ def score_sets(run: Run, trainer: TranslationTrainer, data: PreparedData, names:
     """Score the trained model on sets, and write the model card."""
     trainer.args.predict_with_generate = True  # evaluation during training may compute the loss only
     trainer.args.prediction_loss_only = False
-    choose_length_penalty(run, trainer)
+    choose_search(run, trainer)
     for name in names:
         score_set(run, trainer, data, name)
     result = result_of(run, data.reports)

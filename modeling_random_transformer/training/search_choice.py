@@ -38,8 +38,8 @@ class SearchScore(NamedTuple):
     length_ratio: float
 
 
-def search_is_chosen(run: Run) -> bool:
-    """Whether the length penalty is given or was chosen before. Otherwise, the stage that chooses it is begun."""
+def begin_search(run: Run) -> bool:
+    """Begin the stage that chooses the search. Returns whether there is nothing to choose."""
     args = run.args
     if not args.chooses_length_penalty:
         return True
@@ -54,9 +54,9 @@ def search_is_chosen(run: Run) -> bool:
     return run.job.stages[SEARCH].is_finished
 
 
-def choose_length_penalty(run: Run, trainer: TranslationTrainer) -> None:
+def choose_search(run: Run, trainer: TranslationTrainer) -> None:
     """Choose the length penalty and the patience of the trained model, and save them with it, unless they are given."""
-    if not search_is_chosen(run):
+    if not begin_search(run):
         searches = [*search_scores(trainer)]
         best = best_search(searches)
         run.update_record(

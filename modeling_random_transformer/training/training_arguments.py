@@ -95,7 +95,7 @@ FRACTIONS = ("bpe_dropout", "label_smoothing_factor", "adam_beta1", "adam_beta2"
 
 
 def number_or_auto(text: str) -> float | str:
-    """Argument type."""
+    """Argument type: a finite number, or `auto`."""
     return AUTO if text == AUTO else finite_number(text)
 
 

@@ -45,7 +45,10 @@ def test_a_training_set_must_be_in_files(tmp_path, capsys):
     [
         ([*REPORT, "--model", "n"], "--model must be one model, got 2."),
         ([*REPORT, "--restart"], "arguments must be among those of --help, got --restart"),
-        ([*REPORT, "--train_target_file", "a.tsv"], "--train_source_file must be given with --train_target_file."),
+        (
+            [*REPORT, "--train_target_file", "a.tsv"],
+            "--train_source_file must be given with --train_target_file, got None.",
+        ),
         ([*REPORT[:-1], "a.tsv"], "--output must differ from source_file, got 'a.tsv' for both."),
     ],
 )

@@ -298,8 +298,9 @@ class TestErrors:
         (tmp_path / name).write_text("<p>the boy</p>\n")
         status, output, errors = run(*flags, name)
         assert (status, output, len(errors)) == (2, [], 1)
-        message = f"one text per line, or a document with --format html, srt, po, xliff, got {name!r}: extract the"
-        assert f"{flags[-1]} must be a file with {message}" in errors[0]
+        document = ", or a document with --format html, srt, po, xliff" if flags == ["--input"] else ""
+        message = f"{flags[-1]} must be a file with one text per line{document}, got {name!r}: extract the texts of"
+        assert message in errors[0]
         if "html" not in name:
             assert run("--format", "html", "--input", name)[0] == 2
 

@@ -138,9 +138,7 @@ def test_documents_are_no_texts(suffix, tmp_path):
     path.write_text("<p>text</p>")
     texts = tmp_path / "texts"
     texts.write_text("text\n")
-    message = (
-        "must be a file with one text per line, or a document with --format html, srt, po, xliff, got .*: extract the"
-    )
+    message = "must be a file with one text per line, got .*: extract the texts of other documents"
     with pytest.raises(ValueError, match=f"a text file {message}"):
         list(read_texts(path))
     with pytest.raises(ValueError, match=f"target_file {message}"):

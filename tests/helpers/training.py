@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from modeling_random_transformer.base.flags import to_flags
-from modeling_random_transformer.commands.train import TRAINING, CommandArguments, parse_arguments
+from modeling_random_transformer.commands.train import TRAINING_ARGUMENTS, CommandArguments, parse_arguments
 from modeling_random_transformer.training import (
     DataArguments,
     ModelArguments,
@@ -52,7 +52,7 @@ def write_corpora(folder: Path) -> dict[str, list[str]]:
 
 def parse_command(given: list[str]) -> tuple[Any, ...]:
     """The arguments of `random-transformer train`, with an optional recipe."""
-    return parse_arguments(given, (*TRAINING, CommandArguments), "train", None)
+    return parse_arguments(given, (*TRAINING_ARGUMENTS, CommandArguments), "train", None)
 
 
 def arguments(folder: Path, output: str | Path, **options: Any) -> dict[str, Any]:

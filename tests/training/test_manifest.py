@@ -196,7 +196,7 @@ def test_free_arguments_are_named_once_and_exist():
 def test_checkpoints_without_an_optimizer_are_not_resumed(corpus):
     options = {**UNSCORED, "save_only_model": True}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_module, "average_checkpoints", stop)
+        patch.setattr(run_module, "load_final_weights", stop)
         with pytest.raises(StoppedError):
             run(corpus, "out", **options)
     assert run(corpus, "out", **options).steps == STEPS  # only the model was missing

@@ -11,6 +11,7 @@ from huggingface_hub import ModelCard
 
 from modeling_random_transformer import cli
 from modeling_random_transformer.inference.confidence import Calibration
+from modeling_random_transformer.training import preparation
 from tests.helpers.training import UNSCORED, run
 
 
@@ -65,8 +66,9 @@ def test_the_card_states_languages_and_the_calibration_of_confidence(corpus):
     assert "\n## Intended use and limits\n" in card
 
 
-def test_a_file_whose_name_is_not_utf8(copied):
+def test_a_file_whose_name_is_not_utf8(copied, monkeypatch):
     """The card is written after the training, which must not be lost."""
+    monkeypatch.setattr(preparation.logger, "disabled", True)  # pytest-xdist cannot send a log with this name
     (copied / "train.a").rename(copied / "train\udcff.a")
     result = run(copied, "other", source_file=str(copied / "train\udcff.a"), max_steps=2, **UNSCORED)
     assert "train\\udcff.a" in (result.folder / "README.md").read_text()

@@ -1,4 +1,4 @@
-"""Estimates of the time and the memory of a training, from a few steps on its first pairs.
+"""Estimates of the time and the memory of a training run, from a few steps on its first pairs.
 
     print(dry_run(data, model, args))
 

@@ -23,7 +23,7 @@ from ...configuration_random_transformer import did_you_mean
 from ...data.validation import ValidationReport
 from ...inputs_random_transformer import check_choice, check_positive, check_type, drop_none
 from ...training.arguments import DataArguments
-from ...training.run import TRAINING
+from ...training.run import TRAINING_ARGUMENTS
 from ...training.tokenizer import load_parent_tokenizer
 from ...training.training_arguments import AUTO
 from .device_choices import choose_by_device
@@ -196,7 +196,7 @@ def not_overridden(arguments: Mapping[str, Any], overrides: Mapping[str, Any]) -
 
 
 def training_arguments(
-    recipe: Mapping[str, Any], overrides: Mapping[str, Any], classes: Sequence[type] = TRAINING
+    recipe: Mapping[str, Any], overrides: Mapping[str, Any], classes: Sequence[type] = TRAINING_ARGUMENTS
 ) -> tuple[Any, ...]:
     """The arguments of a recipe without stages, as an object of each class.
 

@@ -40,7 +40,7 @@ from ...stages.training_set import DistillationArguments
 from ...training.arguments import (
     DROPOUTS,
     FILE_ARGUMENTS,
-    LANGUAGES,
+    LANGUAGE_ARGUMENTS,
     PREFIXES,
     DataArguments,
     ModelArguments,
@@ -48,7 +48,7 @@ from ...training.arguments import (
 )
 from ...training.manifest import EXTENDABLE, MANIFEST, RunResult, fingerprint, folder_digest, weight_arguments
 from ...training.model_card import CARD, set_section
-from ...training.run import TRAINING, train_translation
+from ...training.run import TRAINING_ARGUMENTS, train_translation
 from ...training.training_arguments import TranslationTrainingArguments
 from ..estimation.estimation import GIB, dry_run
 from .recipe_card import set_origin
@@ -77,7 +77,7 @@ logger = logging.getLogger(__name__)
 RECIPE_RECORD, RECIPE_LOCK, FOLDER = "recipe.json", ".recipe.lock", "stages"
 ADVICE = "use another output_dir"
 # Arguments that a stage must not have
-OF_RECIPE = {
+SET_BY_RECIPE = {
     *FILE_ARGUMENTS,
     *CONDITIONS,
     *TEXTS,
@@ -112,7 +112,7 @@ def run_recipe(path: StrPath, **arguments: Any) -> list[dict[str, Any]]:
     recipe = read_recipe(path)
     if "stages" in recipe:
         return RecipeRun(path, recipe, **arguments).run()
-    check_names(arguments, TRAINING)
+    check_names(arguments, TRAINING_ARGUMENTS)
     result = train_translation(*training_arguments(recipe, arguments))
     return [{"name": TRAIN, "kind": TRAIN, **facts_of(result)}]
 
@@ -130,7 +130,7 @@ class RecipeRun:
     """
 
     def __init__(self, path: StrPath, recipe: Mapping[str, Any], **arguments: Any):
-        classes = (*TRAINING, RecipeArguments)
+        classes = (*TRAINING_ARGUMENTS, RecipeArguments)
         check_names(arguments, classes)
         values = dict(recipe)
         stages = values.pop("stages")
@@ -151,7 +151,7 @@ class RecipeRun:
         for name in ("train_weights", "streaming", "push_to_hub"):
             if values[name]:
                 raise ValueError(f"{name} must be unset for a recipe with stages, got {values[name]}.")
-        for name in LANGUAGES:
+        for name in LANGUAGE_ARGUMENTS:
             codes = values[name] or ()
             if len({*codes}) > 1:  # corpora become one
                 raise ValueError(f"{name} must be one language for a recipe with stages, got {', '.join(codes)}.")
@@ -244,7 +244,7 @@ class RecipeRun:
             DISTILL: self.distill,
         }[stage.kind]
 
-        def begin() -> dict[str, Any]:
+        def logged_work() -> dict[str, Any]:
             if self.args.process_index == 0:
                 number = self.stages.index(stage) + 1
                 logger.warning("Stage %d of %d: %s.", number, len(self.stages), stage.name)
@@ -258,7 +258,7 @@ class RecipeRun:
         for name, path in self.texts_of(stage).items():
             inputs[name] = file_digest(Path(path))
         files = files_in(self.path(stage.name), PAIRS if stage.kind == BACK_TRANSLATE else SAVED)
-        facts = self.run_recorded(stage.name, inputs, begin, files, everywhere=True)
+        facts = self.run_recorded(stage.name, inputs, logged_work, files, everywhere=True)
         return {"name": stage.name, "kind": stage.kind, **facts}
 
     # Files and arguments of stages
@@ -296,7 +296,7 @@ class RecipeRun:
     def arguments_with(self, options: Mapping[str, Any]) -> tuple[Any, ...]:
         """The arguments of the recipe with these options of a stage."""
         values = not_overridden({**self.values, **options}, self.overrides) | self.overrides
-        return instances(TRAINING, copy.deepcopy(values))
+        return instances(TRAINING_ARGUMENTS, copy.deepcopy(values))
 
     def arguments_of(self, stage: StageArguments) -> tuple[DataArguments, ModelArguments, TranslationTrainingArguments]:
         """The arguments of a stage, with the sets of the recipe."""
@@ -416,13 +416,13 @@ def parse_options(stage: StageArguments) -> dict[str, Any]:
     Raises:
         ValueError: an option does not exist, is one of the recipe, or has an invalid value.
     """
-    fixed = sorted(stage.options.keys() & OF_RECIPE)
+    fixed = sorted(stage.options.keys() & SET_BY_RECIPE)
     if fixed:
         raise ValueError(f"{stage.name} must not have arguments that the recipe sets, got {', '.join(fixed)}.")
     if stage.kind == DISTILL:
-        return parse_values(stage.options, (*TRAINING, DistillationArguments))
+        return parse_values(stage.options, (*TRAINING_ARGUMENTS, DistillationArguments))
     if stage.kind == TRAIN:
-        return parse_values(stage.options, TRAINING)
+        return parse_values(stage.options, TRAINING_ARGUMENTS)
     options = dict(stage.options)
     check_choice(DTYPES, dtype=options.pop("dtype", "float32"))
     _, search = BackTranslationOptions.split(options)
