@@ -298,7 +298,7 @@ class TestErrors:
         (tmp_path / name).write_text("<p>the boy</p>\n")
         status, output, errors = run(*flags, name)
         assert (status, output, len(errors)) == (2, [], 1)
-        document = ", or a document with --format html, srt, po, xliff" if flags == ["--input"] else ""
+        document = ", or a document with --format html, srt, po, xliff" if flags[-1] == "--input" else ""
         message = f"{flags[-1]} must be a file with one text per line{document}, got {name!r}: extract the texts of"
         assert message in errors[0]
         if "html" not in name:
