@@ -15,7 +15,7 @@ import modeling_random_transformer
 PACKAGE = Path(modeling_random_transformer.__file__).parent
 ROOT = PACKAGE.parent
 PAGE = ROOT / "docs" / "compatibility.md"
-STANDARD_LIBRARY = {"_actions", "_exit", "_replace"}  # argparse, os, named tuples
+STANDARD_LIBRARY = {"_actions", "_exit", "_option_string_actions", "_replace"}  # argparse, os, named tuples
 # Set by Python, PyTorch and transformers.
 GENERATED = {"_abc_impl", "_auto_class", "_backward_cls", "_is_protocol", "_registered_impl"}
 SUFFIXES = {"_counter", "_per_second", "_pre"}  # strings that are not names
