@@ -201,7 +201,9 @@ class OneDnnInt8:
 
     def __call__(self, states: Tensor) -> Tensor:
         """`[…, inputs]` → `[…, outputs]`."""
-        shifted = (states + self.zero_point).round_()  # shifted first, as FBGEMM does
+        if fbgemm_rounds_first():
+            states = states.round()
+        shifted = (states + self.zero_point).round_()
         product = torch.ops.onednn.qlinear_pointwise(
             shifted.to(torch.uint8),
             1.0,
@@ -218,6 +220,21 @@ class OneDnnInt8:
             "",
         )
         return product.view(*states.shape[:-1], len(self.scale))  # oneDNN drops dimensions of an empty batch
+
+
+@lru_cache
+def fbgemm_rounds_first() -> bool:
+    """Whether FBGEMM rounds activations before it adds the zero point, as in torch 2.14, or afterwards.
+
+    The order matters for a value just beside .5, whose sum with the zero point is rounded to float32. Both kernels must
+    give the same result. Without FBGEMM, any order is right.
+    """
+    beside_half = torch.tensor([[-62.5]]).nextafter(torch.tensor(-torch.inf))
+    try:
+        multiply = FbgemmInt8(torch.ones(1, 1, dtype=torch.int8), torch.ones(1), 127)
+        return multiply(beside_half).item() == -63
+    except (AttributeError, RuntimeError):
+        return False
 
 
 @lru_cache
