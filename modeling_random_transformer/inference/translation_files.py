@@ -381,7 +381,7 @@ class Parts:
 
     def remove(self) -> None:
         """Delete what the job has written, the record last, except for the lock."""
-        remove_written(self.folder, PART, re.escape(self.output.name), r"job\.json")
+        remove_written(self.folder, PART, re.escape(self.output.name), re.escape(PARTS_RECORD))
 
 
 def process_state(device: Any) -> Any:

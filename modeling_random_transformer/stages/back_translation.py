@@ -142,14 +142,12 @@ def back_translate(
         OSError: a file cannot be read or written.
     """
     settings, search = BackTranslationOptions.split(options)
-    check_paths(Path(input_file), Path(output_source), Path(output_target))
-    check_text_key(settings.text_key, [input_file])
-    source = Path(output_source).resolve()
+    check_files(Path(input_file), settings.text_key, Path(output_source), Path(output_target))
+    source, target = (Path(path).resolve() for path in (output_source, output_target))
     folder = work_folder(source, STAGES_SUFFIX)
     call_on_main_process(lambda: check_work_folder(folder))
-    with exclusive(
-        folder / BACK_TRANSLATION_LOCK, f"output_source must not be in use, got {str(source)!r} of another call."
-    ):
+    message = f"output_source must not be in use, got {str(source)!r} of another call."
+    with exclusive(folder / BACK_TRANSLATION_LOCK, message):
         selection = translate_lines(
             read_texts(input_file, settings.text_key),
             folder / SELECTED,
@@ -163,15 +161,16 @@ def back_translate(
             chunk_size=chunk_size,
             progress=progress,
         )
-        count = call_on_main_process(lambda: write_outputs(folder, source, Path(output_target).resolve(), settings))
+        count = call_on_main_process(lambda: write_outputs(folder, source, target, settings))
     return BackTranslationReport(selection, count)
 
 
-def check_paths(monolingual: Path, source: Path, target: Path) -> None:
-    """Check the paths of the input and of both outputs.
+def check_files(monolingual: Path, text_key: str, source: Path, target: Path) -> None:
+    """Check the paths of the input and of both outputs, and the key of a column of the input.
 
     Raises:
-        ValueError: the input is not a file, an output cannot be written, or two of them are the same file.
+        ValueError: the input is not a file, an output cannot be written, two of them are the same file, or a key was
+            chosen for an input without columns.
     """
     check_readable("input_file", monolingual)
     for name, path in {"output_source": source, "output_target": target}.items():
@@ -182,6 +181,7 @@ def check_paths(monolingual: Path, source: Path, target: Path) -> None:
     files = {path.resolve() for path in (monolingual, source, target)}
     if len(files) < 3:
         raise ValueError(f"input_file, output_source and output_target must be different files, got {len(files)}.")
+    check_text_key(text_key, [monolingual])
 
 
 def check_work_folder(folder: Path) -> None:

@@ -96,8 +96,10 @@ def data_advice(data: PreparedData, epochs: int, is_new: bool) -> Iterator[str]:
 def length_advice(sets: Mapping[str, Dataset]) -> Iterator[str]:
     """Warn of each validation and test set with a huge text, which is neither skipped nor truncated."""
     for name, rows in sets.items():
+        if name == "train":
+            continue
         longest = int(lengths_of(rows).max())
-        if name != "train" and longest > MAX_EVALUATED:
+        if longest > MAX_EVALUATED:
             yield (
                 f"Warning: the longest text of the {name} set has {longest:,} tokens, so that its translation takes "
                 "longer than that of many others. Remove it, or set generation_max_length."

@@ -17,11 +17,8 @@ from ..cleaning.cleaning import clean_files, clean_pairs
 
 logger = logging.getLogger(__name__)
 
-SET_FILES = {
-    "train": "data",
-    "validation": "data.validation",
-    "test": "data.test",
-}  # the beginnings of the files' names
+# The beginnings of the names of each set's files.
+SET_FILES = {"train": "data", "validation": "data.validation", "test": "data.test"}
 HELD_OUT, SHARE = 1000, 20  # pairs of a validation or test set, at most one in 20 of the corpus
 
 

@@ -15,6 +15,7 @@ import logging
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -179,7 +180,7 @@ class RecipeRun:
             self.needs_files = not call_on_main_process(self.has_result)
             files = files_in(self.path(DATA), PAIRS)
             call_on_main_process(self.check_monolingual_texts)
-            self.run_recorded(DATA, inputs, lambda: write_sets(self.data, self.path(DATA), self.dictionary()), files)
+            self.run_recorded(DATA, inputs, lambda: write_sets(self.data, self.path(DATA), self.dictionary), files)
             rows = [self.run_stage(stage) for stage in self.stages]
             best = self.best(self.stages[-1].name)
             files = files_in(self.folder, SAVED)
@@ -228,9 +229,8 @@ class RecipeRun:
         }
         for split, corpora in sets_of(self.data).items():
             inputs[split] = fingerprint(corpora)
-        dictionary = self.dictionary()
-        if dictionary is not None:
-            inputs["dictionary"] = fingerprint([dictionary])
+        if self.dictionary is not None:
+            inputs["dictionary"] = fingerprint([self.dictionary])
         models = drop_none(parent=self.arguments.parent, tokenizer=self.model.tokenizer)
         for name, path in models.items():
             inputs[name] = folder_digest(path)
@@ -272,6 +272,7 @@ class RecipeRun:
         names = [name for name, kind in TEXTS.items() if kind == stage.kind]
         return drop_none(**{name: getattr(self.arguments, name) for name in names})
 
+    @cached_property
     def dictionary(self) -> ParallelText | None:
         """The entries of the dictionary, in the languages of the corpus."""
         if self.arguments.dictionary is None:
