@@ -1043,14 +1043,21 @@ class RandomTransformerForSequenceClassification(RandomTransformerEncoderHead):
 
     def label_shape(self, logits: Tensor, labels: Tensor | None) -> Sequence[int]:
         """One class per text or one number per logit. The loss would broadcast labels of other shapes."""
-        numbers = labels is not None and (labels.dim() > 1 or (labels.is_floating_point() and logits.shape[1] > 1))
-        return logits.shape if numbers else logits.shape[:1]
+        if labels is None:
+            return logits.shape[:1]
+        are_numbers = labels.is_floating_point() or self.config.problem_type == "regression"
+        is_per_logit = labels.dim() > 1 or (are_numbers and logits.shape[1] > 1)
+        return logits.shape if is_per_logit else logits.shape[:1]
 
 
 def mean_of_tokens(states: Tensor, padding_mask: Tensor | None) -> Tensor:
-    """Mean over the tokens without padding, summed in float32: `[batch, length, d_model]` → `[batch, d_model]`."""
+    """Mean over the tokens without padding, summed in float32: `[batch, length, d_model]` → `[batch, d_model]`.
+
+    Raises a ValueError for a mask of four dimensions, which does not tell which tokens are padding.
+    """
     if padding_mask is None:
         return states.mean(dim=1)
+    check_shape("attention_mask", padding_mask, *states.shape[:2])
     mask = padding_mask[..., None].float()
     return ((states * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)).to(states.dtype)
 
