@@ -42,6 +42,7 @@ RESERVED = {
     "return_scores",
     "return_tokens",
     "streamer",
+    "target_prefix",
     *OUTPUT_OPTIONS,
 }
 

@@ -162,6 +162,7 @@ def test_learned_positions_limit_targets(tokenizer):
         ({"num_return_sequences": 2}, "num_return_sequences must not be given, got 2."),
         ({"max_length": 9}, "max_length must not be given, got 9."),
         ({"return_scores": True}, "return_scores must not be given, got True."),
+        ({"target_prefix": "el"}, "target_prefix must not be given, got 'el'."),
         ({"length_penalty": "1"}, "length_penalty must be None or a number from -50 to 50, got '1'."),
         ({"min_confidence": "0.5"}, "min_confidence must be None or a number from 0 to 1, got '0.5'."),
         ({"min_confidence": math.nan}, "min_confidence must be None or a number from 0 to 1, got nan."),
