@@ -37,7 +37,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_random_transformer import RandomTransformerConfig
-from .generation_random_transformer import RandomTransformerGenerationMixin
+from .generation_random_transformer import RandomTransformerGenerationMixin, as_encoder_output, check_target_rows
 from .ops_random_transformer import (
     IGNORE_INDEX,
     fast_dropout,
@@ -876,10 +876,7 @@ def cross_attention_mask(
         )
     check_shape("encoder_outputs", source_states, "batch", "length", decoder.config.d_model)
     sources, source_len, _ = source_states.shape
-    if states.shape[0] % max(sources, 1):
-        raise ValueError(
-            f"decoder_input_ids must have a multiple of the sources' {sources} rows, got {states.shape[0]}."
-        )
+    check_target_rows(len(states), sources)
     check_padding_mask("attention_mask", padding_mask, sources, source_len)
     return create_bidirectional_mask(
         decoder.config,
@@ -888,17 +885,6 @@ def cross_attention_mask(
         source_states,
         allow_is_bidirectional_skip=may_omit_mask(padding_mask),
     )
-
-
-def as_encoder_output(outputs: Any) -> BaseModelOutput:
-    """An encoder's output from a mapping, another `ModelOutput` class, or a tuple in the order of its fields."""
-    names = ("last_hidden_state", "hidden_states", "attentions")
-    fields = dict(zip(names, outputs, strict=False)) if isinstance(outputs, (tuple, list)) else outputs
-    if not isinstance(fields, Mapping) or not isinstance(fields.get("last_hidden_state"), Tensor):
-        raise ValueError(
-            f"encoder_outputs must be a ModelOutput with a last_hidden_state or a tuple, got {type(outputs).__name__}."
-        )
-    return BaseModelOutput(**{name: fields.get(name) for name in names})
 
 
 def other_fields(outputs: ModelOutput) -> dict[str, Any]:
