@@ -1180,11 +1180,12 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
             # transformers removes the tokens that are in the cache only if there is a mask of the same length.
             kwargs["decoder_attention_mask"] = torch.ones_like(input_ids) if mask is None else mask
         encoder_outputs = kwargs.pop("encoder_outputs", None)
-        if encoder_outputs is not None and input_ids is not None:
-            encoder_outputs = as_encoder_output(encoder_outputs)
-            # Before rows are repeated: beams of one prompt must not belong to several sources.
-            check_target_rows(len(input_ids), len(encoder_outputs.last_hidden_state))
         attention_mask = kwargs.pop("attention_mask", None)
+        if not isinstance(encoder_outputs, ModelOutput | None):
+            encoder_outputs = as_encoder_output(encoder_outputs)
+        if input_ids is not None:  # before rows are repeated: the copies of a prompt must have the same source
+            sources = encoder_outputs[0] if attention_mask is None else attention_mask
+            check_target_rows(len(input_ids), len(sources))
         input_ids, kwargs = super()._expand_inputs_for_generation(expand_size, False, input_ids, **kwargs)
         return input_ids, {**kwargs, "encoder_outputs": encoder_outputs, "attention_mask": attention_mask}
 

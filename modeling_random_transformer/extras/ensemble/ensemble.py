@@ -20,7 +20,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
-from ...generation_random_transformer import RandomTransformerGenerationMixin, check_target_rows
+from ...generation_random_transformer import RandomTransformerGenerationMixin
 from ...versions_random_transformer import CACHE_NAME, cache_of, named_cache
 
 SHARED = ("vocab_size", "pad_token_id", "eos_token_id", "decoder_start_token_id")
@@ -180,7 +180,6 @@ class EnsembleForSeq2SeqLM(PreTrainedModel, RandomTransformerGenerationMixin):
     ) -> tuple[Tensor | None, dict[str, Any]]:
         """Repeat the target rows, and the encoded source of the members whose beams do not share it."""
         encoded = kwargs.pop("encoder_outputs")
-        check_target_rows(0 if input_ids is None else len(input_ids), len(encoded.last_hidden_state))
         members = []
         for member, source in zip(self.members, encoded.members, strict=True):
             _, expanded = member._expand_inputs_for_generation(expand_size, is_encoder_decoder, None, **source)
