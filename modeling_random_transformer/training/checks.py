@@ -18,7 +18,7 @@ from ..configuration_random_transformer import RandomTransformerConfig
 from ..inference.evaluation import make_scorers
 from ..inference.loading import check_generation_config, check_tokenizer
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
-from .arguments import DROPOUTS, VOCAB_SIZE, DataArguments, ModelArguments, parse_overrides, set_names
+from .arguments import DROPOUTS, DataArguments, ModelArguments, parse_overrides, set_names
 from .loss_check import check_loss_function
 from .manifest import check_output_dir
 from .model_init import freeze
@@ -172,8 +172,7 @@ def load_initial(model_args: ModelArguments) -> tuple[RandomTransformerConfig, P
         with reraise_as_value_error(f"tokenizer must be a saved tokenizer, got {saved!r}"):
             tokenizer = load_tokenizer(saved, model_args.special_tokens or ())
     if config is None:
-        size = model_args.vocab_size or VOCAB_SIZE
-        config = model_args.config(size if tokenizer is None else len(tokenizer))
+        config = model_args.config(model_args.size_of_new_vocabulary if tokenizer is None else len(tokenizer))
     elif tokenizer is not None and not model_args.has_new_vocabulary:
         check_tokenizer(tokenizer, config)
     return config, tokenizer

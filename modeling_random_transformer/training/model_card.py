@@ -17,7 +17,7 @@ from ..base.flags import to_flags
 from ..data.overlap import describe_overlap
 from ..inference.confidence import Calibrations
 from ..inputs_random_transformer import drop_none
-from .arguments import PRESET
+from .arguments import DEFAULT_PRESET
 from .manifest import Run, RunResult, final_search, non_default_arguments
 from .search_choice import describe_choice
 from .training_arguments import TranslationTrainingArguments
@@ -73,7 +73,7 @@ def write_card(run: Run, result: RunResult) -> None:
         str(TEMPLATE),
         name=run.folder.name,
         model=run.model_args,
-        preset=PRESET,
+        preset=DEFAULT_PRESET,
         result=result,
         search=describe_choice(run),
         parameters=f"{result.parameters:,}",

@@ -21,7 +21,7 @@ from ..data.tokenization import lengths_of, tokenize_pairs, vocabulary_sample
 from ..data.validation import ValidationReport, load_pairs, validate
 from ..inputs_random_transformer import drop_none, max_target_positions, tokenizer_languages
 from ..tokenization_random_transformer import RandomTransformerTokenizer
-from .arguments import VOCAB_SIZE, ModelArguments
+from .arguments import ModelArguments
 from .checkpoints import save_atomically
 from .manifest import Run, fingerprint
 from .methods.augmentation import Augmentation
@@ -212,7 +212,7 @@ def _train_tokenizer(run: Run, lines: int, defaults: Mapping[str, str]) -> None:
     corpora = run.corpora["train"]
     path = run.folder / TOKENIZER
     options: dict[str, Any] = {
-        "vocab_size": run.model_args.vocab_size or VOCAB_SIZE,
+        "vocab_size": run.model_args.size_of_new_vocabulary,
         **defaults,
         "languages": distinct_languages(corpora),
         "special_tokens": run.model_args.special_tokens or [],

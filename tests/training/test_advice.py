@@ -166,7 +166,7 @@ def test_the_spelling_of_several_directions_is_not_compared(directions, tmp_path
 def test_a_run_prints_its_size_and_its_warnings(corpus, capsys):
     run(corpus, "out", max_steps=24, warmup_steps=24)
     lines = capsys.readouterr().err.splitlines()
-    assert any(line.startswith("120 pairs, 24 steps, ") and line.endswith(" epochs") for line in lines)
+    assert any(line.startswith("pairs: 120, steps: 24, epochs: ") for line in lines)
     warnings = [line for line in lines if line.startswith("Warning: ")]
     assert len(warnings) == 3
     assert any("warmup_steps=24" in line for line in warnings)
