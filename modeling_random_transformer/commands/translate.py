@@ -30,9 +30,11 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..base.compressed_files import check_output, check_plain_text, is_stream, open_binary, stream_name
+from ..base.compressed_files import open_binary
 from ..base.files import encode_lines
 from ..base.flags import Parser
+from ..base.formats import check_plain_text
+from ..base.streams import check_output, is_stream, stream_name
 from ..data.readers import read_texts
 from ..inference.translation import TranslationOptions, translate_n_best
 from ..inference.translation_files import OUTPUT_FORMATS, candidate_lines, read_plain_texts, translate_file

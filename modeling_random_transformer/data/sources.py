@@ -8,14 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..base.compressed_files import (
-    check_plain_text,
-    check_readable,
-    file_format,
-    is_standard_stream,
-    open_binary,
-)
+from ..base.compressed_files import open_binary
 from ..base.digests import file_digest
+from ..base.formats import check_plain_text, file_format
+from ..base.streams import check_readable, is_standard_stream
 from ..inputs_random_transformer import LanguageTags
 from ..tokenization_random_transformer import is_blank
 from .readers import TRANSLATION, Columns, NumberedTexts, aligned_rows, is_utf8, read_columns, texts_of

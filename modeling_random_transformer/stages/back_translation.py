@@ -14,10 +14,11 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..base.compressed_files import check_output, check_plain_text, check_readable, is_stream
 from ..base.distributed import call_on_main_process, exclusive
 from ..base.files import STAGES_SUFFIX, StrPath, remove_if_empty, remove_written, work_folder
 from ..base.flags import instances
+from ..base.formats import check_plain_text
+from ..base.streams import check_output, check_readable, is_stream
 from ..data.readers import TEXT_KEY, read_texts
 from ..data.sources import Pair, ParallelText, pairs_of
 from ..data.validation import ValidationReport

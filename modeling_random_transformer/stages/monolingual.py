@@ -7,10 +7,11 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..base.compressed_files import create_binaries, file_format
+from ..base.compressed_files import create_binaries
 from ..base.digests import file_digest, model_digest
 from ..base.distributed import call_on_main_process
 from ..base.files import StrPath, encode_lines, new_files, one_line
+from ..base.formats import file_format
 from ..base.jobs import run_stage
 from ..data.readers import TEXT_KEY, read_texts
 from ..data.sources import Pair

@@ -19,10 +19,10 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..base import DTYPES
-from ..base.compressed_files import check_readable
 from ..base.digests import file_digest
 from ..base.files import encode_lines, one_line, write_atomically
 from ..base.jobs import run_stage
+from ..base.streams import check_readable
 from ..data.readers import TEXT_KEY, read_texts
 from ..data.sources import NO_LANGUAGES, Corpus, Pair, ParallelText, pairs_of
 from ..data.validation import ValidationReport

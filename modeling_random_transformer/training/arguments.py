@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ..base.compressed_files import check_readable
 from ..base.errors import reraise_as_value_error
+from ..base.streams import check_readable
 from ..configuration_random_transformer import RandomTransformerConfig, did_you_mean
 from ..data.lengths import LengthLimits
 from ..data.sources import Corpus, DatasetText, ParallelText, load_split

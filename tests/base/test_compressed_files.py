@@ -7,13 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from modeling_random_transformer.base.compressed_files import (
-    check_output,
-    create_binaries,
-    file_format,
-    open_binary,
-    write_binary,
-)
+from modeling_random_transformer.base.compressed_files import create_binaries, open_binary, write_binary
+from modeling_random_transformer.base.formats import file_format
+from modeling_random_transformer.base.streams import check_output
 
 SUFFIXES = ["", ".gz", ".zst", ".bz2", ".xz", ".GZ"]
 LINES = [f"line {number} \u2028 of the file\n".encode() for number in range(3000)]

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from modeling_random_transformer.base.compressed_files import file_format, open_binary
+from modeling_random_transformer.base.compressed_files import open_binary
+from modeling_random_transformer.base.formats import file_format
 from modeling_random_transformer.data.readers import read_texts
 from modeling_random_transformer.data.sources import ParallelLine, ParallelText
 from modeling_random_transformer.tokenization_random_transformer import lines_of_files

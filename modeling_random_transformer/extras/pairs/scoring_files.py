@@ -10,9 +10,9 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ...base.compressed_files import check_output, stream_name
 from ...base.digests import model_digest
 from ...base.progress import Update, process_stream
+from ...base.streams import check_output, stream_name
 from ...data.sources import EMPTY_SIDE, Corpus, Pair, ParallelLine
 from ...inference.scoring import PairModel, PairScore, Scorer
 from ...inference.translation_files import OUTPUT_FORMATS, LineWork, write_in_parts

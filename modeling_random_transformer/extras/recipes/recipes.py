@@ -22,13 +22,13 @@ from typing import Any
 from transformers import GenerationConfig
 
 from ...base import DTYPES
-from ...base.compressed_files import STANDARD_STREAM
 from ...base.digests import file_digest
 from ...base.distributed import call_on_main_process, exclusive
 from ...base.files import StrPath, files_in, markdown_table
 from ...base.flags import instances, to_flags
 from ...base.jobs import Job, Stage, run_stage
 from ...base.saved_files import CONFIG, SAVED_WEIGHTS
+from ...base.streams import STANDARD_STREAM
 from ...data.readers import TEXT_KEY
 from ...data.sources import SIDES, ParallelText
 from ...inference.loading import load_models
