@@ -60,7 +60,7 @@ test-kernels: $(VENV)/.ready ## tests of CPU kernels that are not slow, with the
 	$(AVX2) $(VENV)/bin/python $(PYTEST) -m "not slow and not long" $(KERNEL_TESTS)
 	$(GENERIC) $(VENV)/bin/python $(PYTEST) -m "not slow and not long" $(KERNEL_TESTS)
 
-test-mutants: $(VENV)/.ready ## 1,280 damaged model folders and 1,600 damaged files of other tools
+test-mutants: $(VENV)/.ready ## damaged model folders, and damaged files of other tools
 	ALL_MUTANTS=1 $(VENV)/bin/python -m pytest tests/robustness/test_mutants.py tests/robustness/test_readers.py
 
 test-lowest: $(LOWEST)/.ready ## all tests with the oldest supported transformers

@@ -419,7 +419,7 @@ class TestErrors:
     @pytest.mark.parametrize("option", [{"num_beam": 3}, {"eos_token_id": "</s>"}, {"suppress_tokens": 7}], ids=str)
     def test_invalid_option_of_generate(self, own_pipe, option):
         """`generate()` raises an error of some other class, or one that does not say where the option comes from."""
-        with pytest.raises(ValueError, match=r"^generate\(\) must have valid options, .*_config.json, got \w+"):
+        with pytest.raises(ValueError, match=r"^generate\(\) raised \w+: .*generation_config.json must be valid"):
             own_pipe(TEXTS, **option)
 
     def test_model_and_tokenizer_are_checked(self, own_pipe, tokenizer):

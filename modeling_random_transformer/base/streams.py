@@ -31,7 +31,10 @@ def stream_name(path: StrPath) -> str:
 
 def is_readable(path: StrPath) -> bool:
     """Whether a path is `-` or exists and is not a folder: a file or a pipe."""
-    return is_standard_stream(path) or (Path(path).exists() and not Path(path).is_dir())
+    if is_standard_stream(path):
+        return True
+    path = Path(path)
+    return path.exists() and not path.is_dir()
 
 
 def check_readable(name: str, path: StrPath, *, repeatedly: bool = False) -> None:
@@ -40,8 +43,11 @@ def check_readable(name: str, path: StrPath, *, repeatedly: bool = False) -> Non
     Raises:
         ValueError: the path is neither `-` nor a file or a pipe; or, to read it `repeatedly`, not a file.
     """
-    is_allowed = Path(path).is_file() if repeatedly else is_readable(path)
-    if not is_allowed:
+    if repeatedly:
+        is_valid = Path(path).is_file()
+    else:
+        is_valid = is_readable(path)
+    if not is_valid:
         raise ValueError(f"{name} must be a file, got {os.fspath(path)!r}.")
 
 

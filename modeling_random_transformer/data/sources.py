@@ -298,3 +298,8 @@ def parallel_lines(corpora: Iterable[Corpus]) -> Iterator[ParallelLine]:
 def pairs_of(corpora: Iterable[Corpus]) -> Iterator[Pair]:
     """The texts of `parallel_lines`."""
     return ((line.source, line.target) for line in parallel_lines(corpora))
+
+
+def distinct_languages(corpora: Iterable[Corpus]) -> list[str]:
+    """The codes of all languages of corpora, in the order of their first use."""
+    return list(dict.fromkeys(code for corpus in corpora for code in corpus.languages.codes))

@@ -22,7 +22,7 @@ from ..base.streams import check_output, check_readable, is_stream
 from ..data.readers import TEXT_KEY, read_texts
 from ..data.sources import Pair, ParallelText, pairs_of
 from ..data.validation import ValidationReport
-from ..inputs_random_transformer import check_choice, check_positive
+from ..inputs_random_transformer import CHUNK_SIZE, check_choice, check_positive
 from .monolingual import JOB_RECORD, check_text_key, translate_lines, write_pairs
 
 # Files of the working folder beside the record of the job: its lock, the lines to translate, and their translations.
@@ -112,7 +112,7 @@ def back_translate(
     tokenizer: PreTrainedTokenizerBase,
     *,
     restart: bool = False,
-    chunk_size: int = 1000,
+    chunk_size: int = CHUNK_SIZE,
     progress: bool | None = None,
     **options: Any,
 ) -> BackTranslationReport:

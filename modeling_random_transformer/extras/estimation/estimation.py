@@ -23,10 +23,10 @@ from ...data.sources import Corpus
 from ...data.tokenization import lengths_of
 from ...training.advice import schedule_advice, show
 from ...training.arguments import DataArguments, ModelArguments
-from ...training.checks import check_arguments
+from ...training.checks import check_arguments, check_languages_of_sets
 from ...training.manifest import MANIFEST, Run
 from ...training.model_init import build_model
-from ...training.preparation import PreparedData, check_languages_of_sets, prepare_data
+from ...training.preparation import PreparedData, prepare_data
 from ...training.trainer import TranslationTrainer
 from ...training.training_arguments import TranslationTrainingArguments
 

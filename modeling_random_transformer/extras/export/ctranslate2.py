@@ -6,6 +6,7 @@ or an option of `generate()` that the engine does not support, cannot be exporte
 """
 
 import copy
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -178,7 +179,7 @@ class ParallelTranslator:
         longest = max(map(len, sources), default=1)
         sizes = [
             SHORTLIST_BATCH if self.has_shortlist else BATCH_SIZE,
-            -(-len(sources) // self.threads),
+            math.ceil(len(sources) / self.threads),
             BATCH_TOKENS // longest,
         ]
         return self.translator.translate_batch(
