@@ -43,10 +43,7 @@ def check_readable(name: str, path: StrPath, *, repeatedly: bool = False) -> Non
     Raises:
         ValueError: the path is neither `-` nor a file or a pipe; or, to read it `repeatedly`, not a file.
     """
-    if repeatedly:
-        is_valid = Path(path).is_file()
-    else:
-        is_valid = is_readable(path)
+    is_valid = Path(path).is_file() if repeatedly else is_readable(path)
     if not is_valid:
         raise ValueError(f"{name} must be a file, got {os.fspath(path)!r}.")
 

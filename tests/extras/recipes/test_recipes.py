@@ -15,6 +15,7 @@ from modeling_random_transformer.data import ParallelText
 from modeling_random_transformer.extras.cleaning import clean_pairs
 from modeling_random_transformer.extras.estimation import estimation
 from modeling_random_transformer.extras.recipes import read_recipe, recipe_data, recipes
+from modeling_random_transformer.extras.recipes.recipe_plan import RecipePlan
 from modeling_random_transformer.extras.recipes.recipes import RecipeRun, run_recipe
 from modeling_random_transformer.inference import translate
 from tests.helpers.corpora import read_pairs
@@ -125,7 +126,7 @@ def test_training_a_model_further_does_not_make_the_result_worse(scores, expecte
         record.begin(name, {}).finish(scores={"validation": {"chrf": chrf}})
     given = {"monolingual_target": str(folder / "mono"), **arguments(folder, tmp_path), **OPTIONS}
     path = folder / "recipe.yaml"
-    assert RecipeRun(path, read_recipe(path), **given).best("second") == expected
+    assert RecipeRun(RecipePlan(path, read_recipe(path), **given)).best("second") == expected
 
 
 @pytest.mark.usefixtures("finished")
@@ -480,8 +481,8 @@ def test_the_recipes_of_the_repository(recipe, names, folder, tmp_path):
     given |= {"validation_source_file": None, "validation_target_file": None} | UNSCORED
     given |= {"monolingual_target": str(tmp_path / "mono")} if "synthetic" in names else {}
     path = EXAMPLES / f"{recipe}.yaml"
-    made = RecipeRun(path, read_recipe(path), **given, student=True, bf16=False)
-    assert [stage.name for stage in made.stages] == names
-    _, model, args = made.arguments_of(made.stages[-1])
+    plan = RecipePlan(path, read_recipe(path), **given, student=True, bf16=False)
+    assert [stage.name for stage in plan.stages] == names
+    _, model, args = plan.arguments_of(plan.stages[-1])
     assert args.warmup_steps == (600 if recipe == "multi30k_record" else 0.1)
     assert model.model_name_or_path is None or model.model_name_or_path.endswith(names[-2])
