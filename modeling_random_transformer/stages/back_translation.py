@@ -157,7 +157,7 @@ def back_translate(
             tokenizer,
             search,
             name="input_file",
-            max_tokens=settings.max_tokens,
+            max_line_tokens=settings.max_tokens,
             restart=restart,
             chunk_size=chunk_size,
             progress=progress,
