@@ -49,15 +49,15 @@ INVALID_VALUES = [
 ]
 
 
-@pytest.mark.parametrize(("field", "value", "allowed"), INVALID_VALUES)
-def test_invalid_value_raises(field, value, allowed):
+@pytest.mark.parametrize(("field", "value", "requirement"), INVALID_VALUES)
+def test_invalid_value_raises(field, value, requirement):
     """transformers 5.17 validates the types of some of its own fields, and raises its own error."""
     with pytest.raises((ValueError, StrictDataclassFieldValidationError)) as error:
         RandomTransformerConfig(**{field: value})
     if isinstance(error.value, ValueError):
         assert str(error.value).startswith(f"{RandomTransformerConfig.attribute_map.get(field, field)} must be")
         assert str(error.value).endswith(f"got {value!r}.")
-        assert allowed in str(error.value)
+        assert requirement in str(error.value)
 
 
 def test_odd_d_model_raises_for_sinusoids_only():

@@ -52,8 +52,8 @@ def generate(model, batch=BATCH, **options):
 
 def assert_same(ours, theirs):
     assert torch.equal(ours.sequences, theirs.sequences)
-    for mine, other in zip(ours.logits, theirs.logits, strict=True):
-        torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-9)
+    for actual, expected in zip(ours.logits, theirs.logits, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
 
 
 PROJECT = "outputs = self.out_proj(outputs.flatten(2))"
@@ -443,10 +443,10 @@ def test_steps_of_one_and_of_several_tokens(steps):
     target = random_ids(3, 9, seed=1)
     expected = model(**BATCH, decoder_input_ids=target).logits
     cache, logits, seen = FastDecodingCache(beams=1, limit=4), [], 0
-    given = {"attention_mask": BATCH["attention_mask"], "encoder_outputs": model.model.encoder(**BATCH)}
+    encoder_inputs = {"attention_mask": BATCH["attention_mask"], "encoder_outputs": model.model.encoder(**BATCH)}
     for length in (2, 1, 1, 3, 1, 1):
         ids, seen = target[:, : seen + length], seen + length
-        inputs = model.prepare_inputs_for_generation(ids, length, **named_cache(cache), **given)
+        inputs = model.prepare_inputs_for_generation(ids, length, **named_cache(cache), **encoder_inputs)
         logits.append(model(**inputs).logits)
     torch.testing.assert_close(torch.cat(logits, dim=1), expected, rtol=1e-9, atol=1e-9)
     assert len(steps) == 4
@@ -517,7 +517,7 @@ def test_unsupported_requests_disable_the_fast_decoder(reason, steps, caplog):
 
 
 def tensors():
-    return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
+    return sum(issubclass(type(tracked), torch.Tensor) for tracked in gc.get_objects())
 
 
 @pytest.mark.slow

@@ -66,18 +66,18 @@ def steps(monkeypatch):
 
 def assert_same(ours, theirs, tolerance=1e-9):
     assert torch.equal(ours.sequences, theirs.sequences)
-    for mine, other in zip(ours.logits, theirs.logits, strict=True):
-        assert_near(mine, other, tolerance)
+    for actual, expected in zip(ours.logits, theirs.logits, strict=True):
+        assert_near(actual, expected, tolerance)
 
 
 def assert_same_caches(ours, theirs):
     """Equal keys and values, in layers of transformers."""
     for kind in ("self_attention_cache", "cross_attention_cache"):
-        mine, others = getattr(ours, kind).layers, getattr(theirs, kind).layers
-        for layer, other in zip(mine, others, strict=True):
+        layers, expected_layers = getattr(ours, kind).layers, getattr(theirs, kind).layers
+        for layer, expected in zip(layers, expected_layers, strict=True):
             assert type(layer) is DynamicLayer
-            torch.testing.assert_close(layer.keys, other.keys)
-            torch.testing.assert_close(layer.values, other.values)
+            torch.testing.assert_close(layer.keys, expected.keys)
+            torch.testing.assert_close(layer.values, expected.values)
 
 
 def generate_with_fixed_scores(model, **options):
@@ -179,8 +179,8 @@ def test_processors_of_the_caller_do_not_change_scores_in_place():
         kept.append(scores)
         return scores
 
-    own = MinLengthLogitsProcessor(6, 2)
-    generate(exact_model(spread=2.0), logits_processor=[keep, own], output_logits=False)
+    min_length = MinLengthLogitsProcessor(6, 2)
+    generate(exact_model(spread=2.0), logits_processor=[keep, min_length], output_logits=False)
     assert kept
     assert all(scores.isfinite().all() for scores in kept)
 

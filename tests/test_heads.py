@@ -60,7 +60,9 @@ def test_encoder_decoder_checkpoint_loads_into_a_head(head, config, tmp_path):
     assert not info["mismatched_keys"]
     base = getattr(model, "model", model)
     for stack in {"encoder", "decoder"} & dict(base.named_children()).keys():  # the decoder without cross-attention
-        states = [first_output(getattr(each, stack), {"input_ids": random_ids(2, 5)}) for each in (base, whole.model)]
+        states = [
+            first_output(getattr(module, stack), {"input_ids": random_ids(2, 5)}) for module in (base, whole.model)
+        ]
         assert torch.equal(*states)
     if hasattr(model, "lm_head"):
         assert torch.equal(model.lm_head.weight, whole.lm_head.weight)

@@ -44,9 +44,9 @@ def native(dtype):
     return supported is None or getattr(torch.ops.mkldnn, supported)()
 
 
-def assert_close(found, wanted):
+def assert_close(actual, expected):
     """Equal up to the order of summation, relative to the largest value."""
-    assert_near(found, wanted, {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}[wanted.dtype])
+    assert_near(actual, expected, {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}[expected.dtype])
 
 
 @packing
@@ -58,12 +58,14 @@ def test_packed_linear_equals_the_modules(width, outputs, rows, bias, dtype, dat
     """For any shape, and for the batch size given for packing or another one."""
     assume(native(dtype))
     with torch.inference_mode():
-        one, other = layer(width, outputs, bias, dtype), layer(width, outputs + 1, bias, dtype)
+        first, second = layer(width, outputs, bias, dtype), layer(width, outputs + 1, bias, dtype)
         states, residual = torch.randn(rows, width, dtype=dtype), torch.randn(rows, outputs, dtype=dtype)
         packed_for = data.draw(st.sampled_from([rows, 1, 7]))
-        assert_close(PackedLinear((one,), packed_for)(states), one(states))
-        assert_close(PackedLinear((one,), packed_for).add_residual(residual, states), residual + one(states))
-        assert_close(PackedLinear((one, other), packed_for)(states), torch.cat([one(states), other(states)], dim=-1))
+        assert_close(PackedLinear((first,), packed_for)(states), first(states))
+        assert_close(PackedLinear((first,), packed_for).add_residual(residual, states), residual + first(states))
+        assert_close(
+            PackedLinear((first, second), packed_for)(states), torch.cat([first(states), second(states)], dim=-1)
+        )
 
 
 def test_large_layers_are_packed(monkeypatch):
@@ -147,8 +149,8 @@ def test_generation_with_packed_weights(config, monkeypatch):
         theirs = model.generate(**batch, **options, max_new_tokens=ops.MIN_STEPS_TO_PACK + 2)
     assert len(packed) == 1 + 3 * 6
     assert torch.equal(ours.sequences, theirs.sequences)
-    for mine, other in zip(ours.logits, theirs.logits, strict=True):
-        assert_near(mine, other, 1e-3)
+    for actual, expected in zip(ours.logits, theirs.logits, strict=True):
+        assert_near(actual, expected, 1e-3)
 
 
 def test_float64_is_computed_where_it_is_supported():

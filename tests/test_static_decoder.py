@@ -137,8 +137,8 @@ def test_a_graph_computes_later_calls_with_the_same_shapes(captures):
     for batch in batches:
         assert_same(generate(model, batch, num_beams=2, **STATIC), generate(model, batch, num_beams=2))
     assert len(captures) == 1
-    others = [(padded_batch([4]), {}), (BATCH, {"num_beams": 3}), (BATCH, {"max_new_tokens": 40}), (LONG, {})]
-    for count, (batch, options) in enumerate(others, start=2):
+    new_shapes = [(padded_batch([4]), {}), (BATCH, {"num_beams": 3}), (BATCH, {"max_new_tokens": 40}), (LONG, {})]
+    for count, (batch, options) in enumerate(new_shapes, start=2):
         assert_same(generate(model, batch, **options, **STATIC), generate(model, batch, **options))
         assert len(captures) == count
 
@@ -226,9 +226,9 @@ def test_calls_of_many_shapes_are_not_captured_by_default(captures, monkeypatch)
             generate(model, padded_batch([3] * rows))
     assert [len(step.ids) for step in captures] == [1, 2]
     monkeypatch.setattr(generation, "MAX_DEFAULT_ENTRIES", 31)
-    other = exact_model(spread=2.0)
+    second_model = exact_model(spread=2.0)
     for _ in range(3):
-        generate(other, padded_batch([3]))
+        generate(second_model, padded_batch([3]))
     assert len(captures) == 2
 
 

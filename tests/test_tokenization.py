@@ -411,10 +411,10 @@ def test_languages_are_saved(multilingual, tmp_path):
     assert loaded("<bt> la niña") == multilingual("<bt> la niña")
     loaded.save_pretrained(tmp_path)
     assert (tmp_path / "tokenizer.json").read_bytes() == content
-    other = AutoTokenizer.from_pretrained(tmp_path, src_lang="en", tgt_lang="zh-Hans")
-    assert other("a", text_target="b")["labels"][0] == other.get_lang_id("zh-Hans")
-    new = other.train_new_from_iterator(["completely different words"] * 9, vocab_size=300)
-    assert (new.languages, new.get_lang_id("es")) == (other.languages, 5)
+    reloaded = AutoTokenizer.from_pretrained(tmp_path, src_lang="en", tgt_lang="zh-Hans")
+    assert reloaded("a", text_target="b")["labels"][0] == reloaded.get_lang_id("zh-Hans")
+    new = reloaded.train_new_from_iterator(["completely different words"] * 9, vocab_size=300)
+    assert (new.languages, new.get_lang_id("es")) == (reloaded.languages, 5)
     assert new("different")["input_ids"][0] == new.get_lang_id("en")
     with pytest.raises(ValueError, match=r"src_lang must be one of en, es, zh-Hans, got 'fr'\."):
         AutoTokenizer.from_pretrained(tmp_path, src_lang="fr")

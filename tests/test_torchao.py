@@ -37,22 +37,22 @@ def logits(model):
 @pytest.mark.parametrize("name", CONFIGS)
 def test_quantized_models(name, folder):
     """All linear layers but the tied output layer are quantized. The fast decoder calls torchao's layers."""
-    config, dtype, allowed = CONFIGS[name]
+    config, dtype, max_error = CONFIGS[name]
     model = load(folder, config, dtype)
     layers = {name: module.weight for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     assert [name for name, weight in layers.items() if type(weight) is nn.Parameter] == ["lm_head"]
     assert model.lm_head.weight is model.model.shared.weight
     exact = logits(AutoModelForSeq2SeqLM.from_pretrained(folder))
-    assert 0 < (logits(model) - exact).std() < allowed * exact.std()
+    assert 0 < (logits(model) - exact).std() < max_error * exact.std()
     sources, options = padded_batch([8, 5, 3]), {"return_dict_in_generate": True, "output_logits": True}
-    found, wanted = (
+    actual, expected = (
         model.generate(
             **sources, **options, max_new_tokens=12, num_beams=4, use_cache=cache, logits_processor=[fixed_scores]
         )
         for cache in (True, False)
     )
-    assert torch.equal(found.sequences, wanted.sequences)
-    for cached, uncached in zip(found.logits, wanted.logits, strict=True):
+    assert torch.equal(actual.sequences, expected.sequences)
+    for cached, uncached in zip(actual.logits, expected.logits, strict=True):
         assert_near(cached, uncached, 1e-4 if dtype == torch.float32 else 2**-4)
 
 

@@ -40,8 +40,8 @@ def test_translations(model, tokenizer):
 
 def test_prefixes_of_translations(model, tokenizer):
     prefixes = ["a</s>b", "</s>", "<s>the", "x<pad>"]
-    found = translate(["the boy"] * 4, model, tokenizer, prefixes=prefixes, max_new_tokens=16, num_beams=2)
-    for prefix, translation in zip(prefixes, found, strict=True):
+    translations = translate(["the boy"] * 4, model, tokenizer, prefixes=prefixes, max_new_tokens=16, num_beams=2)
+    for prefix, translation in zip(prefixes, translations, strict=True):
         assert translation.startswith(prefix)
 
 
@@ -91,18 +91,18 @@ def test_engines(tokenizer, tmp_path):
     export = pytest.importorskip("modeling_random_transformer.extras.export")
     model = random_translator()
     export.export_model(model, tokenizer, tmp_path / "out", engine="ctranslate2", dtype="float32")
-    found = export.load_engine(tmp_path / "out", "ctranslate2")(TEXTS, num_beams=1, max_new_tokens=9)
+    translations = export.load_engine(tmp_path / "out", "ctranslate2")(TEXTS, num_beams=1, max_new_tokens=9)
     greedy = {"do_sample": False, "max_new_tokens": 9}
     ids = [torch.tensor([ids_as_text(tokenizer, text)]) for text in TEXTS]
     expected = tokenizer.batch_decode([model.generate(row, **greedy)[0] for row in ids], skip_special_tokens=True)
-    assert found == expected
+    assert translations == expected
 
 
 def test_tokenizers_of_other_models_recognize_their_tokens(tokenizer):
     """They have no `encode_texts`: users write `>>fra<<` and `<extra_id_0>` into texts."""
 
-    def other(*texts, **options):
+    def plain_tokenizer(*texts, **options):
         return tokenizer(*texts, **options)
 
-    assert encode_texts(other, "</s>")["input_ids"] == [2, 2]
+    assert encode_texts(plain_tokenizer, "</s>")["input_ids"] == [2, 2]
     assert tokenizer("</s>")["input_ids"] == [2, 2]  # a call of the tokenizer is that of transformers

@@ -130,8 +130,8 @@ def test_the_advice_names_the_installed_and_the_tested_versions():
 @pytest.mark.parametrize("is_enabled", [False, True])
 @pytest.mark.parametrize("has_gradients", [False, True])
 def test_a_layer_is_checkpointed_with_gradients_only(has_gradients, is_enabled):
-    layer, other = CheckpointedLayer(), CheckpointedLayer()
+    layer, second_layer = CheckpointedLayer(), CheckpointedLayer()
     layer.gradient_checkpointing = is_enabled
     with torch.set_grad_enabled(has_gradients):
         assert layer.gradient_checkpointing is (is_enabled and has_gradients)
-        assert other.gradient_checkpointing is False
+        assert second_layer.gradient_checkpointing is False

@@ -27,7 +27,7 @@ def test_lines_are_those_that_were_written(tmp_path, suffix, lines):
     path = write(tmp_path / f"a.txt{suffix}", b"".join(lines))
     with open_binary(path) as file:
         assert list(file) == lines
-    assert [other.name for other in tmp_path.iterdir()] == [path.name]
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES[1:])

@@ -127,10 +127,10 @@ def test_only_written_files_are_replaced(tmp_path):
     with pytest.raises(ValueError, match=r"output must be a new or an empty folder without overwrite, got .*out"):
         write_folder(path, ["config.json"])
     write_folder(path, ["config.json", "sub/new"], overwrite=True)
-    found = contents(path)
-    assert set(found.pop(WRITTEN_FILES).splitlines()) == {"config.json", "sub/new"}
+    texts = contents(path)
+    assert set(texts.pop(WRITTEN_FILES).splitlines()) == {"config.json", "sub/new"}
     of_others = {"notes.txt": "of others", "sub/notes.txt": "of others"}
-    assert found == {"config.json": "2 files", "sub/new": "2 files", **of_others}
+    assert texts == {"config.json": "2 files", "sub/new": "2 files", **of_others}
 
 
 def test_files_of_others_are_not_replaced(tmp_path):

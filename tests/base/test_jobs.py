@@ -56,11 +56,11 @@ def test_the_files_of_a_finished_stage_are_read_once(output, monkeypatch):
 
 
 def test_files_outside_of_the_folder(output, tmp_path):
-    other = tmp_path / "other.txt"
-    other.write_text("b")
-    begin(output).finish([output, other])
+    outside = tmp_path / "other.txt"
+    outside.write_text("b")
+    begin(output).finish([output, outside])
     assert begin(output).is_finished
-    other.write_text("c")
+    outside.write_text("c")
     assert begin(output, needs_files=False).changed_files() == [output.parent / "../other.txt"]
 
 

@@ -16,7 +16,7 @@ def test_the_command_writes_the_report_of_a_trained_model(tmp_path):
     write_corpus(tmp_path)
     run(tmp_path, "out", **validation(tmp_path), eval_strategy="steps", eval_steps=6, num_beams=1)
     files = [f"--{name}={path}" for name, path in arguments(tmp_path, "out").items() if name.startswith("test_")]
-    files = [each.replace("--test_", "--") for each in files]
+    files = [flag.replace("--test_", "--") for flag in files]
     line = ["report", "--model", str(tmp_path / "out"), *files, "--output", str(tmp_path / "r.html"), "--overwrite"]
     assert cli.main(line) == 0
     page = (tmp_path / "r.html").read_text()

@@ -46,10 +46,10 @@ def test_sighup_loads_the_models_again(translator, translator_folder, tmp_path):
     ) as process:
         port = int(process.stdout.readline().rpartition(":")[2])
         before = ask(port, "the boy")[1]
-        other = copy.deepcopy(translator)
+        changed = copy.deepcopy(translator)
         with torch.no_grad():
-            other.lm_head.weight.neg_()
-        other.save_pretrained(folder)
+            changed.lm_head.weight.neg_()
+        changed.save_pretrained(folder)
         process.send_signal(signal.SIGHUP)
         wait_until(lambda: ask(port, "the boy")[1] != before)
         after = ask(port, "the boy")[1]

@@ -68,11 +68,13 @@ def test_one_beam_beside_a_recipe_with_a_length_penalty_is_explained(corpus, cap
     assert (args.num_beams, args.length_penalty, args.chooses_length_penalty) == (1, "auto", False)
 
 
-@pytest.mark.parametrize("given", [["--report_to", "none"], ["--report-to", "none"], ["--report_to=none"]], ids=str)
-def test_several_values_of_a_recipe_are_overridden(given, corpus):
+@pytest.mark.parametrize(
+    "report_flags", [["--report_to", "none"], ["--report-to", "none"], ["--report_to=none"]], ids=str
+)
+def test_several_values_of_a_recipe_are_overridden(report_flags, corpus):
     recipe = corpus / "recipe.yaml"
     recipe.write_text("report_to: [tensorboard, wandb]\n")
-    *_, args, _ = parse_command([str(recipe), *flags(corpus, report_to=None), *given])
+    *_, args, _ = parse_command([str(recipe), *flags(corpus, report_to=None), *report_flags])
     assert args.report_to == []
 
 

@@ -149,8 +149,8 @@ class TestInputs:
 
 def test_an_adapter_has_its_own_target_language(tmp_path):
     model, tokenizer = multilingual_translator(tgt_lang="fr")
-    for each in (model, tokenizer):
-        each.save_pretrained(tmp_path / "base")
+    for part in (model, tokenizer):
+        part.save_pretrained(tmp_path / "base")
     base = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "base")
     get_peft_model(base, LoraConfig()).save_pretrained(tmp_path / "adapter")
     tokenizer.tgt_lang = "es"
@@ -215,21 +215,21 @@ class TestEngine:
     @pytest.fixture
     def warnings(self, monkeypatch):
         """The warnings of the engine."""
-        found = []
-        monkeypatch.setattr(dispatch.logger, "warning_once", lambda text, *args: found.append(text % args))
-        return found
+        messages = []
+        monkeypatch.setattr(dispatch.logger, "warning_once", lambda text, *args: messages.append(text % args))
+        return messages
 
-    @pytest.mark.parametrize("given", [None, "new/exports"])
-    def test_export_is_cached(self, run, folder, tmp_path, translator, tokenizer, warnings, monkeypatch, given):
+    @pytest.mark.parametrize("engine_folder", [None, "new/exports"])
+    def test_export_is_cached(self, run, folder, tmp_path, translator, tokenizer, warnings, monkeypatch, engine_folder):
         expected = lines_of(translate(TEXTS, translator, tokenizer, num_beams=1))
-        cache = folder / "engines" if given is None else tmp_path / given
+        cache = folder / "engines" if engine_folder is None else tmp_path / engine_folder
         options = ["--engine", "ctranslate2", "--engine_dtype", "float32", "--num_beams", 1]
-        options += [] if given is None else ["--engine_folder", cache]
+        options += [] if engine_folder is None else ["--engine_folder", cache]
         assert run("--model", folder, *options, *TEXTS) == (0, expected, [])
         [_] = cache.glob("ctranslate2-float32-*")
         monkeypatch.setattr("modeling_random_transformer.extras.export.cache.export_model", None)  # not called again
         assert run("--model", folder, *options, *TEXTS) == (0, expected, [])
-        assert (folder / "engines").exists() == (given is None)
+        assert (folder / "engines").exists() == (engine_folder is None)
         assert not warnings
 
     def test_requests_that_the_model_computes(self, run, folder, warnings):
@@ -390,15 +390,15 @@ def test_stdout_that_cannot_be_written(translator_folder, tmp_path, stdout, stat
         write = os.open(stdout, os.O_WRONLY)
     child = os.fork()
     if child == 0:
-        found = 99
+        exit_status = 99
         try:
             os.dup2(write, 1)
             sys.stdout, sys.stderr = open(1, "w"), open(tmp_path / "stderr", "w")  # noqa: SIM115
-            found = cli.main(["translate", "--model", str(translator_folder), "--device", "cpu", "the boy"])
+            exit_status = cli.main(["translate", "--model", str(translator_folder), "--device", "cpu", "the boy"])
             sys.stdout.close()
             sys.stderr.close()
         finally:
-            os._exit(found)
+            os._exit(exit_status)
     os.close(write)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == status
     assert (tmp_path / "stderr").read_bytes() == error

@@ -88,8 +88,8 @@ def test_columns_of_parquet(tmp_path):
     assert lines == [ParallelLine(1, "dog", "perro"), InvalidLine(2, NOT_A_PAIR), InvalidLine(3, EMPTY_SIDE)]
     assert lines[1].source == "{'en': None, 'es': 'x', 'id': 2}"
     dataset = Dataset.from_list([{"translation": {"en": "dog", "es": "perro"}}, {"translation": None}])
-    for each in (dataset, dataset.to_iterable_dataset()):
-        assert list(DatasetText(each, **ENGLISH_SPANISH).lines()) == [lines[0], InvalidLine(2, NOT_A_PAIR)]
+    for hf_dataset in (dataset, dataset.to_iterable_dataset()):
+        assert list(DatasetText(hf_dataset, **ENGLISH_SPANISH).lines()) == [lines[0], InvalidLine(2, NOT_A_PAIR)]
     path.write_text("text")
     with pytest.raises(ValueError, match=r"a\.parquet must be a Parquet file: "):
         list(ParallelText(path).lines())

@@ -70,7 +70,7 @@ def place(value, device):
 def on_cpu(value):
     if isinstance(value, torch.Tensor):
         return value.detach().cpu()
-    return {name: on_cpu(each) for name, each in value.items()} if isinstance(value, dict) else value
+    return {name: on_cpu(entry) for name, entry in value.items()} if isinstance(value, dict) else value
 
 
 def on_both(run):
@@ -174,10 +174,11 @@ def test_translation_and_ensembles(members, search):
 def test_n_best_lists_and_scores():
     def run(device):
         model, pairs = translator_on(device), list(zip(TEXTS, reversed(TEXTS), strict=True))
-        found = translate_n_best(TEXTS, model, TOKENIZER, num_beams=3, n_best=2, max_new_tokens=8)
-        candidates = [candidate for texts in found for candidate in texts]
+        n_best_lists = translate_n_best(TEXTS, model, TOKENIZER, num_beams=3, n_best=2, max_new_tokens=8)
+        candidates = [candidate for texts in n_best_lists for candidate in texts]
         scores = [score.log_probability for score in score_pairs(model, TOKENIZER, pairs)]
-        return [each.translation for each in candidates], [*(each.score for each in candidates), *scores]
+        scores += [candidate.score for candidate in candidates]
+        return [candidate.translation for candidate in candidates], scores
 
     (expected, expected_scores), (actual, actual_scores) = on_both(run)
     assert actual == expected
@@ -192,9 +193,9 @@ def test_trace_and_intervene(replaced, implementation):
         model.set_attn_implementation(implementation)
         changes = {"encoder.layers.0.self_attn.output": lambda value: value * 2}
         intervention = intervene(model, changes) if replaced else contextlib.nullcontext()
-        with torch.no_grad(), trace(model) as found, intervention:
+        with torch.no_grad(), trace(model) as recorded, intervention:
             model(**place(INPUTS, device))
-        return {name: found[name] for name in found}
+        return {name: recorded[name] for name in recorded}
 
     assert_same(run)
 

@@ -81,8 +81,8 @@ def test_losses_and_gradients_equal_those_of_the_python_program(compute):
     assert output["losses"] == pytest.approx(losses, rel=0, abs=1e-9)
     assert output["gradients"].keys() == gradients.keys()
     for name, rows in gradients.items():
-        for found, expected in zip(output["gradients"][name], rows, strict=True):
-            assert found == pytest.approx(expected, rel=0, abs=1e-9), name
+        for actual, expected in zip(output["gradients"][name], rows, strict=True):
+            assert actual == pytest.approx(expected, rel=0, abs=1e-9), name
     assert output["written"] == model.translate(PAIRS[0][0], beams=1)
     assert output["vocabulary"] == micro.VOCABULARY
     assert dict(output["words"]) == {number: " ".join(micro.german(number)) for number in range(1, 1000)}

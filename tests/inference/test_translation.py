@@ -92,10 +92,10 @@ class TestTexts:
     def test_texts_without_letters_are_unchanged(self, model, tokenizer, options):
         expected = translate(["two", "one"], model, tokenizer, seed=3, **SHORT, **options)
         texts = ["two", "42", "one", "- 3.5 %", "\u200b\ufeff"]
-        found = translate(texts, model, tokenizer, seed=3, **SHORT, **options)
-        assert (found[1], found[3]) == ("42", "- 3.5 %")
-        assert found[4] == ""
-        assert [found[0], found[2]] == expected
+        translations = translate(texts, model, tokenizer, seed=3, **SHORT, **options)
+        assert (translations[1], translations[3]) == ("42", "- 3.5 %")
+        assert translations[4] == ""
+        assert [translations[0], translations[2]] == expected
 
     @given(lengths=st.lists(st.integers(1, 50), max_size=40), budget=st.integers(1, 300), num_beams=st.integers(1, 5))
     def test_batches_do_not_exceed_the_budget(self, model, tokenizer, lengths, budget, num_beams):

@@ -56,8 +56,8 @@ def by_auto_classes(folder: Path) -> Outcome:
     library_logging.set_verbosity(logging.CRITICAL)
     outcome = Outcome(2)
     try:
-        model, found = AutoModelForSeq2SeqLM.from_pretrained(folder, output_loading_info=True)
-        outcome = Outcome(2, "", initialized_parameters(model, folder), frozenset(found["missing_keys"]))
+        model, loading_info = AutoModelForSeq2SeqLM.from_pretrained(folder, output_loading_info=True)
+        outcome = Outcome(2, "", initialized_parameters(model, folder), frozenset(loading_info["missing_keys"]))
         inputs = AutoTokenizer.from_pretrained(folder)(TEXT, return_tensors="pt")
         model.generate(**inputs, max_length=None, max_new_tokens=4, num_beams=2)
     except Exception as error:  # of transformers, which has no class of its own for damaged files
@@ -125,15 +125,15 @@ class Folders:
             target = copy_folder(self.folder / ("sharded" if mutant.sharded else "whole"), self.folder / "damaged")
             mutant.apply(target)
             auto = self.load(by_auto_classes, mutant, report)
-            found = self.load(by_command, mutant, report)
+            command_outcome = self.load(by_command, mutant, report)
             if auto and auto.initialized - auto.missing:
                 report.findings.append(f"{mutant}: the Auto classes initialize {sorted(auto.initialized)[:3]}")
-            if auto and auto.initialized and found and found.status == 0:
+            if auto and auto.initialized and command_outcome and command_outcome.status == 0:
                 report.findings.append(f"{mutant}: the command initializes {sorted(auto.initialized)[:3]}")
-            if found and found.status:
+            if command_outcome and command_outcome.status:
                 report.outcomes["rejected"] += 1
-                if not is_helpful(found, target, mutant.file):
-                    report.unhelpful.append(f"{mutant}: {found.status} {found.message[-400:]!r}")
+                if not is_helpful(command_outcome, target, mutant.file):
+                    report.unhelpful.append(f"{mutant}: {command_outcome.status} {command_outcome.message[-400:]!r}")
         return report
 
     def load(self, way: Callable[[Path], Outcome], mutant: Mutant, report: Report) -> Outcome | None:

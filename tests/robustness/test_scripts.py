@@ -106,10 +106,10 @@ def test_signal(case, number, status, folder, tmp_path, monkeypatch):
     monkeypatch.setattr(owner, name, stop)
     before = set(tmp_path.rglob("*"))
     assert status_of_child(lambda: run(verb, first, *more, "--output", tmp_path / output)) == status
-    found = {path.relative_to(tmp_path).as_posix() for path in set(tmp_path.rglob("*")) - before}
+    written = {path.relative_to(tmp_path).as_posix() for path in set(tmp_path.rglob("*")) - before}
     parts = {f"out.txt.parts/{name}" for name in ("job.json", "job.lock", "00000000.txt", "00000001.txt")}
-    found = {re.sub(r"(?<=\d{8})\.[0-9a-f]{8}\.txt", ".txt", name) for name in found}  # without the digest of the job
-    assert found == ({"out.txt.parts"} | parts if case == "file" else set())
+    written = {re.sub(r"(?<=\d{8})\.[0-9a-f]{8}\.txt", ".txt", name) for name in written}  # no digest of the job
+    assert written == ({"out.txt.parts"} | parts if case == "file" else set())
 
 
 def status_of_child(main) -> int:

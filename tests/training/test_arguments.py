@@ -32,12 +32,12 @@ def test_reversed_sets(corpus):
     languages = {"source_lang": "en", "target_lang": "de"}
     for options in ({}, single):
         data = DataArguments(source_file=source, target_file=target, max_source_length=9, **languages, **options)
-        other = data.reversed()
-        assert (other.source_file, other.target_file) == ([target], [source])
-        assert (other.source_lang, other.target_lang) == (["de"], ["en"])
-        assert (other.max_source_length, other.max_target_length) == (256, 9)
-        assert other.reversed() == data
-        pairs = [[(line.source, line.target) for line in test.lines()] for test in other.corpora("test")]
+        reversed_data = data.reversed()
+        assert (reversed_data.source_file, reversed_data.target_file) == ([target], [source])
+        assert (reversed_data.source_lang, reversed_data.target_lang) == (["de"], ["en"])
+        assert (reversed_data.max_source_length, reversed_data.max_target_length) == (256, 9)
+        assert reversed_data.reversed() == data
+        pairs = [[(line.source, line.target) for line in test.lines()] for test in reversed_data.corpora("test")]
         assert pairs == ([[("y", "x")]] if options else [])
 
 

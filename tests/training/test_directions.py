@@ -82,8 +82,8 @@ def test_tags_are_on_both_sides_of_each_row_and_begin_its_translation(several):
         assert row["input_ids"][-1] == row["labels"][-1] == tokenizer.eos_token_id
     mixture = CorpusMixture(prepared.corpora, [120] * 3)
     streamed = [row for batch in TokenBudgetStream(mixture, tokenizer, 200).epoch(0) for row in batch]
-    ids, others = (sorted((row["input_ids"], row["labels"]) for row in part) for part in (streamed, rows))
-    assert ids == others
+    ids, expected_ids = (sorted((row["input_ids"], row["labels"]) for row in part) for part in (streamed, rows))
+    assert ids == expected_ids
     model = AutoModelForSeq2SeqLM.from_pretrained(result.folder)
     trainer = TranslationTrainer(model, args, processing_class=tokenizer, eval_dataset=prepared.sets["train"])
     for name, (_, target) in zip(names[1:], DIRECTIONS, strict=True):
@@ -140,9 +140,9 @@ def test_the_languages_of_evaluation_sets(tmp_path):
     files = {name: data[name][:2] for name in ("test_source_file", "test_target_file")}
     with pytest.raises(ValueError, match=r"source_lang must be 1 or 2 language codes, one per test corpus"):
         DataArguments(**data | files).corpora("test")
-    own = {"test_source_lang": "a", "test_target_lang": ["b", "c"]}
-    assert [corpus.direction for corpus in DataArguments(**data | files, **own).corpora("test")] == ["a-b", "a-c"]
+    codes = {"test_source_lang": "a", "test_target_lang": ["b", "c"]}
+    assert [corpus.direction for corpus in DataArguments(**data | files, **codes).corpora("test")] == ["a-b", "a-c"]
     with pytest.raises(ValueError, match=r"must be languages of the training corpora \(a, b, c\), got d\."):
         run(tmp_path, "out", **data | files, test_source_lang="a", test_target_lang="d")
     with pytest.raises(ValueError, match="test_target_lang must be given together, and with source_lang"):
-        DataArguments(**data | files | own | {"source_lang": None, "target_lang": None}).corpora("test")
+        DataArguments(**data | files | codes | {"source_lang": None, "target_lang": None}).corpora("test")

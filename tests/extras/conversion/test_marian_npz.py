@@ -106,8 +106,8 @@ def check_translations(folder, weights, chosen, encoded, decode):
     config = AutoModelForSeq2SeqLM.from_pretrained(folder).generation_config
     tokens, limits = config.pad_token_id + 1, {"num_beams": 1, "max_new_tokens": 12}
     search = Search(pad_vocabulary(MarianReference(weights, chosen), tokens), config, tokens)
-    found = search.generate(**tokenizer(ENGLISH, padding=True, return_tensors="pt"), use_cache=False, **limits)
-    expected = [decode([i for i in row if i not in (0, config.pad_token_id)]) for row in found.tolist()]
+    sequences = search.generate(**tokenizer(ENGLISH, padding=True, return_tensors="pt"), use_cache=False, **limits)
+    expected = [decode([i for i in row if i not in (0, config.pad_token_id)]) for row in sequences.tolist()]
     answers = pipeline("seq2seq", str(folder))(ENGLISH, **limits)
     assert [answer["generated_text"] for answer in answers] == expected
     return config

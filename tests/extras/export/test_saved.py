@@ -62,10 +62,10 @@ def test_export_and_check(engine, dtype, folder, tmp_path, capsys, monkeypatch):
     [("float32", 0, 0), ("float32", 1, 1), ("bfloat16", 4, 0), ("bfloat16", 5, 1), ("int8", 4, 0), ("int8", 5, 1)],
 )
 def test_status_depends_on_the_comparison(dtype, wrong, status, folder, tmp_path, capsys, monkeypatch):
-    found = [Comparison(1, 8, 8, 1.0, 1.0), Comparison(4, 8, 8 - wrong, 1.0, 1.0)]
+    comparisons = [Comparison(1, 8, 8, 1.0, 1.0), Comparison(4, 8, 8 - wrong, 1.0, 1.0)]
     monkeypatch.setattr(saved, "export_model", lambda *args, **_: args[2].mkdir())
     monkeypatch.setattr(saved, "load_engine", lambda *_: None)
-    monkeypatch.setattr(saved, "compare", lambda *_: found)
+    monkeypatch.setattr(saved, "compare", lambda *_: comparisons)
     options = ["--engine", "ctranslate2", "--dtype", dtype, "--output", str(tmp_path / "out")]
     assert cli.main(["export", str(folder), *options]) == status
     captured = capsys.readouterr()

@@ -93,9 +93,9 @@ def test_languages_of_several_models(direction):
             {"code": "en", "name": "English", "targets": ["es"]},
             {"code": "fr", "name": "French", "targets": ["es"]},
         ]
-        found = ask(api, source="fr").json()["translatedText"]
-        assert found == translate(SENTENCES[:1], model, tokenizer, **options)[0]
-        assert found != ask(api, source="en").json()["translatedText"]
+        translation = ask(api, source="fr").json()["translatedText"]
+        assert translation == translate(SENTENCES[:1], model, tokenizer, **options)[0]
+        assert translation != ask(api, source="en").json()["translatedText"]
         for source, target in (("auto", "es"), ("es", "en"), ("en", "fr")):
             answer = ask(api, source=source, target=target)
             assert answer.status_code == 400
