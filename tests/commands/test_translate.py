@@ -21,6 +21,7 @@ from modeling_random_transformer.extras.documents import translate_html
 from modeling_random_transformer.extras.export import dispatch
 from modeling_random_transformer.inference import encode_lines, translate, translation_files
 from modeling_random_transformer.inference.loading import load_translator
+from tests.helpers.command_line import exit_status
 from tests.helpers.engines import needs
 from tests.helpers.interruption import interrupt_at
 from tests.helpers.models import tiny_config
@@ -47,10 +48,7 @@ def run(translator_folder, capsysbinary):
 
     def run(*arguments):
         model = [] if "--model" in arguments else ["--model", str(translator_folder)]
-        try:
-            status = cli.main(["translate", *model, "--device", "cpu", *map(str, arguments)])
-        except SystemExit as exit_of_argparse:
-            status = exit_of_argparse.code
+        status = exit_status(cli.main, ["translate", *model, "--device", "cpu", *arguments])
         captured = capsysbinary.readouterr()
         return status, captured.out.decode().split("\n")[:-1], captured.err.decode().splitlines()
 

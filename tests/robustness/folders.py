@@ -20,6 +20,7 @@ from modeling_random_transformer import (
     RandomTransformerTokenizer,
     cli,
 )
+from tests.helpers.command_line import exit_status
 
 from .mutants import INDEX, SHARD, TRACE, Mutant, all_mutants, copy_folder
 from .processes import Report, in_process
@@ -70,10 +71,8 @@ def by_command(folder: Path) -> Outcome:
     with tempfile.TemporaryFile("w+") as errors, redirect_stderr(errors), redirect_stdout(open(os.devnull, "w")):
         os.dup2(errors.fileno(), 2)
         logging.getLogger("transformers").addHandler(logging.StreamHandler(errors))
-        try:
-            status = cli.main(["translate", "--model", str(folder), "--device", "cpu", "--num_beams=2", TEXT])
-        except SystemExit as end:
-            status = int(end.code or 0)
+        command = ["translate", "--model", folder, "--device", "cpu", "--num_beams=2", TEXT]
+        status = exit_status(cli.main, command)
         errors.seek(0)
         return Outcome(status, errors.read())
 

@@ -20,6 +20,7 @@ from modeling_random_transformer.data.words import text_key
 from modeling_random_transformer.extras.cleaning import CleaningReport, clean_files, clean_pairs, cleaning, filters
 from modeling_random_transformer.extras.cleaning.filters import COPY, DUPLICATE
 from modeling_random_transformer.extras.cleaning.splitting import HELD_OUT
+from tests.helpers.command_line import exit_status
 from tests.helpers.corpora import read_pairs
 
 ROWS = b"""a dog\tein Hund
@@ -52,10 +53,7 @@ def table(tmp_path, monkeypatch):
 
 def run(flags):
     """The exit status of `random-transformer clean`."""
-    try:
-        return cli.main(["clean", *flags.split()])
-    except SystemExit as exit_:
-        return exit_.code
+    return exit_status(cli.main, ["clean", *flags.split()])
 
 
 def test_report(table, tmp_path):

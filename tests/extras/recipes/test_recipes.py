@@ -18,6 +18,7 @@ from modeling_random_transformer.extras.recipes import read_recipe, recipe_data,
 from modeling_random_transformer.extras.recipes.recipe_plan import RecipePlan
 from modeling_random_transformer.extras.recipes.recipes import RecipeRun, run_recipe
 from modeling_random_transformer.inference import translate
+from tests.helpers.command_line import exit_status
 from tests.helpers.corpora import read_pairs
 from tests.helpers.interruption import StoppedError, killed_after, stop
 from tests.helpers.training import (
@@ -464,11 +465,8 @@ def test_an_invalid_stage_is_reported_in_one_line(change, message, folder, tmp_p
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({"stages": stages}))
     call_arguments = {**arguments(folder, tmp_path / "out"), **OPTIONS, "max_steps": None}
     call_arguments |= {"monolingual_target": str(folder / "mono")}
-    try:
-        status = cli.main(["train", str(tmp_path / "recipe.yaml"), *flags(folder, tmp_path / "out", **call_arguments)])
-    except SystemExit as end:
-        status = end.code
-    assert status == 2
+    command = ["train", tmp_path / "recipe.yaml", *flags(folder, tmp_path / "out", **call_arguments)]
+    assert exit_status(cli.main, command) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert message in error
     assert not (tmp_path / "out").exists()
