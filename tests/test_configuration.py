@@ -67,7 +67,7 @@ def test_odd_d_model_raises_for_sinusoids_only():
     assert RandomTransformerConfig(position_embedding="learned", **odd).d_k == 5
 
 
-def test_derived_fields():
+def test_unset_fields_are_derived_from_others():
     config = RandomTransformerConfig(d_model=12, num_heads=3, d_k=5)
     assert (config.d_v, config.attention_scale) == (5, 5**-0.5)
     assert RandomTransformerConfig(norm_order="pre").final_layer_norm is True
@@ -137,7 +137,7 @@ def test_presets_that_are_not_in_table_3(name):
         assert (config.tie_word_embeddings, config.lm_head_bias) == (False, True)
 
 
-def test_aliases():
+def test_aliases_set_and_return_their_fields():
     config = RandomTransformerConfig(hidden_size=128, num_attention_heads=4, num_hidden_layers=3, decoder_layers=5)
     assert config == RandomTransformerConfig(d_model=128, num_heads=4, encoder_layers=3, decoder_layers=5)
     assert (config.hidden_size, config.num_attention_heads, config.num_hidden_layers) == (128, 4, 3)

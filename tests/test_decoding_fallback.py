@@ -277,7 +277,7 @@ def test_steps_are_compared_again_after_changes(steps, monkeypatch):
         ("model.decoder.layers.0.self_attn.q_proj", "pre_hook"),
     ],
 )
-def test_hook_or_replaced_forward_sees_every_step(kind, path, steps):
+def test_a_hook_or_a_replaced_forward_is_called_at_every_step(kind, path, steps):
     """But not the comparison of steps, which would be a ninth call."""
     model, calls = exact_model(spread=2.0), []
     expected = generate(model)

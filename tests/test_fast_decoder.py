@@ -110,7 +110,7 @@ def test_fully_padded_source(disable_fast_decoder):
 
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision(dtype, autocast, disable_fast_decoder):
+def test_fast_steps_in_half_precision_equal_the_modules(dtype, autocast, disable_fast_decoder):
     model = tiny_model() if autocast else tiny_model().to(dtype)
     with torch.autocast("cpu", dtype, enabled=autocast):
         ours = generate_with_fixed_scores(model, num_beams=3)
@@ -156,7 +156,7 @@ def test_prefer_matmul_attention_for_decoding(monkeypatch):
         {"min_new_tokens": 5, "logits_processor": [MinLengthLogitsProcessor(6, 9)]},  # with an end token of its own
     ],
 )
-def test_min_lengths(least, search, monkeypatch):
+def test_minimum_lengths_equal_those_of_the_logits_processors(least, search, monkeypatch):
     model = exact_model(spread=2.0)
     probable = generate(model).sequences[:, 1:4].flatten().tolist()  # tokens that end the target early
     options = SEARCHES[search] | least | {"eos_token_id": probable, "output_logits": False, "output_scores": True}
@@ -196,24 +196,24 @@ def test_end_token_outside_the_vocabulary_is_ignored():
     sources=st.integers(1, 3),
     beams=st.integers(1, 4),
     length=st.integers(1, 5),
-    survivors=st.integers(1, 4),
+    kept_beams=st.integers(1, 4),
     interval=st.integers(1, 4),
     seed=st.integers(0, 2**32),
 )
-def test_beam_kv_cache_equals_copied_caches(sources, beams, length, survivors, interval, seed):
+def test_beam_kv_cache_equals_copied_caches(sources, beams, length, kept_beams, interval, seed):
     """Any reordering of beams within their sources, against indexing and `cat`, while it grows and is compacted."""
     torch.manual_seed(seed)
     batch = sources * beams
     keys, values = torch.randn(batch, 2, length, 3), torch.randn(batch, 2, length, 4)
     with patch.multiple(generation, INITIAL_CAPACITY=1, COMPACTION_INTERVAL=interval):
-        check_cache(BeamKVCache([(keys, values)], beams), keys, values, survivors)
+        check_cache(BeamKVCache([(keys, values)], beams), keys, values, kept_beams)
 
 
-def check_cache(cache, keys, values, survivors):
-    """Reorder and append; `survivors` beams per source continue."""
+def check_cache(cache, keys, values, kept_beams):
+    """Reorder and append; `kept_beams` beams per source continue."""
     beams, sources = cache.beams, cache.groups
     for _ in range(2 * cache.length + 6):
-        parents = torch.randint(min(beams, survivors), (sources, beams)) + beams * torch.arange(sources)[:, None]
+        parents = torch.randint(min(beams, kept_beams), (sources, beams)) + beams * torch.arange(sources)[:, None]
         cache.reorder_cache(parents.flatten())
         if beams > 1:
             keys, values = keys[parents.flatten()], values[parents.flatten()]
@@ -227,7 +227,7 @@ def check_cache(cache, keys, values, survivors):
 
 
 def test_entries_without_descendants_are_removed():
-    """If one beam survives each step, a row keeps little more than one entry per token."""
+    """If one beam of each step is kept, a row has little more than one entry per token."""
     beams, length = 4, 60
     cache = BeamKVCache([(torch.randn(2 * beams, 1, 1, 2),) * 2], beams)
     for _ in range(length - 1):

@@ -347,7 +347,7 @@ def model_with_ends():
 @pytest.mark.parametrize(
     ("num_beams", "patience", "limit"), [(2, 1, 2), (2, 2, 4), (3, 1.5, 5), (5, 1.5, 8), (2, 4, 8)]
 )
-def test_patience(num_beams, patience, limit, length_penalty):
+def test_the_search_ends_after_the_hypotheses_that_patience_requires(num_beams, patience, limit, length_penalty):
     """The number of finished hypotheses is rounded half up."""
     model = model_with_ends()
     search = {"num_beams": num_beams, "length_penalty": length_penalty, "early_stopping": True, "patience": patience}
@@ -394,7 +394,7 @@ def test_invalid_patience(options, message, model):
         generate(model, **{"num_beams": 2, "early_stopping": True, **options})
 
 
-def test_patience_warns_of_nothing(monkeypatch):
+def test_patience_causes_no_warning(monkeypatch):
     warnings = []
     for name in ("warning", "warning_once"):
         monkeypatch.setattr(utils.logger, name, lambda message, *_: warnings.append(message))

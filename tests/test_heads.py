@@ -202,7 +202,7 @@ LOSSES = {
 
 
 @pytest.mark.parametrize("case", LOSSES)
-def test_losses(case):
+def test_the_loss_of_each_head_is_that_of_its_problem(case):
     head, options, labels, expected = LOSSES[case]
     output = head(tiny_config(**{"num_labels": 3, **options}))(**BATCH, labels=labels)
     torch.testing.assert_close(output.loss, expected(output.logits, labels))

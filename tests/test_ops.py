@@ -80,7 +80,7 @@ def test_large_layers_are_packed(monkeypatch):
     assert not isinstance(functional_linear(layer(512, 256)), PackedLinear)
 
 
-def test_native_products(monkeypatch):
+def test_float64_and_removed_operations_have_no_native_products(monkeypatch):
     assert ops.supports_native_matmul(torch.float32)
     assert not ops.supports_native_matmul(torch.float64)
     monkeypatch.setitem(ops.NATIVE_MATMUL_CHECKS, torch.bfloat16, "an operation that PyTorch removed")

@@ -241,7 +241,7 @@ class TestStreams:
         next(answers)
         assert len(read) == 2 * window
 
-    def test_dataset_columns(self, own_pipe):
+    def test_columns_of_datasets_are_read_lazily(self, own_pipe):
         expected = texts_of(own_pipe(TEXTS, **SHORT))
         dataset = Dataset.from_dict({"text": TEXTS, "more": TEXTS})
         columns = [KeyDataset(dataset, "text"), dataset["text"], dataset.to_iterable_dataset()["text"], iter(TEXTS)]
@@ -331,7 +331,7 @@ class TestWithoutLetters:
     TEXTS = ("42", " 3,5 % …", "٤٢", "😀 👍🏽", "½ ²", "1\u3164")
 
     @pytest.mark.parametrize("text", TEXTS)
-    def test_unchanged(self, own_pipe, text, monkeypatch):
+    def test_the_text_is_returned_unchanged(self, own_pipe, text, monkeypatch):
         expected = own_pipe(TEXTS[:2], **SHORT)
         assert own_pipe([TEXTS[0], text, TEXTS[1]], batch_size=3, **SHORT) == [
             expected[0],

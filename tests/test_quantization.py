@@ -244,7 +244,7 @@ def test_fused_and_single_layers_use_the_same_kernels(monkeypatch):
 
 
 @pytest.mark.parametrize("config", MODELS)
-def test_dequantized(config, tmp_path):
+def test_a_dequantized_model_has_the_rounded_weights(config, tmp_path):
     model = quantized(tiny_model(**MODELS[config]), tmp_path / "float")
     model.save_pretrained(tmp_path / "int8")
     weight = model.model.encoder.layers[0].fc1.dequantized_weight()
@@ -270,7 +270,7 @@ def test_training_and_resizing_the_vocabulary_are_errors(tmp_path):
         model(**INPUTS)
 
 
-def test_other_heads(tmp_path):
+def test_a_classification_layer_is_not_quantized_and_an_output_layer_is(tmp_path):
     config = tiny_config(num_labels=3)
     torch.manual_seed(0)
     model = quantized(RandomTransformerForSequenceClassification(config), tmp_path)

@@ -97,11 +97,11 @@ def test_padding_of_the_source(batch, num_beams, caches):
 def test_static_cache_equals_copied_caches(beams):
     torch.manual_seed(0)
     keys, values = torch.randn(2 * beams, 2, 4, 3), torch.randn(2 * beams, 2, 4, 4)
-    check_cache(StaticKVCache([(keys, values)], beams, limit=20), keys, values, survivors=beams)
+    check_cache(StaticKVCache([(keys, values)], beams, limit=20), keys, values, kept_beams=beams)
 
 
 @pytest.mark.parametrize(("length", "capacity"), [(1, 32), (32, 32), (33, 64), (64, 64), (65, 128)])
-def test_buckets(length, capacity):
+def test_capacities_are_rounded_up_to_buckets(length, capacity):
     assert bucket(length) == capacity
 
 

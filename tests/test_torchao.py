@@ -35,7 +35,7 @@ def logits(model):
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_quantized_models(name, folder):
+def test_quantized_models_have_a_bounded_error(name, folder):
     """All linear layers but the tied output layer are quantized. The fast decoder calls torchao's layers."""
     config, dtype, max_error = CONFIGS[name]
     model = load(folder, config, dtype)

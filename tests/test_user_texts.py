@@ -29,7 +29,7 @@ def generated(model, tokenizer, ids, **options):
     return tokenizer.decode(output, skip_special_tokens=True)
 
 
-def test_translations(model, tokenizer):
+def test_special_tokens_in_texts_are_translated_as_text(model, tokenizer):
     pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu", **SHORT)
     expected = [generated(model, tokenizer, ids_as_text(tokenizer, text)) for text in TEXTS]
     assert [answer["generated_text"] for answer in pipe(TEXTS, batch_size=4)] == expected
@@ -73,7 +73,7 @@ def test_scores_and_alignments(model, tokenizer):
 
 
 @pytest.mark.parametrize("words", [False, True])
-def test_training_pairs(words, tokenizer):
+def test_special_tokens_in_training_pairs_are_text(words, tokenizer):
     rows = Dataset.from_list([{"line": i, "source": text, "target": f"x{text}"} for i, text in enumerate(TEXTS)])
     tokens, _ = tokenize_pairs(rows, tokenizer, words=words)
     for row, text in zip(tokens, TEXTS, strict=True):
@@ -86,7 +86,7 @@ def test_the_explorer_page(tokenizer):
     assert len(page["source"]) == len(ids_as_text(tokenizer, TEXTS[1]))
 
 
-def test_engines(tokenizer, tmp_path):
+def test_special_tokens_in_texts_of_an_engine_are_text(tokenizer, tmp_path):
     pytest.importorskip("ctranslate2")
     export = pytest.importorskip("modeling_random_transformer.extras.export")
     model = random_translator()

@@ -116,7 +116,7 @@ def test_the_cache_among_arguments_and_outputs():
         (f"{OLDEST - 1}.{NEWEST_MINOR}.0", True),
     ],
 )
-def test_tested_versions(version, is_untested, monkeypatch):
+def test_a_version_outside_of_the_tested_ones_is_untested(version, is_untested, monkeypatch):
     monkeypatch.setattr(versions.transformers, "__version__", version)
     assert is_untested_version() is is_untested
 

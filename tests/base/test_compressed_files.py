@@ -72,7 +72,7 @@ def test_equal_contents_give_equal_gzip_files(tmp_path):
     assert gzip.decompress(first.read_bytes()) == b"text"
 
 
-def test_standard_streams(monkeypatch):
+def test_a_dash_is_standard_input_or_output(monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\ntwo")))
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO()))
     with open_binary("-") as source, create_binaries(["-"]) as [target]:
@@ -90,7 +90,7 @@ def test_zstandard_requires_pyarrow(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "expected"), [("a.tsv", "tsv"), ("a.json.gz", "jsonl"), ("a.zst", "text"), ("a.tsv.en", "text")]
 )
-def test_file_format(name, expected):
+def test_the_format_follows_from_the_suffix(name, expected):
     assert file_format(name) == expected
 
 

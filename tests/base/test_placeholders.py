@@ -52,7 +52,7 @@ def test_punctuation_around_a_placeholder_is_text(text, placeholder):
         "httpx://a",
     ],
 )
-def test_what_is_no_placeholder(text):
+def test_texts_that_resemble_placeholders_have_none(text):
     assert placeholders_of(text) == []
 
 

@@ -23,7 +23,7 @@ def test_keys_are_the_lines_of_a_file(tmp_path):
 
 
 @pytest.mark.slow
-def test_command(translator_folder):
+def test_the_command_serves_until_it_is_terminated(translator_folder):
     command = [sys.executable, "-m", "modeling_random_transformer", "serve", "--port", "0"]
     model = f"en:es={translator_folder}"
     with subprocess.Popen([*command, "--model", model], stdout=subprocess.PIPE, text=True) as process:

@@ -126,7 +126,7 @@ class TestInputs:
         assert run() == (0, [], ["Enter one text per line; end with Ctrl-D."])
         assert events == [event for line in expected for event in ("line", f"{line}\n".encode())]
 
-    def test_adapter(self, run, folder, tokenizer, tmp_path):
+    def test_an_adapter_is_loaded_with_its_base_model(self, run, folder, tokenizer, tmp_path):
         saved = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
         before = translate(TEXTS, saved, tokenizer)
         adapted = get_peft_model(saved, LoraConfig(init_lora_weights=False)).eval()
@@ -158,7 +158,7 @@ def test_an_adapter_has_its_own_target_language(tmp_path):
 
 
 class TestOptions:
-    def test_html(self, run, translator, tokenizer, tmp_path):
+    def test_html_of_a_file_and_of_arguments_is_that_of_translate_html(self, run, translator, tokenizer, tmp_path):
         content = "\ufeff<p class=a>the <b>boy</b></p>\r\n<script>x</script>"
         [expected] = translate_html([content], translator, tokenizer)
         (tmp_path / "in.html").write_bytes(content.encode())
@@ -181,19 +181,19 @@ class TestOptions:
         (tmp_path / "in.html").write_bytes(content)
         assert f"in.html {message}" in run("--format", "html", "--input", tmp_path / "in.html")[2][-1]
 
-    def test_split_sentences(self, run, translator, tokenizer):
+    def test_sentences_are_split_on_request(self, run, translator, tokenizer):
         texts = ["the boy. el niño", "  the boy"]
         expected = lines_of(translate(texts, translator, tokenizer, split_sentences=True))
         assert run("--split_sentences", "--source_lang", "en", *texts) == (0, expected, [])
 
-    def test_sampling(self, run):
+    def test_the_seed_determines_a_sample(self, run):
         sampled = run("--sample", "--seed", 1, *TEXTS)
         assert sampled == run("--seed", 1, "--sample", *TEXTS)
         assert sampled != run("--sample", "--seed", 2, *TEXTS)
         greedy = run("--num_beams", 1, *TEXTS)
         assert run("--sample", "--temperature", 1e-6, *TEXTS) == greedy != sampled
 
-    def test_dtype(self, run, monkeypatch):
+    def test_the_model_has_the_requested_dtype(self, run, monkeypatch):
         models = []
         monkeypatch.setattr(command, "translate_single_pass", lambda _, model, *__: models.append(model))
         for dtype in ("auto", "float32", "bfloat16", "int8"):
@@ -314,7 +314,7 @@ class TestErrors:
         assert "must be one text per line, or HTML with --format html, got a document that begins with" in errors[0]
         assert {path.name for path in tmp_path.iterdir()} == {"in.txt"}
 
-    def test_invalid_utf8(self, run, monkeypatch):
+    def test_invalid_utf8_is_an_error_after_the_chunks_before_it(self, run, monkeypatch):
         monkeypatch.setattr(sys, "stdin", stdin(b"the boy\n" * 3 + b"the \xff boy\n"))
         status, output, errors = run("--chunk_size", 3)
         assert (status, len(output)) == (2, 3), "the chunk before is translated"

@@ -71,7 +71,7 @@ DEEP = "[" * 200_000 + '\n{"a":\n{"source": "x", "target": "y"}\n'
         ("a.jsonl", DEEP, {}, [1, 2, (3, "x", "y")]),
     ],
 )  # fmt: skip
-def test_columns(name, content, options, expected, tmp_path):
+def test_pairs_are_in_the_columns_that_the_keys_name(name, content, options, expected, tmp_path):
     (tmp_path / name).write_text(content)
     corpus = ParallelText(tmp_path / name, **options)
     assert list(corpus.lines()) == [
@@ -204,7 +204,7 @@ def test_standard_input_is_read_once(monkeypatch):
         ("a.tsv", b"1\tcaf\xe9\n", ["2"], "must be UTF-8 text, but line 1 is not"),
     ],
 )  # fmt: skip
-def test_monolingual_text(name, content, key, expected, tmp_path):
+def test_monolingual_text_is_lines_or_one_column(name, content, key, expected, tmp_path):
     with create_binaries([tmp_path / name]) as [file]:
         file.write(content)
     if isinstance(expected, list):

@@ -74,7 +74,7 @@ ON_TWO = {
 
 @pytest.mark.parametrize("quantized", [False, True])
 @pytest.mark.parametrize("name", ON_TWO)
-def test_two_devices(name, quantized, tmp_path):
+def test_a_model_split_over_two_devices_equals_the_whole_model(name, quantized, tmp_path):
     """The layers are split by Accelerate. An output layer that int8 replaces gets its hook too."""
     devices, options = ON_TWO[name]
     exact_model(**options).save_pretrained(tmp_path)

@@ -210,7 +210,7 @@ def test_a_checkpoint_of_a_gpu_resumes_on_a_cpu(tmp_path):
 
 
 @pytest.mark.parametrize("generate", [True, False])
-def test_evaluation(generate, tmp_path):
+def test_the_evaluation_loss_equals_that_on_a_cpu(generate, tmp_path):
     trainer = gpu_trainer(tmp_path, eval_dataset=pairs(9), predict_with_generate=generate)
     metrics = trainer.evaluate()
     reference = gpu_trainer(tmp_path, eval_dataset=pairs(9), predict_with_generate=generate, use_cpu=True)

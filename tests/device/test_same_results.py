@@ -120,13 +120,13 @@ def test_forward_and_backward(config, implementation):
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_task_heads(name):
+def test_gradients_of_the_heads_are_equal(name):
     kind = getattr(package, name)
     assert_same(lambda device: gradients(model_on(device, kind, num_labels=2), place(BATCH | HEADS[name], device)))
 
 
 @pytest.mark.parametrize("search", SEARCHES)
-def test_generate(search):
+def test_generated_tokens_are_equal(search):
     def run(device):
         model = place(tiny_model(spread=2.0).to(DTYPE), device)
         inputs = place(padded_batch([7]) if search == "assisted" else BATCH, device)
@@ -211,7 +211,7 @@ def test_int8_multiplies_in_floating_point(translator_folder):
     assert_same(run, rtol=1e-4, atol=1e-4)
 
 
-def test_lora_adapter():
+def test_gradients_of_a_lora_adapter_are_equal():
     def run(device):
         model = translator_on(device)
         config = LoraConfig(task_type="SEQ_2_SEQ_LM", init_lora_weights=False)

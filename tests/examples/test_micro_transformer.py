@@ -77,7 +77,7 @@ def test_the_file_is_short_and_imports_only_math_and_random():
         (321, "drei hundert ein und zwanzig"),
     ],
 )
-def test_german_numbers(number, words):
+def test_german_numbers_are_correct_and_distinct(number, words):
     assert micro.german(number) == words.split()
     assert len({" ".join(micro.german(number)) for number in range(1, 1000)}) == 999
 

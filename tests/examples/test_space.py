@@ -179,7 +179,7 @@ def test_large_requests_are_refused(url):
     assert event == "error"
 
 
-def test_gradio_client(url, pipe):
+def test_the_gradio_client_gets_the_answers_and_errors_of_the_api(url, pipe):
     client = Client(url, verbose=False)
     (text, _), *_ = expected(pipe, SENTENCES[0], num_beams=4, length_penalty=0.6)
     assert client.predict(SENTENCES[0], api_name="/translate")["translations"][0]["text"] == text

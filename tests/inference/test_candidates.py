@@ -202,7 +202,7 @@ class TestFiles:
         assert len(calls) == 4
         assert output.read_text().splitlines() == expected
 
-    def test_formats(self):
+    def test_candidates_are_written_as_text_moses_lines_or_json(self):
         candidates = [Candidate("año", -0.5, ["<s>", "año", "</s>"]), Candidate("b", -1.25)]
         assert list(candidate_lines([candidates[:1]], "text", None)) == ["año"]
         moses = ["7 ||| año ||| -0.500000", "7 ||| b ||| -1.250000"]

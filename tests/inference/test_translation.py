@@ -121,7 +121,7 @@ class TestTexts:
         # Each chunk has its own seed: the sample depends on the position of the text.
         assert first != translate(TEXTS[20:] + TEXTS[:20], model, tokenizer, seed=1, **sampling)
 
-    def test_progress_bar(self, model, tokenizer, capsys):
+    def test_the_progress_bar_is_shown_on_request_only(self, model, tokenizer, capsys):
         translate([*TEXTS, ""], model, tokenizer, **SHORT)
         assert capsys.readouterr().err == ""
         translate([*TEXTS, ""], model, tokenizer, progress=True, **SHORT)

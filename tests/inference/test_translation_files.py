@@ -97,7 +97,9 @@ class TestFiles:
             assert file.read() == translated(source, model, tokenizer, **options)
 
     @pytest.mark.parametrize(("content", "lines"), [(b"", 0), (b"\r\n\n", 2), (b"the", 1)])
-    def test_short_files(self, tmp_path, output, model, tokenizer, content, lines):
+    def test_files_of_no_and_one_line_keep_the_number_of_lines(
+        self, tmp_path, output, model, tokenizer, content, lines
+    ):
         source = tmp_path / "source.txt"
         source.write_bytes(content)
         translate_file(source, output, model, tokenizer, **SHORT)
@@ -118,7 +120,7 @@ class TestFiles:
             steps += 1
         assert steps > 25
 
-    def test_a_part_that_has_changed(self, source, output, model, tokenizer):
+    def test_a_part_that_has_changed_is_an_error(self, source, output, model, tokenizer):
         def run():
             translate_file(source, output, model, tokenizer, chunk_size=2, **SHORT)
 
@@ -251,7 +253,7 @@ class TestProcesses:
         assert sorted(path.name[:8] for path in parts.glob("*.txt")) == [f"{n:08}" for n in sorted(written)]
 
     @pytest.mark.parametrize("changed", [ITEMS[:5], [*ITEMS[:-1], "x"]])
-    def test_an_input_that_changes(self, shared_output, changed):
+    def test_an_input_that_changes_is_an_error(self, shared_output, changed):
         with pytest.raises(ValueError, match=r"the input must not change while .*output.txt is written"):
             write(shared_output, 2, readings=(ITEMS, changed))
 

@@ -65,7 +65,7 @@ def test_minus_infinity_in_a_bias_excludes_a_token(folder, capsys):
     assert capsys.readouterr().out.count("\n") == 1
 
 
-def test_long_line(folder, tmp_path, capsys):
+def test_a_line_above_the_limit_is_named(folder, tmp_path, capsys):
     """The limit is that of the model, if the tokenizer has none. The error names the line."""
     (tmp_path / "in.txt").write_text("the cat\n" + "a dog sees " * 20_000 + "\n")
     arguments = ["--num_beams", 1, "--input", tmp_path / "in.txt"]
@@ -79,7 +79,7 @@ def test_long_line(folder, tmp_path, capsys):
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"])
 @pytest.mark.parametrize("case", ["text", "file", "convert", "explore", "export"])
-def test_signal(case, number, status, folder, tmp_path, monkeypatch):
+def test_a_signal_leaves_only_the_parts_of_a_translation(case, number, status, folder, tmp_path, monkeypatch):
     """A child process sends itself the signal during its work. Only the parts of a translation are left."""
     (tmp_path / "in.txt").write_text("the cat\n" * 3)
     torch.save(checkpoint(), tmp_path / "c.pt")

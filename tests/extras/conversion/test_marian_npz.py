@@ -49,7 +49,7 @@ def model_file(path, **changes):
     ],
     ids=str,
 )
-def test_logits(changes, tmp_path):
+def test_logits_equal_reference(changes, tmp_path):
     path, weights, chosen = model_file(tmp_path, **changes)
     model, report = from_marian_npz(path)
     sizes = tuple(chosen["dim-vocabs"])
@@ -58,7 +58,7 @@ def test_logits(changes, tmp_path):
     assert {mapped.source for mapped in report.mapped} == weights.keys()
 
 
-def test_search(tmp_path):
+def test_search_equals_reference(tmp_path):
     """The decoder starts from a zero vector and never returns padding or `<unk>`."""
     path, weights, chosen = model_file(tmp_path, **PRE_NORM)
     model, _ = from_marian_npz(path)

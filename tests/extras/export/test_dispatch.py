@@ -104,7 +104,7 @@ def test_options_of_a_call_are_those_of_generate(of_model, of_call, arguments):
 
 
 @pytest.mark.parametrize(("early_stopping", "of_model", "patience"), [(True, None, 1), (True, 3, 3), (False, 3, 2)])
-def test_patience(early_stopping, of_model, patience, models, monkeypatch):
+def test_the_engine_gets_the_patience_of_the_search(early_stopping, of_model, patience, models, monkeypatch):
     _, engine, tokenizer = models
     search, used = engine.engine.translate, []
     monkeypatch.setattr(
@@ -142,7 +142,7 @@ def test_engine_returns_what_the_model_returns(name, models, reasons, monkeypatc
         assert ours.score == pytest.approx(reference.score, abs=1e-3)
 
 
-def test_languages(tmp_path, reasons):
+def test_the_engine_translates_into_each_language(tmp_path, reasons):
     model, tokenizer = multilingual_translator()
     options = {**SHORT, "num_beams": 1}  # with beams, the engine misses empty translations after a forced token
     expected = [translate(TEXTS, model, tokenizer, src_lang="en", tgt_lang=code, **options) for code in ("es", "fr")]
@@ -173,7 +173,7 @@ REQUESTS = {
 
 
 @pytest.mark.parametrize("reason", REQUESTS)
-def test_model_computes_other_requests(reason, models, reasons):
+def test_requests_that_the_engine_lacks_are_computed_by_the_model(reason, models, reasons):
     model, engine, tokenizer = models
     options = {"n_best": None, **SHORT, **REQUESTS[reason]}
     texts = TEXTS[:2] if "tokens exceed" in reason else TEXTS
@@ -209,7 +209,7 @@ def test_scores_of_candidates_are_computed_by_the_engine(num_beams, models, reas
     assert not reasons
 
 
-def test_left_padding(models, reasons):
+def test_left_padding_is_computed_by_the_model(models, reasons):
     model, engine, tokenizer = models
     batch = tokenizer(TEXTS[:4], padding=True, return_tensors="pt")
     flipped = {name: rows.flip(1) for name, rows in batch.items()}
@@ -237,7 +237,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("name", EDITS)
-def test_edited_models_run_themselves(name, models, reasons):
+def test_edited_models_do_not_use_the_engine(name, models, reasons):
     edited = copy.deepcopy(models[1])
     assert translate(TEXTS, edited, models[2], **SHORT)
     assert not reasons  # the copy is equal to the export
@@ -320,7 +320,7 @@ def test_restored_weights_are_those_of_the_export(models, reasons):
 
 @pytest.mark.parametrize("is_copy", [True, False])
 @pytest.mark.parametrize("reason", CHANGES)
-def test_changed_models_run_themselves(reason, is_copy, models, reasons):
+def test_changed_models_do_not_use_the_engine(reason, is_copy, models, reasons):
     """Copies, and a model that the engine has translated for."""
     changed = copy.deepcopy(models[1]) if is_copy else models[1]
     if not is_copy:

@@ -42,7 +42,7 @@ def test_edited_code_is_found_by_the_comparison(exported, monkeypatch):
         check_logits(model, folder)
 
 
-def test_int8(exported, tmp_path, monkeypatch):
+def test_int8_logits_have_a_bounded_error(exported, tmp_path, monkeypatch):
     """The graphs in float32 are those of `exported`, since exporting takes long. Large weights have large errors."""
     from modeling_random_transformer.extras.export import onnx
     from modeling_random_transformer.extras.export.onnx_model import OnnxModel
@@ -57,7 +57,7 @@ def test_int8(exported, tmp_path, monkeypatch):
     assert 0 < error.std() < 0.6 * expected.std()
 
 
-def test_int8_products(tmp_path):
+def test_products_in_int8_have_a_bounded_error(tmp_path):
     """The limit is 1.25 times the largest error, 0.0136."""
     from onnxruntime import InferenceSession
     from onnxruntime.quantization import QuantType
@@ -75,7 +75,7 @@ def test_int8_products(tmp_path):
         assert 0 < (torch.from_numpy(actual) - expected).std() < 0.017 * expected.std()
 
 
-def test_int8_embedding():
+def test_each_row_of_an_int8_embedding_has_its_scale():
     from modeling_random_transformer.extras.export.onnx import Int8Embedding
 
     weight = torch.randn(9, 64) * torch.logspace(-3, 3, 9)[:, None]

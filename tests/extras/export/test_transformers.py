@@ -99,7 +99,7 @@ def test_an_edited_model_is_an_error(tmp_path, monkeypatch):
         export_model(*exportable(), tmp_path / "out", engine="transformers")
 
 
-def test_texts_and_search_travel(tmp_path):
+def test_source_prefix_search_and_limits_are_exported(tmp_path):
     """Source prefix, options of the search, special tokens and limits, with a dtype."""
     model, tokenizer = exportable()
     model.config.prefix = "two red "
@@ -197,7 +197,7 @@ model = AutoModelForSeq2SeqLM.from_pretrained(output)  # with the adapter
 
 
 @pytest.mark.slow
-def test_transformers_alone(tmp_path):
+def test_the_exported_folder_works_without_this_package(tmp_path):
     model, tokenizer = exportable(norm_order="post")
     export_model(model, tokenizer, tmp_path / "out", engine="transformers")
     assert not list((tmp_path / "out").glob("*.py"))

@@ -50,7 +50,7 @@ def test_sequences_and_scores_are_those_of_generate(search):
         assert finished[0].total == pytest.approx(total, abs=1e-4)
 
 
-def test_reasons(search):
+def test_each_status_follows_from_the_candidates_of_its_step(search):
     """Each status follows from the values of the candidates of its step."""
     options, _, candidates, _ = search
     num_beams, penalty = options["num_beams"], options.get("length_penalty", 1.0)

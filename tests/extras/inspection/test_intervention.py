@@ -136,7 +136,7 @@ def test_ablation_equals_edited_weights(norm_order, path, search):
     assert counts[path] >= 2
 
 
-def test_beams_and_cache_keep_the_rows_apart():
+def test_a_change_of_one_source_affects_only_its_beams():
     """A change of the second source's cross-attention changes only its translations, with and without a cache."""
     model = exact_model(spread=2.0)
     options = {"num_beams": 3, "num_return_sequences": 3, "max_new_tokens": 5, "eos_token_id": -1}
@@ -178,7 +178,7 @@ def test_interventions_are_applied_in_order():
     assert inner == {"logits": 1, "log*": 1}
 
 
-def test_steps():
+def test_an_intervention_of_one_step_does_not_affect_others():
     model, path = exact_model(spread=2.0), "decoder.layers.1.ffn.output"
     options = {"max_new_tokens": 4, "eos_token_id": -1}
     with trace(model) as expected:
@@ -238,7 +238,7 @@ def test_gradients_of_parameters(norm_order):
         torch.testing.assert_close(weight.grad, factor * edited_weight.grad, rtol=1e-9, atol=1e-12)
 
 
-def test_checkpointed_gradients():
+def test_checkpointed_gradients_of_interventions_are_equal():
     model, checkpointed = (exact_model(norm_order="pre").train() for _ in range(2))
     checkpointed.gradient_checkpointing_enable({"use_reentrant": False})
     replacements = {"encoder.layers.0.self_attn.residual": lambda value: value**2, "*.head.0.output": 0}

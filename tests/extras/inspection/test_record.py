@@ -115,7 +115,7 @@ def test_formulas_recompute_every_value(name):
         assert line.endswith(f"{step.formula}  (paper {step.section})")
 
 
-def test_masks():
+def test_recorded_masks_hide_padding_and_the_future():
     recorded, _ = traced(tiny_model())
     least = torch.finfo(torch.float32).min
     padding = torch.tensor([[0.0] * 6, [0.0] * 4 + [least] * 2])
@@ -140,7 +140,7 @@ def test_explanations_follow_the_configuration():
 
 
 @pytest.mark.parametrize("options", [{}, {"num_beams": 3}], ids=str)
-def test_generation(options):
+def test_every_step_of_generate_is_recorded(options):
     """Every step of `generate()` is recorded, and its tokens are the same as without a trace."""
     model, batch = exact_model(spread=2.0), padded_batch([6, 4])
     options = options | {"max_new_tokens": 5, "eos_token_id": -1}
@@ -166,7 +166,7 @@ def test_generation(options):
                 torch.testing.assert_close(recorded.step(step)[path][:, 0], whole[path][:, step])
 
 
-def test_selection():
+def test_only_selected_layers_heads_and_steps_are_recorded():
     model = tiny_model()
     everything, _ = traced(model)
     chosen, _ = traced(model, layers=[1], heads=[0])

@@ -35,7 +35,7 @@ def test_models_with_and_without_language_tags(translator_folder, multilingual_f
     assert (codes([chosen]), chosen.translate(SENTENCES)) == ({("fr", "en")}, expected)
 
 
-def test_marian_model(tmp_path):
+def test_the_languages_of_a_marian_model_are_those_of_its_tokenizer(tmp_path):
     from transformers import AutoTokenizer
 
     opus_folder(tmp_path / "opus")

@@ -228,7 +228,7 @@ class TestFiles:
         with pytest.raises(ValueError, match=r"terms.tsv, line 3: a source phrase must be in one .* as in term 1\."):
             Glossary.read(path)
 
-    def test_another_encoding(self, tmp_path):
+    def test_another_encoding_is_an_error(self, tmp_path):
         path = tmp_path / "terms.tsv"
         path.write_bytes("house\tcasa\nboy\tniño".encode("latin-1"))
         with pytest.raises(ValueError, match=r"terms.tsv must be UTF-8 text, but line 2 .* read as Windows-1252\."):
@@ -250,7 +250,7 @@ class TestFiles:
         assert "terms.tsv, line 1: a term must be" in capsys.readouterr().err
 
     @pytest.mark.usefixtures("_state_on_cpu")
-    def test_resuming(self, model, tokenizer, tmp_path, monkeypatch):
+    def test_resuming_requires_the_same_glossary(self, model, tokenizer, tmp_path, monkeypatch):
         source, output = tmp_path / "in.txt", tmp_path / "out.txt"
         source.write_text("\n".join(TEXTS))
         run = functools.partial(translate_file, source, output, model, tokenizer, chunk_size=2, **SHORT)
