@@ -18,7 +18,13 @@ from modeling_random_transformer.generation_random_transformer import (
     RandomTransformerGenerationMixin,
     block_top_k,
 )
-from tests.helpers.models import assert_near, exact_model, fixed_scores, padded_batch, tiny_model
+from tests.helpers.models import (
+    assert_same_generation,
+    exact_model,
+    fixed_scores,
+    padded_batch,
+    tiny_model,
+)
 
 CONFIGS = {
     "post-norm": {},
@@ -64,12 +70,6 @@ def steps(monkeypatch):
     return taken
 
 
-def assert_same(ours, theirs, tolerance=1e-9):
-    assert torch.equal(ours.sequences, theirs.sequences)
-    for actual, expected in zip(ours.logits, theirs.logits, strict=True):
-        assert_near(actual, expected, tolerance)
-
-
 def assert_same_caches(ours, theirs):
     """Equal keys and values, in layers of transformers."""
     for kind in ("self_attention_cache", "cross_attention_cache"):
@@ -96,7 +96,7 @@ def test_steps_equal_modules(config, search, disable_fast_decoder, steps, monkey
     disable_fast_decoder()
     theirs = generate(model, **SEARCHES[search])
     assert taken == len(steps) == len(ours.logits) - 1 > 2
-    assert_same(ours, theirs)
+    assert_same_generation(ours, theirs)
     assert_same_caches(ours.past_key_values, theirs.past_key_values)
 
 
@@ -105,7 +105,7 @@ def test_fully_padded_source(disable_fast_decoder):
     batch["attention_mask"][1] = 0
     ours = generate(model, batch)
     disable_fast_decoder()
-    assert_same(ours, generate(model, batch))
+    assert_same_generation(ours, generate(model, batch))
 
 
 @pytest.mark.parametrize("autocast", [False, True])
@@ -115,7 +115,9 @@ def test_fast_steps_in_half_precision_equal_the_modules(dtype, autocast, disable
     with torch.autocast("cpu", dtype, enabled=autocast):
         ours = generate_with_fixed_scores(model, num_beams=3)
         disable_fast_decoder()
-        assert_same(ours, generate_with_fixed_scores(model, num_beams=3), tolerance=8 * torch.finfo(dtype).eps)
+        assert_same_generation(
+            ours, generate_with_fixed_scores(model, num_beams=3), tolerance=8 * torch.finfo(dtype).eps
+        )
 
 
 @pytest.mark.parametrize("search", ["greedy", "beams"])
@@ -129,7 +131,7 @@ def test_matmul_attention_equals_fused_attention(dtype, tolerance, search, disab
     ours = generate_with_fixed_scores(model, **SEARCHES[search])
     assert model.fallback_reason() is None
     disable_fast_decoder()
-    assert_same(ours, generate_with_fixed_scores(model, **SEARCHES[search]), tolerance)
+    assert_same_generation(ours, generate_with_fixed_scores(model, **SEARCHES[search]), tolerance)
 
 
 def test_prefer_matmul_attention_for_decoding(monkeypatch):

@@ -12,7 +12,7 @@ from modeling_random_transformer.generation_random_transformer import (
     fused_linear,
 )
 from modeling_random_transformer.ops_random_transformer import PackedLinear, can_pack
-from tests.helpers.models import assert_near, fixed_scores, padded_batch, tiny_model
+from tests.helpers.models import assert_near, assert_same_generation, fixed_scores, padded_batch, tiny_model
 
 packing = pytest.mark.skipif(not ops.mkldnn_packing_available(), reason="PyTorch was built without oneDNN, which packs")
 BATCH_SIZE = 3
@@ -148,9 +148,7 @@ def test_generation_with_packed_weights(config, monkeypatch):
     with torch.backends.mkldnn.flags(enabled=False, allow_tf32=None):
         theirs = model.generate(**batch, **options, max_new_tokens=ops.MIN_STEPS_TO_PACK + 2)
     assert len(packed) == 1 + 3 * 6
-    assert torch.equal(ours.sequences, theirs.sequences)
-    for actual, expected in zip(ours.logits, theirs.logits, strict=True):
-        assert_near(actual, expected, 1e-3)
+    assert_same_generation(ours, theirs, 1e-3)
 
 
 def test_float64_is_computed_where_it_is_supported():

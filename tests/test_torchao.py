@@ -7,7 +7,7 @@ from torchao.prototype.quantization.int4 import PrototypeInt4WeightOnlyConfig
 from torchao.quantization import Int8Tensor, Int8WeightOnlyConfig
 from transformers import AutoModelForSeq2SeqLM, TorchAoConfig
 
-from tests.helpers.models import assert_near, fixed_scores, padded_batch, random_ids, tiny_model
+from tests.helpers.models import assert_near, assert_same_generation, fixed_scores, padded_batch, random_ids, tiny_model
 
 SIZES = {"d_model": 64, "d_ff": 128, "num_heads": 2}
 INPUTS = {**padded_batch([8, 5, 3]), "decoder_input_ids": random_ids(3, 6, seed=1)}
@@ -45,15 +45,13 @@ def test_quantized_models_have_a_bounded_error(name, folder):
     exact = logits(AutoModelForSeq2SeqLM.from_pretrained(folder))
     assert 0 < (logits(model) - exact).std() < max_error * exact.std()
     sources, options = padded_batch([8, 5, 3]), {"return_dict_in_generate": True, "output_logits": True}
-    actual, expected = (
+    cached, uncached = (
         model.generate(
             **sources, **options, max_new_tokens=12, num_beams=4, use_cache=cache, logits_processor=[fixed_scores]
         )
         for cache in (True, False)
     )
-    assert torch.equal(actual.sequences, expected.sequences)
-    for cached, uncached in zip(actual.logits, expected.logits, strict=True):
-        assert_near(cached, uncached, 1e-4 if dtype == torch.float32 else 2**-4)
+    assert_same_generation(cached, uncached, 1e-4 if dtype == torch.float32 else 2**-4)
 
 
 def test_save_and_load(folder, tmp_path):
