@@ -42,7 +42,7 @@ def test_equal_members_translate_like_one(model, tokenizer, search):
         assert translate(TEXTS, EnsembleForSeq2SeqLM(members), tokenizer, **options) == expected
 
 
-@pytest.mark.parametrize("names", [("model", "other"), ("marian", "model", "other")])
+@pytest.mark.parametrize("names", [("model", "second_member"), ("marian", "model", "second_member")])
 def test_scores_are_averages_of_log_probabilities(names, tokenizer, request):
     """The reference runs each member without a cache on the sequences that the ensemble has generated."""
     members = [request.getfixturevalue(name) for name in names]
