@@ -61,7 +61,7 @@ test-kernels: $(VENV)/.ready ## tests of CPU kernels that are not slow, with the
 	$(GENERIC) $(VENV)/bin/python $(PYTEST) -m "not slow and not long" $(KERNEL_TESTS)
 
 test-mutants: $(VENV)/.ready ## damaged model folders, and damaged files of other tools
-	ALL_MUTANTS=1 $(VENV)/bin/python -m pytest tests/robustness/test_mutants.py tests/robustness/test_readers.py
+	ALL_MUTANTS=1 $(VENV)/bin/python -m pytest tests/robustness/test_mutants.py tests/robustness/test_damaged_checkpoints.py
 
 test-lowest: $(LOWEST)/.ready ## all tests with the oldest supported transformers
 	$(LOWEST)/bin/python $(PYTEST)
