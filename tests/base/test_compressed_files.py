@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 
 from modeling_random_transformer.base.compressed_files import create_binaries, open_binary, write_binary
-from modeling_random_transformer.base.formats import file_format
-from modeling_random_transformer.base.streams import check_output
 
 SUFFIXES = ["", ".gz", ".zst", ".bz2", ".xz", ".GZ"]
 LINES = [f"line {number} \u2028 of the file\n".encode() for number in range(3000)]
@@ -85,19 +83,6 @@ def test_zstandard_requires_pyarrow(tmp_path, monkeypatch):
     message = r"a\.zst requires pyarrow: pip install 'random-transformer\[train\]'"
     with pytest.raises(ValueError, match=message), open_binary(tmp_path / "a.zst"):
         pass
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"), [("a.tsv", "tsv"), ("a.json.gz", "jsonl"), ("a.zst", "text"), ("a.tsv.en", "text")]
-)
-def test_the_format_follows_from_the_suffix(name, expected):
-    assert file_format(name) == expected
-
-
-def test_an_output_that_cannot_be_written_is_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr("os.access", lambda path, _: path != tmp_path.resolve())  # the user root may write all files
-    with pytest.raises(ValueError, match=r"--output must be a file in a folder that can be written, got '.*a\.txt'"):
-        check_output("--output", tmp_path / "a.txt")
 
 
 def test_an_error_names_a_stream_that_cannot_be_written():

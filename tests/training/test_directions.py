@@ -11,7 +11,6 @@ from modeling_random_transformer.data import CorpusMixture, TokenBudgetStream
 from modeling_random_transformer.training import DataArguments, TranslationTrainer
 from modeling_random_transformer.training.manifest import MANIFEST, Run
 from modeling_random_transformer.training.preparation import prepare_data
-from modeling_random_transformer.training.tokenizer import load_tokenizer
 from tests.helpers.training import flags, parsed, run, write_corpus
 
 DIRECTIONS = (("a", "b"), ("a", "c"), ("b", "a"))
@@ -102,19 +101,6 @@ def test_a_single_direction_is_the_default_of_the_saved_model(corpus):
     assert model.generation_config.forced_bos_token_id == tokenizer.get_lang_id("y")
     pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu")
     assert pipe("abc") == pipe("abc", src_lang="x", tgt_lang="y")
-
-
-def test_special_tokens_are_added_to_a_saved_tokenizer(trained, corpus):
-    saved = trained[1].folder
-    options = {"tokenizer": str(saved), "vocab_size": None, "special_tokens": ["<bt>"], "max_steps": 2}
-    result = run(corpus, "out", **options)
-    base, tokenizer = (AutoTokenizer.from_pretrained(folder) for folder in (saved, result.folder))
-    assert tokenizer("<bt> abc")["input_ids"] == [len(base), *base("abc")["input_ids"]]
-    assert tokenizer.decode([len(base)], skip_special_tokens=True) == ""
-    model = AutoModelForSeq2SeqLM.from_pretrained(result.folder)
-    assert model.config.vocab_size == len(tokenizer) == len(base) + 1
-    assert run(corpus, "out", **options).steps == 2
-    assert len(load_tokenizer(str(result.folder), ["<bt>"])) == len(tokenizer)
 
 
 def test_a_saved_model_is_fine_tuned_in_one_of_its_directions(trained, several, tmp_path):
