@@ -81,7 +81,7 @@ def test_windows_1252_is_named(encoding, tmp_path):
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_line_ends(end, tmp_path):
+def test_every_kind_of_line_end_ends_a_line(end, tmp_path):
     path = tmp_path / "texts.txt"
     path.write_bytes("".join(line + end for line in LINES).encode())
     assert list(read_texts(path)) == LINES

@@ -43,10 +43,14 @@ def wmt_folder(path: Path, models=1, joined=False, languages=("en", "de"), layou
 
 
 def same_folders(first: Path, second: Path) -> bool:
-    weights, others = (AutoModelForSeq2SeqLM.from_pretrained(path).state_dict() for path in (first, second))
+    first_weights, second_weights = (
+        AutoModelForSeq2SeqLM.from_pretrained(path).state_dict() for path in (first, second)
+    )
     names = [path.name for path in first.iterdir() if path.suffix in (".json", ".spm")]
     same_files = all((first / name).read_bytes() == (second / name).read_bytes() for name in names)
-    return same_files and all(torch.equal(weights[name], others[name]) for name in {*weights, *others})
+    return same_files and all(
+        torch.equal(first_weights[name], second_weights[name]) for name in {*first_weights, *second_weights}
+    )
 
 
 def test_zip_of_opus_mt(tmp_path):

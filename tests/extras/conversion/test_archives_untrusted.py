@@ -46,7 +46,7 @@ def check_error(archive: Path, message: str, tmp_path: Path) -> None:
 @BOTH
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 @pytest.mark.parametrize(
-    ("other", "content", "message"),
+    ("member", "content", "message"),
     [
         *((path, b"x", OUTSIDE) for path in ("../model.npz", "/model.npz", "a/../../model.npz", "..")),
         *((path, b"x", OUTSIDE) for path in ("a\\..\\model.npz", "C:model.npz", "/\x1b[31mred")),
@@ -56,11 +56,11 @@ def check_error(archive: Path, message: str, tmp_path: Path) -> None:
         ("source.spm", b"x", "output must be on a disk with 4 free bytes, got 3"),
     ],
 )
-def test_members(other, content, message, name, tmp_path, monkeypatch):
+def test_members(member, content, message, name, tmp_path, monkeypatch):
     """Also a member that is not needed is checked."""
     monkeypatch.setattr(archives, "MAX_COMPANION_BYTES", 10)
     monkeypatch.setattr(archives.shutil, "disk_usage", lambda _: SimpleNamespace(free=3))
-    check_error(write(tmp_path / name, ("model.npz", b"x"), (other, content)), message, tmp_path)
+    check_error(write(tmp_path / name, ("model.npz", b"x"), (member, content)), message, tmp_path)
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, stat.S_IFLNK])

@@ -61,8 +61,8 @@ def test_no_end_token_after_sources(tmp_path):
     assert (rows["input_ids"][:], rows["labels"][:]) == ([source], [[*target, tokenizer.eos_token_id]])
     pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer)
     expected = model.generate(torch.tensor([source]), num_beams=3, max_new_tokens=6)
-    found = pipe("s0 s1", num_beams=3, max_new_tokens=6)["generated_text"]
-    assert found == tokenizer.decode(expected[0], skip_special_tokens=True)
+    translation = pipe("s0 s1", num_beams=3, max_new_tokens=6)["generated_text"]
+    assert translation == tokenizer.decode(expected[0], skip_special_tokens=True)
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def added(*shape):
 
 @pytest.mark.filterwarnings("ignore:torch.quantize")
 @pytest.mark.parametrize(
-    ("name", "change", "found"),
+    ("name", "change", "message"),
     [
         (FC1, lambda weight: weight.to_sparse(), "layout torch.sparse_coo"),
         (TABLE, quantized, "torch.qint8"),
@@ -87,9 +87,9 @@ def added(*shape):
         ("encoder.layers.1999.fc1.bias", added(24), r"contain 2001 layers, got only \d+ weights"),
     ],
 )
-def test_weight_is_named(name, change, found, content):
+def test_weight_is_named(name, change, message, content):
     content["model"][name] = change(content["model"].get(name))
-    with pytest.raises(ValueError, match=rf"the fairseq checkpoint must [^\n]*{found}"):
+    with pytest.raises(ValueError, match=rf"the fairseq checkpoint must [^\n]*{message}"):
         from_fairseq(content)
 
 

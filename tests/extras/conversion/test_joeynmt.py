@@ -160,7 +160,7 @@ def test_vocabularies_of_another_sentencepiece_model(tmp_path):
     )
 
 
-def test_latest_checkpoint(tmp_path):
+def test_the_latest_checkpoint_is_converted_if_there_is_no_best_one(tmp_path):
     write_joeynmt(tmp_path, random_weights(**PRE))
     shutil.move(tmp_path / "best.ckpt", tmp_path / "latest.ckpt")
     model, report = from_joeynmt(tmp_path)
@@ -168,7 +168,7 @@ def test_latest_checkpoint(tmp_path):
     assert not model.training
 
 
-def test_overwrite(tmp_path):
+def test_a_second_conversion_replaces_its_own_files_only(tmp_path):
     """A second conversion replaces the files of the first one, and only those."""
     write_joeynmt(tmp_path, random_weights(**PRE))
     out = tmp_path / "out"

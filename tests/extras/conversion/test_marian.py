@@ -134,8 +134,8 @@ def test_folder_of_an_old_release(originals, tmp_path):
     model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out")
     assert type(model).__name__ == "RandomTransformerForConditionalGeneration"
     assert relative_difference(model, logits_of(original)) < 1e-5
-    found = model.generation_config.to_dict()
-    assert {name: found[name] for name in options} == options
+    saved_options = model.generation_config.to_dict()
+    assert {name: saved_options[name] for name in options} == options
     assert sorted(path.name for path in tmp_path.iterdir()) == ["opus", "out"]
 
 

@@ -245,8 +245,8 @@ def test_vocabularies_in_a_folder(names, vocabs, expected, tmp_path):
         with pytest.raises(ValueError, match=AMBIGUOUS):
             find_files(tmp_path / "model.npz")
     else:
-        found = find_files(tmp_path / "model.npz").vocabs
-        assert (found and tuple(path.name for path in found)) == expected
+        paths = find_files(tmp_path / "model.npz").vocabs
+        assert (paths and tuple(path.name for path in paths)) == expected
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def check_error(path, message):
     ],
     ids=str,
 )
-def test_option(changes, message, tmp_path):
+def test_unsupported_option_is_named(changes, message, tmp_path):
     check_error(write_npz(tmp_path / "model.npz", random_weights(options()), options(**changes)), message)
 
 
@@ -68,13 +68,13 @@ def added(name, *shape):
         (lambda w: w.update(Wemb=w["Wemb"].astype(np.longdouble)), "Wemb of .* must be an array of floats"),
     ],
 )
-def test_weights(change, message, tmp_path):
+def test_weights_that_do_not_match_are_named(change, message, tmp_path):
     weights = random_weights(options())
     change(weights)
     check_error(write_npz(tmp_path / "model.npz", weights, options()), message)
 
 
-def test_path(tmp_path):
+def test_a_path_without_one_model_is_an_error(tmp_path):
     (tmp_path / "model.bin").write_bytes(b"x")
     (tmp_path / "model.npz.optimizer.npz").write_bytes(b"x")
     message = r"must be or contain one .npz file of Marian \(\.bin files, which are packed .*\), got none"

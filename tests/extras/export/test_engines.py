@@ -33,7 +33,7 @@ def test_models_that_are_not_exported(tmp_path):
     model.save_pretrained(tmp_path / "model")
     int8 = TorchAoConfig(Int8WeightOnlyConfig())
     quantized = type(model).from_pretrained(tmp_path / "model", quantization_config=int8)
-    for other, message in (
+    for unsupported, message in (
         (
             RandomTransformerModel(model.config),
             r"model must be a RandomTransformerForConditionalGeneration, got a \w+Model",
@@ -41,7 +41,7 @@ def test_models_that_are_not_exported(tmp_path):
         (quantized, "model must not be quantized, got a model quantized by torchao"),
     ):
         with pytest.raises(ValueError, match=message):
-            export_model(other, tokenizer, tmp_path / "out")
+            export_model(unsupported, tokenizer, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -90,16 +90,16 @@ def test_compare_counts_identical_translations():
 def test_beam_search_has_the_length_penalty_of_the_model(engine, tmp_path):
     pytest.importorskip({"onnx": "onnxruntime"}.get(engine, engine))
     model, tokenizer = exportable()
-    found = []
+    translations = []
     model.generation_config.num_beams = 4  # otherwise a length penalty is not saved
     for penalty in (-3.0, 3.0):
         model.generation_config.length_penalty = penalty
         folder = tmp_path / str(penalty)
         export_model(model, tokenizer, folder, engine=engine)
-        found.append(load_engine(folder, engine)(TEXTS, 4, LIMIT))
+        translations.append(load_engine(folder, engine)(TEXTS, 4, LIMIT))
         search = {"max_new_tokens": LIMIT, "early_stopping": True, "progress": False}
-        assert found[-1] == translate(TEXTS, model, tokenizer, **search)
-    assert found[0] != found[1]
+        assert translations[-1] == translate(TEXTS, model, tokenizer, **search)
+    assert translations[0] != translations[1]
 
 
 def test_compare_requires_text():
