@@ -458,3 +458,45 @@ def test_engine_continues_after_the_terms_of_a_glossary(translator_folder, tmp_p
     assert [i for i, pair in enumerate(zip(before, after, strict=True)) if len({*pair}) == 2] == [0, 3, 4]
     assert "niño" in after[0]
     assert sum(calls) > 2 * 4  # the beginnings are continued by the engine too
+
+
+def without_first_source(batch):
+    mask = batch["attention_mask"].clone()
+    mask[0] = 0
+    return {**batch, "attention_mask": mask}
+
+
+# By reason: the inputs of `generate()` from a batch, and options.
+INPUTS = {
+    "no input_ids were given": (lambda _: {}, {}),
+    "input_ids were given without attention_mask": (lambda batch: {"input_ids": batch["input_ids"]}, {}),
+    "a source is empty": (without_first_source, {}),
+    "the minimum length is greater than the maximum length": (dict, {"min_new_tokens": 9, "max_new_tokens": 3}),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Unfeasible length constraints")
+@pytest.mark.parametrize("reason", INPUTS)
+def test_other_inputs_are_computed_by_the_model(reason, models, reasons):
+    model, engine, tokenizer = models
+    inputs_of, options = INPUTS[reason]
+    inputs = inputs_of(dict(tokenizer(TEXTS[:4], padding=True, return_tensors="pt")))
+    options = {**SHORT, **options}
+    assert torch.equal(engine.generate(**inputs, **options), model.generate(**inputs, **options))
+    assert reasons == [f"generate() runs the model, not CTranslate2: {reason}."]
+
+
+def test_ids_outside_the_vocabulary_are_the_error_of_the_model(models, reasons):
+    _, engine, tokenizer = models
+    with pytest.raises(ValueError, match="input_ids must be"):
+        engine.generate(torch.tensor([[len(tokenizer), tokenizer.eos_token_id]]), **SHORT)
+    assert reasons == ["generate() runs the model, not CTranslate2: input_ids were not in the vocabulary."]
+
+
+def test_max_length_counts_the_start_token(models, reasons):
+    model, engine, tokenizer = models
+    batch = tokenizer(TEXTS[:4], padding=True, return_tensors="pt")
+    outputs = engine.generate(**batch, max_length=5, num_beams=1)
+    assert outputs.shape == (4, 5)
+    assert torch.equal(outputs, model.generate(**batch, max_length=5, num_beams=1))
+    assert not reasons
