@@ -289,8 +289,8 @@ class Seq2SeqPipeline(Pipeline):
         prefix_ids: list[list[int]] = [[]] * len(texts)
         if any(prefixes):
             prefix_ids = self.tokenize_prefixes(prefixes, options)
-        strip = getattr(self.tokenizer, "without_outer_spaces", str)
-        sources = self.tokenize([strip(text) for text in texts], options)
+        without_extra_spaces = getattr(self.tokenizer, "without_extra_spaces", str)
+        sources = self.tokenize(list(map(without_extra_spaces, texts)), options)
         lengths = [len(source) for source in sources]
         batches = self.group(lengths, [len(prefix) for prefix in prefix_ids], batch_size, options)
         for batch in batches:

@@ -367,10 +367,24 @@ def test_invisible_characters_at_the_ends(own_pipe, change):
     assert answers == own_pipe(texts, batch_size=2, **SHORT)
 
 
+@pytest.mark.parametrize("spaces", ["  ", "\t", " \t ", " \u00a0", "\u2009 ", "     "])
+def test_repeated_spaces_and_tabs_are_one_space(own_pipe, spaces):
+    texts = TEXTS[:3]
+    answers = own_pipe([text.replace(" ", spaces) for text in texts], batch_size=2, **SHORT)
+    assert answers == own_pipe(texts, batch_size=2, **SHORT)
+
+
+def test_repeated_spaces_are_kept_if_the_vocabulary_has_a_token_of_them():
+    indented = [f"if a:\n        {sentence}" for sentence in SENTENCES]
+    tokenizer = RandomTransformerTokenizer.train(indented * 3, vocab_size=320)
+    assert tokenizer.keeps_spaces
+    assert tokenizer.without_extra_spaces(f" {indented[0]}\t") == indented[0]
+
+
 def test_saved_tokenizers_without_a_normalization_keep_the_tokens():
     tokenizer = RandomTransformerTokenizer.train(SENTENCES * 3, vocab_size=320, normalization=None)
     pipe = seq2seq(random_translator(), tokenizer)
-    text = " the gi\u00adrl\u00a0"
+    text = " the  gi\u00adrl\u00a0"
     [(_, inputs)] = pipe.batches([text], [""], 1, pipe.call_options())
     assert inputs["input_ids"].tolist() == [tokenizer(text).input_ids]
 

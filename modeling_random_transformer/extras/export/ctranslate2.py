@@ -135,8 +135,8 @@ def load(folder: StrPath) -> EngineTranslate:
         for i, text in enumerate(texts):
             if has_letters(text) or not (keeps_without_letters or is_blank(text)):
                 indices.append(i)
-        strip = getattr(tokenizer, "without_outer_spaces", str)
-        sources = [config[PREFIX] + strip(texts[i]) for i in indices]
+        without_extra_spaces = getattr(tokenizer, "without_extra_spaces", str)
+        sources = [config[PREFIX] + without_extra_spaces(texts[i]) for i in indices]
         rows = encode_texts(tokenizer, sources)["input_ids"] if sources else []
         results = engine(
             [[token_of[i] for i in row] for row in rows],

@@ -239,8 +239,11 @@ def test_page_loads_only_its_own_files(page, exported):
 @pytest.mark.parametrize("num_beams", [1, 4, 3])
 def test_translations_equal_the_models(page, exported, num_beams):
     model, tokenizer, _ = exported
-    translations = run_on_page(page, TRANSLATE, TEXTS, {"numBeams": num_beams, "maxNewTokens": LIMIT}, {})
+    options = {"numBeams": num_beams, "maxNewTokens": LIMIT}
+    translations = run_on_page(page, TRANSLATE, TEXTS, options, {})
     assert translations == own_translations(model, tokenizer, num_beams)
+    with_more_spaces = [f" {text}\t".replace(" ", "  ") for text in TEXTS]
+    assert run_on_page(page, TRANSLATE, with_more_spaces, options, {}) == translations
 
 
 @pytest.mark.long
