@@ -169,7 +169,7 @@ def test_32_concurrent_clients_get_their_own_answers(url, pipe, translator, monk
             assert translations_of(answer) == expected(pipe, request["text"], **options.of_generate())
 
 
-def test_large_requests_are_refused(url):
+def test_large_requests_are_an_error(url):
     """The limit is checked while the body is read, also if its size is not announced."""
     for body in (b"x" * (app.MAX_BODY + 1), iter([b"x" * app.MAX_BODY, b"x"])):
         assert httpx.post(f"{url}gradio_api/call/translate", content=body).status_code == 413

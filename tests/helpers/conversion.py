@@ -78,7 +78,7 @@ def pad_vocabulary(original: Logits, size: int) -> Logits:
     return logits
 
 
-def check_refused(message: str, folder: Path, convert: Callable[..., Any], *args: Any, **options: Any) -> None:
+def check_conversion_error(message: str, folder: Path, convert: Callable[..., Any], *args: Any, **options: Any) -> None:
     """Check that a conversion fails with one short line, and writes nothing in a folder."""
     before = sorted(folder.rglob("*"))
     with pytest.raises(ValueError, match=message) as caught:

@@ -12,7 +12,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_random_transformer.extras.conversion import convert_archive, convert_fairseq, convert_marian_npz
 from modeling_random_transformer.extras.conversion.marian_npz_files import read_vocabulary
-from tests.helpers.conversion import check_refused
+from tests.helpers.conversion import check_conversion_error
 from tests.helpers.fairseq import SOURCE_TOKENS, TARGET_TOKENS, checkpoint, words, write_dictionary
 from tests.helpers.marian_npz import opus_folder
 
@@ -153,4 +153,6 @@ def test_files_that_do_not_match(languages, change, message, tmp_path):
     if change:
         change(folder)
     archive = tar_folder(folder, tmp_path / "a.tar.gz")
-    check_refused(rf"^(?!.*\.out\.).*a\.tar\.gz.*{message}", tmp_path, convert_archive, archive, tmp_path / "out")
+    check_conversion_error(
+        rf"^(?!.*\.out\.).*a\.tar\.gz.*{message}", tmp_path, convert_archive, archive, tmp_path / "out"
+    )

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from modeling_random_transformer.extras.conversion import archives, convert_archive
-from tests.helpers.conversion import check_refused
+from tests.helpers.conversion import check_conversion_error
 from tests.helpers.marian_npz import save_npz
 
 OUTSIDE = r"must contain relative paths without '\.\.', got "
@@ -40,7 +40,7 @@ def tar_info(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", size: int
 
 
 def check_error(archive: Path, message: str, tmp_path: Path) -> None:
-    check_refused(message, tmp_path, convert_archive, archive, tmp_path / "out")
+    check_conversion_error(message, tmp_path, convert_archive, archive, tmp_path / "out")
 
 
 @BOTH
@@ -179,7 +179,7 @@ def test_archive_without_a_model(entries, message, tmp_path):
 def test_name_of_another_model(tmp_path):
     archive = write(tmp_path / "a.zip", ("model.npz", b"x"))
     message = r"model must be one of model\.npz, got 'other\.npz'"
-    check_refused(message, tmp_path, convert_archive, archive, tmp_path / "out", model="other.npz")
+    check_conversion_error(message, tmp_path, convert_archive, archive, tmp_path / "out", model="other.npz")
 
 
 def test_output_is_checked_first(tmp_path):

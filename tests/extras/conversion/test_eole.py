@@ -11,7 +11,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 from modeling_random_transformer.data.tokenization import tokenize_pairs
 from modeling_random_transformer.extras.conversion import convert_eole
-from tests.helpers.conversion import assert_same_as_reference, check_refused
+from tests.helpers.conversion import assert_same_as_reference, check_conversion_error
 from tests.helpers.other_tools import TARGET, Original, random_weights, without_biases, write_eole
 
 PRE = {"encoder_normalize_before": True}
@@ -82,7 +82,7 @@ def test_no_end_token_after_sources(tmp_path):
 )
 def test_unsupported_option_is_named(changes, message, tmp_path):
     write_eole(tmp_path, random_weights(**PRE), **changes)
-    check_refused(message, tmp_path, convert_eole, tmp_path, tmp_path / "out")
+    check_conversion_error(message, tmp_path, convert_eole, tmp_path, tmp_path / "out")
 
 
 def change_vocabulary(**changes):
@@ -112,4 +112,4 @@ def change_vocabulary(**changes):
 )
 def test_invalid_files_write_nothing(change, message, tmp_path):
     change(write_eole(tmp_path, random_weights(**PRE)))
-    check_refused(message, tmp_path, convert_eole, tmp_path, tmp_path / "out")
+    check_conversion_error(message, tmp_path, convert_eole, tmp_path, tmp_path / "out")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from modeling_random_transformer.extras.conversion import convert_fairseq, fairseq_tokenizer, from_fairseq
-from tests.helpers.conversion import check_refused
+from tests.helpers.conversion import check_conversion_error
 from tests.helpers.fairseq import checkpoint, folder_with_two_dictionaries, words, write_dictionary
 
 FC1, TABLE = "encoder.layers.0.fc1.weight", "encoder.embed_tokens.weight"
@@ -111,7 +111,7 @@ def test_weight_is_named(name, change, message, content):
 def test_invalid_files_write_nothing(tmp_path, change, message):
     files = folder_with_two_dictionaries(tmp_path)
     change(tmp_path)
-    check_refused(message, tmp_path, convert_fairseq, output=tmp_path / "out", **files)
+    check_conversion_error(message, tmp_path, convert_fairseq, output=tmp_path / "out", **files)
 
 
 @pytest.mark.parametrize(

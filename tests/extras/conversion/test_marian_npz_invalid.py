@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from modeling_random_transformer.extras.conversion import from_marian_npz
-from tests.helpers.conversion import check_refused
+from tests.helpers.conversion import check_conversion_error
 from tests.helpers.marian_npz import UNTIED, options, random_weights, save_npz, write_npz
 
 OLD_PRE_NORM = {"transformer-preprocess": "n", "transformer-postprocess": "da"}
@@ -14,7 +14,7 @@ NORMS = "^transformer-preprocess and transformer-postprocess must be '' and 'dan
 
 
 def check_error(path, message):
-    check_refused(message, path.parent, from_marian_npz, path)
+    check_conversion_error(message, path.parent, from_marian_npz, path)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from modeling_random_transformer.extras.conversion import (
     from_torch_transformer,
 )
 from modeling_random_transformer.modeling_random_transformer import sinusoids
-from tests.helpers.conversion import assert_same, check_refused
+from tests.helpers.conversion import assert_same, check_conversion_error
 from tests.helpers.torch_transformer import TARGETS, TOKENS, WIDTH, Original
 
 # Warnings of nn.Transformer about its fast path.
@@ -226,4 +226,4 @@ def test_convert_file(suffix, tmp_path):
 def test_invalid_description_writes_nothing(change, message, tmp_path):
     path = tmp_path / "weights.pt"
     torch.save(Original().state_dict(), path)
-    check_refused(message, tmp_path, convert_torch_transformer, path, tmp_path / "out", **{**NAMES, **change})
+    check_conversion_error(message, tmp_path, convert_torch_transformer, path, tmp_path / "out", **{**NAMES, **change})
