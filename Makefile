@@ -26,7 +26,7 @@ GENERIC := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 FBGEMM_ENABLE_IN
 # int8, bfloat16, attention, dropout, losses and exports. ONNX Runtime has no such setting.
 KERNEL_TESTS := tests/test_quantization.py tests/test_ops.py tests/test_fast_decoder.py tests/test_torchao.py \
 	tests/test_rules.py tests/test_flash_attention.py tests/training/methods/test_loss.py \
-	tests/training/test_trainer_batches.py tests/extras/export/test_ctranslate2.py
+	tests/training/test_trainer.py tests/extras/export/test_ctranslate2.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test pytest test-all test-fast test-device test-kernels test-mutants test-lowest test-newest test-next test-matrix coverage lint format notebooks lab classroom docs site clean
@@ -60,8 +60,8 @@ test-kernels: $(VENV)/.ready ## tests of CPU kernels that are not slow, with the
 	$(AVX2) $(VENV)/bin/python $(PYTEST) -m "not slow and not long" $(KERNEL_TESTS)
 	$(GENERIC) $(VENV)/bin/python $(PYTEST) -m "not slow and not long" $(KERNEL_TESTS)
 
-test-mutants: $(VENV)/.ready ## 1,280 damaged model folders and 1,600 damaged files of other tools
-	ALL_MUTANTS=1 $(VENV)/bin/python -m pytest tests/robustness/test_mutants.py tests/robustness/test_readers.py
+test-mutants: $(VENV)/.ready ## damaged model folders, and damaged files of other tools
+	ALL_MUTANTS=1 $(VENV)/bin/python -m pytest tests/robustness/test_mutants.py tests/robustness/test_damaged_checkpoints.py
 
 test-lowest: $(LOWEST)/.ready ## all tests with the oldest supported transformers
 	$(LOWEST)/bin/python $(PYTEST)

@@ -46,14 +46,15 @@ def run(options: argparse.Namespace) -> None:
     clean = translated(sources, confidence=True)
     confidence = confidences(clean)
     report_quality(model, tokenizer, sources, references, clean)
-    others = {"words in random order": [shuffled(text) for text in sources]}
+    unusual_texts = {"words in random order": [shuffled(text) for text in sources]}
     for name in ("other_domain", "other_language"):
         if (path := getattr(options, name)) is not None:
-            others[name] = lines(path)
-    for name, texts in others.items():
-        other = confidences(translated(texts, confidence=True))
-        ratio = other.mean() / confidence.mean()
-        print(f"{name}: mean confidence {ratio:.2f} of that of the test set, AUC {auc(confidence, other):.3f}")
+            unusual_texts[name] = lines(path)
+    for name, texts in unusual_texts.items():
+        unusual_confidence = confidences(translated(texts, confidence=True))
+        ratio = unusual_confidence.mean() / confidence.mean()
+        area = auc(confidence, unusual_confidence)
+        print(f"{name}: mean confidence {ratio:.2f} of that of the test set, AUC {area:.3f}")
     foreign = lines(options.other_language) if options.other_language else []
     report_repair(translated, sources, references, clean, noisy_texts(sources, foreign, options.noisy))
 

@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> None:
             answers = asyncio.run(load(port, options.clients, options.seconds / options.rounds, cycle(texts)))
             of_server, cpu_of_server = time.perf_counter() - start, cpu_time(process) - cpu
             wrong += sum(answer != expected[text] for text, answer, _ in answers)
-            seconds += [each for _, _, each in answers]
+            seconds += [elapsed for _, _, elapsed in answers]
             start, cpu = time.perf_counter(), time.process_time()
             translate([text for text, _, _ in answers], model, tokenizer, **search)
             ratios.append((time.perf_counter() - start) / of_server)
@@ -82,7 +82,7 @@ def server(options: argparse.Namespace) -> Iterator[tuple[int, int]]:
 
 async def load(port: int, clients: int, seconds: float, texts: Iterator[str]) -> list[tuple[str, str, float]]:
     """Send texts by several clients; returns each text with its answer and its time in seconds."""
-    found: list[tuple[str, str, float]] = []
+    answers: list[tuple[str, str, float]] = []
     end = time.perf_counter() + seconds
 
     async def client() -> None:
@@ -94,11 +94,11 @@ async def load(port: int, clients: int, seconds: float, texts: Iterator[str]) ->
             head = await reader.readuntil(b"\r\n\r\n")
             length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
             answer = json.loads(await reader.readexactly(length))
-            found.append((text, answer.get("translatedText", ""), time.perf_counter() - start))
+            answers.append((text, answer.get("translatedText", ""), time.perf_counter() - start))
         writer.close()
 
     await asyncio.gather(*(client() for _ in range(clients)))
-    return found
+    return answers
 
 
 def cpu_time(process: int) -> float:

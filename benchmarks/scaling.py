@@ -51,9 +51,9 @@ def run(options: argparse.Namespace) -> None:
             clock = timed(model, ids, options.beams)
             ratios[name].append(clock.step_at(FAR) / clock.step_at(NEAR))
             print(f"{name}: {clock.step_at(NEAR) * 1000:.1f} ms, {clock.step_at(FAR) * 1000:.1f} ms", flush=True)
-    for name, found in ratios.items():
-        spread = f"{min(found):.2f} to {max(found):.2f}"
-        print(f"{name}: step at {FAR} tokens over step at {NEAR}: {statistics.median(found):.2f} ({spread})")
+    for name, measured_ratios in ratios.items():
+        spread = f"{min(measured_ratios):.2f} to {max(measured_ratios):.2f}"
+        print(f"{name}: step at {FAR} tokens over step at {NEAR}: {statistics.median(measured_ratios):.2f} ({spread})")
 
 
 @torch.inference_mode()

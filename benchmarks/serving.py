@@ -101,7 +101,7 @@ def program(folder: Path, num_beams: int, output: Path, dtype: str) -> Callable[
         sources = [encoding.tokens for encoding in tokenizer.encode_batch(texts)]
         settings = {"beam_size": num_beams, "length_penalty": 0.6, "max_decoding_length": LIMIT, "max_batch_size": 32}
         results = engine.translate_batch(sources, **settings)
-        return tokenizer.decode_batch([[ids[token] for token in each.hypotheses[0]] for each in results])
+        return tokenizer.decode_batch([[ids[token] for token in result.hypotheses[0]] for result in results])
 
     return translate_texts
 
@@ -120,9 +120,9 @@ def measure(
     for number in range(rounds + 1):
         for name, pipe in pipes.items():
             pipe.send(texts)
-            found = pipe.recv()
+            round_times = pipe.recv()
             if number:  # the first round is a warm-up
-                times[name].append(found)
+                times[name].append(round_times)
     return times
 
 
@@ -151,6 +151,6 @@ def report(times: dict[str, list[tuple[float, float]]], sentences: int, threads:
     table = Table("engine", "one sentence", f"file of {sentences}", title=f"{clock} per sentence in ms: median (range)")
     for name, rounds in times.items():
         columns = [[1000 * value for value in column] for column in zip(*rounds, strict=True)]
-        cells = [f"{statistics.median(each):.2f} ({min(each):.2f} to {max(each):.2f})" for each in columns]
+        cells = [f"{statistics.median(column):.2f} ({min(column):.2f} to {max(column):.2f})" for column in columns]
         table.add_row(name, *cells)
     Console(width=120).print(table)

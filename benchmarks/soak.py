@@ -277,7 +277,9 @@ class Soak:
         self.statuses[status] += 1
         if status == 200:
             translations = zip(texts, answer["translatedText"], strict=True)
-            self.wrong += [(text, other) for text, other in translations if other != self.expected[text]]
+            self.wrong += [
+                (text, translation) for text, translation in translations if translation != self.expected[text]
+            ]
 
     def report(self, parts: int) -> str:
         """What held, and what did not, in each part of the time."""
@@ -287,7 +289,7 @@ class Soak:
             f"{self.seconds:.0f} s, {dict(sorted(self.events.items()))}",
             f"answers by status: {dict(sorted(self.statuses.items()))}; wrong translations: {len(self.wrong)}",
             *(f"from {start - self.start:.0f} s: {self.part(start, start + length)}" for start in starts),
-            *(f"{text!r}: {other!r} instead of {self.expected[text]!r}" for text, other in self.wrong[:5]),
+            *(f"{text!r}: {translation!r} instead of {self.expected[text]!r}" for text, translation in self.wrong[:5]),
         ]
         return "\n".join(rows)
 

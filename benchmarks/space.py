@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> None:
             for count in options.clients:
                 with Clients(address, count) as clients:
                     answers = clients.translate(texts, of_api)
-                    wrong = sum(found != text for found, text in zip(answers, expected, strict=True))
+                    wrong = sum(answer != text for answer, text in zip(answers, expected, strict=True))
                     ratio = paired(
                         partial(clients.translate, texts, of_api),
                         partial(translate_alone, pipe, texts, of_pipe),
@@ -84,15 +84,15 @@ class Clients:
     def translate(self, texts: list[str], options: dict[str, Any]) -> list[str]:
         """The best translations; client i sends every n-th text, starting with the i-th."""
         count = len(self.http)
-        found = [""] * len(texts)
+        translations = [""] * len(texts)
 
         def send(index: int) -> None:
             for i in range(index, len(texts), count):
                 answer = call(self.http[index], {"text": texts[i], **options})
-                found[i] = answer["translations"][0]["text"]
+                translations[i] = answer["translations"][0]["text"]
 
         list(self.threads.map(send, range(count)))
-        return found
+        return translations
 
 
 def call(client: httpx.Client, arguments: dict[str, Any]) -> dict[str, Any]:

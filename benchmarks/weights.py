@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> None:
         same = sum(map(str.__eq__, translations, expected)) / len(translations)
         figures = (f"{megabytes(model):.1f}", *(f"{scores[metric]['score']:.2f}" for metric in ("bleu", "chrf")))
         speeds = (speed(model, reference, tokenizer, sources, single, options) for single in (False, True))
-        row = (name, *figures, f"{same:.1%}", *(str(each) for each in speeds))
+        row = (name, *figures, f"{same:.1%}", *(str(speedup) for speedup in speeds))
         table.add_row(*row)
         console.print(*row, sep=" | ")  # progress: the complete table takes minutes
     console.print(table)

@@ -205,7 +205,7 @@ def show_accuracy(train: Pairs, test: Pairs, predicted: list[tuple[str, str]]) -
 
 
 def show_rows(title: str, columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:
-    show_table(title, columns, [(texts.replace("\t", " | "), *others) for texts, *others in rows])
+    show_table(title, columns, [(texts.replace("\t", " | "), *cells) for texts, *cells in rows])
 
 
 if __name__ == "__main__":

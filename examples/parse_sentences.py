@@ -98,9 +98,9 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--config_overrides", default="", metavar="FIELDS", help=overrides)
     add_training_arguments(parser, epochs=5, output_dir="outputs/parser")
     args = parser.parse_args(argv)
-    given = [name for name in FILES if getattr(args, name) is not None]
-    if given and len(given) < len(FILES):
-        raise ValueError(f"--{', --'.join(FILES)} must be given together, got only --{', --'.join(given)}.")
+    passed_files = [name for name in FILES if getattr(args, name) is not None]
+    if passed_files and len(passed_files) < len(FILES):
+        raise ValueError(f"--{', --'.join(FILES)} must be given together, got only --{', --'.join(passed_files)}.")
     check_sentences(args.sentence)
     args.config_overrides = parse_overrides(args.config_overrides)
     if args.parse_only:

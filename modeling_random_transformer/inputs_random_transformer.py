@@ -21,7 +21,8 @@ from .tokenization_random_transformer import is_blank
 
 CHUNK_SIZE = 1000  # texts that are sorted by length together
 MAX_HYPOTHESES = 1000  # per text; memory and time of a search are proportional to it
-LARGEST_PENALTY = 50  # exponent of a length; larger exponents overflow
+# Exponents of a length. Beyond them, the scores of long hypotheses are below those of excluded beams, or all zero.
+LOWEST_PENALTY, HIGHEST_PENALTY = -2, 10
 # The paper limits an output to the length of its input plus 50 (section 6.1). All texts of a batch share one limit,
 # because beam search depends on it. Rounding lengths up to a multiple of 16 allows larger batches.
 LONGER_THAN_SOURCE = 50

@@ -976,7 +976,7 @@ class RandomTransformerEncoderHead(RandomTransformerPreTrainedModel):
     _keys_to_ignore_on_load_unexpected = [r"decoder\.", r"lm_head\."]
     output_class: type[ModelOutput]
     # The output layer: hidden states `[batch, length, d_model]` and their padding mask → logits.
-    logits: Callable[[Tensor, Tensor | None], Tensor]
+    compute_logits: Callable[[Tensor, Tensor | None], Tensor]
 
     def __init__(self, config: RandomTransformerConfig):
         config = config.copy_with(is_encoder_decoder=False, use_cache=False)
@@ -993,7 +993,7 @@ class RandomTransformerEncoderHead(RandomTransformerPreTrainedModel):
         labels: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],  # type: ignore[misc]
     ) -> ModelOutput:
-        """Logits and, with `labels`, the loss. The class states the shapes of labels, `logits` that of logits.
+        """Logits and, with `labels`, the loss. The class states the shapes of labels, `compute_logits` that of logits.
 
         The other arguments are those of `RandomTransformerModel.forward`.
 
@@ -1001,7 +1001,7 @@ class RandomTransformerEncoderHead(RandomTransformerPreTrainedModel):
             ValueError: an input or the labels have a wrong shape, or a label is not a class.
         """
         outputs = self.model(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)
-        logits = self.logits(outputs.last_hidden_state, attention_mask)
+        logits = self.compute_logits(outputs.last_hidden_state, attention_mask)
         loss = checked_loss(self, labels, self.label_shape(logits, labels), logits, **kwargs)
         return self.output_class(loss=loss, logits=logits, **other_fields(outputs))
 
@@ -1023,7 +1023,7 @@ class RandomTransformerForSequenceClassification(RandomTransformerEncoderHead):
         self.score = nn.Linear(config.d_model, config.num_labels)  # a name that peft recognizes as a head
         self.post_init()
 
-    def logits(self, states: Tensor, padding_mask: Tensor | None) -> Tensor:
+    def compute_logits(self, states: Tensor, padding_mask: Tensor | None) -> Tensor:
         """`[batch, num_labels]`."""
         return self.score(self.dropout(mean_of_tokens(states, padding_mask)))
 
@@ -1058,7 +1058,7 @@ class RandomTransformerForTokenClassification(RandomTransformerEncoderHead):
         self.score = nn.Linear(config.d_model, config.num_labels)
         self.post_init()
 
-    def logits(self, states: Tensor, padding_mask: Tensor | None) -> Tensor:
+    def compute_logits(self, states: Tensor, padding_mask: Tensor | None) -> Tensor:
         """`[batch, length, num_labels]`."""
         return self.score(self.dropout(states))
 
@@ -1076,7 +1076,7 @@ class RandomTransformerForMaskedLM(RandomTransformerEncoderHead):
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.lm_head_bias)
         self.post_init()
 
-    def logits(self, states: Tensor, padding_mask: Tensor | None) -> Tensor:
+    def compute_logits(self, states: Tensor, padding_mask: Tensor | None) -> Tensor:
         """`[batch, length, vocab_size]`."""
         return self.lm_head(states)
 

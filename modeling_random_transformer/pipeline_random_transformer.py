@@ -296,8 +296,8 @@ class Seq2SeqPipeline(Pipeline):
         prefix_ids: list[list[int]] = [[]] * len(texts)
         if any(prefixes):
             prefix_ids = self.tokenize_prefixes(prefixes, options)
-        strip = getattr(self.tokenizer, "without_outer_spaces", str)
-        sources = self.tokenize([strip(text) for text in texts], options)
+        without_extra_spaces = getattr(self.tokenizer, "without_extra_spaces", str)
+        sources = self.tokenize(list(map(without_extra_spaces, texts)), options)
         lengths = [len(source) for source in sources]
         batches = self.group(lengths, [len(prefix) for prefix in prefix_ids], batch_size, options)
         for batch in batches:
@@ -440,8 +440,8 @@ class Seq2SeqPipeline(Pipeline):
         except GENERATE_ERRORS as error:  # some options are validated only when they are used
             reason = str(error).strip().partition("\n")[0]
             raise ValueError(
-                "generate() must have valid options, in the call and in generation_config.json, got "
-                f"{type(error).__name__}: {reason} (with valid options, the error is in the code of the model)."
+                f"generate() raised {type(error).__name__}: {reason} (the options of the call and of "
+                "generation_config.json must be valid; otherwise, the error is in edited code of the model)."
             ) from error
         sequences = getattr(outputs, "sequences", outputs)
         if prefix_ids is not None:

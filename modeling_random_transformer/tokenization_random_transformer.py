@@ -42,6 +42,8 @@ MIN_VOCAB_SIZE = len(SPECIAL_TOKENS) + len(pre_tokenizers.ByteLevel.alphabet())
 
 # Normalization: texts that look equal become equal. docs/explanation/decisions.md has the reasons. The patterns have
 # literal characters, because Oniguruma and JavaScript (on the web page) do not have the same names of scripts.
+REPEATED_SPACES = re.compile("[ \t]+")
+SPACE_TOKEN = "\u0120"  # the character for a space in the names of byte-level tokens
 CONTROL_SPACES = "[\x0b\x0c\x1c-\x1f\x85]"
 CONTROLS = "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]"
 # No-break, typographic and Braille spaces, and line separators. A narrow no-break space connects suffixes in Mongolian.
@@ -371,10 +373,22 @@ class RandomTransformerTokenizer(TokenizersBackend):
                 tokenizer.init_kwargs[name] = self._check_language(name, code)
         return tokenizer(*args, **options, split_special_tokens=True)
 
-    def without_outer_spaces(self, text: str) -> str:
-        """A text without the white space at its ends, which is invisible. Tokenizers without normalization keep it."""
+    @property
+    def keeps_spaces(self) -> bool:
+        """Whether several spaces are content, as in code: the vocabulary has a token of them."""
+        return self.backend_tokenizer.token_to_id(SPACE_TOKEN * 2) is not None
+
+    def without_extra_spaces(self, text: str) -> str:
+        """A text as it is translated: white space at its ends is removed, and several spaces or tabs become one space.
+
+        Such spaces are hardly visible, and rare in the texts of a training set. Between words, they are kept if they
+        are content; see `keeps_spaces`. Tokenizers without normalization keep all of them.
+        """
         is_byte_level = isinstance(self.backend_tokenizer.decoder, decoders.ByteLevel)
-        return normalize(text).strip() if is_byte_level and self.backend_tokenizer.normalizer is not None else text
+        if not is_byte_level or self.backend_tokenizer.normalizer is None:
+            return text
+        text = normalize(text).strip()
+        return text if self.keeps_spaces else REPEATED_SPACES.sub(" ", text)
 
     def _text_backend(self) -> Tokenizer:
         """A backend with the same model that recognizes declared special tokens only, even if these are split."""

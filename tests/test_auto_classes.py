@@ -176,5 +176,5 @@ def test_saved_code_imports_no_other_packages(name):
             assert f"{node.module}.py" in SAVED_CODE
         elif isinstance(node, ast.Import | ast.ImportFrom):
             names = [node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
-            allowed = {"torch", "transformers", "tokenizers", *sys.stdlib_module_names}
-            assert {name.split(".")[0] for name in names} <= allowed
+            importable = {"torch", "transformers", "tokenizers", *sys.stdlib_module_names}
+            assert {name.split(".")[0] for name in names} <= importable

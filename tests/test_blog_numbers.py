@@ -16,7 +16,7 @@ def first_layer(**overrides: object) -> torch.nn.Module:
     return model.model.encoder.layers[0]
 
 
-def test_layer_norm():
+def test_layer_norm_has_the_printed_numbers():
     """The blog post's code divides by std + eps, the model by sqrt(var + eps): a difference of 2e-7 for this std of 10.
 
     With eps = 2 · std · 1e-6, sqrt(var + eps) is std + 1e-6 and reproduces the printed digits.

@@ -56,7 +56,7 @@ def loss_and_gradient(model, weight, batch):
 
 
 @pytest.mark.parametrize(("norm_order", "dropout"), [("post", {}), ("pre", {}), ("post", DROPOUT)])
-def test_training(norm_order, dropout):
+def test_a_compiled_model_has_the_loss_and_gradients_of_eager_mode(norm_order, dropout):
     model = exact_model(norm_order=norm_order, max_position_embeddings=20, **ONE_LAYER, **dropout).train()
     compiled = torch.compile(model, **BACKEND)
     batches = [*grouped_batches(longest=40, max_tokens=240)]  # shorter and longer than the table of positions
@@ -75,7 +75,7 @@ def pairs(_):
     return Dataset.from_dict(columns)
 
 
-def test_translation_trainer(tmp_path, monkeypatch):
+def test_the_trainer_compiles_at_most_two_graphs(tmp_path, monkeypatch):
     """One graph, and one for batches of a single pair, below and above the lengths at which eager mode changes kernels.
 
     The logits keep their dtype until the loss.
@@ -113,7 +113,7 @@ def static(model, batch, **options):
 
 
 @pytest.mark.parametrize(("dynamic", "sizes"), [(None, (4, 5, 3, 6, 5, 2)), (True, (4, 5, 3, 1, 6, 2, 1))])
-def test_greedy_search(dynamic, sizes):
+def test_compiled_greedy_search_equals_eager_mode(dynamic, sizes):
     model = exact_model(spread=2.0, **ONE_LAYER)
     config = CompileConfig(**BACKEND, dynamic=dynamic, mode=None)
     config._compile_all_devices = True

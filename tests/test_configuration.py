@@ -49,15 +49,15 @@ INVALID_VALUES = [
 ]
 
 
-@pytest.mark.parametrize(("field", "value", "allowed"), INVALID_VALUES)
-def test_invalid_value_raises(field, value, allowed):
+@pytest.mark.parametrize(("field", "value", "requirement"), INVALID_VALUES)
+def test_invalid_value_raises(field, value, requirement):
     """transformers 5.17 validates the types of some of its own fields, and raises its own error."""
     with pytest.raises((ValueError, StrictDataclassFieldValidationError)) as error:
         RandomTransformerConfig(**{field: value})
     if isinstance(error.value, ValueError):
         assert str(error.value).startswith(f"{RandomTransformerConfig.attribute_map.get(field, field)} must be")
         assert str(error.value).endswith(f"got {value!r}.")
-        assert allowed in str(error.value)
+        assert requirement in str(error.value)
 
 
 def test_odd_d_model_raises_for_sinusoids_only():
@@ -67,7 +67,7 @@ def test_odd_d_model_raises_for_sinusoids_only():
     assert RandomTransformerConfig(position_embedding="learned", **odd).d_k == 5
 
 
-def test_derived_fields():
+def test_unset_fields_are_derived_from_others():
     config = RandomTransformerConfig(d_model=12, num_heads=3, d_k=5)
     assert (config.d_v, config.attention_scale) == (5, 5**-0.5)
     assert RandomTransformerConfig(norm_order="pre").final_layer_norm is True
@@ -137,7 +137,7 @@ def test_presets_that_are_not_in_table_3(name):
         assert (config.tie_word_embeddings, config.lm_head_bias) == (False, True)
 
 
-def test_aliases():
+def test_aliases_set_and_return_their_fields():
     config = RandomTransformerConfig(hidden_size=128, num_attention_heads=4, num_hidden_layers=3, decoder_layers=5)
     assert config == RandomTransformerConfig(d_model=128, num_heads=4, encoder_layers=3, decoder_layers=5)
     assert (config.hidden_size, config.num_attention_heads, config.num_hidden_layers) == (128, 4, 3)

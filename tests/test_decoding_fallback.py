@@ -26,7 +26,7 @@ from modeling_random_transformer.generation_random_transformer import FastDecodi
 from modeling_random_transformer.modeling_random_transformer import RandomTransformerDecoderLayer
 from modeling_random_transformer.versions_random_transformer import accepts_cache, named_cache
 from tests.helpers.edits import EDITS as MODEL_EDITS
-from tests.helpers.models import exact_model, padded_batch, random_ids, tiny_model
+from tests.helpers.models import assert_same_generation, exact_model, padded_batch, random_ids, tiny_model
 
 BATCH = padded_batch([8, 5, 3])
 SEARCHES = {"greedy": {}, "beams": {"num_beams": 3}}
@@ -48,12 +48,6 @@ def steps(monkeypatch):
 def generate(model, batch=BATCH, **options):
     wanted = {"return_dict_in_generate": True, "output_logits": True, "max_new_tokens": 8, "eos_token_id": -1}
     return model.generate(**batch, **wanted | options)
-
-
-def assert_same(ours, theirs):
-    assert torch.equal(ours.sequences, theirs.sequences)
-    for mine, other in zip(ours.logits, theirs.logits, strict=True):
-        torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-9)
 
 
 PROJECT = "outputs = self.out_proj(outputs.flatten(2))"
@@ -109,7 +103,7 @@ def test_generate_follows_an_edit_of_the_source(edit, edited_model, caplog):
     for search in SEARCHES.values():
         options = {"max_new_tokens": 26, **search}
         ours = generate(model, **options)
-        assert_same(ours, generate(model, use_cache=False, **options))
+        assert_same_generation(ours, generate(model, use_cache=False, **options))
     shipped = generate(exact_model(spread=2.0), max_new_tokens=26, **search).logits[-1]
     assert torch.equal(ours.logits[-1], shipped) == (edit == "random numbers")
 
@@ -125,7 +119,7 @@ def test_generate_follows_an_edit_of_the_softmax(implementation, monkeypatch):
     model = exact_model(spread=2.0)
     model.set_attn_implementation(implementation)
     ours = generate(model)
-    assert_same(ours, generate(model, use_cache=False))
+    assert_same_generation(ours, generate(model, use_cache=False))
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
@@ -134,7 +128,7 @@ def test_generate_follows_an_edit_of_eager_attention(edit, implementation, edite
     model = edited_model(edit, attn_implementation=implementation)
     for search in SEARCHES.values():
         ours = generate(model, **search)
-        assert_same(ours, generate(model, use_cache=False, **search))
+        assert_same_generation(ours, generate(model, use_cache=False, **search))
     shipped = generate(exact_model(spread=2.0), **search).logits[-1]
     assert torch.allclose(ours.logits[-1], shipped) == (implementation == "sdpa")
 
@@ -230,7 +224,7 @@ def test_customized_modules_disable_the_fast_decoder(change, steps, monkeypatch)
     ours = generate(model)
     assert len(steps) == taken == 7
     assert model.fallback_reason()
-    assert_same(ours, generate(model, use_cache=False))
+    assert_same_generation(ours, generate(model, use_cache=False))
     assert not torch.equal(ours.logits[-1], shipped.logits[-1])
 
 
@@ -255,7 +249,7 @@ def test_steps_are_compared_again_after_changes(steps, monkeypatch):
     assert (len(compared), len(steps)) == (1, 28)
     with torch.no_grad():
         layer.gate += 0.1
-    assert_same(generate(model), generate(model, use_cache=False))
+    assert_same_generation(generate(model), generate(model, use_cache=False))
     assert (len(compared), len(steps)) == (2, 28)
     layer.gate.data -= 0.1  # a write that PyTorch does not count
     assert not model.fallback_reason()
@@ -277,7 +271,7 @@ def test_steps_are_compared_again_after_changes(steps, monkeypatch):
         ("model.decoder.layers.0.self_attn.q_proj", "pre_hook"),
     ],
 )
-def test_hook_or_replaced_forward_sees_every_step(kind, path, steps):
+def test_a_hook_or_a_replaced_forward_is_called_at_every_step(kind, path, steps):
     """But not the comparison of steps, which would be a ninth call."""
     model, calls = exact_model(spread=2.0), []
     expected = generate(model)
@@ -288,7 +282,7 @@ def test_hook_or_replaced_forward_sees_every_step(kind, path, steps):
         module.forward = lambda *args, **kwargs: calls.append(1) or forward(*args, **kwargs)
     else:
         handle = getattr(module, f"register_forward_{kind}")(lambda *_: calls.append(1))
-    assert_same(generate(model), expected)
+    assert_same_generation(generate(model), expected)
     assert len(calls) == 8
     assert not steps
     assert f"{path.removeprefix('model.')} has a hook" in model.fallback_reason()
@@ -350,7 +344,7 @@ def test_fast_decoder_calls_customized_leaf_modules(change, steps):
     steps.clear()
     ours = generate(model)
     assert len(steps) == 7
-    assert_same(ours, generate(model, use_cache=False))
+    assert_same_generation(ours, generate(model, use_cache=False))
     assert not torch.equal(ours.logits[-1], shipped.logits[-1])
 
 
@@ -365,7 +359,7 @@ def test_generate_follows_an_edit_of_the_model(name, steps, monkeypatch):
     assert steps
     assert not all(torch.equal(*pair) for pair in zip(edited.logits, before.logits, strict=True))
     monkeypatch.setattr(type(model), "fallback_reason", lambda _: "the modules are compared")
-    assert_same(edited, generate(model, num_beams=3))
+    assert_same_generation(edited, generate(model, num_beams=3))
 
 
 def test_subclass_without_overrides_keeps_the_fast_decoder(steps):
@@ -395,10 +389,10 @@ def test_replaced_forward_of_the_model(steps):
     steps.clear()
     model.forward = MethodType(forward, model)
     for search, options in SEARCHES.items():
-        assert_same(generate(model, **options), expected[search])
+        assert_same_generation(generate(model, **options), expected[search])
     del model.forward
     model.__class__ = type("Mine", (type(model),), {"forward": forward})
-    assert_same(generate(model), expected["greedy"])
+    assert_same_generation(generate(model), expected["greedy"])
     assert not steps
 
 
@@ -443,10 +437,10 @@ def test_steps_of_one_and_of_several_tokens(steps):
     target = random_ids(3, 9, seed=1)
     expected = model(**BATCH, decoder_input_ids=target).logits
     cache, logits, seen = FastDecodingCache(beams=1, limit=4), [], 0
-    given = {"attention_mask": BATCH["attention_mask"], "encoder_outputs": model.model.encoder(**BATCH)}
+    encoder_inputs = {"attention_mask": BATCH["attention_mask"], "encoder_outputs": model.model.encoder(**BATCH)}
     for length in (2, 1, 1, 3, 1, 1):
         ids, seen = target[:, : seen + length], seen + length
-        inputs = model.prepare_inputs_for_generation(ids, length, **named_cache(cache), **given)
+        inputs = model.prepare_inputs_for_generation(ids, length, **named_cache(cache), **encoder_inputs)
         logits.append(model(**inputs).logits)
     torch.testing.assert_close(torch.cat(logits, dim=1), expected, rtol=1e-9, atol=1e-9)
     assert len(steps) == 4
@@ -477,7 +471,7 @@ def test_arguments_that_do_not_change_decoding(name, steps):
     inputs = BATCH | ARGUMENTS[name]
     if name == "embeddings":
         inputs["inputs_embeds"] = model.get_input_embeddings()(BATCH["input_ids"])
-    assert_same(generate(model, inputs), expected)
+    assert_same_generation(generate(model, inputs), expected)
     assert len(steps) == 7
 
 
@@ -488,7 +482,7 @@ def test_captured_outputs_disable_the_fast_decoder_for_one_call(steps):
     assert not steps
     ours = generate(model)
     assert len(steps) == 7
-    assert_same(ours, generate(model, use_cache=False))
+    assert_same_generation(ours, generate(model, use_cache=False))
 
 
 REASONS = {
@@ -517,7 +511,7 @@ def test_unsupported_requests_disable_the_fast_decoder(reason, steps, caplog):
 
 
 def tensors():
-    return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
+    return sum(issubclass(type(tracked), torch.Tensor) for tracked in gc.get_objects())
 
 
 @pytest.mark.slow

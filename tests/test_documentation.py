@@ -75,11 +75,11 @@ class Block:
 
 def blocks(page: Path) -> list[Block]:
     text = page.read_text(encoding="utf-8")
-    found = []
+    page_blocks = []
     for match in FENCE.finditer(text):
         skip = SKIP.search(text[: match.start()])
-        found.append(Block(match[1], match[2], text[: match.start(2)].count("\n") + 1, skip and skip[1]))
-    return found
+        page_blocks.append(Block(match[1], match[2], text[: match.start(2)].count("\n") + 1, skip and skip[1]))
+    return page_blocks
 
 
 def name(value: Any) -> str:
@@ -187,7 +187,9 @@ def test_shell_commands_exist(words: list[str]) -> None:
         assert set(arguments) <= set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
         return
     if program == "pip":
-        extras = {extra for word in arguments for found in re.findall(r"\[(.+)\]", word) for extra in found.split(",")}
+        extras = {
+            extra for word in arguments for bracketed in re.findall(r"\[(.+)\]", word) for extra in bracketed.split(",")
+        }
         project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
         assert extras <= set(project["optional-dependencies"])
         return
@@ -299,10 +301,10 @@ def test_path_for_beginners_is_complete() -> None:
 
 def test_glossary_is_sorted() -> None:
     text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
-    beginners, others = (re.findall(r"^\| (.+?) \|", part, re.MULTILINE) for part in text.split("\n## ")[1:])
+    beginners, further_terms = (re.findall(r"^\| (.+?) \|", part, re.MULTILINE) for part in text.split("\n## ")[1:])
     assert beginners[2:] == sorted(beginners[2:], key=str.lower)
     assert {"query", "key", "value", "softmax", "gradient", "teacher forcing"} <= set(beginners)
-    assert "`BeamKVCache`" in others
+    assert "`BeamKVCache`" in further_terms
 
 
 def test_readme_is_short() -> None:
@@ -329,8 +331,8 @@ def test_public_names_have_docstrings(module: str) -> None:
         if inspect.isclass(value) or inspect.isroutine(value):
             missing += [public] if not inspect.getdoc(value) else []
         if inspect.isclass(value):
-            own = [member for member in vars(value) if not member.startswith("_")]
-            routines = [member for member in own if inspect.isroutine(getattr(value, member))]
+            members = [member for member in vars(value) if not member.startswith("_")]
+            routines = [member for member in members if inspect.isroutine(getattr(value, member))]
             missing += [f"{public}.{member}" for member in routines if not inspect.getdoc(getattr(value, member))]
     assert not missing
 

@@ -51,6 +51,6 @@ def test_equals_marian(num_heads, layers, activation, scale, lengths, seed):
     model = from_marian(marian)[0].double().eval()
     batch, target = padded_batch(lengths, seed), random_ids(len(lengths), 6, seed + 1)
     with torch.no_grad():
-        logits = [each(**batch, decoder_input_ids=target).logits for each in (model, marian)]
+        logits = [implementation(**batch, decoder_input_ids=target).logits for implementation in (model, marian)]
     torch.testing.assert_close(*logits, **TOLERANCE)
-    assert torch.equal(*(each.generate(**batch, max_new_tokens=12) for each in (model, marian)))
+    assert torch.equal(*(implementation.generate(**batch, max_new_tokens=12) for implementation in (model, marian)))

@@ -18,7 +18,13 @@ from modeling_random_transformer.generation_random_transformer import (
     RandomTransformerGenerationMixin,
     block_top_k,
 )
-from tests.helpers.models import assert_near, exact_model, fixed_scores, padded_batch, tiny_model
+from tests.helpers.models import (
+    assert_same_generation,
+    exact_model,
+    fixed_scores,
+    padded_batch,
+    tiny_model,
+)
 
 CONFIGS = {
     "post-norm": {},
@@ -64,20 +70,14 @@ def steps(monkeypatch):
     return taken
 
 
-def assert_same(ours, theirs, tolerance=1e-9):
-    assert torch.equal(ours.sequences, theirs.sequences)
-    for mine, other in zip(ours.logits, theirs.logits, strict=True):
-        assert_near(mine, other, tolerance)
-
-
 def assert_same_caches(ours, theirs):
     """Equal keys and values, in layers of transformers."""
     for kind in ("self_attention_cache", "cross_attention_cache"):
-        mine, others = getattr(ours, kind).layers, getattr(theirs, kind).layers
-        for layer, other in zip(mine, others, strict=True):
+        layers, expected_layers = getattr(ours, kind).layers, getattr(theirs, kind).layers
+        for layer, expected in zip(layers, expected_layers, strict=True):
             assert type(layer) is DynamicLayer
-            torch.testing.assert_close(layer.keys, other.keys)
-            torch.testing.assert_close(layer.values, other.values)
+            torch.testing.assert_close(layer.keys, expected.keys)
+            torch.testing.assert_close(layer.values, expected.values)
 
 
 def generate_with_fixed_scores(model, **options):
@@ -96,7 +96,7 @@ def test_steps_equal_modules(config, search, disable_fast_decoder, steps, monkey
     disable_fast_decoder()
     theirs = generate(model, **SEARCHES[search])
     assert taken == len(steps) == len(ours.logits) - 1 > 2
-    assert_same(ours, theirs)
+    assert_same_generation(ours, theirs)
     assert_same_caches(ours.past_key_values, theirs.past_key_values)
 
 
@@ -105,17 +105,19 @@ def test_fully_padded_source(disable_fast_decoder):
     batch["attention_mask"][1] = 0
     ours = generate(model, batch)
     disable_fast_decoder()
-    assert_same(ours, generate(model, batch))
+    assert_same_generation(ours, generate(model, batch))
 
 
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision(dtype, autocast, disable_fast_decoder):
+def test_fast_steps_in_half_precision_equal_the_modules(dtype, autocast, disable_fast_decoder):
     model = tiny_model() if autocast else tiny_model().to(dtype)
     with torch.autocast("cpu", dtype, enabled=autocast):
         ours = generate_with_fixed_scores(model, num_beams=3)
         disable_fast_decoder()
-        assert_same(ours, generate_with_fixed_scores(model, num_beams=3), tolerance=8 * torch.finfo(dtype).eps)
+        assert_same_generation(
+            ours, generate_with_fixed_scores(model, num_beams=3), tolerance=8 * torch.finfo(dtype).eps
+        )
 
 
 @pytest.mark.parametrize("search", ["greedy", "beams"])
@@ -129,7 +131,7 @@ def test_matmul_attention_equals_fused_attention(dtype, tolerance, search, disab
     ours = generate_with_fixed_scores(model, **SEARCHES[search])
     assert model.fallback_reason() is None
     disable_fast_decoder()
-    assert_same(ours, generate_with_fixed_scores(model, **SEARCHES[search]), tolerance)
+    assert_same_generation(ours, generate_with_fixed_scores(model, **SEARCHES[search]), tolerance)
 
 
 def test_prefer_matmul_attention_for_decoding(monkeypatch):
@@ -156,7 +158,7 @@ def test_prefer_matmul_attention_for_decoding(monkeypatch):
         {"min_new_tokens": 5, "logits_processor": [MinLengthLogitsProcessor(6, 9)]},  # with an end token of its own
     ],
 )
-def test_min_lengths(least, search, monkeypatch):
+def test_minimum_lengths_equal_those_of_the_logits_processors(least, search, monkeypatch):
     model = exact_model(spread=2.0)
     probable = generate(model).sequences[:, 1:4].flatten().tolist()  # tokens that end the target early
     options = SEARCHES[search] | least | {"eos_token_id": probable, "output_logits": False, "output_scores": True}
@@ -179,8 +181,8 @@ def test_processors_of_the_caller_do_not_change_scores_in_place():
         kept.append(scores)
         return scores
 
-    own = MinLengthLogitsProcessor(6, 2)
-    generate(exact_model(spread=2.0), logits_processor=[keep, own], output_logits=False)
+    min_length = MinLengthLogitsProcessor(6, 2)
+    generate(exact_model(spread=2.0), logits_processor=[keep, min_length], output_logits=False)
     assert kept
     assert all(scores.isfinite().all() for scores in kept)
 
@@ -196,24 +198,24 @@ def test_end_token_outside_the_vocabulary_is_ignored():
     sources=st.integers(1, 3),
     beams=st.integers(1, 4),
     length=st.integers(1, 5),
-    survivors=st.integers(1, 4),
+    kept_beams=st.integers(1, 4),
     interval=st.integers(1, 4),
     seed=st.integers(0, 2**32),
 )
-def test_beam_kv_cache_equals_copied_caches(sources, beams, length, survivors, interval, seed):
+def test_beam_kv_cache_equals_copied_caches(sources, beams, length, kept_beams, interval, seed):
     """Any reordering of beams within their sources, against indexing and `cat`, while it grows and is compacted."""
     torch.manual_seed(seed)
     batch = sources * beams
     keys, values = torch.randn(batch, 2, length, 3), torch.randn(batch, 2, length, 4)
     with patch.multiple(generation, INITIAL_CAPACITY=1, COMPACTION_INTERVAL=interval):
-        check_cache(BeamKVCache([(keys, values)], beams), keys, values, survivors)
+        check_cache(BeamKVCache([(keys, values)], beams), keys, values, kept_beams)
 
 
-def check_cache(cache, keys, values, survivors):
-    """Reorder and append; `survivors` beams per source continue."""
+def check_cache(cache, keys, values, kept_beams):
+    """Reorder and append; `kept_beams` beams per source continue."""
     beams, sources = cache.beams, cache.groups
     for _ in range(2 * cache.length + 6):
-        parents = torch.randint(min(beams, survivors), (sources, beams)) + beams * torch.arange(sources)[:, None]
+        parents = torch.randint(min(beams, kept_beams), (sources, beams)) + beams * torch.arange(sources)[:, None]
         cache.reorder_cache(parents.flatten())
         if beams > 1:
             keys, values = keys[parents.flatten()], values[parents.flatten()]
@@ -227,7 +229,7 @@ def check_cache(cache, keys, values, survivors):
 
 
 def test_entries_without_descendants_are_removed():
-    """If one beam survives each step, a row keeps little more than one entry per token."""
+    """If one beam of each step is kept, a row has little more than one entry per token."""
     beams, length = 4, 60
     cache = BeamKVCache([(torch.randn(2 * beams, 1, 1, 2),) * 2], beams)
     for _ in range(length - 1):

@@ -171,9 +171,11 @@ def test_returned_cache_has_one_row_per_beam(model, cache, mode):
     returned = cache_of(generate(model, **wanted, **options))
     expected = cache_of(generate(with_copies(model), **wanted))
     assert type(returned) is EncoderDecoderCache
-    for layer, other in zip(returned.cross_attention_cache.layers, expected.cross_attention_cache.layers, strict=True):
-        torch.testing.assert_close(layer.keys, other.keys)
-        torch.testing.assert_close(layer.values, other.values)
+    for layer, expected_layer in zip(
+        returned.cross_attention_cache.layers, expected.cross_attention_cache.layers, strict=True
+    ):
+        torch.testing.assert_close(layer.keys, expected_layer.keys)
+        torch.testing.assert_close(layer.values, expected_layer.values)
 
 
 def test_returned_static_cache_of_the_modules_has_one_row_per_beam():
@@ -322,8 +324,8 @@ def test_beam_search_fills_with_padding_after_the_end(end, outputs, model):
     """transformers fills with the end token if the padding token is 0."""
     assert model.generation_config.pad_token_id == 0
     options = {"num_beams": 4, "num_return_sequences": 4, "length_penalty": -2.0, "eos_token_id": end, **outputs}
-    found = generate(model, **options)
-    rows = getattr(found, "sequences", found).tolist()
+    generated = generate(model, **options)
+    rows = getattr(generated, "sequences", generated).tolist()
     ends = {EOS, *([end] if isinstance(end, int) else end)}
     lengths = set()
     for row in rows:
@@ -366,7 +368,7 @@ def model_with_ends():
 @pytest.mark.parametrize(
     ("num_beams", "patience", "limit"), [(2, 1, 2), (2, 2, 4), (3, 1.5, 5), (5, 1.5, 8), (2, 4, 8)]
 )
-def test_patience(num_beams, patience, limit, length_penalty):
+def test_the_search_ends_after_the_hypotheses_that_patience_requires(num_beams, patience, limit, length_penalty):
     """The number of finished hypotheses is rounded half up."""
     model = model_with_ends()
     search = {"num_beams": num_beams, "length_penalty": length_penalty, "early_stopping": True, "patience": patience}
@@ -386,16 +388,16 @@ def test_patience(num_beams, patience, limit, length_penalty):
 def test_patience_of_the_model_and_of_a_call():
     model = model_with_ends()
     search = {"num_beams": 4, "length_penalty": 2.0, "early_stopping": True}
-    own = copy.deepcopy(model)
-    own.generation_config.patience = 3
+    patient_model = copy.deepcopy(model)
+    patient_model.generation_config.patience = 3
     expected = generate(model, **search, patience=3)
     assert not torch.equal(expected, generate(model, **search))
-    assert torch.equal(generate(own, **search), expected)
+    assert torch.equal(generate(patient_model, **search), expected)
     assert torch.equal(generate(model, generation_config=GenerationConfig(**search, patience=3)), expected)
-    assert torch.equal(generate(own, **search, patience=1), generate(model, **search))
+    assert torch.equal(generate(patient_model, **search, patience=1), generate(model, **search))
     for without_effect in ({"num_beams": 1}, {"early_stopping": False}, {"early_stopping": "never"}):
         options = search | without_effect
-        assert torch.equal(generate(own, **options), generate(model, **options))
+        assert torch.equal(generate(patient_model, **options), generate(model, **options))
 
 
 @pytest.mark.parametrize(
@@ -413,7 +415,7 @@ def test_invalid_patience(options, message, model):
         generate(model, **{"num_beams": 2, "early_stopping": True, **options})
 
 
-def test_patience_warns_of_nothing(monkeypatch):
+def test_patience_causes_no_warning(monkeypatch):
     warnings = []
     for name in ("warning", "warning_once"):
         monkeypatch.setattr(utils.logger, name, lambda message, *_: warnings.append(message))

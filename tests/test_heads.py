@@ -60,7 +60,9 @@ def test_encoder_decoder_checkpoint_loads_into_a_head(head, config, tmp_path):
     assert not info["mismatched_keys"]
     base = getattr(model, "model", model)
     for stack in {"encoder", "decoder"} & dict(base.named_children()).keys():  # the decoder without cross-attention
-        states = [first_output(getattr(each, stack), {"input_ids": random_ids(2, 5)}) for each in (base, whole.model)]
+        states = [
+            first_output(getattr(module, stack), {"input_ids": random_ids(2, 5)}) for module in (base, whole.model)
+        ]
         assert torch.equal(*states)
     if hasattr(model, "lm_head"):
         assert torch.equal(model.lm_head.weight, whole.lm_head.weight)
@@ -202,7 +204,7 @@ LOSSES = {
 
 
 @pytest.mark.parametrize("case", LOSSES)
-def test_losses(case):
+def test_the_loss_of_each_head_is_that_of_its_problem(case):
     head, options, labels, expected = LOSSES[case]
     output = head(tiny_config(**{"num_labels": 3, **options}))(**BATCH, labels=labels)
     torch.testing.assert_close(output.loss, expected(output.logits, labels))

@@ -84,7 +84,7 @@ def test_invalid_arguments_are_named(check, message):
         check()
 
 
-def test_valid_arguments():
+def test_valid_arguments_raise_nothing():
     check_type("a", None, str, "a string")
     check_type("a", "b", str, "a string")
     check_positive(limit=5, a=1, b=5)

@@ -62,16 +62,18 @@ def test_forced_prefixes_begin_after_the_tag_of_the_target_language(translator, 
     model, tokenizer = translator
     tokenizer.tgt_lang = default
     prefixes = ["les", "", "a b"]
-    found = translate(TEXTS[:3], model, tokenizer, prefixes=prefixes, src_lang="en", tgt_lang="fr", **SHORT)
-    for text, prefix, translation in zip(TEXTS[:3], prefixes, found, strict=True):
+    translations = translate(TEXTS[:3], model, tokenizer, prefixes=prefixes, src_lang="en", tgt_lang="fr", **SHORT)
+    for text, prefix, translation in zip(TEXTS[:3], prefixes, translations, strict=True):
         words = tokenizer.backend_tokenizer.encode(prefix, add_special_tokens=False).ids
         forced = [tokenizer.get_lang_id("fr"), *words]
 
-        def allowed(_, ids, forced=forced):
+        def next_tokens(_, ids, forced=forced):
             return forced[len(ids) - 1 : len(ids)] or list(range(len(tokenizer)))
 
         assert translation.startswith(prefix)
-        assert translation == reference(model, tokenizer, text, "en", "fr", prefix_allowed_tokens_fn=allowed, **SHORT)
+        assert translation == reference(
+            model, tokenizer, text, "en", "fr", prefix_allowed_tokens_fn=next_tokens, **SHORT
+        )
     assert tokenizer.tgt_lang == default
 
 

@@ -67,7 +67,7 @@ def test_state_dict_names():
     assert names == expected
 
 
-def test_initialization():
+def test_initial_weights_have_the_spread_of_their_kind():
     model = RandomTransformerForConditionalGeneration(
         tiny_config(d_model=64, d_ff=256, vocab_size=2000, tie_word_embeddings=False)
     )

@@ -12,7 +12,7 @@ from modeling_random_transformer.generation_random_transformer import (
     fused_linear,
 )
 from modeling_random_transformer.ops_random_transformer import PackedLinear, can_pack
-from tests.helpers.models import assert_near, fixed_scores, padded_batch, tiny_model
+from tests.helpers.models import assert_near, assert_same_generation, fixed_scores, padded_batch, tiny_model
 
 packing = pytest.mark.skipif(not ops.mkldnn_packing_available(), reason="PyTorch was built without oneDNN, which packs")
 BATCH_SIZE = 3
@@ -44,9 +44,9 @@ def native(dtype):
     return supported is None or getattr(torch.ops.mkldnn, supported)()
 
 
-def assert_close(found, wanted):
+def assert_close(actual, expected):
     """Equal up to the order of summation, relative to the largest value."""
-    assert_near(found, wanted, {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}[wanted.dtype])
+    assert_near(actual, expected, {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}[expected.dtype])
 
 
 @packing
@@ -58,12 +58,14 @@ def test_packed_linear_equals_the_modules(width, outputs, rows, bias, dtype, dat
     """For any shape, and for the batch size given for packing or another one."""
     assume(native(dtype))
     with torch.inference_mode():
-        one, other = layer(width, outputs, bias, dtype), layer(width, outputs + 1, bias, dtype)
+        first, second = layer(width, outputs, bias, dtype), layer(width, outputs + 1, bias, dtype)
         states, residual = torch.randn(rows, width, dtype=dtype), torch.randn(rows, outputs, dtype=dtype)
         packed_for = data.draw(st.sampled_from([rows, 1, 7]))
-        assert_close(PackedLinear((one,), packed_for)(states), one(states))
-        assert_close(PackedLinear((one,), packed_for).add_residual(residual, states), residual + one(states))
-        assert_close(PackedLinear((one, other), packed_for)(states), torch.cat([one(states), other(states)], dim=-1))
+        assert_close(PackedLinear((first,), packed_for)(states), first(states))
+        assert_close(PackedLinear((first,), packed_for).add_residual(residual, states), residual + first(states))
+        assert_close(
+            PackedLinear((first, second), packed_for)(states), torch.cat([first(states), second(states)], dim=-1)
+        )
 
 
 def test_large_layers_are_packed(monkeypatch):
@@ -78,7 +80,7 @@ def test_large_layers_are_packed(monkeypatch):
     assert not isinstance(functional_linear(layer(512, 256)), PackedLinear)
 
 
-def test_native_products(monkeypatch):
+def test_float64_and_removed_operations_have_no_native_products(monkeypatch):
     assert ops.supports_native_matmul(torch.float32)
     assert not ops.supports_native_matmul(torch.float64)
     monkeypatch.setitem(ops.NATIVE_MATMUL_CHECKS, torch.bfloat16, "an operation that PyTorch removed")
@@ -146,9 +148,7 @@ def test_generation_with_packed_weights(config, monkeypatch):
     with torch.backends.mkldnn.flags(enabled=False, allow_tf32=None):
         theirs = model.generate(**batch, **options, max_new_tokens=ops.MIN_STEPS_TO_PACK + 2)
     assert len(packed) == 1 + 3 * 6
-    assert torch.equal(ours.sequences, theirs.sequences)
-    for mine, other in zip(ours.logits, theirs.logits, strict=True):
-        assert_near(mine, other, 1e-3)
+    assert_same_generation(ours, theirs, 1e-3)
 
 
 def test_float64_is_computed_where_it_is_supported():

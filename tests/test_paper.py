@@ -42,7 +42,7 @@ def closed_formula(config: RandomTransformerConfig) -> int:
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_parameter_count(row):
+def test_the_number_of_parameters_is_that_of_the_paper(row):
     config = RandomTransformerConfig.from_preset(row)
     with torch.device("meta"):
         model = RandomTransformerForConditionalGeneration(config)

@@ -169,7 +169,7 @@ class TestScores:
         """For a single text, generation stops at its end, so no later token can be counted."""
         options = SHORT | options | {"suppress_tokens": [0], "eos_token_id": [EOS, *range(4, 80)]}
         ranked = {"return_dict_in_generate": True, "output_scores": True}
-        given = {"generation_config": GenerationConfig(**options)} if config else options
+        search_arguments = {"generation_config": GenerationConfig(**options)} if config else options
         expected = []
         torch.manual_seed(7)
         for text in TEXTS:
@@ -179,7 +179,7 @@ class TestScores:
         assert len({length for length, _ in expected}) > 1, "all have one length: there are no tokens after an end"
         for batch_size in (1,) if options.get("do_sample") else (1, len(TEXTS)):
             torch.manual_seed(7)
-            answers = pipe(TEXTS, batch_size=batch_size, return_scores=True, **given)
+            answers = pipe(TEXTS, batch_size=batch_size, return_scores=True, **search_arguments)
             sums = torch.tensor([score for _, score in expected])
             assert_near(torch.tensor(texts_of(answers, "score")), sums, 1e-5)
 
@@ -235,13 +235,13 @@ class TestStreams:
         read: list[str] = []
         answers = own_pipe(self.infinite(read), batch_size=batch_size, **SHORT)
         assert read == []
-        found = texts_of(itertools.islice(answers, window))
+        translations = texts_of(itertools.islice(answers, window))
         assert len(read) == window
-        assert found == one_by_one(own_pipe.model, own_pipe.tokenizer, read, **SHORT)
+        assert translations == one_by_one(own_pipe.model, own_pipe.tokenizer, read, **SHORT)
         next(answers)
         assert len(read) == 2 * window
 
-    def test_dataset_columns(self, own_pipe):
+    def test_columns_of_datasets_are_read_lazily(self, own_pipe):
         expected = texts_of(own_pipe(TEXTS, **SHORT))
         dataset = Dataset.from_dict({"text": TEXTS, "more": TEXTS})
         columns = [KeyDataset(dataset, "text"), dataset["text"], dataset.to_iterable_dataset()["text"], iter(TEXTS)]
@@ -267,8 +267,8 @@ class TestLongTexts:
     @pytest.mark.parametrize("kind", ["Marian", "BART", "learned"])
     def test_learned_positions_limit_sources(self, tokenizer, kind):
         overrides = {"position_embedding": "learned", "max_position_embeddings": POSITIONS}
-        own = kind == "learned"
-        model = random_translator(**overrides) if own else foreign_model(kind, vocab_size=len(tokenizer))
+        is_own_model = kind == "learned"
+        model = random_translator(**overrides) if is_own_model else foreign_model(kind, vocab_size=len(tokenizer))
         pipe = seq2seq(model, tokenizer)
         length = len(tokenizer(self.LONG).input_ids)
         with pytest.raises(ValueError, match=rf"^index 1: .* at most {POSITIONS} tokens .*positions.* got {length}"):
@@ -331,7 +331,7 @@ class TestWithoutLetters:
     TEXTS = ("42", " 3,5 % …", "٤٢", "😀 👍🏽", "½ ²", "1\u3164")
 
     @pytest.mark.parametrize("text", TEXTS)
-    def test_unchanged(self, own_pipe, text, monkeypatch):
+    def test_the_text_is_returned_unchanged(self, own_pipe, text, monkeypatch):
         expected = own_pipe(TEXTS[:2], **SHORT)
         assert own_pipe([TEXTS[0], text, TEXTS[1]], batch_size=3, **SHORT) == [
             expected[0],
@@ -363,14 +363,28 @@ class TestWithoutLetters:
 @pytest.mark.parametrize("change", [" {}", "{} ", "{}\n", "{}\r\n", "\ufeff{}", "{}\u200b ", "{}\u00a0", "\u2028{}"])
 def test_invisible_characters_at_the_ends(own_pipe, change):
     texts = TEXTS[:3]
-    found = own_pipe([change.format(text) for text in texts], batch_size=2, **SHORT)
-    assert found == own_pipe(texts, batch_size=2, **SHORT)
+    answers = own_pipe([change.format(text) for text in texts], batch_size=2, **SHORT)
+    assert answers == own_pipe(texts, batch_size=2, **SHORT)
+
+
+@pytest.mark.parametrize("spaces", ["  ", "\t", " \t ", " \u00a0", "\u2009 ", "     "])
+def test_repeated_spaces_and_tabs_are_one_space(own_pipe, spaces):
+    texts = TEXTS[:3]
+    answers = own_pipe([text.replace(" ", spaces) for text in texts], batch_size=2, **SHORT)
+    assert answers == own_pipe(texts, batch_size=2, **SHORT)
+
+
+def test_repeated_spaces_are_kept_if_the_vocabulary_has_a_token_of_them():
+    indented = [f"if a:\n        {sentence}" for sentence in SENTENCES]
+    tokenizer = RandomTransformerTokenizer.train(indented * 3, vocab_size=320)
+    assert tokenizer.keeps_spaces
+    assert tokenizer.without_extra_spaces(f" {indented[0]}\t") == indented[0]
 
 
 def test_saved_tokenizers_without_a_normalization_keep_the_tokens():
     tokenizer = RandomTransformerTokenizer.train(SENTENCES * 3, vocab_size=320, normalization=None)
     pipe = seq2seq(random_translator(), tokenizer)
-    text = " the gi\u00adrl\u00a0"
+    text = " the  gi\u00adrl\u00a0"
     [(_, inputs)] = pipe.batches([text], [""], 1, pipe.call_options())
     assert inputs["input_ids"].tolist() == [tokenizer(text).input_ids]
 
@@ -419,7 +433,7 @@ class TestErrors:
     @pytest.mark.parametrize("option", [{"num_beam": 3}, {"eos_token_id": "</s>"}, {"suppress_tokens": 7}], ids=str)
     def test_invalid_option_of_generate(self, own_pipe, option):
         """`generate()` raises an error of some other class, or one that does not say where the option comes from."""
-        with pytest.raises(ValueError, match=r"^generate\(\) must have valid options, .*_config.json, got \w+"):
+        with pytest.raises(ValueError, match=r"^generate\(\) raised \w+: .*generation_config.json must be valid"):
             own_pipe(TEXTS, **option)
 
     @pytest.mark.parametrize("rows", [1, 2])
@@ -446,5 +460,5 @@ class TestSaving:
         assert type(loaded).__module__.startswith("transformers_modules")
         assert loaded(TEXTS, **SHORT) == pipe(TEXTS, **SHORT)
         assert PIPELINE_REGISTRY.supported_tasks["seq2seq"]["impl"] is Seq2SeqPipeline
-        own = pipeline("seq2seq", str(tmp_path / "saved"), pipeline_class=Seq2SeqPipeline, device="cpu")
-        assert own(TEXTS, **SHORT) == pipe(TEXTS, **SHORT)
+        explicit_pipe = pipeline("seq2seq", str(tmp_path / "saved"), pipeline_class=Seq2SeqPipeline, device="cpu")
+        assert explicit_pipe(TEXTS, **SHORT) == pipe(TEXTS, **SHORT)

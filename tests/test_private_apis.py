@@ -48,12 +48,12 @@ def is_self(node):
 def used_names():
     """Private attributes that the package does not define, private imports, and strings such as those of `getattr`."""
     nodes = [node for tree in trees() for node in ast.walk(tree)]
-    own = set(own_names(nodes))
+    defined_names = set(own_names(nodes))
     attributes = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
     imports = {
         alias.name for node in nodes if isinstance(node, ast.ImportFrom) and not node.level for alias in node.names
     }
-    names = {name for name in attributes - own | imports if is_private(name)} | strings(nodes)
+    names = {name for name in attributes - defined_names | imports if is_private(name)} | strings(nodes)
     return names - STANDARD_LIBRARY - SUFFIXES - OPTIONS
 
 

@@ -57,12 +57,12 @@ def kernels(request, monkeypatch):
     A CPU without VNNI has kernels for 7 bits only. With 7 bits, they are tested on every CPU.
     """
     largest, limit = LEVELS[request.param]
-    found = tuple(
+    exact_kernels = tuple(
         kernel for kernel in (quantization.FbgemmInt8, quantization.OneDnnInt8) if largest and is_exact(kernel, largest)
     )
-    if largest and not found:
+    if largest and not exact_kernels:
         pytest.skip(f"no int8 kernel of this CPU is exact with {request.param}")
-    monkeypatch.setattr(quantization, "int8_kernels", lambda: (largest or 127, found))
+    monkeypatch.setattr(quantization, "int8_kernels", lambda: (largest or 127, exact_kernels))
     monkeypatch.setattr(quantization, "FASTEST_INT8", {})
     monkeypatch.setattr(quantization, "MIN_PACKED_ELEMENTS", 1)
     return limit
@@ -101,9 +101,9 @@ def test_quantized_saved_and_loaded_again(config, kernels, tmp_path):
     again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "int8")
     tied_again = copy.deepcopy(model)
     tied_again.tie_weights()
-    for other in (again, tied_again):
-        assert other.lm_head.weight.dtype == torch.int8
-        assert torch.equal(logits(other), logits(model))
+    for copied in (again, tied_again):
+        assert copied.lm_head.weight.dtype == torch.int8
+        assert torch.equal(logits(copied), logits(model))
 
 
 @pytest.mark.usefixtures("kernels")
@@ -139,8 +139,8 @@ def test_products_are_exact(rows):
     layer, states = int8_layer(), torch.randn(2, rows, 40)
     with torch.no_grad():
         actual = layer(states)
-    largest, found = quantization.int8_kernels()
-    if found:
+    largest, available_kernels = quantization.int8_kernels()
+    if available_kernels:
         scale = states.abs().amax(dim=-1, keepdim=True) / largest
         states = (states / scale).round() * scale
     expected = states.double() @ layer.dequantized_weight().double().t() + layer.bias
@@ -239,7 +239,7 @@ def test_packed_weights_follow_each_of_their_layers():
             change()
             copies = copy.deepcopy(layers)  # without packed weights
             assert torch.equal(layers[0](states), copies[0](states))
-            fused = [generation.fused_linear(each)(states) for each in (layers, copies)]
+            fused = [generation.fused_linear(stack)(states) for stack in (layers, copies)]
             assert all(map(torch.equal, *fused))
 
 
@@ -253,7 +253,7 @@ def test_fused_and_single_layers_use_the_same_kernels(monkeypatch):
 
 
 @pytest.mark.parametrize("config", MODELS)
-def test_dequantized(config, tmp_path):
+def test_a_dequantized_model_has_the_rounded_weights(config, tmp_path):
     model = quantized(tiny_model(**MODELS[config]), tmp_path / "float")
     model.save_pretrained(tmp_path / "int8")
     weight = model.model.encoder.layers[0].fc1.dequantized_weight()
@@ -279,7 +279,7 @@ def test_training_and_resizing_the_vocabulary_are_errors(tmp_path):
         model(**INPUTS)
 
 
-def test_other_heads(tmp_path):
+def test_a_classification_layer_is_not_quantized_and_an_output_layer_is(tmp_path):
     config = tiny_config(num_labels=3)
     torch.manual_seed(0)
     model = quantized(RandomTransformerForSequenceClassification(config), tmp_path)

@@ -19,12 +19,11 @@ from modeling_random_transformer.generation_random_transformer import (
     captured_steps,
 )
 from tests.helpers.cuda_graphs import simulated
-from tests.helpers.models import exact_model, padded_batch, tiny_model
+from tests.helpers.models import assert_same_generation, exact_model, padded_batch, tiny_model
 from tests.test_fast_decoder import (
     BATCH,
     CONFIGS,
     SEARCHES,
-    assert_same,
     assert_same_caches,
     check_cache,
     generate,
@@ -74,7 +73,7 @@ def test_static_steps_equal_fast_steps(config, search, caches):
     caches.clear()
     theirs = generate(model, **SEARCHES[search])
     assert set(caches) == {BeamKVCache}
-    assert_same(ours, theirs)
+    assert_same_generation(ours, theirs)
     assert_same_caches(ours.past_key_values, theirs.past_key_values)
 
 
@@ -90,18 +89,18 @@ def test_padding_of_the_source(batch, num_beams, caches):
     model = exact_model(spread=2.0)
     ours = generate(model, batch, num_beams=num_beams, **STATIC)
     assert set(caches) == {StaticKVCache}
-    assert_same(ours, generate(model, batch, num_beams=num_beams))
+    assert_same_generation(ours, generate(model, batch, num_beams=num_beams))
 
 
 @pytest.mark.parametrize("beams", [1, 3])
 def test_static_cache_equals_copied_caches(beams):
     torch.manual_seed(0)
     keys, values = torch.randn(2 * beams, 2, 4, 3), torch.randn(2 * beams, 2, 4, 4)
-    check_cache(StaticKVCache([(keys, values)], beams, limit=20), keys, values, survivors=beams)
+    check_cache(StaticKVCache([(keys, values)], beams, limit=20), keys, values, kept_beams=beams)
 
 
 @pytest.mark.parametrize(("length", "capacity"), [(1, 32), (32, 32), (33, 64), (64, 64), (65, 128)])
-def test_buckets(length, capacity):
+def test_capacities_are_rounded_up_to_buckets(length, capacity):
     assert bucket(length) == capacity
 
 
@@ -115,7 +114,7 @@ def test_options_for_the_compiler_of_transformers_run_the_modules(caplog):
     with caplog.at_level(logging.DEBUG, generation.logger.name):
         ours = generate(model, **STATIC, compile_config=CompileConfig())
     assert "compile_config was requested" in caplog.text
-    assert_same(ours, generate(model))
+    assert_same_generation(ours, generate(model))
 
 
 # CUDA graphs, simulated
@@ -128,18 +127,18 @@ def test_captured_steps_equal_fast_steps(config, search, captures):
     ours = generate(model, **STATIC, **SEARCHES[search])
     (step,) = captures
     assert step.graph.replays == len(ours.logits) - 1
-    assert_same(ours, generate(model, **SEARCHES[search]))
+    assert_same_generation(ours, generate(model, **SEARCHES[search]))
 
 
 def test_a_graph_computes_later_calls_with_the_same_shapes(captures):
     model = exact_model(spread=2.0)
     batches = [padded_batch(lengths, seed) for seed, lengths in enumerate([[8, 5, 3], [4, 9, 2], [7, 7, 7]])]
     for batch in batches:
-        assert_same(generate(model, batch, num_beams=2, **STATIC), generate(model, batch, num_beams=2))
+        assert_same_generation(generate(model, batch, num_beams=2, **STATIC), generate(model, batch, num_beams=2))
     assert len(captures) == 1
-    others = [(padded_batch([4]), {}), (BATCH, {"num_beams": 3}), (BATCH, {"max_new_tokens": 40}), (LONG, {})]
-    for count, (batch, options) in enumerate(others, start=2):
-        assert_same(generate(model, batch, **options, **STATIC), generate(model, batch, **options))
+    new_shapes = [(padded_batch([4]), {}), (BATCH, {"num_beams": 3}), (BATCH, {"max_new_tokens": 40}), (LONG, {})]
+    for count, (batch, options) in enumerate(new_shapes, start=2):
+        assert_same_generation(generate(model, batch, **options, **STATIC), generate(model, batch, **options))
         assert len(captures) == count
 
 
@@ -158,7 +157,7 @@ def test_calls_at_the_same_time_have_different_graphs():
     ours = generate(model, logits_processor=[call_again], **STATIC)
     expected = generate(model)
     for outputs in (ours, *inner):
-        assert_same(outputs, expected)
+        assert_same_generation(outputs, expected)
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
@@ -168,7 +167,7 @@ def test_inference_mode_has_graphs_of_its_own(num_beams, captures):
     expected = generate(model, num_beams=num_beams)
     for count in (1, 2, 2):
         with torch.inference_mode(count == 1):
-            assert_same(generate(model, num_beams=num_beams, **STATIC), expected)
+            assert_same_generation(generate(model, num_beams=num_beams, **STATIC), expected)
         assert len(captures) == count
 
 
@@ -177,7 +176,7 @@ def test_changed_weights_are_captured_again(captures):
     generate(model, **STATIC)
     with torch.no_grad():
         model.model.decoder.layers[0].fc1.weight.mul_(-1)
-    assert_same(generate(model, **STATIC), generate(model))
+    assert_same_generation(generate(model, **STATIC), generate(model))
     assert len(captures) == 2
 
 
@@ -205,8 +204,8 @@ def test_repeated_calls_are_captured_by_default(search, captures):
         torch.manual_seed(0)
         outputs.append(generate(model, **SEARCHES[search]))
     assert len(captures) == 1
-    assert_same(outputs[1], outputs[0])
-    assert_same(outputs[2], outputs[0])
+    assert_same_generation(outputs[1], outputs[0])
+    assert_same_generation(outputs[2], outputs[0])
 
 
 @pytest.mark.parametrize("options", [{"disable_compile": True}, {"cache_implementation": "dynamic"}], ids=str)
@@ -226,9 +225,9 @@ def test_calls_of_many_shapes_are_not_captured_by_default(captures, monkeypatch)
             generate(model, padded_batch([3] * rows))
     assert [len(step.ids) for step in captures] == [1, 2]
     monkeypatch.setattr(generation, "MAX_DEFAULT_ENTRIES", 31)
-    other = exact_model(spread=2.0)
+    second_model = exact_model(spread=2.0)
     for _ in range(3):
-        generate(other, padded_batch([3]))
+        generate(second_model, padded_batch([3]))
     assert len(captures) == 2
 
 
@@ -251,7 +250,7 @@ def test_foreign_code_is_not_captured(change, captures):
     model = exact_model(spread=2.0)
     change(model)
     assert model.fallback_reason() is None
-    assert_same(generate(model, **STATIC), generate(model))
+    assert_same_generation(generate(model, **STATIC), generate(model))
     assert not captures
 
 
@@ -262,7 +261,7 @@ def test_foreign_code_is_not_captured(change, captures):
 )
 def test_what_is_not_captured(config, options, captures):
     model = exact_model(spread=2.0, **config)
-    assert_same(generate(model, **STATIC | options), generate(model))
+    assert_same_generation(generate(model, **STATIC | options), generate(model))
     assert not captures
 
 
@@ -282,4 +281,4 @@ def test_captured_steps_on_a_gpu(search):
     ours = generate(model, batch, **STATIC, **options)
     kept = captured_steps(model).steps
     assert len(kept) == 1
-    assert_same(ours, generate(model, batch, **options))
+    assert_same_generation(ours, generate(model, batch, **options))

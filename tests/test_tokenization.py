@@ -129,7 +129,7 @@ def test_declared_special_tokens_of_texts_are_recognized(multilingual, text):
     assert multilingual.encode_texts(text)["input_ids"][1:-1].count(multilingual.convert_tokens_to_ids("<bt>")) == 0
 
 
-def test_pairs(tokenizer):
+def test_an_end_token_follows_each_text_of_a_pair(tokenizer):
     end = tokenizer.eos_token_id
     plain = [tokenizer(text, add_special_tokens=False).input_ids for text in ("the dog", "el perro")]
     assert tokenizer("the dog", "el perro").input_ids == [*plain[0], end, *plain[1], end]
@@ -216,7 +216,7 @@ def test_saved_tokenizers_keep_their_normalization(tmp_path):
 
 
 @pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD"])
-def test_unicode_forms(form):
+def test_texts_get_the_unicode_form_of_the_tokenizer(form):
     tokenizer = RandomTransformerTokenizer.train(CORPUS, vocab_size=300, normalization=form)
     text = tokenizer.decode(tokenizer("e\u0301 ﬁ\u00ad").input_ids, skip_special_tokens=True)
     assert text == unicodedata.normalize(form, "é ﬁ")
@@ -343,7 +343,7 @@ def test_words_of_the_pattern(tokenizer, text, expected):
 
 
 @pytest.mark.parametrize("sentences", SENTENCES.values(), ids=SENTENCES)
-def test_scripts(sentences):
+def test_texts_of_every_script_round_trip(sentences):
     """Lossless, with and without BPE-dropout; a word is no longer cut at its marks."""
     tokenizer = RandomTransformerTokenizer.train(sentences * 2, vocab_size=2000)
     bpe_dropout = BPEDropout(tokenizer, 0.5)
@@ -355,7 +355,7 @@ def test_scripts(sentences):
         assert len(encoded["input_ids"]) == len(words_of(tokenizer, text))  # every word was seen twice
 
 
-def test_other_patterns():
+def test_another_pattern_splits_the_words():
     tokenizer = RandomTransformerTokenizer.train(CORPUS, vocab_size=300, pattern=r"\s*\S+")
     assert words_of(tokenizer, "a b'c-1.") == ["a", " b'c-1."]
     with pytest.raises(ValueError, match=r"pattern must be a regular expression, got '\['"):
@@ -411,10 +411,10 @@ def test_languages_are_saved(multilingual, tmp_path):
     assert loaded("<bt> la niña") == multilingual("<bt> la niña")
     loaded.save_pretrained(tmp_path)
     assert (tmp_path / "tokenizer.json").read_bytes() == content
-    other = AutoTokenizer.from_pretrained(tmp_path, src_lang="en", tgt_lang="zh-Hans")
-    assert other("a", text_target="b")["labels"][0] == other.get_lang_id("zh-Hans")
-    new = other.train_new_from_iterator(["completely different words"] * 9, vocab_size=300)
-    assert (new.languages, new.get_lang_id("es")) == (other.languages, 5)
+    reloaded = AutoTokenizer.from_pretrained(tmp_path, src_lang="en", tgt_lang="zh-Hans")
+    assert reloaded("a", text_target="b")["labels"][0] == reloaded.get_lang_id("zh-Hans")
+    new = reloaded.train_new_from_iterator(["completely different words"] * 9, vocab_size=300)
+    assert (new.languages, new.get_lang_id("es")) == (reloaded.languages, 5)
     assert new("different")["input_ids"][0] == new.get_lang_id("en")
     with pytest.raises(ValueError, match=r"src_lang must be one of en, es, zh-Hans, got 'fr'\."):
         AutoTokenizer.from_pretrained(tmp_path, src_lang="fr")
@@ -461,7 +461,7 @@ def test_ten_words_of_the_blog_post(words, tmp_path):
     assert AutoTokenizer.from_pretrained(tmp_path)("hola mundo ?").input_ids == [8, 1, 4, 5]
 
 
-def test_unknown_words(words):
+def test_unknown_words_are_errors_unless_there_is_a_token_for_them(words):
     with pytest.raises(ValueError, match="text must consist of words in the vocabulary"):
         words("hello nobody")
     with_unknown = RandomTransformerTokenizer.from_words(

@@ -47,11 +47,11 @@ def test_export_with_a_dynamic_batch_and_dynamic_lengths(positions, dtype):
     shapes |= {"decoder_input_ids": {0: batch, 1: target}, "use_cache": None}
     inputs = {**padded_batch([7, 4, 6]), "decoder_input_ids": random_ids(3, 5), "use_cache": False}
     exported = export(model, (), inputs, dynamic_shapes=shapes).module()
-    others = {**padded_batch([150, 3, 6, 2, 5]), "decoder_input_ids": random_ids(5, 8), "use_cache": False}
+    larger_inputs = {**padded_batch([150, 3, 6, 2, 5]), "decoder_input_ids": random_ids(5, 8), "use_cache": False}
     with torch.no_grad():
-        expected = model(**others).logits
+        expected = model(**larger_inputs).logits
         tolerance = 1e-9 if dtype == torch.float64 else 0.05 * expected.abs().max().item()
-        torch.testing.assert_close(exported(**others).logits, expected, rtol=0, atol=tolerance)
+        torch.testing.assert_close(exported(**larger_inputs).logits, expected, rtol=0, atol=tolerance)
 
 
 # Derivatives
@@ -67,7 +67,7 @@ def test_functional_gradients_of_the_model_are_those_of_backward():
     model = tiny_model().double()
     batch = training_batch()
     parameters = dict(model.named_parameters())
-    gradients, loss = grad_and_value(lambda given: functional_call(model, given, (), batch).loss)(parameters)
+    gradients, loss = grad_and_value(lambda weights: functional_call(model, weights, (), batch).loss)(parameters)
     expected = model(**batch).loss
     expected.backward()
     torch.testing.assert_close(loss, expected)

@@ -29,7 +29,7 @@ def generated(model, tokenizer, ids, **options):
     return tokenizer.decode(output, skip_special_tokens=True)
 
 
-def test_translations(model, tokenizer):
+def test_special_tokens_in_texts_are_translated_as_text(model, tokenizer):
     pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer, device="cpu", **SHORT)
     expected = [generated(model, tokenizer, ids_as_text(tokenizer, text)) for text in TEXTS]
     assert [answer["generated_text"] for answer in pipe(TEXTS, batch_size=4)] == expected
@@ -40,8 +40,8 @@ def test_translations(model, tokenizer):
 
 def test_prefixes_of_translations(model, tokenizer):
     prefixes = ["a</s>b", "</s>", "<s>the", "x<pad>"]
-    found = translate(["the boy"] * 4, model, tokenizer, prefixes=prefixes, max_new_tokens=16, num_beams=2)
-    for prefix, translation in zip(prefixes, found, strict=True):
+    translations = translate(["the boy"] * 4, model, tokenizer, prefixes=prefixes, max_new_tokens=16, num_beams=2)
+    for prefix, translation in zip(prefixes, translations, strict=True):
         assert translation.startswith(prefix)
 
 
@@ -73,7 +73,7 @@ def test_scores_and_alignments(model, tokenizer):
 
 
 @pytest.mark.parametrize("words", [False, True])
-def test_training_pairs(words, tokenizer):
+def test_special_tokens_in_training_pairs_are_text(words, tokenizer):
     rows = Dataset.from_list([{"line": i, "source": text, "target": f"x{text}"} for i, text in enumerate(TEXTS)])
     tokens, _ = tokenize_pairs(rows, tokenizer, words=words)
     for row, text in zip(tokens, TEXTS, strict=True):
@@ -86,23 +86,23 @@ def test_the_explorer_page(tokenizer):
     assert len(page["source"]) == len(ids_as_text(tokenizer, TEXTS[1]))
 
 
-def test_engines(tokenizer, tmp_path):
+def test_special_tokens_in_texts_of_an_engine_are_text(tokenizer, tmp_path):
     pytest.importorskip("ctranslate2")
     export = pytest.importorskip("modeling_random_transformer.extras.export")
     model = random_translator()
     export.export_model(model, tokenizer, tmp_path / "out", engine="ctranslate2", dtype="float32")
-    found = export.load_engine(tmp_path / "out", "ctranslate2")(TEXTS, num_beams=1, max_new_tokens=9)
+    translations = export.load_engine(tmp_path / "out", "ctranslate2")(TEXTS, num_beams=1, max_new_tokens=9)
     greedy = {"do_sample": False, "max_new_tokens": 9}
     ids = [torch.tensor([ids_as_text(tokenizer, text)]) for text in TEXTS]
     expected = tokenizer.batch_decode([model.generate(row, **greedy)[0] for row in ids], skip_special_tokens=True)
-    assert found == expected
+    assert translations == expected
 
 
 def test_tokenizers_of_other_models_recognize_their_tokens(tokenizer):
     """They have no `encode_texts`: users write `>>fra<<` and `<extra_id_0>` into texts."""
 
-    def other(*texts, **options):
+    def plain_tokenizer(*texts, **options):
         return tokenizer(*texts, **options)
 
-    assert encode_texts(other, "</s>")["input_ids"] == [2, 2]
+    assert encode_texts(plain_tokenizer, "</s>")["input_ids"] == [2, 2]
     assert tokenizer("</s>")["input_ids"] == [2, 2]  # a call of the tokenizer is that of transformers

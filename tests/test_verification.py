@@ -171,7 +171,7 @@ class OtherTensor(torch.Tensor):
     """A tensor of another library, such as one with quantized values."""
 
 
-def test_plain_weights():
+def test_only_plain_float_tensors_count_as_float_weights():
     model = nn.Linear(2, 2)
     assert has_float_weights(model)
     model.bias = nn.Parameter(torch.zeros(2).as_subclass(OtherTensor))

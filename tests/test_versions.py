@@ -116,7 +116,7 @@ def test_the_cache_among_arguments_and_outputs():
         (f"{OLDEST - 1}.{NEWEST_MINOR}.0", True),
     ],
 )
-def test_tested_versions(version, is_untested, monkeypatch):
+def test_a_version_outside_of_the_tested_ones_is_untested(version, is_untested, monkeypatch):
     monkeypatch.setattr(versions.transformers, "__version__", version)
     assert is_untested_version() is is_untested
 
@@ -130,8 +130,8 @@ def test_the_advice_names_the_installed_and_the_tested_versions():
 @pytest.mark.parametrize("is_enabled", [False, True])
 @pytest.mark.parametrize("has_gradients", [False, True])
 def test_a_layer_is_checkpointed_with_gradients_only(has_gradients, is_enabled):
-    layer, other = CheckpointedLayer(), CheckpointedLayer()
+    layer, second_layer = CheckpointedLayer(), CheckpointedLayer()
     layer.gradient_checkpointing = is_enabled
     with torch.set_grad_enabled(has_gradients):
         assert layer.gradient_checkpointing is (is_enabled and has_gradients)
-        assert other.gradient_checkpointing is False
+        assert second_layer.gradient_checkpointing is False

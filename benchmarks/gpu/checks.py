@@ -78,7 +78,8 @@ def generation_rows(exact: Any, ids: Tensor, settings: Settings) -> Rows:
     def check_tokens() -> Figures:
         options = static_cache(settings)
         actual, reference = (
-            generate(exact, ids, 1, settings.new_tokens, **each) for each in (options, {"use_cache": False})
+            generate(exact, ids, 1, settings.new_tokens, **cache_options)
+            for cache_options in (options, {"use_cache": False})
         )
         skips = counters["inductor"]["cudagraph_skips"]  # graphs that inductor did not run as CUDA graphs
         figures = checked({"cudagraph_skips": skips}, (actual != reference).double().mean().item(), 0.0)

@@ -31,7 +31,9 @@ def rows(settings: Settings) -> Rows:
                 continue
             label = f"{name} {dtype}, batch {batch}, {search}, over {peer}"
             ids = torch.randint(END + 1, VOCAB_SIZE, (batch, SOURCE_LEN), device=DEVICE)
-            ours_once, theirs_once = (partial(each, ids, num_beams) for each in (mine, peers[peer]))
+            ours_once, theirs_once = (
+                partial(search_function, ids, num_beams) for search_function in (mine, peers[peer])
+            )
             yield label, partial(compare, ours_once, theirs_once, settings.pairs)
 
 

@@ -74,8 +74,8 @@ class JoeyNMT:
 
         ids, mask = pad_rows(self.tokenize(texts), self.pad)
         batch = SimpleNamespace(src=ids, src_mask=mask.bool()[:, None], src_length=mask.sum(1), has_trg=False)
-        found = search(self.model, batch, max_output_length=NEW_TOKENS, beam_size=BEAMS, beam_alpha=1.0)[0]
-        sentences = self.model.trg_vocab.arrays_to_sentences(found, cut_at_eos=True)
+        output_ids = search(self.model, batch, max_output_length=NEW_TOKENS, beam_size=BEAMS, beam_alpha=1.0)[0]
+        sentences = self.model.trg_vocab.arrays_to_sentences(output_ids, cut_at_eos=True)
         return [self.data.tokenizer[self.data.trg_lang].post_process(row) for row in sentences]
 
 
@@ -124,13 +124,17 @@ class OpenNMT:
         options["transforms"] = next(name for name in ("sentencepiece", "bpe") if name in stored["_all_transform"])
         for side in ("src", "tgt"):
             options[f"{side}_subword_model"] = path.parent / Path(stored[f"{side}_subword_model"]).name
-        given = parser.parse_args([part for name, value in options.items() for part in (f"-{name}", str(value))])
-        ArgumentParser.validate_translate_opts(given)
-        ArgumentParser._get_all_transform_translate(given)
-        ArgumentParser.validate_translate_opts_dynamic(given)
-        self.engine = InferenceEnginePY(given)
+        engine_options = parser.parse_args(
+            [part for name, value in options.items() for part in (f"-{name}", str(value))]
+        )
+        ArgumentParser.validate_translate_opts(engine_options)
+        ArgumentParser._get_all_transform_translate(engine_options)
+        ArgumentParser.validate_translate_opts_dynamic(engine_options)
+        self.engine = InferenceEnginePY(engine_options)
         self.model, self.vocabs = self.engine.translator.model, self.engine.vocabs
-        self.pipe = TransformPipe.build_from(make_transforms(given, self.engine.transforms_cls, self.vocabs).values())
+        self.pipe = TransformPipe.build_from(
+            make_transforms(engine_options, self.engine.transforms_cls, self.vocabs).values()
+        )
         self.pad = self.vocabs["src"]["<blank>"]
 
     def tokenize(self, texts: list[str]) -> list[list[int]]:
@@ -188,13 +192,13 @@ def compare(kind: str, folder: Path, texts: list[str]) -> None:
         expected = logits(batch["input_ids"], batch["attention_mask"], theirs)[theirs != tokenizer.pad_token_id][
             :, ~unknown
         ]
-        found = model(**batch, decoder_input_ids=theirs).logits[theirs != tokenizer.pad_token_id][:, ~unknown]
-        largest, size = max(largest, float((found - expected).abs().max())), max(size, float(expected.abs().max()))
+        actual = model(**batch, decoder_input_ids=theirs).logits[theirs != tokenizer.pad_token_id][:, ~unknown]
+        largest, size = max(largest, float((actual - expected).abs().max())), max(size, float(expected.abs().max()))
         first, second = (tokenizer.batch_decode(rows, skip_special_tokens=True) for rows in (ours, theirs))
         equal += sum(a == b for a, b in zip(first, second, strict=True))
-        own = original.translate(texts[k : k + BATCH])
-        equal_search += sum(a.strip() == b.strip() for a, b in zip(first, own, strict=True))
-        print(f"{k + len(own)}: logits of up to {size:.1f} differ by {largest:.1e}; ", end="")
+        original_translations = original.translate(texts[k : k + BATCH])
+        equal_search += sum(a.strip() == b.strip() for a, b in zip(first, original_translations, strict=True))
+        print(f"{k + len(original_translations)}: logits of up to {size:.1f} differ by {largest:.1e}; ", end="")
         print(f"equal translations: {equal} by one search, {equal_search} by each package's own", flush=True)
 
 

@@ -192,8 +192,8 @@ assert loss_with({}) == intact  # nothing remains after the block
 # layer by the one from the run on *book*. If the model then writes *El*, that state contains the information.
 
 # %%
-clean, other = "The house is old.", "The book is old."
-clean_inputs, other_inputs = (tokenizer(text, return_tensors="pt") for text in (clean, other))
+clean, book_sentence = "The house is old.", "The book is old."
+clean_inputs, other_inputs = (tokenizer(text, return_tensors="pt") for text in (clean, book_sentence))
 tokens = token_texts(tokenizer, clean_inputs["input_ids"][0])
 assert clean_inputs["input_ids"].shape == other_inputs["input_ids"].shape
 (different,) = (clean_inputs["input_ids"] != other_inputs["input_ids"])[0].nonzero()
@@ -225,7 +225,7 @@ def patch(path, position):
 
 states = ["encoder.embedding.sum", *(f"encoder.layers.{n}.ffn.layer_norm" for n in range(model.config.encoder_layers))]
 lowest, highest = preference(clean_inputs), preference(other_inputs)
-print(f"El minus La: {lowest:.2f} for {clean!r}, {highest:.2f} for {other!r}")
+print(f"El minus La: {lowest:.2f} for {clean!r}, {highest:.2f} for {book_sentence!r}")
 assert lowest < 0 < highest
 
 shift = torch.tensor(
@@ -250,9 +250,9 @@ axes.set_yticks(range(len(states)), ["embedding", *(f"layer {n}" for n in range(
 axes.set(title="Share of the change by patching one token")
 _ = figure.colorbar(image, ax=axes)
 
-others = [position for position in range(len(tokens)) if position != different]
+shared_positions = [position for position in range(len(tokens)) if position != different]
 assert abs(shift[0, different].item() - 1) < 1e-3  # only the noun differs in the input
-assert shift[0, others].abs().max() < 1e-3
+assert shift[0, shared_positions].abs().max() < 1e-3
 assert shift[-1, different] < 0.95  # attention has moved a part to other tokens
 
 # %% [markdown]
@@ -264,7 +264,7 @@ assert shift[-1, different] < 0.95  # attention has moved a part to other tokens
 # Patching the final state of the noun changes the noun, but not necessarily the words that agree with it:
 
 # %%
-for text in (clean, other):
+for text in (clean, book_sentence):
     print(f"{text:40} {translate(model, tokenizer, [text], num_beams=4)[0]}")
 patched = []
 for path in (states[0], states[-1]):
@@ -272,7 +272,7 @@ for path in (states[0], states[-1]):
         patched += translate(model, tokenizer, [clean], num_beams=4)
     print(f"book in {path:32} {patched[-1]}")
     assert counts == {path: 1}  # the encoder runs once, for all steps and beams
-assert patched[0] == translate(model, tokenizer, [other], num_beams=4)[0]
+assert patched[0] == translate(model, tokenizer, [book_sentence], num_beams=4)[0]
 assert "libro" in patched[1]
 
 # %% [markdown]

@@ -270,9 +270,9 @@ nouns = list(KIND)
 rows = [tokenizer(f" {noun}", add_special_tokens=False)["input_ids"][0] for noun in nouns]
 vectors = torch.nn.functional.normalize(encoder_only.get_input_embeddings().weight.detach()[rows], dim=-1)
 similarity = vectors @ vectors.T
-same = torch.tensor([[KIND[one] == KIND[other] for other in nouns] for one in nouns])
-others = ~torch.eye(len(nouns), dtype=torch.bool)
-within, between = similarity[same & others].mean().item(), similarity[~same].mean().item()
+same = torch.tensor([[KIND[first] == KIND[second] for second in nouns] for first in nouns])
+different_nouns = ~torch.eye(len(nouns), dtype=torch.bool)
+within, between = similarity[same & different_nouns].mean().item(), similarity[~same].mean().item()
 print(f"mean cosine similarity of two nouns: {within:.2f} of the same kind, {between:.2f} of different kinds")
 
 # %% [markdown]

@@ -163,8 +163,8 @@ point = torch.tensor([1.0, 2.0])
 torch.testing.assert_close(rotation @ (shear @ point), (rotation @ shear) @ point)
 for degrees in (0, 60, 90, 120, 180):
     radians = torch.tensor(degrees * torch.pi / 180)
-    other = torch.stack([radians.cos(), radians.sin()])
-    print(f"{degrees:3}°: dot product {other @ torch.tensor([1.0, 0.0]):5.2f}")
+    unit_vector = torch.stack([radians.cos(), radians.sin()])
+    print(f"{degrees:3}°: dot product {unit_vector @ torch.tensor([1.0, 0.0]):5.2f}")
 
 # %% [markdown]
 # ## More dimensions separate classes
@@ -476,14 +476,14 @@ for name, mark_of in (
     ("1, 2, 3 …", lambda p: p * vector),
     ("sinusoids", lambda p: sinusoids(torch.tensor([p]), 64)[0]),
 ):
-    found = []
+    shares = []
     for place in places:
         rounded = (vectors + mark_of(place)).bfloat16().float()
         nearest = torch.cdist(rounded - mark_of(place), vectors).argmin(dim=1)
-        found.append((nearest == torch.arange(100)).float().mean().item())
-    print(f"{name:10} " + "  ".join(f"word {n:,}: {share:4.0%}" for n, share in zip(places, found, strict=True)))
-    assert (found[-1] == 1) == (name == "sinusoids")
-assert found == [1.0] * len(places)
+        shares.append((nearest == torch.arange(100)).float().mean().item())
+    print(f"{name:10} " + "  ".join(f"word {n:,}: {share:4.0%}" for n, share in zip(places, shares, strict=True)))
+    assert (shares[-1] == 1) == (name == "sinusoids")
+assert shares == [1.0] * len(places)
 
 # %% [markdown]
 # So the step of the first marks means something else in each sentence, and the second marks grow until the word cannot

@@ -58,8 +58,8 @@ decoder_input = translator.prepare_decoder_input_ids_from_labels(labels)
 assert torch.equal(decoder_input[:, 1:], labels[:, :-1].masked_fill(labels[:, :-1] == IGNORED, PAD))
 row = 1
 print(f"{'decoder input':15} label (what is predicted)")
-for given, wanted in zip(token_texts(tokenizer, decoder_input[row]), token_texts(tokenizer, labels[row]), strict=True):
-    print(f"{given:15} {wanted}")
+for token, label in zip(token_texts(tokenizer, decoder_input[row]), token_texts(tokenizer, labels[row]), strict=True):
+    print(f"{token:15} {label}")
 
 # %% [markdown]
 # ### Two masks
@@ -106,9 +106,9 @@ with torch.no_grad():
     torch.testing.assert_close(translator(input_ids=noise, **inputs).logits, logits)
     changed = decoder_input.clone()
     changed[:, -1] = 99
-    other = translator(**{**inputs, "decoder_input_ids": changed}, input_ids=batch["input_ids"]).logits
-    torch.testing.assert_close(other[:, :-1], logits[:, :-1])
-    assert not torch.allclose(other[:, -1], logits[:, -1])
+    changed_logits = translator(**{**inputs, "decoder_input_ids": changed}, input_ids=batch["input_ids"]).logits
+    torch.testing.assert_close(changed_logits[:, :-1], logits[:, :-1])
+    assert not torch.allclose(changed_logits[:, -1], logits[:, -1])
 print("hidden tokens change nothing")
 
 # %% [markdown]

@@ -169,8 +169,8 @@ def check_outputs(notebook: NotebookNode) -> list[str]:
             text = output.get("text") or output.get("data", {}).get("text/plain", "")
             if output.output_type == "error" or output.get("name") == "stderr":
                 problems.append(f"{cell.id} must not raise an error or write to stderr, got {text.strip()[:200]!r}.")
-            if found := LOCAL.search(text):
-                problems.append(f"{cell.id} must not show paths or addresses, got {found[0]!r}.")
+            if match := LOCAL.search(text):
+                problems.append(f"{cell.id} must not show paths or addresses, got {match[0]!r}.")
     if (size := len(nbformat.writes(notebook).encode())) > MAX_BYTES:
         problems.append(f"the notebook must have at most {MAX_BYTES} bytes, got {size}.")
     return problems

@@ -79,8 +79,8 @@ class Options:
 
     def languages(self) -> dict[str, str]:
         """The languages that are given, as arguments of the pipeline."""
-        given = {"src_lang": self.src_lang, "tgt_lang": self.tgt_lang}
-        return {name: code for name, code in given.items() if code is not None}
+        codes = {"src_lang": self.src_lang, "tgt_lang": self.tgt_lang}
+        return {name: code for name, code in codes.items() if code is not None}
 
     def of_generate(self) -> dict[str, Any]:
         """The options of `generate()` that the method uses."""
@@ -268,10 +268,10 @@ class Translator:
         """
         self.check(text, options)
         options = replace(options, is_plain=True)
-        allowed = [path for choices in self.parts().values() for _, path in choices]
-        if not isinstance(paths, list) or len(paths) > len(allowed):
-            raise ValueError(f"off must be a list of at most {len(allowed)} paths, got {format_value(paths)}.")
-        if unknown := [path for path in paths if path not in allowed]:
+        known_paths = [path for choices in self.parts().values() for _, path in choices]
+        if not isinstance(paths, list) or len(paths) > len(known_paths):
+            raise ValueError(f"off must be a list of at most {len(known_paths)} paths, got {format_value(paths)}.")
+        if unknown := [path for path in paths if path not in known_paths]:
             raise ValueError(f"off must be paths of layers and heads that the page lists, got {unknown[0]!r:.60}.")
         with self.lock:
             (before,) = self.translate([text], [options])
@@ -282,7 +282,7 @@ class Translator:
     def parts(self) -> dict[str, list[tuple[str, str]]]:
         """The parts that can be switched off: for each layer, their labels and the paths of their outputs."""
         config = self.model.config
-        found = {}
+        parts = {}
         for stack, count in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
             kinds = {"self-attention": "self_attn"} | (
                 {"cross-attention": "encoder_attn"} if stack == "decoder" else {}
@@ -294,8 +294,8 @@ class Translator:
                     choices.append((label, f"{path}.{name}.output"))
                     for head in range(config.num_heads):
                         choices.append((f"{label} head {head}", f"{path}.{name}.head.{head}.output"))
-                found[f"{stack} layer {layer}"] = [*choices, ("feed-forward network", f"{path}.ffn.output")]
-        return found
+                parts[f"{stack} layer {layer}"] = [*choices, ("feed-forward network", f"{path}.ffn.output")]
+        return parts
 
 
 def fields_of(candidate: Candidate) -> dict[str, Any]:

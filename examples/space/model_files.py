@@ -22,10 +22,10 @@ PLOTS = ("training.png", "loss.png")  # written by plot_training.py and quicksta
 def greeting(folder: Path) -> tuple[str, list[str]]:
     """What the model can translate, and sentences to click, from its model card; empty if the card is damaged."""
     try:
-        found = read_greeting(folder / "README.md")
+        card = read_greeting(folder / "README.md")
     except ValueError:  # `show_card` reports it
         return "", []
-    return found["about"], found["examples"]
+    return card["about"], card["examples"]
 
 
 def show_training(folder: Path) -> None:

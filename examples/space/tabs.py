@@ -50,7 +50,7 @@ def translate_tab(translator: Translator, examples: list[str]) -> None:
         n_best = slider("n_best", "Number of translations", 3, 1)
     button = gr.Button("Translate", variant="primary")
     best = gr.HTML(label="Translation", show_label=True, container=True, padding=True)
-    others = gr.HTML()
+    alternatives = gr.HTML()
     with gr.Accordion("Answer of the HTTP API", open=False):
         answer = gr.JSON(label="Answer")
 
@@ -82,7 +82,7 @@ def translate_tab(translator: Translator, examples: list[str]) -> None:
     inputs = [text, method, num_beams, n_best, length_penalty, temperature, top_p, seed, source, target]
     batched = {"batch": True, "max_batch_size": MAX_BATCH_SIZE, "preprocess": False, **ONE_BY_ONE}
     started = gr.on([button.click, text.submit], translate, inputs, answer, api_name="translate", **batched)
-    started.success(show, answer, [best, others], **PRIVATE)
+    started.success(show, answer, [best, alternatives], **PRIVATE)
     rows = [of_beams, of_sampling, of_both]
     method.change(
         lambda name: [gr.Row(visible=name in shown) for shown in (METHODS[1:2], METHODS[2:], METHODS[1:])],
@@ -116,8 +116,8 @@ def inside_tab(translator: Translator, examples: list[str]) -> None:
 
     def inspect(text: str, src_lang: str | None, tgt_lang: str | None, num_beams: int) -> list[Any]:
         with errors_for_user():
-            found = translator.inspect(text, Options(num_beams=num_beams, src_lang=src_lang, tgt_lang=tgt_lang))
-        return [found, gr.Slider(maximum=max(2, len(found.target)), value=1), gr.Column(visible=True)]
+            inside = translator.inspect(text, Options(num_beams=num_beams, src_lang=src_lang, tgt_lang=tgt_lang))
+        return [inside, gr.Slider(maximum=max(2, len(inside.target)), value=1), gr.Column(visible=True)]
 
     def show(inside: Inside | None, step: int, temperature: float, layer: int, head: int) -> list[str]:
         if inside is None:

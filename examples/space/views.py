@@ -75,9 +75,9 @@ def colors(weight: float) -> str:
 
 def distribution_table(inside: Inside, step: int, temperature: float) -> str:
     """The most probable tokens of a step at a temperature, with the generated one marked."""
-    found = inside.steps[step]
+    distribution = inside.steps[step]
     rows = []
-    listed = zip(found["ids"], found["tokens"], probabilities(found, temperature), strict=True)
+    listed = zip(distribution["ids"], distribution["tokens"], probabilities(distribution, temperature), strict=True)
     for token_id, token, probability in list(listed)[:TOP_TOKENS]:
         marked = ' class="current" aria-current="true"' if token_id == inside.chosen[step] else ""
         rows.append(
@@ -91,12 +91,12 @@ def distribution_table(inside: Inside, step: int, temperature: float) -> str:
     return scrollable(caption, heading, "".join(rows))
 
 
-def probabilities(found: dict[str, Any], temperature: float) -> list[float]:
+def probabilities(distribution: dict[str, Any], temperature: float) -> list[float]:
     """The probabilities of the stored tokens of a distribution at a temperature."""
-    largest = found["logits"][0]
-    top = [math.exp((logit - largest) / temperature) for logit in found["logits"]]
-    others = sum(count * math.exp((logit - largest) / temperature) for logit, count in found["others"])
-    return [weight / (sum(top) + others) for weight in top]
+    largest = distribution["logits"][0]
+    top = [math.exp((logit - largest) / temperature) for logit in distribution["logits"]]
+    remaining_weight = sum(count * math.exp((logit - largest) / temperature) for logit, count in distribution["others"])
+    return [weight / (sum(top) + remaining_weight) for weight in top]
 
 
 def best_translation(answer: dict[str, Any]) -> str:

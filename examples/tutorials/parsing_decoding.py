@@ -75,11 +75,11 @@ class TreeLogitsProcessor(LogitsProcessor):
             input_ids: the start token and the tokens so far. `[batch * copies, length]`
             scores: logits or log-probabilities, `[batch * copies, vocab_size]`; copies are beams or returned sequences.
         """
-        allowed, is_word = self.allowed(input_ids.cpu()).to(scores.device), self.is_word.to(scores.device)
+        may_follow, is_word = self.next_tokens(input_ids.cpu()).to(scores.device), self.is_word.to(scores.device)
         words = scores.masked_fill(~is_word, -torch.inf).logsumexp(dim=1, keepdim=True)
-        return torch.where(is_word, words, scores).masked_fill(~allowed, -torch.inf)
+        return torch.where(is_word, words, scores).masked_fill(~may_follow, -torch.inf)
 
-    def allowed(self, input_ids: Tensor) -> Tensor:
+    def next_tokens(self, input_ids: Tensor) -> Tensor:
         """Which tokens may follow. Each row has at least one. `[batch * copies, vocab_size]`"""
         rows = torch.arange(len(input_ids)) // (len(input_ids) // len(self.lengths))  # index of each row's source
         opening, closing = self.is_opening[input_ids], self.is_closing[input_ids]
@@ -97,8 +97,8 @@ class TreeLogitsProcessor(LogitsProcessor):
         label = self.closing_of[input_ids.gather(1, innermost)]  # [batch * copies, 1]
 
         ids = torch.arange(len(self.is_opening))
-        allowed = may_open[:, None] & self.is_opening
-        allowed |= may_close[:, None] & (ids == label)
-        allowed |= may_add_word[:, None] & (ids == self.tokens[rows, position][:, None])
-        allowed[:, self.end] = ~allowed.any(dim=1)
-        return allowed
+        may_follow = may_open[:, None] & self.is_opening
+        may_follow |= may_close[:, None] & (ids == label)
+        may_follow |= may_add_word[:, None] & (ids == self.tokens[rows, position][:, None])
+        may_follow[:, self.end] = ~may_follow.any(dim=1)
+        return may_follow

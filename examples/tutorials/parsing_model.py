@@ -92,8 +92,8 @@ def parse(model: Any, tokenizer: Any, sentences: Sequence[Sequence[str]], **gene
     """
     for name, value in generate_kwargs.items():
         if name not in SEARCH_OPTIONS:
-            allowed = ", ".join(SEARCH_OPTIONS)
-            raise ValueError(f"generate_kwargs must be options among {allowed}, got {name}={value!r}.")
+            option_names = ", ".join(SEARCH_OPTIONS)
+            raise ValueError(f"generate_kwargs must be options among {option_names}, got {name}={value!r}.")
     trees: dict[int, Tree] = {}
     order = sorted(range(len(sentences)), key=lambda index: len(sentences[index]))  # reduces padding
     for batch in batches(order):

@@ -148,11 +148,11 @@ def bracket_scores(predicted: Iterable[Tree], gold: Iterable[Tree]) -> BracketSc
         if tree.leaves() != reference.leaves():
             raise ValueError(f"predicted must have the words of gold, got {tree.leaves()} and {reference.leaves()}.")
         kept = [tag not in PUNCTUATION_TAGS for _, tag in reference.pos()]
-        found, expected = constituents(tree, kept), constituents(reference, kept)
-        matched += (found & expected).total()
-        predictions += found.total()
+        predicted_spans, expected = constituents(tree, kept), constituents(reference, kept)
+        matched += (predicted_spans & expected).total()
+        predictions += predicted_spans.total()
         references += expected.total()
-        exact += found == expected
+        exact += predicted_spans == expected
         sentences += 1
     if not sentences:
         raise ValueError("gold must have at least one tree, got none.")

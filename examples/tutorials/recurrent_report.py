@@ -27,7 +27,7 @@ def show_results(results: Sequence[Result]) -> None:
 def summarize(results: Sequence[Result]) -> list[str]:
     """Sentences about throughput, overall exact match, and the longest texts."""
     fastest, *slower = sorted(results, key=lambda result: -result.tokens_per_second)
-    relative = [f"{other.name} {other.tokens_per_second / fastest.tokens_per_second:.2f} times" for other in slower]
+    relative = [f"{result.name} {result.tokens_per_second / fastest.tokens_per_second:.2f} times" for result in slower]
     ranks = [f"{result.name} {result.overall:.1f}%" for result in sorted(results, key=lambda result: -result.overall)]
     shortest, longest = LENGTHS[0], LENGTHS[-1]
     long_texts = [

@@ -238,7 +238,7 @@ class SentenceSampler(random.Random):
     def action(self, mood: str) -> Pair:
         """`The boy wants to buy two red apples.` `El niño quiere comprar dos manzanas rojas.`"""
         kind = self.choice(list(VERBS))
-        subject, thing = self.subject(), self.noun_phrase(kind)
+        subject, direct_object = self.subject(), self.noun_phrase(kind)
         english, spanish = self.choice(entries(VERBS[kind]))
         if spanish != "querer" and self.random() < 0.25:
             helper = self.choice((("can", "poder"), ("want to", "querer")))
@@ -246,8 +246,8 @@ class SentenceSampler(random.Random):
         infinitive, *rest = spanish.split()
         verb = spanish_verb(infinitive, subject.person)
         return (
-            english_clause(subject, english, thing.tree, mood),
-            spanish_clause(subject.spanish, verb, " ".join([*rest, thing.spanish]), mood),
+            english_clause(subject, english, direct_object.tree, mood),
+            spanish_clause(subject.spanish, verb, " ".join([*rest, direct_object.spanish]), mood),
         )
 
     def quality(self, mood: str) -> Pair:
@@ -265,17 +265,17 @@ class SentenceSampler(random.Random):
 
     def liking(self, mood: str) -> Pair:
         """`She likes your houses.` `A ella le gustan tus casas.`"""
-        subject, thing = self.subject(), self.noun_phrase(self.choice(KINDS_OF_THINGS), definite=True)
+        subject, liked_object = self.subject(), self.noun_phrase(self.choice(KINDS_OF_THINGS), definite=True)
         to_whom = PRONOUNS[f"{subject.person} m"][-1]
-        verb = f"{to_whom} {spanish_verb('gustar', thing.person)} {thing.spanish}"
+        verb = f"{to_whom} {spanish_verb('gustar', liked_object.person)} {liked_object.spanish}"
         liker = f"a {subject.spanish}" if subject.spanish else ""
-        return english_clause(subject, "like", thing.tree, mood), spanish_clause(liker, verb, "", mood)
+        return english_clause(subject, "like", liked_object.tree, mood), spanish_clause(liker, verb, "", mood)
 
     def object_pronoun(self, mood: str) -> Pair:
         """`The girls do not see her.` `Las niñas no la ven.`"""
         subject = self.subject()
-        others = [words for key, words in PRONOUNS.items() if key[0] == "3" or key[0] != subject.person[0]]
-        _, _, whom, clitic, _ = self.choice(others)
+        pronouns = [words for key, words in PRONOUNS.items() if key[0] == "3" or key[0] != subject.person[0]]
+        _, _, whom, clitic, _ = self.choice(pronouns)
         english, spanish = self.choice(entries(VERBS["person"]))
         verb = f"{clitic} {spanish_verb(spanish.removesuffix(' a'), subject.person)}"
         return english_clause(subject, english, node("NP", whom), mood), spanish_clause(subject.spanish, verb, "", mood)

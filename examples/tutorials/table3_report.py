@@ -56,10 +56,10 @@ class Table3:
         cells = [name, ROWS[name].change or MISSING, parameters, seeds]
         for metric, (decimals, _) in METRICS.items():
             paper, base = (getattr(ROWS[row], metric) for row in (name, "base"))
-            own = None if name == "base" else self.difference(name, metric)
+            measured_difference = None if name == "base" else self.difference(name, metric)
             cells += [
                 _with_range(self.values(name, metric), decimals) if results else "diverged",
-                _signed(own, decimals),
+                _signed(measured_difference, decimals),
                 f"{paper:.{decimals}f}",
                 _signed(None if name == "base" else paper - base, decimals),
             ]
@@ -111,8 +111,8 @@ def write_report(table: Table3, settings: str, folder: Path) -> None:
     write_atomically(folder / "table3.md", [text.encode()])
     figure, path = table.figure(), folder / "table3.png"
     if figure is None:
-        for each in (path, path.with_suffix(".svg")):
-            each.unlink(missing_ok=True)  # may be left by an earlier call with other rows
+        for old_figure in (path, path.with_suffix(".svg")):
+            old_figure.unlink(missing_ok=True)  # may be left by an earlier call with other rows
     else:
         save_figure(figure, path)
 

@@ -75,12 +75,12 @@ def scaled_overrides(row: Row, width: float, depth: float, overrides: str = "") 
         ValueError: a scaled size is not a positive integer, or `overrides` contains a field that is scaled or differs
             between rows.
     """
-    given = parse_overrides(overrides)
-    if scaled := sorted({*WIDTHS, *DEPTHS} & set(given)):
+    parsed_overrides = parse_overrides(overrides)
+    if scaled := sorted({*WIDTHS, *DEPTHS} & set(parsed_overrides)):
         raise ValueError(
             f"config_overrides must not set sizes (use width_scale, depth_scale), got {', '.join(scaled)}."
         )
-    if varied := sorted(set(VARIED) & set(given)):
+    if varied := sorted(set(VARIED) & set(parsed_overrides)):
         raise ValueError(
             f"config_overrides must not set fields that differ between rows ({', '.join(VARIED)}), got "
             f"{', '.join(varied)}."
@@ -88,8 +88,8 @@ def scaled_overrides(row: Row, width: float, depth: float, overrides: str = "") 
     config = RandomTransformerConfig.from_preset(row.preset)
     sizes = {name: _scaled(row, name, getattr(config, name), width, "width_scale") for name in WIDTHS}
     sizes |= {name: _scaled(row, name, getattr(config, name), depth, "depth_scale") for name in DEPTHS}
-    own = {name: value for name, value in PRESETS[row.preset].items() if name not in sizes}
-    values = {**sizes, **own, **given}
+    preset_values = {name: value for name, value in PRESETS[row.preset].items() if name not in sizes}
+    values = {**sizes, **preset_values, **parsed_overrides}
     return ",".join(f"{name}={value}" for name, value in values.items())
 
 

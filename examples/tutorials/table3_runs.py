@@ -21,7 +21,7 @@ from modeling_random_transformer.training import (
     TranslationTrainingArguments,
     train_translation,
 )
-from modeling_random_transformer.training.arguments import VOCAB_SIZE
+from modeling_random_transformer.training.arguments import DEFAULT_VOCAB_SIZE
 from modeling_random_transformer.training.manifest import MANIFEST, Run, fingerprint
 from modeling_random_transformer.training.preparation import prepare_data
 
@@ -84,7 +84,7 @@ class Experiment:
                 f"{self.args.label_smoothing_factor}."
             )
         for row in rows:
-            self.model_of(row).config(self.model.vocab_size or VOCAB_SIZE)
+            self.model_of(row).config(self.model.vocab_size or DEFAULT_VOCAB_SIZE)
 
     def model_of(self, row: Row) -> ModelArguments:
         """The architecture of a row."""
@@ -164,7 +164,7 @@ def train_once(folder: Path, data: DataArguments, model: ModelArguments, args: T
     """
     corpora = data.corpora("train")
     inputs = {
-        "vocab_size": model.vocab_size or VOCAB_SIZE,
+        "vocab_size": model.vocab_size or DEFAULT_VOCAB_SIZE,
         "special_tokens": model.special_tokens,
         "training set": fingerprint(corpora),
     }

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from modeling_random_transformer.inputs_random_transformer import drop_none
-from modeling_random_transformer.training.arguments import FILE_ARGUMENTS, VOCAB_SIZE
+from modeling_random_transformer.training.arguments import DEFAULT_VOCAB_SIZE, FILE_ARGUMENTS
 from modeling_random_transformer.training.manifest import weight_arguments
 
 from .table3_runs import Experiment
@@ -36,7 +36,7 @@ def settings(experiment: Experiment, seeds: Sequence[int]) -> str:
     data, model, args = experiment.data, experiment.model, experiment.args
     sizes: dict[str, Any] = {"width_scale": experiment.width_scale, "depth_scale": experiment.depth_scale}
     if model.tokenizer is None:
-        sizes["vocab_size"] = model.vocab_size or VOCAB_SIZE
+        sizes["vocab_size"] = model.vocab_size or DEFAULT_VOCAB_SIZE
     length = () if args.max_steps > 0 else ("num_train_epochs",)
     recipe = dict.fromkeys((*length, *ALWAYS, *weight_arguments(args)))
     training = "Training" if args.world_size == 1 else f"Training on {args.world_size} devices"

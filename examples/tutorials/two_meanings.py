@@ -42,7 +42,7 @@ class Example(NamedTuple):
 
 def examples() -> list[Example]:
     """All sentences: each noun with the contexts of what it names, without and with each adjective."""
-    found = []
+    sentences = []
     for kind, clear in (("animal", ANIMALS), ("object", OBJECTS)):
         for entry in (clear + ", " + BOTH[kind]).split(", "):
             english, spanish, gender = entry.split()
@@ -51,8 +51,8 @@ def examples() -> list[Example]:
                 agreeing = [stem + {"m": "o", "f": "a"}[gender]] if adjective else []
                 translations = [{"m": "El", "f": "La"}[gender], *agreeing, spanish]
                 for context in CONTEXTS[kind]:
-                    found.append(Example([*words, *context.split()], translations, kind, entry not in clear))
-    return found
+                    sentences.append(Example([*words, *context.split()], translations, kind, entry not in clear))
+    return sentences
 
 
 def split(seed: int) -> tuple[list[Example], list[Example]]:

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..base.compressed_files import check_output
 from ..base.flags import Parser
+from ..base.streams import check_output
 from ..data.validation import read_valid
 from ..inference.confidence import calibration_file
 from ..inputs_random_transformer import name_lines_in_errors, renumber_errors

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..base.compressed_files import check_output, is_stream
 from ..base.files import encode_lines
+from ..base.streams import check_output, is_stream
 from ..data.sources import ParallelText
 from ..extras.pairs.scoring_files import LineModel, lines_of, write_lines
 from .command_line import (

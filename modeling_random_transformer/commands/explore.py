@@ -16,8 +16,8 @@ from pathlib import Path
 
 import transformers
 
-from ..base.compressed_files import is_stream
 from ..base.flags import Parser
+from ..base.streams import is_stream
 from ..extras.inspection.explorer import explore, render
 from ..inference.loading import load_models
 from ..tokenization_random_transformer import is_blank

@@ -87,8 +87,10 @@ def run(program: str, argv: Sequence[str]) -> int:
     arguments = Parser(program, __doc__, [Arguments]).parse(argv)
     options = dict(vars(arguments))
     folder = options.pop("model")
-    shortlist = options.pop("shortlist_source"), options.pop("shortlist_target")
-    report = export_saved_model(folder, shortlist=None if None in shortlist else shortlist, **options)
+    shortlist_files = options.pop("shortlist_source"), options.pop("shortlist_target")
+    if None not in shortlist_files:
+        options["shortlist"] = shortlist_files
+    report = export_saved_model(folder, **options)
     print(report)
     if report.identical >= report.least_identical:
         return 0

@@ -90,17 +90,17 @@ def run(program: str, argv: Sequence[str]) -> None:
 
 def run_stages(program: str, path: Path, recipe: Mapping[str, Any], flags: Sequence[str]) -> None:
     """Run the stages of a recipe and print their table, or an estimate of each."""
-    from ..extras.recipes import RecipeArguments, RecipeRun, table  # flags do not need it
+    from ..extras.recipes import RecipeArguments, RecipePlan, RecipeRun, table  # flags do not need it
 
     classes = (*TRAINING_ARGUMENTS, CommandArguments, RecipeArguments)
     arguments = Parser(program, __doc__, classes, {**GROUPS, **RECIPE_GROUP, **ESTIMATE}).values(flags)
     is_dry = arguments.pop("dry_run", False)
-    recipe_run = RecipeRun(path, recipe, **arguments)
-    text = recipe_run.estimate() if is_dry else table(recipe_run.run())
-    if recipe_run.args.process_index == 0:
+    plan = RecipePlan(path, recipe, **arguments)
+    text = plan.estimate() if is_dry else table(RecipeRun(plan).run())
+    if plan.args.process_index == 0:
         print(text)
         if not is_dry:
-            print(f"Saved the model to {recipe_run.folder}.")
+            print(f"Saved the model to {plan.folder}.")
 
 
 def parse_arguments(

@@ -20,8 +20,8 @@ after an interruption, and `accelerate launch` distributes the file over process
 """
 
 import sys
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from io import BytesIO
@@ -30,9 +30,11 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..base.compressed_files import check_output, check_plain_text, is_stream, open_binary, stream_name
+from ..base.compressed_files import open_binary
 from ..base.files import encode_lines
 from ..base.flags import Parser
+from ..base.formats import check_plain_text
+from ..base.streams import check_output, is_stream, stream_name
 from ..data.readers import read_texts
 from ..inference.translation import TranslationOptions, translate_n_best
 from ..inference.translation_files import OUTPUT_FORMATS, candidate_lines, read_plain_texts, translate_file
@@ -233,19 +235,19 @@ def run(program: str, argv: Sequence[str]) -> None:
 
 def translate_single_pass(arguments: Arguments, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """Translate sentences, standard input or a file to standard output or a file, in a single pass."""
-    is_interactive = not arguments.sentences and arguments.input == STANDARD and sys.stdin.isatty()
-    if is_interactive:
+    options: dict[str, Any] = {**arguments.options, "chunk_size": arguments.chunk_size}
+    if arguments.prefix_file is not None:
+        options["prefixes"] = read_texts(arguments.prefix_file)
+    if not arguments.sentences and arguments.input == STANDARD and sys.stdin.isatty():
         print("Enter one text per line; end with Ctrl-D.", file=sys.stderr)
-    with nullcontext() if arguments.sentences else name_lines_in_errors(stream_name(arguments.input)):
-        candidates = translate_n_best(
-            arguments.sentences or read_plain_texts(arguments.input),
-            model,
-            tokenizer,
-            prefixes=None if arguments.prefix_file is None else read_texts(arguments.prefix_file),
-            chunk_size=1 if is_interactive else arguments.chunk_size,
-            progress=False if is_interactive else None,
-            **arguments.options,
-        )
+        options |= {"chunk_size": 1, "progress": False}  # each line is translated before the next is read
+    texts: Iterable[str] = arguments.sentences
+    line_names: AbstractContextManager[None] = nullcontext()
+    if not arguments.sentences:
+        texts = read_plain_texts(arguments.input)
+        line_names = name_lines_in_errors(stream_name(arguments.input))
+    with line_names:
+        candidates = translate_n_best(texts, model, tokenizer, **options)
         lines = candidate_lines(candidates, arguments.output_format, arguments.n_best, confidence=arguments.confidence)
         write_output(arguments.output, encode_lines(lines))
 

@@ -21,9 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from ..base import load_extra
-from ..base.compressed_files import check_plain_text, file_format, open_binary, stream_name
+from ..base.compressed_files import open_binary
 from ..base.errors import format_names, reraise_as_value_error
 from ..base.files import StrPath
+from ..base.formats import check_plain_text, file_format
+from ..base.streams import stream_name
 from ..tokenization_random_transformer import read_lines, text_lines
 
 TEXT_KEY = "text"

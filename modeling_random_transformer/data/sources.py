@@ -8,14 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..base.compressed_files import (
-    check_plain_text,
-    check_readable,
-    file_format,
-    is_standard_stream,
-    open_binary,
-)
+from ..base.compressed_files import open_binary
 from ..base.digests import file_digest
+from ..base.formats import check_plain_text, file_format
+from ..base.streams import check_readable, is_standard_stream
 from ..inputs_random_transformer import LanguageTags
 from ..tokenization_random_transformer import is_blank
 from .readers import TRANSLATION, Columns, NumberedTexts, aligned_rows, is_utf8, read_columns, texts_of
@@ -302,3 +298,8 @@ def parallel_lines(corpora: Iterable[Corpus]) -> Iterator[ParallelLine]:
 def pairs_of(corpora: Iterable[Corpus]) -> Iterator[Pair]:
     """The texts of `parallel_lines`."""
     return ((line.source, line.target) for line in parallel_lines(corpora))
+
+
+def distinct_languages(corpora: Iterable[Corpus]) -> list[str]:
+    """The codes of all languages of corpora, in the order of their first use."""
+    return list(dict.fromkeys(code for corpus in corpora for code in corpus.languages.codes))

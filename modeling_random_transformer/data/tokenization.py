@@ -1,6 +1,7 @@
 """Tokenization of parallel text by several processes, and the sample that a vocabulary is trained on."""
 
 import copy
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
@@ -134,7 +135,7 @@ def vocabulary_sample(corpus: Corpus, lines: int | None) -> Iterator[str]:
         lines: number of lines of the corpus, for a sample at equal distances; `None` if it is unknown, for a sample
             of the first lines.
     """
-    step = 1 if lines is None else -(-lines // VOCABULARY_PAIRS)
+    step = 1 if lines is None else math.ceil(lines / VOCABULARY_PAIRS)
     for line in islice(corpus.lines(), 0, VOCABULARY_PAIRS * step, step):
         if isinstance(line, ParallelLine):
             yield line.source

@@ -53,10 +53,13 @@ def calibrate(
     """
     check_pairs(pairs, translations)
     sources, targets = zip(*pairs, strict=True)
-    languages = {name: options.get(name) for name in ("src_lang", "tgt_lang")}
-    search, scoring = (options, languages) if translations is None else (languages, options)
+    languages: dict[str, Any] = {name: options.get(name) for name in ("src_lang", "tgt_lang")}
+    search = scoring = languages
     if translations is None:
+        search = options
         translations = translate(sources, model, tokenizer, **search)
+    else:
+        scoring = options
     features = features_of_pairs(model, tokenizer, sources, translations, **scoring)
     chrf = np.array(list(map(sentence_chrf, translations, [[target] for target in targets])))
     threshold = float(np.median(chrf))

@@ -1,5 +1,6 @@
 """Loads a saved translation model, or an ensemble of several. Errors are one line that names the damaged file."""
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -224,7 +225,7 @@ def read_tokenizer(folder: Path, config: Any) -> PreTrainedTokenizerBase:
 
 def fits_embedding(tokens: int, rows: int) -> bool:
     """Whether an embedding with this number of rows can belong to a vocabulary with this number of tokens."""
-    return tokens <= rows <= -(-tokens // ROUNDED_TO) * ROUNDED_TO
+    return tokens <= rows <= math.ceil(tokens / ROUNDED_TO) * ROUNDED_TO
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, config: RandomTransformerConfig) -> None:

@@ -14,7 +14,8 @@ from ..base import load_extra
 from ..base.progress import Update, process_stream
 from ..inputs_random_transformer import (
     CHUNK_SIZE,
-    LARGEST_PENALTY,
+    HIGHEST_PENALTY,
+    LOWEST_PENALTY,
     MAX_HYPOTHESES,
     LanguageTags,
     check_positive,
@@ -116,7 +117,7 @@ class TranslationOptions:
         check_positive(or_none=True, max_new_tokens=self.max_new_tokens, max_source_tokens=self.max_source_tokens)
         check_positive(limit=MAX_HYPOTHESES, num_beams=self.num_beams)
         check_positive(or_none=True, limit=MAX_HYPOTHESES, n_best=self.n_best, mbr=self.mbr)
-        check_range("length_penalty", self.length_penalty, -LARGEST_PENALTY, LARGEST_PENALTY)
+        check_range("length_penalty", self.length_penalty, LOWEST_PENALTY, HIGHEST_PENALTY)
         check_range("min_confidence", self.min_confidence, 0, 1)
         check_range("seed", self.seed, -LARGEST_SEED, LARGEST_SEED, Integral)
         if self.generate_kwargs.get("generation_config") is not None:  # the defaults here would override its options

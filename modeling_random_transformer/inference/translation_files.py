@@ -13,7 +13,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,13 +20,23 @@ import torch
 from accelerate import PartialState
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..base.compressed_files import check_output, check_plain_text, is_stream, stream_name, write_binary
+from ..base.compressed_files import write_binary
 from ..base.digests import bytes_digest, json_digest, model_digest
 from ..base.distributed import call_on_main_process, exclusive
 from ..base.errors import reraise_as_value_error
-from ..base.files import PARTS_SUFFIX, encode_lines, remove_if_empty, remove_written, work_folder, write_atomically
+from ..base.files import (
+    PARTS_SUFFIX,
+    StrPath,
+    encode_lines,
+    remove_if_empty,
+    remove_written,
+    work_folder,
+    write_atomically,
+)
+from ..base.formats import check_plain_text
 from ..base.jobs import Job
 from ..base.progress import Update, progress_bar
+from ..base.streams import check_output, is_stream, stream_name
 from ..data.readers import read_texts
 from ..inputs_random_transformer import (
     CHUNK_SIZE,
@@ -49,12 +58,12 @@ POLLING_INTERVAL = 0.1  # seconds
 
 
 def translate_file(
-    input_file: str | PathLike,
-    output_file: str | PathLike,
+    input_file: StrPath,
+    output_file: StrPath,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     *,
-    prefix_file: str | PathLike | None = None,
+    prefix_file: StrPath | None = None,
     output_format: str = "text",
     chunk_size: int = CHUNK_SIZE,
     restart: bool = False,

@@ -14,14 +14,15 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..base.compressed_files import check_output, check_plain_text, check_readable, is_stream
 from ..base.distributed import call_on_main_process, exclusive
 from ..base.files import STAGES_SUFFIX, StrPath, remove_if_empty, remove_written, work_folder
 from ..base.flags import instances
+from ..base.formats import check_plain_text
+from ..base.streams import check_output, check_readable, is_stream
 from ..data.readers import TEXT_KEY, read_texts
 from ..data.sources import Pair, ParallelText, pairs_of
 from ..data.validation import ValidationReport
-from ..inputs_random_transformer import check_choice, check_positive
+from ..inputs_random_transformer import CHUNK_SIZE, check_choice, check_positive
 from .monolingual import JOB_RECORD, check_text_key, translate_lines, write_pairs
 
 # Files of the working folder beside the record of the job: its lock, the lines to translate, and their translations.
@@ -111,7 +112,7 @@ def back_translate(
     tokenizer: PreTrainedTokenizerBase,
     *,
     restart: bool = False,
-    chunk_size: int = 1000,
+    chunk_size: int = CHUNK_SIZE,
     progress: bool | None = None,
     **options: Any,
 ) -> BackTranslationReport:
@@ -156,7 +157,7 @@ def back_translate(
             tokenizer,
             search,
             name="input_file",
-            max_tokens=settings.max_tokens,
+            max_line_tokens=settings.max_tokens,
             restart=restart,
             chunk_size=chunk_size,
             progress=progress,

@@ -28,10 +28,9 @@ from ..inference.evaluation import score
 from ..inference.loading import load_models, load_translator, silence_transformers
 from ..inputs_random_transformer import LanguageTags
 from ..training.arguments import PREFIXES, DataArguments, ModelArguments, check_unset
-from ..training.checks import check_arguments
+from ..training.checks import check_arguments, check_languages_of_sets
 from ..training.manifest import MANIFEST, RunResult, final_search, fingerprint
 from ..training.model_card import CARD, set_section
-from ..training.preparation import check_languages_of_sets
 from ..training.run import train_translation
 from ..training.training_arguments import TranslationTrainingArguments
 from .monolingual import JOB_RECORD

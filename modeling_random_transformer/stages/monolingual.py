@@ -7,10 +7,11 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..base.compressed_files import create_binaries, file_format
+from ..base.compressed_files import create_binaries
 from ..base.digests import file_digest, model_digest
 from ..base.distributed import call_on_main_process
 from ..base.files import StrPath, encode_lines, new_files, one_line
+from ..base.formats import file_format
 from ..base.jobs import run_stage
 from ..data.readers import TEXT_KEY, read_texts
 from ..data.sources import Pair
@@ -67,7 +68,7 @@ def translate_lines(
     options: dict[str, Any],
     *,
     name: str,
-    max_tokens: int | None,
+    max_line_tokens: int | None,
     restart: bool,
     progress: bool | None = None,
     **job: Any,
@@ -84,7 +85,7 @@ def translate_lines(
         tokenizer: its tokenizer.
         options: the options of `translate`.
         name: name of the lines in the report.
-        max_tokens: a limit on the tokens of a line, in addition to the limit of the tokenizer and the model.
+        max_line_tokens: a limit on the tokens of a line, in addition to the limit of the tokenizer and the model.
         restart: discard the translations of an earlier call.
         progress: see `translate_file`.
         **job: `output_format` and `chunk_size` of `translate_file`.
@@ -98,7 +99,7 @@ def translate_lines(
     translator = Translator(model, tokenizer, **options)
     pipe = translator.pipe
     src_lang = options.get("src_lang")
-    report = call_on_main_process(lambda: select_lines(lines, selected, pipe, src_lang, name, max_tokens))
+    report = call_on_main_process(lambda: select_lines(lines, selected, pipe, src_lang, name, max_line_tokens))
     inputs = {"texts": file_digest(selected), "model": model_digest(model, tokenizer), **job}
     inputs |= plain_options(translator)
     translate = partial(
@@ -111,12 +112,17 @@ def translate_lines(
 
 
 def select_lines(
-    lines: Iterable[str], selected: Path, pipe: Seq2SeqPipeline, src_lang: str | None, name: str, max_tokens: int | None
+    lines: Iterable[str],
+    selected: Path,
+    pipe: Seq2SeqPipeline,
+    src_lang: str | None,
+    name: str,
+    max_line_tokens: int | None,
 ) -> ValidationReport:
     """Write the selected lines; see `translate_lines`. A file is replaced only if a line can be translated."""
     report = ValidationReport(name)
     limit, _ = source_limit(pipe.tokenizer, pipe.positions, None)
-    limit = min(limit, max_tokens or limit)
+    limit = min(limit, max_line_tokens or limit)
     selected.parent.mkdir(parents=True, exist_ok=True)
     with new_files([selected]) as [file]:
         for chunk in chunks(map(one_line, lines), CHUNK_SIZE):

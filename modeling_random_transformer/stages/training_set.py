@@ -19,10 +19,10 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..base import DTYPES
-from ..base.compressed_files import check_readable
 from ..base.digests import file_digest
 from ..base.files import encode_lines, one_line, write_atomically
 from ..base.jobs import run_stage
+from ..base.streams import check_readable
 from ..data.readers import TEXT_KEY, read_texts
 from ..data.sources import NO_LANGUAGES, Corpus, Pair, ParallelText, pairs_of
 from ..data.validation import ValidationReport
@@ -135,7 +135,7 @@ class TrainingSet:
         self,
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
-        max_tokens: int,
+        max_line_tokens: int,
         languages: LanguageTags = NO_LANGUAGES,
     ) -> SyntheticReport:
         """Write the training set with a teacher, or continue an earlier call.
@@ -143,14 +143,14 @@ class TrainingSet:
         Args:
             model: the teacher.
             tokenizer: its tokenizer.
-            max_tokens: skip texts with more tokens.
+            max_line_tokens: skip texts with more tokens.
             languages: language codes of the texts and of their translations, for a teacher with language tags.
 
         Raises:
             ValueError: a text is not UTF-8, no text can be translated, or the folder has the files of other inputs.
             OSError: a file cannot be read or written.
         """
-        selection = self.translate(model, tokenizer, max_tokens, languages)
+        selection = self.translate(model, tokenizer, max_line_tokens, languages)
         counts = {"selected": selection.valid, "skipped": selection.invalid}
         original = {"original": fingerprint([*self.original])}
         is_interpolated = self.arguments.interpolate
@@ -164,7 +164,7 @@ class TrainingSet:
         return SyntheticReport(**self.run_stage("training set", inputs, lambda: self.assemble(counts), self.files))
 
     def translate(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_tokens: int, languages: LanguageTags
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_line_tokens: int, languages: LanguageTags
     ) -> ValidationReport:
         """Translate the texts, or continue an earlier call; returns the texts that are skipped."""
         arguments = self.arguments
@@ -181,7 +181,7 @@ class TrainingSet:
             tokenizer,
             {**search, **languages.options(tokenizer)},
             name="source_text",
-            max_tokens=max_tokens,
+            max_line_tokens=max_line_tokens,
             restart=arguments.restart,
             **job,
         )

@@ -50,7 +50,7 @@ class AdviceCallback(TrainerCallback):
             return
         if "train" in self.data.sets:  # a stream has no known length
             pairs = len(self.data.sets["train"])
-            show([f"{pairs:,} pairs, {state.max_steps:,} steps, {state.num_train_epochs:,} epochs"])
+            show([f"pairs: {pairs:,}, steps: {state.max_steps:,}, epochs: {state.num_train_epochs:,}"])
             show(data_advice(self.data, state.num_train_epochs, is_new=not model.name_or_path))
             show(copy_advice(self.data.texts["train"]))
             if len(self.data.texts) > 1 and len({corpus.direction for corpus in self.data.corpora}) == 1:

@@ -7,15 +7,15 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ..base.compressed_files import check_readable
 from ..base.errors import reraise_as_value_error
+from ..base.streams import check_readable
 from ..configuration_random_transformer import RandomTransformerConfig, did_you_mean
 from ..data.lengths import LengthLimits
 from ..data.sources import Corpus, DatasetText, ParallelText, load_split
 from ..inputs_random_transformer import LanguageTags, check_positive
 from ..tokenization_random_transformer import LANGUAGE_CODE, MIN_VOCAB_SIZE
 
-VOCAB_SIZE, PRESET = 8000, "tiny"
+DEFAULT_VOCAB_SIZE, DEFAULT_PRESET = 8000, "tiny"
 PREFIXES = {"train": "", "validation": "validation_", "test": "test_"}  # prefixes of each split's arguments
 OF_DATASET = ("dataset_config_name", "dataset_revision", "train_split", "validation_split", "test_split")
 CONSTANTS = ("true", "false", "none")  # lower or upper case
@@ -365,6 +365,11 @@ class ModelArguments:
         return self.tokenizer if self.has_new_vocabulary else self.model_name_or_path
 
     @property
+    def size_of_new_vocabulary(self) -> int:
+        """The vocabulary size of a tokenizer to train."""
+        return self.vocab_size or DEFAULT_VOCAB_SIZE
+
+    @property
     def lora_targets(self) -> list[str]:
         """The names in `lora_target_modules`; an empty list for the default."""
         return [name.strip() for name in self.lora_target_modules.split(",") if name.strip()]
@@ -376,7 +381,7 @@ class ModelArguments:
             ValueError: the preset or an override is invalid; the message names it.
         """
         values = {"vocab_size": vocab_size, **special_ids, **parse_overrides(self.config_overrides)}
-        return RandomTransformerConfig.from_preset(self.preset or PRESET, **values)
+        return RandomTransformerConfig.from_preset(self.preset or DEFAULT_PRESET, **values)
 
 
 def set_names(split: str, corpora: Sequence[Corpus]) -> list[str]:

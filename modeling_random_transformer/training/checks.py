@@ -2,12 +2,14 @@
 
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 import torch
+from datasets import Dataset
 from torch import nn
-from transformers import AutoConfig, PreTrainedTokenizerBase, get_scheduler
+from transformers import AutoConfig, PretrainedConfig, PreTrainedTokenizerBase, get_scheduler
 from transformers.trainer_utils import IntervalStrategy
 from transformers.utils import is_peft_available
 
@@ -15,10 +17,13 @@ from ..base.distributed import call_on_main_process
 from ..base.errors import reraise_as_value_error
 from ..base.saved_files import GENERATION
 from ..configuration_random_transformer import RandomTransformerConfig
+from ..data.sources import Corpus, distinct_languages
+from ..data.tokenization import lengths_of
 from ..inference.evaluation import make_scorers
 from ..inference.loading import check_generation_config, check_tokenizer
+from ..inputs_random_transformer import max_target_positions, tokenizer_languages
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
-from .arguments import DROPOUTS, VOCAB_SIZE, DataArguments, ModelArguments, parse_overrides, set_names
+from .arguments import DROPOUTS, DataArguments, ModelArguments, parse_overrides, set_names
 from .loss_check import check_loss_function
 from .manifest import check_output_dir
 from .model_init import freeze
@@ -39,7 +44,11 @@ def check_arguments(
     Raises:
         ValueError: the arguments exclude each other or do not suit the files in the folders.
     """
-    check_evaluation(data, args)
+    check_validation_set(data, args)
+    check_length_penalty(data, args)
+    check_streaming(data, args)
+    if args.bleu_tokenize is not None:
+        make_scorers("bleu", {"tokenize": args.bleu_tokenize})
     if args.metric_for_best_model is not None:
         check_metric(args.metric_for_best_model, data, args)
     if args.lr_scheduler_kwargs:
@@ -69,16 +78,22 @@ def check_arguments(
     return tokenizer
 
 
-def check_evaluation(data: DataArguments, args: TranslationTrainingArguments) -> None:
-    """Check that evaluation has a validation set and a BLEU tokenizer, and that a stream is not counted in epochs."""
+def check_validation_set(data: DataArguments, args: TranslationTrainingArguments) -> None:
+    """Check that evaluation has a validation set."""
     if args.eval_strategy != "no" and not data.has("validation"):
         strategy = IntervalStrategy(args.eval_strategy).value
         raise ValueError(f"eval_strategy must be 'no' without a validation set, got {strategy!r}.")
-    if args.bleu_tokenize is not None:
-        make_scorers("bleu", {"tokenize": args.bleu_tokenize})
+
+
+def check_length_penalty(data: DataArguments, args: TranslationTrainingArguments) -> None:
+    """Check that there are translations of a validation set to choose the length penalty."""
     can_choose = data.has("validation") and args.predict_with_generate and not args.prediction_loss_only
     if args.chooses_length_penalty and not can_choose:
         raise ValueError("length_penalty must be a number without translations of a validation set, got 'auto'.")
+
+
+def check_streaming(data: DataArguments, args: TranslationTrainingArguments) -> None:
+    """Check that a stream is not counted in epochs."""
     if data.streaming and "epoch" in (args.save_strategy, args.eval_strategy):
         raise ValueError("save_strategy and eval_strategy must be 'steps' with streaming, got 'epoch'.")
 
@@ -172,8 +187,7 @@ def load_initial(model_args: ModelArguments) -> tuple[RandomTransformerConfig, P
         with reraise_as_value_error(f"tokenizer must be a saved tokenizer, got {saved!r}"):
             tokenizer = load_tokenizer(saved, model_args.special_tokens or ())
     if config is None:
-        size = model_args.vocab_size or VOCAB_SIZE
-        config = model_args.config(size if tokenizer is None else len(tokenizer))
+        config = model_args.config(model_args.size_of_new_vocabulary if tokenizer is None else len(tokenizer))
     elif tokenizer is not None and not model_args.has_new_vocabulary:
         check_tokenizer(tokenizer, config)
     return config, tokenizer
@@ -233,3 +247,45 @@ def check_augmented_positions(config: RandomTransformerConfig) -> None:
     """Check that positions are not learned, since augmented texts may be longer than those of the corpus."""
     if config.position_embedding == "learned":
         raise ValueError("augment must be False for a model with learned positions, got True.")
+
+
+def check_languages_of_sets(
+    sets: Mapping[str, Sequence[Corpus]], model_args: ModelArguments, tokenizer: PreTrainedTokenizerBase | None
+) -> None:
+    """Check that the saved tokenizer has the languages of all sets, or that a new one will have them.
+
+    Raises:
+        ValueError: the saved tokenizer lacks a language.
+    """
+    used = distinct_languages(chain.from_iterable(sets.values()))
+    available = distinct_languages(sets["train"])
+    origin = "the training corpora"
+    if tokenizer is not None:
+        available = tokenizer_languages(tokenizer)
+        origin = f"the tokenizer in {model_args.saved_tokenizer}"
+        if available and not used and None in (tokenizer.src_lang, tokenizer.tgt_lang):
+            raise ValueError(f"source_lang and target_lang must be of {', '.join(available)} for {origin}, got none.")
+    unknown = ", ".join(code for code in used if code not in available)
+    if unknown:
+        raise ValueError(
+            f"source_lang and target_lang must be languages of {origin} ({', '.join(available) or 'none'}), "
+            f"got {unknown}."
+        )
+
+
+def check_lengths(sets: dict[str, Dataset], config: PretrainedConfig) -> None:
+    """Check before training that learned positions cover the longest text of every set.
+
+    Raises:
+        ValueError: a text is longer.
+    """
+    positions = max_target_positions(config)
+    if positions is None:
+        return
+    for split, tokens in sets.items():
+        longest = int(lengths_of(tokens).max())
+        if longest > positions:
+            raise ValueError(
+                f"max_position_embeddings must be at least {longest}, the longest text of the {split} set, "
+                f"got {positions}."
+            )

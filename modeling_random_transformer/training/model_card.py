@@ -17,8 +17,8 @@ from ..base.flags import to_flags
 from ..data.overlap import describe_overlap
 from ..inference.confidence import Calibrations
 from ..inputs_random_transformer import drop_none
-from .arguments import PRESET
-from .manifest import Run, RunResult, final_search, non_default_arguments
+from .arguments import DEFAULT_PRESET
+from .manifest import Run, RunResult, final_search, non_default_arguments, weight_arguments
 from .search_choice import describe_choice
 from .training_arguments import TranslationTrainingArguments
 
@@ -73,7 +73,7 @@ def write_card(run: Run, result: RunResult) -> None:
         str(TEMPLATE),
         name=run.folder.name,
         model=run.model_args,
-        preset=PRESET,
+        preset=DEFAULT_PRESET,
         result=result,
         search=describe_choice(run),
         parameters=f"{result.parameters:,}",
@@ -91,13 +91,15 @@ def write_card(run: Run, result: RunResult) -> None:
 
 
 def hyperparameters(run: Run, result: RunResult) -> dict[str, Any]:
-    """The hyperparameters that the card lists, by name."""
+    """The hyperparameters that the card lists, by name: those above, and others that differ from their defaults."""
     args = run.args
     unused = {"max_steps" if args.max_steps < 0 else "num_train_epochs"}
     if args.load_best_model_at_end or args.save_strategy == "no":
         unused.add("average_last")
     arguments = args.to_dict()
-    values = {name: arguments[name] for name in HYPERPARAMETERS if name not in unused}
+    values = {name: arguments[name] for name in HYPERPARAMETERS} | weight_arguments(args)
+    for name in unused:
+        values.pop(name, None)
     values |= drop_none(**final_search(args, run.job))
     return {**values, "learning_rate": result.learning_rate, "world_size": result.world_size}
 

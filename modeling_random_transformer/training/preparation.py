@@ -1,31 +1,24 @@
 """The data of a run: validated corpora, the tokenizer and token ids."""
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
 
 import numpy as np
 from datasets import Dataset, concatenate_datasets
-from transformers import PretrainedConfig, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from ..base.distributed import call_on_main_process
-from ..base.saved_files import TOKENIZER
 from ..data.batches import padding_multiple
 from ..data.lengths import NO_LIMITS
 from ..data.overlap import Counts, describe_overlap, shared_texts
 from ..data.sources import Corpus
 from ..data.streaming import CorpusMixture, TokenBudgetStream
-from ..data.tokenization import lengths_of, tokenize_pairs, vocabulary_sample
+from ..data.tokenization import tokenize_pairs
 from ..data.validation import ValidationReport, load_pairs, validate
-from ..inputs_random_transformer import drop_none, max_target_positions, tokenizer_languages
-from ..tokenization_random_transformer import RandomTransformerTokenizer
-from .arguments import VOCAB_SIZE, ModelArguments
-from .checkpoints import save_atomically
-from .manifest import Run, fingerprint
-from .methods.augmentation import Augmentation
-from .tokenizer import load_tokenizer
+from .manifest import Run
+from .tokenizer import prepare_tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -179,103 +172,3 @@ def find_overlap(texts: Mapping[str, list[Dataset]]) -> dict[str, Counts]:
     for name, counts in overlap.items():
         logger.warning("%s; `clean --exclude` removes them.", describe_overlap(name, counts))
     return overlap
-
-
-# The tokenizer and its languages
-
-
-def prepare_tokenizer(run: Run, lines: int) -> PreTrainedTokenizerBase:
-    """The tokenizer of a run, which is trained if the arguments name no saved tokenizer.
-
-    If all training corpora have the same languages, they become its `src_lang` and `tgt_lang`.
-
-    Args:
-        run: the run.
-        lines: number of lines of the training corpora, which are read if the tokenizer is trained; 0 if unknown.
-
-    Raises:
-        ValueError: the folder has a tokenizer that differs from the recorded one.
-    """
-    languages = [{*corpus.languages.arguments.items()} for corpus in run.corpora["train"]]
-    defaults = dict(sorted(set.intersection(*languages)))
-    tokenizer = run.tokenizer
-    if tokenizer is None:
-        run.update_record(lambda: _train_tokenizer(run, lines, defaults))
-        tokenizer = load_tokenizer(str(run.folder))
-    for name, code in defaults.items():
-        setattr(tokenizer, name, code)
-    return tokenizer
-
-
-def _train_tokenizer(run: Run, lines: int, defaults: Mapping[str, str]) -> None:
-    """Train the tokenizer of a run and save it in the output folder, unless an earlier call has."""
-    corpora = run.corpora["train"]
-    path = run.folder / TOKENIZER
-    options: dict[str, Any] = {
-        "vocab_size": run.model_args.vocab_size or VOCAB_SIZE,
-        **defaults,
-        "languages": distinct_languages(corpora),
-        "special_tokens": run.model_args.special_tokens or [],
-    }
-    # Inputs change only if nothing has been trained with the tokenizer.
-    inputs = {"training set": fingerprint(corpora), **options, **drop_none(augment=run.args.augment or None)}
-    stage = run.job.begin("tokenizer", inputs, may_change=True)
-    if stage.is_finished:
-        return
-    if path.is_file() and stage.changed_files():
-        raise ValueError(f"tokenizer must be that of this run, but {path} has changed.")
-    sample: Iterable[str] = chain.from_iterable(vocabulary_sample(corpus, lines or None) for corpus in corpora)
-    if run.args.augment:  # otherwise, words in capitals would be split into letters
-        augmentation = Augmentation(RandomTransformerTokenizer.train((), **options))
-        sample = augmentation.texts(sample, run.args.order_seed)
-    tokenizer = RandomTransformerTokenizer.train(sample, **options)
-    with save_atomically(run.folder) as temporary:
-        tokenizer.save_pretrained(temporary)
-    stage.finish([path])
-
-
-def distinct_languages(corpora: Iterable[Corpus]) -> list[str]:
-    """The codes of all languages of corpora, in the order of their first use."""
-    return list(dict.fromkeys(code for corpus in corpora for code in corpus.languages.codes))
-
-
-def check_languages_of_sets(
-    sets: Mapping[str, Sequence[Corpus]], model_args: ModelArguments, tokenizer: PreTrainedTokenizerBase | None
-) -> None:
-    """Check that the saved tokenizer has the languages of all sets, or that a new one will have them.
-
-    Raises:
-        ValueError: the saved tokenizer lacks a language.
-    """
-    used = distinct_languages(chain.from_iterable(sets.values()))
-    available = distinct_languages(sets["train"])
-    origin = "the training corpora"
-    if tokenizer is not None:
-        available = tokenizer_languages(tokenizer)
-        origin = f"the tokenizer in {model_args.saved_tokenizer}"
-        if available and not used and None in (tokenizer.src_lang, tokenizer.tgt_lang):
-            raise ValueError(f"source_lang and target_lang must be of {', '.join(available)} for {origin}, got none.")
-    unknown = ", ".join(code for code in used if code not in available)
-    if unknown:
-        raise ValueError(
-            f"source_lang and target_lang must be languages of {origin} ({', '.join(available) or 'none'}), "
-            f"got {unknown}."
-        )
-
-
-def check_lengths(sets: dict[str, Dataset], config: PretrainedConfig) -> None:
-    """Check before training that learned positions cover the longest text of every set.
-
-    Raises:
-        ValueError: a text is longer.
-    """
-    positions = max_target_positions(config)
-    if positions is None:
-        return
-    for split, tokens in sets.items():
-        longest = int(lengths_of(tokens).max())
-        if longest > positions:
-            raise ValueError(
-                f"max_position_embeddings must be at least {longest}, the longest text of the {split} set, "
-                f"got {positions}."
-            )

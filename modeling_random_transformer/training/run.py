@@ -23,7 +23,7 @@ from ..base.flags import instances
 from ..base.jobs import Job, Stage
 from ..base.saved_files import SAVED_WEIGHTS
 from ..data.validation import ValidationReport
-from ..inference.calibration import MIN_PAIRS, CalibrationError, calibrate
+from ..inference.calibration import CalibrationError, calibrate
 from ..inference.confidence import calibration_file
 from ..inference.evaluation import decode_rows, score, target_language, translation_metrics
 from ..inference.loading import force_target_language, limit_sources, load_translator
@@ -39,11 +39,11 @@ from .checkpoints import (
     save_atomically,
     state_of,
 )
-from .checks import check_arguments
+from .checks import check_arguments, check_languages_of_sets, check_lengths
 from .manifest import MANIFEST, TRAINING_LOCK, Run, RunResult, begin_training, final_search, fingerprint
 from .model_card import CARD, hardware, write_card
 from .model_init import build_model
-from .preparation import PreparedData, check_languages_of_sets, check_lengths, prepare_data
+from .preparation import PreparedData, prepare_data
 from .search_choice import begin_search, choose_search
 from .trainer import TranslationTrainer
 from .training_arguments import TranslationTrainingArguments
@@ -108,8 +108,9 @@ def train_and_score(run: Run) -> RunResult:
 def score_finished(run: Run) -> RunResult:
     """Score the saved model of a run on the sets without scores."""
     names = run.evaluation_sets
-    if begin_search(run):
-        names = call_on_main_process(lambda: [name for name in names if not begin_scores(run, name).is_finished])
+    search = begin_search(run)
+    if search is None or search.is_finished:
+        names = call_on_main_process(lambda: unscored_sets(run))
     if not names:
         result = result_of(run, [])
         if not (run.folder / CARD).is_file():
@@ -247,6 +248,11 @@ def score_sets(run: Run, trainer: TranslationTrainer, data: PreparedData, names:
     return result
 
 
+def unscored_sets(run: Run) -> list[str]:
+    """The names of the sets without scores of the saved model."""
+    return [name for name in run.evaluation_sets if not begin_scores(run, name).is_finished]
+
+
 def begin_scores(run: Run, name: str) -> Stage:
     """Begin or continue the stage that scores a set. Its inputs and the weights determine the scores."""
     inputs = {
@@ -266,7 +272,7 @@ def score_set(run: Run, trainer: TranslationTrainer, data: PreparedData, name: s
     [pairs] = data.texts[name]
     language = target_language(trainer.processing_class, data.sets[name][0]["labels"])
     metrics = score(translations, pairs["target"][:], language=language, tokenize=run.args.bleu_tokenize)
-    if is_only_validation(run, name) and len(translations) >= MIN_PAIRS:
+    if is_only_validation(run, name):
         call_on_main_process(lambda: calibrate_saved(run, trainer, name, pairs, translations))
     run.update_record(lambda: begin_scores(run, name).finish(metrics=metrics))
 

@@ -6,6 +6,7 @@ are too short with the paper's length penalty, and too long with a length penalt
 """
 
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from statistics import fmean
@@ -16,6 +17,7 @@ from transformers.trainer_utils import PredictionOutput
 
 from ..base.distributed import call_on_main_process
 from ..base.files import markdown_table
+from ..base.jobs import Stage
 from ..inference.evaluation import decode_rows
 from .manifest import SEARCH, Run, final_search
 from .model_init import set_generation_config
@@ -38,11 +40,11 @@ class SearchScore(NamedTuple):
     length_ratio: float
 
 
-def begin_search(run: Run) -> bool:
-    """Begin the stage that chooses the search. Returns whether there is nothing to choose."""
+def begin_search(run: Run) -> Stage | None:
+    """Begin or continue the stage that chooses the search; `None` if the options of the search are given."""
     args = run.args
     if not args.chooses_length_penalty:
-        return True
+        return None
     inputs = {
         "weights": run.training_stage.files,
         "num_beams": args.num_beams,
@@ -51,12 +53,13 @@ def begin_search(run: Run) -> bool:
         **run.validation_fingerprints,
     }
     run.update_record(lambda: run.job.begin(SEARCH, inputs, may_change=True))
-    return run.job.stages[SEARCH].is_finished
+    return run.job.stages[SEARCH]
 
 
 def choose_search(run: Run, trainer: TranslationTrainer) -> None:
     """Choose the length penalty and the patience of the trained model, and save them with it, unless they are given."""
-    if not begin_search(run):
+    stage = begin_search(run)
+    if stage is not None and not stage.is_finished:
         searches = [*search_scores(trainer)]
         best = best_search(searches)
         run.update_record(
@@ -74,11 +77,10 @@ def choose_search(run: Run, trainer: TranslationTrainer) -> None:
 def search_scores(trainer: TranslationTrainer) -> Iterator[SearchScore]:
     """The scores of each patience and its length penalties, up to the first one with translations that are too long."""
     sets = trainer.eval_dataset
-    # Evenly spaced pairs.
-    samples = [
-        rows.shard(-(-len(rows) // SENTENCES), 0, contiguous=False)
-        for rows in (sets.values() if isinstance(sets, dict) else [sets])
-    ]
+    samples = []
+    for rows in sets.values() if isinstance(sets, dict) else [sets]:
+        parts = math.ceil(len(rows) / SENTENCES)
+        samples.append(rows.shard(parts, 0, contiguous=False))  # evenly spaced pairs
     for patience in PATIENCES:
         for penalty in LENGTH_PENALTIES:
             outputs = [trainer.predict(rows, length_penalty=penalty, patience=patience) for rows in samples]
@@ -94,7 +96,8 @@ def length_ratio(tokenizer: PreTrainedTokenizerBase, output: PredictionOutput) -
 
     Tokens are not used, since references that are spelled differently from the training set have many short tokens.
     """
-    generated, expected = (sum(map(len, decode_rows(tokenizer, ids))) for ids in (output.predictions, output.label_ids))
+    generated = sum(map(len, decode_rows(tokenizer, output.predictions)))
+    expected = sum(map(len, decode_rows(tokenizer, output.label_ids)))
     return generated / max(expected, 1)
 
 

@@ -1,6 +1,7 @@
-"""Loads the tokenizer of a run."""
+"""The tokenizer of a run: loads a saved one, or trains one."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,14 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ..base import load_extra
 from ..base.errors import reraise_as_value_error
-from ..tokenization_random_transformer import added_tokens
+from ..base.saved_files import TOKENIZER
+from ..data.sources import distinct_languages
+from ..data.tokenization import vocabulary_sample
+from ..inputs_random_transformer import drop_none
+from ..tokenization_random_transformer import RandomTransformerTokenizer, added_tokens
+from .checkpoints import save_atomically
+from .manifest import Run, fingerprint
+from .methods.augmentation import Augmentation
 
 
 def load_tokenizer(name: str, special_tokens: Sequence[str] = ()) -> PreTrainedTokenizerBase:
@@ -47,3 +55,53 @@ def special_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
         "eos_token_id": tokenizer.eos_token_id,
         "decoder_start_token_id": start,
     }
+
+
+def prepare_tokenizer(run: Run, lines: int) -> PreTrainedTokenizerBase:
+    """The tokenizer of a run, which is trained if the arguments name no saved tokenizer.
+
+    If all training corpora have the same languages, they become its `src_lang` and `tgt_lang`.
+
+    Args:
+        run: the run.
+        lines: number of lines of the training corpora, which are read if the tokenizer is trained; 0 if unknown.
+
+    Raises:
+        ValueError: the folder has a tokenizer that differs from the recorded one.
+    """
+    languages = [{*corpus.languages.arguments.items()} for corpus in run.corpora["train"]]
+    defaults = dict(sorted(set.intersection(*languages)))
+    tokenizer = run.tokenizer
+    if tokenizer is None:
+        run.update_record(lambda: _train_tokenizer(run, lines, defaults))
+        tokenizer = load_tokenizer(str(run.folder))
+    for name, code in defaults.items():
+        setattr(tokenizer, name, code)
+    return tokenizer
+
+
+def _train_tokenizer(run: Run, lines: int, defaults: Mapping[str, str]) -> None:
+    """Train the tokenizer of a run and save it in the output folder, unless an earlier call has."""
+    corpora = run.corpora["train"]
+    path = run.folder / TOKENIZER
+    options: dict[str, Any] = {
+        "vocab_size": run.model_args.size_of_new_vocabulary,
+        **defaults,
+        "languages": distinct_languages(corpora),
+        "special_tokens": run.model_args.special_tokens or [],
+    }
+    # Inputs change only if nothing has been trained with the tokenizer.
+    inputs = {"training set": fingerprint(corpora), **options, **drop_none(augment=run.args.augment or None)}
+    stage = run.job.begin("tokenizer", inputs, may_change=True)
+    if stage.is_finished:
+        return
+    if path.is_file() and stage.changed_files():
+        raise ValueError(f"tokenizer must be that of this run, but {path} has changed.")
+    sample: Iterable[str] = chain.from_iterable(vocabulary_sample(corpus, lines or None) for corpus in corpora)
+    if run.args.augment:  # otherwise, words in capitals would be split into letters
+        augmentation = Augmentation(RandomTransformerTokenizer.train((), **options))
+        sample = augmentation.texts(sample, run.args.order_seed)
+    tokenizer = RandomTransformerTokenizer.train(sample, **options)
+    with save_atomically(run.folder) as temporary:
+        tokenizer.save_pretrained(temporary)
+    stage.finish([path])

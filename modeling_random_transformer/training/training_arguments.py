@@ -15,7 +15,7 @@ from transformers.trainer_utils import IntervalStrategy
 
 from ..base import ENGINES
 from ..base.flags import MAX_SEED, finite_number
-from ..inputs_random_transformer import LARGEST_PENALTY, MAX_HYPOTHESES
+from ..inputs_random_transformer import HIGHEST_PENALTY, LOWEST_PENALTY, MAX_HYPOTHESES
 from .arguments import check_unset
 
 # Arguments of `Seq2SeqTrainingArguments` that have no effect here, and the reasons.
@@ -301,11 +301,12 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         if self.early_stopping_patience is not None:
             self._require("metric_for_best_model", self.metric_for_best_model, "set with early_stopping_patience")
         self._require("engine", self.engine in (None, *ENGINES), f"one of {', '.join(ENGINES)}")
-        is_number = not isinstance(self.length_penalty, str) and abs(self.length_penalty) <= LARGEST_PENALTY
-        numbers = f"a number from -{LARGEST_PENALTY} to {LARGEST_PENALTY}"
-        self._require("length_penalty", is_number or self.length_penalty == AUTO, f"{numbers}, or {AUTO!r}")
+        penalty = self.length_penalty
+        is_number = not isinstance(penalty, str) and LOWEST_PENALTY <= penalty <= HIGHEST_PENALTY
+        numbers = f"a number from {LOWEST_PENALTY} to {HIGHEST_PENALTY}"
+        self._require("length_penalty", is_number or penalty == AUTO, f"{numbers}, or {AUTO!r}")
         default = type(self).length_penalty
-        has_effect = self.num_beams > 1 or self.length_penalty in (default, AUTO)  # nothing to choose for one beam
+        has_effect = self.num_beams > 1 or penalty in (default, AUTO)  # nothing to choose for one beam
         self._require("length_penalty", has_effect, f"{default} (the default) or {AUTO!r} with num_beams=1")
 
     def _check_devices(self) -> None:

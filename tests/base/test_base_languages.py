@@ -6,7 +6,7 @@ from modeling_random_transformer.base.languages import language_name, without_re
 
 
 @pytest.mark.parametrize(("code", "name"), [("en", "English"), ("EN", "English"), ("xx", "xx")])
-def test_names(code, name):
+def test_a_known_code_gets_its_english_name(code, name):
     assert language_name(code) == name
 
 

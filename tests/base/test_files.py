@@ -58,7 +58,7 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("output", [".", "", "absolute"])
-def test_empty_current_folder(output, tmp_path, monkeypatch):
+def test_the_current_folder_gets_the_files_without_being_replaced(output, tmp_path, monkeypatch):
     """The current folder cannot be replaced: it would remain the deleted one for this process and its shell."""
     (tmp_path / "new").mkdir(0o700)
     monkeypatch.chdir(tmp_path / "new")
@@ -95,7 +95,7 @@ def test_failure_leaves_an_existing_folder_empty(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == []
 
 
-def test_files_of_others_are_not_overwritten(tmp_path):
+def test_files_of_other_programs_are_not_overwritten(tmp_path):
     def write():
         with new_folder(tmp_path) as folder:
             (folder / "config.json").write_text("new")
@@ -127,13 +127,13 @@ def test_only_written_files_are_replaced(tmp_path):
     with pytest.raises(ValueError, match=r"output must be a new or an empty folder without overwrite, got .*out"):
         write_folder(path, ["config.json"])
     write_folder(path, ["config.json", "sub/new"], overwrite=True)
-    found = contents(path)
-    assert set(found.pop(WRITTEN_FILES).splitlines()) == {"config.json", "sub/new"}
+    texts = contents(path)
+    assert set(texts.pop(WRITTEN_FILES).splitlines()) == {"config.json", "sub/new"}
     of_others = {"notes.txt": "of others", "sub/notes.txt": "of others"}
-    assert found == {"config.json": "2 files", "sub/new": "2 files", **of_others}
+    assert texts == {"config.json": "2 files", "sub/new": "2 files", **of_others}
 
 
-def test_files_of_others_are_not_replaced(tmp_path):
+def test_files_of_other_programs_are_not_replaced(tmp_path):
     (tmp_path / "config.json").write_text("of others")
     (tmp_path.parent / "outside").write_text("of others")
     (tmp_path / WRITTEN_FILES).write_text("../outside\n")

@@ -55,12 +55,12 @@ def test_the_files_of_a_finished_stage_are_read_once(output, monkeypatch):
     assert len(digests) == 1
 
 
-def test_files_outside_of_the_folder(output, tmp_path):
-    other = tmp_path / "other.txt"
-    other.write_text("b")
-    begin(output).finish([output, other])
+def test_a_changed_file_outside_of_the_folder_is_noticed(output, tmp_path):
+    outside = tmp_path / "other.txt"
+    outside.write_text("b")
+    begin(output).finish([output, outside])
     assert begin(output).is_finished
-    other.write_text("c")
+    outside.write_text("c")
     assert begin(output, needs_files=False).changed_files() == [output.parent / "../other.txt"]
 
 

@@ -13,13 +13,13 @@ COPIED = ("https://example.org/a?b=1&c=(2)d", "www.example.org/x", "ftp://exampl
 PLACEHOLDERS = (*REPLACED, *RUBY, *FORMATTED, *COPIED)
 
 
-def found(text):
+def placeholders_of(text):
     return [match[0] for match in PLACEHOLDER.finditer(text)]
 
 
 @given(st.lists(st.sampled_from(PLACEHOLDERS), max_size=4), st.sampled_from([" ", ", ", " and ", "\n"]))
 def test_placeholders_are_found_completely_and_in_order(placeholders, separator):
-    assert found(separator.join(["see", *placeholders, "now."])) == placeholders
+    assert placeholders_of(separator.join(["see", *placeholders, "now."])) == placeholders
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_placeholders_are_found_completely_and_in_order(placeholders, separator)
     ],
 )
 def test_punctuation_around_a_placeholder_is_text(text, placeholder):
-    assert found(text) == [placeholder]
+    assert placeholders_of(text) == [placeholder]
 
 
 @pytest.mark.parametrize(
@@ -52,8 +52,8 @@ def test_punctuation_around_a_placeholder_is_text(text, placeholder):
         "httpx://a",
     ],
 )
-def test_what_is_no_placeholder(text):
-    assert found(text) == []
+def test_texts_that_resemble_placeholders_have_none(text):
+    assert placeholders_of(text) == []
 
 
 # Chinese, Japanese, half-width katakana, a rare Chinese character, Thai, Lao, Khmer, Burmese: before and after.
@@ -76,8 +76,8 @@ UNSPACED_TEXTS = [
 @pytest.mark.parametrize("placeholder", PLACEHOLDERS)
 @pytest.mark.parametrize(("before", "after"), UNSPACED_TEXTS)
 def test_placeholders_beside_letters_of_scripts_without_spaces(before, after, placeholder):
-    assert found(f"{before}{placeholder}{after}") == [placeholder]
-    assert found(f"{before}{placeholder}{after}{placeholder}") == [placeholder] * 2
+    assert placeholders_of(f"{before}{placeholder}{after}") == [placeholder]
+    assert placeholders_of(f"{before}{placeholder}{after}{placeholder}") == [placeholder] * 2
 
 
 @pytest.mark.parametrize(
@@ -98,4 +98,4 @@ def test_placeholders_beside_letters_of_scripts_without_spaces(before, after, pl
     ],
 )
 def test_a_letter_of_a_script_with_spaces_belongs_to_the_word(text, placeholders):
-    assert found(text) == placeholders
+    assert placeholders_of(text) == placeholders

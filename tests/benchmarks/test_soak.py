@@ -9,7 +9,7 @@ from tests.helpers.translation import SENTENCES
 
 
 @pytest.mark.slow
-def test_smoke_run(translator_folder, tmp_path, capsys):
+def test_a_smoke_run_has_no_wrong_translation_although_threads_are_killed(translator_folder, tmp_path, capsys):
     source = tmp_path / "source"
     source.write_text("\n".join(SENTENCES), encoding="utf-8")
     assert main(["soak", "--smoke", "--model", str(translator_folder), "--source", str(source)]) == 0

@@ -11,7 +11,7 @@ LONG = "book " * 300
 
 
 @pytest.mark.usefixtures("_reset_accelerate")
-def test_command(translator_folder, tmp_path, monkeypatch, capsys):
+def test_the_command_reports_lines_that_it_skips(translator_folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("mono.tsv").write_text("".join(f"7\t{text}\n" for text in ("", *some_texts(12), LONG)))
     flags = f"--model {translator_folder} --input mono.tsv --text_key 2 --output_source a.en --output_target a.de"

@@ -6,13 +6,11 @@ import pytest
 
 from modeling_random_transformer import cli
 from modeling_random_transformer.inference import calibration, load_translator, translate_file
-from modeling_random_transformer.inference import translate_n_best as translate_candidates
 from modeling_random_transformer.inference.calibration import MIN_PAIRS
 from modeling_random_transformer.inference.confidence import Calibration
-from tests.helpers.translation import SENTENCES, random_tokenizer, random_translator, some_texts
+from tests.helpers.calibration import SHORT, TEXTS, rated
+from tests.helpers.translation import random_tokenizer, random_translator, some_texts
 
-TEXTS = [*SENTENCES[:3], "", "12:30"]
-SHORT = {"num_beams": 2, "progress": False}
 CALIBRATED = Calibration(
     50.0, 100, weights=[0.5, 0.1, 0.2, -0.3, 0.1, 0.1], bias=1.0, length_ratio=1.0, scripts=["Latin"]
 )
@@ -23,11 +21,6 @@ def folder(tmp_path):
     random_translator().save_pretrained(tmp_path / "model")
     random_tokenizer().save_pretrained(tmp_path / "model")
     return tmp_path / "model"
-
-
-def rated(model, tokenizer, texts=TEXTS, **options):
-    options = {**SHORT, "n_best": None, "confidence": True, **options}
-    return [best for [best] in translate_candidates(texts, model, tokenizer, **options)]
 
 
 def files(tmp_path):

@@ -5,7 +5,7 @@ import pytest
 from modeling_random_transformer.commands.clean import one_or_pair, set_sizes
 
 
-def test_numbers():
+def test_sizes_of_sets_are_parsed():
     assert set_sizes("1000,50") == (1000, 50)
 
 

@@ -8,7 +8,7 @@ from modeling_random_transformer.stages.distillation import DistillationResult, 
 from modeling_random_transformer.stages.training_set import SyntheticReport
 
 
-def test_command(tmp_path, capsys, monkeypatch):
+def test_the_command_passes_its_flags_and_prints_the_comparison(tmp_path, capsys, monkeypatch):
     passed = []
 
     def distill(*arguments):

@@ -27,14 +27,14 @@ def files(tmp_path):
 def test_bleu_in_a_variant_and_chrf_of_plain_texts(variant, language, files, capsys):
     flags = ["--target_lang", language] if language else []
     assert cli.main(["evaluate", "--variant", variant, *files, *flags]) == 0
-    bleu, *others = capsys.readouterr().out.splitlines()
+    bleu, *following_lines = capsys.readouterr().out.splitlines()
     expected = score_variant(TEXTS, OTHERS, variant, language)
     assert bleu == f"bleu {expected['score']:.2f} {expected['signature']}"
     is_plain = variant in ("cased", "lowercased")
-    assert len(others) == is_plain
+    assert len(following_lines) == is_plain
     if is_plain:
         metric = sacrebleu.CHRF(word_order=2, lowercase=variant == "lowercased")
-        assert others[0].startswith(f"chrf {metric.corpus_score(TEXTS, [OTHERS]).score:.2f} nrefs:1")
+        assert following_lines[0].startswith(f"chrf {metric.corpus_score(TEXTS, [OTHERS]).score:.2f} nrefs:1")
 
 
 def test_files_of_different_lengths_are_an_error(files, tmp_path, capsys):

@@ -124,7 +124,7 @@ def test_an_output_may_be_an_open_file(run, name, redirection, tmp_path):
     assert stored.read_bytes() == header + (gzip.decompress(content) if output.endswith(".gz") else content)
 
 
-def test_dev_stdout(translator_folder, tmp_path):
+def test_dev_stdout_continues_an_open_file(translator_folder, tmp_path):
     code = "import sys; from modeling_random_transformer import cli; sys.exit(cli.main(sys.argv[1:]))"
     flags = ["translate", "--model", str(translator_folder), "--device", "cpu", "boy", "--output", "/dev/stdout"]
     with open(tmp_path / "out", "wb") as file:

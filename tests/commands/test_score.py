@@ -57,7 +57,7 @@ def test_jsonl_with_token_scores(run):
     ],
     ids=["not UTF-8", "long"],
 )
-def test_errors(run, line, message):
+def test_an_invalid_line_of_standard_input_is_an_error(run, line, message):
     status, _, error = run(stdin=b"a\tb\n" + line + b"\n")
     assert status == 2
     assert re.search(message, error)

@@ -23,7 +23,7 @@ def test_keys_are_the_lines_of_a_file(tmp_path):
 
 
 @pytest.mark.slow
-def test_command(translator_folder):
+def test_the_command_serves_until_it_is_terminated(translator_folder):
     command = [sys.executable, "-m", "modeling_random_transformer", "serve", "--port", "0"]
     model = f"en:es={translator_folder}"
     with subprocess.Popen([*command, "--model", model], stdout=subprocess.PIPE, text=True) as process:
@@ -46,10 +46,10 @@ def test_sighup_loads_the_models_again(translator, translator_folder, tmp_path):
     ) as process:
         port = int(process.stdout.readline().rpartition(":")[2])
         before = ask(port, "the boy")[1]
-        other = copy.deepcopy(translator)
+        changed = copy.deepcopy(translator)
         with torch.no_grad():
-            other.lm_head.weight.neg_()
-        other.save_pretrained(folder)
+            changed.lm_head.weight.neg_()
+        changed.save_pretrained(folder)
         process.send_signal(signal.SIGHUP)
         wait_until(lambda: ask(port, "the boy")[1] != before)
         after = ask(port, "the boy")[1]

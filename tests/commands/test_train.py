@@ -7,6 +7,7 @@ import pytest
 from modeling_random_transformer import cli
 from modeling_random_transformer.training import DataArguments, ModelArguments, TranslationTrainingArguments
 from modeling_random_transformer.training.training_arguments import UNSUPPORTED
+from tests.helpers.command_line import exit_status
 from tests.helpers.training import flags, parse_command
 
 
@@ -25,11 +26,7 @@ from tests.helpers.training import flags, parse_command
 def test_an_invalid_recipe_is_reported_in_one_line(text, message, corpus, capsys):
     recipe = corpus / "recipe.yaml"
     recipe.write_text(text)
-    try:
-        status = cli.main(["train", str(recipe), *flags(corpus, max_steps=None)])
-    except SystemExit as end:
-        status = end.code
-    assert status == 2
+    assert exit_status(cli.main, ["train", recipe, *flags(corpus, max_steps=None)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("random-transformer train: error: ")
     assert message in line
@@ -68,11 +65,13 @@ def test_one_beam_beside_a_recipe_with_a_length_penalty_is_explained(corpus, cap
     assert (args.num_beams, args.length_penalty, args.chooses_length_penalty) == (1, "auto", False)
 
 
-@pytest.mark.parametrize("given", [["--report_to", "none"], ["--report-to", "none"], ["--report_to=none"]], ids=str)
-def test_several_values_of_a_recipe_are_overridden(given, corpus):
+@pytest.mark.parametrize(
+    "report_flags", [["--report_to", "none"], ["--report-to", "none"], ["--report_to=none"]], ids=str
+)
+def test_several_values_of_a_recipe_are_overridden(report_flags, corpus):
     recipe = corpus / "recipe.yaml"
     recipe.write_text("report_to: [tensorboard, wandb]\n")
-    *_, args, _ = parse_command([str(recipe), *flags(corpus, report_to=None), *given])
+    *_, args, _ = parse_command([str(recipe), *flags(corpus, report_to=None), *report_flags])
     assert args.report_to == []
 
 

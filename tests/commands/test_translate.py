@@ -21,6 +21,7 @@ from modeling_random_transformer.extras.documents import translate_html
 from modeling_random_transformer.extras.export import dispatch
 from modeling_random_transformer.inference import encode_lines, translate, translation_files
 from modeling_random_transformer.inference.loading import load_translator
+from tests.helpers.command_line import exit_status
 from tests.helpers.engines import needs
 from tests.helpers.interruption import interrupt_at
 from tests.helpers.models import tiny_config
@@ -47,10 +48,7 @@ def run(translator_folder, capsysbinary):
 
     def run(*arguments):
         model = [] if "--model" in arguments else ["--model", str(translator_folder)]
-        try:
-            status = cli.main(["translate", *model, "--device", "cpu", *map(str, arguments)])
-        except SystemExit as exit_of_argparse:
-            status = exit_of_argparse.code
+        status = exit_status(cli.main, ["translate", *model, "--device", "cpu", *arguments])
         captured = capsysbinary.readouterr()
         return status, captured.out.decode().split("\n")[:-1], captured.err.decode().splitlines()
 
@@ -128,7 +126,7 @@ class TestInputs:
         assert run() == (0, [], ["Enter one text per line; end with Ctrl-D."])
         assert events == [event for line in expected for event in ("line", f"{line}\n".encode())]
 
-    def test_adapter(self, run, folder, tokenizer, tmp_path):
+    def test_an_adapter_is_loaded_with_its_base_model(self, run, folder, tokenizer, tmp_path):
         saved = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
         before = translate(TEXTS, saved, tokenizer)
         adapted = get_peft_model(saved, LoraConfig(init_lora_weights=False)).eval()
@@ -149,8 +147,8 @@ class TestInputs:
 
 def test_an_adapter_has_its_own_target_language(tmp_path):
     model, tokenizer = multilingual_translator(tgt_lang="fr")
-    for each in (model, tokenizer):
-        each.save_pretrained(tmp_path / "base")
+    for part in (model, tokenizer):
+        part.save_pretrained(tmp_path / "base")
     base = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "base")
     get_peft_model(base, LoraConfig()).save_pretrained(tmp_path / "adapter")
     tokenizer.tgt_lang = "es"
@@ -160,7 +158,7 @@ def test_an_adapter_has_its_own_target_language(tmp_path):
 
 
 class TestOptions:
-    def test_html(self, run, translator, tokenizer, tmp_path):
+    def test_html_of_a_file_and_of_arguments_is_that_of_translate_html(self, run, translator, tokenizer, tmp_path):
         content = "\ufeff<p class=a>the <b>boy</b></p>\r\n<script>x</script>"
         [expected] = translate_html([content], translator, tokenizer)
         (tmp_path / "in.html").write_bytes(content.encode())
@@ -183,19 +181,19 @@ class TestOptions:
         (tmp_path / "in.html").write_bytes(content)
         assert f"in.html {message}" in run("--format", "html", "--input", tmp_path / "in.html")[2][-1]
 
-    def test_split_sentences(self, run, translator, tokenizer):
+    def test_sentences_are_split_on_request(self, run, translator, tokenizer):
         texts = ["the boy. el niño", "  the boy"]
         expected = lines_of(translate(texts, translator, tokenizer, split_sentences=True))
         assert run("--split_sentences", "--source_lang", "en", *texts) == (0, expected, [])
 
-    def test_sampling(self, run):
+    def test_the_seed_determines_a_sample(self, run):
         sampled = run("--sample", "--seed", 1, *TEXTS)
         assert sampled == run("--seed", 1, "--sample", *TEXTS)
         assert sampled != run("--sample", "--seed", 2, *TEXTS)
         greedy = run("--num_beams", 1, *TEXTS)
         assert run("--sample", "--temperature", 1e-6, *TEXTS) == greedy != sampled
 
-    def test_dtype(self, run, monkeypatch):
+    def test_the_model_has_the_requested_dtype(self, run, monkeypatch):
         models = []
         monkeypatch.setattr(command, "translate_single_pass", lambda _, model, *__: models.append(model))
         for dtype in ("auto", "float32", "bfloat16", "int8"):
@@ -215,21 +213,21 @@ class TestEngine:
     @pytest.fixture
     def warnings(self, monkeypatch):
         """The warnings of the engine."""
-        found = []
-        monkeypatch.setattr(dispatch.logger, "warning_once", lambda text, *args: found.append(text % args))
-        return found
+        messages = []
+        monkeypatch.setattr(dispatch.logger, "warning_once", lambda text, *args: messages.append(text % args))
+        return messages
 
-    @pytest.mark.parametrize("given", [None, "new/exports"])
-    def test_export_is_cached(self, run, folder, tmp_path, translator, tokenizer, warnings, monkeypatch, given):
+    @pytest.mark.parametrize("engine_folder", [None, "new/exports"])
+    def test_export_is_cached(self, run, folder, tmp_path, translator, tokenizer, warnings, monkeypatch, engine_folder):
         expected = lines_of(translate(TEXTS, translator, tokenizer, num_beams=1))
-        cache = folder / "engines" if given is None else tmp_path / given
+        cache = folder / "engines" if engine_folder is None else tmp_path / engine_folder
         options = ["--engine", "ctranslate2", "--engine_dtype", "float32", "--num_beams", 1]
-        options += [] if given is None else ["--engine_folder", cache]
+        options += [] if engine_folder is None else ["--engine_folder", cache]
         assert run("--model", folder, *options, *TEXTS) == (0, expected, [])
         [_] = cache.glob("ctranslate2-float32-*")
         monkeypatch.setattr("modeling_random_transformer.extras.export.cache.export_model", None)  # not called again
         assert run("--model", folder, *options, *TEXTS) == (0, expected, [])
-        assert (folder / "engines").exists() == (given is None)
+        assert (folder / "engines").exists() == (engine_folder is None)
         assert not warnings
 
     def test_requests_that_the_model_computes(self, run, folder, warnings):
@@ -316,7 +314,7 @@ class TestErrors:
         assert "must be one text per line, or HTML with --format html, got a document that begins with" in errors[0]
         assert {path.name for path in tmp_path.iterdir()} == {"in.txt"}
 
-    def test_invalid_utf8(self, run, monkeypatch):
+    def test_invalid_utf8_is_an_error_after_the_chunks_before_it(self, run, monkeypatch):
         monkeypatch.setattr(sys, "stdin", stdin(b"the boy\n" * 3 + b"the \xff boy\n"))
         status, output, errors = run("--chunk_size", 3)
         assert (status, len(output)) == (2, 3), "the chunk before is translated"
@@ -390,15 +388,15 @@ def test_stdout_that_cannot_be_written(translator_folder, tmp_path, stdout, stat
         write = os.open(stdout, os.O_WRONLY)
     child = os.fork()
     if child == 0:
-        found = 99
+        exit_status = 99
         try:
             os.dup2(write, 1)
             sys.stdout, sys.stderr = open(1, "w"), open(tmp_path / "stderr", "w")  # noqa: SIM115
-            found = cli.main(["translate", "--model", str(translator_folder), "--device", "cpu", "the boy"])
+            exit_status = cli.main(["translate", "--model", str(translator_folder), "--device", "cpu", "the boy"])
             sys.stdout.close()
             sys.stderr.close()
         finally:
-            os._exit(found)
+            os._exit(exit_status)
     os.close(write)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == status
     assert (tmp_path / "stderr").read_bytes() == error

@@ -23,12 +23,12 @@ TEXTS = some_texts(150, seed=7)
 
 
 def wait_for_parts(folder: Path, count: int, process: BaseProcess) -> None:
-    found = 0
-    while found < count:
+    written = 0
+    while written < count:
         assert process.exitcode is None
         time.sleep(0.005)
         with contextlib.suppress(FileNotFoundError):
-            found = sum(path.suffix == ".txt" for path in folder.iterdir())
+            written = sum(path.suffix == ".txt" for path in folder.iterdir())
 
 
 @pytest.mark.long

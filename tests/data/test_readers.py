@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from modeling_random_transformer.base.compressed_files import file_format, open_binary
+from modeling_random_transformer.base.compressed_files import open_binary
+from modeling_random_transformer.base.formats import file_format
 from modeling_random_transformer.data.readers import read_texts
 from modeling_random_transformer.data.sources import ParallelLine, ParallelText
 from modeling_random_transformer.tokenization_random_transformer import lines_of_files
@@ -80,7 +81,7 @@ def test_windows_1252_is_named(encoding, tmp_path):
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_line_ends(end, tmp_path):
+def test_every_kind_of_line_end_ends_a_line(end, tmp_path):
     path = tmp_path / "texts.txt"
     path.write_bytes("".join(line + end for line in LINES).encode())
     assert list(read_texts(path)) == LINES

@@ -71,7 +71,7 @@ DEEP = "[" * 200_000 + '\n{"a":\n{"source": "x", "target": "y"}\n'
         ("a.jsonl", DEEP, {}, [1, 2, (3, "x", "y")]),
     ],
 )  # fmt: skip
-def test_columns(name, content, options, expected, tmp_path):
+def test_pairs_are_in_the_columns_that_the_keys_name(name, content, options, expected, tmp_path):
     (tmp_path / name).write_text(content)
     corpus = ParallelText(tmp_path / name, **options)
     assert list(corpus.lines()) == [
@@ -88,8 +88,8 @@ def test_columns_of_parquet(tmp_path):
     assert lines == [ParallelLine(1, "dog", "perro"), InvalidLine(2, NOT_A_PAIR), InvalidLine(3, EMPTY_SIDE)]
     assert lines[1].source == "{'en': None, 'es': 'x', 'id': 2}"
     dataset = Dataset.from_list([{"translation": {"en": "dog", "es": "perro"}}, {"translation": None}])
-    for each in (dataset, dataset.to_iterable_dataset()):
-        assert list(DatasetText(each, **ENGLISH_SPANISH).lines()) == [lines[0], InvalidLine(2, NOT_A_PAIR)]
+    for hf_dataset in (dataset, dataset.to_iterable_dataset()):
+        assert list(DatasetText(hf_dataset, **ENGLISH_SPANISH).lines()) == [lines[0], InvalidLine(2, NOT_A_PAIR)]
     path.write_text("text")
     with pytest.raises(ValueError, match=r"a\.parquet must be a Parquet file: "):
         list(ParallelText(path).lines())
@@ -204,7 +204,7 @@ def test_standard_input_is_read_once(monkeypatch):
         ("a.tsv", b"1\tcaf\xe9\n", ["2"], "must be UTF-8 text, but line 1 is not"),
     ],
 )  # fmt: skip
-def test_monolingual_text(name, content, key, expected, tmp_path):
+def test_monolingual_text_is_lines_or_one_column(name, content, key, expected, tmp_path):
     with create_binaries([tmp_path / name]) as [file]:
         file.write(content)
     if isinstance(expected, list):

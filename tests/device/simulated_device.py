@@ -176,8 +176,8 @@ class _Event:
     def synchronize(self) -> None:
         _count("synchronize", "event")
 
-    def elapsed_time(self, other: Any) -> float:
-        return (other.time - self.time) * 1000
+    def elapsed_time(self, end_event: Any) -> float:
+        return (end_event.time - self.time) * 1000
 
 
 class _Device:

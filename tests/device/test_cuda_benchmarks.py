@@ -64,7 +64,7 @@ def test_synchronizations_are_those_of_which_pytorch_warns(name):
 
 
 def test_peak_of_memory_excludes_what_was_allocated_before():
-    others = [mebibytes(8)]
+    earlier_tensors = [mebibytes(8)]
 
     def build():
         weights = mebibytes(2)
@@ -72,7 +72,7 @@ def test_peak_of_memory_excludes_what_was_allocated_before():
 
     _, peak = first.with_peak(build, 3)
     assert peak == pytest.approx(5, abs=0.1)
-    del others
+    del earlier_tensors
 
 
 def mebibytes(count):

@@ -49,6 +49,6 @@ COUNTED = {
 def test_synchronizations_are_counted(name):
     call, kinds = COUNTED[name]
     x = device_tensor()
-    with synchronizations() as found:
+    with synchronizations() as counts:
         call(x)
-    assert [kind for kind, _ in found.elements()] == kinds
+    assert [kind for kind, _ in counts.elements()] == kinds

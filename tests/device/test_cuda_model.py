@@ -74,7 +74,7 @@ ON_TWO = {
 
 @pytest.mark.parametrize("quantized", [False, True])
 @pytest.mark.parametrize("name", ON_TWO)
-def test_two_devices(name, quantized, tmp_path):
+def test_a_model_split_over_two_devices_equals_the_whole_model(name, quantized, tmp_path):
     """The layers are split by Accelerate. An output layer that int8 replaces gets its hook too."""
     devices, options = ON_TWO[name]
     exact_model(**options).save_pretrained(tmp_path)
@@ -107,29 +107,31 @@ def test_an_int8_checkpoint_of_a_gpu_loads_on_a_cpu(translator_folder, tmp_path)
 # Synchronizations
 
 
-def found_in(function):
-    with synchronizations() as found:
+def counts_of(function):
+    with synchronizations() as counts:
         function()
-    return found
+    return counts
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-@pytest.mark.parametrize("given", [{}, {"decoder_attention_mask": torch.ones(2, 6)}, {"encoder": True}])
-def test_a_training_pass_does_not_synchronize(given, implementation):
+@pytest.mark.parametrize("extra_inputs", [{}, {"decoder_attention_mask": torch.ones(2, 6)}, {"encoder": True}])
+def test_a_training_pass_does_not_synchronize(extra_inputs, implementation):
     model = tiny_model().to("cuda").train()
     model.set_attn_implementation(implementation)
-    inputs = on("cuda", BATCH | {"labels": LABELS} | {name: mask for name, mask in given.items() if name != "encoder"})
-    if "encoder" in given:
+    inputs = on(
+        "cuda", BATCH | {"labels": LABELS} | {name: mask for name, mask in extra_inputs.items() if name != "encoder"}
+    )
+    if "encoder" in extra_inputs:
         model = package.RandomTransformerForMaskedLM(tiny_config()).to("cuda").train()
         inputs["labels"] = inputs["input_ids"]
-    assert not found_in(lambda: model(**inputs).loss.backward())
+    assert not counts_of(lambda: model(**inputs).loss.backward())
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_training_a_causal_model_does_not_synchronize(side):
     model = package.RandomTransformerForCausalLM(tiny_config()).to("cuda").train()
     inputs = on("cuda", {name: value.flip(1) if side == "left" else value for name, value in BATCH.items()})
-    assert not found_in(lambda: model(**inputs, labels=inputs["input_ids"]).loss.backward())
+    assert not counts_of(lambda: model(**inputs, labels=inputs["input_ids"]).loss.backward())
 
 
 @pytest.mark.parametrize("search", SEARCHES.keys() - {"assisted"})  # which reads what tokens are accepted
@@ -149,16 +151,16 @@ def test_at_most_one_synchronization_per_token_of_a_causal_model(options, max_po
 
 def per_token(model, inputs, options, few=9, many=41):
     """Synchronizations per token, without those of the start and the end."""
-    found = [
-        found_in(lambda: model.generate(**inputs, **{**options, "min_new_tokens": tokens, "max_new_tokens": tokens}))  # noqa: B023
+    counts = [
+        counts_of(lambda: model.generate(**inputs, **{**options, "min_new_tokens": tokens, "max_new_tokens": tokens}))  # noqa: B023
         for tokens in (few, many)
     ]
-    return (found[1] - found[0]).total() / (many - few)
+    return (counts[1] - counts[0]).total() / (many - few)
 
 
 def test_translation_does_not_wait_for_each_batch_of_inputs(model, tokenizer):
     """The steps of the search synchronize once each; everything else is bounded per batch."""
     _, gpu = on_both(model)
-    with synchronizations() as found:
+    with synchronizations() as counts:
         translate(some_texts(4), gpu, tokenizer, num_beams=1, min_new_tokens=30, max_new_tokens=30, progress=False)
-    assert found.total() <= 30 + 30, found
+    assert counts.total() <= 30 + 30, counts

@@ -34,11 +34,11 @@ STEPS = 6
 class StepEnds(TrainerCallback):
     """The number of synchronizations until the end of each step."""
 
-    def __init__(self, found):
-        self.found, self.counts = found, []
+    def __init__(self, counter):
+        self.counter, self.counts = counter, []
 
     def on_step_end(self, *_, **__):
-        self.counts.append(self.found.copy())
+        self.counts.append(self.counter.copy())
 
 
 def gpu_trainer(folder, name="float32", **options):
@@ -54,8 +54,8 @@ def gpu_trainer(folder, name="float32", **options):
 def test_a_step_synchronizes_once(name, tmp_path):
     """It reads the losses of the previous step, also with several batches per step."""
     trainer = gpu_trainer(tmp_path, name, gradient_accumulation_steps=2, max_tokens_per_batch=60)
-    with synchronizations() as found:
-        ends = StepEnds(found)
+    with synchronizations() as counter:
+        ends = StepEnds(counter)
         trainer.add_callback(ends)
         trainer.train()
     assert trainer.model.device.type == "cuda"
@@ -210,7 +210,7 @@ def test_a_checkpoint_of_a_gpu_resumes_on_a_cpu(tmp_path):
 
 
 @pytest.mark.parametrize("generate", [True, False])
-def test_evaluation(generate, tmp_path):
+def test_the_evaluation_loss_equals_that_on_a_cpu(generate, tmp_path):
     trainer = gpu_trainer(tmp_path, eval_dataset=pairs(9), predict_with_generate=generate)
     metrics = trainer.evaluate()
     reference = gpu_trainer(tmp_path, eval_dataset=pairs(9), predict_with_generate=generate, use_cpu=True)

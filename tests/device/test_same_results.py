@@ -70,7 +70,7 @@ def place(value, device):
 def on_cpu(value):
     if isinstance(value, torch.Tensor):
         return value.detach().cpu()
-    return {name: on_cpu(each) for name, each in value.items()} if isinstance(value, dict) else value
+    return {name: on_cpu(entry) for name, entry in value.items()} if isinstance(value, dict) else value
 
 
 def on_both(run):
@@ -120,13 +120,13 @@ def test_forward_and_backward(config, implementation):
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_task_heads(name):
+def test_gradients_of_the_heads_are_equal(name):
     kind = getattr(package, name)
     assert_same(lambda device: gradients(model_on(device, kind, num_labels=2), place(BATCH | HEADS[name], device)))
 
 
 @pytest.mark.parametrize("search", SEARCHES)
-def test_generate(search):
+def test_generated_tokens_are_equal(search):
     def run(device):
         model = place(tiny_model(spread=2.0).to(DTYPE), device)
         inputs = place(padded_batch([7]) if search == "assisted" else BATCH, device)
@@ -174,10 +174,11 @@ def test_translation_and_ensembles(members, search):
 def test_n_best_lists_and_scores():
     def run(device):
         model, pairs = translator_on(device), list(zip(TEXTS, reversed(TEXTS), strict=True))
-        found = translate_n_best(TEXTS, model, TOKENIZER, num_beams=3, n_best=2, max_new_tokens=8)
-        candidates = [candidate for texts in found for candidate in texts]
+        n_best_lists = translate_n_best(TEXTS, model, TOKENIZER, num_beams=3, n_best=2, max_new_tokens=8)
+        candidates = [candidate for texts in n_best_lists for candidate in texts]
         scores = [score.log_probability for score in score_pairs(model, TOKENIZER, pairs)]
-        return [each.translation for each in candidates], [*(each.score for each in candidates), *scores]
+        scores += [candidate.score for candidate in candidates]
+        return [candidate.translation for candidate in candidates], scores
 
     (expected, expected_scores), (actual, actual_scores) = on_both(run)
     assert actual == expected
@@ -192,9 +193,9 @@ def test_trace_and_intervene(replaced, implementation):
         model.set_attn_implementation(implementation)
         changes = {"encoder.layers.0.self_attn.output": lambda value: value * 2}
         intervention = intervene(model, changes) if replaced else contextlib.nullcontext()
-        with torch.no_grad(), trace(model) as found, intervention:
+        with torch.no_grad(), trace(model) as recorded, intervention:
             model(**place(INPUTS, device))
-        return {name: found[name] for name in found}
+        return {name: recorded[name] for name in recorded}
 
     assert_same(run)
 
@@ -210,7 +211,7 @@ def test_int8_multiplies_in_floating_point(translator_folder):
     assert_same(run, rtol=1e-4, atol=1e-4)
 
 
-def test_lora_adapter():
+def test_gradients_of_a_lora_adapter_are_equal():
     def run(device):
         model = translator_on(device)
         config = LoraConfig(task_type="SEQ_2_SEQ_LM", init_lora_weights=False)

@@ -17,7 +17,7 @@ KINDS = {
 def test_configurations_load():
     paths = {path.stem: str(path) for path in FOLDER.glob("*.yaml")}
     configs = {name: load_config_from_file(path) for name, path in paths.items()}
-    found = {name: (config.distributed_type.value, config.num_processes) for name, config in configs.items()}
-    assert found == KINDS
+    kinds = {name: (config.distributed_type.value, config.num_processes) for name, config in configs.items()}
+    assert kinds == KINDS
     assert {config.mixed_precision for config in configs.values()} == {"bf16"}
     assert [configs[f"zero{stage}"].deepspeed_config["zero_stage"] for stage in (2, 3)] == [2, 3]

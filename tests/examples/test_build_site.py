@@ -56,8 +56,8 @@ def test_page_in_a_browser(site: Path, browser, page, width):
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
     with static_host(site) as address:
         browser.get(address + page)
-        own = (address, f"blob:{address}")  # the code of a worker is a blob
-        assert [url for url in requests(browser) if not url.startswith(own)] == []
+        site_addresses = (address, f"blob:{address}")  # the code of a worker is a blob
+        assert [url for url in requests(browser) if not url.startswith(site_addresses)] == []
         assert errors(browser) == []
         assert browser.execute_script("return document.documentElement.scrollWidth") <= width
         if page == "explanation/architecture/":

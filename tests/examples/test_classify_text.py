@@ -14,7 +14,7 @@ ANIMALS = ["cat", "dog", "cow", "hen", "lion"]
 COLORS = ["red", "blue", "green", "white", "black"]
 SINGLE = [(f"{verb} the {word}", kind) for kind, words in (("animal", ANIMALS), ("color", COLORS))
           for word in words for verb in ("see", "draw", "buy", "like")]  # fmt: skip
-PAIRS = [(f"the {animal}\tthe {other}", str(animal == other)) for animal in ANIMALS for other in ANIMALS]
+PAIRS = [(f"the {first}\tthe {second}", str(first == second)) for first in ANIMALS for second in ANIMALS]
 
 
 def write(path, rows):

@@ -55,8 +55,8 @@ def test_additive_attention_follows_its_formula():
 def test_gates_are_those_of_torch():
     inputs, hidden, memory = torch.randn(3, 5), torch.randn(3, 4), torch.randn(3, 4)
     lstm, gru = torch.nn.LSTMCell(5, 4), torch.nn.GRUCell(5, 4)
-    for found, expected in zip(lstm_step(inputs, hidden, memory, lstm), lstm(inputs, (hidden, memory)), strict=True):
-        torch.testing.assert_close(found, expected)
+    for actual, expected in zip(lstm_step(inputs, hidden, memory, lstm), lstm(inputs, (hidden, memory)), strict=True):
+        torch.testing.assert_close(actual, expected)
     torch.testing.assert_close(gru_step(inputs, hidden, gru), gru(inputs, hidden))
 
 

@@ -97,9 +97,9 @@ def test_figure_shows_the_modules(case):
     for name, _ in model.named_parameters():
         assert re.search(rf"\b{name.split('.')[-2]}\b", "\n".join(shown)), name
     number = re.compile(r"([\d,]+)(, tied)?")
-    counts = [found for text in shown if (found := number.fullmatch(text))]
-    boxes = [int(found[1].replace(",", "")) for found in counts if not found[2]]
-    tied = {int(found[1].replace(",", "")) for found in counts if found[2]}
+    counts = [match for text in shown if (match := number.fullmatch(text))]
+    boxes = [int(match[1].replace(",", "")) for match in counts if not match[2]]
+    tied = {int(match[1].replace(",", "")) for match in counts if match[2]}
     stacks = [stack for name, stack in model.base_model.named_children() if name in ("encoder", "decoder")]
     sizes = [sum(value.numel() for value in layer.parameters()) for stack in stacks for layer in stack.layers[1:]]
     assert sum(boxes) + sum(tied) + sum(sizes) == model.num_parameters()
@@ -191,6 +191,6 @@ def test_text_fits_into_its_box(browser, tmp_path):
         shown, boxes = browser.execute_script(BOXES)
         assert len(shown) > 20
         for index, text in enumerate(shown):
-            assert not [other[0] for other in shown[:index] if overlap(text, other)], text[0]
+            assert not [earlier[0] for earlier in shown[:index] if overlap(text, earlier)], text[0]
             assert not [box for box in boxes if crosses(text, box)], text[0]
         assert errors(browser) == []

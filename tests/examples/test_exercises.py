@@ -124,8 +124,10 @@ def test_number_of_decoder_passes():
 
 
 def test_residual_connections_and_norms():
-    found = {variant: [depth.measure(variant, layers, seed=0) for layers in (2, 12)] for variant in depth.VARIANTS}
-    both, residuals, norms, neither = found.values()
+    measurements = {
+        variant: [depth.measure(variant, layers, seed=0) for layers in (2, 12)] for variant in depth.VARIANTS
+    }
+    both, residuals, norms, neither = measurements.values()
     assert all(abs(result.size - 1) < 0.01 for result in both + norms)
     assert residuals[1].size > 10 * residuals[0].size
     assert residuals[1].gradient > 100 * residuals[0].gradient
@@ -255,7 +257,7 @@ def test_page_asks_before_it_answers(number):
     assert exercise.predict in " ".join(visible.split())
     assert f"python examples/exercises.py {number}\n" in visible
     assert len(answers) == 2
-    path, line, other = CHANGE.search(section).groups()
+    path, line, replacement = CHANGE.search(section).groups()
     assert path == f"examples/tutorials/exercises/{exercise.module}.py"
     assert (Path(__file__).parents[2] / path).read_text(encoding="utf-8").count(line) == 1
-    assert line != other
+    assert line != replacement

@@ -13,7 +13,7 @@ from tutorials.sample_data import held_out_sample
 
 
 @pytest.mark.long
-def test_embeddings_of_nouns_know_gender_and_number(quickstart_folder):
+def test_embeddings_of_nouns_separate_gender_and_number(quickstart_folder):
     result = word_vectors.experiment(seed=0, folder=quickstart_folder)
     assert result.one_hot_similarity == 0
     assert result.lookup_difference == 0

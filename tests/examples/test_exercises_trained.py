@@ -127,14 +127,14 @@ def test_no_residuals_passes_on_the_output_of_the_sub_layer():
     model = tasks.tiny_model(20, seed=0, encoder_layers=2, decoder_layers=2)
     layer = model.model.encoder.layers[0]
     ids = torch.arange(4, 12)[None]
-    found = []
+    norm_inputs = []
     replacements = ablations.no_residuals(model.config)
-    replacements["encoder.layers.0.self_attn.layer_norm"] = lambda states: found.append(states) or states
+    replacements["encoder.layers.0.self_attn.layer_norm"] = lambda states: norm_inputs.append(states) or states
     with intervene(model, replacements):
         model(input_ids=ids, labels=ids)
     states = model.model.encoder.embed(ids, torch.arange(ids.shape[1]), ids.shape[1])
     expected = layer.self_attn_layer_norm(layer.self_attn(states)[0])
-    torch.testing.assert_close(found[0], expected)
+    torch.testing.assert_close(norm_inputs[0], expected)
 
 
 def test_hard_attention_has_no_gradient():
@@ -171,9 +171,11 @@ def test_units_of_the_feed_forward_network(quickstart_folder):
     assert last.same_next > result.untrained[-1].same_next + 0.1
     assert last.agreement > 0.03
     assert all(layer.agreement < 0.01 for layer in result.untrained)
-    own, others = (sum(column) / len(result.switched_off) for column in zip(*result.switched_off, strict=True))
-    assert own > 0.1
-    assert own > 2 * abs(others)
+    unit_decrease, control_decrease = (
+        sum(column) / len(result.switched_off) for column in zip(*result.switched_off, strict=True)
+    )
+    assert unit_decrease > 0.1
+    assert unit_decrease > 2 * abs(control_decrease)
 
 
 # 15. Sinusoids

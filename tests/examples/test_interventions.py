@@ -68,6 +68,6 @@ def test_order_is_unknown_without_positions(page, exact_match):
     assert exact_match({"*.embedding.position": 0}) < exact_match({}) - 0.2
 
 
-def test_patched_noun(page):
+def test_a_patched_state_of_a_noun_changes_the_translation(page):
     assert "coches" in page["patched"]
     assert "manzanas" not in page["patched"]

@@ -8,6 +8,7 @@ import shutil
 import pytest
 
 from modeling_random_transformer import RandomTransformerForMaskedLM
+from tests.helpers.command_line import exit_status
 from tests.helpers.models import tiny_config
 
 LINES = "".join(f"{i}\n" for i in range(30))
@@ -99,11 +100,7 @@ def error_of(tmp_path, translator_folder, monkeypatch, capsys):
 
     def error_of(script, arguments):
         capsys.readouterr()  # what the preparation has printed
-        try:
-            status = importlib.import_module(script).main(shlex.split(arguments))
-        except SystemExit as stop:
-            status = stop.code
-        assert status == 2
+        assert exit_status(importlib.import_module(script).main, shlex.split(arguments)) == 2
         error = capsys.readouterr().err
         assert error.count("\n") == 1
         return error

@@ -23,8 +23,8 @@ def files(tmp_path):
 
 
 def perplexities(output: str) -> list[float]:
-    found = re.search(r"held-out lines: ([\d.]+) before, ([\d.]+) after", output)
-    return [float(value) for value in found.groups()]
+    match = re.search(r"held-out lines: ([\d.]+) before, ([\d.]+) after", output)
+    return [float(value) for value in match.groups()]
 
 
 def build(folder=None, texts=COUNTING):

@@ -16,7 +16,7 @@ IMPLEMENTATIONS = ["local_attention", "strided_attention", "linear_attention", "
 long_attention.register("three_segments", long_attention.low_rank_attention, rank=3)
 # Query and key lengths: without a cache, around multiples of the span and the chunk; decoding with a cache.
 LENGTHS = [(1, 1), (4, 4), (13, 13), (130, 130), (1, 13), (5, 40), (7, 150)]
-CASES = [(False, length, length) for length, other in LENGTHS if length == other]
+CASES = [(False, length, length) for length, key_length in LENGTHS if length == key_length]
 CASES += [(True, *lengths) for lengths in LENGTHS]
 
 
@@ -95,17 +95,17 @@ def test_low_rank_attention_to_segments_of_equal_keys_is_softmax_attention(rank)
         assert sizes.max() - sizes[sizes > 0].min() <= 1
     key, value = (segments.transpose(2, 3) @ torch.randn(3, 4, rank, width).double() for width in (6, 5))
     expected = eager(query, key, value, mask[:, None, None].expand(-1, 1, 40, -1))
-    found = attend("low_rank_attention", False, query, key, value, mask, rank=rank)
-    assert_near(found[:2], expected[:2], 1e-12)
-    assert found.isfinite().all()
+    actual = attend("low_rank_attention", False, query, key, value, mask, rank=rank)
+    assert_near(actual[:2], expected[:2], 1e-12)
+    assert actual.isfinite().all()
 
 
 @pytest.mark.parametrize(("query_len", "key_len"), LENGTHS)
 def test_causal_low_rank_attention_is_softmax_attention(query_len, key_len):
     query, key, value, mask = states(query_len, key_len)
     expected = eager(query, key, value, (distances(query_len, key_len) >= 0) & mask[:, None, None])
-    found = attend("low_rank_attention", True, query, key, value, mask, rank=3)
-    assert_near(found[:2], expected[:2], 1e-12)
+    actual = attend("low_rank_attention", True, query, key, value, mask, rank=3)
+    assert_near(actual[:2], expected[:2], 1e-12)
 
 
 def test_linear_attention_approximates_softmax_attention():

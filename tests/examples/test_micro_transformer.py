@@ -52,8 +52,8 @@ def source_batch() -> dict[str, torch.Tensor]:
 
 
 def assert_equal(rows: list[list[float]], expected: torch.Tensor, tolerance: float = 1e-9) -> None:
-    found = torch.tensor(rows, dtype=torch.float64)
-    torch.testing.assert_close(found, expected.detach().view(found.shape), rtol=0, atol=tolerance)
+    actual = torch.tensor(rows, dtype=torch.float64)
+    torch.testing.assert_close(actual, expected.detach().view(actual.shape), rtol=0, atol=tolerance)
 
 
 def test_the_file_is_short_and_imports_only_math_and_random():
@@ -77,7 +77,7 @@ def test_the_file_is_short_and_imports_only_math_and_random():
         (321, "drei hundert ein und zwanzig"),
     ],
 )
-def test_german_numbers(number, words):
+def test_german_numbers_are_correct_and_distinct(number, words):
     assert micro.german(number) == words.split()
     assert len({" ".join(micro.german(number)) for number in range(1, 1000)}) == 999
 
@@ -90,8 +90,8 @@ def test_logits_loss_and_gradients_equal_those_of_the_package():
     read = torch.tensor([[START, *target[:-1]] + [PAD] * (longest - len(target)) for target in TARGETS])
     logits = model(**source_batch(), decoder_input_ids=read).logits
     for source, target, expected in zip(SOURCES, TARGETS, logits, strict=True):
-        found = copy.logits(source, [START, *target[:-1]]).rows
-        assert_equal(found, expected[: len(target)])
+        logit_rows = copy.logits(source, [START, *target[:-1]]).rows
+        assert_equal(logit_rows, expected[: len(target)])
     micro.Matrix.tape.clear()
 
     loss = copy.loss(list(zip(SOURCES, TARGETS, strict=True)))
@@ -111,9 +111,9 @@ def test_greedy_and_beam_search_equal_generate(beams, spread):
     copy = micro_model(model)
     expected = model.generate(**source_batch(), num_beams=beams, max_new_tokens=micro.MAX_TOKENS, do_sample=False)
     for source, row in zip(SOURCES, expected.tolist(), strict=True):
-        found = copy.translate(source, beams)
-        assert found == row[1 : len(found) + 1]
-        assert set(row[len(found) + 1 :]) <= {PAD}
+        tokens = copy.translate(source, beams)
+        assert tokens == row[1 : len(tokens) + 1]
+        assert set(row[len(tokens) + 1 :]) <= {PAD}
 
 
 def test_adam_equals_that_of_torch():

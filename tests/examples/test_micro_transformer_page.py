@@ -81,8 +81,8 @@ def test_losses_and_gradients_equal_those_of_the_python_program(compute):
     assert output["losses"] == pytest.approx(losses, rel=0, abs=1e-9)
     assert output["gradients"].keys() == gradients.keys()
     for name, rows in gradients.items():
-        for found, expected in zip(output["gradients"][name], rows, strict=True):
-            assert found == pytest.approx(expected, rel=0, abs=1e-9), name
+        for actual, expected in zip(output["gradients"][name], rows, strict=True):
+            assert actual == pytest.approx(expected, rel=0, abs=1e-9), name
     assert output["written"] == model.translate(PAIRS[0][0], beams=1)
     assert output["vocabulary"] == micro.VOCABULARY
     assert dict(output["words"]) == {number: " ".join(micro.german(number)) for number in range(1, 1000)}
@@ -139,7 +139,7 @@ def test_the_page_in_a_browser(browser, width):
     assert errors(browser) == []
 
 
-def test_without_the_causal_mask_the_page_says_that_the_model_cheats(browser):
+def test_without_the_causal_mask_a_message_explains_the_low_loss(browser):
     browser.get(PAGE.as_uri())
     wait(browser, lambda: text(browser, "correct"))
     browser.find_element(By.ID, "causal").click()
@@ -149,7 +149,7 @@ def test_without_the_causal_mask_the_page_says_that_the_model_cheats(browser):
     assert "✗ wrong" in text(browser, "written")
 
 
-def test_it_learns_in_a_browser(browser):
+def test_the_model_learns_in_a_browser(browser):
     browser.get(PAGE.as_uri())
     wait(browser, lambda: text(browser, "correct"))
     Select(browser.find_element(By.ID, "speed")).select_by_value("0")

@@ -209,16 +209,16 @@ def test_every_tree_is_allowed(tree):
     ids = [TOKENIZER.bos_token_id, *target_ids(TOKENIZER, tree, words)]
     assert len(ids) - 1 <= max_target_length(words)
     for length in range(1, len(ids)):
-        allowed = processor.allowed(torch.tensor([ids[:length]]))[0]
-        assert allowed[ids[length]], TOKENIZER.convert_ids_to_tokens(ids[: length + 1])
-    assert allowed.nonzero().tolist() == [[TOKENIZER.eos_token_id]]
+        may_follow = processor.next_tokens(torch.tensor([ids[:length]]))[0]
+        assert may_follow[ids[length]], TOKENIZER.convert_ids_to_tokens(ids[: length + 1])
+    assert may_follow.nonzero().tolist() == [[TOKENIZER.eos_token_id]]
 
 
 OPENING = "(NP (PRT|ADVP (S (VP"
 
 
 @pytest.mark.parametrize(
-    ("prefix", "allowed"),
+    ("prefix", "next_tokens"),
     [
         ("", OPENING),
         ("(S", f"d {OPENING}"),
@@ -232,14 +232,14 @@ OPENING = "(NP (PRT|ADVP (S (VP"
         ("(S (S (S (S (S (S", "d"),  # the limit of constituents
     ],
 )
-def test_tokens_after_a_prefix(prefix, allowed):
+def test_tokens_after_a_prefix(prefix, next_tokens):
     """The words `do` and `x`; each prefix also as the second of two copies of the second source."""
     ids = TOKENIZER.convert_tokens_to_ids([TOKENIZER.bos_token, *prefix.split()])
-    expected = sorted(TOKENIZER.convert_tokens_to_ids(allowed.split()))
+    expected = sorted(TOKENIZER.convert_tokens_to_ids(next_tokens.split()))
     words = [TOKENIZER.convert_tokens_to_ids(["d", "o"]), TOKENIZER.convert_tokens_to_ids(["x"])]
-    rows = TreeLogitsProcessor(TOKENIZER, [words]).allowed(torch.tensor([ids]))
+    rows = TreeLogitsProcessor(TOKENIZER, [words]).next_tokens(torch.tensor([ids]))
     assert rows[0].nonzero()[:, 0].tolist() == expected
-    rows = TreeLogitsProcessor(TOKENIZER, [words * 3, words]).allowed(torch.tensor([ids] * 4))
+    rows = TreeLogitsProcessor(TOKENIZER, [words * 3, words]).next_tokens(torch.tensor([ids] * 4))
     assert rows[3].nonzero()[:, 0].tolist() == expected
 
 

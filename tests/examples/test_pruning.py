@@ -46,8 +46,8 @@ def test_importance_of_a_head_without_output_is_zero(model, tokenizer):
         importance = pruning.head_importance(model, tokenizer, PAIRS)
     assert len(importance) == 2 * 2 + 3 * 2 + 3 * 2
     assert importance[Head("decoder self-attention", 0, 1)] == 0
-    other = importance[Head("decoder self-attention", 0, 0)]
-    assert other == pytest.approx(1)  # the values of a layer have the norm 1
+    importance_with_output = importance[Head("decoder self-attention", 0, 0)]
+    assert importance_with_output == pytest.approx(1)  # the values of a layer have the norm 1
     assert all(0 < value < 1 for head, value in importance.items() if head.layer != 0)
 
 

@@ -58,9 +58,9 @@ def test_articles_agree_with_their_nouns():
 def test_adjectives_agree_with_their_nouns():
     endings = {"el": "o", "la": "a", "los": "os", "las": "as"}
     pattern = re.compile(r"\b(el|la|los|las) (\w+) (roj|negr|blanc|viej|modern|cansad|enferm)(o|a|os|as)\b")
-    found = [(match, spanish) for _, spanish in PAIRS for match in pattern.finditer(spanish.lower())]
-    assert len(found) > 50
-    for match, spanish in found:
+    matches = [(match, spanish) for _, spanish in PAIRS for match in pattern.finditer(spanish.lower())]
+    assert len(matches) > 50
+    for match, spanish in matches:
         if match[2] not in ("águila", "aula"):  # feminine nouns with a masculine article
             assert endings[match[1]] == match[4], spanish
 
@@ -155,9 +155,9 @@ def test_nouns_are_aligned(quickstart_folder):
 
     def share(layer, step):
         hits = []
-        for pair, found in zip(pairs, alignments(model, tokenizer, pairs, layer=layer, step=step), strict=True):
+        for pair, links in zip(pairs, alignments(model, tokenizer, pairs, layer=layer, step=step), strict=True):
             source, target = ([re.sub(r"'s?$|[¿¡.,?!]", "", word) for word in text.split()] for text in pair)
-            hits += [(position, noun) in found for noun, position in noun_links(source, target)]
+            hits += [(position, noun) in links for noun, position in noun_links(source, target)]
         assert len(hits) > 100
         return mean(hits)
 

@@ -95,7 +95,7 @@ def expected(pipe, text, num_return_sequences=1, repair=True, **options):
     return [(candidate.translation, candidate.score) for candidate in candidates]
 
 
-def found(answer):
+def translations_of(answer):
     return [(one["text"], pytest.approx(one["score"], abs=1e-4)) for one in answer["translations"]]
 
 
@@ -104,8 +104,8 @@ def test_beam_search_has_the_length_penalty_of_the_model(folder, tmp_path):
     config = tmp_path / "model" / "generation_config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"length_penalty": 1.5}))
     translator = Translator(tmp_path / "model")
-    given = [Options(length_penalty=penalty) for penalty in (None, 1.5, 0.6)]
-    scores = [each["translations"][0]["score"] for each in translator.translate([SENTENCES[0]] * 3, given)]
+    options = [Options(length_penalty=penalty) for penalty in (None, 1.5, 0.6)]
+    scores = [answer["translations"][0]["score"] for answer in translator.translate([SENTENCES[0]] * 3, options)]
     assert scores[0] == pytest.approx(scores[1])
     assert scores[0] != pytest.approx(scores[2])
     assert Translator(folder).model.generation_config.length_penalty == 0.6
@@ -166,10 +166,10 @@ def test_32_concurrent_clients_get_their_own_answers(url, pipe, translator, monk
             continue
         options = Options(**{name: value for name, value in request.items() if name != "text"})
         with inference.seeded(options):
-            assert found(answer) == expected(pipe, request["text"], **options.of_generate())
+            assert translations_of(answer) == expected(pipe, request["text"], **options.of_generate())
 
 
-def test_large_requests_are_refused(url):
+def test_large_requests_are_an_error(url):
     """The limit is checked while the body is read, also if its size is not announced."""
     for body in (b"x" * (app.MAX_BODY + 1), iter([b"x" * app.MAX_BODY, b"x"])):
         assert httpx.post(f"{url}gradio_api/call/translate", content=body).status_code == 413
@@ -179,7 +179,7 @@ def test_large_requests_are_refused(url):
     assert event == "error"
 
 
-def test_gradio_client(url, pipe):
+def test_the_gradio_client_gets_the_answers_and_errors_of_the_api(url, pipe):
     client = Client(url, verbose=False)
     (text, _), *_ = expected(pipe, SENTENCES[0], num_beams=4, length_penalty=0.6)
     assert client.predict(SENTENCES[0], api_name="/translate")["translations"][0]["text"] == text
@@ -196,7 +196,7 @@ def test_intervention_equals_that_of_the_library(url, pipe):
     before = expected(pipe, SENTENCES[1], num_beams=1, repair=False)
     with intervene(pipe.model, {path: 0}):
         after = expected(pipe, SENTENCES[1], num_beams=1, repair=False)
-    assert [found(answer) for answer in answers] == [before, after]
+    assert [translations_of(answer) for answer in answers] == [before, after]
     assert before != after
     assert expected(pipe, SENTENCES[1], num_beams=1, repair=False) == before
 
@@ -237,7 +237,7 @@ def test_text_of_several_sentences(translator, pipe):
     answer, long = translator.translate([" The dog. A red car.\n\n- - -\n", "a b " * 100], [options] * 2)
     texts = [f" {one[0]} {two[0]}\n\n- - -\n" for one, two in zip(first, second, strict=True)]
     scores = [one[1] + two[1] for one, two in zip(first, second, strict=True)]
-    assert found(answer) == list(zip(texts, scores, strict=True))
+    assert translations_of(answer) == list(zip(texts, scores, strict=True))
     assert len(long["translations"]) == 2
     with pytest.raises(ValueError, match="the text must have at most 128 tokens, got"):
         translator.inspect("a b " * 100, options)
@@ -248,9 +248,9 @@ def test_samples_depend_on_the_seed_only(translator):
     state = torch.get_rng_state()
     alone = translator.translate(["the cat"], [sampling])[0]
     assert torch.equal(torch.get_rng_state(), state)
-    others = [Options("sampling", temperature=2.0, seed=seed) for seed in (1, 3, 3)]
-    assert translator.translate(["a dog", "the cat", "the cat"], others)[1:] == [alone, alone]
-    assert translator.translate(["the cat"], [others[0]])[0] != alone
+    same_and_other_seeds = [Options("sampling", temperature=2.0, seed=seed) for seed in (1, 3, 3)]
+    assert translator.translate(["a dog", "the cat", "the cat"], same_and_other_seeds)[1:] == [alone, alone]
+    assert translator.translate(["the cat"], [same_and_other_seeds[0]])[0] != alone
 
 
 def test_several_languages(tmp_path):
@@ -263,15 +263,15 @@ def test_several_languages(tmp_path):
     answers = translator.translate(["the cat"] * 3, options)
     alone = pipeline("seq2seq", model=translator.model, tokenizer=translator.tokenizer, device="cpu")
     for (source, target), answer in zip(pairs, answers, strict=True):
-        assert found(answer) == expected(alone, "the cat", src_lang=source, tgt_lang=target, num_beams=1)
+        assert translations_of(answer) == expected(alone, "the cat", src_lang=source, tgt_lang=target, num_beams=1)
         assert "confidence" not in answer["translations"][0]  # without a calibration
     with pytest.raises(ValueError, match="tgt_lang must be one of en, es, fr, got None"):
         translator.check("the cat", Options(src_lang="en"))
     assert len(translator.inspect("the cat", options[0]).source) > 2
     components = app.build_page(translator, tmp_path).config["components"]
-    choices = [each["props"] for each in components if each["props"].get("label") in ("From", "To")]
-    assert [each["value"] for each in choices] == ["en", "es"] * 4
-    assert all([code for _, code in each["choices"]] == ["en", "es", "fr"] for each in choices)
+    choices = [component["props"] for component in components if component["props"].get("label") in ("From", "To")]
+    assert [choice["value"] for choice in choices] == ["en", "es"] * 4
+    assert all([code for _, code in choice["choices"]] == ["en", "es", "fr"] for choice in choices)
 
 
 @pytest.mark.parametrize(
@@ -293,12 +293,12 @@ def test_damaged_files_beside_the_model_are_ignored(translator, folder, tmp_path
     with pytest.warns(UserWarning, match=f"^{re.escape(message)}") as warned:
         page = app.build_page(translator, tmp_path)
     assert "\n" not in str(warned[0].message)
-    values = [str(each["props"].get("value")) for each in page.config["components"]]
+    values = [str(component["props"].get("value")) for component in page.config["components"]]
     assert any(value.startswith(f"<p>{message}") for value in values)
     assert not any("<b>" in value for value in values if value.startswith(f"<p>{message}"))
     assert not any("has neither" in value for value in values)
-    other = "Card of tiny" if name == "trainer_state.json" else "<h1>"
-    assert any(other in value for value in values)
+    intact_part = "Card of tiny" if name == "trainer_state.json" else "<h1>"
+    assert any(intact_part in value for value in values)
 
 
 # Values
@@ -330,8 +330,8 @@ def test_confidence_is_that_of_the_library(translator, pipe):
         assert translation["confidence"] == pytest.approx(candidate.confidence, abs=1e-5)
         assert translation["doubtful"] == doubtful_spans(candidate) != []
         assert translation.get("problems", []) == candidate.problems
-    for other in (number, plain):
-        assert set(other["translations"][0]) == {"text", "score"}
+    for answer_without_confidence in (number, plain):
+        assert set(answer_without_confidence["translations"][0]) == {"text", "score"}
 
 
 def test_doubtful_words_are_underlined():
@@ -411,7 +411,7 @@ class User:
         return self.visible(".translation")[0].get_property("textContent")
 
     def caption(self, start):
-        return next((each.text for each in self.visible(".prose p, p") if each.text.startswith(start)), None)
+        return next((element.text for element in self.visible(".prose p, p") if element.text.startswith(start)), None)
 
     def cells(self, table, row):
         """The texts of a row of a visible table."""
@@ -456,7 +456,7 @@ def test_sampling_by_keyboard_only(user, pipe):
         assert user.active().get_attribute("type") in ("submit", "radio")
         user.active().send_keys(Keys.TAB)
     user.active().send_keys(Keys.SPACE)
-    user.wait(lambda: any(each.text == "Temperature" for each in user.visible("label, span")))
+    user.wait(lambda: any(element.text == "Temperature" for element in user.visible("label, span")))
     names = []
     while user.active().text != "Translate":
         user.active().send_keys(Keys.TAB)
@@ -484,7 +484,7 @@ def test_stepping_through_a_translation(user, translator):
     user.button("Previous token").click()
     user.wait(lambda: user.caption("First token at temperature 1.0"))
     sliders = user.visible("input[type=range]")
-    next(each for each in sliders if "Temperature" in each.get_attribute("aria-label")).send_keys(Keys.END)
+    next(element for element in sliders if "Temperature" in element.get_attribute("aria-label")).send_keys(Keys.END)
     user.wait(lambda: user.caption("First token at temperature 3.0"))
     assert user.cells(0, 0)[1] == f"{100 * views.probabilities(inside.steps[0], 3.0)[0]:.1f}%"
     weights = inside.attention[-1].mean(0)[0]
@@ -495,9 +495,9 @@ def test_direction_of_texts(user):
     """That of the first letter, in the input, the translation and the cells of tables."""
     user.submit("ابج")
     user.wait(lambda: user.visible(".scroll table"))
-    for each in (*user.visible("textarea"), *user.visible(".scroll td.text")):
-        assert each.value_of_css_property("unicode-bidi") == "plaintext"
-        assert each.value_of_css_property("text-align") == "start"
+    for element in (*user.visible("textarea"), *user.visible(".scroll td.text")):
+        assert element.value_of_css_property("unicode-bidi") == "plaintext"
+        assert element.value_of_css_property("text-align") == "start"
 
 
 @pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
@@ -540,10 +540,10 @@ def test_switching_parts_off(user, translator):
 
 def test_errors_are_shown_in_one_line(user):
     user.submit(" ")
-    user.wait(lambda: any("the text must not be blank." in each.text for each in user.visible(".toast-body")))
+    user.wait(lambda: any("the text must not be blank." in element.text for element in user.visible(".toast-body")))
     user.open_tab("Inside")
     user.submit("a b " * 100)
-    user.wait(lambda: any("must have at most 128 tokens" in each.text for each in user.visible(".toast-body")))
+    user.wait(lambda: any("must have at most 128 tokens" in element.text for element in user.visible(".toast-body")))
 
 
 @pytest.mark.long
@@ -559,7 +559,7 @@ def test_texts_are_not_executed(user, translator, monkeypatch):
     user.submit(HOSTILE)
     user.wait(lambda: len(user.visible(".scroll table")) == 2)
     heading = user.visible(".scroll table")[1].find_elements(By.CSS_SELECTOR, "thead th")
-    shown = "".join(each.get_property("textContent") for each in heading)
+    shown = "".join(cell.get_property("textContent") for cell in heading)
     assert shown.replace("␣", " ") == f"{HOSTILE}</s>"
     user.open_tab("Model card")
     assert "Card of tiny" in user.driver.find_element(By.TAG_NAME, "body").text

@@ -114,9 +114,9 @@ def test_a_row_that_diverges_does_not_stop_the_others(tmp_path, monkeypatch, cap
     monkeypatch.setattr(TranslationTrainer, "train", diverge)
     assert table3.main(flags(tmp_path, ["D-0.0", "D-0.2"])) == 0
     assert "D-0.0, seed 1: diverged: the loss is not finite" in capsys.readouterr().out
-    diverged, other = (tmp_path / "out" / "table3.md").read_text().splitlines()[-2:]
+    diverged, finished = (tmp_path / "out" / "table3.md").read_text().splitlines()[-2:]
     assert diverged.startswith("| D-0.0 | P_drop = 0.0 | – | 0, 2 diverged | diverged | – | 5.77 | +0.85 | diverged |")
-    assert other.startswith("| D-0.2 | P_drop = 0.2 | ")
+    assert finished.startswith("| D-0.2 | P_drop = 0.2 | ")
     assert table3.main(flags(tmp_path, ["D-0.0"])) == 1
 
 

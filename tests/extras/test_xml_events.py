@@ -16,7 +16,7 @@ def texts_of(document):
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "iso-8859-1"])
-def test_encodings(encoding):
+def test_the_declared_encoding_is_used(encoding):
     document = f'<?xml version="1.0" encoding="{encoding}"?><a>se\u00f1or &amp; &#233;</a>'
     assert texts_of(document.encode(encoding)) == "se\u00f1or & \u00e9"
 

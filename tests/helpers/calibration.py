@@ -1,7 +1,12 @@
-"""A random model with a calibration."""
+"""A random model with a calibration, and its translations."""
+
+from collections.abc import Sequence
+from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from modeling_random_transformer.inference import translate_n_best
+from modeling_random_transformer.inference.candidates import Candidate
 from modeling_random_transformer.inference.confidence import CALIBRATION, Calibration, Calibrations
 from tests.helpers.translation import SENTENCES, random_tokenizer, random_translator
 
@@ -25,3 +30,11 @@ def calibrated_translator() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     model.calibrations = Calibrations()
     model.calibrations.by_file[CALIBRATION] = CALIBRATED
     return model, random_tokenizer()
+
+
+def rated(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str] = TEXTS, **options: Any
+) -> list[Candidate]:
+    """The best translation of each text, with its confidence."""
+    options = {**SHORT, "n_best": None, "confidence": True, **options}
+    return [best for [best] in translate_n_best(texts, model, tokenizer, **options)]

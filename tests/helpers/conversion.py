@@ -54,9 +54,9 @@ def assert_same_as_reference(model: PreTrainedModel, tokenizer: Any, report: Con
     batch = tokenizer(["s1 s2 hello s3", "s3"], padding=True, return_tensors="pt")
     target = torch.tensor([[tokenizer.bos_token_id, 5, 9, 40], [tokenizer.bos_token_id, 8, 7, 6]])
     with torch.no_grad():
-        found = model(**batch, decoder_input_ids=target).logits[..., original.known]
+        actual = model(**batch, decoder_input_ids=target).logits[..., original.known]
         expected = original(*batch.values(), target)[..., original.known]
-    assert (found - expected).abs().max() < 1e-5 * expected.abs().max()
+    assert (actual - expected).abs().max() < 1e-5 * expected.abs().max()
     assert same_search(model, original, batch, beams=4)
     assert {m.target for m in report.mapped} | set(report.defaults) == {name for name, _ in model.named_parameters()}
 
@@ -78,7 +78,7 @@ def pad_vocabulary(original: Logits, size: int) -> Logits:
     return logits
 
 
-def check_refused(message: str, folder: Path, convert: Callable[..., Any], *args: Any, **options: Any) -> None:
+def check_conversion_error(message: str, folder: Path, convert: Callable[..., Any], *args: Any, **options: Any) -> None:
     """Check that a conversion fails with one short line, and writes nothing in a folder."""
     before = sorted(folder.rglob("*"))
     with pytest.raises(ValueError, match=message) as caught:

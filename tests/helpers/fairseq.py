@@ -34,26 +34,26 @@ def weights(layers: tuple[int, int], seed: int, **changes: Any) -> dict[str, Ten
     """A random state dict for these options."""
     generator = torch.Generator().manual_seed(seed)
     chosen, width, inner = options(**changes), OPTIONS["encoder_embed_dim"], OPTIONS["encoder_ffn_embed_dim"]
-    found: dict[str, Tensor] = {"encoder.version": torch.tensor([3.0]), "decoder.version": torch.tensor([3.0])}
+    state_dict: dict[str, Tensor] = {"encoder.version": torch.tensor([3.0]), "decoder.version": torch.tensor([3.0])}
 
     def matrix(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator) * 0.3
 
     def linear(name: str, rows: int, columns: int) -> None:
-        found[f"{name}.weight"], found[f"{name}.bias"] = matrix(rows, columns), matrix(rows)
+        state_dict[f"{name}.weight"], state_dict[f"{name}.bias"] = matrix(rows, columns), matrix(rows)
 
     def norm(name: str) -> None:
-        found[f"{name}.weight"], found[f"{name}.bias"] = 1 + matrix(width), matrix(width)
+        state_dict[f"{name}.weight"], state_dict[f"{name}.bias"] = 1 + matrix(width), matrix(width)
 
     for stack, count, tokens, side, attentions in (
         ("encoder", layers[0], SOURCE_TOKENS, "source", ("self_attn",)),
         ("decoder", layers[1], TARGET_TOKENS, "target", ("self_attn", "encoder_attn")),
     ):
-        found[f"{stack}.embed_tokens.weight"] = matrix(tokens, width)
+        state_dict[f"{stack}.embed_tokens.weight"] = matrix(tokens, width)
         if chosen.get(f"{stack}_learned_pos"):
-            found[f"{stack}.embed_positions.weight"] = matrix(chosen[f"max_{side}_positions"] + 2, width)
+            state_dict[f"{stack}.embed_positions.weight"] = matrix(chosen[f"max_{side}_positions"] + 2, width)
         else:
-            found[f"{stack}.embed_positions._float_tensor"] = torch.zeros(1)
+            state_dict[f"{stack}.embed_positions._float_tensor"] = torch.zeros(1)
         for layer in (f"{stack}.layers.{i}" for i in range(count)):
             for attention in attentions:
                 for part in ("k_proj", "v_proj", "q_proj", "out_proj"):
@@ -65,11 +65,11 @@ def weights(layers: tuple[int, int], seed: int, **changes: Any) -> dict[str, Ten
         if chosen["encoder_normalize_before"]:
             norm(f"{stack}.layer_norm")
     if chosen["share_all_embeddings"]:
-        found["decoder.embed_tokens.weight"] = found["encoder.embed_tokens.weight"]
+        state_dict["decoder.embed_tokens.weight"] = state_dict["encoder.embed_tokens.weight"]
     tied = chosen["share_all_embeddings"] or chosen["share_decoder_input_output_embed"]
-    output = found["decoder.embed_tokens.weight"] if tied else matrix(TARGET_TOKENS, width)
-    found["decoder.output_projection.weight"] = output
-    return found
+    output = state_dict["decoder.embed_tokens.weight"] if tied else matrix(TARGET_TOKENS, width)
+    state_dict["decoder.output_projection.weight"] = output
+    return state_dict
 
 
 def checkpoint(layout: str = "args", layers: tuple[int, int] = (2, 1), seed: int = 0, **changes: Any) -> dict[str, Any]:
@@ -93,16 +93,16 @@ def old_names(model: dict[str, Tensor]) -> dict[str, Tensor]:
         "encoder": {"self_attn_layer_norm": 0, "final_layer_norm": 1},
         "decoder": {"self_attn_layer_norm": 0, "encoder_attn_layer_norm": 1, "final_layer_norm": 2},
     }
-    found = {}
+    renamed = {}
     for name, weight in model.items():
         if ".q_proj." in name:
             parts = [model[name.replace("q_proj", f"{part}_proj")] for part in "qkv"]
-            found[name.replace("q_proj.", "in_proj_")] = torch.cat(parts)
+            renamed[name.replace("q_proj.", "in_proj_")] = torch.cat(parts)
         elif ".k_proj." not in name and ".v_proj." not in name:
             for old, number in numbers[name.split(".")[0]].items():
                 name = name.replace(f".{old}.", f".layer_norms.{number}.")
-            found["decoder.embed_out" if name == "decoder.output_projection.weight" else name] = weight
-    return found
+            renamed["decoder.embed_out" if name == "decoder.output_projection.weight" else name] = weight
+    return renamed
 
 
 def words(count: int, prefix: str) -> list[str]:

@@ -11,7 +11,7 @@ EVIL_MAP = {"AutoConfig": "evil.Evil", "AutoModelForSeq2SeqLM": "evil.Evil", "Au
 
 
 def hostile(original: Path, folder: Path, file: str, changes: dict[str, Any]) -> Path:
-    """A copy of a folder with these values in a file, and a module that leaves a trace where it is imported."""
+    """A copy of a folder with these values in a file, and a module that writes the file `trace` when it is imported."""
     shutil.copytree(original, folder)
     path = folder / file
     values = json.loads(path.read_text()) if path.exists() else {}
@@ -21,7 +21,7 @@ def hostile(original: Path, folder: Path, file: str, changes: dict[str, Any]) ->
 
 
 class Evil:
-    """A pickle of it runs a command where it is loaded."""
+    """A pickle of it runs a command when it is loaded."""
 
     def __init__(self, trace: Path):
         self.command = f"touch {trace}"

@@ -130,9 +130,9 @@ def main(folder: Path, kind: str) -> None:
         write(folder / f"{kind}_predictions.json", predictions(folder / "predictions"))
 
 
-def write(path: Path, found: object) -> None:
+def write(path: Path, content: object) -> None:
     if PartialState().is_main_process:
-        path.write_text(json.dumps(found))
+        path.write_text(json.dumps(content))
 
 
 if __name__ == "__main__":

@@ -59,10 +59,10 @@ def random_weights(chosen: dict[str, Any], seed: int = 0, positions: int = 32) -
     """Random weights for these options, by Marian's names."""
     generator = np.random.default_rng(seed)
     width, inner, (sources, targets) = chosen["dim-emb"], chosen["transformer-dim-ffn"], chosen["dim-vocabs"]
-    found: Weights = {}
+    arrays: Weights = {}
 
     def matrix(name: str, *shape: int, std: float = 0.3) -> None:
-        found[name] = (generator.standard_normal(shape) * std).astype(np.float32)
+        arrays[name] = (generator.standard_normal(shape) * std).astype(np.float32)
 
     def linear(prefix: str, suffix: str, rows: int, columns: int, std: float = 0.3) -> None:
         matrix(f"{prefix}_W{suffix}", rows, columns, std=std)
@@ -70,7 +70,7 @@ def random_weights(chosen: dict[str, Any], seed: int = 0, positions: int = 32) -
 
     def norm(prefix: str, suffix: str = "") -> None:
         matrix(f"{prefix}_ln_scale{suffix}", 1, width)
-        found[f"{prefix}_ln_scale{suffix}"] += 1
+        arrays[f"{prefix}_ln_scale{suffix}"] += 1
         matrix(f"{prefix}_ln_bias{suffix}", 1, width)
 
     suffix = "_pre" if "n" in chosen["transformer-preprocess"] else ""
@@ -99,7 +99,7 @@ def random_weights(chosen: dict[str, Any], seed: int = 0, positions: int = 32) -
         matrix("decoder_ff_logit_out_b", 1, targets)
     if chosen["transformer-train-position-embeddings"]:
         matrix("Wpos", positions, width)
-    return found
+    return arrays
 
 
 def write_npz(path: Path, weights: Weights, chosen: dict[str, Any] | None) -> Path:
@@ -139,8 +139,8 @@ def opus_folder(folder: Path, separate_vocabs: bool = False, **changes: Any) -> 
     decoder = {"models": [model.name], "vocabs": [f"{name}.{vocabularies[0]}", f"{name}.{vocabularies[-1]}"]}
     decoder |= {"beam-size": 3, "normalize": 0.6, "word-penalty": 0, "mini-batch": 1, "relative-paths": True}
     (folder / "decoder.yml").write_text(yaml.safe_dump(decoder))
-    for other in ("README.md", "LICENSE", "preprocess.sh", "postprocess.sh"):
-        (folder / other).write_text("text\n")
+    for extra_file in ("README.md", "LICENSE", "preprocess.sh", "postprocess.sh"):
+        (folder / extra_file).write_text("text\n")
     return weights, chosen
 
 

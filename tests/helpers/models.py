@@ -57,6 +57,13 @@ def assert_near(actual: Tensor, expected: Tensor, tolerance: float) -> None:
     torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance * expected.abs().max().item())
 
 
+def assert_same_generation(ours: Any, theirs: Any, tolerance: float = 1e-9) -> None:
+    """The same tokens of two outputs of `generate()`, and logits that are equal within the tolerance at each step."""
+    assert torch.equal(ours.sequences, theirs.sequences)
+    for actual, expected in zip(ours.logits, theirs.logits, strict=True):
+        assert_near(actual, expected, tolerance)
+
+
 def fixed_scores(ids: Tensor, scores: Tensor) -> Tensor:
     """A logits processor that replaces the model's scores, so that rounding cannot change the search."""
     generator = torch.Generator().manual_seed(ids.shape[1])

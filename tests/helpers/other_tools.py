@@ -127,8 +127,8 @@ class Original:
         self.known = (self.targets > 0) | (torch.arange(len(names)) == tokenizer.unk_token_id)
 
     def __call__(self, ids: Tensor, mask: Tensor, target: Tensor) -> Tensor:
-        found = self.reference(self.sources[ids], mask, self.targets[target])[..., self.targets]
-        return found.masked_fill(~self.known, -torch.inf)
+        logits = self.reference(self.sources[ids], mask, self.targets[target])[..., self.targets]
+        return logits.masked_fill(~self.known, -torch.inf)
 
 
 def without_biases(weights: dict[str, Tensor], attention_only: bool) -> dict[str, Tensor]:
@@ -255,11 +255,11 @@ def write_opennmt2(folder: Path, content: dict[str, Any], **attributes: Any) -> 
     packages = {module.rpartition(".")[0] for module in FIELDS} | {"onmt"}
     modules = {name: ModuleType(name) for name in (*packages, *FIELDS)}
     classes = [type(name, (), {"__module__": module}) for module, names in FIELDS.items() for name in names]
-    for each in classes:
-        setattr(modules[each.__module__], each.__name__, each)
+    for field_class in classes:
+        setattr(modules[field_class.__module__], field_class.__name__, field_class)
 
     def in_fields(name: str, tokens: list[str]) -> Any:
-        multi_field, function, field, vocab = (each() for each in classes)
+        multi_field, function, field, vocab = (field_class() for field_class in classes)
         vocab.itos, vocab.unk_index = tokens, 0
         field.vocab, field.tokenize, field.pad_token = vocab, partial(type(function), layer=None), "<blank>"
         vars(multi_field).update({"fields": [(name, field)]} | attributes)

@@ -77,8 +77,8 @@ def relative_difference(model: Any, logits: Logits, vocabularies: tuple[int, int
 
     ids, target = random_tokens(sources, 9).where(mask.bool(), torch.tensor(pad)), random_tokens(targets, 7)
     expected = logits(ids, mask, target)
-    found = model(ids, mask, target).logits[..., : expected.shape[-1]]
-    return ((found - expected).abs().max() / expected.abs().max()).item()
+    actual = model(ids, mask, target).logits[..., : expected.shape[-1]]
+    return ((actual - expected).abs().max() / expected.abs().max()).item()
 
 
 class FairseqReference:

@@ -50,9 +50,9 @@ def write_corpora(folder: Path) -> dict[str, list[str]]:
     }
 
 
-def parse_command(given: list[str]) -> tuple[Any, ...]:
+def parse_command(command_line: list[str]) -> tuple[Any, ...]:
     """The arguments of `random-transformer train`, with an optional recipe."""
-    return parse_arguments(given, (*TRAINING_ARGUMENTS, CommandArguments), "train", None)
+    return parse_arguments(command_line, (*TRAINING_ARGUMENTS, CommandArguments), "train", None)
 
 
 def arguments(folder: Path, output: str | Path, **options: Any) -> dict[str, Any]:
@@ -88,10 +88,10 @@ def flags(folder: Path, output: str | Path = "out", **options: Any) -> list[str]
 
 def parsed(folder: Path, output: str | Path, **options: Any) -> Arguments:
     """The arguments of each kind."""
-    given = arguments(folder, output, **options)
+    values = arguments(folder, output, **options)
     kinds: Any = (DataArguments, ModelArguments, TranslationTrainingArguments)
     data, model, args = (
-        kind(**{name: given[name] for name in given if name in kind.__dataclass_fields__}) for kind in kinds
+        kind(**{name: values[name] for name in values if name in kind.__dataclass_fields__}) for kind in kinds
     )
     return data, model, args
 

@@ -29,8 +29,8 @@ PREFIXES = ["el", "", "las casa", "el libro en", "", "a", "two red", "", "we"]
 
 class TestNBest:
     def test_equals_the_sequences_of_generate(self, model, tokenizer):
-        found = list(translate_n_best(TEXTS, model, tokenizer, n_best=3, chunk_size=5, **SHORT))
-        for text, candidates in zip(TEXTS, found, strict=True):
+        n_best_lists = list(translate_n_best(TEXTS, model, tokenizer, n_best=3, chunk_size=5, **SHORT))
+        for text, candidates in zip(TEXTS, n_best_lists, strict=True):
             outputs = model.generate(
                 **tokenizer(text, return_tensors="pt"),
                 num_beams=4,
@@ -48,15 +48,15 @@ class TestNBest:
 
     def test_tokens_end_with_one_end_token(self, model, tokenizer):
         bias = [[[tokenizer.eos_token_id], 4.0]]  # so that hypotheses of different lengths end
-        found = list(translate_n_best(TEXTS, model, tokenizer, n_best=4, sequence_bias=bias, **SHORT))
-        tokens = [[candidate.tokens for candidate in candidates] for candidates in found]
+        n_best_lists = list(translate_n_best(TEXTS, model, tokenizer, n_best=4, sequence_bias=bias, **SHORT))
+        tokens = [[candidate.tokens for candidate in candidates] for candidates in n_best_lists]
         assert any(len({*map(len, rows)}) > 1 and rows[0][-1:] == ["</s>"] for rows in tokens)
         assert all(row.count("</s>") <= 1 for rows in tokens for row in rows)
 
     def test_blank_texts_have_candidates_and_excluded_hypotheses_are_none(self, model, tokenizer):
-        blank, other = translate_n_best([" ", "two"], model, tokenizer, n_best=2, **SHORT)
+        blank, candidates = translate_n_best([" ", "two"], model, tokenizer, n_best=2, **SHORT)
         assert blank == [Candidate("", 0.0)] * 2
-        assert len(other) == 2
+        assert len(candidates) == 2
         only = tokenizer.convert_tokens_to_ids("a")
         options = {"n_best": 3, "prefix_allowed_tokens_fn": lambda *_: [only], **SHORT}
         [candidates] = translate_n_best(["the boy"], model, tokenizer, **options)
@@ -65,10 +65,10 @@ class TestNBest:
 
     def test_samples_need_no_beams(self, model, tokenizer):
         options = {"do_sample": True, "num_beams": 1, "seed": 1, **SHORT}
-        found = list(translate_n_best(TEXTS, model, tokenizer, n_best=6, **options))
-        assert all(len(candidates) == 6 for candidates in found)
-        assert len({candidate.translation for candidate in found[0]}) > 1
-        scores = [[candidate.score for candidate in candidates] for candidates in found]
+        n_best_lists = list(translate_n_best(TEXTS, model, tokenizer, n_best=6, **options))
+        assert all(len(candidates) == 6 for candidates in n_best_lists)
+        assert len({candidate.translation for candidate in n_best_lists[0]}) > 1
+        scores = [[candidate.score for candidate in candidates] for candidates in n_best_lists]
         assert scores == [sorted(values, reverse=True) for values in scores]
         pipe = Translator(model, tokenizer, max_batch_tokens=60, num_beams=1, n_best=6, do_sample=True).pipe
         assert max(map(len, pipe.group([5] * 8, [0] * 8, 1, pipe.call_options()))) == 2
@@ -91,15 +91,15 @@ class TestPrefixes:
     @pytest.mark.parametrize("num_beams", [1, 4])
     def test_equals_constrained_decoding(self, model, tokenizer, num_beams):
         """The reference is `prefix_allowed_tokens_fn`, for each text separately."""
-        found = translate(TEXTS, model, tokenizer, prefixes=PREFIXES, num_beams=num_beams, **SHORT)
+        translations = translate(TEXTS, model, tokenizer, prefixes=PREFIXES, num_beams=num_beams, **SHORT)
         every_token = list(range(len(tokenizer)))
-        for text, prefix, translation in zip(TEXTS, PREFIXES, found, strict=True):
+        for text, prefix, translation in zip(TEXTS, PREFIXES, translations, strict=True):
             forced = tokenizer(prefix)["input_ids"][:-1]
 
-            def allowed(_, ids, forced=forced):
+            def next_tokens(_, ids, forced=forced):
                 return forced[len(ids) - 1 : len(ids)] or every_token
 
-            options = {"num_beams": num_beams, "max_new_tokens": 8, "prefix_allowed_tokens_fn": allowed}
+            options = {"num_beams": num_beams, "max_new_tokens": 8, "prefix_allowed_tokens_fn": next_tokens}
             options |= {"length_penalty": 0.6} if num_beams > 1 else {}
             ids = model.generate(**tokenizer(text, return_tensors="pt"), **options)
             assert translation == tokenizer.decode(ids[0], skip_special_tokens=True)
@@ -129,11 +129,13 @@ class TestPrefixes:
         long = " ".join(["las niñas no ven la casa vieja"] * 8)
         options = {"min_length": 60, "progress": False}
         prefixes = [long, "", "el", ""]  # texts of one length have different limits, so they are in different batches
-        found = translate(["the boy"] * 4, model, tokenizer, prefixes=prefixes, **options)
-        assert found[0].startswith(long)
-        assert found == [translate(["the boy"], model, tokenizer, prefixes=[each], **options)[0] for each in prefixes]
-        found = translate_n_best(["the boy"] * 2, model, tokenizer, n_best=4, prefixes=[long, "el"], progress=False)
-        for candidates in found:
+        translations = translate(["the boy"] * 4, model, tokenizer, prefixes=prefixes, **options)
+        assert translations[0].startswith(long)
+        assert translations == [
+            translate(["the boy"], model, tokenizer, prefixes=[prefix], **options)[0] for prefix in prefixes
+        ]
+        options = {"n_best": 4, "prefixes": [long, "el"], "progress": False}
+        for candidates in translate_n_best(["the boy"] * 2, model, tokenizer, **options):
             assert len(candidates) == len(set(candidates)) == 4
             assert candidates[-1].score > -1e3
 
@@ -169,14 +171,14 @@ class TestPrefixes:
         with pytest.raises(ValueError, match=message):
             list(pipe(inputs, target_prefix=target_prefix))
 
-    @pytest.mark.parametrize(("count", "found"), [(2, "fewer"), (10, "more")])
-    def test_as_many_prefixes_as_texts(self, model, tokenizer, tmp_path, count, found):
-        with pytest.raises(ValueError, match=f"prefixes must be one per text, got {found}"):
+    @pytest.mark.parametrize(("count", "comparison"), [(2, "fewer"), (10, "more")])
+    def test_as_many_prefixes_as_texts(self, model, tokenizer, tmp_path, count, comparison):
+        with pytest.raises(ValueError, match=f"prefixes must be one per text, got {comparison}"):
             translate(TEXTS, model, tokenizer, prefixes=["a"] * count, **SHORT)
         source, prefixes = tmp_path / "in.txt", tmp_path / "prefixes.txt"
         source.write_text("\n".join(TEXTS))
         prefixes.write_text("a\n" * count)
-        with pytest.raises(ValueError, match=f"prefix_file must be one per text, got {found}"):
+        with pytest.raises(ValueError, match=f"prefix_file must be one per text, got {comparison}"):
             translate_file(source, tmp_path / "out", model, tokenizer, prefix_file=prefixes)
 
 
@@ -200,7 +202,7 @@ class TestFiles:
         assert len(calls) == 4
         assert output.read_text().splitlines() == expected
 
-    def test_formats(self):
+    def test_candidates_are_written_as_text_moses_lines_or_json(self):
         candidates = [Candidate("año", -0.5, ["<s>", "año", "</s>"]), Candidate("b", -1.25)]
         assert list(candidate_lines([candidates[:1]], "text", None)) == ["año"]
         moses = ["7 ||| año ||| -0.500000", "7 ||| b ||| -1.250000"]

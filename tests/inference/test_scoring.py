@@ -120,7 +120,7 @@ def test_invalid_input(model, tokenizer, pairs, options, message):
         list(score_pairs(model, tokenizer, pairs, **options))
 
 
-def test_long_texts(model):
+def test_long_texts_are_errors_without_truncation(model):
     limited = random_tokenizer()
     limited.model_max_length = 10
     long = "the boy reads a book in the garden " * 3

@@ -20,6 +20,7 @@ from modeling_random_transformer import (
     RandomTransformerTokenizer,
     cli,
 )
+from tests.helpers.command_line import exit_status
 
 from .mutants import INDEX, SHARD, TRACE, Mutant, all_mutants, copy_folder
 from .processes import Report, in_process
@@ -56,8 +57,8 @@ def by_auto_classes(folder: Path) -> Outcome:
     library_logging.set_verbosity(logging.CRITICAL)
     outcome = Outcome(2)
     try:
-        model, found = AutoModelForSeq2SeqLM.from_pretrained(folder, output_loading_info=True)
-        outcome = Outcome(2, "", initialized_parameters(model, folder), frozenset(found["missing_keys"]))
+        model, loading_info = AutoModelForSeq2SeqLM.from_pretrained(folder, output_loading_info=True)
+        outcome = Outcome(2, "", initialized_parameters(model, folder), frozenset(loading_info["missing_keys"]))
         inputs = AutoTokenizer.from_pretrained(folder)(TEXT, return_tensors="pt")
         model.generate(**inputs, max_length=None, max_new_tokens=4, num_beams=2)
     except Exception as error:  # of transformers, which has no class of its own for damaged files
@@ -70,10 +71,8 @@ def by_command(folder: Path) -> Outcome:
     with tempfile.TemporaryFile("w+") as errors, redirect_stderr(errors), redirect_stdout(open(os.devnull, "w")):
         os.dup2(errors.fileno(), 2)
         logging.getLogger("transformers").addHandler(logging.StreamHandler(errors))
-        try:
-            status = cli.main(["translate", "--model", str(folder), "--device", "cpu", "--num_beams=2", TEXT])
-        except SystemExit as end:
-            status = int(end.code or 0)
+        command = ["translate", "--model", folder, "--device", "cpu", "--num_beams=2", TEXT]
+        status = exit_status(cli.main, command)
         errors.seek(0)
         return Outcome(status, errors.read())
 
@@ -125,15 +124,15 @@ class Folders:
             target = copy_folder(self.folder / ("sharded" if mutant.sharded else "whole"), self.folder / "damaged")
             mutant.apply(target)
             auto = self.load(by_auto_classes, mutant, report)
-            found = self.load(by_command, mutant, report)
+            command_outcome = self.load(by_command, mutant, report)
             if auto and auto.initialized - auto.missing:
                 report.findings.append(f"{mutant}: the Auto classes initialize {sorted(auto.initialized)[:3]}")
-            if auto and auto.initialized and found and found.status == 0:
+            if auto and auto.initialized and command_outcome and command_outcome.status == 0:
                 report.findings.append(f"{mutant}: the command initializes {sorted(auto.initialized)[:3]}")
-            if found and found.status:
+            if command_outcome and command_outcome.status:
                 report.outcomes["rejected"] += 1
-                if not is_helpful(found, target, mutant.file):
-                    report.unhelpful.append(f"{mutant}: {found.status} {found.message[-400:]!r}")
+                if not is_helpful(command_outcome, target, mutant.file):
+                    report.unhelpful.append(f"{mutant}: {command_outcome.status} {command_outcome.message[-400:]!r}")
         return report
 
     def load(self, way: Callable[[Path], Outcome], mutant: Mutant, report: Report) -> Outcome | None:

@@ -192,7 +192,7 @@ def json_mutants(file: Path, count: int, draw: random.Random) -> list[Mutant]:
             mutant = Mutant(file.name, "set", path, draw.choice(operations))
         else:
             mutant = Mutant(file.name, "set", path, draw.choice(VALUES))
-        if not any(repr(mutant) == repr(other) for other in mutants):
+        if not any(repr(mutant) == repr(earlier) for earlier in mutants):
             mutants.append(mutant)
     return mutants
 

@@ -102,7 +102,7 @@ def test_truncation_is_a_state_of_another_backend(tokenizer, monkeypatch):
 
 
 def test_calls_of_other_tokenizers_are_serialized(tokenizer, monkeypatch):
-    other = PreTrainedTokenizerFast(
+    fast_tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer.backend_tokenizer, pad_token="<pad>", eos_token="</s>", bos_token="<s>"
     )
     locked = []
@@ -118,6 +118,6 @@ def test_calls_of_other_tokenizers_are_serialized(tokenizer, monkeypatch):
 
     recorded("__call__")
     recorded("batch_decode")
-    translate(TEXTS[0], random_translator(), other, max_source_tokens=5, **SHORT)
+    translate(TEXTS[0], random_translator(), fast_tokenizer, max_source_tokens=5, **SHORT)
     assert len(locked) > 2
     assert all(locked)

@@ -1,4 +1,4 @@
-"""Model folders of strangers: no file in them chooses code, and no question about it reads the texts."""
+"""Model folders of unknown origin: no code that their files name is run, and no question reads the texts."""
 
 import ast
 import re
@@ -75,7 +75,7 @@ WAYS = [by_auto_classes, by_class, by_pipeline, lambda folder: load_translator(f
 
 @pytest.mark.parametrize("way", WAYS, ids=["Auto classes", "class", "pipeline", "load_translator", "translate"])
 @pytest.mark.parametrize(("file", "changes"), IGNORED)
-def test_no_file_chooses_code(file, changes, way, saved, tmp_path):
+def test_code_that_a_file_names_is_not_run(file, changes, way, saved, tmp_path):
     """The names of kernels would be errors here, since the package that downloads them is not installed."""
     folder = hostile(saved, tmp_path / "folder", file, changes)
     model = way(folder)

@@ -65,7 +65,7 @@ def test_minus_infinity_in_a_bias_excludes_a_token(folder, capsys):
     assert capsys.readouterr().out.count("\n") == 1
 
 
-def test_long_line(folder, tmp_path, capsys):
+def test_a_line_above_the_limit_is_named(folder, tmp_path, capsys):
     """The limit is that of the model, if the tokenizer has none. The error names the line."""
     (tmp_path / "in.txt").write_text("the cat\n" + "a dog sees " * 20_000 + "\n")
     arguments = ["--num_beams", 1, "--input", tmp_path / "in.txt"]
@@ -79,7 +79,7 @@ def test_long_line(folder, tmp_path, capsys):
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"])
 @pytest.mark.parametrize("case", ["text", "file", "convert", "explore", "export"])
-def test_signal(case, number, status, folder, tmp_path, monkeypatch):
+def test_a_signal_leaves_only_the_parts_of_a_translation(case, number, status, folder, tmp_path, monkeypatch):
     """A child process sends itself the signal during its work. Only the parts of a translation are left."""
     (tmp_path / "in.txt").write_text("the cat\n" * 3)
     torch.save(checkpoint(), tmp_path / "c.pt")
@@ -106,10 +106,10 @@ def test_signal(case, number, status, folder, tmp_path, monkeypatch):
     monkeypatch.setattr(owner, name, stop)
     before = set(tmp_path.rglob("*"))
     assert status_of_child(lambda: run(verb, first, *more, "--output", tmp_path / output)) == status
-    found = {path.relative_to(tmp_path).as_posix() for path in set(tmp_path.rglob("*")) - before}
+    written = {path.relative_to(tmp_path).as_posix() for path in set(tmp_path.rglob("*")) - before}
     parts = {f"out.txt.parts/{name}" for name in ("job.json", "job.lock", "00000000.txt", "00000001.txt")}
-    found = {re.sub(r"(?<=\d{8})\.[0-9a-f]{8}\.txt", ".txt", name) for name in found}  # without the digest of the job
-    assert found == ({"out.txt.parts"} | parts if case == "file" else set())
+    written = {re.sub(r"(?<=\d{8})\.[0-9a-f]{8}\.txt", ".txt", name) for name in written}  # no digest of the job
+    assert written == ({"out.txt.parts"} | parts if case == "file" else set())
 
 
 def status_of_child(main) -> int:

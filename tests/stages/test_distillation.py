@@ -50,9 +50,9 @@ def folder(tmp_path_factory):
 
 
 def student_arguments(folder, output="student", **options):
-    given = {name: value for name, value in arguments(folder, output).items() if name not in (*ORIGINAL, "vocab_size")}
+    common = {name: value for name, value in arguments(folder, output).items() if name not in (*ORIGINAL, "vocab_size")}
     return {
-        **given,
+        **common,
         "teacher": [str(folder / "teacher")],
         "source_text": [str(folder / "train.a")],
         "teacher_num_beams": 1,
@@ -65,8 +65,10 @@ def student_arguments(folder, output="student", **options):
 
 
 def distilled(folder, output="student", **options):
-    given = student_arguments(folder, output, **options)
-    fields = [{name: given[name] for name in given if name in kind.__dataclass_fields__} for kind in KINDS]
+    student_values = student_arguments(folder, output, **options)
+    fields = [
+        {name: student_values[name] for name in student_values if name in kind.__dataclass_fields__} for kind in KINDS
+    ]
     return distill(*(kind(**values) for kind, values in zip(KINDS, fields, strict=True)))
 
 
@@ -177,13 +179,13 @@ def test_stages_are_not_repeated_after_interruptions(folder, tmp_path, monkeypat
     options |= ORIGINAL
     interrupted("compare_saved")
     contents = [path.read_bytes() for path in sorted(work.iterdir()) if path.name != "selected.source"]
-    for other, message in (
+    for changed_options, message in (
         (TEST, "original was .*: use another output"),
         ({"teacher_num_beams": 2}, "num_beams was 1, now 2.*: use another output"),
         ({"restart": True}, "restart must be False after the training of the student has begun"),
     ):
         with pytest.raises(ValueError, match=message):
-            distilled(folder, **options | other)
+            distilled(folder, **options | changed_options)
     assert [path.read_bytes() for path in sorted(work.iterdir()) if path.name != "selected.source"] == contents
     monkeypatch.setattr(TrainingSet, "assemble", None)
     monkeypatch.setattr(distillation, "new_folder", None)

@@ -16,7 +16,7 @@ def test_blank_and_long_lines_are_skipped(translator, tokenizer, tmp_path):
     pipe = Seq2SeqPipeline(translator, tokenizer)
     selected = tmp_path / "folder" / "selected"
     lines = ["the boy", "", "the boy sees\nthe girl", "the " * 40]
-    report = select_lines(lines, selected, pipe, None, "mono", max_tokens=20)
+    report = select_lines(lines, selected, pipe, None, "mono", max_line_tokens=20)
     assert selected.read_text() == "the boy\nthe boy sees the girl\n"
     assert (report.lines, report.valid) == (4, 2)
     assert report.counts == {"blank": 1, "of more than 20 tokens": 1}

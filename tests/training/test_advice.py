@@ -93,7 +93,7 @@ def tokens(tokenizer, sources, targets):
     ],
     ids=("straight", "swapped", "one language"),
 )
-def test_swapped_sides(train, held_out, warns):
+def test_swapped_sides_are_a_warning(train, held_out, warns):
     tokenizer = random_tokenizer()
     sets = {"train": tokens(tokenizer, *train), "test": tokens(tokenizer, *held_out)}
     data = PreparedData(tokenizer, [], {}, corpora=[None], sets=sets)
@@ -113,7 +113,7 @@ def test_swapped_sides(train, held_out, warns):
         (ENGLISH, ["source and target are equal in 3 of 3 pairs"]),
     ],
 )
-def test_copies(targets, expected):
+def test_sources_that_are_copied_to_targets_are_a_warning(targets, expected):
     warnings = list(copy_advice([Dataset.from_dict({"source": ENGLISH, "target": targets})]))
     assert [warning.removeprefix("Warning: ").split(":")[0] for warning in warnings] == expected
 
@@ -127,7 +127,7 @@ def test_copies(targets, expected):
         ("target", ".", "!", None),
     ],
 )
-def test_another_orthography(side, old, new, expected):
+def test_another_orthography_is_a_warning(side, old, new, expected):
     columns = {"source": "the book, we took it. " * 40, "target": "el nin\u0303o y la nin\u0303a. " * 40}
     train = Dataset.from_dict({name: [text] for name, text in columns.items()})
     columns[side] = columns[side].replace("n\u0303" if old == "ñ" else old, new)
@@ -166,7 +166,7 @@ def test_the_spelling_of_several_directions_is_not_compared(directions, tmp_path
 def test_a_run_prints_its_size_and_its_warnings(corpus, capsys):
     run(corpus, "out", max_steps=24, warmup_steps=24)
     lines = capsys.readouterr().err.splitlines()
-    assert any(line.startswith("120 pairs, 24 steps, ") and line.endswith(" epochs") for line in lines)
+    assert any(line.startswith("pairs: 120, steps: 24, epochs: ") for line in lines)
     warnings = [line for line in lines if line.startswith("Warning: ")]
     assert len(warnings) == 3
     assert any("warmup_steps=24" in line for line in warnings)

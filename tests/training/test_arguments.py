@@ -25,19 +25,19 @@ def test_aligned_files_and_a_single_file(corpus):
     assert several.corpora("test") == []
 
 
-def test_reversed_sets(corpus):
+def test_reversed_arguments_exchange_source_and_target(corpus):
     source, target = str(corpus / "train.a"), str(corpus / "train.b")
     (corpus / "a.tsv").write_text("en\tde\nx\ty\n")
     single = {"test_file": str(corpus / "a.tsv"), "source_key": "en", "target_key": "de"}
     languages = {"source_lang": "en", "target_lang": "de"}
     for options in ({}, single):
         data = DataArguments(source_file=source, target_file=target, max_source_length=9, **languages, **options)
-        other = data.reversed()
-        assert (other.source_file, other.target_file) == ([target], [source])
-        assert (other.source_lang, other.target_lang) == (["de"], ["en"])
-        assert (other.max_source_length, other.max_target_length) == (256, 9)
-        assert other.reversed() == data
-        pairs = [[(line.source, line.target) for line in test.lines()] for test in other.corpora("test")]
+        reversed_data = data.reversed()
+        assert (reversed_data.source_file, reversed_data.target_file) == ([target], [source])
+        assert (reversed_data.source_lang, reversed_data.target_lang) == (["de"], ["en"])
+        assert (reversed_data.max_source_length, reversed_data.max_target_length) == (256, 9)
+        assert reversed_data.reversed() == data
+        pairs = [[(line.source, line.target) for line in test.lines()] for test in reversed_data.corpora("test")]
         assert pairs == ([[("y", "x")]] if options else [])
 
 
@@ -97,7 +97,7 @@ def test_arguments_of_the_data_with_an_effect(corpus):
     assert DataArguments(**values) == DataArguments(**files)
 
 
-def test_config_overrides():
+def test_config_overrides_have_the_types_of_their_fields():
     text = " d_model=64, dropout=0.2,norm_order=pre,share_embeddings=False,d_k=none, position_embedding=none"
     assert parse_overrides(text) == {
         "d_model": 64,
@@ -151,7 +151,7 @@ def test_invalid_model_arguments_raise(options, message):
         ModelArguments(**options)
 
 
-def test_set_names(tmp_path):
+def test_names_of_several_sets_are_distinct(tmp_path):
     for name in ("news", "talks"):
         (tmp_path / f"{name}.tsv").write_text("x\ty\n")
     news, talks = (ParallelText(tmp_path / f"{name}.tsv") for name in ("news", "talks"))

@@ -48,9 +48,9 @@ def checkpoint(folder, step, run_id="run"):
 
 
 def change_the_run(folder):
-    other = shutil.copytree(folder / f"checkpoint-{STEPS}", folder / "checkpoint-14")
-    marker = json.loads((other / MARKER).read_text())
-    (other / MARKER).write_text(json.dumps(marker | {"run": "another"}))
+    copied = shutil.copytree(folder / f"checkpoint-{STEPS}", folder / "checkpoint-14")
+    marker = json.loads((copied / MARKER).read_text())
+    (copied / MARKER).write_text(json.dumps(marker | {"run": "another"}))
 
 
 def remove_the_optimizers(folder):

@@ -90,7 +90,7 @@ UNTIED = {"share_embeddings": False, "tie_word_embeddings": False}
         *((UNTIED, targets, "modules of the model") for targets in ("q_proj,fc3", "shared", "proj")),
     ],
 )
-def test_adapted_modules(config, targets, error):
+def test_only_modules_with_their_own_weights_can_be_adapted(config, targets, error):
     """A module that is adapted alone would change others when the adapter is merged."""
     names = ModelArguments(model_name_or_path="m", lora_rank=2, lora_target_modules=targets).lora_targets
     with nullcontext() if error is None else pytest.raises(ValueError, match=f"lora_target_modules must be {error}"):

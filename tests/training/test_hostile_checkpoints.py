@@ -1,4 +1,4 @@
-"""Tokenizers, models and checkpoints of strangers in training: none of their files runs code."""
+"""Tokenizers, models and checkpoints of unknown origin in training: none of their files runs code."""
 
 import json
 import pickle
@@ -20,7 +20,7 @@ from tests.helpers.training import STEPS, run
         ("model_name_or_path", "config.json", {"model_type": "evil"}),
     ],
 )
-def test_folders(argument, file, changes, finished, tmp_path, monkeypatch):
+def test_a_folder_that_names_code_is_an_error(argument, file, changes, finished, tmp_path, monkeypatch):
     """Without a class of transformers, the Auto classes would ask, and read the answer from stdin."""
     monkeypatch.setattr("builtins.input", lambda *_: "y")
     folder = hostile(finished / "out", tmp_path / "folder", file, {"auto_map": EVIL_MAP, **changes})
@@ -36,7 +36,7 @@ def test_folders(argument, file, changes, finished, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("file", ["rng_state.pth", "optimizer.pt", "scheduler.pt", "training_args.bin"])
 @pytest.mark.parametrize("write", [torch.save, lambda value, path: path.write_bytes(pickle.dumps(value))])
-def test_checkpoint_of_a_stranger(file, write, finished, tmp_path):
+def test_code_in_the_files_of_a_checkpoint_is_not_run(file, write, finished, tmp_path):
     """transformers reads training_args.bin in no case."""
     output = shutil.copytree(finished / "out", tmp_path / "out")
     checkpoint = all_checkpoints(output)[-1]

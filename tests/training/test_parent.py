@@ -58,9 +58,9 @@ def test_new_tokens_are_means_of_their_pieces():
     child = with_vocabulary(parent, OLD, NEW)
     embedding, weight = parent.get_input_embeddings().weight, child.get_input_embeddings().weight
     rows = embedding[pieces["Ġwagon"]]
-    found = weight[NEW.convert_tokens_to_ids("Ġwagon")]
-    torch.testing.assert_close(found.norm(), rows.norm(dim=1).mean())
-    torch.testing.assert_close(found / found.norm(), rows.mean(dim=0) / rows.mean(dim=0).norm())
+    new_row = weight[NEW.convert_tokens_to_ids("Ġwagon")]
+    torch.testing.assert_close(new_row.norm(), rows.norm(dim=1).mean())
+    torch.testing.assert_close(new_row / new_row.norm(), rows.mean(dim=0) / rows.mean(dim=0).norm())
     torch.testing.assert_close(weight[NEW.convert_tokens_to_ids("__sw__")], embedding.mean(dim=0))
 
 
@@ -71,9 +71,9 @@ def test_words_of_a_sentencepiece_model_are_shared(tmp_path):
     train_sentencepiece(file, ["the red car", "a red dog", "big red cars"] * 9, vocab_size=40, model_type="bpe")
     parent = load_tokenizer(str(file))
     new = RandomTransformerTokenizer.train(["a red car"] * 9, vocab_size=300)
-    found = dict(zip(new.convert_ids_to_tokens(range(len(new))), pieces_of_tokens(parent, new), strict=True))
-    assert parent.convert_ids_to_tokens(found["Ġred"]) == ["▁red"]
-    assert found["Ã"] == []  # a part of a character
+    parent_pieces = dict(zip(new.convert_ids_to_tokens(range(len(new))), pieces_of_tokens(parent, new), strict=True))
+    assert parent.convert_ids_to_tokens(parent_pieces["Ġred"]) == ["▁red"]
+    assert parent_pieces["Ã"] == []  # a part of a character
     back = dict(zip(parent.convert_ids_to_tokens(range(len(parent))), pieces_of_tokens(new, parent), strict=True))
     assert new.convert_ids_to_tokens(back["▁red"]) == ["Ġred"]
 
@@ -120,7 +120,9 @@ def test_a_run_with_another_vocabulary(finished, tmp_path, vocab_size):
     options = {"vocab_size": vocab_size} | ({} if vocab_size else saved)
     common = {"config_overrides": "", "model_name_or_path": str(finished / "out"), "max_steps": 2, **UNSCORED}
     result = run(finished, tmp_path / "out", **common, **options, learning_rate=1e-12, average_last=1)
-    model, tokenizer = (each.from_pretrained(result.folder) for each in (AutoModelForSeq2SeqLM, AutoTokenizer))
+    model, tokenizer = (
+        auto_class.from_pretrained(result.folder) for auto_class in (AutoModelForSeq2SeqLM, AutoTokenizer)
+    )
     parent = AutoModelForSeq2SeqLM.from_pretrained(finished / "out")
     assert model.config.vocab_size == len(tokenizer) != parent.config.vocab_size
     layer = "model.encoder.layers.0.fc1.weight"

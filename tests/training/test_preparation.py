@@ -20,9 +20,9 @@ def test_training_on_a_dataset_of_datasets(streaming, corpus):
         sides = [(corpus / f"{split}.{side}").read_text().splitlines() for side in "ab"]
         rows = [{"translation": {"en": source, "es": target}} for source, target in zip(*sides, strict=True)]
         Dataset.from_list(rows).to_parquet(folder / f"{split}.parquet")
-    given = {"dataset_name": str(folder), "test_split": "test", "source_key": "en", "target_key": "es"}
-    given |= {"source_file": None, "target_file": None, "source_lang": "en", "target_lang": "es", "max_steps": 2}
-    result = run(corpus, "tagged", **UNSCORED, **given, streaming=streaming)
+    options = {"dataset_name": str(folder), "test_split": "test", "source_key": "en", "target_key": "es"}
+    options |= {"source_file": None, "target_file": None, "source_lang": "en", "target_lang": "es", "max_steps": 2}
+    result = run(corpus, "tagged", **UNSCORED, **options, streaming=streaming)
     assert (result.pairs, set(result.scores)) == (120, {"test en-es"})
     assert "| en→es | 120 | 1 |" in (result.folder / "README.md").read_text()
 
@@ -58,9 +58,9 @@ def test_dataset_folder_is_read_again_when_its_files_change(configs, streaming, 
     first = read(folder)
     (folder / "log.txt").write_text("not a data file")
     assert first == read(folder)
-    others = [read(write("two", ["b"])), read(write("one", ["c", "d"]))]
-    assert [texts for texts, _ in [first, *others]] == [["a"], ["b"], ["c", "d"]]
-    assert len({fingerprint for _, fingerprint in [first, *others]}) == 3
+    later = [read(write("two", ["b"])), read(write("one", ["c", "d"]))]
+    assert [texts for texts, _ in [first, *later]] == [["a"], ["b"], ["c", "d"]]
+    assert len({fingerprint for _, fingerprint in [first, *later]}) == 3
 
 
 @pytest.mark.parametrize("streaming", [False, True])

@@ -59,8 +59,7 @@ def test_evaluation_without_translations_and_a_scored_model(option, corpus, monk
 def test_a_validation_set_calibrates_the_model_unless_it_is_tiny(corpus, monkeypatch, caplog):
     options = validation(corpus) | {"max_steps": 2}
     assert not (run(corpus, "tiny", **options).folder / CALIBRATION).exists()
-    for module in (training_run, calibration):
-        monkeypatch.setattr(module, "MIN_PAIRS", 2)
+    monkeypatch.setattr(calibration, "MIN_PAIRS", 2)
     monkeypatch.setattr(training_run, "load_translator", None)  # the model in memory is used
     assert not (run(corpus, "equal", **options).folder / CALIBRATION).exists()
     assert any("The model has no confidence: translations must be 10 or more" in line for line in caplog.messages)
@@ -74,8 +73,7 @@ def test_a_validation_set_calibrates_the_model_unless_it_is_tiny(corpus, monkeyp
 
 @pytest.mark.parametrize("options", [{"lora_rank": 2}, {"bf16_full_eval": True}])
 def test_a_model_that_is_not_as_it_is_saved_is_loaded_for_its_calibration(options, corpus, trained, monkeypatch):
-    for module in (training_run, calibration):
-        monkeypatch.setattr(module, "MIN_PAIRS", 2)
+    monkeypatch.setattr(calibration, "MIN_PAIRS", 2)
     monkeypatch.setattr(calibration, "MIN_BELOW", 0)
     loaded = []
     monkeypatch.setattr(
@@ -90,8 +88,7 @@ def test_a_model_that_is_not_as_it_is_saved_is_loaded_for_its_calibration(option
 
 def test_several_validation_sets_of_one_direction_do_not_calibrate_the_model(corpus, monkeypatch):
     """Each would replace the calibration of the one before."""
-    for module in (training_run, calibration):
-        monkeypatch.setattr(module, "MIN_PAIRS", 2)
+    monkeypatch.setattr(calibration, "MIN_PAIRS", 2)
     sets = {name: [path, path] for name, path in validation(corpus).items()}
     assert not (run(corpus, "several", **sets, max_steps=2).folder / CALIBRATION).exists()
 

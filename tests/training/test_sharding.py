@@ -44,7 +44,7 @@ def copy_first_half(corpus, name, copy):
         shutil.copy(corpus / name / file, corpus / copy)
 
 
-def found(corpus, name):
+def read_json(corpus, name):
     return json.loads((corpus / f"{name}.json").read_text())
 
 
@@ -65,7 +65,7 @@ def test_two_processes_train_like_one(kind, corpus, alone):  # noqa: ARG001 (the
     assert done.returncode == 0, done.stderr[-3000:]
     for name, options in many_devices_worker.runs(corpus, kind).items():
         suffix = name.removeprefix(kind).replace("_resumed", "")
-        ours, theirs = (found(corpus, folder) for folder in (name, f"alone{suffix}"))
+        ours, theirs = (read_json(corpus, folder) for folder in (name, f"alone{suffix}"))
         steps = options.get("max_steps", 20)
         assert [*losses(corpus, name)] == [*range(1, steps + 1)]
         assert losses(corpus, name) == pytest.approx(losses(corpus, f"alone{suffix}"), rel=1e-3)
@@ -86,7 +86,7 @@ def test_two_processes_train_like_one(kind, corpus, alone):  # noqa: ARG001 (the
     assert models == {(), ("checkpoint-10",), ("checkpoint-20",)}
     check_dropout(corpus, kind)
     if kind in ("ddp", "fsdp2"):  # every pair is evaluated once
-        for ours, theirs in zip(*(found(corpus, f"{name}_predictions") for name in (kind, "alone")), strict=True):
+        for ours, theirs in zip(*(read_json(corpus, f"{name}_predictions") for name in (kind, "alone")), strict=True):
             assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
             assert ours["rows"] == theirs["rows"]
     if kind == "ddp":
@@ -96,7 +96,7 @@ def test_two_processes_train_like_one(kind, corpus, alone):  # noqa: ARG001 (the
 def check_dropout(corpus, kind):
     """Data-parallel processes have different random numbers, tensor-parallel ones the same; also when resumed."""
     for name in many_devices_worker.runs_with_dropout(kind):
-        first, second = found(corpus, name)["random_states"]
+        first, second = read_json(corpus, name)["random_states"]
         assert (first == second) if kind == "tp" else not {*first} & {*second}
     if kind == "ddp":
         assert_equal_weights(corpus / "ddp_dropout_resumed", corpus / "ddp_dropout")

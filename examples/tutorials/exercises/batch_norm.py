@@ -87,9 +87,9 @@ def build(kind: str, seed: int) -> Any:
 @torch.no_grad()
 def influence(model: Any) -> float:
     sources, _ = TASK.sample(32)
-    others, _ = TASK.sample(32)
-    others[0] = sources[0]
-    first, second = (model.model.encoder(batch).last_hidden_state[0] for batch in (sources, others))
+    second_batch, _ = TASK.sample(32)
+    second_batch[0] = sources[0]
+    first, second = (model.model.encoder(batch).last_hidden_state[0] for batch in (sources, second_batch))
     return (first - second).abs().max().item()
 
 

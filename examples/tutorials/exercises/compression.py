@@ -73,8 +73,8 @@ def share_layers(model: RandomTransformerForConditionalGeneration) -> None:
     The layers remain different modules, because each has its own keys and values in the KV cache.
     """
     for stack in model.model.stacks:
-        first, *others = stack.layers
-        for layer in others:
+        first, *later_layers = stack.layers
+        for layer in later_layers:
             for name, weight in first.named_parameters():
                 module, _, attribute = name.rpartition(".")
                 setattr(layer.get_submodule(module), attribute, weight)

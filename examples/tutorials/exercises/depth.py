@@ -82,8 +82,8 @@ def mean_similarity(states: Tensor) -> float:
     """The mean cosine similarity of two tokens of a sentence; states are `[batch, length, d_model]`."""
     directions = normalize(states, dim=-1)
     cosines = directions @ directions.transpose(1, 2)
-    others = ~torch.eye(states.shape[1], dtype=torch.bool)
-    return cosines[:, others].mean().item()
+    off_diagonal = ~torch.eye(states.shape[1], dtype=torch.bool)
+    return cosines[:, off_diagonal].mean().item()
 
 
 def train_variant(variant: str, seed: int, steps: int) -> float:
@@ -123,7 +123,7 @@ def forward(
 def show(result: DepthResult, folder: Path) -> None:
     for name, title in PANELS.items():
         rows = [
-            (variant, *(f"{getattr(each, name):.2g}" for each in measurements))
+            (variant, *(f"{getattr(measurement, name):.2g}" for measurement in measurements))
             for variant, measurements in result.measurements.items()
         ]
         show_table(f"{title}, by the number of layers of a random encoder", ("", *map(str, result.depths)), rows)
@@ -136,7 +136,7 @@ def draw(result: DepthResult) -> Figure:
     figure = Figure(figsize=(11, 4), layout="constrained")
     for axes, (name, title) in zip(figure.subplots(1, 3), PANELS.items(), strict=True):
         for variant, measurements in result.measurements.items():
-            values = [getattr(each, name) for each in measurements]
+            values = [getattr(measurement, name) for measurement in measurements]
             color, dashes = STYLES[variant]
             axes.plot(result.depths, values, dashes, label=variant, color=color, linewidth=2, marker="o", markersize=3)
         axes.set_yscale("linear" if name == "similarity" else "log")

@@ -70,15 +70,15 @@ def traced(model: RandomTransformerForConditionalGeneration) -> Trace:
 def changes_from_one_token(seed: int) -> dict[str, list[float]]:
     block: Any = tiny_model(100, seed).model.encoder.layers[0]
     states = torch.randn(1, TOKENS, block.config.d_model)
-    others = states.clone()
-    others[:, CHANGED] = torch.randn(block.config.d_model)
+    changed_states = states.clone()
+    changed_states[:, CHANGED] = torch.randn(block.config.d_model)
 
     def largest(difference: Tensor) -> list[float]:
         return difference[0].abs().amax(dim=-1).tolist()
 
     return {
-        "feed-forward": largest(block.feed_forward(others) - block.feed_forward(states)),
-        "self-attention": largest(block.self_attn(others)[0] - block.self_attn(states)[0]),
+        "feed-forward": largest(block.feed_forward(changed_states) - block.feed_forward(states)),
+        "self-attention": largest(block.self_attn(changed_states)[0] - block.self_attn(states)[0]),
     }
 
 

@@ -86,11 +86,11 @@ def measure_roles(translator: Translator, pairs: Pairs) -> dict[Head, dict[str, 
     hits: dict[Head, dict[str, list[bool]]] = {head: {} for head in all_heads(translator)}
     for inputs, trace in translator.traces(pairs):
         links = {kind: expected_keys(translator, inputs, kind) for kind in KINDS}
-        for head, found in hits.items():
+        for head, role_hits in hits.items():
             keys = trace[f"{path_of(head)}.weights"].argmax(dim=-1)  # [sentences, query_len]
             for role, expected in links[head.kind].items():
-                found.setdefault(role, []).extend(keys[row, query].item() == key for row, query, key in expected)
-    return {head: {role: mean(each) for role, each in found.items()} for head, found in hits.items()}
+                role_hits.setdefault(role, []).extend(keys[row, query].item() == key for row, query, key in expected)
+    return {head: {role: mean(matches) for role, matches in role_hits.items()} for head, role_hits in hits.items()}
 
 
 def expected_keys(

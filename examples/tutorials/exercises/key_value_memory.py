@@ -197,7 +197,7 @@ def switch_off(translator: Translator, recording: Recording, unit: Unit, seed: i
     triggers = activations[:, unit.index].topk(TRIGGERS).indices
     token = promoted_logits(translator.model, last)[:, unit.index].argmax()
     active = (activations[triggers] > 0).sum(dim=0).topk(OTHERS + 1).indices.tolist()  # most often
-    other = random.Random(seed).choice([index for index in active if index != unit.index])
+    control_index = random.Random(seed).choice([index for index in active if index != unit.index])
     sentences = translator.train[-int(recording.sentence.max()) - 1 :]
     inputs = translator.encode([sentences[index] for index in recording.sentence[triggers].tolist()])
     rows, positions = torch.arange(TRIGGERS), recording.position[triggers]
@@ -211,8 +211,10 @@ def switch_off(translator: Translator, recording: Recording, unit: Unit, seed: i
         return (logits - logits.mean(dim=-1, keepdim=True))[rows, positions, token]
 
     complete = promoted_logit(None)
-    own, others = ((complete - promoted_logit(index)).mean().item() for index in (unit.index, other))
-    return own, others
+    unit_decrease, control_decrease = (
+        (complete - promoted_logit(index)).mean().item() for index in (unit.index, control_index)
+    )
+    return unit_decrease, control_decrease
 
 
 # Output
@@ -240,10 +242,12 @@ def show(result: MemoryResult, folder: Path) -> None:
             for unit in layer.units[:EXAMPLES]
         ]
         show_table(f"Units of layer {index}", ("unit", "next tokens of these inputs", "promoted tokens"), rows)
-    own, others = (sum(column) / len(result.switched_off) for column in zip(*result.switched_off, strict=True))
+    unit_decrease, control_decrease = (
+        sum(column) / len(result.switched_off) for column in zip(*result.switched_off, strict=True)
+    )
     console.print(
-        f"Without its unit, the logit of the promoted token decreases by {own:.2f}; without another active unit, by "
-        f"{others:.2f} (means of {len(result.switched_off)} units)."
+        f"Without its unit, the logit of the promoted token decreases by {unit_decrease:.2f}; without another active "
+        f"unit, by {control_decrease:.2f} (means of {len(result.switched_off)} units)."
     )
     save_plot(draw(result), folder / "key_value_memory.png")
 

@@ -52,8 +52,8 @@ class PatchResult:
 def experiment(seed: int, steps: int = 800) -> PatchResult:
     torch.manual_seed(seed)
     model, baseline = PatchTransformer(), PixelClassifier()
-    for each in (model, baseline):
-        train(each, lambda: sample(64), steps)
+    for classifier in (model, baseline):
+        train(classifier, lambda: sample(64), steps)
     clean, digits = draw_digits(TESTED)
     pictures = add_noise(clean)
     with torch.no_grad():
@@ -67,7 +67,9 @@ def experiment(seed: int, steps: int = 800) -> PatchResult:
     ink = split_patches(clean).amax(dim=-1) > 0
     layers = model.transformer.model.encoder.layers
     return PatchResult(
-        accuracy={name: (each.argmax(dim=-1) == digits).float().mean().item() for name, each in logits.items()},
+        accuracy={
+            name: (class_logits.argmax(dim=-1) == digits).float().mean().item() for name, class_logits in logits.items()
+        },
         parameters={
             "input layer": count_parameters(model.input_layer),
             "positions": count_parameters(model.transformer.get_submodule("model.encoder.embed_positions")),

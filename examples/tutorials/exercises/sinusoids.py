@@ -160,7 +160,10 @@ def show(result: SinusoidResult, folder: Path) -> None:
     columns = ("", "min. distance of neighbors", "max. distance", f"error of a linear shift by {OFFSET}")
     show_table(f"Encodings of {2**BITS} positions", columns, encodings)
     ranges = [(2, TRAINED_LENGTH), (TRAINED_LENGTH + 1, 2 * TRAINED_LENGTH), (2 * TRAINED_LENGTH + 1, LONGEST)]
-    accuracy = [(name, *(f"{mean_accuracy(each, *r):.1%}" for r in ranges)) for name, each in result.accuracy.items()]
+    accuracy = [
+        (name, *(f"{mean_accuracy(accuracies, *r):.1%}" for r in ranges))
+        for name, accuracies in result.accuracy.items()
+    ]
     title = f"Accuracy of naming the previous token, after training on at most {TRAINED_LENGTH} tokens, by position"
     show_table(title, ("", *(f"{start} to {end}" for start, end in ranges)), accuracy)
     save_plot(draw(result), folder / "sinusoids.png")

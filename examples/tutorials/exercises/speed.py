@@ -93,9 +93,12 @@ def time_in_rounds(by_length: list[dict[str, Callable[[], Any]]], repeats: int) 
 
 def show(result: SpeedResult, folder: Path) -> None:
     columns = ("tokens", *map(str, result.lengths))
-    work = [(name, *(f"{done.positions:,} / {done.passes:,}" for done in every)) for name, every in result.work.items()]
+    work = [
+        (name, *(f"{done.positions:,} / {done.passes:,}" for done in work_by_length))
+        for name, work_by_length in result.work.items()
+    ]
     show_table("Positions computed / forward passes", columns, work)
-    times = [(name, *(f"{each:.1f}" for each in every)) for name, every in result.milliseconds.items()]
+    times = [(name, *(f"{median:.1f}" for median in medians)) for name, medians in result.milliseconds.items()]
     show_table("Median process time, ms", columns, times)
     save_plot(draw(result), folder / "decoder_speed.png")
 

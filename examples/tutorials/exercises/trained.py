@@ -59,8 +59,8 @@ class Translator:
         """The fraction of greedy translations that equal the reference."""
         sources, references = map(list, zip(*pairs, strict=True))
         longest = max(map(len, self.tokenizer(references)["input_ids"]))  # a modified model may not end
-        found = translate(self.model, self.tokenizer, sources, do_sample=False, max_new_tokens=longest + 2)
-        return sum(x == y for x, y in zip(found, references, strict=True)) / len(pairs)
+        translations = translate(self.model, self.tokenizer, sources, do_sample=False, max_new_tokens=longest + 2)
+        return sum(x == y for x, y in zip(translations, references, strict=True)) / len(pairs)
 
 
 def load_trained(folder: Path) -> Translator:

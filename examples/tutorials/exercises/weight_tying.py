@@ -50,8 +50,8 @@ def experiment(seed: int, steps: int = 400, sentences: int = 300) -> TyingResult
         model: Any = build_translator(tokenizer, tie_word_embeddings=tied, **TRANSLATOR)
         result.parameters[name] = model.num_parameters()
         train_briefly(model, tokenizer, train, seed, steps)
-        found = translate(model, tokenizer, sources)
-        result.exact_match[name] = sum(map(str.__eq__, found, references)) / len(sources)
+        translations = translate(model, tokenizer, sources)
+        result.exact_match[name] = sum(map(str.__eq__, translations, references)) / len(sources)
         embedding, output = model.get_input_embeddings().weight.detach(), model.lm_head.weight.detach()
         if tied:
             result.difference = product_difference(model, embedding, tokenizer(sources[:20], padding=True))

@@ -144,7 +144,7 @@ def neighbors(word: str, matrix: Tensor, tokenizer: Any) -> list[tuple[str, floa
     index = token_id(tokenizer, word)
     values, ids = cosines(matrix[index : index + 1], matrix)[0].topk(NEIGHBORS + 1)
     pairs = zip(ids.tolist(), values.tolist(), strict=True)
-    return [(tokenizer.decode([other]).strip(), value) for other, value in pairs if other != index]
+    return [(tokenizer.decode([neighbor]).strip(), value) for neighbor, value in pairs if neighbor != index]
 
 
 def examine(nouns: Sequence[Noun], ids: Sequence[int], matrix: Tensor, random_matrix: Tensor) -> LanguageResult:
@@ -167,8 +167,8 @@ def held_out_projections(nouns: Sequence[Noun], vectors: Tensor, name: str) -> l
     positive = torch.tensor([getattr(noun, name) == PROPERTIES[name][1] for noun in nouns])
     projections = []
     for noun, vector in zip(nouns, vectors, strict=True):
-        others = torch.tensor([other.lemma != noun.lemma for other in nouns])
-        low, high = vectors[others & ~positive].mean(dim=0), vectors[others & positive].mean(dim=0)
+        is_training = torch.tensor([candidate.lemma != noun.lemma for candidate in nouns])
+        low, high = vectors[is_training & ~positive].mean(dim=0), vectors[is_training & positive].mean(dim=0)
         half = (high - low) / 2
         projections.append(((vector - (high + low) / 2) @ half / (half @ half)).item())
     return projections
@@ -210,12 +210,12 @@ def show(result: WordVectorResult, folder: Path) -> None:
     console.print(f"Largest dot product of two one-hot vectors: {result.one_hot_similarity:.0f}")
     console.print(f"Largest difference between one-hot · matrix and its row: {result.lookup_difference:.0e}")
     rows = [
-        (word, ", ".join(f"{other} {value:.2f}" for other, value in nearest))
+        (word, ", ".join(f"{neighbor} {value:.2f}" for neighbor, value in nearest))
         for word, nearest in result.neighbors.items()
     ]
     show_table("Nearest embeddings, by cosine", ("word", "neighbors"), rows)
     alone = [
-        (word, ", ".join(f"{other} {value:.2f}" for other, value in nearest))
+        (word, ", ".join(f"{neighbor} {value:.2f}" for neighbor, value in nearest))
         for word, nearest in result.skip_gram.items()
     ]
     show_table("Nearest vectors of skip-gram", ("word", "neighbors"), alone)

@@ -8,10 +8,12 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
 
-from ...base.compressed_files import check_output, create_binaries, file_format, is_stream
+from ...base.compressed_files import create_binaries
 from ...base.errors import printable
 from ...base.files import StrPath, one_line
+from ...base.formats import file_format
 from ...base.progress import progress_bar
+from ...base.streams import check_output, is_stream
 from ...data.readers import quoted
 from ...data.sources import SIDES, Corpus, InvalidLine, Line, ParallelLine, parse_pair
 from ...data.validation import ValidationReport

@@ -10,9 +10,10 @@ from unicodedata import normalize as unicode_form
 
 import regex
 
-from ...base.compressed_files import check_readable, file_format
 from ...base.errors import reraise_as_value_error
+from ...base.formats import file_format
 from ...base.languages import without_region
+from ...base.streams import check_readable
 from ...data.lengths import NO_LIMITS, RATIO, TOO_LONG, LengthLimits
 from ...data.readers import Columns, read_columns, read_texts
 from ...data.sources import SIDES

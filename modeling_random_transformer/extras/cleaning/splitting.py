@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from ...base.compressed_files import COMPRESSIONS
+from ...base.formats import COMPRESSIONS
 from ...data.sources import ParallelLine
 from ...data.words import text_key
 

@@ -22,11 +22,11 @@ from ...data.readers import NumberedTexts
 from ...data.sources import Corpus
 from ...data.tokenization import lengths_of
 from ...training.advice import schedule_advice, show
-from ...training.arguments import VOCAB_SIZE, DataArguments, ModelArguments
-from ...training.checks import check_arguments
+from ...training.arguments import DataArguments, ModelArguments
+from ...training.checks import check_arguments, check_languages_of_sets
 from ...training.manifest import MANIFEST, Run
 from ...training.model_init import build_model
-from ...training.preparation import PreparedData, check_languages_of_sets, prepare_data
+from ...training.preparation import PreparedData, prepare_data
 from ...training.trainer import TranslationTrainer
 from ...training.training_arguments import TranslationTrainingArguments
 
@@ -137,7 +137,7 @@ def _trainer(
     data_args = DataArguments(**data_args.with_sets(streaming=False))
     data = prepare_data(Run(data_args, model_args, args, {"train": corpora}, job, tokenizer), ["train"])
     if tokenizer is None and model_args.model_name_or_path is None:  # the tokenizer of the sample is smaller
-        vocab_size = model_args.vocab_size or VOCAB_SIZE
+        vocab_size = model_args.size_of_new_vocabulary
         model_args = copy.copy(model_args)  # a copy, since `replace` would reject this override as an argument
         model_args.config_overrides = f"vocab_size={vocab_size},{model_args.config_overrides}"
     return MeasuredTrainer(

@@ -6,6 +6,7 @@ or an option of `generate()` that the engine does not support, cannot be exporte
 """
 
 import copy
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -134,8 +135,8 @@ def load(folder: StrPath) -> EngineTranslate:
         for i, text in enumerate(texts):
             if has_letters(text) or not (keeps_without_letters or is_blank(text)):
                 indices.append(i)
-        strip = getattr(tokenizer, "without_outer_spaces", str)
-        sources = [config[PREFIX] + strip(texts[i]) for i in indices]
+        without_extra_spaces = getattr(tokenizer, "without_extra_spaces", str)
+        sources = [config[PREFIX] + without_extra_spaces(texts[i]) for i in indices]
         rows = encode_texts(tokenizer, sources)["input_ids"] if sources else []
         results = engine(
             [[token_of[i] for i in row] for row in rows],
@@ -178,7 +179,7 @@ class ParallelTranslator:
         longest = max(map(len, sources), default=1)
         sizes = [
             SHORTLIST_BATCH if self.has_shortlist else BATCH_SIZE,
-            -(-len(sources) // self.threads),
+            math.ceil(len(sources) / self.threads),
             BATCH_TOKENS // longest,
         ]
         return self.translator.translate_batch(

@@ -41,7 +41,7 @@ class SearchOptions:
         first_token: the token that every target begins with, such as the tag of its language.
         suppressed_sequences: the sequences of tokens that are never completed.
         min_new_tokens: the minimum number of tokens before the end token.
-        no_repeat_ngram_size: sequences of so many tokens are not repeated; 0 for no limit.
+        no_repeat_ngram_size: sequences of this length in tokens are not repeated; 0 for no limit.
         prefix: text before each source.
         length_penalty: that of beam search.
         patience: that of beam search with `early_stopping=True`.

@@ -8,13 +8,13 @@ Translation").
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import length_hint
-from os import PathLike
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ...base.files import StrPath
 from ...base.progress import process_stream
 from ...data.sources import Corpus, Pair
 from ...inference.scoring import Ids
@@ -144,7 +144,7 @@ def eager_attention(model: PreTrainedModel) -> Iterator[None]:
 
 def align_file(
     corpus: Corpus,
-    output_file: str | PathLike,
+    output_file: StrPath,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     *,

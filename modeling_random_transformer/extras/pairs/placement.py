@@ -1,7 +1,6 @@
 """Places placeholders, which are not translated, in a translation according to the cross-attention."""
 
 import re
-import unicodedata
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -12,6 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...base.placeholders import PLACEHOLDER
 from ...data.sources import Pair
+from ...data.words import is_mark, is_wide
 from ...inputs_random_transformer import LanguageTags
 from .alignments import Aligner, Links
 from .words import word_spans
@@ -22,16 +22,6 @@ UNIT = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W\u3040-\u30ff\
 CLOSING = (*".,;:!?)",)  # no space before these
 
 Span = tuple[int, int]  # the indices of the first character and after the last one
-
-
-def is_wide(character: str) -> bool:
-    """Whether a character is as wide as Chinese characters. No space follows it at the end of a sentence."""
-    return bool(character) and unicodedata.east_asian_width(character) in "WF"
-
-
-def is_mark(character: str) -> bool:
-    """Whether a character is a combining mark."""
-    return unicodedata.category(character).startswith("M")
 
 
 def unit_spans(text: str) -> list[Span]:

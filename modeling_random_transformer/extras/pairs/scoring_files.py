@@ -4,15 +4,15 @@ import json
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ...base.compressed_files import check_output, stream_name
 from ...base.digests import model_digest
+from ...base.files import StrPath
 from ...base.progress import Update, process_stream
+from ...base.streams import check_output, stream_name
 from ...data.sources import EMPTY_SIDE, Corpus, Pair, ParallelLine
 from ...inference.scoring import PairModel, PairScore, Scorer
 from ...inference.translation_files import OUTPUT_FORMATS, LineWork, write_in_parts
@@ -64,7 +64,7 @@ def score_line(score: PairScore | None, output_format: str) -> str:
 
 def score_file(
     corpus: Corpus,
-    output_file: str | PathLike,
+    output_file: StrPath,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     *,
@@ -105,7 +105,7 @@ def score_file(
 
 def write_lines(
     corpus: Corpus,
-    output_file: str | PathLike,
+    output_file: StrPath,
     pair_model: LineModel,
     *,
     chunk_size: int = CHUNK_SIZE,

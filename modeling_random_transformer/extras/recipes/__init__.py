@@ -6,6 +6,7 @@ Requires the extra `train`.
 """
 
 from .recipe_file import RecipeArguments, read_recipe, training_arguments
+from .recipe_plan import RecipePlan
 from .recipes import RecipeRun, run_recipe, table
 
-__all__ = ["RecipeArguments", "RecipeRun", "read_recipe", "run_recipe", "table", "training_arguments"]
+__all__ = ["RecipeArguments", "RecipePlan", "RecipeRun", "read_recipe", "run_recipe", "table", "training_arguments"]

@@ -15,10 +15,11 @@ from typing import Any
 import yaml
 from transformers import AutoConfig
 
-from ...base.compressed_files import check_readable, file_format
 from ...base.errors import reraise_as_value_error
 from ...base.files import StrPath
 from ...base.flags import Parser, instances, to_flags
+from ...base.formats import file_format
+from ...base.streams import check_readable
 from ...configuration_random_transformer import did_you_mean
 from ...data.validation import ValidationReport
 from ...inputs_random_transformer import check_choice, check_positive, check_type, drop_none

@@ -2,7 +2,7 @@
 
     run_recipe("examples/recipes/low_resource.yaml", source_file="corpus.en", target_file="corpus.sw")
 
-The arguments of a recipe hold for all stages, see `recipe_file`. Those of a stage override them, and those of the call
+The arguments of a recipe hold for all stages, see `recipe_plan`. Those of a stage override them, and those of the call
 override both.
 
 The folder `stages/NAME` of the output folder contains the files of a stage, `recipe.json` is the record of all. The
@@ -10,85 +10,52 @@ same call resumes: finished stages are skipped, an interrupted one continues. Th
 or of one that it started from, if that has a higher chrF++ on the validation set.
 """
 
-import copy
 import logging
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from transformers import GenerationConfig
-
-from ...base import DTYPES
-from ...base.compressed_files import STANDARD_STREAM
 from ...base.digests import file_digest
 from ...base.distributed import call_on_main_process, exclusive
 from ...base.files import StrPath, files_in, markdown_table
-from ...base.flags import instances, to_flags
+from ...base.flags import to_flags
 from ...base.jobs import Job, Stage, run_stage
 from ...base.saved_files import CONFIG, SAVED_WEIGHTS
 from ...data.readers import TEXT_KEY
-from ...data.sources import SIDES, ParallelText
+from ...data.sources import SIDES
 from ...inference.loading import load_models
-from ...inference.translation import TranslationOptions
-from ...inputs_random_transformer import check_choice, drop_none
-from ...stages.back_translation import BackTranslationOptions, back_translate
+from ...stages.back_translation import back_translate
 from ...stages.distillation import INT8, StudentDataArguments, distill
 from ...stages.monolingual import check_monolingual
-from ...stages.training_set import DistillationArguments
 from ...training.arguments import (
-    DROPOUTS,
     FILE_ARGUMENTS,
-    LANGUAGE_ARGUMENTS,
     PREFIXES,
     DataArguments,
-    ModelArguments,
-    parse_overrides,
 )
-from ...training.manifest import EXTENDABLE, MANIFEST, RunResult, fingerprint, folder_digest, weight_arguments
+from ...training.manifest import EXTENDABLE, MANIFEST, RunResult, weight_arguments
 from ...training.model_card import CARD, set_section
 from ...training.run import TRAINING_ARGUMENTS, train_translation
-from ...training.training_arguments import TranslationTrainingArguments
-from ..estimation.estimation import GIB, dry_run
 from .recipe_card import set_origin
-from .recipe_data import SET_FILES, files_of, sets_of, write_sets
+from .recipe_data import SET_FILES, files_of, write_sets
 from .recipe_file import (
     BACK_TRANSLATE,
-    CONDITIONS,
     DATA,
     DISTILL,
     RESULT,
-    TEXTS,
     TRAIN,
-    RecipeArguments,
     StageArguments,
     check_names,
-    not_overridden,
-    parse_values,
     read_recipe,
-    recipe_values,
-    stages_to_run,
     training_arguments,
 )
+from .recipe_plan import RecipePlan
 
 logger = logging.getLogger(__name__)
 
-RECIPE_RECORD, RECIPE_LOCK, FOLDER = "recipe.json", ".recipe.lock", "stages"
+RECIPE_RECORD, RECIPE_LOCK = "recipe.json", ".recipe.lock"
 ADVICE = "use another output_dir"
-# Arguments that a stage must not have
-SET_BY_RECIPE = {
-    *FILE_ARGUMENTS,
-    *CONDITIONS,
-    *TEXTS,
-    "dictionary",
-    "dataset_name",
-    "output_dir",
-    "push_to_hub",
-    "source_text",
-    "teacher",
-}
 # Files whose digests are recorded: those of pairs; and those of a model, without its card, which may be edited
 PAIRS = ("data.*source", "data.*target")
 SAVED = (SAVED_WEIGHTS, CONFIG, "tokenizer*", f"{INT8}/{SAVED_WEIGHTS}", f"{INT8}/{CONFIG}")
@@ -112,7 +79,7 @@ def run_recipe(path: StrPath, **arguments: Any) -> list[dict[str, Any]]:
     """
     recipe = read_recipe(path)
     if "stages" in recipe:
-        return RecipeRun(path, recipe, **arguments).run()
+        return RecipeRun(RecipePlan(path, recipe, **arguments)).run()
     check_names(arguments, TRAINING_ARGUMENTS)
     result = train_translation(*training_arguments(recipe, arguments))
     return [{"name": TRAIN, "kind": TRAIN, **facts_of(result)}]
@@ -122,44 +89,14 @@ class RecipeRun:
     """A run of the stages of a recipe.
 
     Args:
-        path: the YAML or JSON file.
-        recipe: its content, see `read_recipe`, with stages.
-        **arguments: see `run_recipe`.
-
-    Raises:
-        ValueError: a stage or an argument is invalid.
+        plan: the arguments.
     """
 
-    def __init__(self, path: StrPath, recipe: Mapping[str, Any], **arguments: Any):
-        classes = (*TRAINING_ARGUMENTS, RecipeArguments)
-        check_names(arguments, classes)
-        values = dict(recipe)
-        stages = values.pop("stages")
-        self.recipe_path = str(path)
-        self.overrides = arguments
-        self.values = recipe_values(values, arguments, classes)
-        [self.arguments] = instances([RecipeArguments], self.values | arguments)
-        self.stages = stages_to_run(stages, self.arguments)
-        self.options = {stage.name: parse_options(stage) for stage in self.stages}
-        self.data, self.model, self.args = self.arguments_with({})
-        self.folder = Path(self.args.output_dir)
+    def __init__(self, plan: RecipePlan):
+        self.plan = plan
+        self.folder = plan.folder
+        self.stages = plan.stages
         self.needs_files = True  # `False` once the result is complete
-        self.check()
-
-    def check(self) -> None:
-        """Check the arguments of all stages before the first one starts."""
-        values = vars(self.data) | vars(self.args)
-        for name in ("train_weights", "streaming", "push_to_hub"):
-            if values[name]:
-                raise ValueError(f"{name} must be unset for a recipe with stages, got {values[name]}.")
-        for name in LANGUAGE_ARGUMENTS:
-            codes = values[name] or ()
-            if len({*codes}) > 1:  # corpora become one
-                raise ValueError(f"{name} must be one language for a recipe with stages, got {', '.join(codes)}.")
-        for stage in self.stages:
-            self.arguments_of(stage)
-            if stage.kind == DISTILL:
-                self.teacher_of(stage, self.path(str(stage.uses)), [STANDARD_STREAM])
 
     def run(self) -> list[dict[str, Any]]:
         """Run the stages that are not finished, and save the result.
@@ -176,11 +113,11 @@ class RecipeRun:
             self.folder / RECIPE_LOCK, f"output_dir must not be in use, got {self.folder} of another recipe."
         ):
             call_on_main_process(self.check_folder)
-            inputs = self.inputs_of_data()
+            inputs = self.plan.inputs_of_data()
             self.needs_files = not call_on_main_process(self.has_result)
-            files = files_in(self.path(DATA), PAIRS)
+            files = files_in(self.plan.path(DATA), PAIRS)
             call_on_main_process(self.check_monolingual_texts)
-            self.run_recorded(DATA, inputs, lambda: write_sets(self.data, self.path(DATA), self.dictionary), files)
+            self.run_recorded(DATA, inputs, self.write_sets, files)
             rows = [self.run_stage(stage) for stage in self.stages]
             best = self.best(self.stages[-1].name)
             files = files_in(self.folder, SAVED)
@@ -207,9 +144,9 @@ class RecipeRun:
         """Read the monolingual text of each stage that is not finished, before another one trains for hours."""
         finished = self.finished_stages
         for stage in self.stages:
-            for name, path in self.texts_of(stage).items():
+            for name, path in self.plan.texts_of(stage).items():
                 if stage.name not in finished:
-                    check_monolingual(name, path, self.options[stage.name].get("text_key", TEXT_KEY))
+                    check_monolingual(name, path, self.plan.options[stage.name].get("text_key", TEXT_KEY))
 
     def has_result(self) -> bool:
         """Whether the result is complete, so that the files of the stages are not needed."""
@@ -221,21 +158,6 @@ class RecipeRun:
         options |= {"needs_files": self.needs_files, "advice": ADVICE}
         return run_stage(self.folder / RECIPE_RECORD, *arguments, **options)
 
-    def inputs_of_data(self) -> dict[str, Any]:
-        """The inputs that determine the sets, and the initial models of the recipe."""
-        inputs: dict[str, Any] = {
-            "on_invalid": self.data.on_invalid,
-            "stages": [stage.name for stage in self.stages],
-        }
-        for split, corpora in sets_of(self.data).items():
-            inputs[split] = fingerprint(corpora)
-        if self.dictionary is not None:
-            inputs["dictionary"] = fingerprint([self.dictionary])
-        models = drop_none(parent=self.arguments.parent, tokenizer=self.model.tokenizer)
-        for name, path in models.items():
-            inputs[name] = folder_digest(path)
-        return inputs
-
     def run_stage(self, stage: StageArguments) -> dict[str, Any]:
         """Run a stage, or skip a finished one; returns its facts."""
         work = {
@@ -245,40 +167,21 @@ class RecipeRun:
         }[stage.kind]
 
         def logged_work() -> dict[str, Any]:
-            if self.args.process_index == 0:
+            if self.plan.args.process_index == 0:
                 number = self.stages.index(stage) + 1
                 logger.warning("Stage %d of %d: %s.", number, len(self.stages), stage.name)
             return work(stage)
 
-        data, model, args = self.arguments_of(stage)
+        data, model, args = self.plan.arguments_of(stage)
         inputs = asdict(stage)
         for name in EXTENDABLE:
             inputs[name] = getattr(args, name)
         inputs |= weight_arguments(args, data, model)
-        for name, path in self.texts_of(stage).items():
+        for name, path in self.plan.texts_of(stage).items():
             inputs[name] = file_digest(Path(path))
-        files = files_in(self.path(stage.name), PAIRS if stage.kind == BACK_TRANSLATE else SAVED)
+        files = files_in(self.plan.path(stage.name), PAIRS if stage.kind == BACK_TRANSLATE else SAVED)
         facts = self.run_recorded(stage.name, inputs, logged_work, files, everywhere=True)
         return {"name": stage.name, "kind": stage.kind, **facts}
-
-    # Files and arguments of stages
-
-    def path(self, name: str) -> Path:
-        """The folder of a stage."""
-        return self.folder / FOLDER / name
-
-    def texts_of(self, stage: StageArguments) -> dict[str, str]:
-        """The monolingual text that a stage translates, by argument."""
-        names = [name for name, kind in TEXTS.items() if kind == stage.kind]
-        return drop_none(**{name: getattr(self.arguments, name) for name in names})
-
-    @cached_property
-    def dictionary(self) -> ParallelText | None:
-        """The entries of the dictionary, in the languages of the corpus."""
-        if self.arguments.dictionary is None:
-            return None
-        corpus = self.data.corpora("train")[0]  # all have the same languages
-        return ParallelText(Path(self.arguments.dictionary), languages=corpus.languages)
 
     def best(self, name: str) -> str:
         """The stage with the highest validation chrF++ among a finished stage and the stages that it started from.
@@ -294,39 +197,15 @@ class RecipeRun:
                 earlier = stage.starts_from
         return max(scores, key=scores.__getitem__)
 
-    def arguments_with(self, options: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The arguments of the recipe with these options of a stage."""
-        values = not_overridden({**self.values, **options}, self.overrides) | self.overrides
-        return instances(TRAINING_ARGUMENTS, copy.deepcopy(values))
-
-    def arguments_of(self, stage: StageArguments) -> tuple[DataArguments, ModelArguments, TranslationTrainingArguments]:
-        """The arguments of a stage, with the sets of the recipe."""
-        options = {} if stage.kind == BACK_TRANSLATE else self.options[stage.name]
-        data, model, args = self.arguments_with(options)
-        args.output_dir = str(self.path(stage.name))
-        overrides = parse_overrides(model.config_overrides).items()
-        rates = ",".join(f"{name}={rate}" for name, rate in overrides if name in DROPOUTS)
-        if stage.starts_from is not None:
-            start = self.path(stage.starts_from)
-            model = ModelArguments(model_name_or_path=str(start), config_overrides=rates)
-        elif self.arguments.parent is not None and stage.kind == TRAIN:  # a student has other sizes
-            model = replace(
-                model,
-                preset=None,
-                model_name_or_path=self.arguments.parent,
-                config_overrides=rates,
-            )
-        return data, model, args
-
     def data_of(self, stage: StageArguments, data: DataArguments) -> DataArguments:
         """The arguments of the data of a stage: the sets of the recipe, with the synthetic pairs of other stages."""
         values: dict[str, Any] = dict.fromkeys((*FILE_ARGUMENTS, "dataset_name"))
         for split in SET_FILES.keys() & self.finished_stages[DATA].facts.keys():
-            for side, path in zip(SIDES, files_of(self.path(DATA), split), strict=True):
+            for side, path in zip(SIDES, files_of(self.plan.path(DATA), split), strict=True):
                 values[f"{PREFIXES[split]}{side}_file"] = [str(path)]
         for other in self.stages:
             if other.name in stage.synthetic:
-                source, target = files_of(self.path(other.name))
+                source, target = files_of(self.plan.path(other.name))
                 if source.stat().st_size:  # all translations may be empty
                     values["source_file"].append(str(source))
                     values["target_file"].append(str(target))
@@ -336,37 +215,36 @@ class RecipeRun:
         data = DataArguments(**data.with_sets(**values))
         return data.reversed() if stage.reverse else data
 
-    def teacher_of(self, stage: StageArguments, folder: Path, texts: list[str]) -> DistillationArguments:
-        """The arguments of the teacher of a stage, and of the texts that it translates."""
-        values = {**self.options[stage.name], "teacher": [str(folder)], "source_text": texts}
-        return instances([DistillationArguments], values)[0]
-
     # The work of stages
+
+    def write_sets(self) -> dict[str, Any]:
+        """Write the training, validation and test sets."""
+        return write_sets(self.plan.data, self.plan.path(DATA), self.plan.dictionary)
 
     def train(self, stage: StageArguments) -> dict[str, Any]:
         """Train a model."""
-        data, model, args = self.arguments_of(stage)
+        data, model, args = self.plan.arguments_of(stage)
         return facts_of(train_translation(self.data_of(stage, data), model, args))
 
     def back_translate(self, stage: StageArguments) -> dict[str, Any]:
         """Write synthetic pairs."""
-        self.path(stage.name).mkdir(parents=True, exist_ok=True)
+        self.plan.path(stage.name).mkdir(parents=True, exist_ok=True)
         options = {"dtype": "float32", **stage.options}
-        folder = self.path(self.best(str(stage.uses)))
-        model, tokenizer = load_models([folder], options.pop("dtype"), self.args.device)
-        if self.data.source_lang and self.data.target_lang:
-            options |= {"src_lang": self.data.target_lang[0], "tgt_lang": self.data.source_lang[0]}
-        [text] = self.texts_of(stage).values()
-        source, target = files_of(self.path(stage.name))
+        folder = self.plan.path(self.best(str(stage.uses)))
+        model, tokenizer = load_models([folder], options.pop("dtype"), self.plan.args.device)
+        if self.plan.data.source_lang and self.plan.data.target_lang:
+            options |= {"src_lang": self.plan.data.target_lang[0], "tgt_lang": self.plan.data.source_lang[0]}
+        [text] = self.plan.texts_of(stage).values()
+        source, target = files_of(self.plan.path(stage.name))
         return {"pairs": back_translate(text, source, target, model, tokenizer, **options).pairs}
 
     def distill(self, stage: StageArguments) -> dict[str, Any]:
         """Train a student."""
-        data, model, args = self.arguments_of(stage)
-        folder = self.path(self.best(str(stage.uses)))
-        sources, _ = files_of(self.path(DATA))
-        teacher = self.teacher_of(stage, folder, [str(sources), *self.texts_of(stage).values()])
-        if not {"tokenizer", "vocab_size"} & self.options[stage.name].keys():  # the teacher's tokenizer is used
+        data, model, args = self.plan.arguments_of(stage)
+        folder = self.plan.path(self.best(str(stage.uses)))
+        sources, _ = files_of(self.plan.path(DATA))
+        teacher = self.plan.teacher_of(stage, folder, [str(sources), *self.plan.texts_of(stage).values()])
+        if not {"tokenizer", "vocab_size"} & self.plan.options[stage.name].keys():  # the teacher's tokenizer is used
             model = replace(model, tokenizer=None, vocab_size=None, special_tokens=None)
         sets = StudentDataArguments(**vars(self.data_of(stage, data)))
         return facts_of(distill(teacher, sets, model, args).run)
@@ -375,62 +253,22 @@ class RecipeRun:
 
     def save_result(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Copy the files of a stage, and add the table of all stages to the model card."""
-        best = self.path(name)
+        best = self.plan.path(name)
         for path in files_in(best, FILES_OF_RESULT):
             if path.name != MANIFEST:
                 shutil.copyfile(path, self.folder / path.name)
         if (best / INT8).is_dir():
             shutil.copytree(best / INT8, self.folder / INT8, dirs_exist_ok=True)
-        set_origin(self.folder / CARD, name, self.recipe_path, to_flags(self.overrides))
+        set_origin(self.folder / CARD, name, self.plan.recipe_path, to_flags(self.plan.overrides))
         set_section(self.folder / CARD, "## Stages\n", self.description(name, rows))
 
     def description(self, name: str, rows: Sequence[Mapping[str, Any]]) -> str:
         """The section of the model card."""
         facts = self.finished_stages[DATA].facts
         counts = ", ".join(f"{name} {facts[name]:,}" for name in (*SET_FILES, "dictionary") if name in facts)
-        chosen = "" if self.data.has("validation") else " The validation and test sets were taken from the corpus."
+        chosen = "" if self.plan.data.has("validation") else " The validation and test sets were taken from the corpus."
         skipped = "".join(f"- {report}\n" for report in facts["skipped"])
         return f"Pairs: {counts}.{chosen} The result is the model of stage `{name}`.\n\n{skipped}\n{table(rows)}"
-
-    # The dry run
-
-    def estimate(self) -> str:
-        """A table of the time and the memory of each training, measured with a few steps.
-
-        They are measured on the first pairs of the corpus, without synthetic ones. A model that does not exist yet is
-        replaced by a new one.
-        """
-        rows = []
-        for stage in self.stages:
-            if stage.kind != BACK_TRANSLATE:
-                data, model, args = self.arguments_of(replace(stage, starts_from=None))
-                args = args.without_evaluation()  # the validation set may not exist yet
-                args.length_penalty = type(args).length_penalty  # without a validation set, `auto` is not possible
-                run = dry_run(data, model, args)
-                rows.append((stage.name, f"{run.hours:.3g}", f"{run.memory / GIB:.3g}"))
-        return markdown_table(("stage", "hours of training", "memory in GiB"), rows)
-
-
-def parse_options(stage: StageArguments) -> dict[str, Any]:
-    """The values of the options of a stage.
-
-    Raises:
-        ValueError: an option does not exist, is one of the recipe, or has an invalid value.
-    """
-    fixed = sorted(stage.options.keys() & SET_BY_RECIPE)
-    if fixed:
-        raise ValueError(f"{stage.name} must not have arguments that the recipe sets, got {', '.join(fixed)}.")
-    if stage.kind == DISTILL:
-        return parse_values(stage.options, (*TRAINING_ARGUMENTS, DistillationArguments))
-    if stage.kind == TRAIN:
-        return parse_values(stage.options, TRAINING_ARGUMENTS)
-    options = dict(stage.options)
-    check_choice(DTYPES, dtype=options.pop("dtype", "float32"))
-    _, search = BackTranslationOptions.split(options)
-    unknown = GenerationConfig().update(**TranslationOptions.from_kwargs(**search).complete_generate_kwargs)
-    if unknown:
-        raise ValueError(f"{stage.name} must have options of back_translate, got {', '.join(unknown)}.")
-    return options
 
 
 def facts_of(result: RunResult) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from ...base.languages import canonical_code
 from ...inference.candidates import Candidate
 from ...inference.confidence import calibration_of
 from ...inference.loading import load_models
-from ...inference.translation import Translator, translate_n_best
+from ...inference.translation import Translator
 from ...inputs_random_transformer import check_languages, drop_none, tokenizer_languages
 from ...tokenization_random_transformer import LANGUAGE_CODE
 from ..documents.html_translation import translate_html
@@ -45,6 +45,11 @@ class Direction:
         """The model with its options."""
         return Translator(self.model, self.tokenizer, **self.options)
 
+    @cached_property
+    def rating_translator(self) -> Translator:
+        """The model with its options, whose translations have a confidence."""
+        return Translator(self.model, self.tokenizer, **self.options, confidence=True)
+
     def translate(self, texts: Sequence[str]) -> list[str]:
         """Translate texts."""
         return [best.translation for [best] in self.translator.stream(texts, progress=False)]
@@ -60,9 +65,7 @@ class Direction:
         Raises:
             ValueError: the model has no calibration.
         """
-        options = {**self.options, "confidence": True}
-        results = translate_n_best(texts, self.model, self.tokenizer, n_best=None, progress=False, **options)
-        return [best for [best] in results]
+        return [best for [best] in self.rating_translator.stream(texts, progress=False)]
 
     def translate_html(self, documents: Sequence[str]) -> list[str]:
         """Translate HTML documents or fragments."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ...base.errors import reraise_as_value_error
 from ...base.progress import Update
+from ...data.words import is_wide
 from ...inference.candidates import Candidate, Row, TranslateRows
 from ...inputs_random_transformer import (
     LanguageTags,
@@ -22,7 +23,6 @@ from ...inputs_random_transformer import (
 )
 from ...pipeline_random_transformer import Seq2SeqPipeline
 from ...tokenization_random_transformer import has_letters
-from ..pairs.placement import is_wide
 from .copying import CopyingTranslator
 
 logger = logging.getLogger(__name__)

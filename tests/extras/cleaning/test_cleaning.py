@@ -20,6 +20,7 @@ from modeling_random_transformer.data.words import text_key
 from modeling_random_transformer.extras.cleaning import CleaningReport, clean_files, clean_pairs, cleaning, filters
 from modeling_random_transformer.extras.cleaning.filters import COPY, DUPLICATE
 from modeling_random_transformer.extras.cleaning.splitting import HELD_OUT
+from tests.helpers.command_line import exit_status
 from tests.helpers.corpora import read_pairs
 
 ROWS = b"""a dog\tein Hund
@@ -52,10 +53,7 @@ def table(tmp_path, monkeypatch):
 
 def run(flags):
     """The exit status of `random-transformer clean`."""
-    try:
-        return cli.main(["clean", *flags.split()])
-    except SystemExit as exit_:
-        return exit_.code
+    return exit_status(cli.main, ["clean", *flags.split()])
 
 
 def test_report(table, tmp_path):
@@ -253,7 +251,7 @@ def test_split(outputs, validation, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     pairs = [(f"word {i} {'.' * (i % 2)}", f"Wort {i // 2}") for i in range(60)]
     pairs += [(source.upper(), f"andere {source}") for source, _ in pairs[:20]]
-    found = []
+    sets_by_order = []
     for rows in (pairs, pairs[::-1]):
         (tmp_path / "in.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in rows))
         options = {"rejected_file": "r.tsv", "copies": "off", "split": (8, 5)}
@@ -262,12 +260,12 @@ def test_split(outputs, validation, tmp_path, monkeypatch):
         sets = [set(read_pairs(*map(Path, paths))) for paths in (outputs, validation, tests)]
         assert [*map(len, sets)] == [*report.sets.values()] == [report.valid - 13, 8, 5]
         for side in (0, 1):
-            keys = [{text_key(pair[side]) for pair in each} for each in sets]
+            keys = [{text_key(pair[side]) for pair in pairs_of_set} for pairs_of_set in sets]
             assert len(set.union(*keys)) == sum(map(len, keys))
         dropped = [line.split("\t") for line in Path("r.tsv").read_text().splitlines()]
         assert len(dropped) == report.counts[HELD_OUT] == len(pairs) - report.valid > 0
-        found.append(sets)
-    assert found[0] == found[1]
+        sets_by_order.append(sets)
+    assert sets_by_order[0] == sets_by_order[1]
 
 
 def test_excluded_files_are_read_once(table, monkeypatch):

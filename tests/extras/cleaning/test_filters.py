@@ -36,7 +36,7 @@ def reasons(pairs, **options):
         ("1985!", "1985!", None, None),
     ],
 )
-def test_copies(source, target, near, exact):
+def test_near_and_exact_copies_are_dropped_on_request(source, target, near, exact):
     assert reasons([(source, target)], copies="near") == [near]
     assert reasons([(source, target)], copies="exact") == [exact]
     assert reasons([(source, target)]) == [None]

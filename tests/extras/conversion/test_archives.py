@@ -12,7 +12,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_random_transformer.extras.conversion import convert_archive, convert_fairseq, convert_marian_npz
 from modeling_random_transformer.extras.conversion.marian_npz_files import read_vocabulary
-from tests.helpers.conversion import check_refused
+from tests.helpers.conversion import check_conversion_error
 from tests.helpers.fairseq import SOURCE_TOKENS, TARGET_TOKENS, checkpoint, words, write_dictionary
 from tests.helpers.marian_npz import opus_folder
 
@@ -43,10 +43,14 @@ def wmt_folder(path: Path, models=1, joined=False, languages=("en", "de"), layou
 
 
 def same_folders(first: Path, second: Path) -> bool:
-    weights, others = (AutoModelForSeq2SeqLM.from_pretrained(path).state_dict() for path in (first, second))
+    first_weights, second_weights = (
+        AutoModelForSeq2SeqLM.from_pretrained(path).state_dict() for path in (first, second)
+    )
     names = [path.name for path in first.iterdir() if path.suffix in (".json", ".spm")]
     same_files = all((first / name).read_bytes() == (second / name).read_bytes() for name in names)
-    return same_files and all(torch.equal(weights[name], others[name]) for name in {*weights, *others})
+    return same_files and all(
+        torch.equal(first_weights[name], second_weights[name]) for name in {*first_weights, *second_weights}
+    )
 
 
 def test_zip_of_opus_mt(tmp_path):
@@ -149,4 +153,6 @@ def test_files_that_do_not_match(languages, change, message, tmp_path):
     if change:
         change(folder)
     archive = tar_folder(folder, tmp_path / "a.tar.gz")
-    check_refused(rf"^(?!.*\.out\.).*a\.tar\.gz.*{message}", tmp_path, convert_archive, archive, tmp_path / "out")
+    check_conversion_error(
+        rf"^(?!.*\.out\.).*a\.tar\.gz.*{message}", tmp_path, convert_archive, archive, tmp_path / "out"
+    )

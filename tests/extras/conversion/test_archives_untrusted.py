@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from modeling_random_transformer.extras.conversion import archives, convert_archive
-from tests.helpers.conversion import check_refused
+from tests.helpers.conversion import check_conversion_error
 from tests.helpers.marian_npz import save_npz
 
 OUTSIDE = r"must contain relative paths without '\.\.', got "
@@ -40,13 +40,13 @@ def tar_info(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", size: int
 
 
 def check_error(archive: Path, message: str, tmp_path: Path) -> None:
-    check_refused(message, tmp_path, convert_archive, archive, tmp_path / "out")
+    check_conversion_error(message, tmp_path, convert_archive, archive, tmp_path / "out")
 
 
 @BOTH
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 @pytest.mark.parametrize(
-    ("other", "content", "message"),
+    ("member", "content", "message"),
     [
         *((path, b"x", OUTSIDE) for path in ("../model.npz", "/model.npz", "a/../../model.npz", "..")),
         *((path, b"x", OUTSIDE) for path in ("a\\..\\model.npz", "C:model.npz", "/\x1b[31mred")),
@@ -56,11 +56,11 @@ def check_error(archive: Path, message: str, tmp_path: Path) -> None:
         ("source.spm", b"x", "output must be on a disk with 4 free bytes, got 3"),
     ],
 )
-def test_members(other, content, message, name, tmp_path, monkeypatch):
+def test_members(member, content, message, name, tmp_path, monkeypatch):
     """Also a member that is not needed is checked."""
     monkeypatch.setattr(archives, "MAX_COMPANION_BYTES", 10)
     monkeypatch.setattr(archives.shutil, "disk_usage", lambda _: SimpleNamespace(free=3))
-    check_error(write(tmp_path / name, ("model.npz", b"x"), (other, content)), message, tmp_path)
+    check_error(write(tmp_path / name, ("model.npz", b"x"), (member, content)), message, tmp_path)
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, stat.S_IFLNK])
@@ -179,7 +179,7 @@ def test_archive_without_a_model(entries, message, tmp_path):
 def test_name_of_another_model(tmp_path):
     archive = write(tmp_path / "a.zip", ("model.npz", b"x"))
     message = r"model must be one of model\.npz, got 'other\.npz'"
-    check_refused(message, tmp_path, convert_archive, archive, tmp_path / "out", model="other.npz")
+    check_conversion_error(message, tmp_path, convert_archive, archive, tmp_path / "out", model="other.npz")
 
 
 def test_output_is_checked_first(tmp_path):

@@ -14,8 +14,8 @@ def test_hidden_files_and_folders_are_not_listed(tmp_path):
     for name in ("b.txt", "a.txt", "._a.txt", "a.spm"):
         (tmp_path / name).touch()
     (tmp_path / "folder.txt").mkdir()
-    found = list_files(tmp_path, re.compile(r".*\.txt"))
-    assert [path.name for path in found] == ["a.txt", "b.txt"]
+    paths = list_files(tmp_path, re.compile(r".*\.txt"))
+    assert [path.name for path in paths] == ["a.txt", "b.txt"]
 
 
 @pytest.mark.parametrize(

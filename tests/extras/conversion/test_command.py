@@ -45,9 +45,9 @@ def test_arguments(line, expected, monkeypatch):
     calls = []
 
     def recorded(function):
-        return wraps(function)(lambda **given: calls.append(given))
+        return wraps(function)(lambda **keywords: calls.append(keywords))
 
-    monkeypatch.setattr(command, "FORMATS", {name: recorded(each) for name, each in command.FORMATS.items()})
+    monkeypatch.setattr(command, "FORMATS", {name: recorded(function) for name, function in command.FORMATS.items()})
     monkeypatch.setattr(command.conversion, "convert_archive", recorded(command.conversion.convert_archive))
     assert cli.main(["convert", *line.split()]) == 0
     assert calls == [{**expected, "output": "o"}]

@@ -11,7 +11,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 from modeling_random_transformer.data.tokenization import tokenize_pairs
 from modeling_random_transformer.extras.conversion import convert_eole
-from tests.helpers.conversion import assert_same_as_reference, check_refused
+from tests.helpers.conversion import assert_same_as_reference, check_conversion_error
 from tests.helpers.other_tools import TARGET, Original, random_weights, without_biases, write_eole
 
 PRE = {"encoder_normalize_before": True}
@@ -61,8 +61,8 @@ def test_no_end_token_after_sources(tmp_path):
     assert (rows["input_ids"][:], rows["labels"][:]) == ([source], [[*target, tokenizer.eos_token_id]])
     pipe = pipeline("seq2seq", model=model, tokenizer=tokenizer)
     expected = model.generate(torch.tensor([source]), num_beams=3, max_new_tokens=6)
-    found = pipe("s0 s1", num_beams=3, max_new_tokens=6)["generated_text"]
-    assert found == tokenizer.decode(expected[0], skip_special_tokens=True)
+    translation = pipe("s0 s1", num_beams=3, max_new_tokens=6)["generated_text"]
+    assert translation == tokenizer.decode(expected[0], skip_special_tokens=True)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_no_end_token_after_sources(tmp_path):
 )
 def test_unsupported_option_is_named(changes, message, tmp_path):
     write_eole(tmp_path, random_weights(**PRE), **changes)
-    check_refused(message, tmp_path, convert_eole, tmp_path, tmp_path / "out")
+    check_conversion_error(message, tmp_path, convert_eole, tmp_path, tmp_path / "out")
 
 
 def change_vocabulary(**changes):
@@ -112,4 +112,4 @@ def change_vocabulary(**changes):
 )
 def test_invalid_files_write_nothing(change, message, tmp_path):
     change(write_eole(tmp_path, random_weights(**PRE)))
-    check_refused(message, tmp_path, convert_eole, tmp_path, tmp_path / "out")
+    check_conversion_error(message, tmp_path, convert_eole, tmp_path, tmp_path / "out")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from modeling_random_transformer.extras.conversion import convert_fairseq, fairseq_tokenizer, from_fairseq
-from tests.helpers.conversion import check_refused
+from tests.helpers.conversion import check_conversion_error
 from tests.helpers.fairseq import checkpoint, folder_with_two_dictionaries, words, write_dictionary
 
 FC1, TABLE = "encoder.layers.0.fc1.weight", "encoder.embed_tokens.weight"
@@ -69,7 +69,7 @@ def added(*shape):
 
 @pytest.mark.filterwarnings("ignore:torch.quantize")
 @pytest.mark.parametrize(
-    ("name", "change", "found"),
+    ("name", "change", "message"),
     [
         (FC1, lambda weight: weight.to_sparse(), "layout torch.sparse_coo"),
         (TABLE, quantized, "torch.qint8"),
@@ -87,9 +87,9 @@ def added(*shape):
         ("encoder.layers.1999.fc1.bias", added(24), r"contain 2001 layers, got only \d+ weights"),
     ],
 )
-def test_weight_is_named(name, change, found, content):
+def test_weight_is_named(name, change, message, content):
     content["model"][name] = change(content["model"].get(name))
-    with pytest.raises(ValueError, match=rf"the fairseq checkpoint must [^\n]*{found}"):
+    with pytest.raises(ValueError, match=rf"the fairseq checkpoint must [^\n]*{message}"):
         from_fairseq(content)
 
 
@@ -111,7 +111,7 @@ def test_weight_is_named(name, change, found, content):
 def test_invalid_files_write_nothing(tmp_path, change, message):
     files = folder_with_two_dictionaries(tmp_path)
     change(tmp_path)
-    check_refused(message, tmp_path, convert_fairseq, output=tmp_path / "out", **files)
+    check_conversion_error(message, tmp_path, convert_fairseq, output=tmp_path / "out", **files)
 
 
 @pytest.mark.parametrize(

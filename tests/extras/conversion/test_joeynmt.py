@@ -10,7 +10,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_random_transformer.extras.conversion import convert_joeynmt, from_joeynmt
 from tests.extras.sentencepiece.test_sentencepiece import CORPUS, train
-from tests.helpers.conversion import Call, assert_same_as_reference, check_refused
+from tests.helpers.conversion import Call, assert_same_as_reference, check_conversion_error
 from tests.helpers.other_tools import Original, random_weights, write_joeynmt
 
 PRE = {"encoder_normalize_before": True}
@@ -114,7 +114,7 @@ def test_sentencepiece_model(tmp_path):
 )
 def test_unsupported_option_is_named(changes, message, tmp_path):
     write_joeynmt(tmp_path, random_weights(**PRE), **changes)
-    check_refused(message, tmp_path, convert_joeynmt, tmp_path, tmp_path / "out")
+    check_conversion_error(message, tmp_path, convert_joeynmt, tmp_path, tmp_path / "out")
 
 
 def add_layer(index):
@@ -147,7 +147,7 @@ def add_layer(index):
 )
 def test_invalid_files_write_nothing(change, message, tmp_path):
     change(write_joeynmt(tmp_path, random_weights(**PRE)))
-    check_refused(message, tmp_path, convert_joeynmt, tmp_path, tmp_path / "out")
+    check_conversion_error(message, tmp_path, convert_joeynmt, tmp_path, tmp_path / "out")
 
 
 def test_vocabularies_of_another_sentencepiece_model(tmp_path):
@@ -155,12 +155,12 @@ def test_vocabularies_of_another_sentencepiece_model(tmp_path):
     sides = {f"data__{side}__tokenizer_type": "sentencepiece" for side in ("src", "trg")}
     sides |= {f"data__{side}__tokenizer_cfg": {"model_file": "sp.model"} for side in ("src", "trg")}
     write_joeynmt(tmp_path, random_weights(**PRE), **sides)
-    check_refused(
+    check_conversion_error(
         "must be the model of the vocabularies, but has no", tmp_path, convert_joeynmt, tmp_path, tmp_path / "o"
     )
 
 
-def test_latest_checkpoint(tmp_path):
+def test_the_latest_checkpoint_is_converted_if_there_is_no_best_one(tmp_path):
     write_joeynmt(tmp_path, random_weights(**PRE))
     shutil.move(tmp_path / "best.ckpt", tmp_path / "latest.ckpt")
     model, report = from_joeynmt(tmp_path)
@@ -168,13 +168,15 @@ def test_latest_checkpoint(tmp_path):
     assert not model.training
 
 
-def test_overwrite(tmp_path):
+def test_a_second_conversion_replaces_its_own_files_only(tmp_path):
     """A second conversion replaces the files of the first one, and only those."""
     write_joeynmt(tmp_path, random_weights(**PRE))
     out = tmp_path / "out"
     convert_joeynmt(tmp_path, out)
     (out / "notes.txt").write_text("of others")
-    check_refused("must be a new or an empty folder without overwrite", tmp_path, convert_joeynmt, tmp_path, out)
+    check_conversion_error(
+        "must be a new or an empty folder without overwrite", tmp_path, convert_joeynmt, tmp_path, out
+    )
     weights = random_weights(**PRE)
     weights["encoder.layer_norm.bias"] += 1
     write_joeynmt(tmp_path, weights)

@@ -58,9 +58,11 @@ def test_without_codes_texts_are_split_at_spaces():
 
 
 def test_source_and_target_may_have_their_own_codes(codes, tmp_path):
-    other = tmp_path / "target_codes"
-    other.write_text("h e\ne l\nel lo</w> 12\n")
-    joined = join_vocabularies(vocabulary("he", "l", "lo</w>"), vocabulary("h", "el", "l", "o</w>"), [codes, other])
+    target_codes = tmp_path / "target_codes"
+    target_codes.write_text("h e\ne l\nel lo</w> 12\n")
+    joined = join_vocabularies(
+        vocabulary("he", "l", "lo</w>"), vocabulary("h", "el", "l", "o</w>"), [codes, target_codes]
+    )
     encode = joined.tokenizer
     assert encode.tokenize("hello") == ["he", "l", "lo</w>"]
     [labels] = encode(text_target=["hel"], add_special_tokens=False)["input_ids"]

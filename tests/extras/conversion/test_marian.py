@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from modeling_random_transformer.extras.conversion import convert_marian, from_marian
-from tests.helpers.conversion import Call, check_refused
+from tests.helpers.conversion import Call, check_conversion_error
 from tests.helpers.marian import ENGLISH, SPANISH, opus_folder, tiny_marian
 from tests.helpers.marian_npz import save_npz
 from tests.helpers.references import relative_difference
@@ -134,8 +134,8 @@ def test_folder_of_an_old_release(originals, tmp_path):
     model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out")
     assert type(model).__name__ == "RandomTransformerForConditionalGeneration"
     assert relative_difference(model, logits_of(original)) < 1e-5
-    found = model.generation_config.to_dict()
-    assert {name: found[name] for name in options} == options
+    saved_options = model.generation_config.to_dict()
+    assert {name: saved_options[name] for name in options} == options
     assert sorted(path.name for path in tmp_path.iterdir()) == ["opus", "out"]
 
 
@@ -256,7 +256,7 @@ def shards_in_other_folder(folder: Path) -> None:
 )
 def test_invalid_folder_writes_nothing(folder, change, message, tmp_path):
     change(folder)
-    check_refused(message, tmp_path, convert_marian, folder, tmp_path / "out")
+    check_conversion_error(message, tmp_path, convert_marian, folder, tmp_path / "out")
 
 
 def test_other_arguments(tmp_path):
@@ -265,4 +265,4 @@ def test_other_arguments(tmp_path):
         from_marian(torch.nn.Linear(2, 2))
     for path in (save_npz(tmp_path / "model.npz"), tmp_path):
         message = r"must contain a MarianMT model, got a \.npz file for convert_marian_npz in "
-        check_refused(message, tmp_path, convert_marian, path, tmp_path / "out")
+        check_conversion_error(message, tmp_path, convert_marian, path, tmp_path / "out")

@@ -49,7 +49,7 @@ def model_file(path, **changes):
     ],
     ids=str,
 )
-def test_logits(changes, tmp_path):
+def test_logits_equal_reference(changes, tmp_path):
     path, weights, chosen = model_file(tmp_path, **changes)
     model, report = from_marian_npz(path)
     sizes = tuple(chosen["dim-vocabs"])
@@ -58,7 +58,7 @@ def test_logits(changes, tmp_path):
     assert {mapped.source for mapped in report.mapped} == weights.keys()
 
 
-def test_search(tmp_path):
+def test_search_equals_reference(tmp_path):
     """The decoder starts from a zero vector and never returns padding or `<unk>`."""
     path, weights, chosen = model_file(tmp_path, **PRE_NORM)
     model, _ = from_marian_npz(path)
@@ -106,8 +106,8 @@ def check_translations(folder, weights, chosen, encoded, decode):
     config = AutoModelForSeq2SeqLM.from_pretrained(folder).generation_config
     tokens, limits = config.pad_token_id + 1, {"num_beams": 1, "max_new_tokens": 12}
     search = Search(pad_vocabulary(MarianReference(weights, chosen), tokens), config, tokens)
-    found = search.generate(**tokenizer(ENGLISH, padding=True, return_tensors="pt"), use_cache=False, **limits)
-    expected = [decode([i for i in row if i not in (0, config.pad_token_id)]) for row in found.tolist()]
+    sequences = search.generate(**tokenizer(ENGLISH, padding=True, return_tensors="pt"), use_cache=False, **limits)
+    expected = [decode([i for i in row if i not in (0, config.pad_token_id)]) for row in sequences.tolist()]
     answers = pipeline("seq2seq", str(folder))(ENGLISH, **limits)
     assert [answer["generated_text"] for answer in answers] == expected
     return config

@@ -12,7 +12,7 @@ from transformers import GenerationConfig
 from modeling_random_transformer.extras.conversion import ConversionReport, convert_marian_npz
 from modeling_random_transformer.extras.conversion.marian_npz import set_search_options
 from modeling_random_transformer.extras.conversion.marian_npz_files import find_files, read_vocabulary
-from tests.helpers.conversion import check_refused
+from tests.helpers.conversion import check_conversion_error
 from tests.helpers.marian_npz import opus_folder, save_npz, spm_folder
 
 SPECIAL = "</s>: 0\n<unk>: 1\n"
@@ -161,7 +161,7 @@ def test_invalid_file(text, message, tmp_path):
 
 
 def check_error(folder, message, **options):
-    check_refused(message, folder.parent, convert_marian_npz, folder, folder.parent / "out", **options)
+    check_conversion_error(message, folder.parent, convert_marian_npz, folder, folder.parent / "out", **options)
 
 
 def test_vocabulary_of_another_model(opus, spm):
@@ -245,8 +245,8 @@ def test_vocabularies_in_a_folder(names, vocabs, expected, tmp_path):
         with pytest.raises(ValueError, match=AMBIGUOUS):
             find_files(tmp_path / "model.npz")
     else:
-        found = find_files(tmp_path / "model.npz").vocabs
-        assert (found and tuple(path.name for path in found)) == expected
+        paths = find_files(tmp_path / "model.npz").vocabs
+        assert (paths and tuple(path.name for path in paths)) == expected
 
 
 @pytest.mark.parametrize(

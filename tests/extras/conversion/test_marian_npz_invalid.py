@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from modeling_random_transformer.extras.conversion import from_marian_npz
-from tests.helpers.conversion import check_refused
+from tests.helpers.conversion import check_conversion_error
 from tests.helpers.marian_npz import UNTIED, options, random_weights, save_npz, write_npz
 
 OLD_PRE_NORM = {"transformer-preprocess": "n", "transformer-postprocess": "da"}
@@ -14,7 +14,7 @@ NORMS = "^transformer-preprocess and transformer-postprocess must be '' and 'dan
 
 
 def check_error(path, message):
-    check_refused(message, path.parent, from_marian_npz, path)
+    check_conversion_error(message, path.parent, from_marian_npz, path)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def check_error(path, message):
     ],
     ids=str,
 )
-def test_option(changes, message, tmp_path):
+def test_unsupported_option_is_named(changes, message, tmp_path):
     check_error(write_npz(tmp_path / "model.npz", random_weights(options()), options(**changes)), message)
 
 
@@ -68,13 +68,13 @@ def added(name, *shape):
         (lambda w: w.update(Wemb=w["Wemb"].astype(np.longdouble)), "Wemb of .* must be an array of floats"),
     ],
 )
-def test_weights(change, message, tmp_path):
+def test_weights_that_do_not_match_are_named(change, message, tmp_path):
     weights = random_weights(options())
     change(weights)
     check_error(write_npz(tmp_path / "model.npz", weights, options()), message)
 
 
-def test_path(tmp_path):
+def test_a_path_without_one_model_is_an_error(tmp_path):
     (tmp_path / "model.bin").write_bytes(b"x")
     (tmp_path / "model.npz.optimizer.npz").write_bytes(b"x")
     message = r"must be or contain one .npz file of Marian \(\.bin files, which are packed .*\), got none"

@@ -11,7 +11,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_random_transformer.extras.conversion import convert_opennmt, from_opennmt
 from tests.extras.sentencepiece.test_sentencepiece import CORPUS, train
-from tests.helpers.conversion import Call, assert_same_as_reference, check_refused
+from tests.helpers.conversion import Call, assert_same_as_reference, check_conversion_error
 from tests.helpers.fairseq import SOURCE_TOKENS, TARGET_TOKENS, words
 from tests.helpers.other_tools import (
     SPECIAL,
@@ -146,7 +146,7 @@ def test_model_without_a_folder(tmp_path):
 )
 def test_unsupported_option_is_named(changes, message, tmp_path):
     path = write_opennmt(tmp_path, opennmt_checkpoint(weights_of(**PRE), **changes))
-    check_refused(message, tmp_path, convert_opennmt, path, tmp_path / "out")
+    check_conversion_error(message, tmp_path, convert_opennmt, path, tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -171,11 +171,11 @@ def test_unsupported_option_is_named(changes, message, tmp_path):
 )
 def test_invalid_content_writes_nothing(change, message, tmp_path):
     path = write_opennmt(tmp_path, opennmt_checkpoint(weights_of(**PRE)) | change)
-    check_refused(message, tmp_path, convert_opennmt, path, tmp_path / "out")
+    check_conversion_error(message, tmp_path, convert_opennmt, path, tmp_path / "out")
 
 
 @pytest.mark.parametrize("fields", [[], [("src", 3)], None, Namespace()], ids=str)
 def test_other_attributes_of_fields(fields, tmp_path):
     path = write_opennmt2(tmp_path, opennmt_checkpoint(weights_of(**PRE)), fields=fields)
     message = "src of .* must be a field with a vocabulary, got an error: "
-    check_refused(message, tmp_path, convert_opennmt, path, tmp_path / "out")
+    check_conversion_error(message, tmp_path, convert_opennmt, path, tmp_path / "out")

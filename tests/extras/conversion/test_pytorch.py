@@ -13,7 +13,7 @@ from modeling_random_transformer.extras.conversion import (
     from_torch_transformer,
 )
 from modeling_random_transformer.modeling_random_transformer import sinusoids
-from tests.helpers.conversion import assert_same, check_refused
+from tests.helpers.conversion import assert_same, check_conversion_error
 from tests.helpers.torch_transformer import TARGETS, TOKENS, WIDTH, Original
 
 # Warnings of nn.Transformer about its fast path.
@@ -36,20 +36,20 @@ def check_same(original: Original, model: nn.Module, search: bool = False) -> No
 
 
 @pytest.mark.parametrize(
-    ("case", "given"),
+    ("case", "options"),
     [*((case, None) for case in CASES), ("without biases, post-norm", {"num_heads": 2, "layer_norm_eps": 1e-3})],
 )
-def test_logits_and_search_equal_original(case, given):
+def test_logits_and_search_equal_original(case, options):
     """Of the module, or of its state dict with the given options."""
     original = Original(**CASES[case])
     module = original.transformer
     model, report = from_torch_transformer(
-        module if given is None else module.state_dict(),
+        module if options is None else module.state_dict(),
         (original.source, original.target),
         original.output,
         positions=original.table,
         scale_embedding=True,
-        **(given or {}),
+        **(options or {}),
     )
     check_same(original, model, search=case == "default")
     assert {m.target for m in report.mapped} | set(report.defaults) == {name for name, _ in model.named_parameters()}
@@ -83,9 +83,9 @@ def test_positions(positions):
     """Tables of sinusoids are recognized."""
     is_table = positions == "tables"
     original = Original((TOKENS,), positions="sinusoidal" if is_table else positions)
-    given = tuple(sinusoids(torch.arange(length), WIDTH)[:, None] for length in (30, 40)) if is_table else positions
+    tables = tuple(sinusoids(torch.arange(length), WIDTH)[:, None] for length in (30, 40)) if is_table else positions
     arguments = (original.transformer, original.source, original.output)
-    model, report = from_torch_transformer(*arguments, positions=given, scale_embedding=True)
+    model, report = from_torch_transformer(*arguments, positions=tables, scale_embedding=True)
     assert model.config.position_embedding == ("none" if positions == "none" else "sinusoidal")
     assert set(report.unused) == ({"source_positions", "target_positions"} if is_table else set())
     check_same(original, model)
@@ -226,4 +226,4 @@ def test_convert_file(suffix, tmp_path):
 def test_invalid_description_writes_nothing(change, message, tmp_path):
     path = tmp_path / "weights.pt"
     torch.save(Original().state_dict(), path)
-    check_refused(message, tmp_path, convert_torch_transformer, path, tmp_path / "out", **{**NAMES, **change})
+    check_conversion_error(message, tmp_path, convert_torch_transformer, path, tmp_path / "out", **{**NAMES, **change})

@@ -15,7 +15,7 @@ from modeling_random_transformer.base.errors import format_names, format_value, 
 from modeling_random_transformer.commands.command_line import print_error
 from modeling_random_transformer.extras.conversion import convert_fairseq, convert_marian_npz
 from modeling_random_transformer.extras.conversion.untrusted import parse_yaml, read_checkpoint
-from tests.helpers.conversion import Call, check_refused
+from tests.helpers.conversion import Call, check_conversion_error
 from tests.helpers.fairseq import checkpoint
 from tests.helpers.marian_npz import save_npz
 
@@ -56,7 +56,7 @@ VALUES = {
     ],
 )
 def test_yaml(text, message, tmp_path):
-    check_refused(message, tmp_path, parse_yaml, text.encode(), "o")
+    check_conversion_error(message, tmp_path, parse_yaml, text.encode(), "o")
 
 
 def test_yaml_that_is_allowed():
@@ -72,7 +72,7 @@ def test_options_of_fairseq(name, value, tmp_path):
     if name == "decoder_embed_dim":  # is compared with this one
         stored["args"].encoder_embed_dim = VALUES["endless"]
     torch.save(stored, tmp_path / "model.pt")
-    check_refused(f"{name} must", tmp_path, convert_fairseq, tmp_path / "model.pt", tmp_path / "out")
+    check_conversion_error(f"{name} must", tmp_path, convert_fairseq, tmp_path / "model.pt", tmp_path / "out")
 
 
 @pytest.mark.parametrize("zipped", [True, False])
@@ -89,7 +89,7 @@ def test_calls_in_a_checkpoint_are_named_and_not_executed(call, name, zipped, tm
     monkeypatch.chdir(tmp_path)
     torch.save({**checkpoint(), "extra": call}, tmp_path / "c.pt", _use_new_zipfile_serialization=zipped)
     message = f"contains {name}, which is not allowed"
-    check_refused(message, tmp_path, convert_fairseq, tmp_path / "c.pt", tmp_path / "out")
+    check_conversion_error(message, tmp_path, convert_fairseq, tmp_path / "c.pt", tmp_path / "out")
 
 
 @pytest.mark.parametrize("kind", ["zip", "legacy", "npz"])
@@ -102,7 +102,7 @@ def test_truncated_file_is_named(part, kind, tmp_path):
         torch.save(checkpoint(), path, _use_new_zipfile_serialization=kind == "zip")
     content = path.read_bytes()
     path.write_bytes(content[: int(part * len(content))])
-    check_refused(
+    check_conversion_error(
         rf"{path.name} must be a complete|{path.name} was not read", tmp_path, convert, path, tmp_path / "out"
     )
 
@@ -127,7 +127,7 @@ def compressed(path):
 def test_values_that_the_file_does_not_contain(write, name, convert, tmp_path):
     write(tmp_path / name)
     message = "must be compressed at most 20 times, to 16777216 bytes"
-    check_refused(message, tmp_path, convert, tmp_path / name, tmp_path / "out")
+    check_conversion_error(message, tmp_path, convert, tmp_path / name, tmp_path / "out")
 
 
 def test_checkpoint_with_a_vocabulary_and_shared_tensors(tmp_path):
@@ -144,7 +144,7 @@ def test_names_of_weights(name, tmp_path):
     stored["model"][name] = torch.zeros(1)
     torch.save(stored, tmp_path / "model.pt")
     message = r"weights of .* must have printable names, got "
-    check_refused(message, tmp_path, convert_fairseq, tmp_path / "model.pt", tmp_path / "out")
+    check_conversion_error(message, tmp_path, convert_fairseq, tmp_path / "model.pt", tmp_path / "out")
 
 
 def test_printed_errors(capsys):

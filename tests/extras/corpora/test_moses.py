@@ -64,9 +64,9 @@ def test_other_contents_are_errors(archive, changes, message):
         list(ParallelText(path, **KEYS).lines())
 
 
-@pytest.mark.parametrize("others", [{"a/README.es": "?"}, {"Books.en-fr.en": "?", "Books.en-fr.fr": "?"}], ids=str)
-def test_files_of_other_pairs_are_not_read(archive, others):
-    path = archive(FILES | others)
+@pytest.mark.parametrize("other_files", [{"a/README.es": "?"}, {"Books.en-fr.en": "?", "Books.en-fr.fr": "?"}], ids=str)
+def test_files_of_other_pairs_are_not_read(archive, other_files):
+    path = archive(FILES | other_files)
     assert [*ParallelText(path, **KEYS).lines()] == [ParallelLine(1, "one", "uno"), ParallelLine(2, "two", "dos")]
 
 

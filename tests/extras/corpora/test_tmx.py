@@ -59,7 +59,7 @@ def read(tmp_path):
     ],
     ids=["UTF-8", "byte order mark", "line ends of Windows", "UTF-16", "declared UTF-16", "Windows-1252"],
 )
-def test_units(read, content):
+def test_units_are_pairs_or_invalid_lines(read, content):
     assert read(content) == [
         ParallelLine(1, "El perro duerme.", "The dog sleeps."),
         ParallelLine(2, "Pan & agua — <sal>", "Bread & water — <salt>"),

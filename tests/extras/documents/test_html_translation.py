@@ -27,7 +27,9 @@ def lexical_links(source: str, target: str) -> list[tuple[int, int]]:
     words, translated = ([text[slice(*span)].lower() for span in unit_spans(text)] for text in (source, target))
     links = []
     for row, word in enumerate(translated):
-        links += [(words.index(other), row) for other in LEXICON.get(word, "").split() if other in words][:1]
+        links += [
+            (words.index(source_word), row) for source_word in LEXICON.get(word, "").split() if source_word in words
+        ][:1]
     return links
 
 
@@ -37,25 +39,25 @@ def test_cases_with_perfect_alignments(translator, tokenizer, monkeypatch):
 
     monkeypatch.setattr(BatchTranslator, "__call__", answers)
     monkeypatch.setattr(placement, "UnitAligner", LexicalAligner)
-    found = translate_html([source for source, _ in CASES], translator, tokenizer)
-    assert len(found) == 50
-    assert dict(zip(CASES, found, strict=True)) == {case: case[1] for case in CASES}
+    translations = translate_html([source for source, _ in CASES], translator, tokenizer)
+    assert len(translations) == 50
+    assert dict(zip(CASES, translations, strict=True)) == {case: case[1] for case in CASES}
 
 
 def test_cases_with_a_trained_model(quickstart_folder):
     """Errors of the model count too. How many it has depends on the rounding of the CPU that trained it."""
-    found = translate_html([source for source, _ in CASES], *load_translator(quickstart_folder))
-    wrong = [(source, text) for (source, expected), text in zip(CASES, found, strict=True) if text != expected]
+    translations = translate_html([source for source, _ in CASES], *load_translator(quickstart_folder))
+    wrong = [(source, text) for (source, expected), text in zip(CASES, translations, strict=True) if text != expected]
     assert len(wrong) <= len(CASES) // 5, wrong
 
 
 def test_sentences_without_elements_are_those_of_translate(translator, tokenizer):
     texts = ["the boy reads a book in the garden", "we want to buy two red apples"]
     first, second = translate(texts, translator, tokenizer)
-    found = translate_html(
+    translations = translate_html(
         [f"<p>{texts[0]}</p>\n<td>{texts[1]}", ""], translator, tokenizer, src_lang="en", repair=False
     )
-    unescaped = [text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&") for text in found]
+    unescaped = [text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&") for text in translations]
     assert unescaped == [f"<p>{first.strip()}</p>\n<td>{second.strip()}", ""]
 
 

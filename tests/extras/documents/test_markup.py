@@ -58,9 +58,9 @@ def test_no_tag_is_lost(seed):
     parts = ["<b>", "</b>", "<a href='>'>", "</a>", "<p>", "</p>", "<br>", "<img>", "<!--x-->", "<code>c</code>"]
     for _ in range(100):
         document = "".join(draw.choices([*parts, "one", "two. ", " ", "&amp;", "<i>", "</i>", ",", "\n"], k=20))
-        found = identity(document)
-        assert tags(found) == tags(document), document
-        assert words(found) == words(document), document
+        translated = identity(document)
+        assert tags(translated) == tags(document), document
+        assert words(translated) == words(document), document
 
 
 @pytest.mark.parametrize(
@@ -68,9 +68,9 @@ def test_no_tag_is_lost(seed):
 )
 def test_broken_markup(part):
     document = part * 3 * DEEPEST + "x"
-    found = identity(document)
-    assert found.count("x") == document.count("x")
-    assert tags(found) == tags(document)
+    translated = identity(document)
+    assert translated.count("x") == document.count("x")
+    assert tags(translated) == tags(document)
 
 
 @pytest.mark.parametrize(

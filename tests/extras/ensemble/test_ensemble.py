@@ -23,7 +23,7 @@ SEARCHES = {
 
 
 @pytest.fixture(scope="module")
-def other():
+def second_member():
     """A member with other sizes and other layers."""
     return random_translator(1, d_model=32, encoder_layers=1, norm_order="post").double()
 
@@ -42,7 +42,7 @@ def test_equal_members_translate_like_one(model, tokenizer, search):
         assert translate(TEXTS, EnsembleForSeq2SeqLM(members), tokenizer, **options) == expected
 
 
-@pytest.mark.parametrize("names", [("model", "other"), ("marian", "model", "other")])
+@pytest.mark.parametrize("names", [("model", "second_member"), ("marian", "model", "second_member")])
 def test_scores_are_averages_of_log_probabilities(names, tokenizer, request):
     """The reference runs each member without a cache on the sequences that the ensemble has generated."""
     members = [request.getfixturevalue(name) for name in names]
@@ -64,12 +64,12 @@ def test_scores_are_averages_of_log_probabilities(names, tokenizer, request):
     torch.testing.assert_close(outputs.sequences_scores, (steps.sum(dim=1) / lengths).float(), rtol=1e-4, atol=1e-4)
 
 
-def test_members_use_their_fast_decoders(model, other, tokenizer, monkeypatch):
-    assert model.fallback_reason() is other.fallback_reason() is None  # their comparison has caches of its own
+def test_members_use_their_fast_decoders(model, second_member, tokenizer, monkeypatch):
+    assert model.fallback_reason() is second_member.fallback_reason() is None  # their comparison has caches of its own
     steps = []
     begin = FastDecodingCache.begin_steps
     monkeypatch.setattr(FastDecodingCache, "begin_steps", lambda self, *args: steps.append(self) or begin(self, *args))
-    translate(TEXTS[:2], EnsembleForSeq2SeqLM([model, other]), tokenizer, num_beams=3, **SHORT)
+    translate(TEXTS[:2], EnsembleForSeq2SeqLM([model, second_member]), tokenizer, num_beams=3, **SHORT)
     assert len(set(map(id, steps))) == 2
 
 
@@ -98,14 +98,14 @@ def test_batching_does_not_change_translations(model, marian, tokenizer):
     assert expected != translate(TEXTS, model, tokenizer, **SHORT)
 
 
-def test_the_pipeline_and_scoring_take_an_ensemble(model, other, tokenizer):
-    ensemble = EnsembleForSeq2SeqLM([model, other])
+def test_the_pipeline_and_scoring_take_an_ensemble(model, second_member, tokenizer):
+    ensemble = EnsembleForSeq2SeqLM([model, second_member])
     pipe = Seq2SeqPipeline(ensemble, tokenizer, device="cpu", num_beams=4, max_new_tokens=10, length_penalty=0.6)
     assert [answer["generated_text"] for answer in pipe(TEXTS)] == translate(TEXTS, ensemble, tokenizer, **SHORT)
     [candidates] = translate_n_best(TEXTS[:1], ensemble, tokenizer, n_best=2, prefixes=["el"], **SHORT)
     assert all(candidate.translation.startswith("el") for candidate in candidates)
     pairs = [("the boy", "el niño")]
-    [[score], *alone] = ([*score_pairs(each, tokenizer, pairs)] for each in (ensemble, model, other))
+    [[score], *alone] = ([*score_pairs(scorer, tokenizer, pairs)] for scorer in (ensemble, model, second_member))
     assert score.log_probability >= sum(member.log_probability for [member] in alone) / 2
 
 

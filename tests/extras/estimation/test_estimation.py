@@ -31,8 +31,8 @@ def test_the_command_prints_the_estimate_and_saves_nothing(corpus, monkeypatch, 
 @pytest.mark.parametrize("options", [{}, {"train_weights": 3}], ids=str)
 def test_batches_are_complete_and_the_vocabulary_has_the_requested_size(options, corpus, monkeypatch):
     monkeypatch.setattr(estimation, "STEPS", 2)
-    given = flags(corpus, vocab_size=3000, gradient_accumulation_steps=3, **options)
-    result = estimation.dry_run(*parse_command(given)[:3])
+    command_flags = flags(corpus, vocab_size=3000, gradient_accumulation_steps=3, **options)
+    result = estimation.dry_run(*parse_command(command_flags)[:3])
     assert result.parameters > 3000 * 16
     assert 0.5 * 600 < result.step_tokens <= 600
     assert result.hours > 0

@@ -22,9 +22,9 @@ OTHER_TOKENS = ["it isn &apos;t very far : 3.5 km , said the man .", "a well-kno
     ],
 )
 def test_variants_of_bleu(variant, language, options, texts, case_and_tokens):
-    given = (TEXTS, OTHERS) if language else texts
+    texts_and_references = (TEXTS, OTHERS) if language else texts
     expected = sacrebleu.BLEU(**options).corpus_score(texts[0], [texts[1]]).score
-    result = score_variant(*given, variant, language)
+    result = score_variant(*texts_and_references, variant, language)
     assert result["score"] == expected
     assert case_and_tokens in result["signature"]
 

@@ -40,9 +40,9 @@ def models(saved):
 def reasons(monkeypatch):
     """The reasons why the model runs, each time."""
 
-    found = []
-    monkeypatch.setattr(dispatch.logger, "warning_once", lambda message, *args: found.append(message % args))
-    return found
+    messages = []
+    monkeypatch.setattr(dispatch.logger, "warning_once", lambda message, *args: messages.append(message % args))
+    return messages
 
 
 # Options that the engine computes.
@@ -68,8 +68,8 @@ def test_the_limit_on_new_tokens_belongs_to_the_sentence(models, reasons):
     assert len(set(limits)) == len(texts)
     options = {"num_beams": 1, "suppress_tokens": [tokenizer.eos_token_id], "n_best": None}
     together, alone, by_engine = (
-        [candidate.tokens for [candidate] in found]
-        for found in (
+        [candidate.tokens for [candidate] in n_best_lists]
+        for n_best_lists in (
             translate_n_best(texts, model, tokenizer, **options),
             (candidates for text in texts for candidates in translate_n_best([text], model, tokenizer, **options)),
             translate_n_best(texts, engine, tokenizer, **options),
@@ -94,9 +94,9 @@ def test_options_of_a_call_are_those_of_generate(of_model, of_call, arguments):
     model = tiny_model()
     model.generation_config.update(**of_model)
     config = None if of_call is None else GenerationConfig(**of_call)
-    options, others = options_of_call(model.generation_config, config, arguments)
+    options, remaining_arguments = options_of_call(model.generation_config, config, arguments)
     expected, other_arguments = model._prepare_generation_config(config, **arguments)
-    assert others == other_arguments
+    assert remaining_arguments == other_arguments
     compared = ["max_new_tokens", "eos_token_id", "pad_token_id", "early_stopping", "forced_bos_token_id"]
     for name in [*SEARCH_DEFAULTS, *compared]:
         default = SEARCH_DEFAULTS["patience"] if name == "patience" else None  # which transformers does not have
@@ -104,7 +104,7 @@ def test_options_of_a_call_are_those_of_generate(of_model, of_call, arguments):
 
 
 @pytest.mark.parametrize(("early_stopping", "of_model", "patience"), [(True, None, 1), (True, 3, 3), (False, 3, 2)])
-def test_patience(early_stopping, of_model, patience, models, monkeypatch):
+def test_the_engine_gets_the_patience_of_the_search(early_stopping, of_model, patience, models, monkeypatch):
     _, engine, tokenizer = models
     search, used = engine.engine.translate, []
     monkeypatch.setattr(
@@ -133,16 +133,16 @@ def test_engine_returns_what_the_model_returns(name, models, reasons, monkeypatc
     expected = list(translate_n_best(TEXTS, model, tokenizer, **options))
     monkeypatch.setattr(engine.model.decoder, "forward", None)  # after which the model itself cannot generate
     engine.engine.changed_model = lambda _: None
-    found = list(translate_n_best(TEXTS, engine, tokenizer, **options))
+    actual = list(translate_n_best(TEXTS, engine, tokenizer, **options))
     assert not reasons
-    for ours, own in zip(chain(*found), chain(*expected), strict=True):
-        assert ours.translation == own.translation
-        assert ours.tokens == own.tokens[: len(ours.tokens)]  # transformers may repeat the end token
-        assert set(own.tokens[len(ours.tokens) :]) <= {tokenizer.eos_token}
-        assert ours.score == pytest.approx(own.score, abs=1e-3)
+    for ours, reference in zip(chain(*actual), chain(*expected), strict=True):
+        assert ours.translation == reference.translation
+        assert ours.tokens == reference.tokens[: len(ours.tokens)]  # transformers may repeat the end token
+        assert set(reference.tokens[len(ours.tokens) :]) <= {tokenizer.eos_token}
+        assert ours.score == pytest.approx(reference.score, abs=1e-3)
 
 
-def test_languages(tmp_path, reasons):
+def test_the_engine_translates_into_each_language(tmp_path, reasons):
     model, tokenizer = multilingual_translator()
     options = {**SHORT, "num_beams": 1}  # with beams, the engine misses empty translations after a forced token
     expected = [translate(TEXTS, model, tokenizer, src_lang="en", tgt_lang=code, **options) for code in ("es", "fr")]
@@ -173,12 +173,12 @@ REQUESTS = {
 
 
 @pytest.mark.parametrize("reason", REQUESTS)
-def test_model_computes_other_requests(reason, models, reasons):
+def test_requests_that_the_engine_lacks_are_computed_by_the_model(reason, models, reasons):
     model, engine, tokenizer = models
     options = {"n_best": None, **SHORT, **REQUESTS[reason]}
     texts = TEXTS[:2] if "tokens exceed" in reason else TEXTS
-    found = list(translate_n_best(texts, engine, tokenizer, **options))
-    assert found == list(translate_n_best(texts, model, tokenizer, **options))
+    actual = list(translate_n_best(texts, engine, tokenizer, **options))
+    assert actual == list(translate_n_best(texts, model, tokenizer, **options))
     assert set(reasons) == {f"generate() runs the model, not CTranslate2: {reason}."}
     reasons.clear()
     translate(TEXTS[:2], engine, tokenizer, **SHORT)  # again by the engine
@@ -189,8 +189,8 @@ def test_scores_of_each_token_are_computed_by_the_model(models, reasons):
     model, engine, tokenizer = models
     batch = tokenizer(TEXTS[:2], padding=True, return_tensors="pt")
     options = {**SHORT, "num_beams": 2, "return_dict_in_generate": True, "output_scores": True}
-    found, expected = engine.generate(**batch, **options), model.generate(**batch, **options)
-    assert torch.equal(torch.stack(found.scores), torch.stack(expected.scores))
+    actual, expected = engine.generate(**batch, **options), model.generate(**batch, **options)
+    assert torch.equal(torch.stack(actual.scores), torch.stack(expected.scores))
     assert reasons == ["generate() runs the model, not CTranslate2: output_scores was requested."]
 
 
@@ -198,18 +198,18 @@ def test_scores_of_each_token_are_computed_by_the_model(models, reasons):
 def test_scores_of_candidates_are_computed_by_the_engine(num_beams, models, reasons):
     model, engine, tokenizer = models
     options = {**SHORT, "num_beams": num_beams, "n_best": min(num_beams, 3)}
-    for found, expected in zip(
+    for actual, expected in zip(
         translate_n_best(TEXTS, engine, tokenizer, **options),
         translate_n_best(TEXTS, model, tokenizer, **options),
         strict=True,
     ):
-        assert [candidate.translation for candidate in found] == [candidate.translation for candidate in expected]
+        assert [candidate.translation for candidate in actual] == [candidate.translation for candidate in expected]
         scores = [candidate.score for candidate in expected]
-        assert [candidate.score for candidate in found] == pytest.approx(scores, rel=1e-3, abs=1e-3)
+        assert [candidate.score for candidate in actual] == pytest.approx(scores, rel=1e-3, abs=1e-3)
     assert not reasons
 
 
-def test_left_padding(models, reasons):
+def test_left_padding_is_computed_by_the_model(models, reasons):
     model, engine, tokenizer = models
     batch = tokenizer(TEXTS[:4], padding=True, return_tensors="pt")
     flipped = {name: rows.flip(1) for name, rows in batch.items()}
@@ -237,14 +237,14 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("name", EDITS)
-def test_edited_models_run_themselves(name, models, reasons):
+def test_edited_models_do_not_use_the_engine(name, models, reasons):
     edited = copy.deepcopy(models[1])
     assert translate(TEXTS, edited, models[2], **SHORT)
     assert not reasons  # the copy is equal to the export
     EDITS[name](edited)
-    own = copy.deepcopy(edited)
-    own.engine = None
-    assert translate(TEXTS, edited, models[2], **SHORT) == translate(TEXTS, own, models[2], **SHORT)
+    without_engine = copy.deepcopy(edited)
+    without_engine.engine = None
+    assert translate(TEXTS, edited, models[2], **SHORT) == translate(TEXTS, without_engine, models[2], **SHORT)
     assert set(reasons) == {
         "generate() runs the model, not CTranslate2: the code or the weights have changed since the export."
     }
@@ -320,16 +320,16 @@ def test_restored_weights_are_those_of_the_export(models, reasons):
 
 @pytest.mark.parametrize("is_copy", [True, False])
 @pytest.mark.parametrize("reason", CHANGES)
-def test_changed_models_run_themselves(reason, is_copy, models, reasons):
+def test_changed_models_do_not_use_the_engine(reason, is_copy, models, reasons):
     """Copies, and a model that the engine has translated for."""
     changed = copy.deepcopy(models[1]) if is_copy else models[1]
     if not is_copy:
         translate(TEXTS, changed, models[2], **SHORT)
         assert not reasons
     CHANGES[reason](changed)
-    own = copy.deepcopy(changed)
-    own.engine = None
-    assert translate(TEXTS, changed, models[2], **SHORT) == translate(TEXTS, own, models[2], **SHORT)
+    without_engine = copy.deepcopy(changed)
+    without_engine.engine = None
+    assert translate(TEXTS, changed, models[2], **SHORT) == translate(TEXTS, without_engine, models[2], **SHORT)
     assert reasons
     assert all(reason in message for message in reasons)
 
@@ -390,9 +390,9 @@ def test_shortlist_limits_the_target_tokens(tmp_path):
     assert translate(TEXTS, model, tokenizer, num_beams=1, **SHORT) == plain
     file.write_bytes(vmap({None: [only]}, *names))
     attach_engine(model, tokenizer, tmp_path, dtype="float32", shortlist=file)
-    found = list(translate_n_best(TEXTS, model, tokenizer, n_best=None, num_beams=1, **SHORT))
+    n_best_lists = list(translate_n_best(TEXTS, model, tokenizer, n_best=None, num_beams=1, **SHORT))
     special = {*tokenizer.all_special_tokens, tokenizer.convert_ids_to_tokens(only)}
-    assert {token for [each] in found for token in each.tokens} <= special
+    assert {token for [candidate] in n_best_lists for token in candidate.tokens} <= special
 
 
 def test_models_that_cannot_be_exported(tmp_path, caplog):
@@ -429,7 +429,7 @@ def test_an_engine_translates_in_evaluation(options, tmp_path, monkeypatch):
     searches = []
     search = CTranslate2Engine.search
     monkeypatch.setattr(CTranslate2Engine, "search", lambda *args: searches.append(1) or search(*args))
-    found = []
+    outputs = []
     for engine in (None, "ctranslate2"):
         trainer = new_trainer(tmp_path / str(engine), eval_dataset=pairs(9), engine=engine, **options)
         trainer.train()
@@ -438,11 +438,11 @@ def test_an_engine_translates_in_evaluation(options, tmp_path, monkeypatch):
                 weight.mul_(4)  # so that no two tokens have nearly equal logits
         trainer.args.bf16 = False
         trainer.accelerator.state._mixed_precision = "no"  # in which the model would round its logits
-        found.append(trainer.predict(trainer.eval_dataset, num_beams=1))
+        outputs.append(trainer.predict(trainer.eval_dataset, num_beams=1))
         assert trainer.model.engine is None
         assert bool(searches) == (engine is not None)
-    assert found[0].predictions.tolist() == found[1].predictions.tolist()
-    assert found[0].metrics["test_loss"] == pytest.approx(found[1].metrics["test_loss"])
+    assert outputs[0].predictions.tolist() == outputs[1].predictions.tolist()
+    assert outputs[0].metrics["test_loss"] == pytest.approx(outputs[1].metrics["test_loss"])
 
 
 def test_engine_continues_after_the_terms_of_a_glossary(translator_folder, tmp_path, monkeypatch):
@@ -454,7 +454,49 @@ def test_engine_continues_after_the_terms_of_a_glossary(translator_folder, tmp_p
     search = model.engine.search
     monkeypatch.setattr(model.engine, "search", lambda *args: calls.append(len(args[2])) or search(*args))
     before = translate(texts, model, tokenizer, max_new_tokens=24)
-    found = translate(texts, model, tokenizer, glossary=glossary, max_new_tokens=24)
-    assert [i for i, pair in enumerate(zip(before, found, strict=True)) if len({*pair}) == 2] == [0, 3, 4]
-    assert "niño" in found[0]
+    after = translate(texts, model, tokenizer, glossary=glossary, max_new_tokens=24)
+    assert [i for i, pair in enumerate(zip(before, after, strict=True)) if len({*pair}) == 2] == [0, 3, 4]
+    assert "niño" in after[0]
     assert sum(calls) > 2 * 4  # the beginnings are continued by the engine too
+
+
+def without_first_source(batch):
+    mask = batch["attention_mask"].clone()
+    mask[0] = 0
+    return {**batch, "attention_mask": mask}
+
+
+# By reason: the inputs of `generate()` from a batch, and options.
+INPUTS = {
+    "no input_ids were given": (lambda _: {}, {}),
+    "input_ids were given without attention_mask": (lambda batch: {"input_ids": batch["input_ids"]}, {}),
+    "a source is empty": (without_first_source, {}),
+    "the minimum length is greater than the maximum length": (dict, {"min_new_tokens": 9, "max_new_tokens": 3}),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Unfeasible length constraints")
+@pytest.mark.parametrize("reason", INPUTS)
+def test_other_inputs_are_computed_by_the_model(reason, models, reasons):
+    model, engine, tokenizer = models
+    inputs_of, options = INPUTS[reason]
+    inputs = inputs_of(dict(tokenizer(TEXTS[:4], padding=True, return_tensors="pt")))
+    options = {**SHORT, **options}
+    assert torch.equal(engine.generate(**inputs, **options), model.generate(**inputs, **options))
+    assert reasons == [f"generate() runs the model, not CTranslate2: {reason}."]
+
+
+def test_ids_outside_the_vocabulary_are_the_error_of_the_model(models, reasons):
+    _, engine, tokenizer = models
+    with pytest.raises(ValueError, match="input_ids must be"):
+        engine.generate(torch.tensor([[len(tokenizer), tokenizer.eos_token_id]]), **SHORT)
+    assert reasons == ["generate() runs the model, not CTranslate2: input_ids were not in the vocabulary."]
+
+
+def test_max_length_counts_the_start_token(models, reasons):
+    model, engine, tokenizer = models
+    batch = tokenizer(TEXTS[:4], padding=True, return_tensors="pt")
+    outputs = engine.generate(**batch, max_length=5, num_beams=1)
+    assert outputs.shape == (4, 5)
+    assert torch.equal(outputs, model.generate(**batch, max_length=5, num_beams=1))
+    assert not reasons

@@ -36,7 +36,7 @@ def test_models_that_are_not_exported(tmp_path):
     quantized = type(model).from_pretrained(tmp_path / "model", quantization_config=int8)
     adapted = type(model).from_pretrained(tmp_path / "model")
     inject_adapter_in_model(LoraConfig(target_modules=["q_proj"]), adapted)
-    for other, message in (
+    for unsupported, message in (
         (
             RandomTransformerModel(model.config),
             r"model must be a RandomTransformerForConditionalGeneration, got a \w+Model",
@@ -45,7 +45,7 @@ def test_models_that_are_not_exported(tmp_path):
         (adapted, "model must not have an adapter: merge it first"),
     ):
         with pytest.raises(ValueError, match=message):
-            export_model(other, tokenizer, tmp_path / "out")
+            export_model(unsupported, tokenizer, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -94,16 +94,16 @@ def test_compare_counts_identical_translations():
 def test_beam_search_has_the_length_penalty_of_the_model(engine, tmp_path):
     pytest.importorskip({"onnx": "onnxruntime"}.get(engine, engine))
     model, tokenizer = exportable()
-    found = []
+    translations = []
     model.generation_config.num_beams = 4  # otherwise a length penalty is not saved
     for penalty in (-3.0, 3.0):
         model.generation_config.length_penalty = penalty
         folder = tmp_path / str(penalty)
         export_model(model, tokenizer, folder, engine=engine)
-        found.append(load_engine(folder, engine)(TEXTS, 4, LIMIT))
+        translations.append(load_engine(folder, engine)(TEXTS, 4, LIMIT))
         search = {"max_new_tokens": LIMIT, "early_stopping": True, "progress": False}
-        assert found[-1] == translate(TEXTS, model, tokenizer, **search)
-    assert found[0] != found[1]
+        assert translations[-1] == translate(TEXTS, model, tokenizer, **search)
+    assert translations[0] != translations[1]
 
 
 def test_compare_requires_text():

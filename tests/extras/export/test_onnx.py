@@ -42,7 +42,7 @@ def test_edited_code_is_found_by_the_comparison(exported, monkeypatch):
         check_logits(model, folder)
 
 
-def test_int8(exported, tmp_path, monkeypatch):
+def test_int8_logits_have_a_bounded_error(exported, tmp_path, monkeypatch):
     """The graphs in float32 are those of `exported`, since exporting takes long. Large weights have large errors."""
     from modeling_random_transformer.extras.export import onnx
     from modeling_random_transformer.extras.export.onnx_model import OnnxModel
@@ -52,12 +52,12 @@ def test_int8(exported, tmp_path, monkeypatch):
     export_model(model, tokenizer, tmp_path / "out", engine="onnx", dtype="int8")
     inputs = {**tokenizer(TEXTS, padding=True, return_tensors="pt"), "decoder_input_ids": random_ids(len(TEXTS), 12)}
     with torch.no_grad():
-        own = model(**inputs).logits
-    error = OnnxModel.load(tmp_path / "out")(**inputs).logits - own
-    assert 0 < error.std() < 0.6 * own.std()
+        expected = model(**inputs).logits
+    error = OnnxModel.load(tmp_path / "out")(**inputs).logits - expected
+    assert 0 < error.std() < 0.6 * expected.std()
 
 
-def test_int8_products(tmp_path):
+def test_products_in_int8_have_a_bounded_error(tmp_path):
     """The limit is 1.25 times the largest error, 0.0136."""
     from onnxruntime import InferenceSession
     from onnxruntime.quantization import QuantType
@@ -67,15 +67,15 @@ def test_int8_products(tmp_path):
     layers = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64))
     inputs, path = torch.randn(4, 8, 64), tmp_path / "float32.onnx"
     export_graph(layers, (inputs,), (dynamic(0, 1),), ["inputs"], ["outputs"], path)
-    own = layers(inputs).detach()
+    expected = layers(inputs).detach()
     for weight_type in (QuantType.QInt8, QuantType.QUInt8):
         quantize(path, tmp_path / "int8.onnx", weight_type)
         assert (tmp_path / "int8.onnx").stat().st_size < 0.4 * path.stat().st_size
-        (found,) = InferenceSession(tmp_path / "int8.onnx").run(None, {"inputs": inputs.numpy()})
-        assert 0 < (torch.from_numpy(found) - own).std() < 0.017 * own.std()
+        (actual,) = InferenceSession(tmp_path / "int8.onnx").run(None, {"inputs": inputs.numpy()})
+        assert 0 < (torch.from_numpy(actual) - expected).std() < 0.017 * expected.std()
 
 
-def test_int8_embedding():
+def test_each_row_of_an_int8_embedding_has_its_scale():
     from modeling_random_transformer.extras.export.onnx import Int8Embedding
 
     weight = torch.randn(9, 64) * torch.logspace(-3, 3, 9)[:, None]

@@ -38,14 +38,14 @@ def test_logits_equal_model(exported, lengths, beams, parts):
     source = padded_batch(lengths)
     target = random_ids(len(lengths) * beams, sum(parts), seed=1)
     encoded = engine.encoder(**source)
-    cache, found = None, []
+    cache, logits = None, []
     with torch.no_grad():
         expected = model(**source, decoder_input_ids=target).logits
         for part in target.split(parts, dim=1):
             outputs = engine(None, source["attention_mask"], part, encoded, cache)
             cache = outputs.past_key_values
-            found.append(outputs.logits)
-    assert_near(torch.cat(found, dim=1), expected, 1e-4)
+            logits.append(outputs.logits)
+    assert_near(torch.cat(logits, dim=1), expected, 1e-4)
 
 
 def test_fully_padded_source_yields_finite_logits(exported):
@@ -61,10 +61,10 @@ def test_invalid_inputs(exported):
     with pytest.raises(ValueError, match=r"cache_implementation must be None or 'dynamic' for ONNX.* got 'static'"):
         engine.generate(random_ids(2, 3), cache_implementation="static")
     for token in (-1, 9999):
-        other = torch.tensor([[5, token]])
+        ids = torch.tensor([[5, token]])
         for name, inputs in (
-            ("input_ids", (other, None, other[:, :1])),
-            ("decoder_input_ids", (other[:, :1], None, other)),
+            ("input_ids", (ids, None, ids[:, :1])),
+            ("decoder_input_ids", (ids[:, :1], None, ids)),
         ):
             with pytest.raises(ValueError, match=f"^{name} must be in the vocabulary, 0 to .*, got ids from .*{token}"):
                 engine(*inputs)
@@ -80,5 +80,5 @@ def test_maximum_length(exported):
     else:
         with torch.no_grad():
             expected = model(too_long, decoder_input_ids=too_long).logits
-        found = engine(too_long, decoder_input_ids=too_long).logits
-        assert_near(found, expected, 1e-4)
+        actual = engine(too_long, decoder_input_ids=too_long).logits
+        assert_near(actual, expected, 1e-4)

@@ -1,11 +1,12 @@
-"""The command `export`."""
+"""The export of a saved model: comparison, limits, languages and options."""
 
 import pytest
 from transformers import AutoTokenizer
 
 from modeling_random_transformer import cli
-from modeling_random_transformer.extras.export import Comparison, load_engine, saved
+from modeling_random_transformer.extras.export import load_engine, saved
 from modeling_random_transformer.inference import translate
+from tests.helpers.command_line import exit_status
 from tests.helpers.engines import TEXTS, exportable, needs
 from tests.helpers.translation import multilingual_translator
 
@@ -57,25 +58,6 @@ def test_export_and_check(engine, dtype, folder, tmp_path, capsys, monkeypatch):
     assert cli.main(["export", str(folder), *options, "--overwrite"]) == 0
 
 
-@pytest.mark.parametrize(
-    ("dtype", "wrong", "status"),
-    [("float32", 0, 0), ("float32", 1, 1), ("bfloat16", 4, 0), ("bfloat16", 5, 1), ("int8", 4, 0), ("int8", 5, 1)],
-)
-def test_status_depends_on_the_comparison(dtype, wrong, status, folder, tmp_path, capsys, monkeypatch):
-    found = [Comparison(1, 8, 8, 1.0, 1.0), Comparison(4, 8, 8 - wrong, 1.0, 1.0)]
-    monkeypatch.setattr(saved, "export_model", lambda *args, **_: args[2].mkdir())
-    monkeypatch.setattr(saved, "load_engine", lambda *_: None)
-    monkeypatch.setattr(saved, "compare", lambda *_: found)
-    options = ["--engine", "ctranslate2", "--dtype", dtype, "--output", str(tmp_path / "out")]
-    assert cli.main(["export", str(folder), *options]) == status
-    captured = capsys.readouterr()
-    assert f"{8 - wrong} of 8 translations identical" in captured.out
-    least, share = ("99%", "87.5%") if dtype == "float32" else ("50%", "37.5%")
-    complaint = f"at least {least} of the translations must be identical in {dtype}, got {share}."
-    assert (complaint in captured.err) == (status == 1)
-    assert (tmp_path / "out").exists()
-
-
 @NEEDS_CTRANSLATE2
 @pytest.mark.parametrize(("kind", "limit"), [("learned", 64), ("sinusoidal", 1024)])
 def test_limits_on_lengths(kind, limit, folder, tmp_path, capsys):
@@ -119,11 +101,7 @@ def test_one_direction_of_a_model_of_several_languages(tmp_path, capsys):
 
 def error_of(arguments, capsys):
     """The one line on stderr for invalid arguments."""
-    try:
-        status = cli.main(["export", *map(str, arguments)])
-    except SystemExit as end:
-        status = end.code
-    assert status == 2
+    assert exit_status(cli.main, ["export", *arguments]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     return line
 
@@ -131,8 +109,6 @@ def error_of(arguments, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "the following arguments are required: --engine"),
-        (["--engine", "onnx", "--check", "nowhere"], "--check: must be a file that exists, got 'nowhere'"),
         (["--engine", "onnx", "--check", "BLANK"], "check must be a file with text in its first 200 lines"),
         (["--engine", "ctranslate2", "--web"], "engine must be onnx with web, got ctranslate2."),
         (["--engine", "onnx", "--npm_cache", "x"], "npm_cache must be given with web only, got x."),
@@ -141,7 +117,6 @@ def error_of(arguments, capsys):
             ["--engine", "onnx", "--shortlist_source", "BLANK", "--shortlist_target", "BLANK"],
             "shortlist must be None for onnx, which has no such option.",
         ),
-        (["--engine", "ctranslate2", "--shortlist_source", "BLANK"], "must be given together, got"),
     ],
 )
 def test_invalid_options(options, message, folder, tmp_path, capsys):

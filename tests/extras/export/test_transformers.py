@@ -43,13 +43,15 @@ def test_logits_and_beams_equal_those_of_the_class(name, options):
     back, _ = from_marian(native)
     inputs = padded_batch([9, 5, 7])
     ids = inputs["input_ids"]
-    model, native, back = (each.double() for each in (model, native, back))
+    model, native, back = (variant.double() for variant in (model, native, back))
     with torch.no_grad():
-        logits, own, converted = (each(**inputs, decoder_input_ids=ids[:, 2:]).logits for each in (native, model, back))
-    assert_near(logits, own, 1e-5)  # q_proj was scaled in float32
+        logits, expected, converted = (
+            variant(**inputs, decoder_input_ids=ids[:, 2:]).logits for variant in (native, model, back)
+        )
+    assert_near(logits, expected, 1e-5)  # q_proj was scaled in float32
     assert_near(converted, logits, 1e-9)
     native.generation_config = model.generation_config
-    beams = [each.generate(**inputs, num_beams=4, max_new_tokens=12) for each in (model, native)]
+    beams = [variant.generate(**inputs, num_beams=4, max_new_tokens=12) for variant in (model, native)]
     options = model.generation_config
     pad_after_end(beams[1], options.pad_token_id, options.eos_token_id)  # other classes fill with the end token
     assert torch.equal(*beams)
@@ -63,8 +65,10 @@ def test_the_epsilon_of_the_class_changes_little():
             parameter.data /= 2  # the initial spread
         ids = random_ids(2, 9)
         with torch.no_grad():
-            native, own = (each(input_ids=ids, decoder_input_ids=ids).logits for each in (native_model(model), model))
-        torch.testing.assert_close(native, own, rtol=0, atol=1e-4)
+            native, expected = (
+                variant(input_ids=ids, decoder_input_ids=ids).logits for variant in (native_model(model), model)
+            )
+        torch.testing.assert_close(native, expected, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -95,14 +99,16 @@ def test_an_edited_model_is_an_error(tmp_path, monkeypatch):
         export_model(*exportable(), tmp_path / "out", engine="transformers")
 
 
-def test_texts_and_search_travel(tmp_path):
+def test_source_prefix_search_and_limits_are_exported(tmp_path):
     """Source prefix, options of the search, special tokens and limits, with a dtype."""
     model, tokenizer = exportable()
     model.config.prefix = "two red "
     model.generation_config.update(suppress_tokens=[9, 12], no_repeat_ngram_size=2, max_new_tokens=20)
     tokenizer.model_max_length = 99
     check_translations(model, tokenizer, tmp_path / "out", "transformers")
-    native, fast = (each.from_pretrained(tmp_path / "out") for each in (AutoModelForSeq2SeqLM, AutoTokenizer))
+    native, fast = (
+        auto_class.from_pretrained(tmp_path / "out") for auto_class in (AutoModelForSeq2SeqLM, AutoTokenizer)
+    )
     assert (native.generation_config.max_new_tokens, native.generation_config.suppress_tokens) == (20, [9, 12])
     assert (fast.model_max_length, fast.model_input_names) == (99, ["input_ids", "attention_mask"])
     assert fast(TEXTS, padding=True).data == tokenizer(TEXTS, padding=True).data
@@ -191,7 +197,7 @@ model = AutoModelForSeq2SeqLM.from_pretrained(output)  # with the adapter
 
 
 @pytest.mark.slow
-def test_transformers_alone(tmp_path):
+def test_the_exported_folder_works_without_this_package(tmp_path):
     model, tokenizer = exportable(norm_order="post")
     export_model(model, tokenizer, tmp_path / "out", engine="transformers")
     assert not list((tmp_path / "out").glob("*.py"))
@@ -216,7 +222,9 @@ def test_converter_of_ctranslate2(start, tmp_path):
     if start == "zero vector":
         opus_folder(tmp_path / "opus")
         convert_marian(tmp_path / "opus", tmp_path / "model")
-        model, tokenizer = (each.from_pretrained(tmp_path / "model") for each in (AutoModelForSeq2SeqLM, AutoTokenizer))
+        model, tokenizer = (
+            auto_class.from_pretrained(tmp_path / "model") for auto_class in (AutoModelForSeq2SeqLM, AutoTokenizer)
+        )
     texts = ENGLISH if start == "zero vector" else TEXTS
     export_model(model, tokenizer, tmp_path / "out", engine="transformers")
     engine_folder = Path(TransformersConverter(str(tmp_path / "out")).convert(str(tmp_path / "engine")))

@@ -47,11 +47,11 @@ def test_attentions_of_the_decoder_graph_equal_the_models():
         encoded = EncoderGraph(model)(**source)
         past = [torch.zeros(2, 3, model.config.num_heads, 0, part.shape[-1]) for part in encoded]
         inputs = (target.view(2, 3, 3), source["attention_mask"], encoded, past)
-        *_, found = torch.export.export(DecoderGraph(model), inputs).module()(*inputs)
+        *_, attentions = torch.export.export(DecoderGraph(model), inputs).module()(*inputs)
         rows = {name: rows.repeat_interleave(3, dim=0) for name, rows in source.items()}
         outputs = model(**rows, decoder_input_ids=target, output_attentions=True)
     expected = torch.stack(outputs.cross_attentions, dim=1).unflatten(0, (2, 3))
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(attentions, expected, rtol=0, atol=1e-5)
 
 
 def test_settings_of_the_search():
@@ -205,19 +205,19 @@ def translate_on_page(browser, text, beams="1"):
 
 def run_on_page(browser, body, *arguments):
     """Call an asynchronous function of `translator`, a loaded `Translator`, and return its result."""
-    found = browser.execute_async_script(RUN.replace("BODY", body), *arguments)
-    assert "error" not in found, found["error"]
-    return found["value"]
+    result = browser.execute_async_script(RUN.replace("BODY", body), *arguments)
+    assert "error" not in result, result["error"]
+    return result["value"]
 
 
 RUN = """const done = arguments[arguments.length - 1];
-  const run = async (...given) => {
+  const run = async (...args) => {
     const { Translator } = await import(new URL("page/translator.js", location.href));
     const translator = await Translator.load();
     BODY
   };
   run(...arguments).then((value) => done({ value }), (error) => done({ error: String(error) }));"""
-TRANSLATE = """const [texts, options, settings] = given;
+TRANSLATE = """const [texts, options, settings] = args;
   Object.assign(translator.settings, settings);
   const results = [];
   for (const text of texts) results.push((await translator.translate(text, options)).text);
@@ -239,8 +239,11 @@ def test_page_loads_only_its_own_files(page, exported):
 @pytest.mark.parametrize("num_beams", [1, 4, 3])
 def test_translations_equal_the_models(page, exported, num_beams):
     model, tokenizer, _ = exported
-    found = run_on_page(page, TRANSLATE, TEXTS, {"numBeams": num_beams, "maxNewTokens": LIMIT}, {})
-    assert found == own_translations(model, tokenizer, num_beams)
+    options = {"numBeams": num_beams, "maxNewTokens": LIMIT}
+    translations = run_on_page(page, TRANSLATE, TEXTS, options, {})
+    assert translations == own_translations(model, tokenizer, num_beams)
+    with_more_spaces = [f" {text}\t".replace(" ", "  ") for text in TEXTS]
+    assert run_on_page(page, TRANSLATE, with_more_spaces, options, {}) == translations
 
 
 @pytest.mark.long
@@ -286,7 +289,7 @@ def test_limit_on_tokens_without_an_explicit_one(page, exported):
     """Translations that do not end have the length of the source, rounded up to a multiple of 16, plus 50."""
     _, tokenizer, _ = exported
     text = "the boy reads"
-    body = """const [text] = given;
+    body = """const [text] = args;
       translator.settings.end_tokens = [];
       return (await translator.translate(text)).target.length;"""
     length = len(tokenizer(text)["input_ids"])
@@ -305,7 +308,7 @@ def test_token_ids_equal_the_tokenizers(page, exported):
         *("x" + "".join(draw.choices(CHARACTERS, k=draw.randint(0, 25))) for _ in range(200)),
     ]
     sequences = [draw.choices(range(len(tokenizer)), k=draw.randint(1, 15)) for _ in range(200)]
-    body = """const [texts, sequences] = given;
+    body = """const [texts, sequences] = args;
       translator.settings.max_source_tokens = null;
       return [texts.map((text) => translator.encode(text)), sequences.map((ids) => translator.decode(ids))];"""
     ids, decoded = run_on_page(page, body, texts, sequences)
@@ -317,9 +320,9 @@ def test_token_ids_equal_the_tokenizers(page, exported):
 def test_confidence_and_words_equal_the_librarys(page, exported):
     """For the same translations: of texts, whose tokens are those that the library scores."""
     model, tokenizer, _ = exported
-    pairs = [(text, f"{other}  {text}") for text, other in zip(TEXTS[:6], SENTENCES, strict=False)]
+    pairs = [(text, f"{sentence}  {text}") for text, sentence in zip(TEXTS[:6], SENTENCES, strict=False)]
     targets = [tokenizer(target)["input_ids"] for _, target in pairs]
-    body = """const [pairs, targets] = given;
+    body = """const [pairs, targets] = args;
       const ratings = [];
       for (const [i, [source, target]] of pairs.entries()) {
         const encoded = await translator.encodeSource(translator.encode(source));
@@ -335,7 +338,7 @@ def test_confidence_and_words_equal_the_librarys(page, exported):
 @pytest.mark.long
 def test_doubtful_words_are_underlined_with_a_legend(page):
     translate_on_page(page, ". ".join(TEXTS[:3]))
-    body = "return (await translator.translateText(given[0], { numBeams: 1 })).results.map(({ rating }) => rating);"
+    body = "return (await translator.translateText(args[0], { numBeams: 1 })).results.map(({ rating }) => rating);"
     ratings = run_on_page(page, body, ". ".join(TEXTS[:3]))
     lowest = min(rating["confidence"] for rating in ratings)
     assert text_of(page, "rating").startswith(f"Confidence: {round(100 * lowest)}%, the probability")
@@ -349,7 +352,7 @@ def test_doubtful_words_are_underlined_with_a_legend(page):
 @pytest.mark.long
 def test_without_a_calibration_there_is_no_confidence(page):
     body = """translator.settings.calibration = null;
-      return (await translator.translate(given[0])).rating;"""
+      return (await translator.translate(args[0])).rating;"""
     assert run_on_page(page, body, TEXTS[0]) is None
 
 
@@ -411,14 +414,14 @@ def test_texts_without_letters_are_unchanged(page, text):
 def test_invisible_characters(page):
     text = TEXTS[0]
     changed = [f" {text}\u200b\n", "\ufeff" + text, text.replace(" ", "\u00a0"), text[:2] + "\u00ad" + text[2:]]
-    found = run_on_page(page, TRANSLATE, [text, *changed], {"maxNewTokens": LIMIT}, {})
-    assert set(found) == {found[0]}
-    body = "return given[0].map((text) => { try { translator.encode(text); } catch (error) { return error.message; } })"
+    translations = run_on_page(page, TRANSLATE, [text, *changed], {"maxNewTokens": LIMIT}, {})
+    assert set(translations) == {translations[0]}
+    body = "return args[0].map((text) => { try { translator.encode(text); } catch (error) { return error.message; } })"
     assert run_on_page(page, body, [" ", "\u200b\u00ad", "\u3164\ufe0f\n"]) == ["Enter a sentence."] * 3
 
 
 SPLIT = """const { splitText, textParts } = await import(new URL("page/sentences.js", location.href));
-  const [texts, language, segmenter, end] = given;
+  const [texts, language, segmenter, end] = args;
   if (!segmenter) Intl.Segmenter = undefined;
   return texts.map((text) => {
     const { sentences, gaps } = splitText(text, language);
@@ -434,8 +437,8 @@ def test_sentences_on_the_page(page, language):
         "\n  Mr. Low sees Dr. J. Ray. They go.\n\n* * *\n\n\tEnd\n": ["Mr. Low sees Dr. J. Ray.", "They go.", "End"],
         "3 1 2": [],
     }
-    found = run_on_page(page, SPLIT, list(texts), language, True, "")
-    assert found == [[sentences, text] for text, sentences in texts.items()]
+    splits = run_on_page(page, SPLIT, list(texts), language, True, "")
+    assert splits == [[sentences, text] for text, sentences in texts.items()]
     assert run_on_page(page, SPLIT, ["One. Two.\n\n Three."], language, False, "") == [
         [["One. Two.", "Three."], "One. Two.\n\n Three."]
     ]
@@ -465,8 +468,8 @@ def test_greeting_on_the_page(page, exported):
 def test_candidates_of_the_beam_search(page, exported, num_beams, limit):
     """They are those of `record_search`, with the options of the page's search."""
     model, tokenizer, _ = exported
-    body = "return (await translator.translate(given[0], given[1])).search"
-    found = run_on_page(page, body, TEXTS[2], {"numBeams": num_beams, "maxNewTokens": limit})
+    body = "return (await translator.translate(args[0], args[1])).search"
+    candidates = run_on_page(page, body, TEXTS[2], {"numBeams": num_beams, "maxNewTokens": limit})
     options = {
         "length_penalty": 0.6,
         "early_stopping": True,
@@ -475,9 +478,9 @@ def test_candidates_of_the_beam_search(page, exported, num_beams, limit):
     }
     inputs = tokenizer(TEXTS[2], return_tensors="pt")
     _, expected = record_search(model, inputs, num_beams, **options, renormalize_logits=True)
-    assert len(found) == len(expected)
-    assert {one["status"] for one in found} >= {"kept", "finished", "low"}
-    for ours, theirs in zip(found, expected, strict=True):
+    assert len(candidates) == len(expected)
+    assert {one["status"] for one in candidates} >= {"kept", "finished", "low"}
+    for ours, theirs in zip(candidates, expected, strict=True):
         for name in ("index", "parent", "depth", "rank", "id", "place", "status"):
             assert ours[name] == getattr(theirs, name), name
         assert ours["total"] == pytest.approx(theirs.total, abs=1e-3)
@@ -638,10 +641,10 @@ def test_200_translations_in_int8(quickstart_folder, packages, browser, tmp_path
     with static_host(tmp_path / "out") as address:
         browser.get(address)
         for num_beams in (1, 4):
-            found = run_on_page(browser, TRANSLATE, sources, {"numBeams": num_beams, "maxNewTokens": 64}, {})
-            assert len(set(found)) > 100
+            translations = run_on_page(browser, TRANSLATE, sources, {"numBeams": num_beams, "maxNewTokens": 64}, {})
+            assert len(set(translations)) > 100
             for expected in (
                 engine(sources, num_beams, 64),
                 own_translations(model, tokenizer, num_beams, sources, 64),
             ):
-                assert sum(a == b for a, b in zip(found, expected, strict=True)) >= 196
+                assert sum(a == b for a, b in zip(translations, expected, strict=True)) >= 196

@@ -118,8 +118,8 @@ def test_logit_lens(overrides):
     """The last one shows the logits, the first one those of the embedding."""
     model, recorded, logits = traced(**overrides)
     with torch.no_grad():
-        found = dict(logit_lens(model, recorded))
+        lens = dict(logit_lens(model, recorded))
         embedding = model.lm_head(model.model.decoder.layer_norm(recorded["decoder.embedding.sum"]))
-    assert len(found) == 1 + 3 * model.config.decoder_layers
-    torch.testing.assert_close(list(found.values())[-1], logits, rtol=0, atol=1e-5)
-    torch.testing.assert_close(found["decoder.embedding"], embedding, rtol=0, atol=1e-5)
+    assert len(lens) == 1 + 3 * model.config.decoder_layers
+    torch.testing.assert_close(list(lens.values())[-1], logits, rtol=0, atol=1e-5)
+    torch.testing.assert_close(lens["decoder.embedding"], embedding, rtol=0, atol=1e-5)

@@ -25,45 +25,45 @@ def search(request, translator, tokenizer):
     inputs = tokenizer(SENTENCE, return_tensors="pt")
     options = {"num_beams": 4, "max_new_tokens": 9, **request.param}
     options["num_return_sequences"] = options["num_beams"]
-    recorded, found = record_search(translator, inputs, **options)
+    recorded, candidates = record_search(translator, inputs, **options)
     settings = {"do_sample": False, "return_dict_in_generate": True, "output_scores": True}
-    return options, recorded, found, translator.generate(**inputs, **options, **settings)
+    return options, recorded, candidates, translator.generate(**inputs, **options, **settings)
 
 
-def path(found, one):
+def path(candidates, one):
     """The candidates from the first token to this one."""
-    return [] if one.parent is None else [*path(found, found[one.parent]), one]
+    return [] if one.parent is None else [*path(candidates, candidates[one.parent]), one]
 
 
 def test_sequences_and_scores_are_those_of_generate(search):
-    options, recorded, found, expected = search
+    options, recorded, candidates, expected = search
     assert torch.equal(recorded.sequences, expected.sequences)
-    finished = sorted((one for one in found if one.place is not None), key=lambda one: one.place)
+    finished = sorted((one for one in candidates if one.place is not None), key=lambda one: one.place)
     assert len(finished) == len(expected.sequences)
     for one, ids in zip(finished, expected.sequences, strict=True):
-        assert [step.id for step in path(found, one)] == trim_padding(ids, torch.tensor([2]))[1:].tolist()
+        assert [step.id for step in path(candidates, one)] == trim_padding(ids, torch.tensor([2]))[1:].tolist()
     if options["num_beams"] > 1:
         torch.testing.assert_close(torch.tensor([one.score for one in finished]), expected.sequences_scores)
     else:
         rows = [logits[0].log_softmax(-1) for logits in expected.scores]
-        total = sum(row[step.id].item() for row, step in zip(rows, path(found, finished[0]), strict=True))
+        total = sum(row[step.id].item() for row, step in zip(rows, path(candidates, finished[0]), strict=True))
         assert finished[0].total == pytest.approx(total, abs=1e-4)
 
 
-def test_reasons(search):
+def test_each_status_follows_from_the_candidates_of_its_step(search):
     """Each status follows from the values of the candidates of its step."""
-    options, _, found, _ = search
+    options, _, candidates, _ = search
     num_beams, penalty = options["num_beams"], options.get("length_penalty", 1.0)
-    worst = min(one.score for one in found if one.place is not None)
-    for depth, group in itertools.groupby(found[1:], key=lambda one: one.depth):
+    worst = min(one.score for one in candidates if one.place is not None)
+    for depth, group in itertools.groupby(candidates[1:], key=lambda one: one.depth):
         step = list(group)
         assert [one.rank for one in step] == list(range(len(step)))
         assert all(first.total >= second.total for first, second in itertools.pairwise(step))
         kept = [one for one in step if one.status == "kept"]
         assert len(kept) <= num_beams
         for one in step:
-            assert one.total == pytest.approx(found[one.parent].total + one.log_probability)
-            assert found[one.parent].status == "kept"
+            assert one.total == pytest.approx(candidates[one.parent].total + one.log_probability)
+            assert candidates[one.parent].status == "kept"
             ends = one.id == 2
             assert (one.score is None) == (not ends and one.place is None)
             assert one.score is None or one.score == pytest.approx(one.total / depth**penalty)
@@ -78,7 +78,7 @@ def test_reasons(search):
             elif one.status == "displaced":
                 assert one.score <= worst
             elif one.status == "stopped":
-                assert depth == found[-1].depth
+                assert depth == candidates[-1].depth
 
 
 def test_statuses_occur(translator, tokenizer):
@@ -95,10 +95,10 @@ def test_statuses_occur(translator, tokenizer):
 
 def test_options_of_a_generation_config(translator, tokenizer):
     inputs = tokenizer([SENTENCE], return_tensors="pt")
-    own = copy.deepcopy(translator.generation_config)
-    own.update(length_penalty=2.0, max_new_tokens=8, num_beams=2, num_return_sequences=2)
-    outputs, found = record_search(translator, inputs, num_beams=2, generation_config=own)
-    scores = {one.place: one.score for one in found if one.place is not None}
+    config = copy.deepcopy(translator.generation_config)
+    config.update(length_penalty=2.0, max_new_tokens=8, num_beams=2, num_return_sequences=2)
+    outputs, candidates = record_search(translator, inputs, num_beams=2, generation_config=config)
+    scores = {one.place: one.score for one in candidates if one.place is not None}
     torch.testing.assert_close(torch.tensor([scores[0], scores[1]]), outputs.sequences_scores)
 
 
@@ -110,15 +110,15 @@ def test_several_sources_are_an_error(translator, tokenizer):
 def test_cross_attention_of_a_candidate(translator, tokenizer):
     """The means over the heads while its last token was predicted."""
     inputs = tokenizer(SENTENCE, return_tensors="pt")
-    _, found = record_search(translator, inputs, num_beams=3, max_new_tokens=6, min_new_tokens=6)
-    one = next(one for one in found if one.depth == 4 and one.rank == 2)
-    ids = torch.tensor([[found[0].id, *(step.id for step in path(found, one))]])
+    _, candidates = record_search(translator, inputs, num_beams=3, max_new_tokens=6, min_new_tokens=6)
+    one = next(one for one in candidates if one.depth == 4 and one.rank == 2)
+    ids = torch.tensor([[candidates[0].id, *(step.id for step in path(candidates, one))]])
     translator.set_attn_implementation("eager")
     with torch.no_grad():
         attentions = translator(**inputs, decoder_input_ids=ids[:, :-1], output_attentions=True).cross_attentions
     translator.set_attn_implementation("sdpa")
     expected = torch.stack([weights[0, :, -1].mean(0) for weights in attentions])
-    torch.testing.assert_close(found[one.parent].attention, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(candidates[one.parent].attention, expected, rtol=0, atol=1e-5)
 
 
 def test_padding_after_the_first_end_token_is_trimmed():

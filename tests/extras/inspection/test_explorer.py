@@ -72,8 +72,8 @@ def test_distributions_at_temperatures(data, translator, tokenizer, outputs, tem
         logits = translator(**inputs, decoder_input_ids=outputs.sequences[:1, :-1]).logits[0]
     for step, row in zip(data["steps"], logits, strict=True):
         top = [math.exp(logit / temperature) for logit in step["logits"]]
-        others = sum(count * math.exp(logit / temperature) for logit, count in step["others"])
-        ours = torch.tensor(top) / (sum(top) + others)
+        remaining = sum(count * math.exp(logit / temperature) for logit, count in step["others"])
+        ours = torch.tensor(top) / (sum(top) + remaining)
         exact = (row / temperature).softmax(-1)
         assert step["ids"] == row.topk(len(step["ids"])).indices.tolist()
         assert sum(count for _, count in step["others"]) + len(step["ids"]) == len(row)
@@ -209,14 +209,14 @@ def test_comparing_with_another_token(browser, data):
     """The last row is the difference of the logits."""
     slide(browser, "step", 1)
     tokens, values = data["attribution"]["tokens"][1], data["attribution"]["values"][1]
-    for other in (2, 0):
-        Select(browser.find_element(By.ID, "contrast")).select_by_value(str(other))
-        total = sum(values[0]) - (sum(values[other]) if other else 0)
+    for contrast in (2, 0):
+        Select(browser.find_element(By.ID, "contrast")).select_by_value(str(contrast))
+        total = sum(values[0]) - (sum(values[contrast]) if contrast else 0)
         *rows, last = browser.find_elements(By.CSS_SELECTOR, "#attribution tr")
         assert float(last.find_element(By.TAG_NAME, "td").text.replace("−", "-")) == pytest.approx(total, abs=0.006)
         shown = [float(row.find_element(By.TAG_NAME, "td").text) for row in rows]
         assert sum(shown) == pytest.approx(total, abs=0.1)
-        assert tokens[other].replace("␣", "") in last.text
+        assert tokens[contrast].replace("␣", "") in last.text
 
 
 def resize(browser, width):

@@ -33,15 +33,15 @@ def test_a_copy_inside_a_trace_uses_its_own_weights():
     """It computes what it computes outside, and does not change the trace."""
     model = tiny_model()
     expected = tiny_model(seed=1)(**INPUTS).logits
-    with trace(model) as found:
+    with trace(model) as recorded:
         copied = copy.deepcopy(model)
         copied.load_state_dict(tiny_model(seed=1).state_dict())
         inside = copied(**INPUTS).logits
-        assert not found
+        assert not recorded
         model(**INPUTS)
     assert_near(inside, expected, 1e-5)
     assert_near(copied(**INPUTS).logits, expected, 1e-5)
-    assert found.keys() == traced(model)[0].keys()
+    assert recorded.keys() == traced(model)[0].keys()
 
 
 def test_edited_attention_is_an_error(monkeypatch):

@@ -23,9 +23,9 @@ def model(request):
 
 def run(model, replacements=None, inputs=INPUTS):
     """The trace of a forward pass with replaced values."""
-    with torch.no_grad(), trace(model) as found, intervene(model, replacements or {}):
+    with torch.no_grad(), trace(model) as recorded, intervene(model, replacements or {}):
         model(**inputs)
-    return found
+    return recorded
 
 
 def changed(path):
@@ -44,11 +44,11 @@ def test_equal_values_change_nothing(model):
     model.set_attn_implementation("eager")
     expected = run(model)
     exact = {path: torch.clone for path in value_paths(model) if not path.endswith(RECOMPUTED)}
-    found = run(model, exact)
-    assert all(torch.equal(found[path], value) for path, value in expected.items())
-    found = run(model, dict.fromkeys(value_paths(model), torch.clone))
+    actual = run(model, exact)
+    assert all(torch.equal(actual[path], value) for path, value in expected.items())
+    actual = run(model, dict.fromkeys(value_paths(model), torch.clone))
     for path, value in expected.items():
-        torch.testing.assert_close(found[path], value, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(actual[path], value, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("norm_order", ["post", "pre"])
@@ -62,10 +62,10 @@ def test_every_value_is_replaced_and_used(norm_order):
     expected = run(model)
     order = list(expected)
     for path in order:
-        found = run(model, {path: changed(path)})
-        assert torch.equal(found[path], changed(path)(expected[path])), path
+        actual = run(model, {path: changed(path)})
+        assert torch.equal(actual[path], changed(path)(expected[path])), path
         earlier = order[: order.index(path)]
-        assert all(torch.equal(found[other], expected[other]) for other in earlier), path
+        assert all(torch.equal(actual[earlier_path], expected[earlier_path]) for earlier_path in earlier), path
         with torch.no_grad(), intervene(model, {path: changed(path)}):
             logits = model(**INPUTS).logits
         hidden_nothing = path.startswith("decoder") and path.endswith("encoder_attn.head.1.mask")
@@ -74,8 +74,8 @@ def test_every_value_is_replaced_and_used(norm_order):
 
 def test_pre_norm_residual_reaches_the_next_residual_connection():
     model = exact_model(norm_order="pre", decoder_layers=1)
-    found = run(model, {"decoder.layers.0.encoder_attn.residual": 2.0})
-    assert_near(found["decoder.layers.0.ffn.residual"], 2.0 + found["decoder.layers.0.ffn.output"], 1e-12)
+    recorded = run(model, {"decoder.layers.0.encoder_attn.residual": 2.0})
+    assert_near(recorded["decoder.layers.0.ffn.residual"], 2.0 + recorded["decoder.layers.0.ffn.output"], 1e-12)
 
 
 # Equivalent weights
@@ -129,14 +129,14 @@ def test_ablation_equals_edited_weights(norm_order, path, search):
     expected = edited.generate(**SOURCE, **options)
     torch.manual_seed(0)
     with intervene(model, {path: 0}) as counts:
-        found = model.generate(**SOURCE, **options)
+        actual = model.generate(**SOURCE, **options)
         logits = model(**INPUTS).logits
-    assert torch.equal(found, expected)
+    assert torch.equal(actual, expected)
     assert_near(logits, edited(**INPUTS).logits, 1e-12)
     assert counts[path] >= 2
 
 
-def test_beams_and_cache_keep_the_rows_apart():
+def test_a_change_of_one_source_affects_only_its_beams():
     """A change of the second source's cross-attention changes only its translations, with and without a cache."""
     model = exact_model(spread=2.0)
     options = {"num_beams": 3, "num_return_sequences": 3, "max_new_tokens": 5, "eos_token_id": -1}
@@ -146,11 +146,11 @@ def test_beams_and_cache_keep_the_rows_apart():
 
     expected = model.generate(**SOURCE, **options)
     with intervene(model, {"decoder.layers.*.encoder_attn.head.*.weights": last_row_only}):
-        found = model.generate(**SOURCE, **options)
+        actual = model.generate(**SOURCE, **options)
         uncached = model.generate(**SOURCE, **options, use_cache=False)
-    assert torch.equal(found, uncached)
-    assert torch.equal(found[:3], expected[:3])
-    assert not torch.equal(found[3:], expected[3:])
+    assert torch.equal(actual, uncached)
+    assert torch.equal(actual[:3], expected[:3])
+    assert not torch.equal(actual[3:], expected[3:])
 
 
 # Patching
@@ -159,9 +159,9 @@ def test_beams_and_cache_keep_the_rows_apart():
 def test_patched_encoder_output_gives_the_other_translation():
     model = exact_model(spread=2.0)
     options = {"max_new_tokens": 5, "eos_token_id": -1}
-    other = {"input_ids": random_ids(2, 6, seed=5), "attention_mask": SOURCE["attention_mask"]}
-    expected = model.generate(**other, **options)
-    recorded = run(model, inputs=INPUTS | other)
+    second_source = {"input_ids": random_ids(2, 6, seed=5), "attention_mask": SOURCE["attention_mask"]}
+    expected = model.generate(**second_source, **options)
+    recorded = run(model, inputs=INPUTS | second_source)
     with intervene(model, recorded.select("encoder.output")):
         assert torch.equal(model.generate(**SOURCE, **options), expected)
 
@@ -170,28 +170,28 @@ def test_interventions_are_applied_in_order():
     model = exact_model()
     with (
         intervene(model, {"logits": 1.0, "log*": lambda value: value * 3}) as inner,
-        trace(model) as found,
+        trace(model) as recorded,
         intervene(model, {"logits": lambda value: value + 4}),
     ):
         model(**INPUTS)
-    assert (found["logits"] == 7).all()
+    assert (recorded["logits"] == 7).all()
     assert inner == {"logits": 1, "log*": 1}
 
 
-def test_steps():
+def test_an_intervention_of_one_step_does_not_affect_others():
     model, path = exact_model(spread=2.0), "decoder.layers.1.ffn.output"
     options = {"max_new_tokens": 4, "eos_token_id": -1}
     with trace(model) as expected:
         model.generate(**SOURCE, **options)
-    with trace(model) as found, intervene(model, {f"step.2.{path}": 0, "step.9.logits": 0}) as counts:
+    with trace(model) as recorded, intervene(model, {f"step.2.{path}": 0, "step.9.logits": 0}) as counts:
         model.generate(**SOURCE, **options)
     assert counts == {f"step.2.{path}": 1, "step.9.logits": 0}
-    assert torch.equal(found.step(1)["logits"], expected.step(1)["logits"])
-    assert not found.step(2)[path].any()
+    assert torch.equal(recorded.step(1)["logits"], expected.step(1)["logits"])
+    assert not recorded.step(2)[path].any()
     assert expected.step(2)[path].any()
-    with trace(model) as found, intervene(model, {f"step.0.{path}": 0, f"step.1.{path}": 0}):
+    with trace(model) as recorded, intervene(model, {f"step.0.{path}": 0, f"step.1.{path}": 0}):
         model.generate(**SOURCE, **options)
-    assert [found.step(step)[path].any().item() for step in range(4)] == [False, False, True, True]
+    assert [recorded.step(step)[path].any().item() for step in range(4)] == [False, False, True, True]
 
 
 # Gradients
@@ -233,20 +233,20 @@ def test_gradients_of_parameters(norm_order):
     with intervene(model, {"encoder.layers.0.ffn.output": lambda value: 2 * value}):
         model(**SOURCE, labels=INPUTS["decoder_input_ids"]).loss.backward()
     edited(**SOURCE, labels=INPUTS["decoder_input_ids"]).loss.backward()
-    for (name, mine), other in zip(model.named_parameters(), edited.parameters(), strict=True):
+    for (name, weight), edited_weight in zip(model.named_parameters(), edited.parameters(), strict=True):
         factor = 2 if "encoder.layers.0.fc2" in name else 1
-        torch.testing.assert_close(mine.grad, factor * other.grad, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(weight.grad, factor * edited_weight.grad, rtol=1e-9, atol=1e-12)
 
 
-def test_checkpointed_gradients():
+def test_checkpointed_gradients_of_interventions_are_equal():
     model, checkpointed = (exact_model(norm_order="pre").train() for _ in range(2))
     checkpointed.gradient_checkpointing_enable({"use_reentrant": False})
     replacements = {"encoder.layers.0.self_attn.residual": lambda value: value**2, "*.head.0.output": 0}
-    for each in (model, checkpointed):
-        with intervene(each, replacements):
-            each(**SOURCE, labels=INPUTS["decoder_input_ids"]).loss.backward()
-    for mine, other in zip(checkpointed.parameters(), model.parameters(), strict=True):
-        torch.testing.assert_close(mine.grad, other.grad, rtol=1e-9, atol=1e-12)
+    for trained in (model, checkpointed):
+        with intervene(trained, replacements):
+            trained(**SOURCE, labels=INPUTS["decoder_input_ids"]).loss.backward()
+    for weight, expected in zip(checkpointed.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(weight.grad, expected.grad, rtol=1e-9, atol=1e-12)
 
 
 # Errors
@@ -272,7 +272,10 @@ def test_invalid_replacements(replacements, message):
 
 def test_dtypes_of_replacements():
     model = exact_model().to(torch.bfloat16)
-    with trace(model) as found, intervene(model, {"encoder.output": torch.ones(16, dtype=torch.float64), "*.ids": 5}):
+    with (
+        trace(model) as recorded,
+        intervene(model, {"encoder.output": torch.ones(16, dtype=torch.float64), "*.ids": 5}),
+    ):
         model(**INPUTS)
-    assert found["encoder.output"].dtype == torch.bfloat16
-    assert (found["encoder.embedding.ids"] == 5).all()
+    assert recorded["encoder.output"].dtype == torch.bfloat16
+    assert (recorded["encoder.embedding.ids"] == 5).all()

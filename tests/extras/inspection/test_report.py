@@ -40,7 +40,7 @@ def report(model, tmp_path_factory):
 
 def test_the_worst_pairs_have_the_lowest_scores_and_the_models_attention(model, report):
     translations = translate([source for source, _ in PAIRS], *model, num_beams=2, progress=False)
-    assert [each.chrf for each in report.worst] == sorted(each.chrf for each in report.worst)
+    assert [example.chrf for example in report.worst] == sorted(example.chrf for example in report.worst)
     for example in report.worst:
         assert (example.source, example.reference) == PAIRS[example.number - 1]
         assert example.candidate.translation == translations[example.number - 1]
@@ -68,7 +68,7 @@ def test_a_text_that_is_too_long_is_named_by_its_line(tmp_path):
 
 
 def test_the_highest_losses_are_those_of_score(model, report):
-    losses = [-each.log_probability / each.tokens for each in score_pairs(*model, PAIRS, progress=False)]
+    losses = [-score.log_probability / score.tokens for score in score_pairs(*model, PAIRS, progress=False)]
     assert [row[0] for row in report.losses] == pytest.approx(sorted(losses, reverse=True)[:10])
     assert all(row[0] == pytest.approx(losses[row[1] - 1]) and row[2:] == PAIRS[row[1] - 1] for row in report.losses)
 
@@ -80,7 +80,7 @@ def test_numbers_are_those_of_lines(model, tmp_path):
     corpus = ParallelText(tmp_path / "test.tsv")
     report = make_report(*model, corpus, corpus, num_beams=1, progress=False)
     expected = [(number, *lines[number - 1].split("\t")) for number in (1, 3, 4, 5)]
-    assert sorted((each.number, each.source, each.reference) for each in report.worst) == expected
+    assert sorted((example.number, example.source, example.reference) for example in report.worst) == expected
     assert sorted(row[1:] for row in report.losses) == expected
     assert {number for numbers in report.problems.values() for number in numbers} <= {1, 3, 4, 5}
 
@@ -89,7 +89,7 @@ def test_the_report_of_a_model_of_several_languages(tmp_path):
     model, tokenizer = multilingual_translator()
     corpus, options = write_pairs(tmp_path, "tsv", PAIRS), {"num_beams": 1, "src_lang": "en", "tgt_lang": "es"}
     report = make_report(model, tokenizer, corpus, progress=False, **options)
-    assert {each.attention[1][0] for each in report.worst} == {"__en__"}
+    assert {example.attention[1][0] for example in report.worst} == {"__en__"}
 
 
 def test_the_scores_of_disturbed_sources_if_requested(model, report, tmp_path):
@@ -144,8 +144,8 @@ def test_suspicious_translations(model):
     candidates = [Candidate(text, tokens=end) for _, text in rows[:-1]] + [Candidate("ein Hund", tokens=["H"])]
     pairs = enumerate(zip(rows, candidates, strict=True), start=1)
     examples = [Example(i, source, "", candidate, 0.0) for i, ((source, _), candidate) in pairs]
-    found = problems(examples, detector)
-    assert {problem: lines for problem, lines in found.items() if lines} == {
+    lines_by_problem = problems(examples, detector)
+    assert {problem: lines for problem, lines in lines_by_problem.items() if lines} == {
         "empty": [1],
         "repeats a part": [2],
         "copies the source": [3, 4],

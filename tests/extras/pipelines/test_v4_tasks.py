@@ -68,7 +68,7 @@ def test_options_come_from_the_call_the_task_the_model_and_v4(tokenizer, tmp_pat
     t5 = foreign_model("T5", vocab_size=len(tokenizer), task_specific_params=specific)
 
     def text(task, **options):
-        [[answer]] = [list(found.values()) for found in make(task, t5, tokenizer, **options)(TEXTS[0])]
+        [[answer]] = [list(output.values()) for output in make(task, t5, tokenizer, **options)(TEXTS[0])]
         return [answer]
 
     limits = {"num_beams": 2, "max_length": 5}
@@ -113,8 +113,8 @@ def test_languages(model, tokenizer):
 
 
 def test_tasks_of_transformers_are_not_replaced(monkeypatch):
-    own = {"impl": object, "pt": (), "type": "text"}
-    monkeypatch.setattr(PIPELINE_REGISTRY, "supported_tasks", {"translation": own, "summarization": own})
+    existing = {"impl": object, "pt": (), "type": "text"}
+    monkeypatch.setattr(PIPELINE_REGISTRY, "supported_tasks", {"translation": existing, "summarization": existing})
     monkeypatch.setattr(PIPELINE_REGISTRY, "check_task", None)
     register_v4_tasks()
     assert [PIPELINE_REGISTRY.supported_tasks[task]["impl"] for task in module.TASKS] == [

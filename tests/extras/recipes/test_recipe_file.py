@@ -19,9 +19,11 @@ from tests.helpers.training import arguments, write_corpus
 def test_arguments_of_a_call_override_those_of_a_recipe(tmp_path):
     write_corpus(tmp_path)
     recipe = {"learning_rate": "1e-4", "vocab_size": 300, "seed": 3}
-    given = arguments(tmp_path, "out", vocab_size=None, tokenizer="saved", seed=5)
-    given = {name: value for name, value in given.items() if value is not None and name != "learning_rate"}
-    _, model, args = training_arguments(recipe, given)
+    call_arguments = arguments(tmp_path, "out", vocab_size=None, tokenizer="saved", seed=5)
+    call_arguments = {
+        name: value for name, value in call_arguments.items() if value is not None and name != "learning_rate"
+    }
+    _, model, args = training_arguments(recipe, call_arguments)
     assert (args.learning_rate, args.seed, model.tokenizer, model.vocab_size) == (1e-4, 5, "saved", None)
     assert not_overridden({"tokenizer": "a", "seed": 1}, {"vocab_size": 300}) == {"seed": 1}
 
@@ -50,9 +52,9 @@ def test_sizes_follow_from_the_characters_of_the_training_set(characters, alphab
 )
 def test_given_sizes_replace_those_of_the_training_set(overrides, sizes, announced, tmp_path, caplog):
     write_corpus(tmp_path)
-    given = arguments(tmp_path, "out", **overrides)
-    given = {name: value for name, value in given.items() if name in overrides or name not in SIZES}
-    _, model, args = training_arguments({"vocab_size": "auto", "max_steps": "auto"}, given)
+    call_arguments = arguments(tmp_path, "out", **overrides)
+    call_arguments = {name: value for name, value in call_arguments.items() if name in overrides or name not in SIZES}
+    _, model, args = training_arguments({"vocab_size": "auto", "max_steps": "auto"}, call_arguments)
     assert (model.vocab_size, args.max_steps) == sizes
     assert [message.split()[0] for message in caplog.messages] == [*announced, *["This"][: len(announced)]]
 
@@ -142,7 +144,7 @@ def test_values_that_yaml_reads_as_booleans(tmp_path):
     path = tmp_path / "recipe.yaml"
     path.write_text("save_strategy: no\neval_strategy: no\naugment: yes\n")
     write_corpus(tmp_path)
-    given = {**arguments(tmp_path, "out"), "eval_strategy": None, "save_strategy": None}
-    given = {name: value for name, value in given.items() if value is not None}
-    *_, args = training_arguments(read_recipe(path), given)
+    call_arguments = {**arguments(tmp_path, "out"), "eval_strategy": None, "save_strategy": None}
+    call_arguments = {name: value for name, value in call_arguments.items() if value is not None}
+    *_, args = training_arguments(read_recipe(path), call_arguments)
     assert (args.save_strategy, args.eval_strategy, args.augment) == ("no", "no", True)

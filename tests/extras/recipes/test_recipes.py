@@ -15,8 +15,10 @@ from modeling_random_transformer.data import ParallelText
 from modeling_random_transformer.extras.cleaning import clean_pairs
 from modeling_random_transformer.extras.estimation import estimation
 from modeling_random_transformer.extras.recipes import read_recipe, recipe_data, recipes
+from modeling_random_transformer.extras.recipes.recipe_plan import RecipePlan
 from modeling_random_transformer.extras.recipes.recipes import RecipeRun, run_recipe
 from modeling_random_transformer.inference import translate
+from tests.helpers.command_line import exit_status
 from tests.helpers.corpora import read_pairs
 from tests.helpers.interruption import StoppedError, killed_after, stop
 from tests.helpers.training import (
@@ -55,9 +57,9 @@ def folder(tmp_path_factory):
 
 def run_command(folder, output="out", **options):
     """Run the recipe by the command line."""
-    given = {"monolingual_target": str(folder / "mono"), "student": True, **OPTIONS, **options}
+    command_options = {"monolingual_target": str(folder / "mono"), "student": True, **OPTIONS, **options}
     PartialState._reset_state()
-    status = cli.main(["train", str(folder / "recipe.yaml"), *flags(folder, output, **given)])
+    status = cli.main(["train", str(folder / "recipe.yaml"), *flags(folder, output, **command_options)])
     PartialState._reset_state()
     return status
 
@@ -107,9 +109,9 @@ def test_the_result_is_the_small_model(finished):
     assert "\n# out\n" in card
     assert "translate --model out " in card
     command = card.partition("## Training\n\n```sh\n")[2].partition("\n```")[0]
-    first, second, *others = command.replace(" \\", "").splitlines()
+    first, second, *option_lines = command.replace(" \\", "").splitlines()
     assert (first, second) == ("random-transformer train", "    recipe.yaml")
-    assert {"    --source_file train.a", "    --monolingual_target mono", "    --output_dir out"} <= {*others}
+    assert {"    --source_file train.a", "    --monolingual_target mono", "    --output_dir out"} <= {*option_lines}
     assert str(finished.parent) not in card
     assert all(f"| {name} |" in card for name in NAMES)
 
@@ -123,9 +125,9 @@ def test_training_a_model_further_does_not_make_the_result_worse(scores, expecte
     for name in ("reverse", "first", "second"):  # reverse has the best score, but is another model
         chrf = scores.get(name, 90 if name == "reverse" else 0)
         record.begin(name, {}).finish(scores={"validation": {"chrf": chrf}})
-    given = {"monolingual_target": str(folder / "mono"), **arguments(folder, tmp_path), **OPTIONS}
+    call_arguments = {"monolingual_target": str(folder / "mono"), **arguments(folder, tmp_path), **OPTIONS}
     path = folder / "recipe.yaml"
-    assert RecipeRun(path, read_recipe(path), **given).best("second") == expected
+    assert RecipeRun(RecipePlan(path, read_recipe(path), **call_arguments)).best("second") == expected
 
 
 @pytest.mark.usefixtures("finished")
@@ -133,12 +135,16 @@ def test_a_finished_recipe_is_not_repeated_and_other_arguments_are_an_error(fold
     for name in ("train_translation", "back_translate", "distill", "write_sets"):
         monkeypatch.setattr(recipes, name, None)
     assert run_command(folder) == 0
-    given = {"monolingual_target": str(folder / "mono"), "student": True, **arguments(folder, "out", **OPTIONS)}
-    rows = run_recipe(folder / "recipe.yaml", **given)
+    call_arguments = {
+        "monolingual_target": str(folder / "mono"),
+        "student": True,
+        **arguments(folder, "out", **OPTIONS),
+    }
+    rows = run_recipe(folder / "recipe.yaml", **call_arguments)
     assert [row["name"] for row in rows] == NAMES
     assert {"bleu", "chrf"} <= rows[-1]["scores"]["validation"].keys()
     with pytest.raises(ValueError, match=r"max_stepps\. Did you mean max_steps\?"):
-        run_recipe(folder / "recipe.yaml", **given, max_stepps=5)
+        run_recipe(folder / "recipe.yaml", **call_arguments, max_stepps=5)
     assert run_command(folder, max_steps=5) == 2
     assert "(max_steps was 4, now 5): use another output_dir." in capsys.readouterr().err
     (folder / "mono2").write_text("ab\n")
@@ -172,9 +178,9 @@ def test_a_monolingual_text_is_read_before_a_training(name, content, message, fo
     monkeypatch.setattr(recipes, "train_translation", stop)
     text = tmp_path / "mono4"
     text.write_bytes(content)
-    given = {"monolingual_target": str(folder / "mono"), **arguments(folder, tmp_path / "out", **OPTIONS)}
+    call_arguments = {"monolingual_target": str(folder / "mono"), **arguments(folder, tmp_path / "out", **OPTIONS)}
     with pytest.raises(ValueError, match=message):
-        run_recipe(folder / "recipe.yaml", **{**given, name: str(text)})
+        run_recipe(folder / "recipe.yaml", **{**call_arguments, name: str(text)})
 
 
 def test_an_error_in_the_monolingual_text_can_be_corrected(folder, monkeypatch, capsys):
@@ -237,9 +243,9 @@ def test_given_sets_with_an_invalid_line_and_without_monolingual_text(folder, ca
 
 
 def test_back_translation_needs_monolingual_text(folder, tmp_path, capsys):
-    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({"stages": [each | {"when": None} for each in STAGES]}))
-    given = arguments(folder, tmp_path / "out") | OPTIONS
-    assert cli.main(["train", str(tmp_path / "recipe.yaml"), *flags(folder, tmp_path / "out", **given)]) == 2
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({"stages": [stage | {"when": None} for stage in STAGES]}))
+    call_arguments = arguments(folder, tmp_path / "out") | OPTIONS
+    assert cli.main(["train", str(tmp_path / "recipe.yaml"), *flags(folder, tmp_path / "out", **call_arguments)]) == 2
     assert "monolingual_target must be given for the stage synthetic, got None." in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
@@ -267,8 +273,8 @@ def test_monolingual_text_is_a_file(folder, capsys):
 )
 def test_monolingual_text_needs_a_stage(name, kind, folder, tmp_path, capsys):
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({"stages": [{"name": "only"}]}))
-    given = arguments(folder, tmp_path / "out") | OPTIONS | {name: str(folder / "mono")}
-    assert cli.main(["train", str(tmp_path / "recipe.yaml"), *flags(folder, tmp_path / "out", **given)]) == 2
+    call_arguments = arguments(folder, tmp_path / "out") | OPTIONS | {name: str(folder / "mono")}
+    assert cli.main(["train", str(tmp_path / "recipe.yaml"), *flags(folder, tmp_path / "out", **call_arguments)]) == 2
     assert f"{name} must be unset without a stage of kind {kind}, got" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
@@ -457,13 +463,10 @@ def test_an_invalid_stage_is_reported_in_one_line(change, message, folder, tmp_p
     after = [] if "reverse" in change else [{"name": "later", **texts}, {"name": "last"}]
     stages = [STAGES[2] | {"synthetic": None, "authentic_weight": None}, {"name": "texts", **texts}, change, *after]
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({"stages": stages}))
-    given = {**arguments(folder, tmp_path / "out"), **OPTIONS, "max_steps": None}
-    given |= {"monolingual_target": str(folder / "mono")}
-    try:
-        status = cli.main(["train", str(tmp_path / "recipe.yaml"), *flags(folder, tmp_path / "out", **given)])
-    except SystemExit as end:
-        status = end.code
-    assert status == 2
+    call_arguments = {**arguments(folder, tmp_path / "out"), **OPTIONS, "max_steps": None}
+    call_arguments |= {"monolingual_target": str(folder / "mono")}
+    command = ["train", tmp_path / "recipe.yaml", *flags(folder, tmp_path / "out", **call_arguments)]
+    assert exit_status(cli.main, command) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert message in error
     assert not (tmp_path / "out").exists()
@@ -476,12 +479,12 @@ def test_an_invalid_stage_is_reported_in_one_line(change, message, folder, tmp_p
 )  # fmt: skip
 def test_the_recipes_of_the_repository(recipe, names, folder, tmp_path):
     (tmp_path / "mono").write_text("ab\n")
-    given = {"source_file": str(folder / "train.a"), "target_file": str(folder / "train.b"), "use_cpu": True}
-    given |= {"validation_source_file": None, "validation_target_file": None} | UNSCORED
-    given |= {"monolingual_target": str(tmp_path / "mono")} if "synthetic" in names else {}
+    call_arguments = {"source_file": str(folder / "train.a"), "target_file": str(folder / "train.b"), "use_cpu": True}
+    call_arguments |= {"validation_source_file": None, "validation_target_file": None} | UNSCORED
+    call_arguments |= {"monolingual_target": str(tmp_path / "mono")} if "synthetic" in names else {}
     path = EXAMPLES / f"{recipe}.yaml"
-    made = RecipeRun(path, read_recipe(path), **given, student=True, bf16=False)
-    assert [stage.name for stage in made.stages] == names
-    _, model, args = made.arguments_of(made.stages[-1])
+    plan = RecipePlan(path, read_recipe(path), **call_arguments, student=True, bf16=False)
+    assert [stage.name for stage in plan.stages] == names
+    _, model, args = plan.arguments_of(plan.stages[-1])
     assert args.warmup_steps == (600 if recipe == "multi30k_record" else 0.1)
     assert model.model_name_or_path is None or model.model_name_or_path.endswith(names[-2])

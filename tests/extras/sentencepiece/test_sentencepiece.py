@@ -48,8 +48,8 @@ def train(path, model_type="unigram", normalization="nmt_nfkc", **options):
 
 def check_tokens(processor, tokenizer, texts):
     """The tokens are the pieces of sentencepiece; an unknown one is `<unk>`, not a part of the text."""
-    found = tokenizer(texts, add_special_tokens=False)["input_ids"]
-    for text, pieces, ids in zip(texts, processor.encode(texts), found, strict=True):
+    rows = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    for text, pieces, ids in zip(texts, processor.encode(texts), rows, strict=True):
         expected = [processor.id_to_piece(i).replace("<unknown>", "<unk>") for i in pieces]
         assert tokenizer.convert_ids_to_tokens(ids) == expected, ascii(text)
 
@@ -167,11 +167,11 @@ def test_training_with_a_sentencepiece_model(tmp_path):
     write_corpus(tmp_path)
     words = (tmp_path / "train.a").read_text().splitlines()
     train_sentencepiece(tmp_path / "spm.model", words, vocab_size=20)
-    given = {"tokenizer": str(tmp_path / "spm.model"), "vocab_size": None, "max_steps": 2}
-    result = run(tmp_path, "out", **given, test_source_file=None, test_target_file=None)
+    options = {"tokenizer": str(tmp_path / "spm.model"), "vocab_size": None, "max_steps": 2}
+    result = run(tmp_path, "out", **options, test_source_file=None, test_target_file=None)
     saved = AutoTokenizer.from_pretrained(tmp_path / "out")
     assert saved("abc")["input_ids"] == from_sentencepiece(tmp_path / "spm.model")("abc")["input_ids"]
     assert result.steps == 2
     (tmp_path / "spm.model").write_bytes(b"changed")
     with pytest.raises(ValueError, match=r"tokenizer must be a saved tokenizer, got .* must be a SentencePiece model"):
-        run(tmp_path, "out", **given)
+        run(tmp_path, "out", **options)

@@ -38,7 +38,7 @@ def test_text_list_and_forms(direction, translator, tokenizer):
         assert api.post("/translate", files=parts).json() == {"translatedText": expected[3]}
 
 
-def test_html(direction, translator, tokenizer):
+def test_html_is_translated_as_by_translate_html(direction, translator, tokenizer):
     documents = ["<p>the <b>boy</b> reads</p>", "<script>x</script>", f"<ul><li>{SENTENCES[1]}</ul>"]
     expected = translate_html(documents, translator, tokenizer)
     assert expected[1] == documents[1]
@@ -80,7 +80,7 @@ def test_codes_match_without_case_and_with_a_region(source, target):
 
 
 @pytest.mark.parametrize("path", ["/health", "/languages", "/metrics", "/docs"])
-def test_head(path):
+def test_the_method_head_is_answered(path):
     with application([Echo()]) as api:
         assert api.head(path).status_code == 200
 
@@ -93,9 +93,9 @@ def test_languages_of_several_models(direction):
             {"code": "en", "name": "English", "targets": ["es"]},
             {"code": "fr", "name": "French", "targets": ["es"]},
         ]
-        found = ask(api, source="fr").json()["translatedText"]
-        assert found == translate(SENTENCES[:1], model, tokenizer, **options)[0]
-        assert found != ask(api, source="en").json()["translatedText"]
+        translation = ask(api, source="fr").json()["translatedText"]
+        assert translation == translate(SENTENCES[:1], model, tokenizer, **options)[0]
+        assert translation != ask(api, source="en").json()["translatedText"]
         for source, target in (("auto", "es"), ("es", "en"), ("en", "fr")):
             answer = ask(api, source=source, target=target)
             assert answer.status_code == 400
@@ -109,7 +109,7 @@ def test_error_for_many_languages_is_short(direction):
         assert len(ask(api).text) < 300
 
 
-def test_limits(direction):
+def test_texts_above_the_limits_are_errors(direction):
     with application([direction]) as api:
         for body in (b"a" * 10_000_000, iter([b"a" * 100_000] * 100)):  # with and without its length
             answer = api.post("/translate", content=body)
@@ -159,7 +159,7 @@ def test_application_can_be_started_again(direction):
             assert ask(api).status_code == 200
 
 
-def test_api_keys(direction):
+def test_a_request_without_a_valid_key_is_forbidden(direction):
     with application([direction], api_keys=["one", "zwei ü"]) as api:
         assert ask(api, api_key="zwei ü").status_code == ask(api, api_key="one").status_code == 200
         for fields in ({}, {"api_key": ""}, {"api_key": "two"}):

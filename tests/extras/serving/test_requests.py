@@ -56,7 +56,7 @@ def test_large_body_without_a_key_is_not_validated(name, monkeypatch):
 
 
 @pytest.mark.parametrize("options", [{}, {"content": b"{}"}, {"json": {"q": "María"}}, {"data": {"q": "María"}}])
-def test_query_parameters(options):
+def test_fields_may_be_query_parameters(options):
     with application([Echo()]) as api:
         fields = {"q": "María", "source": "en", "target": "pt-BR"}
         assert api.post("/translate", params=fields, **options).json() == {"translatedText": "María"}

@@ -38,7 +38,7 @@ def test_html_and_texts_form_separate_batches():
     assert (blocked.batches, of_html.batches) == ([["first"], ["second"]], [["<b>", "<i>"]])
 
 
-def test_full_queue():
+def test_a_request_above_the_length_of_the_queue_is_rejected():
     blocked = Blocked()
     with running([blocked.direction], max_waiting=3) as (_, port):
         with waiting_requests(blocked, port, ["first", ["a", "b"]]) as futures:

@@ -14,13 +14,13 @@ from tests.helpers.translation import SENTENCES, multilingual_translator
 @pytest.fixture(scope="module")
 def multilingual_folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("several")
-    for each in multilingual_translator():
-        each.save_pretrained(folder)
+    for part in multilingual_translator():
+        part.save_pretrained(folder)
     return folder
 
 
 def codes(directions):
-    return {(each.source, each.target) for each in directions}
+    return {(direction.source, direction.target) for direction in directions}
 
 
 def test_models_with_and_without_language_tags(translator_folder, multilingual_folder):
@@ -35,7 +35,7 @@ def test_models_with_and_without_language_tags(translator_folder, multilingual_f
     assert (codes([chosen]), chosen.translate(SENTENCES)) == ({("fr", "en")}, expected)
 
 
-def test_marian_model(tmp_path):
+def test_the_languages_of_a_marian_model_are_those_of_its_tokenizer(tmp_path):
     from transformers import AutoTokenizer
 
     opus_folder(tmp_path / "opus")
@@ -79,4 +79,4 @@ def test_html_is_split_as_its_source_language(translator_folder, monkeypatch):
 )
 def test_invalid_models(models, message, translator_folder, multilingual_folder):
     with pytest.raises(ValueError, match=message):
-        load_directions([each.format(translator_folder, multilingual_folder) for each in models])
+        load_directions([template.format(translator_folder, multilingual_folder) for template in models])

@@ -36,7 +36,7 @@ def german():
         ("", None),
     ],
 )
-def test_cases(text, expected):
+def test_the_case_of_a_text_is_recognized_and_applied(text, expected):
     case = case_of(text)
     assert (case and case("für das")) == expected
 

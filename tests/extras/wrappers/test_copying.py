@@ -56,7 +56,7 @@ def test_numbers_are_placed(model, tokenizer, source, translation, expected, mon
         ("2 dogs, the 22nd, MP33", {}),  # often a word in the translation
     ],
 )
-def test_numbers(text, expected):
+def test_numbers_of_a_text_are_recognized(text, expected):
     assert numbers(text) == expected
 
 

@@ -99,11 +99,11 @@ class TestTranslations:
     def test_required_terms_and_unchanged_texts(self, model, tokenizer):
         glossary = Glossary(TERMS)
         before = translate(TEXTS, model, tokenizer, **SHORT)
-        found = translate(TEXTS, model, tokenizer, glossary=glossary, **SHORT)
-        assert [i for i, pair in enumerate(zip(before, found, strict=True)) if len({*pair}) == 2] == CHANGED
+        after = translate(TEXTS, model, tokenizer, glossary=glossary, **SHORT)
+        assert [i for i, pair in enumerate(zip(before, after, strict=True)) if len({*pair}) == 2] == CHANGED
         for number, i in ((0, 0), (1, 3), (0, 4)):
             assert glossary.lacking([number], before[i])
-            assert not glossary.lacking([number], found[i])
+            assert not glossary.lacking([number], after[i])
         assert glossary.report() == (
             "glossary: 3 of 3 required terms are in the translations; 1 of 3 terms did not occur: dog"
         )
@@ -123,7 +123,9 @@ class TestTranslations:
     def test_a_candidate_of_beam_search_that_has_the_term(self, model, tokenizer):
         [before] = translate([TEXTS[0]], model, tokenizer, **SHORT)
         [listed] = translate_n_best([TEXTS[0]], model, tokenizer, n_best=8, num_beams=8, **SHORT)
-        glossaries = ((each, Glossary([("boy", word)])) for each in listed for word in words(each.translation))
+        glossaries = (
+            (candidate, Glossary([("boy", word)])) for candidate in listed for word in words(candidate.translation)
+        )
         candidate, glossary = next(pair for pair in glossaries if pair[1].lacking([0], before))
         assert translate([TEXTS[0]], model, tokenizer, glossary=glossary, **SHORT) == [candidate.translation]
 
@@ -134,11 +136,11 @@ class TestTranslations:
         [before] = translate([text], model, tokenizer, **SHORT)
         heads = [head for head in beginnings(before, "niño", "") if len(tokenizer(head)["input_ids"]) < 24]
         continued = translate([text] * len(heads), model, tokenizer, prefixes=heads, **SHORT)
-        scores = score_pairs(model, tokenizer, [(text, each) for each in continued])
+        scores = score_pairs(model, tokenizer, [(text, translation) for translation in continued])
         ranked = {
-            score.log_probability / score.tokens**0.6: each
-            for score, each in zip(scores, continued, strict=True)
-            if not glossary.lacking([0], each)
+            score.log_probability / score.tokens**0.6: translation
+            for score, translation in zip(scores, continued, strict=True)
+            if not glossary.lacking([0], translation)
         }
         assert len(ranked) > 2
         assert translate([text], model, tokenizer, glossary=glossary, **SHORT) == [ranked[max(ranked)]]
@@ -148,11 +150,13 @@ class TestTranslations:
         """Not all of them: bytes that this random model generates after a term can extend its last word."""
         glossary = Glossary([("boy", "niño"), ("book", "libro"), ("reads", "lee")])
         texts, prefixes = [TEXTS[0], TEXTS[0]], ["", "el"]
-        found = translate(texts, model, tokenizer, prefixes=prefixes, glossary=glossary, **SHORT, **options)
-        assert found == translate(texts, model, tokenizer, prefixes=prefixes, glossary=glossary, **SHORT, **options)
-        assert found[1].startswith("el")
+        translations = translate(texts, model, tokenizer, prefixes=prefixes, glossary=glossary, **SHORT, **options)
+        assert translations == translate(
+            texts, model, tokenizer, prefixes=prefixes, glossary=glossary, **SHORT, **options
+        )
+        assert translations[1].startswith("el")
         assert glossary.required == {0: 4, 1: 4, 2: 4}
-        missing = [glossary.lacking(range(3), each) for each in found]
+        missing = [glossary.lacking(range(3), translation) for translation in translations]
         assert len(missing[0]) < 2
         assert glossary.missing.total() == 2 * sum(map(len, missing)) < 12
 
@@ -172,25 +176,25 @@ class TestTranslations:
     def test_languages_and_ensembles(self, tokenizer):
         several, tagged = multilingual_translator()
         ensemble = EnsembleForSeq2SeqLM([random_translator(1), random_translator(6)])
-        for model, own, options in (
+        for model, model_tokenizer, options in (
             (several, tagged, {"src_lang": "en", "tgt_lang": "es"}),
             (ensemble, tokenizer, {}),
         ):
             glossary = Glossary(TERMS)
-            [found] = translate([TEXTS[0]], model, own, glossary=glossary, **SHORT, **options)
-            assert not glossary.lacking([0], found)
+            [translation] = translate([TEXTS[0]], model, model_tokenizer, glossary=glossary, **SHORT, **options)
+            assert not glossary.lacking([0], translation)
 
     def test_documents(self, translator, tokenizer):
         glossary = Glossary(TERMS)
-        before, found = (
+        before, after = (
             translate(
                 ["We see the boy.\n  we want two apples."], translator, tokenizer, split_sentences=True, **options
             )
             for options in (SHORT, {**SHORT, "glossary": glossary})
         )
-        assert "niño" in found[0]
+        assert "niño" in after[0]
         assert "niño" not in before[0]
-        assert found[0].split("\n")[-1] == before[0].split("\n")[-1]
+        assert after[0].split("\n")[-1] == before[0].split("\n")[-1]
 
     def test_html(self, translator, tokenizer):
         documents = pytest.importorskip("modeling_random_transformer.extras.documents")
@@ -224,7 +228,7 @@ class TestFiles:
         with pytest.raises(ValueError, match=r"terms.tsv, line 3: a source phrase must be in one .* as in term 1\."):
             Glossary.read(path)
 
-    def test_another_encoding(self, tmp_path):
+    def test_another_encoding_is_an_error(self, tmp_path):
         path = tmp_path / "terms.tsv"
         path.write_bytes("house\tcasa\nboy\tniño".encode("latin-1"))
         with pytest.raises(ValueError, match=r"terms.tsv must be UTF-8 text, but line 2 .* read as Windows-1252\."):
@@ -246,7 +250,7 @@ class TestFiles:
         assert "terms.tsv, line 1: a term must be" in capsys.readouterr().err
 
     @pytest.mark.usefixtures("_state_on_cpu")
-    def test_resuming(self, model, tokenizer, tmp_path, monkeypatch):
+    def test_resuming_requires_the_same_glossary(self, model, tokenizer, tmp_path, monkeypatch):
         source, output = tmp_path / "in.txt", tmp_path / "out.txt"
         source.write_text("\n".join(TEXTS))
         run = functools.partial(translate_file, source, output, model, tokenizer, chunk_size=2, **SHORT)
@@ -255,12 +259,12 @@ class TestFiles:
             with pytest.raises(KeyboardInterrupt):
                 run(glossary=Glossary(TERMS))
         digest = "[0-9a-f]{8,}"
-        for other, got in ((None, "None"), (Glossary(TERMS[:1]), digest)):
+        for changed_glossary, got in ((None, "None"), (Glossary(TERMS[:1]), digest)):
             with pytest.raises(ValueError, match=f"glossary was {digest}, now {got}"):
-                run(glossary=other)
+                run(glossary=changed_glossary)
         run(glossary=Glossary(TERMS))
-        found = translate(TEXTS, model, tokenizer, glossary=Glossary(TERMS), **SHORT)
-        assert output.read_text() == "".join(f"{each}\n" for each in found)
+        translations = translate(TEXTS, model, tokenizer, glossary=Glossary(TERMS), **SHORT)
+        assert output.read_text() == "".join(f"{translation}\n" for translation in translations)
 
     def test_invalid_arguments(self, model, tokenizer):
         with pytest.raises(ValueError, match="n_best must be None with glossary, got 2"):

@@ -19,7 +19,7 @@ SHORT = {"max_new_tokens": 8, "progress": False}
 
 def chrf(text, reference):
     pairs = zip(count_ngrams(text), [average([count]) for count in count_ngrams(reference)], strict=True)
-    return sum(f_score(count, other) for count, other in pairs) / MAX_ORDER
+    return sum(f_score(count, reference_count) for count, reference_count in pairs) / MAX_ORDER
 
 
 @given(st.text("abc é", min_size=12), st.text("abc é", min_size=12))
@@ -60,7 +60,7 @@ def test_translations_are_chosen_from_the_samples(model, tokenizer):
     samples = list(translate_n_best(TEXTS, model, tokenizer, **sampling, **options))
     chosen = translate(TEXTS, model, tokenizer, mbr=5, **options)
     for candidates, translation in zip(samples, chosen, strict=True):
-        texts = [each.translation for each in candidates]
+        texts = [candidate.translation for candidate in candidates]
         rank = [chrf_to_all(text, texts) for text in texts]
         assert rank[texts.index(translation)] == pytest.approx(max(rank))
     assert chosen[1] == ""
@@ -68,8 +68,8 @@ def test_translations_are_chosen_from_the_samples(model, tokenizer):
 
 def test_the_seed_determines_the_translations(model, tokenizer):
     texts = some_texts(6)
-    found = [translate(texts, model, tokenizer, mbr=4, seed=seed, **SHORT) for seed in (1, 1, 2)]
-    assert found[0] == found[1] != found[2]
+    translations = [translate(texts, model, tokenizer, mbr=4, seed=seed, **SHORT) for seed in (1, 1, 2)]
+    assert translations[0] == translations[1] != translations[2]
 
 
 def test_documents_and_one_sample(model, tokenizer):

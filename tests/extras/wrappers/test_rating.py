@@ -7,18 +7,13 @@ from modeling_random_transformer.inference import translate
 from modeling_random_transformer.inference import translate_n_best as translate_candidates
 from modeling_random_transformer.inference.confidence import features_of
 from modeling_random_transformer.inference.translation import Translator
-from tests.helpers.calibration import CALIBRATED, SHORT, TEXTS, calibrated_translator
+from tests.helpers.calibration import CALIBRATED, SHORT, TEXTS, calibrated_translator, rated
 from tests.helpers.translation import random_tokenizer, random_translator
 
 
 @pytest.fixture(scope="module")
 def calibrated():
     return calibrated_translator()
-
-
-def rated(model, tokenizer, texts=TEXTS, **options):
-    options = {**SHORT, "n_best": None, "confidence": True, **options}
-    return [best for [best] in translate_candidates(texts, model, tokenizer, **options)]
 
 
 def test_a_confidence_is_that_of_the_scores_of_the_translation(calibrated):

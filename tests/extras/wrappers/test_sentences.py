@@ -34,7 +34,7 @@ def splitter(translator, tokenizer):
 def test_all_but_the_sentences_is_unchanged(splitter, language, text, sentences):
     split = splitter(None, language)(text)
     assert split.sentences == sentences
-    assert splitter()(text).join([f" {each.upper()} " for each in splitter()(text).sentences]) == text.upper()
+    assert splitter()(text).join([f" {sentence.upper()} " for sentence in splitter()(text).sentences]) == text.upper()
 
 
 MARKERS = ("- ", "* ", "+ ", "# ", "### ", "> ", "> > ", "• ", "10) ", "(a) ", "3. ", " - [ ] ", "– ", "\t* ")
@@ -103,8 +103,8 @@ def test_a_part_is_measured_without_the_space_before_it(splitter, tokenizer):
 def test_sentences_are_translated_one_by_one(translator, tokenizer):
     first, second, third = translate(SENTENCES[:3], translator, tokenizer)
     text = f"{SENTENCES[0]}\n\n  {SENTENCES[1]}\n{SENTENCES[2]}\n"
-    found = translate([text, "", SENTENCES[0]], translator, tokenizer, split_sentences=True, src_lang="en")
-    assert found == [f"{first.strip()}\n\n  {second.strip()}\n{third.strip()}\n", "", first.strip()]
+    translations = translate([text, "", SENTENCES[0]], translator, tokenizer, split_sentences=True, src_lang="en")
+    assert translations == [f"{first.strip()}\n\n  {second.strip()}\n{third.strip()}\n", "", first.strip()]
 
 
 def test_language_of_a_multilingual_model():
@@ -112,8 +112,8 @@ def test_language_of_a_multilingual_model():
     model, tokenizer = multilingual_translator()
     options = {"src_lang": "en", "tgt_lang": "es"}
     first, second = translate(["the cat.", "the dog."], model, tokenizer, **options)
-    (found,) = translate(["the cat. the dog."], model, tokenizer, split_sentences=True, **options)
-    assert found == f"{first.strip()} {second.strip()}"
+    (translation,) = translate(["the cat. the dog."], model, tokenizer, split_sentences=True, **options)
+    assert translation == f"{first.strip()} {second.strip()}"
     assert tokenizer.src_lang is None
 
 

@@ -47,12 +47,12 @@ def test_dropout_changes_the_segmentation_and_not_the_text(text):
 def exact_distribution(symbols, merges, dropout):
     """The probability of each segmentation, by the recursion that defines the algorithm."""
     possible = sorted((merges.index(pair), i) for i, pair in enumerate(pairwise(symbols)) if pair in merges)
-    found = Counter({symbols: dropout ** len(possible)})
+    distribution = Counter({symbols: dropout ** len(possible)})
     for number, (_, i) in enumerate(possible):
         merged = (*symbols[:i], symbols[i] + symbols[i + 1], *symbols[i + 2 :])
         for end, probability in exact_distribution(merged, merges, dropout).items():
-            found[end] += dropout**number * (1 - dropout) * probability
-    return found
+            distribution[end] += dropout**number * (1 - dropout) * probability
+    return distribution
 
 
 @pytest.mark.parametrize(("dropout", "word"), [(0.5, "abcab"), (0.3, "aaaa")])

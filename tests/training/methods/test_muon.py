@@ -41,13 +41,13 @@ def test_steps_equal_those_of_pytorch(weight_decay):
     optimizer = optimizer_of(ours, torch.float32, **options)
     start = [weight.detach().clone() for weight in ours]
     for _ in range(3):
-        for weight, other in zip(ours, theirs, strict=True):
+        for weight, expected in zip(ours, theirs, strict=True):
             weight.grad = torch.randn_like(weight)
-            other.grad = weight.grad.clone()
+            expected.grad = weight.grad.clone()
         optimizer.step()
         reference.step()
-    for weight, other, before in zip(ours, theirs, start, strict=True):
-        assert (weight - other).norm() < 0.1 * (other - before).norm()
+    for weight, expected, before in zip(ours, theirs, start, strict=True):
+        assert (weight - expected).norm() < 0.1 * (expected - before).norm()
 
 
 def test_updates_have_the_size_of_those_of_adam():
@@ -78,10 +78,12 @@ def test_matrices_of_the_layers_get_muon_and_all_other_weights_adam(tmp_path):
     trainer = new_trainer(tmp_path, muon=True, weight_decay=0.1)
     names = {id(weight): name for name, weight in trainer.model.named_parameters()}
     muon, adam = trainer.create_optimizer().param_groups
-    matrices, others = ({names[id(weight)] for weight in group["params"]} for group in (muon, adam))
-    assert matrices | others == set(names.values())
-    assert not matrices & others
-    assert others == {name for name, weight in trainer.model.named_parameters() if weight.ndim == 1 or name in OUTER}
+    muon_names, adam_names = ({names[id(weight)] for weight in group["params"]} for group in (muon, adam))
+    assert muon_names | adam_names == set(names.values())
+    assert not muon_names & adam_names
+    assert adam_names == {
+        name for name, weight in trainer.model.named_parameters() if weight.ndim == 1 or name in OUTER
+    }
     assert (muon["lr"], adam["lr"]) == (1e-3, 1e-3)
     assert (muon["weight_decay"], adam["weight_decay"]) == (0.1, 0.0)
 

@@ -30,7 +30,7 @@ def test_loss_and_gradient_equal_pytorch(rows_at_a_time, smoothing, alpha, monke
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision(dtype):
+def test_a_half_precision_gradient_is_the_rounded_exact_gradient(dtype):
     logits, labels = torch.randn(4, 4, 50).to(dtype), torch.randint(0, 50, (2, 4))
     rounded, exact = (
         loss_and_gradient(RDropLoss(0.1, 5.0), values, labels, 3000, scale=2.0**12)[1].double()

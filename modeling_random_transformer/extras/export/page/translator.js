@@ -69,12 +69,19 @@ export class Translator {
     return { parts: textParts(results.map((result) => result.text), gaps), sentences, results };
   }
 
+  // The text as the package translates it: white space at its ends and repeated spaces are hardly visible.
+  withoutExtraSpaces(text) {
+    const { normalizer } = this.encoding;
+    if (!normalizer) return text;
+    const trimmed = normalizer(text).trim();
+    return this.settings.keeps_spaces ? trimmed : trimmed.replace(/[ \t]+/g, " ");
+  }
+
   // Translate a sentence: greedy search with one beam, otherwise beam search. Without `maxNewTokens`, the limit depends on
   // the length of the source.
   async translate(text, { numBeams = 1, maxNewTokens = null } = {}) {
     const { settings } = this;
-    const { normalizer } = this.encoding;
-    const source = this.encode(normalizer ? normalizer(text).trim() : text); // white space at the ends is invisible
+    const source = this.encode(this.withoutExtraSpaces(text));
     const rounded = Math.ceil(source.length / settings.length_step) * settings.length_step;
     const encoded = await this.encodeSource(source);
     const state = new DecoderState(this, encoded);

@@ -7,7 +7,7 @@ from benchmarks.confidence import auc, calibration_error, noisy_texts, spearman
 from tests.helpers.translation import SENTENCES
 
 
-def test_figures():
+def test_measures_of_confidence_have_the_values_computed_by_hand():
     confidence = np.array([0.1, 0.2, 0.75, 0.75])
     assert calibration_error(confidence, np.array([False, False, True, True])) == pytest.approx(0.2)
     assert spearman(confidence, np.array([5, 7, 30, 40])) == pytest.approx(1)

@@ -1,0 +1,203 @@
+"""The arguments of a recipe with stages, and those of each stage. All are checked before the first stage starts."""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from transformers import GenerationConfig
+
+from ...base import DTYPES
+from ...base.files import StrPath, markdown_table
+from ...base.flags import instances
+from ...base.streams import STANDARD_STREAM
+from ...data.sources import ParallelText
+from ...inference.translation import TranslationOptions
+from ...inputs_random_transformer import check_choice, drop_none
+from ...stages.back_translation import BackTranslationOptions
+from ...stages.training_set import DistillationArguments
+from ...training.arguments import (
+    DROPOUTS,
+    FILE_ARGUMENTS,
+    LANGUAGE_ARGUMENTS,
+    DataArguments,
+    ModelArguments,
+    parse_overrides,
+)
+from ...training.manifest import fingerprint, folder_digest
+from ...training.run import TRAINING_ARGUMENTS
+from ...training.training_arguments import TranslationTrainingArguments
+from ..estimation.estimation import GIB, dry_run
+from .recipe_data import sets_of
+from .recipe_file import (
+    BACK_TRANSLATE,
+    CONDITIONS,
+    DISTILL,
+    TEXTS,
+    TRAIN,
+    RecipeArguments,
+    StageArguments,
+    check_names,
+    not_overridden,
+    parse_values,
+    recipe_values,
+    stages_to_run,
+)
+
+FOLDER = "stages"
+# Arguments that a stage must not have
+SET_BY_RECIPE = {
+    *FILE_ARGUMENTS,
+    *CONDITIONS,
+    *TEXTS,
+    "dictionary",
+    "dataset_name",
+    "output_dir",
+    "push_to_hub",
+    "source_text",
+    "teacher",
+}
+
+
+class RecipePlan:
+    """The arguments of a recipe with stages.
+
+    Args:
+        path: the YAML or JSON file.
+        recipe: its content, see `read_recipe`, with stages.
+        **arguments: see `run_recipe`.
+
+    Raises:
+        ValueError: a stage or an argument is invalid.
+    """
+
+    def __init__(self, path: StrPath, recipe: Mapping[str, Any], **arguments: Any):
+        classes = (*TRAINING_ARGUMENTS, RecipeArguments)
+        check_names(arguments, classes)
+        values = dict(recipe)
+        stages = values.pop("stages")
+        self.recipe_path = str(path)
+        self.overrides = arguments
+        self.values = recipe_values(values, arguments, classes)
+        [self.arguments] = instances([RecipeArguments], self.values | arguments)
+        self.stages = stages_to_run(stages, self.arguments)
+        self.options = {stage.name: parse_options(stage) for stage in self.stages}
+        self.data, self.model, self.args = self.arguments_with({})
+        self.folder = Path(self.args.output_dir)
+        self.check()
+
+    def check(self) -> None:
+        """Check the arguments of all stages before the first one starts."""
+        values = vars(self.data) | vars(self.args)
+        for name in ("train_weights", "streaming", "push_to_hub"):
+            if values[name]:
+                raise ValueError(f"{name} must be unset for a recipe with stages, got {values[name]}.")
+        for name in LANGUAGE_ARGUMENTS:
+            codes = values[name] or ()
+            if len({*codes}) > 1:  # corpora become one
+                raise ValueError(f"{name} must be one language for a recipe with stages, got {', '.join(codes)}.")
+        for stage in self.stages:
+            self.arguments_of(stage)
+            if stage.kind == DISTILL:
+                self.teacher_of(stage, self.path(str(stage.uses)), [STANDARD_STREAM])
+
+    def path(self, name: str) -> Path:
+        """The folder of a stage."""
+        return self.folder / FOLDER / name
+
+    def texts_of(self, stage: StageArguments) -> dict[str, str]:
+        """The monolingual text that a stage translates, by argument."""
+        names = [name for name, kind in TEXTS.items() if kind == stage.kind]
+        return drop_none(**{name: getattr(self.arguments, name) for name in names})
+
+    @cached_property
+    def dictionary(self) -> ParallelText | None:
+        """The entries of the dictionary, in the languages of the corpus."""
+        if self.arguments.dictionary is None:
+            return None
+        corpus = self.data.corpora("train")[0]  # all have the same languages
+        return ParallelText(Path(self.arguments.dictionary), languages=corpus.languages)
+
+    def arguments_with(self, options: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The arguments of the recipe with these options of a stage."""
+        values = not_overridden({**self.values, **options}, self.overrides) | self.overrides
+        return instances(TRAINING_ARGUMENTS, copy.deepcopy(values))
+
+    def arguments_of(self, stage: StageArguments) -> tuple[DataArguments, ModelArguments, TranslationTrainingArguments]:
+        """The arguments of a stage, with the sets of the recipe."""
+        options = {} if stage.kind == BACK_TRANSLATE else self.options[stage.name]
+        data, model, args = self.arguments_with(options)
+        args.output_dir = str(self.path(stage.name))
+        overrides = parse_overrides(model.config_overrides).items()
+        rates = ",".join(f"{name}={rate}" for name, rate in overrides if name in DROPOUTS)
+        if stage.starts_from is not None:
+            start = self.path(stage.starts_from)
+            model = ModelArguments(model_name_or_path=str(start), config_overrides=rates)
+        elif self.arguments.parent is not None and stage.kind == TRAIN:  # a student has other sizes
+            model = replace(
+                model,
+                preset=None,
+                model_name_or_path=self.arguments.parent,
+                config_overrides=rates,
+            )
+        return data, model, args
+
+    def teacher_of(self, stage: StageArguments, folder: Path, texts: list[str]) -> DistillationArguments:
+        """The arguments of the teacher of a stage, and of the texts that it translates."""
+        values = {**self.options[stage.name], "teacher": [str(folder)], "source_text": texts}
+        return instances([DistillationArguments], values)[0]
+
+    def inputs_of_data(self) -> dict[str, Any]:
+        """The inputs that determine the sets, and the initial models of the recipe."""
+        inputs: dict[str, Any] = {
+            "on_invalid": self.data.on_invalid,
+            "stages": [stage.name for stage in self.stages],
+        }
+        for split, corpora in sets_of(self.data).items():
+            inputs[split] = fingerprint(corpora)
+        if self.dictionary is not None:
+            inputs["dictionary"] = fingerprint([self.dictionary])
+        models = drop_none(parent=self.arguments.parent, tokenizer=self.model.tokenizer)
+        for name, path in models.items():
+            inputs[name] = folder_digest(path)
+        return inputs
+
+    def estimate(self) -> str:
+        """A table of the time and the memory of each training, measured with a few steps.
+
+        They are measured on the first pairs of the corpus, without synthetic ones. A model that does not exist yet is
+        replaced by a new one.
+        """
+        rows = []
+        for stage in self.stages:
+            if stage.kind != BACK_TRANSLATE:
+                data, model, args = self.arguments_of(replace(stage, starts_from=None))
+                args = args.without_evaluation()  # the validation set may not exist yet
+                args.length_penalty = type(args).length_penalty  # without a validation set, `auto` is not possible
+                run = dry_run(data, model, args)
+                rows.append((stage.name, f"{run.hours:.3g}", f"{run.memory / GIB:.3g}"))
+        return markdown_table(("stage", "hours of training", "memory in GiB"), rows)
+
+
+def parse_options(stage: StageArguments) -> dict[str, Any]:
+    """The values of the options of a stage.
+
+    Raises:
+        ValueError: an option does not exist, is one of the recipe, or has an invalid value.
+    """
+    fixed = sorted(stage.options.keys() & SET_BY_RECIPE)
+    if fixed:
+        raise ValueError(f"{stage.name} must not have arguments that the recipe sets, got {', '.join(fixed)}.")
+    if stage.kind == DISTILL:
+        return parse_values(stage.options, (*TRAINING_ARGUMENTS, DistillationArguments))
+    if stage.kind == TRAIN:
+        return parse_values(stage.options, TRAINING_ARGUMENTS)
+    options = dict(stage.options)
+    check_choice(DTYPES, dtype=options.pop("dtype", "float32"))
+    _, search = BackTranslationOptions.split(options)
+    unknown = GenerationConfig().update(**TranslationOptions.from_kwargs(**search).complete_generate_kwargs)
+    if unknown:
+        raise ValueError(f"{stage.name} must have options of back_translate, got {', '.join(unknown)}.")
+    return options
