@@ -8,7 +8,7 @@ functions on a KV cache that grows in place and reorders beams through its mask.
 import copy
 import inspect
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar, copy_context
 from types import MethodType
 from typing import Any, Protocol
@@ -25,6 +25,7 @@ from transformers.generation import (
     MinNewTokensLengthLogitsProcessor,
 )
 from transformers.generation.configuration_utils import GenerationConfig, GenerationMode
+from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput
 
 from .ops_random_transformer import (
@@ -732,7 +733,7 @@ def functional_linear(module: Any, batch_size: int = 0) -> LinearFunction:
     packed = packed_linear((module,), batch_size)
     if packed is not None:
         return packed
-    if is_unmodified(module, Int8Linear):
+    if is_unmodified(module, Int8Linear) and is_plain(module.weight_scale):
         return PlainLinear(module.dequantized_weight(), module.bias)
     if is_unmodified(module, nn.Linear) and is_plain(module.weight):
         return PlainLinear(module.weight, module.bias)
@@ -1169,7 +1170,8 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         """Repeat the target rows `expand_size` times. The source is not copied, since its target rows share it.
 
         Raises:
-            ValueError: a cache of the caller has tokens, and the target cannot continue them.
+            ValueError: the target does not have as many rows as the source, or a multiple; the encoder's output is not
+                one; or a cache of the caller has tokens, and the target cannot continue them.
         """
         cache = cache_of(kwargs)
         if input_ids is not None and cache is not None and cache.get_seq_length() > 0:
@@ -1179,6 +1181,11 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
             kwargs["decoder_attention_mask"] = torch.ones_like(input_ids) if mask is None else mask
         encoder_outputs = kwargs.pop("encoder_outputs", None)
         attention_mask = kwargs.pop("attention_mask", None)
+        if not isinstance(encoder_outputs, ModelOutput | None):
+            encoder_outputs = as_encoder_output(encoder_outputs)
+        if input_ids is not None:  # before rows are repeated: the copies of a prompt must have the same source
+            sources = encoder_outputs[0] if attention_mask is None else attention_mask
+            check_target_rows(len(input_ids), len(sources))
         input_ids, kwargs = super()._expand_inputs_for_generation(expand_size, False, input_ids, **kwargs)
         return input_ids, {**kwargs, "encoder_outputs": encoder_outputs, "attention_mask": attention_mask}
 
@@ -1247,6 +1254,23 @@ def pad_after_end(sequences: Tensor, padding: int | None, end: Any) -> None:
     is_end = torch.isin(generated, torch.as_tensor(end, device=sequences.device))
     only_ends_from_here = trailing_true(is_end)
     generated[:, 1:].masked_fill_(only_ends_from_here[:, :-1], padding)
+
+
+def as_encoder_output(outputs: Any) -> BaseModelOutput:
+    """An encoder's output from a mapping, another `ModelOutput` class, or a tuple in the order of its fields."""
+    names = ("last_hidden_state", "hidden_states", "attentions")
+    fields = dict(zip(names, outputs, strict=False)) if isinstance(outputs, (tuple, list)) else outputs
+    if not isinstance(fields, Mapping) or not isinstance(fields.get("last_hidden_state"), Tensor):
+        raise ValueError(
+            f"encoder_outputs must be a ModelOutput with a last_hidden_state or a tuple, got {type(outputs).__name__}."
+        )
+    return BaseModelOutput(**{name: fields.get(name) for name in names})
+
+
+def check_target_rows(rows: int, sources: int) -> None:
+    """Raise a `ValueError` if the rows of a target cannot be divided among the sources."""
+    if rows % max(sources, 1):
+        raise ValueError(f"decoder_input_ids must have a multiple of the sources' {sources} rows, got {rows}.")
 
 
 def check_continued_target(ids: Tensor, cache: Cache, mask: Tensor | None, copies: int) -> None:

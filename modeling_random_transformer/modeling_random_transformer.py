@@ -37,7 +37,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_random_transformer import RandomTransformerConfig
-from .generation_random_transformer import RandomTransformerGenerationMixin
+from .generation_random_transformer import RandomTransformerGenerationMixin, as_encoder_output, check_target_rows
 from .ops_random_transformer import (
     IGNORE_INDEX,
     fast_dropout,
@@ -876,10 +876,7 @@ def cross_attention_mask(
         )
     check_shape("encoder_outputs", source_states, "batch", "length", decoder.config.d_model)
     sources, source_len, _ = source_states.shape
-    if states.shape[0] % max(sources, 1):
-        raise ValueError(
-            f"decoder_input_ids must have a multiple of the sources' {sources} rows, got {states.shape[0]}."
-        )
+    check_target_rows(len(states), sources)
     check_padding_mask("attention_mask", padding_mask, sources, source_len)
     return create_bidirectional_mask(
         decoder.config,
@@ -888,17 +885,6 @@ def cross_attention_mask(
         source_states,
         allow_is_bidirectional_skip=may_omit_mask(padding_mask),
     )
-
-
-def as_encoder_output(outputs: Any) -> BaseModelOutput:
-    """An encoder's output from a mapping, another `ModelOutput` class, or a tuple in the order of its fields."""
-    names = ("last_hidden_state", "hidden_states", "attentions")
-    fields = dict(zip(names, outputs, strict=False)) if isinstance(outputs, (tuple, list)) else outputs
-    if not isinstance(fields, Mapping) or not isinstance(fields.get("last_hidden_state"), Tensor):
-        raise ValueError(
-            f"encoder_outputs must be a ModelOutput with a last_hidden_state or a tuple, got {type(outputs).__name__}."
-        )
-    return BaseModelOutput(**{name: fields.get(name) for name in names})
 
 
 def other_fields(outputs: ModelOutput) -> dict[str, Any]:
@@ -1043,14 +1029,21 @@ class RandomTransformerForSequenceClassification(RandomTransformerEncoderHead):
 
     def label_shape(self, logits: Tensor, labels: Tensor | None) -> Sequence[int]:
         """One class per text or one number per logit. The loss would broadcast labels of other shapes."""
-        numbers = labels is not None and (labels.dim() > 1 or (labels.is_floating_point() and logits.shape[1] > 1))
-        return logits.shape if numbers else logits.shape[:1]
+        if labels is None:
+            return logits.shape[:1]
+        are_numbers = labels.is_floating_point() or self.config.problem_type == "regression"
+        is_per_logit = labels.dim() > 1 or (are_numbers and logits.shape[1] > 1)
+        return logits.shape if is_per_logit else logits.shape[:1]
 
 
 def mean_of_tokens(states: Tensor, padding_mask: Tensor | None) -> Tensor:
-    """Mean over the tokens without padding, summed in float32: `[batch, length, d_model]` → `[batch, d_model]`."""
+    """Mean over the tokens without padding, summed in float32: `[batch, length, d_model]` → `[batch, d_model]`.
+
+    Raises a ValueError for a mask of four dimensions, which does not tell which tokens are padding.
+    """
     if padding_mask is None:
         return states.mean(dim=1)
+    check_shape("attention_mask", padding_mask, *states.shape[:2])
     mask = padding_mask[..., None].float()
     return ((states * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)).to(states.dtype)
 

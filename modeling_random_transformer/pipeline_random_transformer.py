@@ -93,6 +93,12 @@ class CallOptions:
         for name in ("truncation", "return_scores", "keep_without_letters"):
             check_type(name, getattr(self, name), bool, "True or False")
         check_positive(or_none=True, max_source_tokens=self.max_source_tokens, max_batch_tokens=self.max_batch_tokens)
+        prompt = self.generate_kwargs.get("decoder_input_ids")
+        if prompt is not None and (len(prompt) > 1 or self.target_prefix):
+            raise ValueError(
+                "decoder_input_ids must be one row, and None with target_prefix, which may be one string per text, "
+                f"got {len(prompt)} rows."
+            )
 
 
 class Seq2SeqPipeline(Pipeline):
@@ -143,7 +149,8 @@ class Seq2SeqPipeline(Pipeline):
         clean_up_tokenization_spaces: see `tokenizer.decode`.
         **generate_kwargs: options of `generate()`, such as `num_beams`, `do_sample`, `num_return_sequences`,
             `max_new_tokens`, `generation_config` or `logits_processor`. A `generation_config` of a call replaces all
-            options of `pipeline()`. `streamer` requires a single text.
+            options of `pipeline()`. `streamer` requires a single text. Batches are sorted by length, so the row that
+            `prefix_allowed_tokens_fn` gets is not the index of a text.
 
     Options that change the number or the type of outputs (`OUTPUT_OPTIONS`) have an effect as arguments only, not in
     the model's generation config. With `num_return_sequences` above 1, an answer is a list of dictionaries. Beam search

@@ -14,6 +14,7 @@ from modeling_random_transformer import RandomTransformerForCausalLM, RandomTran
 from modeling_random_transformer import generation_random_transformer as generation
 from modeling_random_transformer.versions_random_transformer import cache_of, named_cache
 from tests.helpers.models import (
+    BOS,
     EOS,
     PAD,
     enable_checkpointing,
@@ -248,6 +249,26 @@ def test_cache_that_cannot_be_continued(model, before, target, after, message):
     first = first_call(model, **before)
     with pytest.raises(ValueError, match=message):
         generate(model, decoder_input_ids=target(first.sequences), **named_cache(cache_of(first)), **after)
+
+
+@pytest.mark.parametrize("mode", ["greedy", "beam", "three samples"])
+def test_one_prompt_for_several_sources(mode, model):
+    """Three copies of the prompt, one for each beam or sample, would belong to the three sources."""
+    message = "decoder_input_ids must have a multiple of the sources' 3 rows, got 1"
+    with pytest.raises(ValueError, match=message):
+        generate(model, **{**MODES[mode], "num_beams": 3}, decoder_input_ids=torch.tensor([[BOS, 5]]))
+
+
+@pytest.mark.parametrize("mode", ["greedy", "beam"])
+@pytest.mark.parametrize("kind", [dict, tuple], ids=lambda kind: kind.__name__)
+def test_encoder_outputs_of_every_kind(kind, mode, model):
+    states = model.get_encoder()(**BATCH).last_hidden_state
+    encoded = {"last_hidden_state": states} if kind is dict else (states,)
+    options = {**MODES[mode], "return_dict_in_generate": True, "output_attentions": True}
+    batch = {"attention_mask": BATCH["attention_mask"], "encoder_outputs": encoded}
+    assert torch.equal(generate(model, batch, **options).sequences, generate(model, **MODES[mode]))
+    with pytest.raises(ValueError, match=r"encoder_outputs must be a ModelOutput .* got Tensor\."):
+        generate(model, batch | {"encoder_outputs": states}, **MODES[mode])
 
 
 def test_cache_of_all_beams_of_one_source(model):

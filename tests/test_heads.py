@@ -169,6 +169,8 @@ def test_mean_of_tokens():
     """Padding is excluded. The sum of many states overflows float16, their mean does not."""
     states = torch.tensor([[[1.0], [3.0], [8.0]], [[2.0], [4.0], [5.0]]])
     assert mean_of_tokens(states, torch.tensor([[1, 1, 0], [0, 0, 0]])).tolist() == [[2.0], [0.0]]
+    with pytest.raises(ValueError, match=r"attention_mask must have shape \[2, 3\], got \[1, 1, 3, 3\]\."):
+        mean_of_tokens(states, torch.ones(1, 1, 3, 3))
     states = torch.full((1, 4000, 2), 20.0, dtype=torch.float16)
     for mask in (None, torch.ones(1, 4000)):
         assert torch.equal(mean_of_tokens(states, mask), states[:, 0])
@@ -291,6 +293,12 @@ INVALID_LABELS = {
         RandomTransformerForSequenceClassification,
         {"problem_type": "regression"},
         torch.ones(3),
+        r"must have shape \[3, 3\], got \[3\]",
+    ),
+    "integers": (
+        RandomTransformerForSequenceClassification,
+        {"problem_type": "regression"},
+        torch.ones(3).long(),
         r"must have shape \[3, 3\], got \[3\]",
     ),
     "tokens": (RandomTransformerForTokenClassification, {}, torch.zeros(8, 3).long(), r"shape \[3, 8\], got \[8, 3\]"),

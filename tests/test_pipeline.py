@@ -28,7 +28,7 @@ from modeling_random_transformer import RandomTransformerModel, RandomTransforme
 from modeling_random_transformer import pipeline_random_transformer as module
 from modeling_random_transformer.pipeline_random_transformer import Seq2SeqPipeline
 from tests.helpers.foreign import POSITIONS, foreign_model
-from tests.helpers.models import EOS, assert_near, tiny_config
+from tests.helpers.models import BOS, EOS, assert_near, tiny_config
 from tests.helpers.translation import SENTENCES, random_translator, some_texts
 
 TEXTS = some_texts(9)
@@ -435,6 +435,13 @@ class TestErrors:
         """`generate()` raises an error of some other class, or one that does not say where the option comes from."""
         with pytest.raises(ValueError, match=r"^generate\(\) raised \w+: .*generation_config.json must be valid"):
             own_pipe(TEXTS, **option)
+
+    @pytest.mark.parametrize("rows", [1, 2])
+    def test_prompts_that_would_belong_to_other_texts(self, own_pipe, rows):
+        """Batches are sorted by length, and a prompt would move the places of the prefix."""
+        options = {"decoder_input_ids": torch.tensor([[BOS, 5]] * rows), "target_prefix": "the" if rows == 1 else None}
+        with pytest.raises(ValueError, match=f"decoder_input_ids must be one row, and None .*, got {rows} rows"):
+            own_pipe(TEXTS[:2], batch_size=2, **options)
 
     def test_model_and_tokenizer_are_checked(self, own_pipe, tokenizer):
         gpt = GPT2LMHeadModel(GPT2Config(vocab_size=9, n_embd=4, n_layer=1, n_head=1))

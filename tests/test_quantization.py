@@ -123,6 +123,15 @@ def test_generate_takes_the_fast_path_and_equals_the_modules(search, tmp_path, m
     assert_near(fast, scores(), 0.02)
 
 
+def test_generation_under_autocast(tmp_path, monkeypatch):
+    """The layers are smaller than `MIN_PACKED_ELEMENTS`, so their weights in float32 meet activations in bfloat16."""
+    model = quantized(tiny_model(spread=2.0), tmp_path)
+    with torch.autocast("cpu", torch.bfloat16):
+        fast = model.generate(INPUTS["input_ids"], max_new_tokens=6)
+        monkeypatch.setattr(type(model), "fallback_reason", lambda _: "test")
+        assert torch.equal(model.generate(INPUTS["input_ids"], max_new_tokens=6), fast)
+
+
 @pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("rows", [1, 33])
 def test_products_are_exact(rows):

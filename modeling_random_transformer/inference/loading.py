@@ -19,7 +19,7 @@ from ..base.errors import format_names, format_value, reraise_as_value_error
 from ..base.files import StrPath, read_json
 from ..base.saved_files import ADAPTER, CONFIG, GENERATION, LOADED_WEIGHTS, TOKENIZER, TOKENIZER_CONFIG
 from ..configuration_random_transformer import RandomTransformerConfig
-from ..inputs_random_transformer import check_positive, language_id
+from ..inputs_random_transformer import check_positive, drop_none, language_id
 from ..quantization_random_transformer import METHOD, DynamicInt8Config
 from .confidence import CALIBRATIONS, Calibrations
 from .engine import attach_engine
@@ -105,9 +105,12 @@ def load_translator(
     Raises:
         ValueError: a file is damaged or missing, weights are missing or have another shape, or the tokenizer has
             another vocabulary; the message is one line and names the file. Or the engine is unknown or not installed,
-            its folder cannot be written, or its shortlist cannot be read.
+            its folder cannot be written, or its shortlist cannot be read; or it is `None` with one of its options.
         FloatingPointError: a weight is not finite.
     """
+    unused = drop_none(engine_dtype=engine_dtype, engine_folder=engine_folder, engine_shortlist=engine_shortlist)
+    if engine is None and unused:
+        raise ValueError(f"engine must be given with {', '.join(unused)}, got None.")
     path = Path(folder)
     message = f"{argument} must contain a model and its tokenizer, got {folder}"
     with reraise_as_value_error(message), silence_transformers():

@@ -19,7 +19,6 @@ from ..inputs_random_transformer import (
     MAX_HYPOTHESES,
     LanguageTags,
     check_positive,
-    check_type,
     renumber_errors,
     source_limit,
     tokenizer_languages,
@@ -43,6 +42,7 @@ RESERVED = {
     "return_scores",
     "return_tokens",
     "streamer",
+    "target_prefix",
     *OUTPUT_OPTIONS,
 }
 
@@ -120,8 +120,8 @@ class TranslationOptions:
         check_range("length_penalty", self.length_penalty, LOWEST_PENALTY, HIGHEST_PENALTY)
         check_range("min_confidence", self.min_confidence, 0, 1)
         check_range("seed", self.seed, -LARGEST_SEED, LARGEST_SEED, Integral)
-        config = self.generate_kwargs.get("generation_config")
-        check_type("generation_config", config, GenerationConfig, "a GenerationConfig")
+        if self.generate_kwargs.get("generation_config") is not None:  # the defaults here would override its options
+            raise ValueError("generation_config must be None: give its options as arguments.")
         if self.keep_source and self.min_confidence is None:
             raise ValueError("keep_source must be False without min_confidence, got True.")
         for name, value in self.generate_kwargs.items():

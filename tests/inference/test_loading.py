@@ -89,7 +89,11 @@ def test_weights_are_finite():
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"device": "nowhere"}, "device must be an available device, got nowhere"), ({"dtype": "int3"}, "dtype")],
+    [
+        ({"device": "nowhere"}, "device must be an available device, got nowhere"),
+        ({"dtype": "int3"}, "dtype"),
+        ({"engine_dtype": "int8"}, r"engine must be given with engine_dtype, got None\."),
+    ],
 )
 def test_invalid_arguments_of_loading(options, message, translator_folder):
     with pytest.raises(ValueError, match=message):

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import GenerationConfig
 
 from modeling_random_transformer import inputs_random_transformer as inputs_module
 from modeling_random_transformer.inference import (
@@ -151,12 +152,13 @@ def test_learned_positions_limit_targets(tokenizer):
         ({"num_return_sequences": 2}, "num_return_sequences must not be given, got 2."),
         ({"max_length": 9}, "max_length must not be given, got 9."),
         ({"return_scores": True}, "return_scores must not be given, got True."),
+        ({"target_prefix": "el"}, "target_prefix must not be given, got 'el'."),
         ({"length_penalty": "1"}, "length_penalty must be None or a number from -2 to 10, got '1'."),
         ({"min_confidence": "0.5"}, "min_confidence must be None or a number from 0 to 1, got '0.5'."),
         ({"min_confidence": math.nan}, "min_confidence must be None or a number from 0 to 1, got nan."),
         ({"seed": 1.5}, f"seed must be None or an integer from -{2**62} to {2**62}, got 1.5."),
         ({"seed": 2**63}, f"seed must be None or an integer from -{2**62} to {2**62}, got {2**63}."),
-        ({"generation_config": {}}, "generation_config must be a GenerationConfig, got {}."),
+        ({"generation_config": GenerationConfig(num_beams=1)}, "generation_config must be None: give its .*"),
         ({"prefixes": "the"}, "prefixes must be an iterable of strings, got one str."),
         ({"prefixes": 3}, "prefixes must be an iterable of strings, got one int."),
     ],

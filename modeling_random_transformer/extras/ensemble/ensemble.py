@@ -72,6 +72,11 @@ class EnsembleCache(Cache):
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.members[0].get_seq_length(layer_idx)
 
+    def crop(self, *args: Any) -> None:
+        """Remove tokens that assisted decoding has rejected; the arguments are those of transformers' caches."""
+        for member in self.members:
+            member.crop(*args)
+
 
 class EnsembleForSeq2SeqLM(PreTrainedModel, RandomTransformerGenerationMixin):
     """Several sequence-to-sequence models that decode together, with `generate()`.

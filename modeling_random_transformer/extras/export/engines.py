@@ -119,13 +119,15 @@ def engine_module(engine: str, dtype: str | None = None) -> Any:
 
 
 def check_exportable(model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raise a `ValueError` for a model of another class, a quantized one, or the tokenizer of another model."""
+    """Raise a `ValueError` for a model of another class or with other layers, or the tokenizer of another model."""
     if not isinstance(model, RandomTransformerForConditionalGeneration):
         expected = RandomTransformerForConditionalGeneration.__name__
         raise ValueError(f"model must be a {expected}, got a {type(model).__name__}.")
     if getattr(model, "quantization_method", None) is not None:
         method = getattr(model.quantization_method, "value", model.quantization_method)
         raise ValueError(f"model must not be quantized, got a model quantized by {method}: cannot export it.")
+    if hasattr(model, "peft_config"):
+        raise ValueError("model must not have an adapter: merge it first (docs/how_to/fine_tune.md).")
     check_tokenizer(tokenizer, model.config)
 
 

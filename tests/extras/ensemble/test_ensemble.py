@@ -73,6 +73,24 @@ def test_members_use_their_fast_decoders(model, second_member, tokenizer, monkey
     assert len(set(map(id, steps))) == 2
 
 
+@pytest.mark.parametrize("name", ["prompt_lookup_num_tokens", "assistant_model"])
+def test_assisted_decoding(name, model, second_member, marian, tokenizer):
+    """The members' caches drop the tokens that the ensemble rejects."""
+    ensemble = EnsembleForSeq2SeqLM([model, second_member, marian])
+    proposals = {name: second_member if name == "assistant_model" else 3}
+    for text in TEXTS:
+        inputs = tokenizer(text, return_tensors="pt")
+        expected = ensemble.generate(**inputs, max_new_tokens=12)
+        assert torch.equal(ensemble.generate(**inputs, max_new_tokens=12, **proposals), expected)
+
+
+def test_one_prompt_for_several_sources(model, second_member, tokenizer):
+    inputs = tokenizer(TEXTS[:3], return_tensors="pt", padding=True)
+    prompt = torch.tensor([[model.config.decoder_start_token_id, 5]])
+    with pytest.raises(ValueError, match="multiple of the sources' 3 rows, got 1"):
+        EnsembleForSeq2SeqLM([model, second_member]).generate(**inputs, decoder_input_ids=prompt, num_beams=3)
+
+
 def test_batching_does_not_change_translations(model, marian, tokenizer):
     ensemble = EnsembleForSeq2SeqLM([model, marian])
     expected = [translate([text], ensemble, tokenizer, **SHORT)[0] for text in TEXTS]

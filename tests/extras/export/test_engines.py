@@ -3,6 +3,7 @@
 import sys
 
 import pytest
+from peft import LoraConfig, inject_adapter_in_model
 from torchao.quantization import Int8WeightOnlyConfig
 from transformers import TorchAoConfig
 
@@ -33,12 +34,15 @@ def test_models_that_are_not_exported(tmp_path):
     model.save_pretrained(tmp_path / "model")
     int8 = TorchAoConfig(Int8WeightOnlyConfig())
     quantized = type(model).from_pretrained(tmp_path / "model", quantization_config=int8)
+    adapted = type(model).from_pretrained(tmp_path / "model")
+    inject_adapter_in_model(LoraConfig(target_modules=["q_proj"]), adapted)
     for unsupported, message in (
         (
             RandomTransformerModel(model.config),
             r"model must be a RandomTransformerForConditionalGeneration, got a \w+Model",
         ),
         (quantized, "model must not be quantized, got a model quantized by torchao"),
+        (adapted, "model must not have an adapter: merge it first"),
     ):
         with pytest.raises(ValueError, match=message):
             export_model(unsupported, tokenizer, tmp_path / "out")
@@ -92,7 +96,7 @@ def test_beam_search_has_the_length_penalty_of_the_model(engine, tmp_path):
     model, tokenizer = exportable()
     translations = []
     model.generation_config.num_beams = 4  # otherwise a length penalty is not saved
-    for penalty in (-3.0, 3.0):
+    for penalty in (-2.0, 3.0):
         model.generation_config.length_penalty = penalty
         folder = tmp_path / str(penalty)
         export_model(model, tokenizer, folder, engine=engine)
