@@ -11,7 +11,7 @@ from tests.helpers.translation import SENTENCES, random_translator
 SEARCH = {"num_beams": 4, "max_new_tokens": 8}
 
 
-@pytest.mark.parametrize(("saved", "applied"), [(None, 0.6), (1.0, 1.0), (-3.0, -3.0)])
+@pytest.mark.parametrize(("saved", "applied"), [(None, 0.6), (1.0, 1.0), (-2.0, -2.0)])
 def test_extras_have_the_length_penalty_of_the_generation_config(saved, applied, tokenizer):
     model = random_translator().eval()
     model.generation_config.length_penalty = saved
