@@ -575,7 +575,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
     its mode.
     """
     with _evaluating_lock:
-        modules = [module for module in all_modules(model) if module.training or module in _evaluating]
+        modules = [module for module in model.modules() if module.training or module in _evaluating]
         for module in modules:
             users, training = _evaluating.get(module, (0, module.training))
             _evaluating[module] = users + 1, training
@@ -590,18 +590,6 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
                     _evaluating[module] = users - 1, training
                 elif training:
                     module.training = True
-
-
-def all_modules(model: nn.Module) -> list[nn.Module]:
-    """The modules of `model.modules()` in another order, in a quarter of the time, since no names are joined."""
-    modules = [model]
-    known = {model}
-    for module in modules:  # the list grows
-        for child in module._modules.values():
-            if child is not None and child not in known:
-                known.add(child)
-                modules.append(child)
-    return modules
 
 
 def search_options(num_beams: int, length_penalty: float | None = None, **options: Any) -> dict[str, Any]:
