@@ -354,12 +354,9 @@ class Snapshot:
         self.code = [function.__code__ for function in self.functions]  # autoreload replaces the code of functions
         self.tensors = distinct(tensors_of(modules))
         self.versions = versions_of(self.tensors)
-        samples = [sampled(tensor) for tensor in self.tensors if can_sample(tensor)]  # none on a GPU, which would wait
-        # `torch.cat` copies contiguous samples at once.
-        vectors = [sample for sample in samples if sample.is_contiguous()]
-        strided = [sample for sample in samples if not sample.is_contiguous()]
-        self.samples = [group for group in (vectors, strided) if group]
-        self.sampled_values = [*map(torch.cat, self.samples)]
+        # None on a GPU, which would wait for them.
+        self.samples = [sampled(tensor) for tensor in self.tensors if can_sample(tensor)]
+        self.sampled_values = [sample.clone() for sample in self.samples]
 
     def __reduce__(self) -> Any:
         return type(None), ()  # copies and pickles of a model have `None` instead of a snapshot
@@ -396,7 +393,7 @@ class Snapshot:
             are_identical(values, self.values)
             and [function.__code__ for function in self.functions] == self.code
             and versions_of(self.tensors) == self.versions
-            and all(map(torch.equal, map(torch.cat, self.samples), self.sampled_values))
+            and all(map(torch.equal, self.samples, self.sampled_values))
         )
 
 
