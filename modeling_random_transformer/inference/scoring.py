@@ -192,7 +192,7 @@ class Scorer(PairModel):
         with evaluation_mode(self.model):
             # Calling `lm_head` alone would need less memory, but the code of the model may have been edited.
             logits = self.model(**inputs, use_cache=False).logits
-        return label_log_probabilities(logits, labels, IGNORE_INDEX).tolist()
+        return label_log_probabilities(logits, labels).tolist()
 
 
 def decoder_start(model: PreTrainedModel) -> int:
