@@ -14,6 +14,7 @@ from ..base.progress import Update, process_stream
 from ..data.sources import Pair
 from ..inputs_random_transformer import (
     CHUNK_SIZE,
+    Ids,
     LanguageTags,
     TextError,
     batches_by_tokens,
@@ -26,8 +27,6 @@ from ..inputs_random_transformer import (
 from ..modeling_random_transformer import shift_right
 from ..ops_random_transformer import IGNORE_INDEX, label_log_probabilities
 from ..pipeline_random_transformer import Seq2SeqPipeline, current_device, evaluation_mode
-
-Ids = list[int]  # token ids of a text
 
 
 @dataclass(frozen=True, slots=True)
