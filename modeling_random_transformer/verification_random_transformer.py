@@ -344,7 +344,7 @@ class Snapshot:
         self.parts = modules[1:]
         # Views show later changes. PyTorch never uses the key of a hook again, so the keys identify the hooks.
         self.views: list[Iterable[Any]] = []
-        for namespace in [*attributes_of(modules), *namespaces_of(modules)]:
+        for namespace in namespaces_of(modules):
             if namespace is not vars(model):  # see `current_values`
                 self.views.append(namespace.values())
         for module in modules:
@@ -412,16 +412,14 @@ def are_identical(objects: Sequence[Any], others: Sequence[Any]) -> bool:
     return len(objects) == len(others) and all(map(is_, objects, others))
 
 
-def attributes_of(modules: Sequence[nn.Module]) -> list[Mapping[str, Any]]:
-    """The attributes of each module, and of their configurations."""
-    configs = [vars(module).get("config") for module in modules]
-    model_configs = distinct(config for config in configs if isinstance(config, PreTrainedConfig))
-    return [*map(vars, modules), *map(vars, model_configs)]
-
-
 def namespaces_of(modules: Sequence[nn.Module]) -> list[Mapping[str, Any]]:
-    """The children and tensors of modules, their classes, and the files of classes that saved folders contain."""
-    namespaces: list[Mapping[str, Any]] = []
+    """The attributes, children and tensors of modules, their configurations and classes, and files of the model.
+
+    The files are those of classes that saved folders contain.
+    """
+    configs = [vars(module).get("config") for module in modules]
+    model_configs = [config for config in configs if isinstance(config, PreTrainedConfig)]
+    namespaces = [*map(vars, modules), *map(vars, model_configs)]
     for module in modules:
         namespaces += module._parameters, module._buffers, module._modules
     classes = dict.fromkeys(map(type, modules))
