@@ -17,7 +17,7 @@ from transformers import AutoConfig
 
 from ...base.errors import reraise_as_value_error
 from ...base.files import StrPath
-from ...base.flags import Parser, instances, to_flags
+from ...base.flags import instances, to_flags
 from ...base.formats import file_format
 from ...base.streams import check_readable
 from ...configuration_random_transformer import did_you_mean
@@ -27,6 +27,7 @@ from ...training.arguments import DataArguments
 from ...training.run import TRAINING_ARGUMENTS
 from ...training.tokenizer import load_parent_tokenizer
 from ...training.training_arguments import AUTO
+from ..parser import Parser
 from .device_choices import choose_by_device
 
 logger = logging.getLogger(__name__)
