@@ -132,7 +132,7 @@ def parse(document: str) -> list[str | Block]:
     preformatted = 0  # elements `pre`, in which each line is a block
     for token in tokens(document):
         if token.kind == "text" and preformatted:
-            for line in re.split(r"(\r?\n)", token.raw):
+            for line in re.split(r"(\r\n?|\n)", token.raw):
                 if line.strip("\r\n"):
                     inline.append(Token("text", "", line))
                 else:

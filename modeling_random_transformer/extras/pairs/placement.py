@@ -160,13 +160,14 @@ def beside(before: str, placeholder: str, word: str) -> str:
     Args:
         before: the text before it.
         placeholder: the placeholder; the space before it is behind it instead if a word follows, and the space behind
-            it is before it if punctuation follows.
+            it is before it if punctuation or nothing follows.
         word: what follows.
     """
     if before[-1:].isspace() and placeholder[:1].isspace():
         placeholder = placeholder[1:] + (" " if word[:1].isalnum() else "")
-    if placeholder[-1:].isspace() and word in CLOSING:
-        placeholder = (" " if before[-1:].isalnum() else "") + placeholder[:-1]
+    if placeholder[-1:].isspace() and word in ("", *CLOSING):
+        is_apart = before[-1:].isalnum() or before[-1:] in CLOSING
+        placeholder = (" " if is_apart else "") + placeholder[:-1]
     if before[-1:].isalnum() and placeholder[:1].isalnum():
         placeholder = f" {placeholder}"
     if placeholder[-1:].isalnum() and word[:1].isalnum():

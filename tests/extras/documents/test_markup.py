@@ -170,6 +170,13 @@ def test_non_breaking_spaces_beside_a_placeholder_are_spaces(document, text, exp
     assert identity(document) == expected
 
 
+@pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
+def test_each_line_of_preformatted_text_is_a_block(line_end):
+    document = f"<pre>one{line_end}{line_end}  two</pre>"
+    assert [part.text for part in parse(document) if isinstance(part, Block)] == ["one", "two"]
+    assert identity(document) == document
+
+
 def test_a_moved_placeholder_keeps_its_space():
     [block] = [part for part in parse("see %s, now") if isinstance(part, Block)]
     units = [Unit(0, 5, (5, 8)), Unit(6, 8, (3, 4))]

@@ -50,9 +50,13 @@ def test_placeholders_have_an_index_and_their_space(text, kept, placeholders):
     assert protected.restore(kept, None) == text
 
 
-def test_the_space_of_a_placeholder_is_not_before_punctuation():
-    protected = placement.protect("see %d boys.")
-    assert protected.restore("ve.", [(2, 1)]) == "ve %d."
+@pytest.mark.parametrize(
+    ("translation", "links", "expected"),
+    [("ve.", [(1, 1)], "ve %d."), ("ve", [(0, 0)], "ve %d"), ("ve.", [(0, 0), (0, 1)], "ve. %d")],
+)
+def test_the_space_of_a_placeholder_is_before_it_unless_a_word_follows(translation, links, expected):
+    protected = placement.protect("see %d boys")
+    assert protected.restore(translation, links) == expected
 
 
 def test_copied_parts_before_punctuation_keep_their_order():
