@@ -21,6 +21,7 @@ from transformers import HfArgumentParser
 from ..configuration_random_transformer import did_you_mean
 
 MAX_SEED = 2**32 - 1
+UNRECOGNIZED = "unrecognized arguments: "  # begins argparse's error about values without a flag
 MARK = "\0"  # begins a text after `--` that begins with a dash: no argument of a program has this character
 # Name of an argument in other tools → flags of this package. The flag that the command has is suggested.
 OTHER_NAMES = {
@@ -194,6 +195,9 @@ class Parser(HfArgumentParser):
         return did_you_mean(name, names, prefix="--")
 
     def error(self, message: str) -> NoReturn:
+        if message.startswith(UNRECOGNIZED):
+            values = message.removeprefix(UNRECOGNIZED)
+            message = f"arguments must be flags of --help and their values, got {values}."
         raise ValueError(message)
 
 
