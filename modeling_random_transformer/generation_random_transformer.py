@@ -1183,8 +1183,11 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         attention_mask = kwargs.pop("attention_mask", None)
         if not isinstance(encoder_outputs, ModelOutput | None):
             encoder_outputs = as_encoder_output(encoder_outputs)
-        if input_ids is not None:  # before rows are repeated: the copies of a prompt must have the same source
-            sources = encoder_outputs[0] if attention_mask is None else attention_mask
+        sources = attention_mask
+        if sources is None:
+            sources = getattr(encoder_outputs, "last_hidden_state", None)  # ONNX graphs return keys and values instead
+        if input_ids is not None and sources is not None:
+            # Before rows are repeated, since the copies of a prompt must have the same source.
             check_target_rows(len(input_ids), len(sources))
         input_ids, kwargs = super()._expand_inputs_for_generation(expand_size, False, input_ids, **kwargs)
         return input_ids, {**kwargs, "encoder_outputs": encoder_outputs, "attention_mask": attention_mask}
