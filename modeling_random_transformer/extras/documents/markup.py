@@ -343,10 +343,11 @@ def append_text(block: Block, raw: str, parent: Inline) -> None:
     if is_repeated or (text.startswith(" ") and not here):
         text = text[1:]
         points = [child for child in parent.children[-2:] if child.start == here]
-        if points and points[-1].children:
-            points[-1].closing += " "
-        elif points and not points[-1].closing:
-            points[-1].opening += " "
+        for point in points[-1:]:
+            if point.children:
+                point.closing += " "
+            elif not point.closing:
+                point.opening += " "
     block.text += text
 
 

@@ -143,7 +143,7 @@ def protect(text: str, copied: re.Pattern[str] = PLACEHOLDERS) -> ProtectedText:
         placeholder = match[0]
         position = match.end()
         following = text[position : position + 1]
-        if following.isspace() and (not kept or kept[-1].isspace()):
+        if following.isspace() and not kept[-1:].strip():
             placeholder += following
             position += 1
         elif kept[-1:].isspace() and (not following or following in CLOSING):
@@ -163,11 +163,10 @@ def beside(before: str, placeholder: str, word: str) -> str:
             it is before it if punctuation or nothing follows.
         word: what follows.
     """
-    if before[-1:].isspace() and placeholder[:1].isspace():
-        placeholder = placeholder[1:] + (" " if word[:1].isalnum() else "")
     if placeholder[-1:].isspace() and word in ("", *CLOSING):
-        is_apart = before[-1:].isalnum() or before[-1:] in CLOSING
-        placeholder = (" " if is_apart else "") + placeholder[:-1]
+        placeholder = placeholder[-1] + placeholder[:-1]
+    if placeholder[:1].isspace() and not before[-1:].strip():
+        placeholder = placeholder[1:] + (" " if word[:1].isalnum() else "")
     if before[-1:].isalnum() and placeholder[:1].isalnum():
         placeholder = f" {placeholder}"
     if placeholder[-1:].isalnum() and word[:1].isalnum():
