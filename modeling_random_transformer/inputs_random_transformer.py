@@ -226,6 +226,11 @@ def encode_texts(
                 setattr(tokenizer, name, code)
 
 
+def without_extra_spaces(tokenizer: Any, text: str) -> str:
+    """A source as it is translated; see `RandomTransformerTokenizer.without_extra_spaces`. Other tokenizers decide."""
+    return getattr(tokenizer, "without_extra_spaces", str)(text)
+
+
 def decode_ids(tokenizer: Any, ids: Tensor | list[Ids], clean_up_spaces: bool | None = None) -> list[str]:
     """The text of each row of token ids, `[rows, length]`, without special tokens."""
     with _TOKENIZER_LOCK:

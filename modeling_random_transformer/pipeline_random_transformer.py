@@ -42,6 +42,7 @@ from .inputs_random_transformer import (
     renumber_errors,
     source_limit,
     tokenizer_languages,
+    without_extra_spaces,
 )
 from .ops_random_transformer import trailing_true
 from .tokenization_random_transformer import has_letters
@@ -297,8 +298,7 @@ class Seq2SeqPipeline(Pipeline):
         prefix_ids: list[Ids] = [[]] * len(texts)
         if any(prefixes):
             prefix_ids = self.tokenize_prefixes(prefixes, options)
-        without_extra_spaces = getattr(self.tokenizer, "without_extra_spaces", str)
-        sources = self.tokenize(list(map(without_extra_spaces, texts)), options)
+        sources = self.tokenize([without_extra_spaces(self.tokenizer, text) for text in texts], options)
         lengths = [len(source) for source in sources]
         batches = self.group(lengths, [len(prefix) for prefix in prefix_ids], batch_size, options)
         for batch in batches:

@@ -23,6 +23,7 @@ from ..inputs_random_transformer import (
     language_id,
     pad_ids,
     renumber_errors,
+    without_extra_spaces,
 )
 from ..modeling_random_transformer import shift_right
 from ..ops_random_transformer import IGNORE_INDEX, label_log_probabilities
@@ -147,10 +148,14 @@ class PairModel(ABC):
                 raise TextError(index, f"pairs must be two strings, got {pair!r}.")
             check_text(pair[0], index)
         options = self.pipe.call_options(**self.languages.arguments)
-        sources = [source for source, _ in pairs]
+        sources = [self.read_source(source) for source, _ in pairs]
         targets = [target for _, target in pairs]
         source_ids = self.pipe.tokenize(sources, options)
         return source_ids, self.pipe.tokenize(targets, options, is_target=True)
+
+    def read_source(self, source: str) -> str:
+        """A source as it is tokenized. Here its spaces are kept, since links of alignments refer to its characters."""
+        return source
 
     def inputs(self, sources: Sequence[Ids], targets: Sequence[Ids]) -> tuple[dict[str, Tensor], Tensor]:
         """The arguments of the model for a batch, and the labels, `[batch, target_len]`."""
@@ -172,6 +177,10 @@ class Scorer(PairModel):
         self.forced = self.model.generation_config.forced_bos_token_id
         if self.languages.target is not None:
             self.forced = language_id(self.tokenizer, self.languages.target)
+
+    def read_source(self, source: str) -> str:
+        """A source as it is translated."""
+        return without_extra_spaces(self.tokenizer, source)
 
     def process(self, pairs: Sequence[Pair], sources: Sequence[Ids], targets: Sequence[Ids]) -> list[PairScore]:  # noqa: ARG002
         """The score of each pair of a batch."""
