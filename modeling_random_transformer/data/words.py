@@ -1,10 +1,9 @@
-"""Characters, words and scripts of texts, and keys of texts that differ in case, punctuation and Unicode form only."""
+"""Words and scripts of texts, and keys of texts that differ in case, punctuation and Unicode form only."""
 
 from collections import Counter
 from collections.abc import Iterable
 from hashlib import blake2b
 from itertools import chain
-from unicodedata import category, east_asian_width
 from unicodedata import normalize as unicode_form
 
 import regex
@@ -72,16 +71,6 @@ LETTER = r"[\p{L}--\p{Script=Common}--\p{Script=Inherited}]"
 _SCRIPT_OF = regex.compile("|".join(rf"(?P<{name}>\p{{Script={name}}})" for name in SCRIPTS))
 LETTERS = regex.compile(LETTER, regex.V1)
 JOINERS = dict.fromkeys(map(ord, "\u200c\u200d"))  # a table for `str.translate`
-
-
-def is_wide(character: str) -> bool:
-    """Whether a character is as wide as Chinese characters. No space follows it at the end of a sentence."""
-    return bool(character) and east_asian_width(character) in "WF"
-
-
-def is_mark(character: str) -> bool:
-    """Whether a character is a combining mark."""
-    return category(character).startswith("M")
 
 
 def digest(text: str) -> bytes:

@@ -13,7 +13,7 @@ from ..base.distributed import call_on_main_process
 from ..base.files import StrPath, encode_lines, new_files, one_line
 from ..base.formats import file_format
 from ..base.jobs import run_stage
-from ..data.readers import TEXT_KEY, read_texts
+from ..data.readers import TEXT_KEY
 from ..data.sources import Pair
 from ..data.validation import ValidationReport
 from ..inference.translation import Translator
@@ -29,22 +29,6 @@ def check_text_key(key: str, paths: Iterable[StrPath]) -> None:
     """Raise a `ValueError` if the key of a column was chosen, but no file has columns."""
     if key != TEXT_KEY and all(file_format(path) == "text" for path in paths):
         raise ValueError(f"text_key must be unset without a file with columns, got {key!r}.")
-
-
-def check_monolingual(name: str, path: StrPath, key: str = TEXT_KEY) -> None:
-    """Read a monolingual text once, before work that takes long.
-
-    Args:
-        name: name of the argument, for errors.
-        path: the file.
-        key: see `read_texts`.
-
-    Raises:
-        ValueError: a line is not UTF-8 or has a NUL character, or all lines are blank.
-    """
-    count = sum(not is_blank(text) for text in read_texts(path, key))
-    if not count:
-        raise ValueError(f"{name} must have a line that is not blank, got {str(path)!r} without one.")
 
 
 def write_pairs(pairs: Iterable[Pair], files: Sequence[Path], temporary_folder: Path | None = None) -> int:

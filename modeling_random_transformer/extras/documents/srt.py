@@ -8,8 +8,8 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...base.errors import format_value
-from ...data.words import is_wide
 from ...tokenization_random_transformer import has_letters
+from ..characters import is_wide
 from .plain_text import translate_plain
 
 MAX_LINE = 42  # characters of a line, a usual limit of subtitles

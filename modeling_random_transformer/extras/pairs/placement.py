@@ -11,8 +11,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...base.placeholders import PLACEHOLDER
 from ...data.sources import Pair
-from ...data.words import is_mark, is_wide
 from ...inputs_random_transformer import LanguageTags
+from ..characters import is_mark, is_wide
 from .alignments import Aligner, Links
 from .words import word_spans
 

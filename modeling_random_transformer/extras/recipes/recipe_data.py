@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from ...base.errors import reraise_as_value_error
+from ...base.files import StrPath
+from ...data.readers import TEXT_KEY, read_texts
 from ...data.sources import SIDES, Corpus, ParallelText, pairs_of
 from ...data.validation import validate
 from ...stages.monolingual import write_pairs
+from ...tokenization_random_transformer import is_blank
 from ...training.arguments import DataArguments
 from ..cleaning.cleaning import clean_files, clean_pairs
 
@@ -87,3 +90,19 @@ def split_corpus(data: DataArguments, folder: Path) -> dict[str, Any]:
             raise ValueError(f"the training set must have at least {size} pairs like the others, got {trained}.")
     logger.warning("%s", report)
     return {**report.sets, "report": str(report)}
+
+
+def check_monolingual(name: str, path: StrPath, key: str = TEXT_KEY) -> None:
+    """Read a monolingual text once, before work that takes long.
+
+    Args:
+        name: name of the argument, for errors.
+        path: the file.
+        key: see `read_texts`.
+
+    Raises:
+        ValueError: a line is not UTF-8 or has a NUL character, or all lines are blank.
+    """
+    count = sum(not is_blank(text) for text in read_texts(path, key))
+    if not count:
+        raise ValueError(f"{name} must have a line that is not blank, got {str(path)!r} without one.")

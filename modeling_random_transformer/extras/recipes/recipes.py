@@ -28,7 +28,6 @@ from ...data.sources import SIDES
 from ...inference.loading import load_models
 from ...stages.back_translation import back_translate
 from ...stages.distillation import INT8, StudentDataArguments, distill
-from ...stages.monolingual import check_monolingual
 from ...training.arguments import (
     FILE_ARGUMENTS,
     PREFIXES,
@@ -38,7 +37,7 @@ from ...training.manifest import EXTENDABLE, RunResult, weight_arguments
 from ...training.model_card import CARD, set_section
 from ...training.run import TRAINING_ARGUMENTS, train_translation
 from .recipe_card import set_origin
-from .recipe_data import SET_FILES, files_of, write_sets
+from .recipe_data import SET_FILES, check_monolingual, files_of, write_sets
 from .recipe_file import (
     BACK_TRANSLATE,
     DATA,

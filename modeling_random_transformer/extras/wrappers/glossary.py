@@ -19,11 +19,11 @@ from ...base.files import StrPath
 from ...base.progress import Update
 from ...data.readers import is_utf8
 from ...data.sources import Pair
-from ...data.words import is_mark, is_wide
 from ...inference.candidates import Candidate, Row, TranslateRows
 from ...inference.scoring import PairScore
 from ...inputs_random_transformer import TextError, name_lines_in_errors
 from ...tokenization_random_transformer import normalize, read_lines
+from ..characters import is_mark, is_wide
 from ..pairs.placement import unit_spans
 
 ROUNDS = 3  # each adds at least one term to a translation, or is its last

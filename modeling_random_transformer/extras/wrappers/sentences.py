@@ -13,7 +13,6 @@ from transformers import PreTrainedTokenizerBase
 
 from ...base.errors import reraise_as_value_error
 from ...base.progress import Update
-from ...data.words import is_wide
 from ...inference.candidates import Candidate, Row, TranslateRows
 from ...inputs_random_transformer import (
     LanguageTags,
@@ -26,6 +25,7 @@ from ...inputs_random_transformer import (
 )
 from ...pipeline_random_transformer import Seq2SeqPipeline
 from ...tokenization_random_transformer import has_letters
+from ..characters import is_wide
 from .copying import CopyingTranslator
 
 logger = logging.getLogger(__name__)
