@@ -21,7 +21,7 @@ import mermaidx
 from mkdocs.structure.files import File, InclusionLevel
 from mkdocs.utils import get_relative_url
 
-from modeling_random_transformer.base.flags import help_texts
+from modeling_random_transformer.extras.parser import help_texts
 
 SETTINGS = '%%{init: {"flowchart": {"htmlLabels": false, "wrappingWidth": 400}, "theme": "neutral"}}%%\n'
 IMAGE = re.compile(r'<img alt="[^"]*" src="([^"]*/images/[^"]+)"\s*/?>')

@@ -22,7 +22,7 @@ from itertools import chain
 from pathlib import Path
 
 from modeling_random_transformer import RandomTransformerTokenizer
-from modeling_random_transformer.base.flags import positive_integer
+from modeling_random_transformer.extras.parser import positive_integer
 from tutorials.recurrent_comparison import (
     CANDIDATES,
     LENGTHS,

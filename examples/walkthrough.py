@@ -16,8 +16,8 @@ from collections.abc import Sequence
 
 import transformers
 
-from modeling_random_transformer.base.flags import positive_integer
 from modeling_random_transformer.commands.command_line import model_folder
+from modeling_random_transformer.extras.parser import positive_integer
 from tutorials.scripts import exit_status, script_parser
 from tutorials.walkthrough_blog import walkthrough_blog
 from tutorials.walkthrough_display import LANGUAGES, Display

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary, finalize
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, scaled_dot_product_attention
+from torch.nn.functional import linear, pad, scaled_dot_product_attention
 from transformers import logging
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.generation import (
@@ -294,11 +294,6 @@ def bucket(length: int) -> int:
     return max(SMALLEST_BUCKET, 2 ** (length - 1).bit_length())
 
 
-def pad_length(states: Tensor, length: int) -> Tensor:
-    """Keys or values, padded with zeros to a length: `[batch, heads, length, d_k or d_v]`."""
-    return nn.functional.pad(states, (0, 0, 0, length - states.shape[2]))
-
-
 class StepAttention(Protocol):
     """The attention of one decoder layer during a step. `generate()` and exported graphs implement it differently.
 
@@ -475,11 +470,7 @@ class FastDecodingCache(EncoderDecoderCache):
         target = BeamKVCache(layer_states(self.self_attention_cache), self.beams)
         source = layer_states(self.cross_attention_cache)
         mask = additive_padding_mask(padding_mask, source[0][0].dtype)
-        return FastStep(model, target, source, mask, self.packs_weights(target))
-
-    def packs_weights(self, target: BeamKVCache) -> bool:
-        """Whether the remaining steps save more time with packed weights than packing takes."""
-        return self.limit - target.length >= MIN_STEPS_TO_PACK
+        return FastStep(model, target, source, mask, self.limit)
 
     def end_steps(self) -> None:
         """Return the keys and values to transformers' layout, for the modules and for callers of `generate()`."""
@@ -515,15 +506,15 @@ class StaticDecodingCache(FastDecodingCache):
         source = layer_states(self.cross_attention_cache)
         first_keys, _ = source[0]
         sources, _, length, _ = first_keys.shape
-        capacity = bucket(length)
         mask = additive_padding_mask(padding_mask, first_keys.dtype)
         if mask is None:
             mask = first_keys.new_zeros(sources, 1, 1, length)
-        mask = nn.functional.pad(mask, (0, capacity - length), value=-torch.inf)
-        padded = [(pad_length(keys, capacity), pad_length(values, capacity)) for keys, values in source]
+        added = bucket(length) - length
+        mask = pad(mask, (0, added), value=-torch.inf)
+        padded = [(pad(keys, (0, 0, 0, added)), pad(values, (0, 0, 0, added))) for keys, values in source]
         if self.is_captured:
-            return self.captured_step(model, CapturedStep(model, target, padded, mask, self.packs_weights(target)))
-        return FastStep(model, target, padded, mask, self.packs_weights(target))
+            return self.captured_step(model, CapturedStep(model, target, padded, mask, self.limit))
+        return FastStep(model, target, padded, mask, self.limit)
 
     def captured_step(self, model: Any, step: "CapturedStep") -> "CapturedStep":
         """The captured step of an earlier call with the same shapes, or a new one, which is kept for later calls."""
@@ -545,7 +536,7 @@ class FastStep:
         cache: the keys and values of all earlier tokens.
         source: the keys and values of the source per layer, `[sources, heads, source_len, d_k or d_v]`.
         source_mask: 0 for source tokens, -inf for padding, `[sources, 1, 1, source_len]`; `None` without padding.
-        packs_weights: pack the weights, which is faster after some steps.
+        limit: maximum number of target tokens. The weights are packed if enough steps remain.
     """
 
     def __init__(
@@ -554,12 +545,13 @@ class FastStep:
         cache: BeamKVCache,
         source: LayerStates,
         source_mask: Tensor | None,
-        packs_weights: bool,
+        limit: int,
     ):
         self.decoder = model.model.decoder
         self.lm_head = model.lm_head
         self.fast: FastDecoder | None = None
         self.cache = cache
+        packs_weights = limit - cache.length >= MIN_STEPS_TO_PACK
         self.batch_size = cache.groups * cache.beams if packs_weights else 0
         self.attentions = [
             BeamAttention(layer, i, cache, layer_source, source_mask)
@@ -1183,8 +1175,11 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         attention_mask = kwargs.pop("attention_mask", None)
         if not isinstance(encoder_outputs, ModelOutput | None):
             encoder_outputs = as_encoder_output(encoder_outputs)
-        if input_ids is not None:  # before rows are repeated: the copies of a prompt must have the same source
-            sources = encoder_outputs[0] if attention_mask is None else attention_mask
+        sources = attention_mask
+        if sources is None:
+            sources = getattr(encoder_outputs, "last_hidden_state", None)  # ONNX graphs return keys and values instead
+        if input_ids is not None and sources is not None:
+            # Before rows are repeated, since the copies of a prompt must have the same source.
             check_target_rows(len(input_ids), len(sources))
         input_ids, kwargs = super()._expand_inputs_for_generation(expand_size, False, input_ids, **kwargs)
         return input_ids, {**kwargs, "encoder_outputs": encoder_outputs, "attention_mask": attention_mask}

@@ -31,6 +31,7 @@ LENGTH_STEP = 16
 _TOKENIZER_LOCK = threading.Lock()
 
 T = TypeVar("T")
+Ids = list[int]  # token ids of a text
 
 # Checks of arguments and texts
 
@@ -225,7 +226,12 @@ def encode_texts(
                 setattr(tokenizer, name, code)
 
 
-def decode_ids(tokenizer: Any, ids: Tensor | list[list[int]], clean_up_spaces: bool | None = None) -> list[str]:
+def without_extra_spaces(tokenizer: Any, text: str) -> str:
+    """A source as it is translated; see `RandomTransformerTokenizer.without_extra_spaces`. Other tokenizers decide."""
+    return getattr(tokenizer, "without_extra_spaces", str)(text)
+
+
+def decode_ids(tokenizer: Any, ids: Tensor | list[Ids], clean_up_spaces: bool | None = None) -> list[str]:
     """The text of each row of token ids, `[rows, length]`, without special tokens."""
     with _TOKENIZER_LOCK:
         return tokenizer.batch_decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=clean_up_spaces)

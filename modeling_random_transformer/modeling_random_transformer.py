@@ -876,7 +876,7 @@ def cross_attention_mask(
         )
     check_shape("encoder_outputs", source_states, "batch", "length", decoder.config.d_model)
     sources, source_len, _ = source_states.shape
-    check_target_rows(len(states), sources)
+    check_target_rows(states.shape[0], sources)
     check_padding_mask("attention_mask", padding_mask, sources, source_len)
     return create_bidirectional_mask(
         decoder.config,

@@ -270,7 +270,7 @@ def smoothed_cross_entropy(
     return _CrossEntropySum.apply(logits, targets[:, None], ignored, smoothing, weight, overwrite)
 
 
-def label_log_probabilities(logits: Tensor, labels: Tensor, ignore_index: int = IGNORE_INDEX) -> Tensor:
+def label_log_probabilities(logits: Tensor, labels: Tensor) -> Tensor:
     """The natural logarithm of each label's probability, and 0 for ignored labels: `[batch, target_len]`.
 
     Equals `logits.log_softmax(-1)` gathered at the labels, in float32 at least, without a copy of all logits: a few
@@ -278,8 +278,7 @@ def label_log_probabilities(logits: Tensor, labels: Tensor, ignore_index: int = 
 
     Args:
         logits: `[batch, target_len, vocab_size]`.
-        labels: `[batch, target_len]`.
-        ignore_index: the label of positions without a target.
+        labels: `[batch, target_len]`, -100 for positions without a target.
     """
     dtype = torch.promote_types(logits.dtype, torch.float32)
     rows = logits.detach().flatten(0, -2)
@@ -287,7 +286,7 @@ def label_log_probabilities(logits: Tensor, labels: Tensor, ignore_index: int = 
     losses = []
     for chunk in row_chunks(rows):
         scores = rows[chunk].to(dtype)
-        losses.append(cross_entropy(scores, targets[chunk], ignore_index=ignore_index, reduction="none"))
+        losses.append(cross_entropy(scores, targets[chunk], reduction="none"))
     return 0 - torch.cat(losses).view(labels.shape)
 
 

@@ -20,6 +20,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from transformers import BatchEncoding, TokenizersBackend
 from transformers.utils import to_py_obj
 
+from .configuration_random_transformer import is_int
 from .versions_random_transformer import UNTESTED_ADVICE
 
 # The special tokens, whose ids are 0 to 3.
@@ -606,7 +607,7 @@ def is_name_of_other_text(backend: Tokenizer, word: str) -> bool:
 
 
 def _check_integer(name: str, value: Any, minimum: int, reason: str) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+    if not is_int(value) or value < minimum:
         raise ValueError(f"{name} must be an integer of at least {minimum} ({reason}), got {value!r}.")
 
 

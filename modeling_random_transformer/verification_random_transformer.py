@@ -344,7 +344,7 @@ class Snapshot:
         self.parts = modules[1:]
         # Views show later changes. PyTorch never uses the key of a hook again, so the keys identify the hooks.
         self.views: list[Iterable[Any]] = []
-        for namespace in [*attributes_of(modules), *namespaces_of(modules)]:
+        for namespace in namespaces_of(modules):
             if namespace is not vars(model):  # see `current_values`
                 self.views.append(namespace.values())
         for module in modules:
@@ -354,12 +354,9 @@ class Snapshot:
         self.code = [function.__code__ for function in self.functions]  # autoreload replaces the code of functions
         self.tensors = distinct(tensors_of(modules))
         self.versions = versions_of(self.tensors)
-        samples = [sampled(tensor) for tensor in self.tensors if can_sample(tensor)]  # none on a GPU, which would wait
-        # `torch.cat` copies contiguous samples at once.
-        vectors = [sample for sample in samples if sample.is_contiguous()]
-        strided = [sample for sample in samples if not sample.is_contiguous()]
-        self.samples = [group for group in (vectors, strided) if group]
-        self.sampled_values = [*map(torch.cat, self.samples)]
+        # None on a GPU, which would wait for them.
+        self.samples = [sampled(tensor) for tensor in self.tensors if can_sample(tensor)]
+        self.sampled_values = [sample.clone() for sample in self.samples]
 
     def __reduce__(self) -> Any:
         return type(None), ()  # copies and pickles of a model have `None` instead of a snapshot
@@ -396,7 +393,7 @@ class Snapshot:
             are_identical(values, self.values)
             and [function.__code__ for function in self.functions] == self.code
             and versions_of(self.tensors) == self.versions
-            and all(map(torch.equal, map(torch.cat, self.samples), self.sampled_values))
+            and all(map(torch.equal, self.samples, self.sampled_values))
         )
 
 
@@ -415,16 +412,14 @@ def are_identical(objects: Sequence[Any], others: Sequence[Any]) -> bool:
     return len(objects) == len(others) and all(map(is_, objects, others))
 
 
-def attributes_of(modules: Sequence[nn.Module]) -> list[Mapping[str, Any]]:
-    """The attributes of each module, and of their configurations."""
-    configs = [vars(module).get("config") for module in modules]
-    model_configs = distinct(config for config in configs if isinstance(config, PreTrainedConfig))
-    return [*map(vars, modules), *map(vars, model_configs)]
-
-
 def namespaces_of(modules: Sequence[nn.Module]) -> list[Mapping[str, Any]]:
-    """The children and tensors of modules, their classes, and the files of classes that saved folders contain."""
-    namespaces: list[Mapping[str, Any]] = []
+    """The attributes, children and tensors of modules, their configurations and classes, and files of the model.
+
+    The files are those of classes that saved folders contain.
+    """
+    configs = [vars(module).get("config") for module in modules]
+    model_configs = [config for config in configs if isinstance(config, PreTrainedConfig)]
+    namespaces = [*map(vars, modules), *map(vars, model_configs)]
     for module in modules:
         namespaces += module._parameters, module._buffers, module._modules
     classes = dict.fromkeys(map(type, modules))

@@ -221,3 +221,14 @@ def test_a_misspelled_flag_is_the_first_error(command, similar, capsys):
     assert cli.main(command.split()) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith(f"error: arguments must be among those of --help, got {similar}")
+
+
+@pytest.mark.parametrize(
+    "command", ["train pairs.tsv b.tsv", "train recipe.yaml pairs.tsv b.tsv", "clean pairs.tsv b.tsv"]
+)
+def test_a_value_without_a_flag_is_an_error(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("recipe.yaml").write_text("seed: 1")
+    assert cli.main(command.split()) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("error: arguments must be flags of --help and their values, got pairs.tsv b.tsv.")

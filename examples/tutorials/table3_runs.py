@@ -12,6 +12,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_random_transformer.base.files import write_atomically
 from modeling_random_transformer.base.jobs import Job
+from modeling_random_transformer.base.saved_files import MANIFEST
 from modeling_random_transformer.data.sources import ParallelLine
 from modeling_random_transformer.inference import score_pairs
 from modeling_random_transformer.training import (
@@ -22,7 +23,7 @@ from modeling_random_transformer.training import (
     train_translation,
 )
 from modeling_random_transformer.training.arguments import DEFAULT_VOCAB_SIZE
-from modeling_random_transformer.training.manifest import MANIFEST, Run, fingerprint
+from modeling_random_transformer.training.manifest import Run, fingerprint
 from modeling_random_transformer.training.preparation import prepare_data
 
 from .table3_rows import ROWS, Row, scaled_overrides

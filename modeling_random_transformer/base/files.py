@@ -28,8 +28,10 @@ def read_json(path: StrPath) -> dict[str, Any]:
     """
     try:
         content = json.loads(Path(path).read_bytes())
+    except FileNotFoundError as error:
+        raise ValueError(f"{path} must be a JSON file, but it is missing.") from error
     except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path} must be a JSON file, but it is missing or damaged.") from error
+        raise ValueError(f"{path} must be a JSON file, but it is damaged.") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path} must contain a JSON object, got {type(content).__name__}.")
     return content

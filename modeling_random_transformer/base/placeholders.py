@@ -9,12 +9,14 @@ ADJACENT += r"\U00020000-\U0003ffff"
 WORD_CHARACTER = rf"[^\W{ADJACENT}]"  # a character of a word of other scripts
 URL_CHARACTER = rf"[^\s<>\"'{ADJACENT}]"
 # Punctuation after a URL, also Chinese quotation marks, ellipses and dashes.
-URL_END = rf"[^\s<>\"'.,;:!?)\]\u2014\u2018-\u201f\u2026{ADJACENT}]"
+URL_PUNCTUATION = r"[.,;:!?)\]\u2014\u2018-\u201f\u2026]"
+IN_PARENTHESES = rf"\([^\s<>\"'(){ADJACENT}]*+\)"  # a part of a URL, such as that of Wikipedia's _(disambiguation)
 
-BRACES = r"[$%\#]?\{(?:[^{}\n]++|\{[^{}\n]*+\})*+\}|<%(?:[^<%\n]|<(?!%)|%(?!>))*+%>"
+BRACES = r"[$%\#]?\{(?:[^{}\n]++|\{(?:[^{}\n]++|\{[^{}\n]*+\})*+\})*+\}|<%(?:[^<%\n]|<(?!%)|%(?!>))*+%>"
 CONVERSION = r"%(?:\(\w++\)|\d++\$)?[-+\#0]*+\d*+(?:\.\d++)?+(?:hh?|ll?)?[sdiufFeEgGxXocp@]"
-FORMAT = rf"(?<!%)(?<!{WORD_CHARACTER}){CONVERSION}(?![^\W\d_{ADJACENT}])"
-URL = rf"(?<!{WORD_CHARACTER})(?:(?:https?|ftp)://|www\.){URL_CHARACTER}*{URL_END}"
+FORMAT = rf"(?<!%)(?<!{WORD_CHARACTER}){CONVERSION}(?:{CONVERSION}|%%)*(?![^\W\d_{ADJACENT}])"
+URL = rf"(?<!{WORD_CHARACTER})(?:(?:https?|ftp)://|www\.)"
+URL += rf"(?:{URL_PUNCTUATION}*+(?:{IN_PARENTHESES}|(?!{URL_PUNCTUATION}){URL_CHARACTER}))++"
 EMAIL = (
     rf"(?<![.+-])(?<!{WORD_CHARACTER})(?:{WORD_CHARACTER}|[.+-])++@"
     rf"(?:{WORD_CHARACTER}|-)++(?:\.(?:{WORD_CHARACTER}|-)++)++"

@@ -11,8 +11,8 @@ the words beyond the limit have no links. With --output and files, the same comm
 
 from collections.abc import Sequence
 
-from ..base.flags import Parser
 from ..extras.pairs.alignments import Aligner
+from ..extras.parser import Parser
 from .corpus_arguments import PairArguments
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from ..base.distributed import call_on_main_process
-from ..base.flags import Parser
+from ..extras.parser import Parser
 from ..inputs_random_transformer import drop_none
 from ..stages.back_translation import BackTranslationOptions, back_translate
 from .command_line import InferenceArguments, ResumableArguments, check_new_outputs, existing_file

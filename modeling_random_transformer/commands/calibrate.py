@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..base.flags import Parser
 from ..base.streams import check_output
 from ..data.validation import read_valid
+from ..extras.parser import Parser
 from ..inference.confidence import calibration_file
 from ..inputs_random_transformer import name_lines_in_errors, renumber_errors
 from .corpus_arguments import CorpusArguments

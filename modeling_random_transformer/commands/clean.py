@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from ..base.flags import Parser, positive_integer
 from ..data.sources import ParallelText
 from ..extras.cleaning.cleaning import clean_files
 from ..extras.cleaning.filters import CleaningOptions
 from ..extras.cleaning.splitting import HELD_OUT_SETS, name_of_set
+from ..extras.parser import Parser, positive_integer
 from ..inputs_random_transformer import drop_none
 from .command_line import check_keys, check_new_outputs, existing_file
 

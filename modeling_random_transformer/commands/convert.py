@@ -20,9 +20,9 @@ from typing import Any, get_origin
 
 import transformers
 
-from ..base.flags import Parser, help_texts, plain
 from ..extras import conversion
 from ..extras.conversion.pytorch import TOKEN_IDS
+from ..extras.parser import Parser, help_texts, plain
 
 ARCHIVE_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 FORMATS: dict[str, Callable[..., Any]] = {

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..base.flags import Parser
 from ..extras.evaluation import VARIANTS, evaluate_file
+from ..extras.parser import Parser
 from .command_line import STANDARD, check_one_stream, existing_file
 
 

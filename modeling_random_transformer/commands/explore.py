@@ -16,9 +16,9 @@ from pathlib import Path
 
 import transformers
 
-from ..base.flags import Parser
 from ..base.streams import is_stream
 from ..extras.inspection.explorer import explore, render
+from ..extras.parser import Parser
 from ..inference.loading import load_models
 from ..tokenization_random_transformer import is_blank
 from .command_line import check_new_outputs, model_folder, write_output

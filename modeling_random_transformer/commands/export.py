@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..base import DTYPES
-from ..base.flags import Parser
 from ..extras.export import WEIGHT_DTYPES
 from ..extras.export.saved import export_saved_model
+from ..extras.parser import Parser
 from .command_line import existing_file, model_folder, print_error
 
 

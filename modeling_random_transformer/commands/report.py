@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..base.flags import Parser
 from ..data.sources import ParallelText
 from ..extras.inspection.report import make_report, read_history
+from ..extras.parser import Parser
 from ..inputs_random_transformer import CHUNK_SIZE
 from .command_line import existing_file, write_output
 from .corpus_arguments import CorpusOutputArguments

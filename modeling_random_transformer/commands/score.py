@@ -13,8 +13,8 @@ the same command resumes after an interruption, and `accelerate launch` distribu
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..base.flags import Parser
 from ..extras.pairs.scoring_files import LineScorer
+from ..extras.parser import Parser
 from ..inference.translation_files import OUTPUT_FORMATS
 from .corpus_arguments import PairArguments
 

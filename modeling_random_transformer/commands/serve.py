@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 
 from ..base import DTYPES
-from ..base.flags import Parser
 from ..data.readers import read_texts
+from ..extras.parser import Parser
 from ..extras.serving import Settings, create_app, load_directions, serve
 from ..inference.translation import TranslationOptions
 from .command_line import EngineArguments, existing_file

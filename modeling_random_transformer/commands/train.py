@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..base.flags import Parser, instances
+from ..base.flags import instances
+from ..extras.parser import Parser
 from ..training.run import TRAINING_ARGUMENTS, train_translation
 
 # The arguments in the help, by heading. DDP, FSDP and DeepSpeed are configured by `accelerate launch`.

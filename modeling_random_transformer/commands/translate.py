@@ -32,10 +32,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..base.compressed_files import open_binary
 from ..base.files import encode_lines
-from ..base.flags import Parser
 from ..base.formats import check_plain_text
 from ..base.streams import check_output, is_stream, stream_name
 from ..data.readers import read_texts
+from ..extras.parser import Parser
 from ..inference.translation import TranslationOptions, translate_n_best
 from ..inference.translation_files import OUTPUT_FORMATS, candidate_lines, read_plain_texts, translate_file
 from ..inputs_random_transformer import name_lines_in_errors

@@ -90,7 +90,7 @@ class Columns:
         if keys is None:
             requested = " and ".join(map(repr, self.keys))
             raise ValueError(
-                f"keys must be columns of {name}, {format_names(names)}, or numbers in a table, got {requested}."
+                f"keys must be columns of {name}, {format_names(names)}, or all numbers in a table, got {requested}."
             )
         return keys
 

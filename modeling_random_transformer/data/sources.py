@@ -29,6 +29,7 @@ NOT_UTF8 = "not UTF-8"
 NUL = "with a NUL character"
 
 EXAMPLE_CHARACTERS = 200  # the part of each text of an invalid line that is shown
+SPREADSHEETS = (".xlsx", ".xls", ".ods")
 NO_LANGUAGES = LanguageTags()
 SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -155,9 +156,10 @@ class ParallelText(Corpus):
         if has_both_sides and self.target is not None:
             raise ValueError(f"target must be None with both sides in {self.source}, got {self.target}.")
         if not has_both_sides and self.target is None:
+            advice = ": save a spreadsheet as CSV UTF-8" if self.source.suffix in SPREADSHEETS else ""
             raise ValueError(
                 "source must be a .tsv, .csv, .jsonl, .parquet, .tmx or .zip file with both sides, or a text file "
-                f"beside a target, got {str(self.source)!r} alone."
+                f"beside one of the targets, got {str(self.source)!r} alone{advice}."
             )
 
     def __str__(self) -> str:

@@ -174,13 +174,8 @@ def features_of(pair: Pair, score: PairScore) -> list[float]:
 
 
 def copied_share(source: str, translation: str) -> float:
-    """The share of the parts of four characters of a translation that its source has, 0 to 1."""
-    source_parts, parts = map(character_ngrams, (source, translation))
-    known = set(source_parts)
-    return sum(part in known for part in parts) / max(len(parts), 1)
-
-
-def character_ngrams(text: str) -> list[str]:
-    """All parts of a text of `COPIED_CHARACTERS` characters, in lower case."""
-    lower = text.lower()
-    return [lower[start : start + COPIED_CHARACTERS] for start in range(len(lower) - COPIED_CHARACTERS + 1)]
+    """The share of the parts of four characters of a translation that its source has, 0 to 1, regardless of case."""
+    source, translation = source.lower(), translation.lower()
+    starts = range(len(translation) - COPIED_CHARACTERS + 1)
+    copied = sum(translation[start : start + COPIED_CHARACTERS] in source for start in starts)
+    return copied / max(len(starts), 1)

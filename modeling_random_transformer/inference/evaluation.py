@@ -17,7 +17,7 @@ from transformers import EvalPrediction, PreTrainedTokenizerBase
 
 from ..base.errors import first_line, reraise_as_value_error
 from ..base.languages import without_region
-from ..inputs_random_transformer import check_choice, decode_ids, drop_none, language_id, tokenizer_languages
+from ..inputs_random_transformer import Ids, check_choice, decode_ids, drop_none, language_id, tokenizer_languages
 
 # The metrics, and the fields of sacrebleu's result that are reported with the score.
 METRICS = {
@@ -154,7 +154,7 @@ def decode_rows(tokenizer: PreTrainedTokenizerBase, ids: Any) -> list[str]:
     return decode_ids(tokenizer, _token_ids("ids", ids))
 
 
-def _token_ids(name: str, ids: Any) -> list[list[int]]:
+def _token_ids(name: str, ids: Any) -> list[Ids]:
     """Convert ids `[rows, length]`, or the first of a tuple of arrays, to lists without padding."""
     expected = f"{name} must be token ids [rows, length] (predict_with_generate=True)"
     if isinstance(ids, tuple):

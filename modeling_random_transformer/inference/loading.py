@@ -17,7 +17,16 @@ from ..base import load_extra
 from ..base.digests import vocabulary
 from ..base.errors import format_names, format_value, reraise_as_value_error
 from ..base.files import StrPath, read_json
-from ..base.saved_files import ADAPTER, CONFIG, GENERATION, LOADED_WEIGHTS, TOKENIZER, TOKENIZER_CONFIG
+from ..base.saved_files import (
+    ADAPTER,
+    CONFIG,
+    GENERATION,
+    LOADED_WEIGHTS,
+    MANIFEST,
+    RECIPE_RECORD,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+)
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..inputs_random_transformer import check_positive, drop_none, language_id
 from ..quantization_random_transformer import METHOD, DynamicInt8Config
@@ -180,10 +189,13 @@ def read_config(folder: Path) -> Any:
     """Read the configuration of a folder; `None` for an adapter without one.
 
     Raises:
-        ValueError: the file is missing or damaged.
+        ValueError: the file is missing or damaged, or the folder is that of a training that is not complete.
     """
-    if not (folder / CONFIG).is_file() and (folder / ADAPTER).is_file():
-        return None
+    if not (folder / CONFIG).is_file():
+        if (folder / ADAPTER).is_file():
+            return None
+        if any((folder / name).is_file() for name in (MANIFEST, RECIPE_RECORD)):
+            raise ValueError("the training in this folder must be complete: repeat its command.")
     model_type = read_json(folder / CONFIG).get("model_type")
     with reraise_as_value_error(CONFIG):
         if model_type not in transformers.CONFIG_MAPPING:

@@ -14,6 +14,7 @@ from ..base.progress import Update, process_stream
 from ..data.sources import Pair
 from ..inputs_random_transformer import (
     CHUNK_SIZE,
+    Ids,
     LanguageTags,
     TextError,
     batches_by_tokens,
@@ -22,12 +23,11 @@ from ..inputs_random_transformer import (
     language_id,
     pad_ids,
     renumber_errors,
+    without_extra_spaces,
 )
 from ..modeling_random_transformer import shift_right
 from ..ops_random_transformer import IGNORE_INDEX, label_log_probabilities
 from ..pipeline_random_transformer import Seq2SeqPipeline, current_device, evaluation_mode
-
-Ids = list[int]  # token ids of a text
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +148,14 @@ class PairModel(ABC):
                 raise TextError(index, f"pairs must be two strings, got {pair!r}.")
             check_text(pair[0], index)
         options = self.pipe.call_options(**self.languages.arguments)
-        sources = [source for source, _ in pairs]
+        sources = [self.read_source(source) for source, _ in pairs]
         targets = [target for _, target in pairs]
         source_ids = self.pipe.tokenize(sources, options)
         return source_ids, self.pipe.tokenize(targets, options, is_target=True)
+
+    def read_source(self, source: str) -> str:
+        """A source as it is tokenized. Here its spaces are kept, since links of alignments refer to its characters."""
+        return source
 
     def inputs(self, sources: Sequence[Ids], targets: Sequence[Ids]) -> tuple[dict[str, Tensor], Tensor]:
         """The arguments of the model for a batch, and the labels, `[batch, target_len]`."""
@@ -174,6 +178,10 @@ class Scorer(PairModel):
         if self.languages.target is not None:
             self.forced = language_id(self.tokenizer, self.languages.target)
 
+    def read_source(self, source: str) -> str:
+        """A source as it is translated."""
+        return without_extra_spaces(self.tokenizer, source)
+
     def process(self, pairs: Sequence[Pair], sources: Sequence[Ids], targets: Sequence[Ids]) -> list[PairScore]:  # noqa: ARG002
         """The score of each pair of a batch."""
         scores = []
@@ -192,7 +200,7 @@ class Scorer(PairModel):
         with evaluation_mode(self.model):
             # Calling `lm_head` alone would need less memory, but the code of the model may have been edited.
             logits = self.model(**inputs, use_cache=False).logits
-        return label_log_probabilities(logits, labels, IGNORE_INDEX).tolist()
+        return label_log_probabilities(logits, labels).tolist()
 
 
 def decoder_start(model: PreTrainedModel) -> int:

@@ -20,7 +20,7 @@ from ..base.digests import weight_file_digests
 from ..base.distributed import call_on_main_process
 from ..base.files import folder_size, markdown_table, new_folder
 from ..base.jobs import Job, run_stage
-from ..base.saved_files import CONFIG, SAVED_WEIGHTS
+from ..base.saved_files import CONFIG, MANIFEST, SAVED_WEIGHTS
 from ..data.sources import Corpus, Pair, pairs_of
 from ..data.validation import validate
 from ..inference import translate
@@ -29,7 +29,7 @@ from ..inference.loading import load_models, load_translator, silence_transforme
 from ..inputs_random_transformer import LanguageTags
 from ..training.arguments import PREFIXES, DataArguments, ModelArguments, check_unset
 from ..training.checks import check_arguments, check_languages_of_sets
-from ..training.manifest import MANIFEST, RunResult, final_search, fingerprint
+from ..training.manifest import RunResult, final_search, fingerprint
 from ..training.model_card import CARD, set_section
 from ..training.run import train_translation
 from ..training.training_arguments import TranslationTrainingArguments

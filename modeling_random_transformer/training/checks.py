@@ -22,7 +22,7 @@ from ..data.sources import Corpus, distinct_languages
 from ..data.tokenization import lengths_of
 from ..inference.evaluation import make_scorers
 from ..inference.loading import check_generation_config, check_tokenizer
-from ..inputs_random_transformer import max_target_positions, tokenizer_languages
+from ..inputs_random_transformer import check_choice, max_target_positions, tokenizer_languages
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from .arguments import DROPOUTS, DataArguments, ModelArguments, parse_overrides, set_names
 from .loss_check import check_loss_function
@@ -109,8 +109,7 @@ def check_metric(best: str, data: DataArguments, args: TranslationTrainingArgume
         if name != "validation":
             set_name = name.removeprefix("validation ")
             names_of_metrics += [f"{set_name}_{metric}" for metric in metrics]
-    if best.removeprefix("eval_") not in names_of_metrics:
-        raise ValueError(f"metric_for_best_model must be one of {', '.join(names_of_metrics)}, got {best!r}.")
+    check_choice(names_of_metrics, metric_for_best_model=best.removeprefix("eval_"))
 
 
 def check_schedule(config: RandomTransformerConfig, args: TranslationTrainingArguments) -> None:

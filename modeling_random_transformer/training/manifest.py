@@ -19,7 +19,7 @@ from ..base.digests import file_digest, json_digest
 from ..base.distributed import call_on_main_process
 from ..base.files import files_in
 from ..base.jobs import Job, Stage
-from ..base.saved_files import ADAPTER, CONFIG, GENERATION, SAVED_WEIGHTS, TOKENIZER, TOKENIZER_CONFIG
+from ..base.saved_files import ADAPTER, CONFIG, GENERATION, MANIFEST, SAVED_WEIGHTS, TOKENIZER, TOKENIZER_CONFIG
 from ..data.overlap import Counts
 from ..data.readers import is_utf8
 from ..data.sources import Corpus
@@ -29,7 +29,7 @@ from .arguments import FILE_ARGUMENTS, LANGUAGE_ARGUMENTS, DataArguments, ModelA
 from .checkpoints import all_checkpoints, check_checkpoints, newest_complete
 from .training_arguments import TranslationTrainingArguments
 
-MANIFEST, TRAINING_LOCK = "training_manifest.json", ".training.lock"
+TRAINING_LOCK = ".training.lock"
 TRAIN, SEARCH = "train", "search"  # stages of the record
 # Files that a run saves. In a folder without a record, files with these names belong to another program.
 MODEL_FILES = (

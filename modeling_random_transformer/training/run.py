@@ -21,7 +21,7 @@ from transformers import TrainerState
 from ..base.distributed import call_on_main_process, exclusive
 from ..base.flags import instances
 from ..base.jobs import Job, Stage
-from ..base.saved_files import SAVED_WEIGHTS
+from ..base.saved_files import MANIFEST, SAVED_WEIGHTS
 from ..data.validation import ValidationReport
 from ..inference.calibration import CalibrationError, calibrate
 from ..inference.confidence import calibration_file
@@ -40,7 +40,7 @@ from .checkpoints import (
     state_of,
 )
 from .checks import check_arguments, check_languages_of_sets, check_lengths
-from .manifest import MANIFEST, TRAINING_LOCK, Run, RunResult, begin_training, final_search, fingerprint
+from .manifest import TRAINING_LOCK, Run, RunResult, begin_training, final_search, fingerprint
 from .model_card import CARD, hardware, write_card
 from .model_init import build_model
 from .preparation import PreparedData, prepare_data

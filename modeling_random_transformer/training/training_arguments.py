@@ -15,7 +15,7 @@ from transformers.trainer_utils import IntervalStrategy
 
 from ..base import ENGINES
 from ..base.flags import MAX_SEED, finite_number
-from ..inputs_random_transformer import HIGHEST_PENALTY, LOWEST_PENALTY, MAX_HYPOTHESES
+from ..inputs_random_transformer import HIGHEST_PENALTY, LOWEST_PENALTY, MAX_HYPOTHESES, check_choice
 from .arguments import check_unset
 
 # Arguments of `Seq2SeqTrainingArguments` that have no effect here, and the reasons.
@@ -300,7 +300,8 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
             self._require("eval_strategy", self.early_stopping_patience is None, "set with early_stopping_patience")
         if self.early_stopping_patience is not None:
             self._require("metric_for_best_model", self.metric_for_best_model, "set with early_stopping_patience")
-        self._require("engine", self.engine in (None, *ENGINES), f"one of {', '.join(ENGINES)}")
+        if self.engine is not None:
+            check_choice(ENGINES, engine=self.engine)
         penalty = self.length_penalty
         is_number = not isinstance(penalty, str) and LOWEST_PENALTY <= penalty <= HIGHEST_PENALTY
         numbers = f"a number from {LOWEST_PENALTY} to {HIGHEST_PENALTY}"

@@ -7,10 +7,12 @@ from hypothesis import strategies as st
 from modeling_random_transformer.base.placeholders import PLACEHOLDER
 
 REPLACED = ("{name}", "{0}", "{{ name }}", "${name}", "%{name}", "#{name}", "{n, plural, one {x} other {y}}")
+NESTED = ("{{{name}}}", "{n, plural, one {a {x}} other {{y} b}}")
 RUBY = ("<%= name %>", "<% 5 % n < 3 %>", "<%=t(:a)%>")
-FORMATTED = ("%s", "%1$s", "%(name)s", "%-5d", "%.2f", "%05d", "%ld", "%@")
+FORMATTED = ("%s", "%1$s", "%(name)s", "%-5d", "%.2f", "%05d", "%ld", "%@", "%s%1$d", "%d%%")
 COPIED = ("https://example.org/a?b=1&c=(2)d", "www.example.org/x", "ftp://example.org", "a.b+c@example.co.uk")
-PLACEHOLDERS = (*REPLACED, *RUBY, *FORMATTED, *COPIED)
+PARENTHESES = ("https://example.org/A_(b)", "www.example.org/f().x_(y)")
+PLACEHOLDERS = (*REPLACED, *NESTED, *RUBY, *FORMATTED, *COPIED, *PARENTHESES)
 
 
 def placeholders_of(text):
@@ -27,6 +29,8 @@ def test_placeholders_are_found_completely_and_in_order(placeholders, separator)
     [
         ("Read https://example.org/x.", "https://example.org/x"),
         ("(www.example.org/x)", "www.example.org/x"),
+        ("(www.example.org/x_(y)).", "www.example.org/x_(y)"),
+        ("www.example.org/(x", "www.example.org/(x"),
         ("见 https://example.org/x。再见", "https://example.org/x"),
         ("Write to a.b@example.org!", "a.b@example.org"),
         ("<%s>", "%s"),

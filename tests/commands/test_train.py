@@ -14,7 +14,8 @@ from tests.helpers.training import flags, parse_command
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("max_steps: [1", "recipe.yaml must be YAML or JSON: ParserError"),
+        ("max_steps: [1", "recipe.yaml must be YAML or JSON: expected ',' or ']', but got '<stream end>' in line 1."),
+        ("seed: 1\n\tmax_steps: 1", "found character '\\t' that cannot start any token in line 2."),
         ("- 1", "recipe.yaml must map argument names to values, got list"),
         ("max_steps: many", "invalid int value: 'many'"),
         ("bf16: perhaps", "argument --bf16"),

@@ -99,9 +99,16 @@ def test_unknown_columns_raise_value_error(tmp_path):
     (tmp_path / "a.tsv").write_text(TABLE)
     (tmp_path / "a.jsonl").write_text('{"en": "dog", "id": 1}\n')
     for name, keys, names in (("a.tsv", ("en", "fr"), "id, en, es"), ("a.jsonl", ("source", "target"), "en, id")):
-        message = rf"keys must be columns of .*{name}, {names}, or numbers in a table, got '{keys[0]}"
+        message = rf"keys must be columns of .*{name}, {names}, or all numbers in a table, got '{keys[0]}"
         with pytest.raises(ValueError, match=message):
             read_pairs(tmp_path / name, source_key=keys[0], target_key=keys[1])
+
+
+def test_a_spreadsheet_is_an_error_that_says_how_to_save_it(tmp_path):
+    (tmp_path / "pairs.xlsx").touch()
+    message = r"got '.*pairs\.xlsx' alone: save a spreadsheet as CSV UTF-8\.$"
+    with pytest.raises(ValueError, match=message):
+        ParallelText(tmp_path / "pairs.xlsx")
 
 
 # Quotes

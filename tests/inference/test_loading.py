@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from modeling_random_transformer.base.saved_files import MANIFEST
 from modeling_random_transformer.inference.loading import check_finite, load_models, load_translator
 
 
@@ -39,7 +40,11 @@ def test_devices_without_values(device, translator_folder):
 
 
 DAMAGES = {
-    "config.json must be a JSON file": lambda folder: (folder / "config.json").unlink(),
+    "config.json must be a JSON file, but it is missing": lambda folder: (folder / "config.json").unlink(),
+    "config.json must be a JSON file, but it is damaged": lambda folder: (folder / "config.json").write_text("{"),
+    "the training in this folder must be complete: repeat its command": lambda folder: (folder / "config.json").rename(
+        folder / MANIFEST
+    ),
     "config.json: model_type must be an architecture of transformers, got 'other'": lambda folder: change(
         folder / "config.json", model_type="other"
     ),

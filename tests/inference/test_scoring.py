@@ -33,6 +33,14 @@ def test_equals_the_loss_of_each_pair(kind, model, tokenizer):
     assert score.log_probability < 0
 
 
+def test_extra_spaces_of_a_source_do_not_count(model, tokenizer):
+    """Since `translate` removes them."""
+    pairs = [("the boy reads", "el niño lee"), (" the  boy\t\xa0reads", "el niño lee")]
+    plain, spaced = score_pairs(model, tokenizer, pairs, token_scores=True)
+    assert spaced.source_tokens == plain.source_tokens
+    assert spaced.token_log_probabilities == pytest.approx(plain.token_log_probabilities)
+
+
 def test_missing_pairs_have_no_result_and_are_counted(model, tokenizer):
     class Unchanged(PairModel):
         def process(self, pairs, sources, targets):

@@ -132,7 +132,7 @@ def parse(document: str) -> list[str | Block]:
     preformatted = 0  # elements `pre`, in which each line is a block
     for token in tokens(document):
         if token.kind == "text" and preformatted:
-            for line in re.split(r"(\r?\n)", token.raw):
+            for line in re.split(r"(\r\n?|\n)", token.raw):
                 if line.strip("\r\n"):
                     inline.append(Token("text", "", line))
                 else:
@@ -304,7 +304,7 @@ def build_block(inline: Sequence[Token]) -> Block:
 def move_space(block: Block, element: Inline) -> None:
     """If an element ends with a space and an element without text, such as an image, move the space into the latter."""
     here = len(block.text)
-    if not block.text.endswith(" ") or element.start >= here:
+    if not block.text[-1:].isspace() or element.start >= here:
         return
     inner = list(ending_at(element, here))
     without_text = [inline for inline in inner if inline.start == here]
@@ -339,11 +339,15 @@ def append_text(block: Block, raw: str, parent: Inline) -> None:
     elif text.startswith(" ") and parent.children:
         move_space(block, parent.children[-1])
     here = len(block.text)
-    if text.startswith(" ") and (not here or block.text.endswith(" ")):
+    is_repeated = text[:1].isspace() and block.text[-1:].isspace()  # non-breaking spaces are spaces, too
+    if is_repeated or (text.startswith(" ") and not here):
         text = text[1:]
         points = [child for child in parent.children[-2:] if child.start == here]
-        if points and not points[-1].closing:
-            points[-1].opening += " "
+        for point in points[-1:]:
+            if point.children:
+                point.closing += " "
+            elif not point.closing:
+                point.opening += " "
     block.text += text
 
 

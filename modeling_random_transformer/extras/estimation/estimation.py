@@ -18,13 +18,14 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from ...base.distributed import call_on_main_process
 from ...base.jobs import Job
+from ...base.saved_files import MANIFEST
 from ...data.readers import NumberedTexts
 from ...data.sources import Corpus
 from ...data.tokenization import lengths_of
 from ...training.advice import schedule_advice, show
 from ...training.arguments import DataArguments, ModelArguments
 from ...training.checks import check_arguments, check_languages_of_sets
-from ...training.manifest import MANIFEST, Run
+from ...training.manifest import Run
 from ...training.model_init import build_model
 from ...training.preparation import PreparedData, prepare_data
 from ...training.trainer import TranslationTrainer

@@ -24,7 +24,6 @@ from ...ops_random_transformer import tensors_of
 from ...pipeline_random_transformer import ONLY_SEQUENCES_SCORES, ForcedPrefix
 from ...verification_random_transformer import (
     Snapshot,
-    attributes_of,
     code_of,
     current_snapshot,
     namespaces_of,
@@ -315,7 +314,7 @@ class CTranslate2Engine:
 def definition_of(model: Any) -> list[Any]:
     """The code and the attributes of a model. Models with equal code, attributes and weights compute the same."""
     modules = list(model.modules())
-    values = plain_values([*attributes_of(modules), *namespaces_of(modules)])
+    values = plain_values(namespaces_of(modules))
     # Saving a model replaces the dtype in its configuration by the name.
     names = [str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else value for value in values]
     snapshot = Snapshot(model)

@@ -17,8 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ...base.files import StrPath
 from ...base.progress import process_stream
 from ...data.sources import Corpus, Pair
-from ...inference.scoring import Ids
-from ...inputs_random_transformer import CHUNK_SIZE, check_choice
+from ...inputs_random_transformer import CHUNK_SIZE, Ids, check_choice
 from ...pipeline_random_transformer import evaluation_mode
 from .scoring_files import LineModel, write_lines
 from .words import WordModel

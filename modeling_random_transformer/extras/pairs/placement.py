@@ -16,7 +16,7 @@ from ...inputs_random_transformer import LanguageTags
 from .alignments import Aligner, Links
 from .words import word_spans
 
-PLACEHOLDERS = re.compile(f"(?:{PLACEHOLDER.pattern})(?:[ ]*(?:{PLACEHOLDER.pattern}))*", re.VERBOSE)
+PLACEHOLDERS = re.compile(rf"(?:{PLACEHOLDER.pattern})(?:\s*(?:{PLACEHOLDER.pattern}))*", re.VERBOSE)
 # Chinese and Japanese characters, other words, and all other characters one by one
 UNIT = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+|[^\w\s]")
 CLOSING = (*".,;:!?)",)  # no space before these
@@ -137,18 +137,19 @@ def protect(text: str, copied: re.Pattern[str] = PLACEHOLDERS) -> ProtectedText:
     """Separate a text from its copied parts. Adjacent placeholders are one part."""
     kept = ""
     position = 0
-    placeholders = []
+    placeholders: list[tuple[int, str]] = []
     for match in copied.finditer(text):
         kept += text[position : match.start()]
         placeholder = match[0]
         position = match.end()
         following = text[position : position + 1]
-        if following == " " and (not kept or kept.endswith(" ")):
-            placeholder += " "
+        if following.isspace() and not kept[-1:].strip():
+            placeholder += following
             position += 1
-        elif kept.endswith(" ") and (not following or following in CLOSING):
+        elif kept[-1:].isspace() and (not following or following in CLOSING):
+            placeholder = kept[-1] + placeholder
             kept = kept[:-1]
-            placeholder = f" {placeholder}"
+            placeholders = [(min(index, len(kept)), previous) for index, previous in placeholders]
         placeholders.append((len(kept), placeholder))
     return ProtectedText(kept + text[position:], placeholders)
 
@@ -158,10 +159,13 @@ def beside(before: str, placeholder: str, word: str) -> str:
 
     Args:
         before: the text before it.
-        placeholder: the placeholder; the space before it is behind it instead if a word follows.
+        placeholder: the placeholder; the space before it is behind it instead if a word follows, and the space behind
+            it is before it if punctuation or nothing follows.
         word: what follows.
     """
-    if before.endswith(" ") and placeholder.startswith(" "):
+    if placeholder[-1:].isspace() and word in ("", *CLOSING):
+        placeholder = placeholder[-1] + placeholder[:-1]
+    if placeholder[:1].isspace() and not before[-1:].strip():
         placeholder = placeholder[1:] + (" " if word[:1].isalnum() else "")
     if before[-1:].isalnum() and placeholder[:1].isalnum():
         placeholder = f" {placeholder}"

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...data.sources import Pair
-from ...inference.scoring import Ids, PairModel, PairScore, Scorer
-from ...inputs_random_transformer import encode_texts
+from ...inference.scoring import PairModel, PairScore, Scorer
+from ...inputs_random_transformer import Ids, encode_texts
 
 NON_SPACES = re.compile(r"\S+")
 

@@ -17,7 +17,7 @@ from transformers import AutoConfig
 
 from ...base.errors import reraise_as_value_error
 from ...base.files import StrPath
-from ...base.flags import Parser, instances, to_flags
+from ...base.flags import instances, to_flags
 from ...base.formats import file_format
 from ...base.streams import check_readable
 from ...configuration_random_transformer import did_you_mean
@@ -27,6 +27,7 @@ from ...training.arguments import DataArguments
 from ...training.run import TRAINING_ARGUMENTS
 from ...training.tokenizer import load_parent_tokenizer
 from ...training.training_arguments import AUTO
+from ..parser import Parser
 from .device_choices import choose_by_device
 
 logger = logging.getLogger(__name__)
@@ -160,10 +161,14 @@ def read_recipe(path: StrPath) -> dict[str, Any]:
     """The arguments in a YAML or JSON file (JSON is YAML).
 
     Raises:
-        ValueError: the file is missing or damaged, or a mapping has a key twice.
+        ValueError: the file is missing or damaged, or a mapping has a key twice; the message names the line.
     """
+    check_readable("the recipe", path)
     with reraise_as_value_error(f"the recipe {path} must be YAML or JSON"):
-        recipe = yaml.load(Path(path).read_text(encoding="utf-8"), UniqueKeys)
+        try:
+            recipe = yaml.load(Path(path).read_text(encoding="utf-8"), UniqueKeys)
+        except yaml.MarkedYAMLError as error:
+            raise ValueError(f"{error.problem} in line {error.problem_mark.line + 1}.") from error
     if not isinstance(recipe, dict):
         raise ValueError(f"{path} must map argument names to values, got {type(recipe).__name__}.")
     return recipe
@@ -180,13 +185,13 @@ def parse_values(arguments: Mapping[str, Any], classes: Sequence[type]) -> dict[
     check_names([name for name, value in arguments.items() if value is None], classes)
     parser = Parser("recipe", classes=classes)
     texts = {action.dest for action in parser._actions if action.type is str}
-    lists = {action.dest for action in parser._actions if action.nargs in ("+", "*")}
+    single = {action.dest for action in parser._actions if action.nargs not in ("+", "*")}
     flags = to_flags(arguments)
     for flag, *values in flags:
         name = flag[2:].replace("-", "_")
         if name in texts and not {"True", "False"}.isdisjoint(values):  # the language `no`, for example
             raise ValueError(f"{name} must be text, in quotes if YAML reads it as a Boolean, got {', '.join(values)}.")
-        if len(values) > 1 and name not in lists:
+        if len(values) > 1 and name in single:
             raise ValueError(f"{name} must be one value, got {', '.join(values)}.")
     return parser.values(chain.from_iterable(flags))
 
@@ -234,10 +239,10 @@ def choose_sizes(names: Iterable[str], data: DataArguments) -> dict[str, int]:
     chosen = {}
     for name in names:
         chosen[name] = sizes[name]
-        logger.warning("%s is %d: the distinct pairs have %d characters.", name, sizes[name], characters)
+        logger.warning("%s is %d: the distinct pairs have %s characters.", name, sizes[name], f"{characters:,}")
     smallest, largest = MEASURED
     if not smallest <= characters <= largest:
-        logger.warning("This rule was measured for %d to %d characters.", smallest, largest)
+        logger.warning("This rule was not measured below %s and above %s characters.", f"{smallest:,}", f"{largest:,}")
     return chosen
 
 

@@ -22,7 +22,7 @@ from ...base.distributed import call_on_main_process, exclusive
 from ...base.files import StrPath, files_in, markdown_table
 from ...base.flags import to_flags
 from ...base.jobs import Job, Stage, run_stage
-from ...base.saved_files import CONFIG, SAVED_WEIGHTS
+from ...base.saved_files import CONFIG, MANIFEST, RECIPE_RECORD, SAVED_WEIGHTS
 from ...data.readers import TEXT_KEY
 from ...data.sources import SIDES
 from ...inference.loading import load_models
@@ -34,7 +34,7 @@ from ...training.arguments import (
     PREFIXES,
     DataArguments,
 )
-from ...training.manifest import EXTENDABLE, MANIFEST, RunResult, weight_arguments
+from ...training.manifest import EXTENDABLE, RunResult, weight_arguments
 from ...training.model_card import CARD, set_section
 from ...training.run import TRAINING_ARGUMENTS, train_translation
 from .recipe_card import set_origin
@@ -54,7 +54,7 @@ from .recipe_plan import RecipePlan
 
 logger = logging.getLogger(__name__)
 
-RECIPE_RECORD, RECIPE_LOCK = "recipe.json", ".recipe.lock"
+RECIPE_LOCK = ".recipe.lock"
 ADVICE = "use another output_dir"
 # Files whose digests are recorded: those of pairs; and those of a model, without its card, which may be edited
 PAIRS = ("data.*source", "data.*target")

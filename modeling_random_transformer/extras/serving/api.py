@@ -268,7 +268,9 @@ ANSWERED_ERRORS = (
 async def answer_error(_: Request, error: Exception) -> Response:
     """Answer an error as LibreTranslate does: `{"error": message}`."""
     status, message = status_and_message(error)
-    headers = {"Retry-After": str(error.seconds)} if isinstance(error, QueueFullError) else None
+    headers = getattr(error, "headers", None)  # of an error of HTTP, such as the allowed methods
+    if isinstance(error, QueueFullError):
+        headers = {"Retry-After": str(error.seconds)}
     return JSONResponse({"error": message}, status, headers)
 
 

@@ -25,7 +25,7 @@ from .repair import (
     WITHOUT_REPETITIONS,
     RepairingTranslator,
 )
-from .sentences import SentenceSplitter, SentenceTranslator
+from .sentences import SentenceSplitter, SentenceTranslator, SpaceTranslator
 
 
 class Composition:
@@ -69,6 +69,7 @@ class Composition:
             translate_rows = RatingTranslator(translate_rows, self.score, self.calibration)
         if options.repair:
             translate_rows = CaseTranslator(translate_rows, self.pipe.tokenizer)
+        translate_rows = SpaceTranslator(translate_rows, self.pipe.tokenizer)
         self.translate_sentence_rows = translate_rows
         if options.split_sentences:
             splitter = SentenceSplitter(self.pipe, options.max_source_tokens, self.source_language)

@@ -9,6 +9,8 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from transformers import PreTrainedTokenizerBase
+
 from ...base.errors import reraise_as_value_error
 from ...base.progress import Update
 from ...data.words import is_wide
@@ -20,6 +22,7 @@ from ...inputs_random_transformer import (
     renumber_errors,
     source_limit,
     tokenizer_languages,
+    without_extra_spaces,
 )
 from ...pipeline_random_transformer import Seq2SeqPipeline
 from ...tokenization_random_transformer import has_letters
@@ -146,12 +149,35 @@ class SentenceSplitter:
 
     def is_long(self, text: str) -> bool:
         """Whether a text has too many tokens as a source of the model. To find out, a short one is not tokenized."""
-        text = (getattr(self.pipe.model.config, "prefix", None) or "") + text
+        text = (getattr(self.pipe.model.config, "prefix", None) or "") + without_extra_spaces(self.pipe.tokenizer, text)
         forms = text, unicodedata.normalize("NFKD", text)  # the tokenizer may normalize
         if max(len(form.encode()) for form in forms) <= self.limit - SPECIAL:
             return False
         ids = encode_texts(self.pipe.tokenizer, text, src_lang=self.src_lang, verbose=False)["input_ids"]
         return len(ids) > self.limit
+
+
+@dataclass(frozen=True)
+class SpaceTranslator:
+    """Translates by another function, which gets texts as the model reads them; those without letters are not changed.
+
+    Scores, lengths and repetitions of two texts that differ in invisible characters or spaces are therefore equal.
+
+    Attributes:
+        translate_rows: translates texts.
+        tokenizer: the tokenizer, which defines the extra spaces.
+    """
+
+    translate_rows: TranslateRows
+    tokenizer: PreTrainedTokenizerBase
+
+    def __call__(self, rows: Sequence[Row], first: int, update: Update) -> list[list[Candidate]]:
+        """The candidates of each row; raises a `TextError` if a text is not a string of Unicode characters."""
+        changed = []
+        for index, (text, prefix) in enumerate(rows):
+            check_string(text, index)
+            changed.append((without_extra_spaces(self.tokenizer, text) if has_letters(text) else text, prefix))
+        return self.translate_rows(changed, first, update)
 
 
 class SentenceTranslator:

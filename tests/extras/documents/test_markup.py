@@ -45,6 +45,8 @@ def words(document: str) -> list[str]:
         ("<b>a <code>x</code> </b>, b", "a, b"),
         ("Press <b><kbd>F1</kbd> now</b> please.", "Press now please."),
         ("<b>Use <code>x</code> and <i>then <img><img></i></b> both.", "Use and then both."),
+        ("see <b>{name}</b> now", "see now"),
+        ("<a href=x><b>%s</b></a> is here", "is here"),
     ],
 )
 def test_spaces_beside_something_without_text(document, text):
@@ -153,6 +155,26 @@ def count_lines(document):
 )
 def test_texts_without_placeholders(text):
     assert [part.text for part in parse(text) if isinstance(part, Block)] == [text]
+
+
+@pytest.mark.parametrize(
+    ("document", "text", "expected"),
+    [
+        ("see&nbsp;{name}&nbsp;now", "see\xa0now", "see&nbsp;{name} now"),
+        ("see&nbsp;{name}.", "see.", "see {name}."),
+        ("see {a}&nbsp;<b>{b}</b>&nbsp;now", "see now", "see {a} <b>{b}</b> now"),
+    ],
+)
+def test_non_breaking_spaces_beside_a_placeholder_are_spaces(document, text, expected):
+    assert [part.text for part in parse(document) if isinstance(part, Block)] == [text]
+    assert identity(document) == expected
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
+def test_each_line_of_preformatted_text_is_a_block(line_end):
+    document = f"<pre>one{line_end}{line_end}  two</pre>"
+    assert [part.text for part in parse(document) if isinstance(part, Block)] == ["one", "two"]
+    assert identity(document) == document
 
 
 def test_a_moved_placeholder_keeps_its_space():

@@ -4,6 +4,7 @@ import pytest
 
 from modeling_random_transformer.extras.pairs import placement
 from modeling_random_transformer.extras.pairs.placement import unit_spans
+from modeling_random_transformer.extras.wrappers.problems import DIGITS
 from modeling_random_transformer.inputs_random_transformer import LanguageTags
 
 
@@ -39,12 +40,29 @@ def test_units_without_links(links, sources):
         ("{a} {b} c", "c", [(0, "{a} {b} ")]),
         ("go to %s, now", "go to, now", [(5, " %s")]),
         ("no placeholder", "no placeholder", []),
+        ("see\xa0{name}\xa0now", "see\xa0now", [(4, "{name}\xa0")]),
+        ("see\t{name}\xa0{age}.", "see.", [(3, "\t{name}\xa0{age}")]),
     ],
 )
 def test_placeholders_have_an_index_and_their_space(text, kept, placeholders):
     protected = placement.protect(text)
     assert (protected.text, protected.placeholders) == (kept, placeholders)
     assert protected.restore(kept, None) == text
+
+
+@pytest.mark.parametrize(
+    ("translation", "links", "expected"),
+    [("ve.", [(1, 1)], "ve %d."), ("ve", [(0, 0)], "ve %d"), ("ve.", [(0, 0), (0, 1)], "ve. %d")],
+)
+def test_the_space_of_a_placeholder_is_before_it_unless_a_word_follows(translation, links, expected):
+    protected = placement.protect("see %d boys")
+    assert protected.restore(translation, links) == expected
+
+
+def test_copied_parts_before_punctuation_keep_their_order():
+    protected = placement.protect("see 12 34.", DIGITS)
+    assert protected.text == "see."
+    assert protected.restore("ve.", [(0, 0), (1, 1)]) == "ve 12 34."
 
 
 def test_a_placeholder_is_before_the_translation_of_the_next_word():

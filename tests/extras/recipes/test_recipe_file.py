@@ -63,7 +63,7 @@ def test_repeated_pairs_do_not_count(tmp_path, monkeypatch, caplog):
     (tmp_path / "train.tsv").write_text("a dog\tun perro\n" * 3 + "a dog\tel perro\n")
     recipe = {"max_steps": "auto", "train_file": str(tmp_path / "train.tsv"), "output_dir": str(tmp_path)}
     assert training_arguments(recipe, {})[2].max_steps == int(4.4 * 26**0.5)
-    assert caplog.messages[1] == "This rule was measured for 1700000 to 7300000 characters."
+    assert caplog.messages[1] == "This rule was not measured below 1,700,000 and above 7,300,000 characters."
     caplog.clear()
     monkeypatch.setattr(recipe_file, "MEASURED", (26, 26))
     training_arguments(recipe, {})
@@ -138,6 +138,8 @@ def test_a_text_that_yaml_reads_as_a_boolean_is_an_error(content, tmp_path):
 def test_a_list_for_an_argument_of_one_value_is_an_error():
     with pytest.raises(ValueError, match=r"^max_steps must be one value, got 2, 3\."):
         training_arguments({"max_steps": [2, 3]}, {})
+    with pytest.raises(ValueError, match=r"^arguments must be among those of --help, got --stage\."):
+        training_arguments({"stage": [2, 3]}, {})
 
 
 def test_values_that_yaml_reads_as_booleans(tmp_path):

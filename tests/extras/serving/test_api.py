@@ -188,7 +188,9 @@ def test_health_metrics_and_openapi(direction):
         ask(api, SENTENCES[:3])
         ask(api, 5)
         assert api.get("/nothing").json() == {"error": "Not Found"}
-        assert api.get("/translate").json() == {"error": "Method Not Allowed"}
+        wrong_method = api.get("/translate")
+        assert wrong_method.json() == {"error": "Method Not Allowed"}
+        assert wrong_method.headers["allow"] == "POST"
         assert api.get("/health").json() == {"status": "ok"}
         answer = api.get("/metrics")
         assert answer.headers["content-type"].startswith("text/plain")
