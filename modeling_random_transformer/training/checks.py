@@ -117,7 +117,7 @@ def check_schedule(config: RandomTransformerConfig, args: TranslationTrainingArg
     options = args.lr_scheduler_kwargs
     with reraise_as_value_error(f"lr_scheduler_kwargs must suit lr_scheduler_type, got {options}"):
         optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], args.peak_rate(config.d_model))
-        get_scheduler(args.lr_scheduler_type, optimizer, 1, 2, dict(options or {}))
+        get_scheduler(args.lr_scheduler_type, optimizer, 1, 2, {**(options or {})})
 
 
 def check_packages(model: nn.Module, args: TranslationTrainingArguments) -> None:
