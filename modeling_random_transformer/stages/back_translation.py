@@ -64,7 +64,7 @@ class BackTranslationOptions:
 
     def __post_init__(self) -> None:
         check_choice(METHODS, method=self.method)
-        if self.tag is not None and self.tag.split() != [self.tag]:
+        if self.tag is not None and str(self.tag).split() != [self.tag]:
             raise ValueError(f"tag must be None or text without whitespace, got {self.tag!r}.")
         check_positive(or_none=True, max_tokens=self.max_tokens)
         if self.method == "beam" and self.seed:

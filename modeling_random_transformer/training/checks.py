@@ -9,7 +9,8 @@ from pathlib import Path
 import torch
 from datasets import Dataset
 from torch import nn
-from transformers import AutoConfig, PretrainedConfig, PreTrainedTokenizerBase, get_scheduler
+from transformers import AutoConfig, PretrainedConfig, PreTrainedTokenizerBase, Seq2SeqTrainer, get_scheduler
+from transformers.integrations import get_reporting_integration_callbacks
 from transformers.trainer_utils import IntervalStrategy
 from transformers.utils import is_peft_available
 
@@ -51,8 +52,6 @@ def check_arguments(
         make_scorers("bleu", {"tokenize": args.bleu_tokenize})
     if args.metric_for_best_model is not None:
         check_metric(args.metric_for_best_model, data, args)
-    if args.lr_scheduler_kwargs:
-        check_schedule(args)
     if args.torch_compile:
         check_compilation(args)
     if args.push_to_hub:
@@ -69,6 +68,8 @@ def check_arguments(
     if model_args.freeze:
         freeze(model, model_args.freeze)
     call_on_main_process(lambda: check_space(model, model_args, args))
+    check_schedule(config, args)
+    check_packages(model, args)
     if args.tp_size > 1:
         check_shards(config, args)
     if args.r_drop_alpha:
@@ -94,8 +95,8 @@ def check_length_penalty(data: DataArguments, args: TranslationTrainingArguments
 
 def check_streaming(data: DataArguments, args: TranslationTrainingArguments) -> None:
     """Check that a stream is not counted in epochs."""
-    if data.streaming and "epoch" in (args.save_strategy, args.eval_strategy):
-        raise ValueError("save_strategy and eval_strategy must be 'steps' with streaming, got 'epoch'.")
+    if data.streaming and (args.max_steps < 0 or "epoch" in (args.save_strategy, args.eval_strategy)):
+        raise ValueError("max_steps, save_strategy and eval_strategy must count steps with streaming, got epochs.")
 
 
 def check_metric(best: str, data: DataArguments, args: TranslationTrainingArguments) -> None:
@@ -111,12 +112,21 @@ def check_metric(best: str, data: DataArguments, args: TranslationTrainingArgume
     check_choice(names_of_metrics, metric_for_best_model=best.removeprefix("eval_"))
 
 
-def check_schedule(args: TranslationTrainingArguments) -> None:
-    """Check that the learning rate schedule accepts its arguments."""
+def check_schedule(config: RandomTransformerConfig, args: TranslationTrainingArguments) -> None:
+    """Check that the learning rate schedule accepts its arguments and the peak learning rate."""
     options = args.lr_scheduler_kwargs
     with reraise_as_value_error(f"lr_scheduler_kwargs must suit lr_scheduler_type, got {options}"):
-        optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))])
-        get_scheduler(args.lr_scheduler_type, optimizer, 1, 2, dict(options))
+        optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], args.peak_rate(config.d_model))
+        get_scheduler(args.lr_scheduler_type, optimizer, 1, 2, {**(options or {})})
+
+
+def check_packages(model: nn.Module, args: TranslationTrainingArguments) -> None:
+    """Check that the packages of the optimizer and of the loggers are installed."""
+    optimizer = args.optim.value  # type: ignore[attr-defined]  # transformers makes it a member of an enumeration
+    with reraise_as_value_error(f"optim and report_to must be installed, got {optimizer} and {args.report_to}"):
+        Seq2SeqTrainer.get_optimizer_cls_and_kwargs(args, model)
+        for create_callback in get_reporting_integration_callbacks(args.report_to):
+            create_callback()
 
 
 def check_compilation(args: TranslationTrainingArguments) -> None:

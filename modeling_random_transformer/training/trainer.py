@@ -60,7 +60,10 @@ class TranslationTrainer(TranslationEvaluation):
             whose corpora have weights.
         processing_class: the tokenizer, used for padding.
         run_id: the identity of the run, which its checkpoints contain. Checkpoints of other runs are an error.
-        **kwargs: the other arguments of `Seq2SeqTrainer`.
+        **kwargs: the other arguments of `Seq2SeqTrainer`, except `compute_loss_func`.
+
+    Raises:
+        ValueError: an argument is missing, or has no effect.
     """
 
     args: TranslationTrainingArguments
@@ -75,6 +78,8 @@ class TranslationTrainer(TranslationEvaluation):
     ):
         if args is None:
             raise ValueError("args must be TranslationTrainingArguments, got None.")
+        if args.muon and any(kwargs.get("optimizers", ())):
+            raise ValueError("muon must be False with optimizers, got True.")
         if args.engine is not None:
             import_engine(args.engine)  # raises an error if it is not installed
         self.run_id = run_id
@@ -85,7 +90,7 @@ class TranslationTrainer(TranslationEvaluation):
         self.loss = training_loss(args)
         first_model = self.call_model_init() if model is None else model
         _save_tied_weights_once(first_model)
-        kwargs["data_collator"] = DataCollatorForSeq2Seq(
+        kwargs["data_collator"] = kwargs.get("data_collator") or DataCollatorForSeq2Seq(
             kwargs.get("processing_class"), model=first_model, pad_to_multiple_of=self.padding_multiple
         )
         args = _trainer_arguments(args, first_model)

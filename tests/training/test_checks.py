@@ -32,7 +32,16 @@ LORA = {"model_name_or_path": "m", "lora_rank": 2, "vocab_size": None, "config_o
         ({"lr_scheduler_kwargs": {"zz": 1}}, 1, "lr_scheduler_kwargs must suit lr_scheduler_type, got {'zz': 1}"),
         ({"torch_compile_mode": "fast"}, 1, "torch_compile_backend and torch_compile_mode must be those of .*'fast'"),
         ({"torch_compile_backend": "nope"}, 1, "torch_compile_backend and torch_compile_mode must be .* 'nope' and"),
-        ({"streaming": True, "save_strategy": "epoch"}, 1, "save_strategy and eval_strategy must be 'steps' with stre"),
+        ({"lr_scheduler_type": "warmup_stable_decay"}, 1, "lr_scheduler_kwargs must suit .*'num_decay_steps'"),
+        (
+            {"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"lr_end": 0.0005}, "learning_rate": 1e-4},
+            1,
+            r"lr_scheduler_kwargs must suit .* lr_end \(0.0005\) must be smaller than initial lr \(0.0001\)",
+        ),
+        ({"optim": "lomo"}, 1, "optim and report_to must be installed, got lomo and .*install"),
+        ({"report_to": "swanlab"}, 1, r"optim and report_to must be installed, got .* and \['swanlab'\]: .*install"),
+        ({"streaming": True, "save_strategy": "epoch"}, 1, "max_steps, save_strategy and eval_strategy must count ste"),
+        ({"streaming": True, "max_steps": -1}, 1, "max_steps, save_strategy and eval_strategy must count steps with"),
         ({"bleu_tokenize": "nope"}, 1, "tokenize must be one of none, .*, got 'nope'"),
         ({"metric_for_best_model": "bleuu"}, 1, "metric_for_best_model must be one of loss, bleu, chrf, .*'bleuu'"),
         ({"metric_for_best_model": "talks_bleu"}, 1, "metric_for_best_model must be one of loss, .*'talks_bleu'"),
@@ -52,6 +61,11 @@ def test_arguments_that_exclude_each_other_raise_before_the_corpus_is_read(
     with pytest.raises(ValueError, match=message):
         train_translation(data, model, args)
     assert not (corpus / "out").exists()
+
+
+def test_a_schedule_is_checked_with_the_peak_learning_rate(corpus):
+    schedule = {"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"lr_end": 0.005}}
+    check_arguments(*parsed(corpus, "new", **schedule, learning_rate=0.01))
 
 
 def test_activation_dropout_suffices_for_r_drop(corpus):

@@ -67,6 +67,26 @@ def test_padded_lengths_are_multiples_of_8_on_a_gpu(multiple, lengths, tmp_path,
         assert len(batch["labels"]) * (batch["input_ids"].shape[1] + batch["labels"].shape[1]) <= 64
 
 
+def test_another_collator_is_used(tmp_path):
+    trainer = new_trainer(tmp_path)
+    sizes = []
+
+    def collator(rows):
+        sizes.append(len(rows))
+        return trainer.data_collator(rows)
+
+    shared = {"train_dataset": pairs(8), "processing_class": trainer.processing_class}
+    TranslationTrainer(trainer.model, trainer.args, **shared, data_collator=collator).train()
+    assert sum(sizes) >= 8
+
+
+def test_muon_beside_another_optimizer_raises(tmp_path):
+    trainer = new_trainer(tmp_path, muon=True)
+    optimizer = torch.optim.SGD(trainer.model.parameters())
+    with pytest.raises(ValueError, match="muon must be False with optimizers, got True"):
+        TranslationTrainer(trainer.model, trainer.args, optimizers=(optimizer, None))
+
+
 @pytest.mark.parametrize("method", [{"bpe_dropout": 0.1}, {"augment": True}])
 def test_a_method_with_data_that_was_prepared_without_it_raises(method, tmp_path):
     trainer = new_trainer(tmp_path, **method)

@@ -87,8 +87,10 @@ class StageArguments:
         kind: `"train"`; `"back_translate"` translates `monolingual_target` with the model of `uses`; `"distill"` trains
             on the translations of the sources, and of `monolingual_source`, by the model of `uses`.
         when: an argument of `RecipeArguments`; the stage is skipped if it is unset.
-        starts_from: the stage whose model is trained further; `None` for a new model, or one that starts from `parent`.
-        uses: the stage whose model translates, or one that it started from, see `RecipeRun.best`.
+        starts_from: the stage whose model is trained further, in the same direction; `None` for a new model, or one
+            that starts from `parent`.
+        uses: the stage whose model translates, or one that it started from, see `RecipeRun.best`: with `reverse` for
+            `"back_translate"`, without it for `"distill"`.
         reverse: train from target to source.
         synthetic: stages whose pairs are added to the training set; skipped ones add none.
         authentic_weight: how often the other pairs occur for each synthetic one.
@@ -289,19 +291,23 @@ def stages_to_run(mappings: Any, arguments: RecipeArguments) -> list[StageArgume
         raise ValueError(f"stages must be a list of mappings, got {type(mappings).__name__}.")
     stages = [StageArguments.of(mapping) for mapping in mappings]
     chosen = [stage for stage in stages if stage.when is None or getattr(arguments, stage.when)]
-    models: list[str] = []  # stages before the current one, by what they make
-    corpora: list[str] = []
+    models: dict[str, bool] = {}  # stages before the current one that train, and whether they are reverse
+    corpora: list[str] = []  # stages before the current one that back-translate
     for stage in stages:
         if stage.kind == BACK_TRANSLATE and stage not in chosen:
             corpora.append(stage.name)  # a corpus without pairs
     for stage in chosen:
         if stage.name in (*models, *corpora):
             raise ValueError(f"name must be that of a new folder, got {stage.name!r}.")
-        check_choice(models, **drop_none(starts_from=stage.starts_from, uses=stage.uses))
+        is_reverse = stage.reverse or stage.kind == BACK_TRANSLATE
+        suitable = [name for name in models if models[name] == is_reverse]
+        check_choice(suitable, **drop_none(starts_from=stage.starts_from, uses=stage.uses))
         for name in stage.synthetic:
             check_choice(corpora, synthetic=name)
-        results = corpora if stage.kind == BACK_TRANSLATE else models
-        results.append(stage.name)
+        if stage.kind == BACK_TRANSLATE:
+            corpora.append(stage.name)
+        else:
+            models[stage.name] = stage.reverse
     if not chosen or chosen[-1].kind == BACK_TRANSLATE or chosen[-1].reverse:
         raise ValueError("stages must end with one that trains a model from source to target.")
     check_texts(chosen, arguments)

@@ -10,6 +10,7 @@ from typing import Any
 from transformers import GenerationConfig
 
 from ...base import DTYPES
+from ...base.distributed import call_on_main_process
 from ...base.files import StrPath, markdown_table
 from ...base.flags import instances
 from ...base.streams import STANDARD_STREAM
@@ -26,6 +27,7 @@ from ...training.arguments import (
     ModelArguments,
     parse_overrides,
 )
+from ...training.checks import check_arguments
 from ...training.manifest import fingerprint, folder_digest
 from ...training.run import TRAINING_ARGUMENTS
 from ...training.training_arguments import TranslationTrainingArguments
@@ -100,6 +102,8 @@ class RecipePlan:
                 raise ValueError(f"{name} must be one language for a recipe with stages, got {', '.join(codes)}.")
         for stage in self.stages:
             self.arguments_of(stage)
+            if stage.kind != BACK_TRANSLATE and not call_on_main_process(self.path(stage.name).exists):
+                check_arguments(*self.new_training(stage))  # a stage that has begun checks them itself
             if stage.kind == DISTILL:
                 self.teacher_of(stage, self.path(str(stage.uses)), [STANDARD_STREAM])
 
@@ -133,8 +137,10 @@ class RecipePlan:
         overrides = parse_overrides(model.config_overrides).items()
         rates = ",".join(f"{name}={rate}" for name, rate in overrides if name in DROPOUTS)
         if stage.starts_from is not None:
-            start = self.path(stage.starts_from)
-            model = ModelArguments(model_name_or_path=str(start), config_overrides=rates)
+            # The stage's own arguments of the model are checked; those of the recipe were for the new model.
+            values = {"config_overrides": rates, **not_overridden(options, self.overrides)}
+            values["model_name_or_path"] = str(self.path(stage.starts_from))
+            [model] = instances([ModelArguments], values)
         elif self.arguments.parent is not None and stage.kind == TRAIN:  # a student has other sizes
             model = replace(
                 model,
@@ -142,6 +148,13 @@ class RecipePlan:
                 model_name_or_path=self.arguments.parent,
                 config_overrides=rates,
             )
+        return data, model, args
+
+    def new_training(self, stage: StageArguments) -> tuple[Any, ...]:
+        """The arguments of a stage for a new model without evaluation: models and sets of the recipe may not exist."""
+        data, model, args = self.arguments_of(replace(stage, starts_from=None))
+        args = args.without_evaluation()
+        args.length_penalty = type(args).length_penalty  # without a validation set, `auto` is not possible
         return data, model, args
 
     def teacher_of(self, stage: StageArguments, folder: Path, texts: list[str]) -> DistillationArguments:
@@ -173,10 +186,7 @@ class RecipePlan:
         rows = []
         for stage in self.stages:
             if stage.kind != BACK_TRANSLATE:
-                data, model, args = self.arguments_of(replace(stage, starts_from=None))
-                args = args.without_evaluation()  # the validation set may not exist yet
-                args.length_penalty = type(args).length_penalty  # without a validation set, `auto` is not possible
-                run = dry_run(data, model, args)
+                run = dry_run(*self.new_training(stage))
                 rows.append((stage.name, f"{run.hours:.3g}", f"{run.memory / GIB:.3g}"))
         return markdown_table(("stage", "hours of training", "memory in GiB"), rows)
 

@@ -414,6 +414,12 @@ def test_a_dry_run_estimates_every_training_and_writes_nothing(num_beams, folder
         ({"name": "a", "kind": "translate"}, "kind must be one of"),
         ({"name": "a", "when": "monday"}, "when must be one of"),
         ({"name": "a", "uses": "first"}, "uses must be given for back_translate and distill only"),
+        ({"name": "a", "kind": "back_translate", "uses": "first"}, "uses must be one of back, got 'first'."),
+        ({"name": "a", "kind": "distill", "uses": "back"}, "uses must be one of first, got 'back'."),
+        ({"name": "a", "starts_from": "back"}, "starts_from must be one of first, got 'back'."),
+        ({"name": "a", "starts_from": "first", "preset": "base"}, "preset must be unset with model_name_or_path"),
+        ({"name": "a", "metric_for_best_model": "bleuu"}, "metric_for_best_model must be one of loss, bleu, chrf"),
+        ({"name": "a", "lr_scheduler_type": "warmup_stable_decay"}, "lr_scheduler_kwargs must suit"),
         ({"name": "a", "kind": "distill"}, "uses must be given for"),
         (
             {"name": "a", "kind": "distill", "uses": "first", "reverse": True},
@@ -445,10 +451,11 @@ def test_a_dry_run_estimates_every_training_and_writes_nothing(num_beams, folder
             {"name": "a", "max_stepps": 2},
             "arguments must be among those of --help, got --max_stepps. Did you mean --max_steps?",
         ),
-        ({"name": "a", "kind": "back_translate", "uses": "first", "method": "magic"}, "method must be one of"),
-        ({"name": "a", "kind": "back_translate", "uses": "first", "dtype": "int9"}, "dtype must be one of"),
+        ({"name": "a", "kind": "back_translate", "uses": "back", "method": "magic"}, "method must be one of"),
+        ({"name": "a", "kind": "back_translate", "uses": "back", "dtype": "int9"}, "dtype must be one of"),
+        ({"name": "a", "kind": "back_translate", "uses": "back", "tag": False}, "tag must be None or text without"),
         (
-            {"name": "a", "kind": "back_translate", "uses": "first", "beams": 4},
+            {"name": "a", "kind": "back_translate", "uses": "back", "beams": 4},
             "a must have options of back_translate, got beams.",
         ),
         (
@@ -459,9 +466,10 @@ def test_a_dry_run_estimates_every_training_and_writes_nothing(num_beams, folder
     ids=str,
 )
 def test_an_invalid_stage_is_reported_in_one_line(change, message, folder, tmp_path, capsys):
-    texts = {"kind": "back_translate", "uses": "first"}
+    texts = {"kind": "back_translate", "uses": "back"}
     after = [] if "reverse" in change else [{"name": "later", **texts}, {"name": "last"}]
-    stages = [STAGES[2] | {"synthetic": None, "authentic_weight": None}, {"name": "texts", **texts}, change, *after]
+    before = [{"name": "back", "reverse": True}, {"name": "first"}, {"name": "texts", **texts}]
+    stages = [*before, change, *after]
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({"stages": stages}))
     call_arguments = {**arguments(folder, tmp_path / "out"), **OPTIONS, "max_steps": None}
     call_arguments |= {"monolingual_target": str(folder / "mono")}
@@ -470,6 +478,22 @@ def test_an_invalid_stage_is_reported_in_one_line(change, message, folder, tmp_p
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert message in error
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"config_overrides": "d_model=15"}, "d_model must be a multiple of num_heads=4"),
+        ({"starts_from": "first", "config_overrides": "d_model=8"}, "config_overrides must be of .*, got d_model"),
+        ({"tokenizer": "./missing"}, "tokenizer must be a saved tokenizer, got './missing'"),
+    ],
+)
+def test_the_model_of_every_stage_is_checked_before_the_first_one(options, message, folder, tmp_path):
+    call_arguments = {**arguments(folder, tmp_path / "out"), "max_steps": 4}
+    del call_arguments["vocab_size"], call_arguments["config_overrides"]
+    recipe = {"stages": [{"name": "first"}, {"name": "second", **options}]}
+    with pytest.raises(ValueError, match=message):
+        RecipePlan("recipe.yaml", recipe, **call_arguments)
 
 
 @pytest.mark.parametrize(
