@@ -19,6 +19,7 @@ from transformers import DataCollatorForSeq2Seq, EarlyStoppingCallback, PreTrain
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import RemoveColumnsCollator
 
+from ..base import load_extra
 from ..base.distributed import call_on_main_process
 from ..data.batches import EvaluationSampler, TokenBudgetSampler, padding_multiple
 from ..data.streaming import TokenBudgetStream
@@ -27,7 +28,6 @@ from ..inference.engine import import_engine
 from ..inputs_random_transformer import longest_target, max_source_positions, max_target_positions
 from ..ops_random_transformer import IGNORE_INDEX
 from .callbacks import ResumptionCallback, ThroughputProgressCallback
-from .captured_passes import CapturedPasses
 from .checkpoints import checkpoint_folder, keep_newest, last_resumable, write_checkpoint
 from .evaluation_loop import TranslationEvaluation
 from .loss_check import LossCheck, check_loss_function, check_weights
@@ -100,7 +100,7 @@ class TranslationTrainer(TranslationEvaluation):
         if rank := self._data_parallel_rank():  # otherwise, all ranks would have the dropout masks of the first one
             set_seed(args.seed + rank)
         self.loss_check = LossCheck(self.processing_class)
-        self.captured: CapturedPasses | None = None  # during `train()` with `cuda_graphs`
+        self.captured: Any = None  # the `CapturedPasses` during `train()` with `cuda_graphs`
         self.tokens: Tensor | int = 0  # trained tokens of this process; a tensor on the device until they are logged
         self.resumption = ResumptionCallback()
         self.add_callback(self.resumption)
@@ -233,7 +233,7 @@ class TranslationTrainer(TranslationEvaluation):
         changed_inputs = self.loss.training_inputs(inputs)
         if self.args.cuda_graphs:
             if self.captured is None:
-                self.captured = CapturedPasses(model)
+                self.captured = load_extra("cuda_graphs").CapturedPasses(model)
             loss = self.captured(passes, changed_inputs, num_items_in_batch)
         else:
             loss = passes(changed_inputs, num_items_in_batch)

@@ -8,9 +8,9 @@ from peft import LoraConfig, get_peft_model
 from transformers import TrainerCallback, training_args
 
 from modeling_random_transformer.data.streaming import TokenBudgetStream
+from modeling_random_transformer.extras.cuda_graphs.captured_passes import CapturedPasses, PassGraph
 from modeling_random_transformer.extras.estimation import estimation
 from modeling_random_transformer.training import TranslationTrainingArguments
-from modeling_random_transformer.training.captured_passes import CapturedPasses, PassGraph
 from tests.device.simulated_device import synchronizations
 from tests.helpers.corpora import write_pairs
 from tests.helpers.models import padded_batch, random_ids, tiny_model

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from modeling_random_transformer.training import TranslationTrainingArguments, captured_passes
-from modeling_random_transformer.training.captured_passes import CapturedPasses
+from modeling_random_transformer.extras.cuda_graphs import captured_passes
+from modeling_random_transformer.extras.cuda_graphs.captured_passes import CapturedPasses
+from modeling_random_transformer.training import TranslationTrainingArguments
 from tests.helpers.cuda_graphs import simulated
 
 

@@ -1,0 +1,5 @@
+"""CUDA graphs of training: the passes of a batch are launched at once (`--cuda_graphs`)."""
+
+from .captured_passes import CapturedPasses
+
+__all__ = ["CapturedPasses"]
