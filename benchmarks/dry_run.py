@@ -12,9 +12,10 @@ from typing import Any
 import yaml
 from datasets import Dataset, Features, Translation
 
-from modeling_random_transformer.commands.train import TRAINING_ARGUMENTS, parse_arguments
+from modeling_random_transformer.commands.train import parse_arguments
 from modeling_random_transformer.extras.estimation import dry_run
 from modeling_random_transformer.training.run import train_translation
+from modeling_random_transformer.training.training_arguments import TRAINING_ARGUMENTS
 from tutorials.sample_data import sample
 
 RECIPES = Path(__file__).parents[1] / "examples" / "recipes"

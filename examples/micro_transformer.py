@@ -114,7 +114,7 @@ class Matrix:
         return Matrix(rows, [self], backward)
 
     def cross_entropy(self, labels: list[int], tokens: int) -> "Matrix":
-        """A part of the loss: -log p of the labels, from logits. Label smoothing wants a bit of p for all words."""
+        """A part of the loss: -log p of the labels, from logits. Label smoothing gives each word a share of p."""
         probabilities, size = self.softmax(), len(self.rows[0])
         wanted = [[SMOOTHING / size + (1 - SMOOTHING) * (word == label) for word in range(size)] for label in labels]
         loss = -sum(w * math.log(p) for pair in zip(wanted, probabilities.rows) for w, p in zip(*pair)) / tokens

@@ -87,7 +87,7 @@ MIN_LENGTH_PROCESSORS = (MinLengthLogitsProcessor, MinNewTokensLengthLogitsProce
 INITIAL_CAPACITY = 64  # tokens for which a KV cache is allocated
 SMALLEST_BUCKET = 32  # capacity of a static KV cache, in tokens
 WARM_UP_STEPS = 3  # steps that run before a CUDA graph is captured
-COMPARED_LENGTH = 512  # target tokens before the step that is compared with the modules
+TOKENS_BEFORE_STEP = 512  # target tokens before the step that is compared with the modules
 MAX_CAPTURED_STEPS = 8  # CUDA graphs and their tensors that are kept for each model
 MAX_DEFAULT_ENTRIES = 2**15  # target tokens of the cache of a graph that is captured by default
 MAX_PATIENCE = 100  # beam search ends before this many hypotheses per beam have finished
@@ -824,12 +824,12 @@ def step_difference(model: Any) -> str | None:
     """Compare the logits of one token by a `FastStep` and by the modules, for random inputs.
 
     Two rows share each of two sources, with padding on the left and on the right. To find changes that have no effect
-    on short targets, such as a window of attention, `COMPARED_LENGTH` tokens precede the compared one. Their keys and
-    values are those of a first token, times random factors.
+    on short targets, such as a window of attention, `TOKENS_BEFORE_STEP` tokens precede the compared one. Their keys
+    and values are those of a first token, times random factors.
     """
     config = model.config
     device = model.device
-    seen = min(config.max_position_embeddings - 1, COMPARED_LENGTH)
+    seen = min(config.max_position_embeddings - 1, TOKENS_BEFORE_STEP)
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(config.vocab_size, (4, 2), generator=generator).to(device)
     source = torch.randn(2, 5, config.d_model, generator=generator).to(device, model.dtype)
@@ -888,11 +888,11 @@ def unsupported_request(config: GenerationConfig, mode: GenerationMode, model_kw
     return None
 
 
-def decoding_cache(model: Any, config: GenerationConfig, limit: int, source: Sequence[int]) -> FastDecodingCache:
-    """The cache of fast steps for at most `limit` target tokens and a source `[sources, source_len, d_model]`."""
+def decoding_cache(model: Any, config: GenerationConfig, limit: int, source_shape: Sequence[int]) -> FastDecodingCache:
+    """The cache of fast steps for at most `limit` target tokens. `source_shape` is `(sources, source_len, d_model)`."""
     implementation = config.cache_implementation
     is_captured = implementation != "dynamic" and not config.disable_compile and can_capture(model, limit)
-    sources, source_len, _ = source
+    sources, source_len, _ = source_shape
     rows = sources * max(config.num_beams, config.num_return_sequences)
     shape = rows, config.num_beams, bucket(limit), bucket(source_len)
     if implementation == "static" or (is_captured and repeats_shape(model, shape)):

@@ -835,6 +835,9 @@ def target_positions(
     """The positions of the tokens, `[length]` or `[batch or 1, length]`, and `longest` (see `embed`).
 
     They are `position_ids`, if given. Without a source, padding is not counted.
+
+    Raises:
+        ValueError: the mask of the target, whose length is `longest`, or `position_ids` are invalid.
     """
     batch, length = tokens.shape[:2]
     seen = 0 if cache is None else cache.get_seq_length()
@@ -847,10 +850,12 @@ def target_positions(
         check_shape("position_ids", position_ids, "batch", length)
         if not position_ids.is_cpu or is_transformed():  # reading them would synchronize a GPU
             return position_ids, None
-        lowest, highest = (position_ids.min().item(), position_ids.max().item()) if batch else (0, 0)
+        if not batch:
+            return position_ids, length
+        lowest = position_ids.min().item()
         if lowest < 0:
             raise ValueError(f"position_ids must be at least 0, got {lowest}.")
-        return position_ids, int(highest) + 1
+        return position_ids, int(position_ids.max()) + 1
     if not decoder.config.is_encoder_decoder and attention_mask is not None and attention_mask.dim() == 2:
         return (attention_mask.cumsum(dim=1) - 1).clamp(min=0)[:, -length:], longest
     return seen + torch.arange(length, device=tokens.device), longest

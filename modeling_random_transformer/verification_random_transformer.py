@@ -39,7 +39,6 @@ from .ops_random_transformer import (
 )
 from .versions_random_transformer import (
     CACHE_NAME,
-    EDITED_ADVICE,
     UNTESTED_ADVICE,
     accepts_cache,
     cache_of,
@@ -47,6 +46,10 @@ from .versions_random_transformer import (
     named_cache,
 )
 
+EDITED_ADVICE = (
+    "If you changed the model's code, make its steps with and without a cache agree, or set use_cache=False: an "
+    "attention_mask of None is causal for SDPA (is_causal), and a step with a cache has one query."
+)
 # The largest relative difference between logits that rounding explains, by dtype.
 ROUNDING = {torch.float64: 1e-6, torch.float32: 2e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 EXACT_PRECISIONS = {"none", "ieee"}  # settings with which products in float32 are exact

@@ -22,10 +22,6 @@ UNTESTED_ADVICE = (
     f"transformers {transformers.__version__} is installed, and random-transformer was tested with {TESTED_VERSIONS}: "
     "install one of these."
 )
-EDITED_ADVICE = (
-    "If you changed the model's code, make its steps with and without a cache agree, or set use_cache=False: an "
-    "attention_mask of None is causal for SDPA (is_causal), and a step with a cache has one query."
-)
 
 OLD_CACHE_NAME = "past_key_values"
 CACHE_NAMES = [field.name for field in fields(Seq2SeqLMOutput) if field.name in ("cache", OLD_CACHE_NAME)]

@@ -99,7 +99,8 @@ def test_generate_follows_an_edit_of_the_source(edit, edited_model, caplog):
     reason = model.fallback_reason()
     assert torch.equal(torch.random.get_rng_state(), state)
     assert (reason is None) == (edit in FOLLOWED)
-    assert (reason or "modules at every step") in caplog.text or reason is None
+    if reason is not None:
+        assert reason in caplog.text
     for search in SEARCHES.values():
         options = {"max_new_tokens": 26, **search}
         ours = generate(model, **options)

@@ -292,7 +292,8 @@ def test_no_example_imports_another() -> None:
 def test_path_for_beginners_is_complete() -> None:
     text = (ROOT / "docs" / "learn.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| \d+\. (.+?) \| (.+?) \| (.+?) \| (.+?) \|$", text, re.MULTILINE)
-    assert [len(cell) > 2 for row in rows for cell in row].count(False) == 0
+    assert rows
+    assert all(len(cell) > 2 for row in rows for cell in row)
     notebooks = {path.name for path in (ROOT / "examples" / "notebooks").glob("*.ipynb")}
     assert set(re.findall(r"\w+\.ipynb", text)) == notebooks
     first_screen = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## ")[0]

@@ -139,13 +139,13 @@ def test_prefer_matmul_attention_for_decoding(monkeypatch):
     keys = torch.ones(2, 1, 3, 4, dtype=torch.bfloat16)
     mask = generation.additive_padding_mask(torch.tensor([[1, 1, 0], [1, 1, 1]]), torch.bfloat16)
     hides_all = generation.additive_padding_mask(torch.tensor([[1, 1, 0], [0, 0, 0]]), torch.bfloat16)
-    slow = ops.prefer_matmul_attention_for_decoding
-    assert slow(keys, None)
-    assert slow(keys, mask)
-    assert not slow(keys, hides_all)
-    assert not slow(keys.to("meta"), None)
+    prefers_matmul = ops.prefer_matmul_attention_for_decoding
+    assert prefers_matmul(keys, None)
+    assert prefers_matmul(keys, mask)
+    assert not prefers_matmul(keys, hides_all)
+    assert not prefers_matmul(keys.to("meta"), None)
     monkeypatch.setattr(ops, "supports_native_matmul", lambda _: False)
-    assert not slow(keys, None)
+    assert not prefers_matmul(keys, None)
 
 
 @pytest.mark.parametrize("search", ["greedy", "beams"])

@@ -7,14 +7,16 @@ from typing import Any
 
 from inference import Inside
 
-from modeling_random_transformer.inference.confidence import DOUBTFUL
+from modeling_random_transformer.inference.confidence import UNDERLINED_BELOW
 
 TOP_TOKENS = 10  # number of next tokens that are shown
 CONFIDENCE = (
     "the probability that it, or its least certain sentence, is as good as the better half of the translations of the "
     "validation set."
 )
-LEGEND = f"The model gives <u>underlined</u> words a probability below {DOUBTFUL:.0%} after the words before them."
+LEGEND = (
+    f"The model gives <u>underlined</u> words a probability below {UNDERLINED_BELOW:.0%} after the words before them."
+)
 TRANSLATION_HEADING = '<td></td><th scope="col" class="text">translation</th><th scope="col">{}</th>'
 LIGHT, DARK = (255, 255, 255), (31, 90, 148)  # colors of the weights 0 and 1
 CSS = """

@@ -9,8 +9,8 @@ The arguments of `random-transformer train` apply to the student.
 import logging
 from collections.abc import Sequence
 
+from ..base.saved_files import JOB_RECORD
 from ..stages.distillation import INT8, WORK, StudentDataArguments, distill, table
-from ..stages.monolingual import JOB_RECORD
 from ..stages.training_set import DistillationArguments
 from ..training.arguments import ModelArguments
 from ..training.training_arguments import TranslationTrainingArguments

@@ -18,7 +18,8 @@ from typing import Any
 
 from ..base.flags import instances
 from ..extras.parser import Parser
-from ..training.run import TRAINING_ARGUMENTS, train_translation
+from ..training.run import train_translation
+from ..training.training_arguments import TRAINING_ARGUMENTS
 
 # The arguments in the help, by heading. DDP, FSDP and DeepSpeed are configured by `accelerate launch`.
 GROUPS = {

@@ -111,7 +111,7 @@ def validate(corpus: Corpus, on_invalid: str | None = None) -> ValidationReport:
     """Read a corpus once and report its invalid lines.
 
     Raises:
-        ValueError: a file cannot be read, see `ParallelText.lines`; or `ValidationReport.check`, if `on_invalid` is
+        ValueError: a file cannot be read, see `Corpus.lines`; or `ValidationReport.check`, if `on_invalid` is
             given.
     """
     report = ValidationReport(str(corpus))

@@ -27,7 +27,7 @@ from .scoring import PairScore
 CALIBRATION = "confidence.json"
 CALIBRATIONS = "confidence.*json"  # includes the files of single directions, such as confidence.en.de.json
 COPIED_CHARACTERS = 4  # the length of the parts of a translation that are looked up in its source
-DOUBTFUL = 0.2  # the probability below which a word of a translation is underlined
+UNDERLINED_BELOW = 0.2  # the probability below which a word of a translation is underlined
 FEATURES = 7  # the number of features of a translation, see `features_of`
 
 
@@ -141,7 +141,9 @@ def find_calibration(
     return calibrations.get(calibration_file(tokenizer, **languages))
 
 
-def calibration_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **languages: str | None) -> Calibration:
+def require_calibration(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **languages: str | None
+) -> Calibration:
     """The calibration of a loaded model, as `find_calibration`; raises a `ValueError` if it has none."""
     calibration = find_calibration(model, tokenizer, **languages)
     if calibration is None:

@@ -48,7 +48,7 @@ RESERVED = {
 
 # Options whose functions are in `extras/wrappers`
 WRAPPERS = ("mbr", "split_sentences", "glossary", "repair", "confidence", "min_confidence")
-OF_ONE_CANDIDATE = ("mbr", "glossary", "min_confidence")  # options that cannot be combined with `n_best`
+SINGLE_CANDIDATE_OPTIONS = ("mbr", "glossary", "min_confidence")  # options that cannot be combined with `n_best`
 LARGEST_SEED = 2**62  # torch accepts 64 bits, and the numbers of texts are added
 MBR_SAMPLING = {"do_sample": True, "top_k": 5, "temperature": 0.7}
 
@@ -129,7 +129,7 @@ class TranslationOptions:
                 raise ValueError(f"{name} must not be given, got {value!r}.")
         if self.n_best is None:
             return
-        for name in OF_ONE_CANDIDATE:
+        for name in SINGLE_CANDIDATE_OPTIONS:
             if name in self.wrappers:
                 raise ValueError(f"n_best must be None with {name}, got {self.n_best}.")
         is_sampled = self.num_beams == 1 and self.generate_kwargs.get("do_sample")

@@ -36,6 +36,7 @@ from ..base.files import (
 from ..base.formats import check_plain_text
 from ..base.jobs import Job
 from ..base.progress import Update, progress_bar
+from ..base.saved_files import JOB_LOCK, JOB_RECORD
 from ..base.streams import check_output, is_stream, stream_name
 from ..data.readers import read_texts
 from ..inputs_random_transformer import (
@@ -53,7 +54,6 @@ TAB = "\t"
 # The first line of a document in HTML, XML (such as TMX and XLIFF), SGML or WebVTT.
 DOCUMENT = re.compile(r"\s*<(\?xml|!doctype|html|tmx|xliff|srcset|refset)\b|WEBVTT\b", re.IGNORECASE)
 PART = r"\d{8,}\.[0-9a-f]{8}\.txt"  # the name of a finished chunk
-PARTS_RECORD, PARTS_LOCK = "job.json", "job.lock"  # in the folder of the parts
 POLLING_INTERVAL = 0.1  # seconds
 
 
@@ -287,10 +287,10 @@ def inputs_and_digests(work: LineWork, chunk_size: int) -> tuple[dict[str, Any],
 def check_parts(output: Path) -> None:
     """Raise a `ValueError` if the folder for the parts of an output belongs to another program or output."""
     folder = work_folder(output, PARTS_SUFFIX)
-    if (folder / PARTS_RECORD).exists() or not folder.exists():
+    if (folder / JOB_RECORD).exists() or not folder.exists():
         return
     for path in folder.iterdir():
-        if path.name != PARTS_LOCK and path.suffix != ".tmp":
+        if path.name != JOB_LOCK and path.suffix != ".tmp":
             raise ValueError(
                 f"{folder} must contain only the parts of {output.name}, got other files, such as {path.name}."
             )
@@ -326,8 +326,8 @@ class Parts:
         self.inputs = inputs
         self.digests = digests
         self.folder = work_folder(output, PARTS_SUFFIX)
-        self.record_file = self.folder / PARTS_RECORD
-        self.lock_file = self.folder / PARTS_LOCK
+        self.record_file = self.folder / JOB_RECORD
+        self.lock_file = self.folder / JOB_LOCK
         self.key = json_digest(inputs)[:8]
 
     def path(self, number: int) -> Path:
@@ -390,7 +390,7 @@ class Parts:
 
     def remove(self) -> None:
         """Delete what the job has written, the record last, except for the lock."""
-        remove_written(self.folder, PART, re.escape(self.output.name), re.escape(PARTS_RECORD))
+        remove_written(self.folder, PART, re.escape(self.output.name), re.escape(JOB_RECORD))
 
 
 def process_state(device: Any) -> Any:

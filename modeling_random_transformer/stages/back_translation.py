@@ -18,15 +18,16 @@ from ..base.distributed import call_on_main_process, exclusive
 from ..base.files import STAGES_SUFFIX, StrPath, remove_if_empty, remove_written, work_folder
 from ..base.flags import instances
 from ..base.formats import check_plain_text
+from ..base.saved_files import JOB_LOCK, JOB_RECORD
 from ..base.streams import check_output, check_readable, is_stream
 from ..data.readers import TEXT_KEY, read_texts
 from ..data.sources import Pair, ParallelText, pairs_of
 from ..data.validation import ValidationReport
 from ..inputs_random_transformer import CHUNK_SIZE, check_choice, check_positive
-from .monolingual import JOB_RECORD, check_text_key, translate_lines, write_pairs
+from .monolingual import check_text_key, translate_lines, write_pairs
 
 # Files of the working folder beside the record of the job: its lock, the lines to translate, and their translations.
-BACK_TRANSLATION_LOCK, SELECTED, TRANSLATED = "job.lock", "target.txt", "source.txt"
+SELECTED, TRANSLATED = "target.txt", "source.txt"
 # The options of `generate()` of each method (Edunov et al. 2018). top_k=0: the complete vocabulary.
 METHODS: dict[str, dict[str, Any]] = {
     "beam": {"num_beams": 4},
@@ -148,7 +149,7 @@ def back_translate(
     folder = work_folder(source, STAGES_SUFFIX)
     call_on_main_process(lambda: check_work_folder(folder))
     message = f"output_source must not be in use, got {str(source)!r} of another call."
-    with exclusive(folder / BACK_TRANSLATION_LOCK, message):
+    with exclusive(folder / JOB_LOCK, message):
         selection = translate_lines(
             read_texts(input_file, settings.text_key),
             folder / SELECTED,
@@ -187,7 +188,7 @@ def check_files(monolingual: Path, text_key: str, source: Path, target: Path) ->
 
 def check_work_folder(folder: Path) -> None:
     """Raise a `ValueError` unless the working folder is new or belongs to an earlier call."""
-    if folder.exists() and not (folder / BACK_TRANSLATION_LOCK).exists() and any(folder.iterdir()):
+    if folder.exists() and not (folder / JOB_LOCK).exists() and any(folder.iterdir()):
         raise ValueError(f"{folder} must be new or the folder of an earlier call, got other files.")
 
 
@@ -198,9 +199,7 @@ def write_outputs(folder: Path, source: Path, target: Path, settings: BackTransl
     temporary_folder = folder if target.parent == source.parent else None
     pairs = synthetic_pairs(pairs_of(translated), settings)
     count = write_pairs(pairs, (source, target), temporary_folder)
-    remove_written(
-        folder, *map(re.escape, (SELECTED, TRANSLATED, source.name, target.name, JOB_RECORD, BACK_TRANSLATION_LOCK))
-    )
+    remove_written(folder, *map(re.escape, (SELECTED, TRANSLATED, source.name, target.name, JOB_RECORD, JOB_LOCK)))
     remove_if_empty(folder)
     return count
 

@@ -20,7 +20,7 @@ from ..base.digests import weight_file_digests
 from ..base.distributed import call_on_main_process
 from ..base.files import folder_size, markdown_table, new_folder
 from ..base.jobs import Job, run_stage
-from ..base.saved_files import CONFIG, MANIFEST, SAVED_WEIGHTS
+from ..base.saved_files import CONFIG, JOB_RECORD, MANIFEST, SAVED_WEIGHTS
 from ..data.sources import Corpus, Pair, pairs_of
 from ..data.validation import validate
 from ..inference import translate
@@ -33,7 +33,6 @@ from ..training.manifest import RunResult, final_search, fingerprint
 from ..training.model_card import CARD, set_section
 from ..training.run import train_translation
 from ..training.training_arguments import TranslationTrainingArguments
-from .monolingual import JOB_RECORD
 from .training_set import DistillationArguments, SyntheticReport, TrainingSet
 
 WORK, INT8 = "distillation", "int8"

@@ -13,6 +13,7 @@ from ..base.distributed import call_on_main_process
 from ..base.files import StrPath, encode_lines, new_files, one_line
 from ..base.formats import file_format
 from ..base.jobs import run_stage
+from ..base.saved_files import JOB_RECORD
 from ..data.readers import TEXT_KEY
 from ..data.sources import Pair
 from ..data.validation import ValidationReport
@@ -21,8 +22,6 @@ from ..inference.translation_files import plain_options, translate_file
 from ..inputs_random_transformer import CHUNK_SIZE, chunks, encode_texts, source_limit
 from ..pipeline_random_transformer import Seq2SeqPipeline
 from ..tokenization_random_transformer import is_blank
-
-JOB_RECORD = "job.json"  # the record of every stage
 
 
 def check_text_key(key: str, paths: Iterable[StrPath]) -> None:

@@ -22,6 +22,7 @@ from ..base import DTYPES
 from ..base.digests import file_digest
 from ..base.files import encode_lines, one_line, write_atomically
 from ..base.jobs import run_stage
+from ..base.saved_files import JOB_RECORD
 from ..base.streams import check_readable
 from ..data.readers import TEXT_KEY, read_texts
 from ..data.sources import NO_LANGUAGES, Corpus, Pair, ParallelText, pairs_of
@@ -29,7 +30,7 @@ from ..data.validation import ValidationReport
 from ..inference.evaluation import sentence_chrf
 from ..inputs_random_transformer import MAX_HYPOTHESES, LanguageTags, check_choice, check_positive
 from ..training.manifest import fingerprint
-from .monolingual import JOB_RECORD, check_text_key, translate_lines, write_pairs
+from .monolingual import check_text_key, translate_lines, write_pairs
 
 
 @dataclass

@@ -17,9 +17,9 @@ from ..tokenization_random_transformer import LANGUAGE_CODE, MIN_VOCAB_SIZE
 
 DEFAULT_VOCAB_SIZE, DEFAULT_PRESET = 8000, "tiny"
 PREFIXES = {"train": "", "validation": "validation_", "test": "test_"}  # prefixes of each split's arguments
-OF_DATASET = ("dataset_config_name", "dataset_revision", "train_split", "validation_split", "test_split")
+DATASET_ARGUMENTS = ("dataset_config_name", "dataset_revision", "train_split", "validation_split", "test_split")
 CONSTANTS = ("true", "false", "none")  # lower or upper case
-OF_TOKENIZER = {"vocab_size", "pad_token_id", "bos_token_id", "eos_token_id"}  # fields of the configuration
+TOKENIZER_FIELDS = {"vocab_size", "pad_token_id", "bos_token_id", "eos_token_id"}  # fields of the configuration
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
 Texts = list[str] | None  # one text becomes a list
 
@@ -280,7 +280,7 @@ def unused_arguments(values: Mapping[str, Any]) -> dict[str, str]:
             uses_dataset = uses_columns = True
     if not uses_dataset:
         unused["dataset_name"] = "if all sets are given as files"
-        unused |= dict.fromkeys(OF_DATASET, "without dataset_name")
+        unused |= dict.fromkeys(DATASET_ARGUMENTS, "without dataset_name")
     if not uses_columns:
         unused |= dict.fromkeys(("source_key", "target_key"), "without a file or dataset with columns")
     if not values["streaming"]:
@@ -324,7 +324,7 @@ class ModelArguments:
 
     def __post_init__(self) -> None:
         overrides = parse_overrides(self.config_overrides)
-        if reserved := sorted(overrides.keys() & OF_TOKENIZER):
+        if reserved := sorted(overrides.keys() & TOKENIZER_FIELDS):
             raise ValueError(f"config_overrides must not have fields of the tokenizer, got {', '.join(reserved)}.")
         if self.tokenizer is not None:
             check_unset(self, "vocab_size", "with tokenizer, which has a vocabulary")

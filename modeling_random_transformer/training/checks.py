@@ -69,7 +69,8 @@ def check_arguments(
         freeze(model, model_args.freeze)
     call_on_main_process(lambda: check_space(model, model_args, args))
     check_schedule(config, args)
-    check_packages(model, args)
+    check_optimizer_package(model, args)
+    check_logger_packages(args)
     if args.tp_size > 1:
         check_shards(config, args)
     if args.r_drop_alpha:
@@ -120,11 +121,16 @@ def check_schedule(config: RandomTransformerConfig, args: TranslationTrainingArg
         get_scheduler(args.lr_scheduler_type, optimizer, 1, 2, {**(options or {})})
 
 
-def check_packages(model: nn.Module, args: TranslationTrainingArguments) -> None:
-    """Check that the packages of the optimizer and of the loggers are installed."""
+def check_optimizer_package(model: nn.Module, args: TranslationTrainingArguments) -> None:
+    """Check that the package of the optimizer is installed."""
     optimizer = args.optim.value  # type: ignore[attr-defined]  # transformers makes it a member of an enumeration
-    with reraise_as_value_error(f"optim and report_to must be installed, got {optimizer} and {args.report_to}"):
+    with reraise_as_value_error(f"optim must be installed, got {optimizer}"):
         Seq2SeqTrainer.get_optimizer_cls_and_kwargs(args, model)
+
+
+def check_logger_packages(args: TranslationTrainingArguments) -> None:
+    """Check that the packages of the loggers are installed."""
+    with reraise_as_value_error(f"report_to must be installed, got {args.report_to}"):
         for create_callback in get_reporting_integration_callbacks(args.report_to):
             create_callback()
 

@@ -17,7 +17,7 @@ from ..modeling_random_transformer import RandomTransformerForConditionalGenerat
 from .tokenizer import special_ids
 
 # The ends of the names of weights with a row for each token.
-OF_TOKENS = ("shared.weight", "embed_tokens.weight", "lm_head.weight", "lm_head.bias")
+TOKEN_WEIGHTS = ("shared.weight", "embed_tokens.weight", "lm_head.weight", "lm_head.bias")
 ROLES = ("pad_token_id", "bos_token_id", "eos_token_id", "unk_token_id")
 
 
@@ -34,7 +34,7 @@ def with_vocabulary(
     pieces[start] = [int(parent.config.decoder_start_token_id)]  # type: ignore[arg-type]
     weights = parent.state_dict()
     for name, weight in weights.items():
-        if name.endswith(OF_TOKENS):
+        if name.endswith(TOKEN_WEIGHTS):
             weights[name] = mean_rows(weight, pieces)
     child = RandomTransformerForConditionalGeneration(config)
     child.load_state_dict(weights)

@@ -50,8 +50,6 @@ from .training_arguments import TranslationTrainingArguments
 
 logger = logging.getLogger(__name__)
 
-TRAINING_ARGUMENTS = (DataArguments, ModelArguments, TranslationTrainingArguments)
-
 
 def train_translation(data: DataArguments, model: ModelArguments, args: TranslationTrainingArguments) -> RunResult:
     """Train a translation model and score it, or resume an earlier run in the same folder.

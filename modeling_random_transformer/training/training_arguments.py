@@ -16,7 +16,7 @@ from transformers.trainer_utils import IntervalStrategy
 from ..base import ENGINES
 from ..base.flags import MAX_SEED, finite_number
 from ..inputs_random_transformer import HIGHEST_PENALTY, LOWEST_PENALTY, MAX_HYPOTHESES, check_choice
-from .arguments import check_unset
+from .arguments import DataArguments, ModelArguments, check_unset
 
 # Arguments of `Seq2SeqTrainingArguments` that have no effect here, and the reasons.
 UNSUPPORTED = {
@@ -343,3 +343,6 @@ class TranslationTrainingArguments(Seq2SeqTrainingArguments):
         self._require(
             "optim", not updates_in_passes, "an optimizer without updates in the backward pass for cuda_graphs"
         )
+
+
+TRAINING_ARGUMENTS = (DataArguments, ModelArguments, TranslationTrainingArguments)  # the classes of all arguments

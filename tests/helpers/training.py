@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from modeling_random_transformer.base.flags import to_flags
-from modeling_random_transformer.commands.train import TRAINING_ARGUMENTS, CommandArguments, parse_arguments
+from modeling_random_transformer.commands.train import CommandArguments, parse_arguments
 from modeling_random_transformer.training import (
     DataArguments,
     ModelArguments,
@@ -19,6 +19,7 @@ from modeling_random_transformer.training import (
     TranslationTrainingArguments,
     train_translation,
 )
+from modeling_random_transformer.training.training_arguments import TRAINING_ARGUMENTS
 from tests.helpers.interruption import StoppedError, stop
 
 LETTERS = "abcdefgh"

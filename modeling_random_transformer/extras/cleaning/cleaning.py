@@ -128,7 +128,7 @@ def clean_pairs(
 
     Raises:
         ValueError: with the first pair, if an option is invalid, or py3langid is required but not installed; or a file
-            cannot be read, see `ParallelText.lines`.
+            cannot be read, see `Corpus.lines`.
     """
     report = CleaningReport("pairs") if report is None else report
     yield from _cleaned(pairs, CleaningOptions(**options), report, on_rejected)

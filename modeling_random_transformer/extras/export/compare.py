@@ -17,7 +17,7 @@ from ...verification_random_transformer import difference
 from .engines import EngineTranslate, translate_fn
 
 BEAMS = (1, 4)
-COMPARED_LENGTH = 128  # tokens of the source and the target for which every export is compared with the modules
+COMPARED_TOKENS = 128  # tokens of the source and the target for which every export is compared with the modules
 ENGINE_ROUNDING = 1e-2  # the largest relative difference of scores that an engine's order of operations explains
 # Used for models of any language, because only the agreement of model and engine matters.
 SENTENCES = (
@@ -100,7 +100,7 @@ def compared_ids(config: RandomTransformerConfig, excluded: Sequence[int] = ()) 
         config: the model's configuration.
         excluded: tokens that do not occur.
     """
-    length = min(config.max_position_embeddings - 1, COMPARED_LENGTH)
+    length = min(config.max_position_embeddings - 1, COMPARED_TOKENS)
     unusable = {config.pad_token_id, *excluded}
     usable = [token for token in range(config.vocab_size) if token not in unusable]
     generator = torch.Generator().manual_seed(0)

@@ -220,16 +220,19 @@ class CTranslate2Engine:
             return "input_ids were not in the vocabulary"
         if mask is None and options.pad_token_id in ids.flatten().tolist():
             return "input_ids were given without attention_mask"
-        for is_used in [] if mask is None else mask.tolist():
-            count = used_tokens(is_used)
-            if not count:
-                return "a source is empty"
-            if not all(is_used[:count]):  # positions would change without the padding
-                return "a source has padding before its last token"
+        if mask is not None:
+            for mask_row in mask.tolist():
+                count = used_tokens(mask_row)
+                if not count:
+                    return "a source is empty"
+                if not all(mask_row[:count]):  # positions would change without the padding
+                    return "a source has padding before its last token"
         if has_prefix and options.num_beams > 1 and options.output_scores:
             return "scores of a prefix in beam search were requested"  # the engine's scores exclude the prefix
         longest = max(ids.shape[1], options.max_new_tokens)
-        return f"{longest} tokens exceed its {self.positions} positions" if longest > self.positions else None
+        if longest > self.positions:
+            return f"{longest} tokens exceed its {self.positions} positions"
+        return None
 
     def changed_model(self, model: Any) -> str | None:
         """A message if the model does not compute the same as its export; `None` if it does."""
@@ -284,7 +287,7 @@ class CTranslate2Engine:
         """The tokens of each source, without padding."""
         rows = ids.tolist()
         if mask is not None:
-            rows = [row[: used_tokens(is_used)] for row, is_used in zip(rows, mask.tolist(), strict=True)]
+            rows = [row[: used_tokens(mask_row)] for row, mask_row in zip(rows, mask.tolist(), strict=True)]
         return [[self.source[i] for i in row] for row in rows]
 
     def target_tokens(self, ids: Iterable[int]) -> list[str]:

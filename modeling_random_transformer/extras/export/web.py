@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ...base.errors import reraise_as_value_error
 from ...base.files import StrPath, new_folder
-from ...inference.confidence import DOUBTFUL, find_calibration
+from ...inference.confidence import UNDERLINED_BELOW, find_calibration
 from ...inputs_random_transformer import LENGTH_STEP, LONGER_THAN_SOURCE, source_limit
 from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
 from .engines import check_exportable, engine_module
@@ -162,7 +162,7 @@ def page_settings(
         "longer_than_source": LONGER_THAN_SOURCE,
         # The calibration from which the page computes the confidence of a translation.
         "calibration": calibration and {name: getattr(calibration, name) for name in CONFIDENCE_SETTINGS},
-        "doubtful": DOUBTFUL,
+        "doubtful": UNDERLINED_BELOW,
     }
 
 

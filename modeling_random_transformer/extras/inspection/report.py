@@ -22,7 +22,7 @@ from ...data.sources import Corpus, pairs_of, parallel_lines
 from ...data.validation import read_valid
 from ...data.words import WORD
 from ...inference.candidates import Candidate
-from ...inference.confidence import DOUBTFUL, find_calibration
+from ...inference.confidence import UNDERLINED_BELOW, find_calibration
 from ...inference.evaluation import score, sentence_chrf
 from ...inference.scoring import score_pairs
 from ...inference.translation import translate, translate_n_best
@@ -98,7 +98,7 @@ class Report:
     def html(self) -> str:
         """The page. It contains no script and loads nothing."""
         page = Environment(autoescape=True).from_string(TEMPLATE.read_text(encoding="utf-8"))
-        return page.render(report=self, shown=WORST, doubtful=DOUBTFUL)
+        return page.render(report=self, shown=WORST, doubtful=UNDERLINED_BELOW)
 
 
 def make_report(

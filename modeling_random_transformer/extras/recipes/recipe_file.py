@@ -24,9 +24,8 @@ from ...configuration_random_transformer import did_you_mean
 from ...data.validation import ValidationReport
 from ...inputs_random_transformer import check_choice, check_positive, check_type, drop_none
 from ...training.arguments import DataArguments
-from ...training.run import TRAINING_ARGUMENTS
 from ...training.tokenizer import load_parent_tokenizer
-from ...training.training_arguments import AUTO
+from ...training.training_arguments import AUTO, TRAINING_ARGUMENTS
 from ..parser import Parser
 from .device_choices import choose_by_device
 

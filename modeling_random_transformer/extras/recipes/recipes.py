@@ -35,7 +35,8 @@ from ...training.arguments import (
 )
 from ...training.manifest import EXTENDABLE, RunResult, weight_arguments
 from ...training.model_card import CARD, set_section
-from ...training.run import TRAINING_ARGUMENTS, train_translation
+from ...training.run import train_translation
+from ...training.training_arguments import TRAINING_ARGUMENTS
 from .recipe_card import set_origin
 from .recipe_data import SET_FILES, check_monolingual, files_of, write_sets
 from .recipe_file import (

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...base.languages import canonical_code
 from ...inference.candidates import Candidate
-from ...inference.confidence import calibration_of
+from ...inference.confidence import require_calibration
 from ...inference.loading import load_models
 from ...inference.translation import Translator
 from ...inputs_random_transformer import check_languages, drop_none, tokenizer_languages
@@ -57,7 +57,7 @@ class Direction:
     def check_confidence(self) -> None:
         """Raise a `ValueError` if the model has no calibration for this direction."""
         languages = {name: self.options.get(name) for name in ("src_lang", "tgt_lang")}
-        calibration_of(self.model, self.tokenizer, **languages)
+        require_calibration(self.model, self.tokenizer, **languages)
 
     def rate(self, texts: Sequence[str]) -> list[Candidate]:
         """Translate texts, and add the confidence of each translation.

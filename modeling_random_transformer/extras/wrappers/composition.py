@@ -6,7 +6,7 @@ from typing import Any
 
 from ...data.sources import Pair
 from ...inference.candidates import TranslateRows
-from ...inference.confidence import Calibration, calibration_of
+from ...inference.confidence import Calibration, require_calibration
 from ...inference.translation import BatchTranslator, SeededTranslator, TranslationOptions
 from ...inputs_random_transformer import LanguageTags, check_type, longest_target
 from ...pipeline_random_transformer import Seq2SeqPipeline
@@ -99,7 +99,7 @@ class Composition:
     @cached_property
     def calibration(self) -> Calibration:
         """The calibration of this direction of translation; raises a `ValueError` if the model has none."""
-        return calibration_of(self.pipe.model, self.pipe.tokenizer, **self.languages.arguments)
+        return require_calibration(self.pipe.model, self.pipe.tokenizer, **self.languages.arguments)
 
     @cached_property
     def detector(self) -> Detector:

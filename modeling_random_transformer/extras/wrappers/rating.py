@@ -9,7 +9,7 @@ from typing import Any
 from ...base.progress import Update
 from ...data.sources import Pair
 from ...inference.candidates import Candidate, Row, TranslateRows
-from ...inference.confidence import DOUBTFUL, Calibration, features_of
+from ...inference.confidence import UNDERLINED_BELOW, Calibration, features_of
 from ..pairs.words import word_spans
 
 logger = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ def doubtful_spans(candidate: Candidate) -> list[tuple[int, int]]:
     for block in SequenceMatcher(None, words, rated, autojunk=False).get_matching_blocks():
         for offset in range(block.size):
             _, probability = candidate.words[block.b + offset]
-            if probability < DOUBTFUL:
+            if probability < UNDERLINED_BELOW:
                 doubtful.append(spans[block.a + offset])
     return doubtful
 

@@ -35,7 +35,7 @@ CASES: dict[str, Callable[[str], str]] = {
     "title": partial(capwords, sep=" "),
     "lower": str.lower,
 }
-OF_SOURCES = ("lower", "typos")  # the other changes are made on both sides
+SOURCE_CHANGES = ("lower", "typos")  # the other changes are made on both sides
 NUMBER = re.compile(r"\b(?!1\b)\d+\b")  # the number 1 is excluded, since its noun is in the singular
 FINAL_PUNCTUATION = re.compile(r"\s*[.!?…。！？]*\s*$")
 PLACEHOLDERS = (
@@ -105,7 +105,7 @@ class Augmentation:
             errors = partial(typing_errors, rate=random.uniform(0, 0.1), random=random)
             edit = partial(self._edited, CASES.get(name, errors))
         changed = edit(source)
-        if name in OF_SOURCES or changed == source:
+        if name in SOURCE_CHANGES or changed == source:
             return changed, target
         return changed, edit(target)
 
