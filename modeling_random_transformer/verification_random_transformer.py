@@ -475,7 +475,7 @@ def sampled(tensor: Tensor) -> Tensor:
     """A view of all values of a vector, or of at least one value of each row and column of a matrix."""
     columns = tensor.shape[-1] if tensor.dim() > 0 else 1
     rows = tensor.numel() // columns
-    # Steps that are no longer than a row meet all rows; without a common divisor, they meet all columns in turn.
+    # Steps that are no longer than a row meet all rows; without a common divisor, they meet every column.
     step = next(step for step in range(min(rows, columns), 0, -1) if math.gcd(step, columns) == 1)
     return tensor.detach().view(-1)[::step]
 
