@@ -41,10 +41,11 @@ BINARY_DOCUMENTS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # .xlsx, .docx and othe
 FILLERS = "\u115f\u1160\u3164\uffa0"  # invisible letters
 MIN_VOCAB_SIZE = len(SPECIAL_TOKENS) + len(pre_tokenizers.ByteLevel.alphabet())
 
-# Normalization: texts that look equal become equal. docs/explanation/decisions.md has the reasons. The patterns have
-# literal characters, because Oniguruma and JavaScript (on the web page) do not have the same names of scripts.
 REPEATED_SPACES = re.compile("[ \t]+")
 SPACE_TOKEN = "\u0120"  # the character for a space in the names of byte-level tokens
+
+# Normalization: texts that look equal become equal. docs/explanation/decisions.md has the reasons. The patterns have
+# literal characters, because Oniguruma and JavaScript (on the web page) do not have the same names of scripts.
 CONTROL_SPACES = "[\x0b\x0c\x1c-\x1f\x85]"
 CONTROLS = "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]"
 # No-break, typographic and Braille spaces, and line separators. A narrow no-break space connects suffixes in Mongolian.

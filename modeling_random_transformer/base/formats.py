@@ -27,8 +27,10 @@ DOCUMENT_FORMATS = {  # formats that `translate` supports
     ".xliff": "xliff",
     ".xlf": "xliff",
 }
+SPREADSHEETS = (".xlsx", ".xls", ".ods")
 DOCUMENTS = {
     *DOCUMENT_FORMATS,
+    *SPREADSHEETS,
     ".sdlxliff",
     ".mqxliff",
     ".tbx",
@@ -44,8 +46,6 @@ DOCUMENTS = {
     ".pdf",
     ".epub",
     ".pptx",
-    ".xlsx",
-    ".ods",
     ".md",
     ".rst",
     ".tex",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..base.compressed_files import open_binary
 from ..base.digests import file_digest
-from ..base.formats import check_plain_text, file_format
+from ..base.formats import SPREADSHEETS, check_plain_text, file_format, text_suffix
 from ..base.streams import check_readable, is_standard_stream
 from ..inputs_random_transformer import LanguageTags
 from ..tokenization_random_transformer import is_blank
@@ -29,7 +29,6 @@ NOT_UTF8 = "not UTF-8"
 NUL = "with a NUL character"
 
 EXAMPLE_CHARACTERS = 200  # the part of each text of an invalid line that is shown
-SPREADSHEETS = (".xlsx", ".xls", ".ods")
 NO_LANGUAGES = LanguageTags()
 SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -156,7 +155,7 @@ class ParallelText(Corpus):
         if has_both_sides and self.target is not None:
             raise ValueError(f"target must be None with both sides in {self.source}, got {self.target}.")
         if not has_both_sides and self.target is None:
-            advice = ": save a spreadsheet as CSV UTF-8" if self.source.suffix in SPREADSHEETS else ""
+            advice = ": save a spreadsheet as CSV UTF-8" if text_suffix(self.source) in SPREADSHEETS else ""
             raise ValueError(
                 "source must be a .tsv, .csv, .jsonl, .parquet, .tmx or .zip file with both sides, or a text file "
                 f"beside one of the targets, got {str(self.source)!r} alone{advice}."

@@ -19,7 +19,6 @@ from transformers import HfArgumentParser
 from ..base.flags import finite_number, instances
 from ..configuration_random_transformer import did_you_mean
 
-UNRECOGNIZED = "unrecognized arguments: "  # begins argparse's error about values without a flag
 MARK = "\0"  # begins a text after `--` that begins with a dash: no argument of a program has this character
 # Name of an argument in other tools → flags of this package. The flag that the command has is suggested.
 OTHER_NAMES = {
@@ -153,13 +152,15 @@ class Parser(HfArgumentParser):
             ValueError: an argument does not exist, or its value is invalid.
         """
         arguments = [*argv]
-        if "--" not in arguments:
-            return vars(self.parse_intermixed_args(arguments))
-        # If flags and texts are mixed, argparse reads a text after `--` that starts with `-` as a flag.
-        index = arguments.index("--")
-        arguments[index:] = [f"{MARK}{text}" if text.startswith("-") else text for text in arguments[index + 1 :]]
-        values = vars(self.parse_intermixed_args(arguments))
-        return {name: without_mark(value) for name, value in values.items()}
+        if "--" in arguments:
+            # If flags and texts are mixed, argparse reads a text after `--` that starts with `-` as a flag.
+            index = arguments.index("--")
+            arguments[index:] = [f"{MARK}{text}" if text.startswith("-") else text for text in arguments[index + 1 :]]
+        namespace, unknown = self.parse_known_intermixed_args(arguments)
+        if unknown:
+            values = " ".join(without_mark(unknown))
+            self.error(f"arguments must be flags of --help and their values, got {values}.")
+        return {name: without_mark(value) for name, value in vars(namespace).items()}
 
     def parse(self, argv: Iterable[str]) -> Any:
         """An object of each dataclass, as a tuple unless there is only one dataclass.
@@ -193,9 +194,6 @@ class Parser(HfArgumentParser):
         return did_you_mean(name, names, prefix="--")
 
     def error(self, message: str) -> NoReturn:
-        if message.startswith(UNRECOGNIZED):
-            values = message.removeprefix(UNRECOGNIZED)
-            message = f"arguments must be flags of --help and their values, got {values}."
         raise ValueError(message)
 
 
