@@ -16,6 +16,7 @@ from transformers.utils import is_peft_available
 
 from ..base.distributed import call_on_main_process
 from ..base.errors import reraise_as_value_error
+from ..base.files import check_not_exported
 from ..base.saved_files import GENERATION
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..data.sources import Corpus, distinct_languages
@@ -211,6 +212,7 @@ def load_initial(model_args: ModelArguments) -> tuple[RandomTransformerConfig, P
 def _saved_config(folder: str, overrides: str) -> RandomTransformerConfig:
     """The configuration of a model to fine-tune, with the overrides."""
     with reraise_as_value_error(f"model_name_or_path must contain a full model without an adapter, got {folder!r}"):
+        check_not_exported(Path(folder))
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         if Path(folder, GENERATION).is_file():  # transformers would ignore a damaged one
             check_generation_config(Path(folder))

@@ -143,3 +143,11 @@ def test_a_damaged_generation_config_of_the_initial_model(corpus):
     options = {"model_name_or_path": str(corpus / "initial"), "vocab_size": 300, "config_overrides": ""}
     with pytest.raises(ValueError, match=r"model_name_or_path must contain .*initial': generation_config\.json: "):
         check_arguments(*parsed(corpus, "out", **options))
+
+
+def test_an_export_is_no_initial_model(corpus):
+    tiny_model().save_pretrained(corpus / "initial")
+    (corpus / "initial" / "model.safetensors").rename(corpus / "initial" / "model.bin")
+    options = {"model_name_or_path": str(corpus / "initial"), "vocab_size": 300, "config_overrides": ""}
+    with pytest.raises(ValueError, match=r"must be that of the model, not of its export, got one with model\.bin"):
+        check_arguments(*parsed(corpus, "out", **options))
