@@ -17,10 +17,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ...base.files import StrPath
 from ...base.progress import process_stream
 from ...data.sources import Corpus, Pair
-from ...inputs_random_transformer import CHUNK_SIZE, Ids, check_choice
+from ...inputs_random_transformer import CHUNK_SIZE, Ids, check_choice, without_extra_spaces
 from ...pipeline_random_transformer import evaluation_mode
 from .scoring_files import LineModel, write_lines
-from .words import WordModel
+from .words import NON_SPACES, WordModel
 
 Links = list[tuple[int, int]]
 STEPS = ("output", "input")
@@ -81,13 +81,23 @@ class Aligner(LineModel, WordModel):
         self.step = step
         self.recorded = {"layer": layer, "step": step}
 
+    def texts_to_tokenize(self, source: str, target: str) -> Pair:
+        """The texts with one space between words, which have the same numbers, unless several spaces are content."""
+        return self._with_single_spaces(source), self._with_single_spaces(target)
+
+    def _with_single_spaces(self, text: str) -> str:
+        joined = " ".join(NON_SPACES.findall(text))
+        is_equal = without_extra_spaces(self.tokenizer, joined) == without_extra_spaces(self.tokenizer, text)
+        return joined if is_equal else text
+
     def line(self, result: Links | None) -> str:
         """`[(0, 0), (2, 1)]` → `"0-0 2-1"`; an empty line for `None`."""
         return " ".join(f"{source}-{target}" for source, target in result or ())
 
     def process(self, pairs: Sequence[Pair], sources: Sequence[Ids], targets: Sequence[Ids]) -> list[Links]:
         """The links of each pair of a batch."""
-        source_texts, target_texts = zip(*pairs, strict=True)
+        texts = [self.texts_to_tokenize(*pair) for pair in pairs]
+        source_texts, target_texts = zip(*texts, strict=True)
         source_words = self.words("text", source_texts, sources)
         target_words = self.words("text_target", target_texts, targets)
         return list(map(link_words, self.attention(sources, targets), source_words, target_words))
