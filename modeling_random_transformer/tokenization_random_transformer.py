@@ -679,7 +679,7 @@ def text_lines(file: Iterable[bytes], name: str) -> Iterator[bytes]:
     if first.startswith(BINARY_DOCUMENTS):
         raise ValueError(f"{name} must be text, got a spreadsheet or document (by its first bytes): export its texts.")
     if first.startswith(COMPRESSED):
-        raise ValueError(f"{name} must be text, got a compressed file (by its first bytes): name it .gz, .zst or .xz.")
+        raise ValueError(f"{name} must be text, got a compressed file (by its first bytes): decompress it.")
     if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise ValueError(f"{name} must be UTF-8 text, got UTF-16 or UTF-32 (by its byte order mark).")
     if b"\n" not in first and b"\r" in first.rstrip(b"\r"):  # the line ends of old Macintosh computers

@@ -25,7 +25,10 @@ CONTENTS = {
     "UTF-32": (TEXT.encode("utf-32-le"), "got UTF-16 or UTF-32"),
     "a renamed .xlsx": (b"PK\x03\x04\x14\0\n", r"text, got a spreadsheet or document \(by its first bytes\)"),
     "a renamed .xls": (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1\0", r"text, got a spreadsheet or document"),
-    "a renamed .gz": (gzip.compress(TEXT.encode()), r"text, got a compressed file \(by its first bytes\): name it"),
+    "a renamed .gz": (
+        gzip.compress(TEXT.encode()),
+        r"text, got a compressed file \(by its first bytes\): decompress it",
+    ),
     "a renamed .xz": (lzma.compress(TEXT.encode()), r"text, got a compressed file"),
     "a NUL": (b"first line\ta\nsecond\0 line\tb\n", NUL_BYTES),
 }
