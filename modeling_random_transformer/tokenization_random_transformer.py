@@ -523,6 +523,9 @@ def language_tag(code: str) -> str:
 
 def added_tokens(languages: Sequence[str], special_tokens: Sequence[str]) -> list[AddedToken]:
     """The special tokens in addition to `SPECIAL_TOKENS`, in the order of their ids."""
+    for name, values in (("languages", languages), ("special_tokens", special_tokens)):
+        if isinstance(values, str):  # each of its characters would be one of them
+            raise ValueError(f"{name} must be a list of strings, got {values!r}.")
     for code in languages:
         if not isinstance(code, str) or LANGUAGE_CODE.fullmatch(code) is None:
             raise ValueError(f"languages must be codes such as 'en', 'zh-Hans' and 'eng_Latn', got {code!r}.")
