@@ -42,6 +42,8 @@ FILLERS = "\u115f\u1160\u3164\uffa0"  # invisible letters
 MIN_VOCAB_SIZE = len(SPECIAL_TOKENS) + len(pre_tokenizers.ByteLevel.alphabet())
 
 REPEATED_SPACES = re.compile("[ \t]+")
+LINE_BREAKS = re.compile(r"[ \t]*[\r\n]\s*")
+MIN_SHARE_OF_LINE_BREAKS = 0.01  # of the training texts; otherwise, line breaks are errors of single texts
 SPACE_TOKEN = "\u0120"  # the character for a space in the names of byte-level tokens
 
 # Normalization: texts that look equal become equal. docs/explanation/decisions.md has the reasons. The patterns have
@@ -85,11 +87,21 @@ OUT_OF_CONTEXT = "(?={})(?:{})".format(
         )
     ),
 )
+HYPHENS_AND_LIGATURES = "hyphens and ligatures"
 # Patterns and their replacements, for each kind of change. The Unicode form is the last step.
 REPLACEMENTS: dict[str, list[tuple[str, str]]] = {
     "control characters": [(CONTROL_SPACES, " "), (CONTROLS, "")],
     "spaces": [(SPACES, " ")],
     "zero-width characters": [(f"[{INVISIBLE}]", ""), (OUT_OF_CONTEXT, "")],
+    HYPHENS_AND_LIGATURES: [
+        ("[\u2010\u2011]", "-"),
+        ("\ufb00", "ff"),
+        ("\ufb01", "fi"),
+        ("\ufb02", "fl"),
+        ("\ufb03", "ffi"),
+        ("\ufb04", "ffl"),
+        ("[\ufb05\ufb06]", "st"),
+    ],
 }
 
 
@@ -138,8 +150,8 @@ class RandomTransformerTokenizer(TokenizersBackend):
             languages: codes such as `"en"` and `"de"`, for a model of several languages. Each has a tag, `__en__`.
             special_tokens: other special tokens, such as `<bt>`. A special token includes the spaces after it.
             show_progress: show the trainer's progress bar.
-            **options: arguments of the tokenizer itself, such as `model_max_length`, `src_lang`, `tgt_lang` and
-                `keep_without_letters`.
+            **options: arguments of the tokenizer itself, such as `model_max_length`, `src_lang`, `tgt_lang`,
+                `keep_without_letters` and `keep_line_breaks`.
 
         Raises:
             ValueError: an argument is invalid.
@@ -157,7 +169,10 @@ class RandomTransformerTokenizer(TokenizersBackend):
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=show_progress,
         )
-        backend.train_from_iterator(_strings_only(texts), trainer)
+        checked = _TrainingTexts(texts)
+        backend.train_from_iterator(checked, trainer)
+        if checked.have_line_breaks:
+            options = {"keep_line_breaks": True, **options}
         if added:
             options["extra_special_tokens"] = [*map(str, added), *options.get("extra_special_tokens", [])]
         if languages:
@@ -256,6 +271,18 @@ class RandomTransformerTokenizer(TokenizersBackend):
     @keep_without_letters.setter
     def keep_without_letters(self, value: bool) -> None:
         self.init_kwargs["keep_without_letters"] = value
+
+    @property
+    def keep_line_breaks(self) -> bool:
+        """Whether line breaks within a text are content, as in poems and code. It is saved.
+
+        The default is true if more than 1% of the texts had line breaks when the vocabulary was trained.
+        """
+        return self.init_kwargs.get("keep_line_breaks", self.keeps_spaces)
+
+    @keep_line_breaks.setter
+    def keep_line_breaks(self, value: bool) -> None:
+        self.init_kwargs["keep_line_breaks"] = value
 
     def get_lang_token(self, lang: str) -> str:
         """The tag of a language, such as `"__de__"`; raises a `ValueError` for an unknown language."""
@@ -381,15 +408,18 @@ class RandomTransformerTokenizer(TokenizersBackend):
         return self.backend_tokenizer.token_to_id(SPACE_TOKEN * 2) is not None
 
     def without_extra_spaces(self, text: str) -> str:
-        """A text as it is translated: white space at its ends is removed, and several spaces or tabs become one space.
+        """A text as it is translated: white space at its ends is removed, and other white space becomes one space.
 
-        Such spaces are hardly visible, and rare in the texts of a training set. Between words, they are kept if they
-        are content; see `keeps_spaces`. Tokenizers without normalization keep all of them.
+        Several spaces are hardly visible, lines are often broken by the width of a page, and both are rare in the texts
+        of a training set. Between words, they are kept if they are content; see `keeps_spaces` and `keep_line_breaks`.
+        Tokenizers without normalization keep all of them.
         """
         is_byte_level = isinstance(self.backend_tokenizer.decoder, decoders.ByteLevel)
         if not is_byte_level or self.backend_tokenizer.normalizer is None:
             return text
         text = normalize(text).strip()
+        if not self.keep_line_breaks:
+            text = LINE_BREAKS.sub(" ", text)
         return text if self.keeps_spaces else REPEATED_SPACES.sub(" ", text)
 
     def _text_backend(self) -> Tokenizer:
@@ -542,16 +572,19 @@ def replacing(steps: Iterable[tuple[str, str]]) -> normalizers.Sequence:
     return normalizers.Sequence([normalizers.Replace(Regex(pattern), content) for pattern, content in steps])
 
 
-def text_normalizer(form: str = "NFC") -> normalizers.Sequence:
+def text_normalizer(form: str = "NFC", kinds: Iterable[str] = REPLACEMENTS) -> normalizers.Sequence:
     """The normalizer of new tokenizers. Texts that look equal get equal tokens.
 
     Control characters and invisible characters are removed, except where they change other characters. No-break and
-    typographic spaces become spaces. Then the Unicode form is applied.
+    typographic spaces become spaces, hyphens the character of the keyboard, and ligatures their letters. Then the
+    Unicode form is applied.
 
     Args:
         form: `"NFC"`, `"NFD"`, `"NFKC"` or `"NFKD"`.
+        kinds: the kinds of replacements. Earlier versions did not replace hyphens and ligatures.
     """
-    return normalizers.Sequence([*map(replacing, REPLACEMENTS.values()), getattr(normalizers, form)()])
+    steps = [replacing(REPLACEMENTS[kind]) for kind in kinds]
+    return normalizers.Sequence([*steps, getattr(normalizers, form)()])
 
 
 _NORMALIZER = text_normalizer()
@@ -628,11 +661,26 @@ def _check_unicode(value: Any) -> None:
             _check_unicode(item)
 
 
-def _strings_only(texts: Iterable[str]) -> Iterator[str]:
-    for number, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise ValueError(f"texts must contain only strings, got {type(text).__name__} at index {number}.")
-        yield text
+class _TrainingTexts:
+    """The texts of a new vocabulary, which are read once, checked and counted."""
+
+    def __init__(self, texts: Iterable[str]):
+        self.texts = texts
+        self.count = 0
+        self.with_line_breaks = 0
+
+    def __iter__(self) -> Iterator[str]:
+        for text in self.texts:
+            if not isinstance(text, str):
+                raise ValueError(f"texts must contain only strings, got {type(text).__name__} at index {self.count}.")
+            self.count += 1
+            self.with_line_breaks += "\n" in text.strip()
+            yield text
+
+    @property
+    def have_line_breaks(self) -> bool:
+        """Whether line breaks are frequent enough to be content."""
+        return self.with_line_breaks > MIN_SHARE_OF_LINE_BREAKS * self.count
 
 
 def lines_of_files(paths: Iterable[str | PathLike]) -> Iterator[str]:
