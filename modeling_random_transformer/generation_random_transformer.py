@@ -1043,6 +1043,8 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
             generation_config = without_early_stopping(generation_config, kwargs)
         if kwargs.get("max_new_tokens") is not None:
             kwargs.setdefault("max_length", None)  # replaces the saved max_length without a warning
+        elif kwargs.get("max_length") is not None:
+            kwargs.setdefault("max_new_tokens", None)  # transformers would ignore max_length beside a saved one
         context = copy_context()
         context.run(FINISHED_HYPOTHESES.set, finished)
         outputs = context.run(super().generate, inputs, generation_config, *args, **kwargs)
@@ -1166,6 +1168,7 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
                 one; or a cache of the caller has tokens, and the target cannot continue them.
         """
         cache = cache_of(kwargs)
+        check_cache(cache)
         if input_ids is not None and cache is not None and cache.get_seq_length() > 0:
             mask = kwargs.get("decoder_attention_mask")
             check_continued_target(input_ids, cache, mask, expand_size)
@@ -1266,6 +1269,12 @@ def check_target_rows(rows: int, sources: int) -> None:
     """Raise a `ValueError` if the rows of a target cannot be divided among the sources."""
     if rows % max(sources, 1):
         raise ValueError(f"decoder_input_ids must have a multiple of the sources' {sources} rows, got {rows}.")
+
+
+def check_cache(cache: Any) -> None:
+    """Raise a `ValueError` for a cache that is no object of transformers' classes, such as a tuple of tensors."""
+    if cache is not None and not isinstance(cache, Cache):
+        raise ValueError(f"{CACHE_NAME} must be None or a Cache of transformers, got {type(cache).__name__}.")
 
 
 def check_continued_target(ids: Tensor, cache: Cache, mask: Tensor | None, copies: int) -> None:

@@ -37,7 +37,12 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_random_transformer import RandomTransformerConfig
-from .generation_random_transformer import RandomTransformerGenerationMixin, as_encoder_output, check_target_rows
+from .generation_random_transformer import (
+    RandomTransformerGenerationMixin,
+    as_encoder_output,
+    check_cache,
+    check_target_rows,
+)
 from .ops_random_transformer import (
     IGNORE_INDEX,
     fast_dropout,
@@ -77,6 +82,10 @@ class RandomTransformerPreTrainedModel(PreTrainedModel):
     _supports_attention_backend = True
     _can_compile_fullgraph = True
     int8_linear_class = Int8Linear  # DynamicInt8Quantizer may be from another copy of these files
+
+    def __init__(self, config: RandomTransformerConfig, *args: Any, **kwargs: Any):
+        super().__init__(config, *args, **kwargs)
+        config.validate()  # a field may have been set after the configuration was created
 
     def post_init(self) -> None:
         super().post_init()
@@ -654,7 +663,11 @@ class RandomTransformerModel(RandomTransformerBaseModel):
         """
         if encoder_outputs is None:
             encoded = self.encoder(
-                input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                inputs_embeds=inputs_embeds,
+                return_dict=True,  # whatever the configuration says
+                **kwargs,
             )
         else:
             encoded = as_encoder_output(encoder_outputs)
@@ -666,6 +679,7 @@ class RandomTransformerModel(RandomTransformerBaseModel):
             **named_cache(cache),
             inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
+            return_dict=True,
             **kwargs,
         )
         return Seq2SeqModelOutput(
@@ -746,6 +760,7 @@ class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel
             inputs_embeds=inputs_embeds,
             decoder_inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
+            return_dict=True,
             **kwargs,
         )
         logits = self.lm_head(kept_positions(outputs.last_hidden_state, logits_to_keep))
@@ -811,7 +826,12 @@ def shift_right(labels: Tensor, start: int, padding: int) -> Tensor:
 
 
 def encoder_decoder_cache(cache: Cache | None, create: bool) -> EncoderDecoderCache | None:
-    """Add a cross-attention cache to the given cache. Without a cache, create both if `create` is set."""
+    """Add a cross-attention cache to the given cache. Without a cache, create both if `create` is set.
+
+    Raises:
+        ValueError: the cache is of another class than transformers' caches, such as a tuple.
+    """
+    check_cache(cache)
     if isinstance(cache, EncoderDecoderCache) or (cache is None and not create):
         return cache
     return EncoderDecoderCache(DynamicCache() if cache is None else cache, DynamicCache())
@@ -972,7 +992,9 @@ class RandomTransformerEncoderModel(RandomTransformerBaseModel):
         **kwargs: Unpack[TransformersKwargs],  # type: ignore[misc]
     ) -> BaseModelOutput:
         """Encode texts; the arguments are those of `RandomTransformerModel.forward`."""
-        return self.encoder(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)
+        return self.encoder(
+            input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, return_dict=True, **kwargs
+        )
 
 
 class RandomTransformerEncoderHead(RandomTransformerPreTrainedModel):
@@ -1005,7 +1027,9 @@ class RandomTransformerEncoderHead(RandomTransformerPreTrainedModel):
         Raises:
             ValueError: an input or the labels have a wrong shape, or a label is not a class.
         """
-        outputs = self.model(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)
+        outputs = self.model(
+            input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, return_dict=True, **kwargs
+        )
         logits = self.compute_logits(outputs.last_hidden_state, attention_mask)
         loss = checked_loss(self, labels, self.label_shape(logits, labels), logits, **kwargs)
         return self.output_class(loss=loss, logits=logits, **other_fields(outputs))
@@ -1115,7 +1139,9 @@ class RandomTransformerForQuestionAnswering(RandomTransformerEncoderHead):
 
         The other arguments are those of `RandomTransformerModel.forward`.
         """
-        outputs = self.model(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)
+        outputs = self.model(
+            input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, return_dict=True, **kwargs
+        )
         start_logits, end_logits = self.qa_outputs(self.dropout(outputs.last_hidden_state)).unbind(dim=-1)
         loss = None
         if start_positions is not None and end_positions is not None:
@@ -1147,7 +1173,7 @@ class RandomTransformerDecoderModel(RandomTransformerBaseModel):
 
         The arguments are those of `RandomTransformerForCausalLM.forward`, without the labels.
         """
-        outputs = self.decoder(input_ids=input_ids, **kwargs)
+        outputs = self.decoder(input_ids=input_ids, return_dict=True, **kwargs)
         cache = cache_of(outputs)
         if cache is not None:
             outputs[CACHE_NAME] = cache.self_attention_cache  # the cross-attention cache is empty
@@ -1202,6 +1228,7 @@ class RandomTransformerForCausalLM(RandomTransformerPreTrainedModel, VerifiedGen
             inputs_embeds=inputs_embeds,
             use_cache=use_cache,
             position_ids=position_ids,
+            return_dict=True,
             **kwargs,
         )
         logits = self.lm_head(kept_positions(outputs.last_hidden_state, logits_to_keep))

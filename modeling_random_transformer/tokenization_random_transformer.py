@@ -17,14 +17,21 @@ from types import MappingProxyType
 from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import BatchEncoding, TokenizersBackend
+from transformers import BatchEncoding, PreTrainedTokenizerBase, TokenizersBackend
 from transformers.utils import to_py_obj
 
-from .configuration_random_transformer import is_int
+from .configuration_random_transformer import did_you_mean, is_int
 from .versions_random_transformer import UNTESTED_ADVICE
 
 # The special tokens, whose ids are 0 to 3.
 SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+# The options of a new tokenizer. transformers would store any other name without effect.
+TOKENIZER_OPTIONS = {
+    *("model_max_length", "padding_side", "truncation_side", "model_input_names", "chat_template"),
+    *("clean_up_tokenization_spaces", "split_special_tokens", "extra_special_tokens", "additional_special_tokens"),
+    *("src_lang", "tgt_lang", "keep_without_letters", "source_eos"),
+    *PreTrainedTokenizerBase.SPECIAL_TOKENS_ATTRIBUTES,
+}
 NORMALIZATIONS = ("NFC", "NFD", "NFKC", "NFKD")
 # Codes such as en, zh-Hans and eng_Latn. YAML reads an unquoted `no` (Norwegian) as False.
 LANGUAGE_CODE = re.compile(r"(?!False$)[A-Za-z0-9]+(?:[-_][A-Za-z0-9]+)*")
@@ -117,6 +124,9 @@ class RandomTransformerTokenizer(TokenizersBackend):
     the tokenizer. `encode_texts` and `pipeline("seq2seq")` take the languages as arguments instead. `generate()` needs
     `forced_bos_token_id=tokenizer.get_lang_id("de")` to translate into German.
 
+    With `is_split_into_words=True`, words are encoded as they are given: in a sentence, all but the first need the
+    space before them, as in `["a", " small", " dog"]`.
+
     Calling the tokenizer recognizes special tokens in a text, such as `</s>`, as all tokenizers of transformers do. For
     texts of users, which may contain any characters, use `encode_texts`.
     """
@@ -158,6 +168,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
         """
         if isinstance(texts, str | bytes):
             raise ValueError(f"texts must be an iterable of strings, got one {type(texts).__name__}.")
+        _check_options(options)
         added = added_tokens(languages, special_tokens)
         _check_integer("vocab_size", vocab_size, MIN_VOCAB_SIZE + len(added), "the special tokens and the 256 bytes")
         _check_integer("min_frequency", min_frequency, 1, "once")
@@ -216,8 +227,9 @@ class RandomTransformerTokenizer(TokenizersBackend):
                 raise a ValueError.
 
         Raises:
-            ValueError: a word is given twice, or a special token is not among the words.
+            ValueError: a word is given twice, a special token is not among the words, or an option is unknown.
         """
+        _check_options(options)
         words = [normalize(word) for word in words]
         repeated = sorted({word for word in words if words.count(word) > 1})
         if repeated:
@@ -304,8 +316,12 @@ class RandomTransformerTokenizer(TokenizersBackend):
         """Tokenize sources (`text`) and targets (`text_target`), each with the tag of its language.
 
         Raises:
+            ValueError: a language is given, which is an argument of `encode_texts`, or a text is invalid.
             RuntimeError: the installed version of transformers does not call `_switch_to_target_mode` for targets.
         """
+        for name in ("src_lang", "tgt_lang"):  # transformers would ignore them
+            if name in options:
+                raise ValueError(f"{name} must be an attribute or an argument of encode_texts, got {options[name]!r}.")
         self.was_in_target_mode = False
         with self._invalid_text_errors(text, text_pair, text_target, args, options):
             encoding = super().__call__(text, text_pair, text_target, *args, **options)
@@ -485,6 +501,8 @@ class RandomTransformerTokenizer(TokenizersBackend):
 
     @classmethod
     def _from_backend(cls, backend: Tokenizer, eos_token: str, **options: Any) -> "RandomTransformerTokenizer":
+        if backend.token_to_id(eos_token) is None:
+            raise ValueError(f"eos_token must be in the vocabulary, got {eos_token!r}.")
         backend.post_processor = _template(backend, eos_token)
         return cls(tokenizer_object=backend, eos_token=eos_token, **options)._completed()
 
@@ -638,6 +656,15 @@ def is_name_of_other_text(backend: Tokenizer, word: str) -> bool:
     """Whether byte-level BPE has a token with the name `word` that stands for another text."""
     is_byte_level = isinstance(backend.decoder, decoders.ByteLevel)
     return is_byte_level and backend.model.token_to_id(word) is not None and backend.decoder.decode([word]) != word
+
+
+def _check_options(options: Iterable[str]) -> None:
+    for name in options:
+        if name not in TOKENIZER_OPTIONS:
+            raise ValueError(
+                f"options must be arguments of the tokenizer, got {name!r}."
+                + did_you_mean(name, [*TOKENIZER_OPTIONS, "min_frequency", "normalization", "pattern", "languages"])
+            )
 
 
 def _check_integer(name: str, value: Any, minimum: int, reason: str) -> None:

@@ -188,8 +188,11 @@ class VerifiedGenerationMixin(GenerationMixin):
         """Create transformers' cache. Without one, no step may see a cache, since its tokens would count twice.
 
         Raises:
-            ValueError: a cache was given, and `use_cache` is not true.
+            ValueError: a cache was given, and `use_cache` is not true; or prompts are padded on the right.
         """
+        mask = model_kwargs.get("attention_mask")
+        if not self.config.is_encoder_decoder and mask is not None and not mask[:, -1].all():
+            raise ValueError("attention_mask must end with 1 in each row of prompts: set padding_side='left'.")
         if not generation_config.use_cache:
             if cache_of(model_kwargs) is not None:
                 raise ValueError(f"use_cache must be True with {CACHE_NAME}, got {generation_config.use_cache!r}.")

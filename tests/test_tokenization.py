@@ -273,6 +273,8 @@ def test_names_of_tokens_are_not_added(tokenizer, text):
         ({"special_tokens": [" a"]}, "special_tokens must be strings without spaces at their ends, got ' a'"),
         ({"languages": ["en"], "vocab_size": 260}, "vocab_size must be an integer of at least 261"),
         ({"languages": ["en"], "src_lang": "fr"}, "src_lang must be one of en, got 'fr'"),
+        ({"eos_token": "<end>"}, "eos_token must be in the vocabulary, got '<end>'"),
+        ({"min_freq": 3}, "options must be arguments of the tokenizer, got 'min_freq'. Did you mean min_frequency?"),
     ],
 )
 def test_invalid_training_arguments_raise(arguments, message):
@@ -430,6 +432,12 @@ def test_saved_languages_must_have_tags(languages, multilingual, tmp_path):
     path.write_text(json.dumps(json.loads(path.read_text()) | {"languages": languages}))
     with pytest.raises(ValueError, match="languages must be a list of codes with tags in the vocabulary, got"):
         AutoTokenizer.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["src_lang", "tgt_lang"])
+def test_languages_of_a_call_are_arguments_of_encode_texts(name, multilingual):
+    with pytest.raises(ValueError, match=f"{name} must be an attribute or an argument of encode_texts, got 'en'"):
+        multilingual("a dog", **{name: "en"})
 
 
 def test_an_unset_or_unknown_language_raises(multilingual, tokenizer):

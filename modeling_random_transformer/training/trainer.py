@@ -80,6 +80,13 @@ class TranslationTrainer(TranslationEvaluation):
             raise ValueError("args must be TranslationTrainingArguments, got None.")
         if args.muon and any(kwargs.get("optimizers", ())):
             raise ValueError("muon must be False with optimizers, got True.")
+        if kwargs.get("compute_loss_func") is not None:
+            raise ValueError(
+                f"compute_loss_func must be None because args selects the loss, got {kwargs['compute_loss_func']!r}."
+            )
+        kwargs.pop("compute_loss_func", None)
+        if kwargs.get("processing_class") is None and kwargs.get("data_collator") is None:
+            raise ValueError("processing_class must be a tokenizer without data_collator, got None.")
         if args.engine is not None:
             import_engine(args.engine)  # raises an error if it is not installed
         self.run_id = run_id
