@@ -29,7 +29,7 @@ SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>",
 TOKENIZER_OPTIONS = {
     *("model_max_length", "padding_side", "truncation_side", "model_input_names", "chat_template"),
     *("clean_up_tokenization_spaces", "split_special_tokens", "extra_special_tokens", "additional_special_tokens"),
-    *("src_lang", "tgt_lang", "keep_without_letters", "source_eos"),
+    *("src_lang", "tgt_lang", "keep_without_letters", "keep_line_breaks", "source_eos"),
     *PreTrainedTokenizerBase.SPECIAL_TOKENS_ATTRIBUTES,
 }
 NORMALIZATIONS = ("NFC", "NFD", "NFKC", "NFKD")
