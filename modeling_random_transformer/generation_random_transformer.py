@@ -123,8 +123,8 @@ class BeamKVCache:
         self.length = first_keys.shape[2]  # tokens so far
         self.entries = self.length * beams  # entries per group that are in use
         self.capacity = (capacity or max(INITIAL_CAPACITY, 2 * self.length)) * beams  # in entries per group
-        self.keys = [self.pack(keys) for keys, _ in layers]
-        self.values = [self.pack(values) for _, values in layers]
+        self.keys = [self.interleave_beams(keys) for keys, _ in layers]
+        self.values = [self.interleave_beams(values) for _, values in layers]
         # The mask of one token's entries: 0 for the entry of the beam itself, -inf for the entries of other beams.
         self.token_mask = first_keys.new_full((beams, beams), -torch.inf).fill_diagonal_(0)
         self.mask: Tensor | None = None
@@ -163,8 +163,8 @@ class BeamKVCache:
             return
         live_first = live.to(torch.uint8).argsort(dim=1, descending=True, stable=True)
         kept = live_first[:, :remaining]
-        for packed in (*self.keys, *self.values, self.mask.transpose(2, 3)):
-            packed[:, :, :remaining] = select_entries(packed, kept)
+        for entries_by_group in (*self.keys, *self.values, self.mask.transpose(2, 3)):
+            entries_by_group[:, :, :remaining] = select_entries(entries_by_group, kept)
         self.entries = remaining
 
     def bound(self, live: Tensor) -> int:
@@ -216,17 +216,17 @@ class BeamKVCache:
         """`[batch, heads · width]` → `[groups, heads, beams, width]`."""
         return projected.view(self.groups, self.beams, -1, width).transpose(1, 2)
 
-    def pack(self, states: Tensor) -> Tensor:
+    def interleave_beams(self, states: Tensor) -> Tensor:
         """Keys or values `[batch, heads, length, width]` → `[groups, heads, capacity, width]`."""
         _, heads, _, width = states.shape
-        packed = states.new_empty(self.groups, heads, self.capacity, width)
+        entries_by_group = states.new_empty(self.groups, heads, self.capacity, width)
         by_token = states.unflatten(0, (self.groups, self.beams)).permute(0, 2, 3, 1, 4)  # a token's beams are adjacent
-        packed[:, :, : self.entries] = by_token.flatten(2, 3)
-        return packed
+        entries_by_group[:, :, : self.entries] = by_token.flatten(2, 3)
+        return entries_by_group
 
-    def unpack(self, packed: Tensor) -> Tensor:
-        """The inverse of `pack`: every row's own keys or values, `[batch, heads, length, width]`."""
-        used = packed[:, :, : self.entries]
+    def separate_beams(self, entries_by_group: Tensor) -> Tensor:
+        """The inverse of `interleave_beams`: every row's own keys or values, `[batch, heads, length, width]`."""
+        used = entries_by_group[:, :, : self.entries]
         if self.mask is None:
             return used
         visible = self.mask[:, 0, :, : self.entries] == 0  # `length` entries of each beam, in the order of the tokens
@@ -237,15 +237,15 @@ class BeamKVCache:
         return by_token.transpose(2, 3).flatten(0, 1)
 
 
-def select_entries(packed: Tensor, entries: Tensor) -> Tensor:
+def select_entries(entries_by_group: Tensor, entries: Tensor) -> Tensor:
     """Entries `[groups, kept]` of keys, values or mask `[groups, heads, capacity, width]`, by one `index_select`.
 
     On a CPU, this is ten times as fast as `gather`. Returns `[groups, heads, kept, width]`.
     """
-    groups, heads, capacity, width = packed.shape
-    first_rows = torch.arange(0, groups * heads * capacity, capacity, device=packed.device)
+    groups, heads, capacity, width = entries_by_group.shape
+    first_rows = torch.arange(0, groups * heads * capacity, capacity, device=entries_by_group.device)
     rows = first_rows.view(groups, heads, 1) + entries[:, None]
-    selected = packed.reshape(-1, width).index_select(0, rows.flatten())
+    selected = entries_by_group.reshape(-1, width).index_select(0, rows.flatten())
     return selected.view(groups, heads, -1, width)
 
 
@@ -264,8 +264,8 @@ class StaticKVCache(BeamKVCache):
 
     def __init__(self, layers: LayerStates, beams: int, limit: int):
         super().__init__(layers, beams, bucket(limit))
-        for packed in (*self.keys, *self.values):
-            packed[:, :, self.entries :] = 0
+        for entries_by_group in (*self.keys, *self.values):
+            entries_by_group[:, :, self.entries :] = 0
         self.token_mask = self.token_mask.expand(self.groups, 1, beams, beams)
         # The position and the entries of the last token. `reserve` moves both to the new token.
         device = self.mask.device
@@ -476,9 +476,9 @@ class FastDecodingCache(EncoderDecoderCache):
         """Return the keys and values to transformers' layout, for the modules and for callers of `generate()`."""
         if self.step is None:
             return
-        packed = self.step.cache
-        for i, (keys, values) in enumerate(zip(packed.keys, packed.values, strict=True)):
-            self.self_attention_cache.update(packed.unpack(keys), packed.unpack(values), i)
+        beam_cache = self.step.cache
+        for i, (keys, values) in enumerate(zip(beam_cache.keys, beam_cache.values, strict=True)):
+            self.self_attention_cache.update(beam_cache.separate_beams(keys), beam_cache.separate_beams(values), i)
         self.step = None
 
 
