@@ -257,13 +257,13 @@ class StaticKVCache(BeamKVCache):
     Args:
         layers: keys and values per layer, `[batch, heads, length, d_k or d_v]`.
         beams: number of consecutive batch rows that the search reorders among themselves.
-        limit: maximum number of tokens.
+        max_length: maximum number of tokens.
     """
 
     mask: Tensor
 
-    def __init__(self, layers: LayerStates, beams: int, limit: int):
-        super().__init__(layers, beams, bucket(limit))
+    def __init__(self, layers: LayerStates, beams: int, max_length: int):
+        super().__init__(layers, beams, bucket(max_length))
         for entries_by_group in (*self.keys, *self.values):
             entries_by_group[:, :, self.entries :] = 0
         self.token_mask = self.token_mask.expand(self.groups, 1, beams, beams)
@@ -435,15 +435,15 @@ class FastDecodingCache(EncoderDecoderCache):
 
     Args:
         beams: number of consecutive rows that the search reorders among themselves.
-        limit: maximum number of target tokens.
+        max_length: maximum number of target tokens.
     """
 
     is_croppable = False
 
-    def __init__(self, beams: int, limit: int):
+    def __init__(self, beams: int, max_length: int):
         super().__init__(DynamicCache(), DynamicCache())
         self.beams = beams
-        self.limit = limit
+        self.max_length = max_length
         self.step: FastStep | None = None
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
@@ -470,7 +470,7 @@ class FastDecodingCache(EncoderDecoderCache):
         target = BeamKVCache(layer_states(self.self_attention_cache), self.beams)
         source = layer_states(self.cross_attention_cache)
         mask = additive_padding_mask(padding_mask, source[0][0].dtype)
-        return FastStep(model, target, source, mask, self.limit)
+        return FastStep(model, target, source, mask, self.max_length)
 
     def end_steps(self) -> None:
         """Return the keys and values to transformers' layout, for the modules and for callers of `generate()`."""
@@ -492,17 +492,17 @@ class StaticDecodingCache(FastDecodingCache):
 
     Args:
         beams: number of consecutive rows that the search reorders among themselves.
-        limit: maximum number of target tokens.
+        max_length: maximum number of target tokens.
         is_captured: run the steps as a CUDA graph.
     """
 
-    def __init__(self, beams: int, limit: int, is_captured: bool):
-        super().__init__(beams, limit)
+    def __init__(self, beams: int, max_length: int, is_captured: bool):
+        super().__init__(beams, max_length)
         self.is_captured = is_captured
 
     def new_step(self, model: Any, padding_mask: Tensor | None) -> "FastStep":
         """A step on a `StaticKVCache` and on a source that is padded to the capacity of a bucket."""
-        target = StaticKVCache(layer_states(self.self_attention_cache), self.beams, self.limit)
+        target = StaticKVCache(layer_states(self.self_attention_cache), self.beams, self.max_length)
         source = layer_states(self.cross_attention_cache)
         first_keys, _ = source[0]
         sources, _, length, _ = first_keys.shape
@@ -513,8 +513,8 @@ class StaticDecodingCache(FastDecodingCache):
         mask = pad(mask, (0, added), value=-torch.inf)
         padded = [(pad(keys, (0, 0, 0, added)), pad(values, (0, 0, 0, added))) for keys, values in source]
         if self.is_captured:
-            return self.captured_step(model, CapturedStep(model, target, padded, mask, self.limit))
-        return FastStep(model, target, padded, mask, self.limit)
+            return self.captured_step(model, CapturedStep(model, target, padded, mask, self.max_length))
+        return FastStep(model, target, padded, mask, self.max_length)
 
     def captured_step(self, model: Any, step: "CapturedStep") -> "CapturedStep":
         """The captured step of an earlier call with the same shapes, or a new one, which is kept for later calls."""
@@ -536,7 +536,7 @@ class FastStep:
         cache: the keys and values of all earlier tokens.
         source: the keys and values of the source per layer, `[sources, heads, source_len, d_k or d_v]`.
         source_mask: 0 for source tokens, -inf for padding, `[sources, 1, 1, source_len]`; `None` without padding.
-        limit: maximum number of target tokens. The weights are packed if enough steps remain.
+        max_length: maximum number of target tokens. The weights are packed if enough steps remain.
     """
 
     def __init__(
@@ -545,13 +545,13 @@ class FastStep:
         cache: BeamKVCache,
         source: LayerStates,
         source_mask: Tensor | None,
-        limit: int,
+        max_length: int,
     ):
         self.decoder = model.model.decoder
         self.lm_head = model.lm_head
         self.fast: FastDecoder | None = None
         self.cache = cache
-        packs_weights = limit - cache.length >= MIN_STEPS_TO_PACK
+        packs_weights = max_length - cache.length >= MIN_STEPS_TO_PACK
         self.batch_size = cache.groups * cache.beams if packs_weights else 0
         self.attentions = [
             BeamAttention(layer, i, cache, layer_source, source_mask)
@@ -662,12 +662,12 @@ def captured_steps(model: Any) -> CapturedSteps:
     return CAPTURED_STEPS.setdefault(model.snapshot, CapturedSteps())
 
 
-def can_capture(model: Any, limit: int) -> bool:
+def can_capture(model: Any, max_length: int) -> bool:
     """Whether all steps up to a length run the same kernels: on a GPU, and without code of other libraries.
 
     An attribute can disable an adapter's module, for example, and a wrapped `forward` may enable autocast.
     """
-    if model.device.type != "cuda" or limit > model.config.max_position_embeddings or "forward" in vars(model):
+    if model.device.type != "cuda" or max_length > model.config.max_position_embeddings or "forward" in vars(model):
         return False
     for _, module in named_parts(model):
         is_known = library_of(module) in ("torch", "transformers") or is_copied(type(module))
@@ -851,7 +851,7 @@ def step_difference(model: Any) -> str | None:
 
     # Modules may draw random numbers.
     with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.autocast(device.type, enabled=False):
-        cache = FastDecodingCache(beams=2, limit=0)
+        cache = FastDecodingCache(beams=2, max_length=0)
         logits(ids[:, :1], cache)
         for layer in cache.self_attention_cache.layers:
             layer.keys = layer.keys * factors
@@ -859,8 +859,8 @@ def step_difference(model: Any) -> str | None:
         standard = EncoderDecoderCache(cache.self_attention_cache, cache.cross_attention_cache)
         actual = logits(ids[:, 1:], cache, cache.begin_steps(model, padding_mask))
         expected = logits(ids[:, 1:], standard)
-    limit = None if has_float_weights(model) else INEXACT_ROUNDING
-    return difference(actual, expected, limit)
+    max_difference = None if has_float_weights(model) else INEXACT_ROUNDING
+    return difference(actual, expected, max_difference)
 
 
 def unsupported_request(config: GenerationConfig, mode: GenerationMode, model_kwargs: dict[str, Any]) -> str | None:
@@ -888,16 +888,18 @@ def unsupported_request(config: GenerationConfig, mode: GenerationMode, model_kw
     return None
 
 
-def decoding_cache(model: Any, config: GenerationConfig, limit: int, source_shape: Sequence[int]) -> FastDecodingCache:
-    """The cache of fast steps for at most `limit` target tokens. `source_shape` is `(sources, source_len, d_model)`."""
+def decoding_cache(
+    model: Any, config: GenerationConfig, max_length: int, source_shape: Sequence[int]
+) -> FastDecodingCache:
+    """The cache of fast steps for at most `max_length` tokens. `source_shape` is `(sources, source_len, d_model)`."""
     implementation = config.cache_implementation
-    is_captured = implementation != "dynamic" and not config.disable_compile and can_capture(model, limit)
+    is_captured = implementation != "dynamic" and not config.disable_compile and can_capture(model, max_length)
     sources, source_len, _ = source_shape
     rows = sources * max(config.num_beams, config.num_return_sequences)
-    shape = rows, config.num_beams, bucket(limit), bucket(source_len)
+    shape = rows, config.num_beams, bucket(max_length), bucket(source_len)
     if implementation == "static" or (is_captured and repeats_shape(model, shape)):
-        return StaticDecodingCache(config.num_beams, limit, is_captured)
-    return FastDecodingCache(config.num_beams, limit)
+        return StaticDecodingCache(config.num_beams, max_length, is_captured)
+    return FastDecodingCache(config.num_beams, max_length)
 
 
 def repeats_shape(model: Any, shape: tuple[int, ...]) -> bool:
@@ -978,15 +980,15 @@ def block_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
 class FinishedHypotheses:
     """Counts the finished hypotheses of each text in a beam search with `patience`.
 
-    The search for a text ends when `limit` hypotheses have finished, and returns the best of them ("A Call for Clarity
-    in Beam Search: How It Works and When It Stops", Kasai et al. 2022).
+    The search for a text ends when `max_finished` hypotheses have finished, and returns the best of them ("A Call for
+    Clarity in Beam Search: How It Works and When It Stops", Kasai et al. 2022).
 
     Args:
-        limit: the number of beams times the patience.
+        max_finished: the number of beams times the patience.
     """
 
-    def __init__(self, limit: int):
-        self.limit = limit
+    def __init__(self, max_finished: int):
+        self.max_finished = max_finished
         self.counts: Any = 0  # a tensor [batch, 1] after the first step
         self.was_queried = False  # whether the search has called `are_unfinished`
 
@@ -997,7 +999,7 @@ class FinishedHypotheses:
     def are_unfinished(self) -> Tensor:
         """The texts whose search has not ended, a mask `[batch, 1]`."""
         self.was_queried = True
-        return self.counts < self.limit
+        return self.counts < self.max_finished
 
 
 # The counts of the running call of generate(); `None` without patience.
@@ -1212,8 +1214,8 @@ def finished_hypotheses(model: Any, options: dict[str, Any], patience: Any) -> F
         raise ValueError(f"patience must be None or a number from 1 to {MAX_PATIENCE}, got {patience!r}.")
     early_stopping = generation_option(model, options, "early_stopping")
     if early_stopping is True:
-        limit = math.floor(num_beams * patience + 0.5)  # rounds like CTranslate2; `round` would round 2.5 to 2
-        return FinishedHypotheses(limit)
+        max_finished = math.floor(num_beams * patience + 0.5)  # rounds like CTranslate2; `round` would round 2.5 to 2
+        return FinishedHypotheses(max_finished)
     if options.get("patience") is not None:
         raise ValueError(f"early_stopping must be True with patience={patience}, got {early_stopping!r}.")
     return None

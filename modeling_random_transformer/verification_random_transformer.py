@@ -297,7 +297,7 @@ def has_float_weights(model: nn.Module) -> bool:
     return bool(weights)
 
 
-def difference(actual: Tensor, expected: Tensor, limit: float | None = None) -> str | None:
+def difference(actual: Tensor, expected: Tensor, max_difference: float | None = None) -> str | None:
     """A message if logits differ by more than rounding explains; `None` if they agree.
 
     This function compares the steps of `generate()`, the exports and the engines with the modules.
@@ -305,17 +305,18 @@ def difference(actual: Tensor, expected: Tensor, limit: float | None = None) -> 
     Args:
         actual: the logits to check.
         expected: the logits of the modules, of the same shape.
-        limit: the largest relative difference; the limit of the dtypes in `ROUNDING` when `None`.
+        max_difference: the largest relative difference; that of the dtypes in `ROUNDING` when `None`.
     """
-    if limit is None:
-        limit = max(ROUNDING[actual.dtype], ROUNDING[expected.dtype])
+    if max_difference is None:
+        max_difference = max(ROUNDING[actual.dtype], ROUNDING[expected.dtype])
     actual = actual.to(torch.promote_types(actual.dtype, torch.float32))
     expected = expected.to(torch.promote_types(expected.dtype, torch.float32))
     error = (actual - expected).norm()
     scale = (expected - expected.mean()).norm()
-    if error <= limit * scale:  # false if one of them is NaN
+    if error <= max_difference * scale:  # false if one of them is NaN
         return None
-    return f"for the same inputs, its logits differ by {error / scale:.2%} (at most {100 * limit:g}% by rounding)"
+    percent = 100 * max_difference
+    return f"for the same inputs, its logits differ by {error / scale:.2%} (at most {percent:g}% by rounding)"
 
 
 # How long a comparison holds

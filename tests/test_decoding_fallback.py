@@ -34,11 +34,11 @@ SEARCHES = {"greedy": {}, "beams": {"num_beams": 3}}
 
 @pytest.fixture(autouse=True)
 def steps(monkeypatch):
-    """Counts the fast steps of `generate()`; the cache of the comparison has no limit."""
+    """Counts the fast steps of `generate()`; the cache of the comparison has a maximum length of 0."""
     taken, begin = [], FastDecodingCache.begin_steps
 
     def counted(self, *inputs):
-        taken.extend([1] if self.limit else [])
+        taken.extend([1] if self.max_length else [])
         return begin(self, *inputs)
 
     monkeypatch.setattr(FastDecodingCache, "begin_steps", counted)
@@ -437,7 +437,7 @@ def test_steps_of_one_and_of_several_tokens(steps):
     model = exact_model(spread=2.0)
     target = random_ids(3, 9, seed=1)
     expected = model(**BATCH, decoder_input_ids=target).logits
-    cache, logits, seen = FastDecodingCache(beams=1, limit=4), [], 0
+    cache, logits, seen = FastDecodingCache(beams=1, max_length=4), [], 0
     encoder_inputs = {"attention_mask": BATCH["attention_mask"], "encoder_outputs": model.model.encoder(**BATCH)}
     for length in (2, 1, 1, 3, 1, 1):
         ids, seen = target[:, : seen + length], seen + length
