@@ -10,6 +10,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar, copy_context
+from functools import cached_property
 from types import MethodType
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary, finalize
@@ -549,7 +550,6 @@ class FastStep:
     ):
         self.decoder = model.model.decoder
         self.lm_head = model.lm_head
-        self.fast: FastDecoder | None = None
         self.cache = cache
         packs_weights = max_length - cache.length >= MIN_STEPS_TO_PACK
         self.batch_size = cache.groups * cache.beams if packs_weights else 0
@@ -558,19 +558,22 @@ class FastStep:
             for i, (layer, layer_source) in enumerate(zip(self.decoder.layers, source, strict=True))
         ]
 
+    @cached_property
+    def fast_decoder(self) -> FastDecoder:
+        """Created in the first step: a wrapped `forward` may enable autocast, which layers cannot ignore."""
+        return FastDecoder(self.decoder, self.lm_head, self.batch_size)
+
     def __call__(self, ids: Tensor) -> Tensor:
         """The newest tokens, `[batch, 1]` → logits of the next tokens, `[batch, 1, vocab_size]`."""
-        if self.fast is None:  # here, since a wrapped `forward` may enable autocast, which layers cannot ignore
-            self.fast = FastDecoder(self.decoder, self.lm_head, self.batch_size)
-        logits = self.compute(self.fast, ids)
+        logits = self.compute(ids)
         self.cache.advance()
         return logits[:, None]
 
-    def compute(self, fast: FastDecoder, ids: Tensor) -> Tensor:
+    def compute(self, ids: Tensor) -> Tensor:
         """The logits of a step, without a change of Python values: `[batch, 1]` → `[batch, vocab_size]`."""
         self.cache.reserve()
         states = self.decoder.embed(ids, self.cache.next_position(), longest=self.cache.length + 1)
-        return fast(states[:, 0], self.attentions)
+        return self.fast_decoder(states[:, 0], self.attentions)
 
 
 class CapturedStep(FastStep):
@@ -584,31 +587,31 @@ class CapturedStep(FastStep):
     ids: Tensor  # [batch, 1], read by the graph
     logits: Tensor  # [batch, vocab_size], written by the graph
 
-    def compute(self, fast: FastDecoder, ids: Tensor) -> Tensor:
+    def compute(self, ids: Tensor) -> Tensor:
         """The graph's logits, which the next step overwrites: `[batch, 1]` → `[batch, vocab_size]`."""
         if torch.is_autocast_enabled(ids.device.type):  # autocast frees its copies of the weights after the step
-            return super().compute(fast, ids)
+            return super().compute(ids)
         if self.graph is None:
             self.ids = ids.clone()
             with torch.cuda.device(ids.device):
-                self.capture(fast)
+                self.capture()
         self.ids.copy_(ids)
         self.graph.replay()
         return self.logits
 
-    def capture(self, fast: FastDecoder) -> None:
+    def capture(self) -> None:
         """Run the step a few times on another stream, as PyTorch requires, and record its kernels."""
         initial = [tensor.clone() for tensor in self.tensors()]
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(WARM_UP_STEPS):
-                super().compute(fast, self.ids)
+                super().compute(self.ids)
                 self.copy_from(initial)
         torch.cuda.current_stream().wait_stream(stream)
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):  # other threads may use the GPU
-            self.logits = super().compute(fast, self.ids)
+            self.logits = super().compute(self.ids)
 
     def tensors(self) -> list[Tensor]:
         """The tensors that the steps of a call read, apart from the weights."""

@@ -37,9 +37,7 @@ ON_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="requires a GP
 def caches(monkeypatch):
     """The classes of the caches on which steps are taken."""
     classes, compute = [], FastStep.compute
-    monkeypatch.setattr(
-        FastStep, "compute", lambda self, *inputs: classes.append(type(self.cache)) or compute(self, *inputs)
-    )
+    monkeypatch.setattr(FastStep, "compute", lambda self, ids: classes.append(type(self.cache)) or compute(self, ids))
     monkeypatch.setattr(generation, "step_difference", lambda _: None)
     return classes
 
@@ -50,7 +48,7 @@ def captures():
     captured, capture = [], CapturedStep.capture
     with pytest.MonkeyPatch.context() as patched, simulated():
         patched.setattr(generation, "can_capture", can_capture_on_cpu)
-        patched.setattr(CapturedStep, "capture", lambda self, fast: captured.append(self) or capture(self, fast))
+        patched.setattr(CapturedStep, "capture", lambda self: captured.append(self) or capture(self))
         yield captured
 
 
