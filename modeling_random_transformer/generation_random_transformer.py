@@ -520,12 +520,12 @@ class StaticDecodingCache(FastDecodingCache):
     def captured_step(self, model: Any, step: "CapturedStep") -> "CapturedStep":
         """The captured step of an earlier call with the same shapes, or a new one, which is kept for later calls."""
         kept = captured_steps(model)
-        shapes = step.shapes()
-        earlier = kept.steps.pop(shapes, None)  # no other call can use it until this one is over
+        key = step.key()
+        earlier = kept.steps.pop(key, None)  # no other call can use it until this one is over
         if earlier is not None:
             earlier.load(step)
             step = earlier
-        finalize(self, kept.keep, shapes, step)
+        finalize(self, kept.keep, key, step)
         return step
 
 
@@ -622,8 +622,8 @@ class CapturedStep(FastStep):
             tensors += [attention.source_keys, attention.source_values, attention.source_mask]
         return tensors
 
-    def shapes(self) -> tuple[Any, ...]:
-        """The key of a captured step: calls with equal shapes can use the same graph."""
+    def key(self) -> tuple[Any, ...]:
+        """The shapes and modes of this step: steps with equal keys can use the same graph."""
         layouts = [(tensor.shape, tensor.dtype, tensor.device) for tensor in self.tensors()]
         modes = torch.is_inference_mode_enabled(), float32_precisions()
         return self.cache.beams, *modes, *layouts
@@ -641,19 +641,35 @@ class CapturedStep(FastStep):
 
 
 class CapturedSteps:
-    """The captured steps of a model that no call uses, and the shapes of the calls that did not capture one."""
+    """The captured steps of a model that no call uses, and the sizes of the calls that did not capture one."""
 
     def __init__(self) -> None:
-        self.steps: dict[tuple[Any, ...], CapturedStep] = {}  # by the shapes of their tensors
-        self.seen_shapes: set[tuple[int, ...]] = set()
+        self.steps: dict[tuple[Any, ...], CapturedStep] = {}  # by their keys
+        self.seen_sizes: set[tuple[int, ...]] = set()
 
-    def keep(self, shapes: tuple[Any, ...], step: CapturedStep) -> None:
+    def keep(self, key: tuple[Any, ...], step: CapturedStep) -> None:
         """Keep a captured step for later calls, and drop the least recently used steps above a limit."""
         if step.graph is not None:
-            self.steps[shapes] = step
+            self.steps[key] = step
         if len(self.steps) > MAX_CAPTURED_STEPS:
             oldest = next(iter(self.steps))
             del self.steps[oldest]
+
+    def record_sizes(self, sizes: tuple[int, ...]) -> bool:
+        """Record the sizes of a call; whether an earlier call had them.
+
+        Capturing a graph takes as long as some 30 steps, so it saves time from the second call on. Graphs of many sizes
+        or of large caches would need much memory, so such sizes are not recorded.
+
+        Args:
+            sizes: `(rows, beams, target capacity, source capacity)`.
+        """
+        if sizes in self.seen_sizes:
+            return True
+        rows, _, capacity, _ = sizes
+        if len(self.seen_sizes) < MAX_CAPTURED_STEPS and rows * capacity <= MAX_DEFAULT_ENTRIES:
+            self.seen_sizes.add(sizes)
+        return False
 
 
 # A graph reads the weights by address, so it is valid as long as the snapshot of its model.
@@ -899,25 +915,10 @@ def decoding_cache(
     is_captured = implementation != "dynamic" and not config.disable_compile and can_capture(model, max_length)
     sources, source_len, _ = source_shape
     rows = sources * max(config.num_beams, config.num_return_sequences)
-    shape = rows, config.num_beams, bucket(max_length), bucket(source_len)
-    if implementation == "static" or (is_captured and repeats_shape(model, shape)):
+    sizes = rows, config.num_beams, bucket(max_length), bucket(source_len)
+    if implementation == "static" or (is_captured and captured_steps(model).record_sizes(sizes)):
         return StaticDecodingCache(config.num_beams, max_length, is_captured)
     return FastDecodingCache(config.num_beams, max_length)
-
-
-def repeats_shape(model: Any, shape: tuple[int, ...]) -> bool:
-    """Whether an earlier call had this shape: `(rows, beams, target capacity, source capacity)`.
-
-    Capturing a graph takes as long as some 30 steps, so it saves time from the second call on. Graphs of many shapes or
-    of large caches would need much memory, so such shapes return `False`.
-    """
-    rows, _, capacity, _ = shape
-    shapes = captured_steps(model).seen_shapes
-    if shape in shapes:
-        return True
-    if len(shapes) < MAX_CAPTURED_STEPS and rows * capacity <= MAX_DEFAULT_ENTRIES:
-        shapes.add(shape)
-    return False
 
 
 # Faster equivalents of parts of transformers' search
