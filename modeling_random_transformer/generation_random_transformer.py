@@ -781,9 +781,9 @@ def functional_norm(module: Any) -> Callable[[Tensor], Tensor]:
 # Conditions for the fast decoder: a step computes what the modules compute
 
 
-def unsupported_step(model: Any) -> str | None:
-    """A message if a `FastStep` cannot be used for a model, or computes other logits than the modules."""
-    reason = unsupported_model(model)
+def step_reason(model: Any) -> str | None:
+    """Why a `FastStep` cannot be used for a model, or computes other logits than the modules; `None` if it can."""
+    reason = model_reason(model)
     if reason:
         return reason
     try:
@@ -795,8 +795,8 @@ def unsupported_step(model: Any) -> str | None:
     return reason
 
 
-def unsupported_model(model: Any) -> str | None:
-    """A message about hooks, modes and settings for which the modules run; `None` if there are none.
+def model_reason(model: Any) -> str | None:
+    """Why a model's hooks, modes or settings require its modules; `None` if they do not.
 
     Hooks on the model itself and a `forward` that wraps the original are allowed: the step runs inside them.
     """
@@ -813,8 +813,8 @@ def unsupported_model(model: Any) -> str | None:
             inner_modules.append((name, module))
         elif forward_hooks(module):  # other leaf modules are called; the comparison must not run hooks
             return f"{name} has a hook"
-    if message := modified_module(inner_modules):
-        return message
+    if reason := modified_module(inner_modules):
+        return reason
     for layer in (decoder, *decoder.layers):
         if layer.config._attn_implementation != "sdpa":
             return f"the attention implementation is {layer.config._attn_implementation}, not sdpa"
@@ -822,7 +822,7 @@ def unsupported_model(model: Any) -> str | None:
 
 
 def modified_module(named_modules: Iterable[tuple[str, nn.Module]]) -> str | None:
-    """A message about the first module that does not compute the `forward` of its class in evaluation mode."""
+    """Why a module does not compute the `forward` of its class in evaluation mode; `None` if all modules do."""
     for name, module in named_modules:
         if has_modified_call(module):
             return f"{name or 'the model'} has a hook or a replaced or compiled forward"
@@ -882,8 +882,8 @@ def step_difference(model: Any) -> str | None:
     return difference(actual, expected, max_difference)
 
 
-def unsupported_request(config: GenerationConfig, mode: GenerationMode, model_kwargs: dict[str, Any]) -> str | None:
-    """A message about an argument of `generate()` that a `FastDecoder` does not support; `None` if none."""
+def request_reason(config: GenerationConfig, mode: GenerationMode, model_kwargs: dict[str, Any]) -> str | None:
+    """Why a `FastDecoder` does not support the arguments of a call of `generate()`; `None` if it does."""
     verification = VERIFICATION.get()  # the checks of the running call
     if verification is not None and callable(verification.arguments.get("custom_generate")):
         return "custom_generate was requested"
@@ -1072,7 +1072,7 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         max_cache_length: int,
     ) -> None:
         """Create a `FastDecodingCache` where it is supported, otherwise transformers' cache."""
-        reason = unsupported_request(generation_config, generation_mode, model_kwargs) or self.fallback_reason()
+        reason = request_reason(generation_config, generation_mode, model_kwargs) or self.fallback_reason()
         super()._prepare_cache_for_generation(
             generation_config, model_kwargs, generation_mode, batch_size, max_cache_length
         )
@@ -1092,7 +1092,7 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         """
         verification = self.running_verification
         snapshot = self.renewed_snapshot() if verification is None else verification.snapshot
-        return snapshot.message_of(unsupported_step, self)
+        return snapshot.reason_of("step", step_reason, self)
 
     @accepts_cache
     def prepare_inputs_for_generation(

@@ -132,12 +132,12 @@ class CacheVerification:
         finite = expected.isfinite()  # a bias of -inf excludes a token
         if not finite.any():
             return
-        message = difference(logits[finite], expected[finite], rounding(self.model, logits))
-        if message:
+        reason = difference(logits[finite], expected[finite], rounding(self.model, logits))
+        if reason:
             again = self.model.logits_without_cache(input_ids, **model_kwargs)
             if torch.equal(again.nan_to_num(), expected.nan_to_num()):  # edited code may draw random numbers
                 advice = f"{EDITED_ADVICE} {UNTESTED_ADVICE}" if is_untested_version() else EDITED_ADVICE
-                raise RuntimeError(f"generate() is wrong with a cache: {message}. {advice}")
+                raise RuntimeError(f"generate() is wrong with a cache: {reason}. {advice}")
         self.snapshot.verified_steps.add(kind)
 
     def finish(self) -> None:
@@ -298,7 +298,7 @@ def has_float_weights(model: nn.Module) -> bool:
 
 
 def difference(actual: Tensor, expected: Tensor, max_difference: float | None = None) -> str | None:
-    """A message if logits differ by more than rounding explains; `None` if they agree.
+    """How logits differ by more than rounding explains; `None` if they agree.
 
     This function compares the steps of `generate()`, the exports and the engines with the modules.
 
@@ -342,7 +342,7 @@ class Snapshot:
     """
 
     def __init__(self, model: nn.Module):
-        self.messages: dict[str, str | None] = {}  # the result of each check of the model, by its name
+        self.reasons: dict[str, str | None] = {}  # the result of each check of the model, by its name
         self.verified_steps: set[Any] = set()  # the kinds of cached steps that were compared
         modules = list(model.modules())
         self.parts = modules[1:]
@@ -379,12 +379,11 @@ class Snapshot:
         values.append(ALL_MASK_ATTENTION_FUNCTIONS.get("sdpa"))
         return values
 
-    def message_of(self, check: Callable[[Any], str | None], model: Any) -> str | None:
-        """The message of a check. Each check of the model is called once."""
-        name = check.__name__
-        if name not in self.messages:
-            self.messages[name] = check(model)
-        return self.messages[name]
+    def reason_of(self, name: str, check: Callable[[Any], str | None], model: Any) -> str | None:
+        """The reason that a check of the model returns. The check of a name is called once."""
+        if name not in self.reasons:
+            self.reasons[name] = check(model)
+        return self.reasons[name]
 
     def has_code_of(self, other: "Snapshot") -> bool:
         """Whether modules, code, attributes and hooks equal those of another snapshot of the same model."""

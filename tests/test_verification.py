@@ -264,8 +264,8 @@ def test_a_check_is_repeated_after_a_change():
     assert current_snapshot(model, first) is first
     changed_in_place(model)
     second = current_snapshot(model, first)
-    messages = [snapshot.message_of(check, model) for snapshot in (first, first, second)]
-    assert messages == ["check 1", "check 1", "check 2"]
+    reasons = [snapshot.reason_of("check", check, model) for snapshot in (first, first, second)]
+    assert reasons == ["check 1", "check 1", "check 2"]
 
 
 @pytest.mark.parametrize(

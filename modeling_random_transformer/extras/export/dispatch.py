@@ -168,9 +168,9 @@ class CTranslate2Engine:
         options = prepared.options
         reason = prepared.reason
         if reason is None:
-            reason = self.unsupported_inputs(ids, mask, options, bool(prefixes))
+            reason = self.inputs_reason(ids, mask, options, bool(prefixes))
         if reason is None:
-            reason = self.changed_model(model)
+            reason = self.model_reason(model)
         if reason or prepared.search is None:
             logger.warning_once("generate() runs the model, not %s: %s.", NAME, reason)
             return None
@@ -188,18 +188,18 @@ class CTranslate2Engine:
         options, other_arguments = options_of_call(model.generation_config, generation_config, arguments)
         if options.max_new_tokens is None and arguments.get("max_length") is not None:
             options.max_new_tokens = arguments["max_length"] - 1  # max_length counts the start token
-        if reason := unsupported_arguments(options, other_arguments):
+        if reason := arguments_reason(options, other_arguments):
             return PreparedSearch([], options, None, reason)
         try:
             search = engine_search(options, model.config, NAME)
         except ValueError as error:
             return PreparedSearch([], options, None, str(error).rstrip("."))
-        prepared = PreparedSearch(copy.deepcopy(request), options, search, self.unsupported_search(search, options))
+        prepared = PreparedSearch(copy.deepcopy(request), options, search, self.search_reason(search, options))
         self.prepared.append(prepared)
         return prepared
 
-    def unsupported_search(self, search: SearchOptions, options: GenerationConfig) -> str | None:
-        """A message about a search that the engine does not compute; `None` if it does."""
+    def search_reason(self, search: SearchOptions, options: GenerationConfig) -> str | None:
+        """Why the engine does not compute a search; `None` if it does."""
         exported = self.exported
         if (search.start_token, search.end_tokens) != (exported.start_token, exported.end_tokens):
             return "the start token or the end token is another one than at the export"
@@ -209,10 +209,10 @@ class CTranslate2Engine:
             return "the minimum length is greater than the maximum length"
         return None
 
-    def unsupported_inputs(
+    def inputs_reason(
         self, ids: Tensor | None, mask: Tensor | None, options: GenerationConfig, has_prefix: bool
     ) -> str | None:
-        """A message about texts that the engine cannot translate; `None` if it can."""
+        """Why the engine cannot translate these texts; `None` if it can."""
         if ids is None or not ids.numel():
             return "no input_ids were given"
         lowest, highest = ids.aminmax()
@@ -234,14 +234,14 @@ class CTranslate2Engine:
             return f"{longest} tokens exceed its {self.positions} positions"
         return None
 
-    def changed_model(self, model: Any) -> str | None:
-        """A message if the model does not compute the same as its export; `None` if it does."""
+    def model_reason(self, model: Any) -> str | None:
+        """Why the model does not compute the same as its export; `None` if it does."""
         snapshot = current_snapshot(model, self.compared.get(model))
         self.compared[model] = snapshot
-        return snapshot.message_of(self.compare, model)
+        return snapshot.reason_of("export", self.compare, model)
 
     def compare(self, model: Any) -> str | None:
-        """`changed_model`, by reading all weights."""
+        """`model_reason`, by reading all weights."""
         if model.device.type != "cpu":
             return f"the model is on the device {model.device}"
         if reason := modified_module(model.named_modules()):
@@ -353,8 +353,8 @@ def options_of_call(
     return options, other_arguments
 
 
-def unsupported_arguments(options: GenerationConfig, arguments: dict[str, Any]) -> str | None:
-    """A message about arguments of `generate()` that the engine does not support; `None` if there are none.
+def arguments_reason(options: GenerationConfig, arguments: dict[str, Any]) -> str | None:
+    """Why the engine does not support these arguments of `generate()`; `None` if it does.
 
     Args:
         options: the effective options.

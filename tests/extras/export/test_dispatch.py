@@ -132,7 +132,7 @@ def test_engine_returns_what_the_model_returns(name, models, reasons, monkeypatc
     options = {"n_best": None, **SHORT, **COMPUTED[name]}
     expected = list(translate_n_best(TEXTS, model, tokenizer, **options))
     monkeypatch.setattr(engine.model.decoder, "forward", None)  # after which the model itself cannot generate
-    engine.engine.changed_model = lambda _: None
+    engine.engine.model_reason = lambda _: None
     actual = list(translate_n_best(TEXTS, engine, tokenizer, **options))
     assert not reasons
     for ours, reference in zip(chain(*actual), chain(*expected), strict=True):
