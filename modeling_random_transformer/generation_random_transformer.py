@@ -572,7 +572,7 @@ class FastStep:
     def compute(self, ids: Tensor) -> Tensor:
         """The logits of a step, without a change of Python values: `[batch, 1]` → `[batch, vocab_size]`."""
         self.cache.reserve()
-        states = self.decoder.embed(ids, self.cache.next_position(), longest=self.cache.length + 1)
+        states = self.decoder.embed(ids, self.cache.next_position(), position_limit=self.cache.length + 1)
         return self.fast_decoder(states[:, 0], self.attentions)
 
 

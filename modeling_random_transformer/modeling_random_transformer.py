@@ -217,15 +217,15 @@ class SinusoidalPositions(nn.Module):
         self.register_buffer("table", table, persistent=False)
         self.reset_parameters()
 
-    def forward(self, positions: Tensor, longest: int | None) -> Tensor:
+    def forward(self, positions: Tensor, position_limit: int | None) -> Tensor:
         """Encodings of positions in a sequence, `[…, length]` → `[…, length, d_model]`.
 
-        `longest` is an upper bound on position + 1, or `None` to avoid reading it from the device.
+        `position_limit` is an upper bound on position + 1, or `None` to avoid reading it from the device.
         """
         # The comparison would specialize a graph.
-        if longest is not None and not is_transformed() and longest <= len(self.table) and not self.table.is_meta:
-            return nn.functional.embedding(positions, self.table)
-        return self.encode(positions)
+        if position_limit is None or is_transformed() or position_limit > len(self.table) or self.table.is_meta:
+            return self.encode(positions)
+        return nn.functional.embedding(positions, self.table)
 
     def encode(self, indices: Tensor) -> Tensor:
         """Encodings of positions in a sequence, without the table: `[length]` → `[length, d_model]`."""
@@ -255,15 +255,15 @@ class LearnedPositions(nn.Embedding):
         super().__init__(config.max_position_embeddings + config.position_offset, config.d_model)
         self.config = config
 
-    def forward(self, positions: Tensor, longest: int | None) -> Tensor:  # type: ignore[override]
+    def forward(self, positions: Tensor, position_limit: int | None) -> Tensor:  # type: ignore[override]
         """The vectors of positions. The arguments are those of `SinusoidalPositions.forward`.
 
         Raises:
-            ValueError: `longest` is above `max_position_embeddings`.
+            ValueError: `position_limit` is above `max_position_embeddings`.
         """
-        limit = self.config.max_position_embeddings
-        if longest is not None and longest > limit:
-            raise ValueError(f"sequence length must be at most max_position_embeddings={limit}, got {longest}.")
+        count = self.config.max_position_embeddings
+        if position_limit is not None and position_limit > count:
+            raise ValueError(f"sequence length must be at most max_position_embeddings={count}, got {position_limit}.")
         return super().forward(positions + self.config.position_offset)
 
 
@@ -474,17 +474,17 @@ class RandomTransformerStack(RandomTransformerPreTrainedModel):
         self.gradient_checkpointing = False
         self.post_init()
 
-    def embed(self, tokens: Tensor, positions: Tensor, longest: int | None) -> Tensor:
+    def embed(self, tokens: Tensor, positions: Tensor, position_limit: int | None) -> Tensor:
         """Scaled embeddings plus positional encodings, with dropout: `[batch, length, d_model]`.
 
         Args:
             tokens: ids, `[batch, length]`, or their rows of the embedding matrix, `[batch, length, d_model]`.
             positions: indices of the tokens in the sequence, `[length]` or `[batch or 1, length]`.
-            longest: an upper bound on position + 1, or `None` to avoid reading it from the device.
+            position_limit: an upper bound on position + 1, or `None` to avoid reading it from the device.
         """
         hidden_states = self.look_up(tokens) * self.embed_scale
         if self.embed_positions is not None:  # a device map may place it on another device
-            hidden_states = hidden_states + self.embed_positions(positions, longest).to(hidden_states)
+            hidden_states = hidden_states + self.embed_positions(positions, position_limit).to(hidden_states)
         return fast_dropout(hidden_states, self.config.dropout, self.training)
 
     def look_up(self, tokens: Tensor) -> Tensor:
@@ -518,7 +518,7 @@ class RandomTransformerEncoder(RandomTransformerStack):
         tokens = check_tokens(self, input_ids, inputs_embeds)
         batch, length = tokens.shape[:2]
         check_padding_mask("attention_mask", attention_mask, batch, length)
-        hidden_states = self.embed(tokens, torch.arange(length, device=tokens.device), longest=length)
+        hidden_states = self.embed(tokens, torch.arange(length, device=tokens.device), position_limit=length)
         mask = create_bidirectional_mask(
             self.config, hidden_states, attention_mask, allow_is_bidirectional_skip=may_omit_mask(attention_mask)
         )
@@ -574,8 +574,8 @@ class RandomTransformerDecoder(RandomTransformerStack):
                 f"got {type(cache).__name__}."
             )
         full_cache = encoder_decoder_cache(cache, create=bool(use_cache) and not self.training)
-        positions, longest = target_positions(self, tokens, attention_mask, full_cache, position_ids)
-        hidden_states = self.embed(tokens, positions, longest)
+        positions, position_limit = target_positions(self, tokens, attention_mask, full_cache, position_ids)
+        hidden_states = self.embed(tokens, positions, position_limit)
         mask = create_causal_mask(
             self.config,
             hidden_states,
@@ -832,20 +832,20 @@ def target_positions(
     cache: EncoderDecoderCache | None,
     position_ids: Tensor | None,
 ) -> tuple[Tensor, int | None]:
-    """The positions of the tokens, `[length]` or `[batch or 1, length]`, and `longest` (see `embed`).
+    """The positions of the tokens, `[length]` or `[batch or 1, length]`, and `position_limit` (see `embed`).
 
     They are `position_ids`, if given. Without a source, padding is not counted.
 
     Raises:
-        ValueError: the mask of the target, whose length is `longest`, or `position_ids` are invalid.
+        ValueError: the mask of the target, whose length is `position_limit`, or `position_ids` are invalid.
     """
     batch, length = tokens.shape[:2]
     seen = 0 if cache is None else cache.get_seq_length()
     if cache is not None and isinstance(seen, Tensor):
-        longest = cache.get_max_length()  # a static cache stores its length on the device, so its capacity is the bound
+        position_limit = cache.get_max_length()  # the capacity: a static cache stores its length on the device
     else:
-        longest = seen + length
-        check_padding_mask(f"{decoder.input_prefix}attention_mask", attention_mask, batch, longest)
+        position_limit = seen + length
+        check_padding_mask(f"{decoder.input_prefix}attention_mask", attention_mask, batch, position_limit)
     if position_ids is not None:
         check_shape("position_ids", position_ids, "batch", length)
         if not position_ids.is_cpu or is_transformed():  # reading them would synchronize a GPU
@@ -857,8 +857,8 @@ def target_positions(
             raise ValueError(f"position_ids must be at least 0, got {lowest}.")
         return position_ids, int(position_ids.max()) + 1
     if not decoder.config.is_encoder_decoder and attention_mask is not None and attention_mask.dim() == 2:
-        return (attention_mask.cumsum(dim=1) - 1).clamp(min=0)[:, -length:], longest
-    return seen + torch.arange(length, device=tokens.device), longest
+        return (attention_mask.cumsum(dim=1) - 1).clamp(min=0)[:, -length:], position_limit
+    return seen + torch.arange(length, device=tokens.device), position_limit
 
 
 def cross_attention_mask(

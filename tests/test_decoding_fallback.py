@@ -51,10 +51,10 @@ def generate(model, batch=BATCH, **options):
 
 
 PROJECT = "outputs = self.out_proj(outputs.flatten(2))"
-EMBED = "hidden_states = self.embed(tokens, positions, longest)\n"
+EMBED = "hidden_states = self.embed(tokens, positions, position_limit)\n"
 CROSS_KEYS = "key = self.split_heads(self.k_proj(states), self.config.d_k)"
 MASK = "        source_mask = None\n"
-WINDOW = """        distance = positions[:, None] - torch.arange(longest)
+WINDOW = """        distance = positions[:, None] - torch.arange(position_limit)
         mask = ((distance >= 0) & (distance < 20)).expand(len(tokens), 1, -1, -1)
 """
 PADDING = "cross_attention_mask(self, hidden_states, encoder_hidden_states, encoder_attention_mask)"
@@ -62,7 +62,7 @@ PADDING = "cross_attention_mask(self, hidden_states, encoder_hidden_states, enco
 EDITS = {
     "gate of attention": (PROJECT, PROJECT.replace("flatten(2)", "flatten(2).sigmoid()")),
     "1% of attention": (PROJECT, PROJECT.replace("flatten(2)", "flatten(2) * 1.01")),
-    "positions": (EMBED, EMBED.replace("positions, longest", "positions + 7, None")),
+    "positions": (EMBED, EMBED.replace("positions, position_limit", "positions + 7, None")),
     "padding of the source": (PADDING, PADDING.replace("encoder_attention_mask)", "None)")),
     "window of 20 tokens": (MASK, WINDOW + MASK),
     "random numbers": (PROJECT, PROJECT.replace("flatten(2)", "flatten(2) + 0 * torch.rand(1)")),
