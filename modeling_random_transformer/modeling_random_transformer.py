@@ -515,7 +515,7 @@ class RandomTransformerEncoder(RandomTransformerStack):
         **kwargs: Any,
     ) -> BaseModelOutput:
         """Encode sources; the arguments are those of `RandomTransformerModel.forward`."""
-        tokens = check_tokens(self, input_ids, inputs_embeds)
+        tokens = checked_tokens(self, input_ids, inputs_embeds)
         batch, length = tokens.shape[:2]
         check_padding_mask("attention_mask", attention_mask, batch, length)
         hidden_states = self.embed(tokens, torch.arange(length, device=tokens.device), position_limit=length)
@@ -567,7 +567,7 @@ class RandomTransformerDecoder(RandomTransformerStack):
         Raises:
             ValueError: an input has a wrong shape, or a cache is given in training with gradient checkpointing.
         """
-        tokens = check_tokens(self, input_ids, inputs_embeds)
+        tokens = checked_tokens(self, input_ids, inputs_embeds)
         if cache is not None and self.gradient_checkpointing and self.training and torch.is_grad_enabled():
             raise ValueError(
                 f"{CACHE_NAME} must be None in training with gradient checkpointing, which computes each layer twice, "
@@ -749,7 +749,7 @@ class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel
             **kwargs,
         )
         logits = self.lm_head(kept_positions(outputs.last_hidden_state, logits_to_keep))
-        loss = checked_loss(self, labels, logits.shape[:2], logits, **kwargs)
+        loss = None if labels is None else checked_loss(self, labels, logits.shape[:2], logits, **kwargs)
         return Seq2SeqLMOutput(loss=loss, logits=logits, **other_fields(outputs))
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
@@ -900,28 +900,29 @@ def other_fields(outputs: ModelOutput) -> dict[str, Any]:
 # Checks of inputs
 
 
-def check_tokens(stack: RandomTransformerStack, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
+def checked_tokens(stack: RandomTransformerStack, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
     """The ids or the embeddings. Raises a ValueError if both or none are given, or the shape is wrong."""
     ids_name, embeds_name = f"{stack.input_prefix}input_ids", f"{stack.input_prefix}inputs_embeds"
     if inputs_embeds is not None and input_ids is None:
-        return check_shape(embeds_name, inputs_embeds, "batch", "length", stack.config.d_model)
+        check_shape(embeds_name, inputs_embeds, "batch", "length", stack.config.d_model)
+        return inputs_embeds
     if input_ids is None or inputs_embeds is not None:
         provided = "neither" if input_ids is None else "both"
         raise ValueError(f"exactly one of {ids_name} and {embeds_name} must be given, got {provided}.")
-    if check_shape(ids_name, input_ids, "batch", "length").is_floating_point():
+    check_shape(ids_name, input_ids, "batch", "length")
+    if input_ids.is_floating_point():
         raise ValueError(f"{ids_name} must be integers, got {input_ids.dtype}.")
     return input_ids
 
 
-def check_shape(name: str, tensor: Tensor, *shape: int | str) -> Tensor:
-    """The tensor. Raises a ValueError for another shape; a name in `shape` allows any size, but no length of 0."""
+def check_shape(name: str, tensor: Tensor, *shape: int | str) -> None:
+    """Raise a ValueError for another shape of a tensor; a name in `shape` allows any size, but no length of 0."""
     matches = tensor.dim() == len(shape)
     for size, expected in zip(tensor.shape, shape, strict=False):
         is_allowed = size == expected if isinstance(expected, int) else expected == "batch" or size > 0
         matches = matches and is_allowed
     if not matches:
         raise ValueError(f"{name} must have shape [{', '.join(map(str, shape))}], got {list(tensor.shape)}.")
-    return tensor
 
 
 def check_padding_mask(name: str, mask: Tensor | None, batch: int, length: int) -> None:
@@ -931,11 +932,9 @@ def check_padding_mask(name: str, mask: Tensor | None, batch: int, length: int) 
 
 
 def checked_loss(
-    model: RandomTransformerPreTrainedModel, labels: Tensor | None, shape: Sequence[int], logits: Tensor, **kwargs: Any
-) -> Tensor | None:
-    """The loss, if labels are given. Raises a ValueError for a wrong shape and, on a CPU, for invalid classes."""
-    if labels is None:
-        return None
+    model: RandomTransformerPreTrainedModel, labels: Tensor, shape: Sequence[int], logits: Tensor, **kwargs: Any
+) -> Tensor:
+    """The loss. Raises a ValueError for labels of a wrong shape and, on a CPU, for invalid classes."""
     check_shape("labels", labels, *shape)
     config = model.config
     kwargs |= {"logits": logits, "labels": labels, "config": config, "vocab_size": config.vocab_size}
@@ -1007,10 +1006,12 @@ class RandomTransformerEncoderHead(RandomTransformerPreTrainedModel):
         """
         outputs = self.model(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)
         logits = self.compute_logits(outputs.last_hidden_state, attention_mask)
-        loss = checked_loss(self, labels, self.label_shape(logits, labels), logits, **kwargs)
+        loss = None
+        if labels is not None:
+            loss = checked_loss(self, labels, self.label_shape(logits, labels), logits, **kwargs)
         return self.output_class(loss=loss, logits=logits, **other_fields(outputs))
 
-    def label_shape(self, logits: Tensor, labels: Tensor | None) -> Sequence[int]:
+    def label_shape(self, logits: Tensor, labels: Tensor) -> Sequence[int]:
         """The shape that labels must have: one label per token, `[batch, length]`."""
         return logits.shape[:2]
 
@@ -1032,10 +1033,8 @@ class RandomTransformerForSequenceClassification(RandomTransformerEncoderHead):
         """`[batch, num_labels]`."""
         return self.score(self.dropout(mean_of_tokens(states, padding_mask)))
 
-    def label_shape(self, logits: Tensor, labels: Tensor | None) -> Sequence[int]:
+    def label_shape(self, logits: Tensor, labels: Tensor) -> Sequence[int]:
         """One class per text or one number per logit. The loss would broadcast labels of other shapes."""
-        if labels is None:
-            return logits.shape[:1]
         are_numbers = labels.is_floating_point() or self.config.problem_type == "regression"
         is_per_logit = labels.dim() > 1 or (are_numbers and logits.shape[1] > 1)
         return logits.shape if is_per_logit else logits.shape[:1]
@@ -1205,7 +1204,7 @@ class RandomTransformerForCausalLM(RandomTransformerPreTrainedModel, VerifiedGen
             **kwargs,
         )
         logits = self.lm_head(kept_positions(outputs.last_hidden_state, logits_to_keep))
-        loss = checked_loss(self, labels, logits.shape[:2], logits, **kwargs)
+        loss = None if labels is None else checked_loss(self, labels, logits.shape[:2], logits, **kwargs)
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,
