@@ -89,44 +89,46 @@ class CacheVerification:
         self.arguments = arguments
         self.last_pass = 3 if is_beam_search else 2
         self.passes = 0
-        self.inputs: tuple[Tensor, dict[str, Any]] | None = None  # the tokens and the arguments of the running pass
-        self.step: tuple[Tensor, dict[str, Any], Tensor] | None = None  # input ids, other inputs and logits
+        self.pass_inputs: tuple[Tensor, dict[str, Any]] | None = None  # tokens and arguments of the running pass
+        self.recorded_step: tuple[Tensor, dict[str, Any], Tensor] | None = None  # input ids, other inputs and logits
 
     @cached_property
     def snapshot(self) -> "Snapshot":
         """The snapshot of the model in this call."""
         return self.model.renewed_snapshot()
 
-    def complete(self, logits: Tensor) -> None:
+    def add_pass(self, logits: Tensor) -> None:
         """Record the logits of a pass, `[batch, new_len, vocab_size]`, and compare the last recorded pass.
 
         Raises:
             RuntimeError: the logits differ by more than rounding.
         """
         self.passes += 1
-        if self.inputs is not None and 1 < self.passes <= self.last_pass:
-            self.step = *self.inputs, logits[:, -1]
+        if self.pass_inputs is not None and 1 < self.passes <= self.last_pass:
+            self.recorded_step = *self.pass_inputs, logits[:, -1]
             if self.passes == self.last_pass:
-                self.compare()
+                self.compare_recorded_step()
 
-    def compare(self) -> None:
-        """Compare the recorded step, unless a step of its kind was verified for this model.
+    def must_compare(self, kind: tuple[Any, ...], model_kwargs: Mapping[str, Any]) -> bool:
+        """Whether a step is cached and can be verified, and no step of its kind was verified for this model."""
+        if is_transformed() or model_kwargs.get("use_cache") is False:
+            return False
+        return kind not in self.snapshot.verified_steps and can_verify(self.model, self.arguments)
+
+    def compare_recorded_step(self) -> None:
+        """Compare the recorded step if there is one that must be compared.
 
         Raises:
             RuntimeError: the logits differ by more than rounding.
         """
-        if self.step is None:
+        if self.recorded_step is None:
             return
-        input_ids, model_kwargs, logits = self.step
-        self.step = None
+        input_ids, model_kwargs, logits = self.recorded_step
+        self.recorded_step = None
         cache = cache_of(model_kwargs)
         target_cache = getattr(cache, "self_attention_cache", cache)
         kind = type(cache), type(target_cache), self.last_pass
-        if model_kwargs.get("use_cache") is False:
-            return
-        if is_transformed() or kind in self.snapshot.verified_steps:
-            return
-        if not can_verify(self.model, self.arguments):
+        if not self.must_compare(kind, model_kwargs):
             return
         expected = self.model.logits_without_cache(input_ids, **model_kwargs)
         finite = expected.isfinite()  # a bias of -inf excludes a token
@@ -146,9 +148,9 @@ class CacheVerification:
         Raises:
             RuntimeError: the logits differ, or `generate()` has not called the methods above.
         """
-        if (self.passes == 0 or self.inputs is None) and can_verify(self.model, self.arguments):
+        if (self.passes == 0 or self.pass_inputs is None) and can_verify(self.model, self.arguments):
             raise RuntimeError(f"generate() does not call this model's methods. {UNTESTED_ADVICE}")
-        self.compare()
+        self.compare_recorded_step()
 
 
 # The checks of the running call of generate().
@@ -215,7 +217,7 @@ class VerifiedGenerationMixin(GenerationMixin):
         """The arguments of the next pass, from the outputs of the last one."""
         verification = self.running_verification
         if verification is not None:
-            verification.complete(outputs.logits)
+            verification.add_pass(outputs.logits)
         return super()._update_model_kwargs_for_generation(outputs, *args, **kwargs)
 
     @property
@@ -233,7 +235,7 @@ class VerifiedGenerationMixin(GenerationMixin):
         """Let the running call of `generate()` verify the next pass on tokens `[batch, length]`."""
         verification = self.running_verification
         if verification is not None:
-            verification.inputs = input_ids, model_kwargs
+            verification.pass_inputs = input_ids, model_kwargs
 
     @torch.no_grad()
     def logits_without_cache(self, input_ids: Tensor, **model_kwargs: Any) -> Tensor:
