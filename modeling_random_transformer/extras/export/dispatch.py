@@ -134,12 +134,12 @@ class CTranslate2Engine:
         self.batches = max(self.translate.threads, BATCHES)
         self.source, self.target = token_names(tokenizer, config.vocab_size)
         self.target_ids = {token: i for i, token in enumerate(self.target)}
-        self.exported = engine_search(model.generation_config, config, NAME)
+        self.exported_search = engine_search(model.generation_config, config, NAME)
         self.definition = definition_of(model)
         self.digest = weights_digest(model)
         # One snapshot per model, since copies of a model share its engine.
-        self.compared: WeakKeyDictionary[Any, Snapshot] = WeakKeyDictionary()
-        self.prepared: deque[PreparedSearch] = deque(maxlen=MAX_PREPARED)
+        self.snapshots: WeakKeyDictionary[Any, Snapshot] = WeakKeyDictionary()
+        self.prepared_searches: deque[PreparedSearch] = deque(maxlen=MAX_PREPARED)
         self.positions = table_positions(config)
 
     def __deepcopy__(self, _: Any) -> "CTranslate2Engine":
@@ -174,7 +174,7 @@ class CTranslate2Engine:
         if reason or prepared.search is None:
             logger.warning_once("generate() runs the model, not %s: %s.", NAME, reason)
             return None
-        return self.search(options, prepared.search, ids, mask, prefixes)
+        return self.run_search(options, prepared.search, ids, mask, prefixes)
 
     def prepare(
         self, model: Any, generation_config: GenerationConfig | None, arguments: dict[str, Any]
@@ -182,7 +182,7 @@ class CTranslate2Engine:
         """The search of a call of `generate()`. Calls with equal options share it."""
         call_config = {} if generation_config is None else vars(generation_config)
         request = [*map(comparable, (vars(model.generation_config), call_config, arguments))]
-        for prepared in list(self.prepared):  # another thread may append one
+        for prepared in list(self.prepared_searches):  # another thread may append one
             if prepared.request == request:
                 return prepared
         options, other_arguments = options_of_call(model.generation_config, generation_config, arguments)
@@ -195,12 +195,12 @@ class CTranslate2Engine:
         except ValueError as error:
             return PreparedSearch([], options, None, str(error).rstrip("."))
         prepared = PreparedSearch(copy.deepcopy(request), options, search, self.search_reason(search, options))
-        self.prepared.append(prepared)
+        self.prepared_searches.append(prepared)
         return prepared
 
     def search_reason(self, search: SearchOptions, options: GenerationConfig) -> str | None:
         """Why the engine does not compute a search; `None` if it does."""
-        exported = self.exported
+        exported = self.exported_search
         if (search.start_token, search.end_tokens) != (exported.start_token, exported.end_tokens):
             return "the start token or the end token is another one than at the export"
         if set(exported.suppressed_tokens) - set(search.suppressed_tokens):
@@ -236,8 +236,8 @@ class CTranslate2Engine:
 
     def model_reason(self, model: Any) -> str | None:
         """Why the model does not compute the same as its export; `None` if it does."""
-        snapshot = current_snapshot(model, self.compared.get(model))
-        self.compared[model] = snapshot
+        snapshot = current_snapshot(model, self.snapshots.get(model))
+        self.snapshots[model] = snapshot
         return snapshot.reason_of("export", self.compare, model)
 
     def compare(self, model: Any) -> str | None:
@@ -250,7 +250,7 @@ class CTranslate2Engine:
             return None
         return "the code or the weights have changed since the export"
 
-    def search(
+    def run_search(
         self,
         options: GenerationConfig,
         search: SearchOptions,
