@@ -1,7 +1,7 @@
 """Translation of lists and streams of texts through the pipeline."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import zip_longest
 from numbers import Integral, Real
 from operator import length_hint
@@ -195,9 +195,9 @@ class BatchTranslator:
         visible = [i for i, (text, _) in enumerate(rows) if not isinstance(text, str) or not is_blank(text)]
         update(len(rows) - len(visible))
         texts = [rows[i][0] for i in visible]
-        prefixes = [rows[i][1] for i in visible]
+        options = replace(self.options, target_prefix=[rows[i][1] for i in visible])
         with renumber_errors(visible):
-            for i, answer in self.pipe.answers(texts, prefixes, 1, self.options):
+            for i, answer in self.pipe.answers(texts, 1, options):
                 candidates[visible[i]] = best_first(answer if isinstance(answer, list) else [answer])
                 update(1)
         return candidates
