@@ -28,7 +28,14 @@ from ..inference.engine import import_engine
 from ..inputs_random_transformer import longest_target, max_source_positions, max_target_positions
 from ..ops_random_transformer import IGNORE_INDEX
 from .callbacks import ResumptionCallback, ThroughputProgressCallback
-from .checkpoints import checkpoint_folder, keep_newest, last_resumable, write_checkpoint
+from .checkpoints import (
+    check_checkpoints,
+    checkpoint_folder,
+    keep_newest,
+    newest_complete,
+    remove_incomplete,
+    write_checkpoint,
+)
 from .evaluation_loop import TranslationEvaluation
 from .loss_check import LossCheck, check_loss_function, check_weights
 from .methods import retokenizer_of, training_loss
@@ -264,9 +271,10 @@ class TranslationTrainer(TranslationEvaluation):
         """
         check_loss_function(self.accelerator.unwrap_model(self.model))
         # One process decides, because the file systems of other nodes may show another state.
-        resumes = resume_from_checkpoint is True
-        newest = call_on_main_process(partial(last_resumable, self.args.output_dir, self.run_id, resumes))
-        if resumes:
+        call_on_main_process(partial(check_checkpoints, self.args.output_dir, self.run_id))
+        if resume_from_checkpoint is True:
+            call_on_main_process(partial(remove_incomplete, self.args.output_dir))
+            newest = call_on_main_process(partial(newest_complete, self.args.output_dir))
             # transformers sets this attribute if it shards the model.
             if newest is not None and getattr(self, "is_distributed_loading_by_transformers", False):
                 raise ValueError(f"output_dir must be new with tp_size or fsdp_size above 1, got {newest}.")

@@ -8,8 +8,8 @@ from transformers import Trainer
 
 from modeling_random_transformer.training import run as run_module
 from modeling_random_transformer.training.checkpoints import (
-    MARKER,
-    UNFINISHED,
+    COMPLETE_MARKER,
+    UNFINISHED_MARKER,
     all_checkpoints,
     begin_checkpoint,
     check_checkpoints,
@@ -49,8 +49,8 @@ def checkpoint(folder, step, run_id="run"):
 
 def change_the_run(folder):
     copied = shutil.copytree(folder / f"checkpoint-{STEPS}", folder / "checkpoint-14")
-    marker = json.loads((copied / MARKER).read_text())
-    (copied / MARKER).write_text(json.dumps(marker | {"run": "another"}))
+    marker = json.loads((copied / COMPLETE_MARKER).read_text())
+    (copied / COMPLETE_MARKER).write_text(json.dumps(marker | {"run": "another"}))
 
 
 def remove_the_optimizers(folder):
@@ -132,7 +132,7 @@ def test_only_checkpoints_without_other_files_are_removed(tmp_path):
 
 def test_a_checkpoint_whose_writer_was_killed_at_its_start_is_replaced(tmp_path):
     (tmp_path / "checkpoint-2").mkdir()
-    (tmp_path / "checkpoint-2" / UNFINISHED).touch()
+    (tmp_path / "checkpoint-2" / UNFINISHED_MARKER).touch()
     new_trainer(tmp_path, save_steps=2).train()
     assert is_complete(tmp_path / "checkpoint-2")
 
@@ -142,7 +142,7 @@ def test_a_trainer_replaces_its_own_checkpoints_only(tmp_path):
     new_trainer(tmp_path, **options).train()
     new_trainer(tmp_path, **options).train()
     assert is_complete(tmp_path / "checkpoint-2")
-    (tmp_path / "checkpoint-2" / MARKER).unlink()
+    (tmp_path / "checkpoint-2" / COMPLETE_MARKER).unlink()
     before = files(tmp_path)
     for resume in (None, True):
         with pytest.raises(ValueError, match=r"only checkpoints of this run, got .*checkpoint-2"):
