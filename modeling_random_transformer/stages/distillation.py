@@ -131,7 +131,7 @@ class StudentDataArguments(DataArguments):
         """The same sets, with two aligned files as the training set."""
         train = {"source_file": str(source), "target_file": str(target), "train_file": None}
         codes = {"source_lang": languages.source, "target_lang": languages.target}
-        return DataArguments(**self.with_sets(**train, **codes))
+        return self.with_sets(**train, **codes)
 
 
 @dataclass

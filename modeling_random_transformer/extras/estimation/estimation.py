@@ -135,7 +135,7 @@ def _trainer(
     corpora: list[Corpus] = [first_rows(corpus) for corpus in complete]
     check_languages_of_sets({"train": corpora}, model_args, tokenizer)
     job = Job(Path(args.output_dir) / MANIFEST)
-    data_args = DataArguments(**data_args.with_sets(streaming=False))
+    data_args = data_args.with_sets(streaming=False)
     data = prepare_data(Run(data_args, model_args, args, {"train": corpora}, job, tokenizer), ["train"])
     if tokenizer is None and model_args.model_name_or_path is None:  # the tokenizer of the sample is smaller
         vocab_size = model_args.size_of_new_vocabulary

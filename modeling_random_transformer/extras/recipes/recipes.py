@@ -212,7 +212,7 @@ class RecipeRun:
         synthetic = values["source_file"][1:]
         if synthetic and stage.authentic_weight != 1:
             values["train_weights"] = [stage.authentic_weight, *(1 for _ in synthetic)]
-        data = DataArguments(**data.with_sets(**values))
+        data = data.with_sets(**values)
         return data.reversed() if stage.reverse else data
 
     # The work of stages
