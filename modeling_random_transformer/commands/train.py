@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..base.flags import instances
+from ..base.flags import all_from_values
 from ..extras.parser import Parser
 from ..training.run import train_translation
 from ..training.training_arguments import TRAINING_ARGUMENTS
@@ -145,7 +145,7 @@ def with_recipe(recipe: Mapping[str, Any], parser: Parser, flags: Sequence[str])
     """An object of each class of the parser, from flags and the arguments of a recipe that they do not override."""
     values = parser.values(flags)
     if not recipe:
-        return instances(parser.classes, values)
+        return all_from_values(parser.classes, values)
     from ..extras.recipes import training_arguments  # flags do not need it
 
     return training_arguments(recipe, values, parser.classes)

@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 from transformers import TrainerState
 
 from ..base.distributed import call_on_main_process, exclusive
-from ..base.flags import instances
+from ..base.flags import from_values
 from ..base.jobs import Job, Stage
 from ..base.saved_files import MANIFEST, SAVED_WEIGHTS
 from ..data.validation import ValidationReport
@@ -315,9 +315,8 @@ def result_of(run: Run, new_reports: Sequence[ValidationReport]) -> RunResult:
     reports = {report.name: report for report in (*recorded, *new_reports)}
     scores = {name: run.job.stages[f"score {name}"].facts["metrics"] for name in run.evaluation_sets}
     values = {"folder": run.folder, "reports": [*reports.values()], "scores": with_means(scores)}
-    # `instances` ignores facts that are not part of the result, such as `run_id`, and facts of earlier versions.
-    [result] = instances([RunResult], facts | values)
-    return result
+    # `from_values` ignores facts that are not part of the result, such as `run_id`, and facts of earlier versions.
+    return from_values(RunResult, facts | values)
 
 
 def with_means(scores: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

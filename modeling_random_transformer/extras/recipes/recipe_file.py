@@ -17,7 +17,7 @@ from transformers import AutoConfig
 
 from ...base.errors import reraise_as_value_error
 from ...base.files import StrPath
-from ...base.flags import instances, to_flags
+from ...base.flags import all_from_values, from_values, to_flags
 from ...base.formats import file_format
 from ...base.streams import check_readable
 from ...configuration_random_transformer import did_you_mean
@@ -210,7 +210,7 @@ def training_arguments(
     Raises:
         ValueError: an argument is invalid.
     """
-    return instances(classes, {**recipe_values(recipe, overrides, classes), **overrides})
+    return all_from_values(classes, {**recipe_values(recipe, overrides, classes), **overrides})
 
 
 def recipe_values(recipe: Mapping[str, Any], overrides: Mapping[str, Any], classes: Sequence[type]) -> dict[str, Any]:
@@ -226,7 +226,7 @@ def recipe_values(recipe: Mapping[str, Any], overrides: Mapping[str, Any], class
         del recipe[name]
     values = parse_values(recipe, classes)
     if sizes:
-        [data] = instances([DataArguments], {**values, **overrides})
+        data = from_values(DataArguments, {**values, **overrides})
         values |= choose_sizes(sizes, data)
     return values
 
