@@ -144,7 +144,7 @@ class TokenBudgetStream(IterableDataset):
                 gradient_accumulation_steps=self.gradient_accumulation_steps,
             )
             if self.retokenizer is not None:
-                batches.sort_by(lengths_of(pairs))
+                batches.set_lengths(lengths_of(pairs))
             for batch in islice(batches, self.process_index, None, self.num_processes):
                 yield [{name: pairs[i][name] for name in IDS} for i in batch]  # the collator adds the mask
         self.report.check("skip")
