@@ -94,21 +94,21 @@ class TranslationTrainer(TranslationEvaluation):
         self.checkpoint_limit = args.save_total_limit
         self.model_init = kwargs.get("model_init")
         self.padding_multiple = padding_multiple(args.device)
-        self.loss = training_loss(args)
+        self.training_loss = training_loss(args)
         first_model = self.call_model_init() if model is None else model
         _save_tied_weights_once(first_model)
         kwargs["data_collator"] = kwargs.get("data_collator") or DataCollatorForSeq2Seq(
             kwargs.get("processing_class"), model=first_model, pad_to_multiple_of=self.padding_multiple
         )
         args = _trainer_arguments(args, first_model)
-        super().__init__(model=model, args=args, compute_loss_func=self.loss, **kwargs)
+        super().__init__(model=model, args=args, compute_loss_func=self.training_loss, **kwargs)
         if args.torch_compile:  # otherwise, the model would be compiled for the sizes of the first batches too
             self.accelerator.state.dynamo_plugin.dynamic = True
         if rank := self._data_parallel_rank():  # otherwise, all ranks would have the dropout masks of the first one
             set_seed(args.seed + rank)
         self.loss_check = LossCheck(self.processing_class)
-        self.captured: Any = None  # the `CapturedPasses` during `train()` with `cuda_graphs`
-        self.tokens: Tensor | int = 0  # trained tokens of this process; a tensor on the device until they are logged
+        self.captured_passes: Any = None  # the `CapturedPasses` during `train()` with `cuda_graphs`
+        self.reset_token_count()
         self.resumption = ResumptionCallback()
         self.add_callback(self.resumption)
         if args.early_stopping_patience is not None:
@@ -223,9 +223,13 @@ class TranslationTrainer(TranslationEvaluation):
         """The batches of a step and their number of target tokens. Also counts all tokens, for the throughput."""
         batches, num_items = super().get_batch_samples(epoch_iterator, num_batches, device)
         for batch in batches:  # the sum stays a tensor on the device: reading it would synchronize
-            self.tokens += batch["attention_mask"].sum()
-            self.tokens += batch["labels"].ne(IGNORE_INDEX).sum()
+            self.token_count += batch["attention_mask"].sum()
+            self.token_count += batch["labels"].ne(IGNORE_INDEX).sum()
         return batches, num_items
+
+    def reset_token_count(self) -> None:
+        """Count the trained tokens of this process from 0. The count is a tensor on the device until it is logged."""
+        self.token_count: Tensor | int = 0
 
     # Loss
 
@@ -237,11 +241,11 @@ class TranslationTrainer(TranslationEvaluation):
                 Reading the loss of the current step would wait for the device.
         """
         passes = partial(super().training_step, self._without_output_conversion(model))
-        changed_inputs = self.loss.training_inputs(inputs)
+        changed_inputs = self.training_loss.training_inputs(inputs)
         if self.args.cuda_graphs:
-            if self.captured is None:
-                self.captured = load_extra("cuda_graphs").CapturedPasses(model)
-            loss = self.captured(passes, changed_inputs, num_items_in_batch)
+            if self.captured_passes is None:
+                self.captured_passes = load_extra("cuda_graphs").CapturedPasses(model)
+            loss = self.captured_passes(passes, changed_inputs, num_items_in_batch)
         else:
             loss = passes(changed_inputs, num_items_in_batch)
         self.loss_check.add(self.state.global_step, loss, inputs)
@@ -288,7 +292,7 @@ class TranslationTrainer(TranslationEvaluation):
                 f"got {resume_from_checkpoint} with other objects or a damaged file."
             ) from error
         finally:
-            self.captured = None
+            self.captured_passes = None
         self.loss_check.check()
         check_weights(self.model, self.state.global_step)
         return output

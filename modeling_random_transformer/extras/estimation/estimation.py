@@ -105,7 +105,7 @@ def dry_run(data: DataArguments, model: ModelArguments, args: TranslationTrainin
     return DryRun(
         steps=args.max_steps,
         step_seconds=seconds / STEPS,
-        step_tokens=float(trainer.tokens) * groups / STEPS,
+        step_tokens=float(trainer.token_count) * groups / STEPS,
         memory=peak_memory(args.device),
         parameters=trainer.model.num_parameters(),
         device=args.device.type,
@@ -198,7 +198,7 @@ class MeasuredTrainer(TranslationTrainer):
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list, Any]:
         if self.state.global_step == self.args.max_steps - STEPS:
-            self.tokens = 0
+            self.reset_token_count()
             self.start = _synchronized_time(self.args.device)
         return super().get_batch_samples(*args, **kwargs)
 
