@@ -26,8 +26,8 @@ from ..inputs_random_transformer import check_choice, max_target_positions, toke
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from .arguments import DROPOUTS, DataArguments, ModelArguments, parse_overrides, set_names
 from .loss_check import check_loss_function
-from .manifest import check_output_dir
 from .model_init import freeze
+from .record import check_output_dir
 from .tokenizer import load_parent_tokenizer, load_tokenizer
 from .training_arguments import TranslationTrainingArguments
 

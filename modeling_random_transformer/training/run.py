@@ -21,7 +21,7 @@ from transformers import TrainerState
 from ..base.distributed import call_on_main_process, exclusive
 from ..base.flags import from_values
 from ..base.jobs import Job, Stage
-from ..base.saved_files import MANIFEST, SAVED_WEIGHTS
+from ..base.saved_files import SAVED_WEIGHTS, TRAINING_RECORD
 from ..data.validation import ValidationReport
 from ..inference.calibration import CalibrationError, calibrate
 from ..inference.confidence import calibration_file
@@ -40,10 +40,11 @@ from .checkpoints import (
     state_of,
 )
 from .checks import check_arguments, check_languages_of_sets, check_lengths
-from .manifest import TRAINING_LOCK, Run, RunResult, begin_training, final_search, fingerprint
 from .model_card import CARD, hardware, write_card
 from .model_init import build_model
 from .preparation import PreparedData, prepare_data
+from .record import TRAINING_LOCK, begin_training, final_search, fingerprint
+from .run_state import Run, RunResult
 from .search_choice import begin_search, choose_search
 from .trainer import TranslationTrainer
 from .training_arguments import TranslationTrainingArguments
@@ -78,10 +79,10 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
     with exclusive(
         folder / TRAINING_LOCK, f"output_dir must not be in use, got {folder} with another run in progress."
     ):
-        job = Job(folder / MANIFEST, advice="use another output_dir")
+        job = Job(folder / TRAINING_RECORD, advice="use another output_dir")
         run = Run(data, model, args, corpora, job, tokenizer)
         run.update_record(lambda: begin_training(run))
-        if not (folder / MANIFEST).is_file():
+        if not (folder / TRAINING_RECORD).is_file():
             raise ValueError(f"output_dir must be on a file system that all nodes share, got {folder}.")
         if run.training_stage.is_finished:
             return score_finished(run)

@@ -22,7 +22,7 @@ from ...base.distributed import call_on_main_process, exclusive
 from ...base.files import StrPath, files_in, markdown_table
 from ...base.flags import to_flags
 from ...base.jobs import Job, Stage, run_stage
-from ...base.saved_files import CONFIG, MANIFEST, RECIPE_RECORD, SAVED_WEIGHTS
+from ...base.saved_files import CONFIG, RECIPE_RECORD, SAVED_WEIGHTS, TRAINING_RECORD
 from ...data.readers import TEXT_KEY
 from ...data.sources import SIDES
 from ...inference.loading import load_models
@@ -33,9 +33,10 @@ from ...training.arguments import (
     PREFIXES,
     DataArguments,
 )
-from ...training.manifest import EXTENDABLE, RunResult, weight_arguments
 from ...training.model_card import CARD, set_section
+from ...training.record import EXTENDABLE, weight_arguments
 from ...training.run import train_translation
+from ...training.run_state import RunResult
 from ...training.training_arguments import TRAINING_ARGUMENTS
 from .recipe_card import set_origin
 from .recipe_data import SET_FILES, check_monolingual, files_of, write_sets
@@ -255,7 +256,7 @@ class RecipeRun:
         """Copy the files of a stage, and add the table of all stages to the model card."""
         best = self.plan.path(name)
         for path in files_in(best, FILES_OF_RESULT):
-            if path.name != MANIFEST:
+            if path.name != TRAINING_RECORD:
                 shutil.copyfile(path, self.folder / path.name)
         if (best / INT8).is_dir():
             shutil.copytree(best / INT8, self.folder / INT8, dirs_exist_ok=True)
