@@ -9,26 +9,23 @@ from pathlib import Path
 import torch
 from datasets import Dataset
 from torch import nn
-from transformers import AutoConfig, PretrainedConfig, PreTrainedTokenizerBase, Seq2SeqTrainer, get_scheduler
+from transformers import PretrainedConfig, PreTrainedTokenizerBase, Seq2SeqTrainer, get_scheduler
 from transformers.integrations import get_reporting_integration_callbacks
 from transformers.trainer_utils import IntervalStrategy
 from transformers.utils import is_peft_available
 
 from ..base.distributed import call_on_main_process
 from ..base.errors import reraise_as_value_error
-from ..base.saved_files import GENERATION
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..data.sources import Corpus, distinct_languages
 from ..data.tokenization import lengths_of
 from ..inference.evaluation import make_scorers
-from ..inference.loading import check_generation_config, check_tokenizer
 from ..inputs_random_transformer import check_choice, max_target_positions, tokenizer_languages
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
-from .arguments import DROPOUTS, DataArguments, ModelArguments, parse_overrides, set_names
+from .arguments import DROPOUTS, DataArguments, ModelArguments, set_names
 from .loss_check import check_loss_function
-from .model_init import freeze
+from .model_init import freeze, load_initial
 from .record import check_output_dir
-from .tokenizer import load_parent_tokenizer, load_tokenizer
 from .training_arguments import TranslationTrainingArguments
 
 ADAM = ("adamw_torch", "adamw_torch_fused")  # optimizers that store averages of each gradient and of its square
@@ -60,6 +57,14 @@ def check_arguments(
         check_adapter(model_args.lora_rank, args)
     call_on_main_process(lambda: check_folders(model_args, args))
     config, tokenizer = load_initial(model_args)
+    check_initial_model(config, model_args, args)
+    return tokenizer
+
+
+def check_initial_model(
+    config: RandomTransformerConfig, model_args: ModelArguments, args: TranslationTrainingArguments
+) -> None:
+    """Check that the arguments suit a model with this configuration, whose weights take no memory here."""
     with torch.device("meta"):
         model = RandomTransformerForConditionalGeneration(config)
     check_loss_function(model)
@@ -77,7 +82,6 @@ def check_arguments(
         check_dropout(config, model_args, args)
     if args.augment:
         check_augmented_positions(config)
-    return tokenizer
 
 
 def check_validation_set(data: DataArguments, args: TranslationTrainingArguments) -> None:
@@ -186,42 +190,6 @@ def check_space(model: nn.Module, model_args: ModelArguments, args: TranslationT
             f"output_dir must be on a disk with at least {needed / 1e9:.3g} GB for a checkpoint, "
             f"got {str(output)!r} with {free / 1e9:.3g} GB."
         )
-
-
-def load_initial(model_args: ModelArguments) -> tuple[RandomTransformerConfig, PreTrainedTokenizerBase | None]:
-    """The configuration of the initial model, and the saved tokenizer, which matches it; `None` to train one."""
-    initial = model_args.model_name_or_path
-    config = None
-    if initial is not None:
-        config = _saved_config(initial, model_args.config_overrides)
-        if model_args.has_new_vocabulary:
-            load_parent_tokenizer("model_name_or_path", initial)
-    tokenizer = None
-    saved = model_args.saved_tokenizer
-    if saved is not None:
-        with reraise_as_value_error(f"tokenizer must be a saved tokenizer, got {saved!r}"):
-            tokenizer = load_tokenizer(saved, model_args.special_tokens or ())
-    if config is None:
-        config = model_args.config(model_args.size_of_new_vocabulary if tokenizer is None else len(tokenizer))
-    elif tokenizer is not None and not model_args.has_new_vocabulary:
-        check_tokenizer(tokenizer, config)
-    return config, tokenizer
-
-
-def _saved_config(folder: str, overrides: str) -> RandomTransformerConfig:
-    """The configuration of a model to fine-tune, with the overrides."""
-    with reraise_as_value_error(f"model_name_or_path must contain a full model without an adapter, got {folder!r}"):
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-        if Path(folder, GENERATION).is_file():  # transformers would ignore a damaged one
-            check_generation_config(Path(folder))
-    if not isinstance(config, RandomTransformerConfig):
-        raise ValueError(
-            f"model_name_or_path must contain a model of type {RandomTransformerConfig.model_type!r}, "
-            f"got {folder!r} of type {config.model_type!r}."
-        )
-    if getattr(config, "quantization_config", None) is not None:
-        raise ValueError(f"model_name_or_path must contain unquantized weights, got quantized ones in {folder!r}.")
-    return RandomTransformerConfig.from_dict({**config.to_dict(), **parse_overrides(overrides)})
 
 
 def check_adapted_modules(model: nn.Module, targets: Sequence[str]) -> None:
