@@ -74,15 +74,15 @@ def run(program: str, argv: Sequence[str]) -> None:
         run_stages(program, path, recipe, flags)
         return
     parser = Parser(program, __doc__, (*TRAINING_ARGUMENTS, CommandArguments), {**GROUPS, **ESTIMATE})
-    data, model, args, command = with_recipe(recipe, parser, flags)
+    data_args, model_args, args, command = with_recipe(recipe, parser, flags)
     if command.dry_run:
         from ..extras.estimation import dry_run  # a training run does not need it
 
-        estimate = dry_run(data, model, args)
+        estimate = dry_run(data_args, model_args, args)
         if args.process_index == 0:
             print(estimate)
         return
-    result = train_translation(data, model, args)
+    result = train_translation(data_args, model_args, args)
     if args.process_index == 0:
         for split, metrics in result.scores.items():
             for name, values in metrics.items():

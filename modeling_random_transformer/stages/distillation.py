@@ -216,14 +216,14 @@ def export_and_compare(
     return [ModelScores(**row) for row in stage("comparison", inputs, compare_models)["rows"]]
 
 
-def comparison_set(data: DataArguments) -> Corpus:
+def comparison_set(data_args: DataArguments) -> Corpus:
     """The test set, or without one the validation set.
 
     Raises:
         ValueError: the set has several corpora.
     """
-    tests = data.corpora("test")
-    corpora = tests or data.corpora("validation")
+    tests = data_args.corpora("test")
+    corpora = tests or data_args.corpora("validation")
     if len(corpora) != 1:
         raise ValueError(
             f"test_source_file and test_target_file, or test_file, must be one test set, got {len(tests)}."
@@ -234,8 +234,8 @@ def comparison_set(data: DataArguments) -> Corpus:
 def check_distillation(
     folder: Path,
     arguments: DistillationArguments,
-    data: StudentDataArguments,
-    model: ModelArguments,
+    data_args: StudentDataArguments,
+    model_args: ModelArguments,
     args: TranslationTrainingArguments,
 ) -> None:
     """Check the arguments and the texts before the teacher translates.
@@ -243,17 +243,17 @@ def check_distillation(
     Raises:
         ValueError: an argument or a corpus is invalid.
     """
-    check_unset(model, "lora_rank", "in a distillation")
-    check_unset(data, "train_weights", "in a distillation")
+    check_unset(model_args, "lora_rank", "in a distillation")
+    check_unset(data_args, "train_weights", "in a distillation")
     for teacher in arguments.teacher:
         if not (Path(teacher) / CONFIG).is_file():
             raise ValueError(f"teacher must be folders with a saved model and its tokenizer, got {teacher!r}.")
-    languages = comparison_set(data).languages
-    corpora = {split: data.corpora(split) for split in PREFIXES}
+    languages = comparison_set(data_args).languages
+    corpora = {split: data_args.corpora(split) for split in PREFIXES}
     if any(corpus.languages != languages for corpus in corpora["train"]):
         raise ValueError(
             "source_lang and target_lang must be those of the test set in a distillation, "
-            f"got {data.source_lang} and {data.target_lang}."
+            f"got {data_args.source_lang} and {data_args.target_lang}."
         )
     if arguments.interpolate and not corpora["train"]:
         raise ValueError("source_file and target_file, or train_file, must be given with interpolate, got no pairs.")
@@ -265,11 +265,11 @@ def check_distillation(
         raise ValueError(
             "restart must be False after the training of the student has begun, got True: use another output_dir."
         )
-    tokenizer = check_arguments(data, model, args)
-    check_languages_of_sets(corpora, model, tokenizer)
+    tokenizer = check_arguments(data_args, model_args, args)
+    check_languages_of_sets(corpora, model_args, tokenizer)
     for corpus in chain.from_iterable(corpora.values()):
         corpus.require_files()
-        validate(corpus, data.on_invalid)
+        validate(corpus, data_args.on_invalid)
 
 
 def export_int8(folder: Path) -> None:

@@ -32,7 +32,7 @@ ADAM = ("adamw_torch", "adamw_torch_fused")  # optimizers that store averages of
 
 
 def check_arguments(
-    data: DataArguments, model_args: ModelArguments, args: TranslationTrainingArguments
+    data_args: DataArguments, model_args: ModelArguments, args: TranslationTrainingArguments
 ) -> PreTrainedTokenizerBase | None:
     """Check that the arguments fit together, as far as possible before the corpus is read.
 
@@ -42,13 +42,13 @@ def check_arguments(
     Raises:
         ValueError: the arguments exclude each other or do not suit the files in the folders.
     """
-    check_validation_set(data, args)
-    check_length_penalty(data, args)
-    check_streaming(data, args)
+    check_validation_set(data_args, args)
+    check_length_penalty(data_args, args)
+    check_streaming(data_args, args)
     if args.bleu_tokenize is not None:
         make_scorers("bleu", {"tokenize": args.bleu_tokenize})
     if args.metric_for_best_model is not None:
-        check_metric(args.metric_for_best_model, data, args)
+        check_metric(args.metric_for_best_model, data_args, args)
     if args.torch_compile:
         check_compilation(args)
     if args.push_to_hub:
@@ -84,33 +84,33 @@ def check_initial_model(
         check_augmented_positions(config)
 
 
-def check_validation_set(data: DataArguments, args: TranslationTrainingArguments) -> None:
+def check_validation_set(data_args: DataArguments, args: TranslationTrainingArguments) -> None:
     """Check that evaluation has a validation set."""
-    if args.eval_strategy != "no" and not data.has("validation"):
+    if args.eval_strategy != "no" and not data_args.has("validation"):
         strategy = IntervalStrategy(args.eval_strategy).value
         raise ValueError(f"eval_strategy must be 'no' without a validation set, got {strategy!r}.")
 
 
-def check_length_penalty(data: DataArguments, args: TranslationTrainingArguments) -> None:
+def check_length_penalty(data_args: DataArguments, args: TranslationTrainingArguments) -> None:
     """Check that there are translations of a validation set to choose the length penalty."""
-    can_choose = data.has("validation") and args.predict_with_generate and not args.prediction_loss_only
+    can_choose = data_args.has("validation") and args.predict_with_generate and not args.prediction_loss_only
     if args.chooses_length_penalty and not can_choose:
         raise ValueError("length_penalty must be a number without translations of a validation set, got 'auto'.")
 
 
-def check_streaming(data: DataArguments, args: TranslationTrainingArguments) -> None:
+def check_streaming(data_args: DataArguments, args: TranslationTrainingArguments) -> None:
     """Check that a stream is not counted in epochs."""
-    if data.streaming and (args.max_steps < 0 or "epoch" in (args.save_strategy, args.eval_strategy)):
+    if data_args.streaming and (args.max_steps < 0 or "epoch" in (args.save_strategy, args.eval_strategy)):
         raise ValueError("max_steps, save_strategy and eval_strategy must count steps with streaming, got epochs.")
 
 
-def check_metric(best: str, data: DataArguments, args: TranslationTrainingArguments) -> None:
+def check_metric(best: str, data_args: DataArguments, args: TranslationTrainingArguments) -> None:
     """Check that evaluation computes the metric of the best model, for all sets or for one of several sets."""
     metrics = ["loss"]
     if args.predict_with_generate and not args.prediction_loss_only:
         metrics += ["bleu", "chrf", "generated_length"]
     names_of_metrics = [*metrics]
-    for name in set_names("validation", data.corpora("validation")):
+    for name in set_names("validation", data_args.corpora("validation")):
         if name != "validation":
             set_name = name.removeprefix("validation ")
             names_of_metrics += [f"{set_name}_{metric}" for metric in metrics]

@@ -226,14 +226,14 @@ def recipe_values(recipe: Mapping[str, Any], overrides: Mapping[str, Any], class
         del recipe[name]
     values = parse_values(recipe, classes)
     if sizes:
-        data = from_values(DataArguments, {**values, **overrides})
-        values |= choose_sizes(sizes, data)
+        data_args = from_values(DataArguments, {**values, **overrides})
+        values |= choose_sizes(sizes, data_args)
     return values
 
 
-def choose_sizes(names: Iterable[str], data: DataArguments) -> dict[str, int]:
+def choose_sizes(names: Iterable[str], data_args: DataArguments) -> dict[str, int]:
     """The values of these arguments that suit the training set, which are printed."""
-    characters, alphabet = measure_corpus(data)
+    characters, alphabet = measure_corpus(data_args)
     sizes = sizes_of(characters, alphabet)
     chosen = {}
     for name in names:
@@ -245,7 +245,7 @@ def choose_sizes(names: Iterable[str], data: DataArguments) -> dict[str, int]:
     return chosen
 
 
-def measure_corpus(data: DataArguments) -> tuple[int, int]:
+def measure_corpus(data_args: DataArguments) -> tuple[int, int]:
     """The characters of the distinct pairs of the training set, source and target, and the distinct characters.
 
     Raises:
@@ -253,7 +253,7 @@ def measure_corpus(data: DataArguments) -> tuple[int, int]:
     """
     counts: dict[int, int] = {}  # counts by hash, which takes less memory than counts by text
     alphabet: set[str] = set()
-    for corpus in data.corpora("train"):
+    for corpus in data_args.corpora("train"):
         report = ValidationReport(str(corpus))
         for line in report.valid_lines(corpus.lines()):
             pair = (line.source, line.target)

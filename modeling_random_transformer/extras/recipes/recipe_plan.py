@@ -131,30 +131,30 @@ class RecipePlan:
     def arguments_of(self, stage: StageArguments) -> tuple[DataArguments, ModelArguments, TranslationTrainingArguments]:
         """The arguments of a stage, with the sets of the recipe."""
         options = {} if stage.kind == BACK_TRANSLATE else self.options[stage.name]
-        data, model, args = self.arguments_with(options)
+        data_args, model_args, args = self.arguments_with(options)
         args.output_dir = str(self.path(stage.name))
-        overrides = parse_overrides(model.config_overrides).items()
+        overrides = parse_overrides(model_args.config_overrides).items()
         rates = ",".join(f"{name}={rate}" for name, rate in overrides if name in DROPOUTS)
         if stage.starts_from is not None:
             # The stage's own arguments of the model are checked; those of the recipe were for the new model.
             values = {"config_overrides": rates, **not_overridden(options, self.overrides)}
             values["model_name_or_path"] = str(self.path(stage.starts_from))
-            model = from_values(ModelArguments, values)
+            model_args = from_values(ModelArguments, values)
         elif self.arguments.parent is not None and stage.kind == TRAIN:  # a student has other sizes
-            model = replace(
-                model,
+            model_args = replace(
+                model_args,
                 preset=None,
                 model_name_or_path=self.arguments.parent,
                 config_overrides=rates,
             )
-        return data, model, args
+        return data_args, model_args, args
 
     def new_training(self, stage: StageArguments) -> tuple[Any, ...]:
         """The arguments of a stage for a new model without evaluation: models and sets of the recipe may not exist."""
-        data, model, args = self.arguments_of(replace(stage, starts_from=None))
+        data_args, model_args, args = self.arguments_of(replace(stage, starts_from=None))
         args = args.without_evaluation()
         args.length_penalty = type(args).length_penalty  # without a validation set, `auto` is not possible
-        return data, model, args
+        return data_args, model_args, args
 
     def teacher_of(self, stage: StageArguments, folder: Path, texts: list[str]) -> DistillationArguments:
         """The arguments of the teacher of a stage, and of the texts that it translates."""

@@ -173,11 +173,11 @@ class RecipeRun:
                 logger.warning("Stage %d of %d: %s.", number, len(self.stages), stage.name)
             return work(stage)
 
-        data, model, args = self.plan.arguments_of(stage)
+        data_args, model_args, args = self.plan.arguments_of(stage)
         inputs = asdict(stage)
         for name in EXTENDABLE:
             inputs[name] = getattr(args, name)
-        inputs |= weight_arguments(args, data, model)
+        inputs |= weight_arguments(args, data_args, model_args)
         for name, path in self.plan.texts_of(stage).items():
             inputs[name] = file_digest(Path(path))
         files = files_in(self.plan.path(stage.name), PAIRS if stage.kind == BACK_TRANSLATE else SAVED)
@@ -198,7 +198,7 @@ class RecipeRun:
                 earlier = stage.starts_from
         return max(scores, key=scores.__getitem__)
 
-    def data_of(self, stage: StageArguments, data: DataArguments) -> DataArguments:
+    def data_of(self, stage: StageArguments, data_args: DataArguments) -> DataArguments:
         """The arguments of the data of a stage: the sets of the recipe, with the synthetic pairs of other stages."""
         values: dict[str, Any] = dict.fromkeys((*FILE_ARGUMENTS, "dataset_name"))
         for split in SET_FILES.keys() & self.finished_stages[DATA].facts.keys():
@@ -213,8 +213,8 @@ class RecipeRun:
         synthetic = values["source_file"][1:]
         if synthetic and stage.authentic_weight != 1:
             values["train_weights"] = [stage.authentic_weight, *(1 for _ in synthetic)]
-        data = data.with_sets(**values)
-        return data.reversed() if stage.reverse else data
+        data_args = data_args.with_sets(**values)
+        return data_args.reversed() if stage.reverse else data_args
 
     # The work of stages
 
@@ -224,8 +224,8 @@ class RecipeRun:
 
     def train(self, stage: StageArguments) -> dict[str, Any]:
         """Train a model."""
-        data, model, args = self.plan.arguments_of(stage)
-        return facts_of(train_translation(self.data_of(stage, data), model, args))
+        data_args, model_args, args = self.plan.arguments_of(stage)
+        return facts_of(train_translation(self.data_of(stage, data_args), model_args, args))
 
     def back_translate(self, stage: StageArguments) -> dict[str, Any]:
         """Write synthetic pairs."""
@@ -241,14 +241,14 @@ class RecipeRun:
 
     def distill(self, stage: StageArguments) -> dict[str, Any]:
         """Train a student."""
-        data, model, args = self.plan.arguments_of(stage)
+        data_args, model_args, args = self.plan.arguments_of(stage)
         folder = self.plan.path(self.best(str(stage.uses)))
         sources, _ = files_of(self.plan.path(DATA))
         teacher = self.plan.teacher_of(stage, folder, [str(sources), *self.plan.texts_of(stage).values()])
         if not {"tokenizer", "vocab_size"} & self.plan.options[stage.name].keys():  # the teacher's tokenizer is used
-            model = replace(model, tokenizer=None, vocab_size=None, special_tokens=None)
-        sets = StudentDataArguments(**vars(self.data_of(stage, data)))
-        return facts_of(distill(teacher, sets, model, args).run)
+            model_args = replace(model_args, tokenizer=None, vocab_size=None, special_tokens=None)
+        sets = StudentDataArguments(**vars(self.data_of(stage, data_args)))
+        return facts_of(distill(teacher, sets, model_args, args).run)
 
     # The result
 
