@@ -3,13 +3,13 @@
 import math
 from collections.abc import Iterator, Sequence
 from itertools import cycle, islice
-from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import Sampler
 
 from ..inputs_random_transformer import batches_by_tokens
+from .retokenization import RetokenizedPairs
 
 
 def padding_multiple(device: torch.device) -> int:
@@ -54,7 +54,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         pad_to_multiple_of: int = 1,
         weights: np.ndarray | None = None,
         gradient_accumulation_steps: int = 1,
-        retokenized: Any = None,
+        retokenized: RetokenizedPairs | None = None,
     ):
         self.seed = seed
         self.epoch = 0

@@ -22,6 +22,7 @@ from transformers.trainer_utils import RemoveColumnsCollator
 from ..base import load_extra
 from ..base.distributed import call_on_main_process
 from ..data.batches import EvaluationSampler, TokenBudgetSampler, padding_multiple
+from ..data.retokenization import RetokenizedPairs, Retokenizer
 from ..data.streaming import TokenBudgetStream
 from ..data.tokenization import lengths_of
 from ..inference.engine import import_engine
@@ -39,7 +40,6 @@ from .checkpoints import (
 from .evaluation_loop import TranslationEvaluation
 from .loss_check import LossCheck, check_loss_function, check_weights
 from .methods import retokenizer_of, training_loss
-from .methods.bpe_dropout import RetokenizedPairs
 from .methods.muon import muon_optimizer
 from .sharding import shard_layers
 from .training_arguments import TranslationTrainingArguments
@@ -131,13 +131,12 @@ class TranslationTrainer(TranslationEvaluation):
     def get_train_dataloader(self) -> DataLoader:
         """Batches of at most `max_tokens_per_batch` padded tokens, distributed over the processes."""
         dataset = self.train_dataset
-        retokenizer = None
-        if self.args.bpe_dropout or self.args.augment:
-            retokenizer = retokenizer_of(self.args, self.processing_class, self._max_length())
+        retokenizer = retokenizer_of(self.args, self.processing_class)
         if isinstance(dataset, TokenBudgetStream):
             return self._stream_loader(dataset, retokenizer)
         retokenized = None
         if retokenizer is not None:
+            retokenizer.limit_length(self._max_length())
             retokenized = RetokenizedPairs(dataset, retokenizer, self.args.order_seed)
         sampler = TokenBudgetSampler(
             lengths_of(dataset),
@@ -153,7 +152,7 @@ class TranslationTrainer(TranslationEvaluation):
         keeps_workers = self.args.dataloader_persistent_workers and retokenized is None
         return self._loader(retokenized or dataset, sampler, persistent_workers=keeps_workers)
 
-    def _stream_loader(self, stream: TokenBudgetStream, retokenizer: Any) -> DataLoader:
+    def _stream_loader(self, stream: TokenBudgetStream, retokenizer: Retokenizer | None) -> DataLoader:
         """The batches of a `TokenBudgetStream`, which distributes them over the processes.
 
         The retokenizer of the training arguments, if they select one, replaces that of the stream.
