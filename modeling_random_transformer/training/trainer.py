@@ -37,7 +37,7 @@ from .checkpoints import (
     remove_incomplete,
     write_checkpoint,
 )
-from .evaluation_loop import TranslationEvaluation
+from .evaluation_loop import EvaluatingTrainer
 from .loss_check import LossCheck, check_loss_function, check_weights
 from .methods import retokenizer_of, training_loss
 from .methods.muon import muon_optimizer
@@ -50,7 +50,7 @@ BATCH_COLUMNS = ("input_ids", "attention_mask", "labels")  # columns of the pair
 EVALUATION_TOKENS = 16_384  # minimum batch size in tokens on a GPU
 
 
-class TranslationTrainer(TranslationEvaluation):
+class TranslationTrainer(EvaluatingTrainer):
     """Trains an encoder-decoder on pairs of token ids.
 
     It differs from `Seq2SeqTrainer` in these points. Batches have a token budget instead of a number of pairs. Label
