@@ -460,21 +460,25 @@ class RandomTransformerTokenizer(TokenizersBackend):
 
     def _completed(self) -> "RandomTransformerTokenizer":
         """This tokenizer, after its languages are checked, with the BPE model of `target_merges`."""
-        if merges := self.init_kwargs.get("target_merges"):
-            self._source_model = self.backend_tokenizer.model
-            self._target_model = self._model_with(merges)
+        self._build_target_model()
         self._check_languages()
         return self
 
-    def _model_with(self, merges: Sequence[str]) -> models.BPE:
-        """The BPE model with other merges, such as `["a b", "ab c"]`, and the same vocabulary."""
+    def _build_target_model(self) -> None:
+        """Build the BPE model of `target_merges`, if there are any. It has the vocabulary of the model of sources."""
+        merges = self.init_kwargs.get("target_merges")
+        if not merges:
+            return
         model = self.backend_tokenizer.model
         options = {}
         for name in ("unk_token", "end_of_word_suffix"):
-            if getattr(model, name) is not None:
-                options[name] = getattr(model, name)
+            value = getattr(model, name)
+            if value is not None:
+                options[name] = value
+        ids = self.backend_tokenizer.get_vocab(with_added_tokens=False)
         pairs: list[Any] = [tuple(merge.split(" ")) for merge in merges]
-        return models.BPE(self.backend_tokenizer.get_vocab(with_added_tokens=False), pairs, **options)
+        self._source_model = model
+        self._target_model = models.BPE(ids, pairs, **options)
 
     def _check_languages(self) -> None:
         """Check the languages of the constructor, and set the template of sources."""

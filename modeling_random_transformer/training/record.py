@@ -249,15 +249,15 @@ def fingerprint(corpora: list[Corpus]) -> Any:
 
 def validation_fingerprints(run: Run) -> dict[str, Any]:
     """The digest of each validation set, by its name; see `fingerprint`."""
-    sets = run.corpora.items()
-    return {name: fingerprint(corpora) for name, corpora in sets if name.startswith("validation")}
+    return {name: fingerprint(corpora) for name, corpora in run.corpora.items() if name.startswith("validation")}
 
 
 def folder_digest(name: str) -> str:
     """A digest of files in a folder, or of a file; the name of a model on the Hub is returned unchanged."""
-    if Path(name).is_file():
-        return file_digest(Path(name))
-    if not Path(name).is_dir():
+    saved = Path(name)
+    if saved.is_file():
+        return file_digest(saved)
+    if not saved.is_dir():
         return name
-    files = {path.name: file_digest(path) for path in files_in(Path(name), INITIAL_FILES)}
+    files = {path.name: file_digest(path) for path in files_in(saved, INITIAL_FILES)}
     return json_digest(dict(sorted(files.items())))

@@ -274,10 +274,11 @@ class TranslationTrainer(EvaluatingTrainer):
         """
         check_loss_function(self.accelerator.unwrap_model(self.model))
         # One process decides, because the file systems of other nodes may show another state.
-        call_on_main_process(partial(check_checkpoints, self.args.output_dir, self.run_id))
+        folder = self.args.output_dir
+        call_on_main_process(lambda: check_checkpoints(folder, self.run_id))
         if resume_from_checkpoint is True:
-            call_on_main_process(partial(remove_incomplete, self.args.output_dir))
-            newest = call_on_main_process(partial(newest_complete, self.args.output_dir))
+            call_on_main_process(lambda: remove_incomplete(folder))
+            newest = call_on_main_process(lambda: newest_complete(folder))
             # transformers sets this attribute if it shards the model.
             if newest is not None and getattr(self, "is_distributed_loading_by_transformers", False):
                 raise ValueError(f"output_dir must be new with tp_size or fsdp_size above 1, got {newest}.")

@@ -83,8 +83,7 @@ class Augmentation:
     bpe_dropout: BPEDropout | None = None
 
     def __post_init__(self) -> None:
-        patterns = list(map(re.escape, self.tokenizer.all_special_tokens))
-        patterns.append(PLACEHOLDER.pattern)
+        patterns = [*map(re.escape, self.tokenizer.all_special_tokens), PLACEHOLDER.pattern]
         alternatives = "|".join(patterns)
         self.unchanged = re.compile(f"({alternatives})", re.VERBOSE)
 
