@@ -201,7 +201,7 @@ class DataArguments:
         if not all(codes) or not self.source_lang:
             raise ValueError(f"{names[0]} and {names[1]} must be given together, and with source_lang, got {codes}.")
         sides = [self._codes_of_corpora(name, split, count) for name in names]
-        return list(map(LanguageTags, *sides))
+        return [*map(LanguageTags, *sides)]
 
     def _codes_of_corpora(self, name: str, split: str, count: int) -> list[str]:
         """The language code of each of `count` corpora, from an argument with one code or with one code per corpus."""

@@ -91,7 +91,7 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
 
 def train_and_score(run: Run) -> RunResult:
     """Train the model of a run, save it, and score it on all sets."""
-    data = prepare_data(run, list(run.corpora))
+    data = prepare_data(run, [*run.corpora])
     trainer = make_trainer(run, data, run.args)
     trainer.add_callback(AdviceCallback(data))
     steps, seconds = train(run, trainer)
@@ -289,7 +289,7 @@ def calibrate_saved(
     model, tokenizer = saved_translator(run, trainer)
     [corpus] = run.corpora[name]
     languages = corpus.languages.arguments
-    rows = list(zip(pairs["source"][:], pairs["target"][:], strict=True))
+    rows = [*zip(pairs["source"][:], pairs["target"][:], strict=True)]
     try:
         calibration = calibrate(model, tokenizer, rows, translations, **languages)
     except CalibrationError as error:

@@ -324,7 +324,7 @@ class TranslationTrainer(EvaluatingTrainer):
 
 def _save_tied_weights_once(model: Any) -> None:
     """Save a tied weight once. Otherwise, transformers warns, and Accelerate's FSDP2 saves copies."""
-    model._keys_to_ignore_on_save = list(getattr(model, "all_tied_weights_keys", ()))
+    model._keys_to_ignore_on_save = [*getattr(model, "all_tied_weights_keys", ())]
 
 
 def _trainer_arguments(args: TranslationTrainingArguments, model: PreTrainedModel) -> TranslationTrainingArguments:

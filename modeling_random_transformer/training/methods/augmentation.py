@@ -154,7 +154,7 @@ class Augmentation:
         languages = LanguageTags(*language, *language)
         columns = tokenize_batch(texts, self.tokenizer, languages, words=True)
         for ids, words in zip(IDS, WORDS, strict=True):
-            columns[ids] = list(map(with_special_tokens, rows[ids], rows[words], columns[ids], columns[words]))
+            columns[ids] = [*map(with_special_tokens, rows[ids], rows[words], columns[ids], columns[words])]
         if self.bpe_dropout is not None:
             columns |= self.bpe_dropout.retokenize(columns, seeds)
         return {name: columns[name] for name in IDS}

@@ -57,7 +57,7 @@ class BPEDropout:
         tokens = iter(ids)
         ordinary = []  # the tokens of each word
         for _, indices in groupby(words):
-            length = len(list(indices))
+            length = len([*indices])
             ordinary.append(tuple(islice(tokens, length)))
         split = [self._split(word) for word in ordinary]
         num_symbols = sum(len(symbols) for symbols, _ in split)
@@ -66,16 +66,16 @@ class BPEDropout:
         dropped = iter(numbers.tolist())
         segmented = []
         for word, (symbols, ranks) in zip(ordinary, split, strict=True):
-            dropped_in_word = list(islice(dropped, len(symbols)))
+            dropped_in_word = [*islice(dropped, len(symbols))]
             if any(dropped_in_word):
-                segmented += self._merge(list(symbols), list(ranks), dropped_in_word)
+                segmented += self._merge([*symbols], [*ranks], dropped_in_word)
             else:
                 segmented += word
         limit = self.tokenizer.model_max_length
         if self.max_length is not None:
             limit = min(limit, self.max_length)
         if len(segmented) > limit:
-            return list(ids)
+            return [*ids]
         return segmented
 
     def _merge(self, symbols: list[int], ranks: list[int], dropped: list[int]) -> list[int]:
@@ -105,7 +105,7 @@ class BPEDropout:
     def _split(self, word: Symbols) -> tuple[list[int], list[int]]:
         """The smallest symbols of a word's tokens, and the ranks of the merges of neighbors."""
         if word not in self._words:
-            symbols = list(chain.from_iterable(map(self._symbols, word)))
+            symbols = [*chain.from_iterable(map(self._symbols, word))]
             ranks = [self._rank(pair) for pair in pairwise(symbols)]
             if len(self._words) >= MAX_CACHED_WORDS:
                 self._words.clear()
@@ -130,10 +130,10 @@ class BPEDropout:
             seeds: determines the segmentations of each pair.
         """
         # A generator segments the source of its pair, then the target.
-        generators = list(map(np.random.default_rng, seeds))
+        generators = [*map(np.random.default_rng, seeds)]
         columns = {}
         for ids, words in zip(IDS, WORDS, strict=True):
-            columns[ids] = list(map(self, rows[ids], rows[words], generators))
+            columns[ids] = [*map(self, rows[ids], rows[words], generators)]
         return columns
 
 
