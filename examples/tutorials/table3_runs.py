@@ -24,7 +24,7 @@ from modeling_random_transformer.training import (
 )
 from modeling_random_transformer.training.arguments import DEFAULT_VOCAB_SIZE
 from modeling_random_transformer.training.preparation import prepare_data
-from modeling_random_transformer.training.record import fingerprint
+from modeling_random_transformer.training.run_record import fingerprint
 from modeling_random_transformer.training.run_state import Run
 
 from .table3_rows import ROWS, Row, scaled_overrides

@@ -30,8 +30,8 @@ from ..inputs_random_transformer import LanguageTags
 from ..training.arguments import PREFIXES, DataArguments, ModelArguments, check_unset
 from ..training.checks import check_arguments, check_languages_of_sets
 from ..training.model_card import CARD, set_section
-from ..training.record import final_search, fingerprint
 from ..training.run import train_translation
+from ..training.run_record import final_search, fingerprint
 from ..training.run_state import RunResult
 from ..training.training_arguments import TranslationTrainingArguments
 from .training_set import DistillationArguments, SyntheticReport, TrainingSet

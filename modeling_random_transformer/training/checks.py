@@ -25,7 +25,7 @@ from ..modeling_random_transformer import RandomTransformerForConditionalGenerat
 from .arguments import DROPOUTS, DataArguments, ModelArguments, set_names
 from .loss_check import check_loss_function
 from .model_init import freeze, load_initial
-from .record import check_output_dir
+from .run_record import check_output_dir
 from .training_arguments import TranslationTrainingArguments
 
 ADAM = ("adamw_torch", "adamw_torch_fused")  # optimizers that store averages of each gradient and of its square

@@ -43,7 +43,7 @@ from .checks import check_arguments, check_languages_of_sets, check_lengths
 from .model_card import CARD, hardware, write_card
 from .model_init import build_model
 from .preparation import PreparedData, prepare_data
-from .record import TRAINING_LOCK, begin_training, final_search, fingerprint
+from .run_record import TRAINING_LOCK, begin_training, final_search, fingerprint
 from .run_state import Run, RunResult
 from .search_choice import begin_search, choose_search
 from .trainer import TranslationTrainer

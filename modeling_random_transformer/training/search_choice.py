@@ -20,7 +20,7 @@ from ..base.files import markdown_table
 from ..base.jobs import Stage
 from ..inference.evaluation import decode_rows
 from .model_init import set_generation_config
-from .record import final_search, validation_fingerprints
+from .run_record import final_search, validation_fingerprints
 from .run_state import SEARCH, Run
 from .trainer import TranslationTrainer
 

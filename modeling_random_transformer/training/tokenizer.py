@@ -16,7 +16,7 @@ from ..inputs_random_transformer import drop_none
 from ..tokenization_random_transformer import RandomTransformerTokenizer, added_tokens
 from .checkpoints import save_atomically
 from .methods.augmentation import Augmentation
-from .record import fingerprint
+from .run_record import fingerprint
 from .run_state import Run
 
 

@@ -7,7 +7,7 @@ import transformers
 
 from modeling_random_transformer import cli
 from modeling_random_transformer.training.callbacks import describe_evaluation
-from modeling_random_transformer.training.record import TRAINING_RECORD
+from modeling_random_transformer.training.run_record import TRAINING_RECORD
 from tests.helpers.training import UNSCORED, flags, run, validation
 
 

@@ -19,7 +19,7 @@ from modeling_random_transformer.training.checkpoints import (
     remove_checkpoint,
     save_atomically,
 )
-from modeling_random_transformer.training.record import TRAINING_RECORD
+from modeling_random_transformer.training.run_record import TRAINING_RECORD
 from tests.helpers.interruption import killed_after, stop
 from tests.helpers.trainer import new_trainer, pairs
 from tests.helpers.training import STEPS, run, stop_run

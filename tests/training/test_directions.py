@@ -10,7 +10,7 @@ from modeling_random_transformer.base.jobs import Job
 from modeling_random_transformer.data import CorpusMixture, TokenBudgetStream
 from modeling_random_transformer.training import DataArguments, TranslationTrainer
 from modeling_random_transformer.training.preparation import prepare_data
-from modeling_random_transformer.training.record import TRAINING_RECORD
+from modeling_random_transformer.training.run_record import TRAINING_RECORD
 from modeling_random_transformer.training.run_state import Run
 from tests.helpers.training import flags, parsed, run, write_corpus
 

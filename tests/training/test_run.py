@@ -17,7 +17,7 @@ from modeling_random_transformer.training.checkpoints import (
     all_checkpoints,
     state_of,
 )
-from modeling_random_transformer.training.record import TRAINING_RECORD
+from modeling_random_transformer.training.run_record import TRAINING_RECORD
 from tests.helpers.training import STEPS, UNSCORED, assert_equal_weights, run, validation, write_corpora
 
 

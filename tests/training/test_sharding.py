@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM
 
 from modeling_random_transformer.training.checkpoints import STATE, all_checkpoints
-from modeling_random_transformer.training.record import TRAINING_RECORD
+from modeling_random_transformer.training.run_record import TRAINING_RECORD
 from tests.helpers import many_devices_worker
 from tests.helpers.many_devices_worker import INTERRUPTED, KINDS, OPTIONS, PLAIN
 from tests.helpers.models import assert_near

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ...base.files import write_atomically
 from ...training.model_card import command_of, with_portable_paths
-from ...training.record import FREE
+from ...training.run_record import FREE
 
 
 def set_origin(path: Path, stage: str, recipe: str, flags: Sequence[Sequence[str]]) -> None:

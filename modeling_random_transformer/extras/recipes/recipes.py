@@ -34,8 +34,8 @@ from ...training.arguments import (
     DataArguments,
 )
 from ...training.model_card import CARD, set_section
-from ...training.record import EXTENDABLE, weight_arguments
 from ...training.run import train_translation
+from ...training.run_record import EXTENDABLE, weight_arguments
 from ...training.run_state import RunResult
 from ...training.training_arguments import TRAINING_ARGUMENTS
 from .recipe_card import set_origin

@@ -14,7 +14,7 @@ from modeling_random_transformer.base.distributed import exclusive
 from modeling_random_transformer.base.jobs import Stage
 from modeling_random_transformer.training import DataArguments, ModelArguments, TranslationTrainingArguments
 from modeling_random_transformer.training import run as run_module
-from modeling_random_transformer.training.record import (
+from modeling_random_transformer.training.run_record import (
     CONTENTS,
     EVALUATION,
     EXTENDABLE,
