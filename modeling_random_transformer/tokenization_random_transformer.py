@@ -478,7 +478,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
     def _use_merges(self, of_target: bool) -> None:
         """Split words by the merges of targets or of sources, which may differ in converted models."""
         if self.init_kwargs.get("target_merges"):
-            self.backend_tokenizer.model = self._models[of_target]
+            self.backend_tokenizer.model = self._target_model if of_target else self._source_model
 
     def _set_template(self, lang: str | None) -> None:
         tag = None if lang is None else self.get_lang_token(lang)
@@ -507,26 +507,39 @@ class RandomTransformerTokenizer(TokenizersBackend):
         return cls(tokenizer_object=backend, eos_token=eos_token, **options)._completed()
 
     def _completed(self) -> "RandomTransformerTokenizer":
-        """Check the languages of the constructor, and build the BPE model of `target_merges`."""
-        if merges := self.init_kwargs.get("target_merges"):
-            model, ids = self.backend_tokenizer.model, self.backend_tokenizer.get_vocab(with_added_tokens=False)
-            options = {}
-            for name in ("unk_token", "end_of_word_suffix"):
-                if getattr(model, name) is not None:
-                    options[name] = getattr(model, name)
-            pairs = [tuple(merge.split(" ")) for merge in merges]
-            self._models = model, models.BPE(ids, pairs, **options)
+        """This tokenizer, after its languages are checked, with the BPE model of `target_merges`."""
+        self._build_target_model()
+        self._check_languages()
+        return self
+
+    def _build_target_model(self) -> None:
+        """Build the BPE model of `target_merges`, if there are any. It has the vocabulary of the model of sources."""
+        merges = self.init_kwargs.get("target_merges")
+        if not merges:
+            return
+        model = self.backend_tokenizer.model
+        options = {}
+        for name in ("unk_token", "end_of_word_suffix"):
+            value = getattr(model, name)
+            if value is not None:
+                options[name] = value
+        ids = self.backend_tokenizer.get_vocab(with_added_tokens=False)
+        pairs: list[Any] = [tuple(merge.split(" ")) for merge in merges]
+        self._source_model = model
+        self._target_model = models.BPE(ids, pairs, **options)
+
+    def _check_languages(self) -> None:
+        """Check the languages of the constructor, and set the template of sources."""
         languages = self.init_kwargs.get("languages", [])
         if not isinstance(languages, list) or not all(
             isinstance(code, str) and self.backend_tokenizer.token_to_id(language_tag(code)) is not None
             for code in languages
         ):
             raise ValueError(f"languages must be a list of codes with tags in the vocabulary, got {languages!r}.")
-        for name in ("src_lang", "tgt_lang"):  # the setters check them, and set the template of sources
+        for name in ("src_lang", "tgt_lang"):
             code = self.init_kwargs.get(name)
             if code is not None:
-                setattr(self, name, code)
-        return self
+                setattr(self, name, code)  # the setters check them
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> "RandomTransformerTokenizer":
@@ -729,7 +742,7 @@ def read_lines(file: Iterable[bytes], name: str = "the file") -> Iterator[str]:
     Raises:
         ValueError: a line is not UTF-8 or has a NUL character; the message gives its number.
     """
-    for number, line in enumerate(text_lines(file, name), start=1):
+    for number, line in enumerate(checked_line_bytes(file, name), start=1):
         try:
             yield line.rstrip(b"\r\n").decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
@@ -737,8 +750,8 @@ def read_lines(file: Iterable[bytes], name: str = "the file") -> Iterator[str]:
             raise ValueError(f"{name} must be UTF-8 text, but line {number} is not: {error}.{hint}") from error
 
 
-def text_lines(file: Iterable[bytes], name: str) -> Iterator[bytes]:
-    """The lines of a text file in an encoding that extends ASCII.
+def checked_line_bytes(file: Iterable[bytes], name: str) -> Iterator[bytes]:
+    """The lines of a text file in an encoding that extends ASCII, after a check of their bytes.
 
     Args:
         file: a file opened in binary mode, or any other iterable of lines.

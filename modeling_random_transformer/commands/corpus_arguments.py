@@ -96,13 +96,13 @@ class PairArguments(ResumableArguments, CorpusOutputArguments):
             **options: its options that are no arguments of all commands.
         """
         corpus = self.corpus()
-        from_file_to_file = self.source_file != STANDARD and not is_stream(self.output)
-        self.check_restart(from_file_to_file, self.source_file, self.output)
-        if from_file_to_file:
+        is_resumable = self.source_file != STANDARD and not is_stream(self.output)
+        self.check_restart(is_resumable, self.source_file, self.output)
+        if is_resumable:
             corpus.require_files()
-        with self.load(from_file_to_file) as (model, tokenizer):
+        with self.load(is_resumable) as (model, tokenizer):
             pair_model = model_class(model, tokenizer, truncation=self.truncation, **self.text_options, **options)
-            if from_file_to_file:
+            if is_resumable:
                 write_lines(corpus, self.output, pair_model, chunk_size=self.chunk_size, restart=self.restart)
             else:
                 write_output(self.output, encode_lines(lines_of(corpus, pair_model, self.chunk_size)))

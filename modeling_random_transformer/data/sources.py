@@ -220,7 +220,7 @@ class DatasetText(Corpus):
     def __post_init__(self) -> None:
         names = self.dataset.column_names
         if names and TRANSLATION not in names:  # a stream may have no names
-            self.columns.named(self.name, names)
+            self.columns.require_among(self.name, names)
 
     def __str__(self) -> str:
         return self.name

@@ -17,7 +17,7 @@ from ..data.sources import Corpus
 from ..data.streaming import CorpusMixture, TokenBudgetStream
 from ..data.tokenization import tokenize_pairs
 from ..data.validation import ValidationReport, load_pairs, validate
-from .manifest import Run
+from .run_state import Run
 from .tokenizer import prepare_tokenizer
 
 logger = logging.getLogger(__name__)

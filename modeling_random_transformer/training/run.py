@@ -19,9 +19,9 @@ from torch.distributed.tensor import DTensor
 from transformers import TrainerState
 
 from ..base.distributed import call_on_main_process, exclusive
-from ..base.flags import instances
+from ..base.flags import from_values
 from ..base.jobs import Job, Stage
-from ..base.saved_files import MANIFEST, SAVED_WEIGHTS
+from ..base.saved_files import SAVED_WEIGHTS, TRAINING_RECORD
 from ..data.validation import ValidationReport
 from ..inference.calibration import CalibrationError, calibrate
 from ..inference.confidence import calibration_file
@@ -40,10 +40,11 @@ from .checkpoints import (
     state_of,
 )
 from .checks import check_arguments, check_languages_of_sets, check_lengths
-from .manifest import TRAINING_LOCK, Run, RunResult, begin_training, final_search, fingerprint
 from .model_card import CARD, hardware, write_card
 from .model_init import build_model
 from .preparation import PreparedData, prepare_data
+from .run_record import TRAINING_LOCK, begin_training, final_search, fingerprint
+from .run_state import Run, RunResult
 from .search_choice import begin_search, choose_search
 from .trainer import TranslationTrainer
 from .training_arguments import TranslationTrainingArguments
@@ -78,10 +79,10 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
     with exclusive(
         folder / TRAINING_LOCK, f"output_dir must not be in use, got {folder} with another run in progress."
     ):
-        job = Job(folder / MANIFEST, advice="use another output_dir")
+        job = Job(folder / TRAINING_RECORD, advice="use another output_dir")
         run = Run(data, model, args, corpora, job, tokenizer)
         run.update_record(lambda: begin_training(run))
-        if not (folder / MANIFEST).is_file():
+        if not (folder / TRAINING_RECORD).is_file():
             raise ValueError(f"output_dir must be on a file system that all nodes share, got {folder}.")
         if run.training_stage.is_finished:
             return score_finished(run)
@@ -90,7 +91,7 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
 
 def train_and_score(run: Run) -> RunResult:
     """Train the model of a run, save it, and score it on all sets."""
-    data = prepare_data(run, list(run.corpora))
+    data = prepare_data(run, [*run.corpora])
     trainer = make_trainer(run, data, run.args)
     trainer.add_callback(AdviceCallback(data))
     steps, seconds = train(run, trainer)
@@ -288,7 +289,7 @@ def calibrate_saved(
     model, tokenizer = saved_translator(run, trainer)
     [corpus] = run.corpora[name]
     languages = corpus.languages.arguments
-    rows = list(zip(pairs["source"][:], pairs["target"][:], strict=True))
+    rows = [*zip(pairs["source"][:], pairs["target"][:], strict=True)]
     try:
         calibration = calibrate(model, tokenizer, rows, translations, **languages)
     except CalibrationError as error:
@@ -315,9 +316,8 @@ def result_of(run: Run, new_reports: Sequence[ValidationReport]) -> RunResult:
     reports = {report.name: report for report in (*recorded, *new_reports)}
     scores = {name: run.job.stages[f"score {name}"].facts["metrics"] for name in run.evaluation_sets}
     values = {"folder": run.folder, "reports": [*reports.values()], "scores": with_means(scores)}
-    # `instances` ignores facts that are not part of the result, such as `run_id`, and facts of earlier versions.
-    [result] = instances([RunResult], facts | values)
-    return result
+    # `from_values` ignores facts that are not part of the result, such as `run_id`, and facts of earlier versions.
+    return from_values(RunResult, facts | values)
 
 
 def with_means(scores: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -19,8 +19,9 @@ from ..base.distributed import call_on_main_process
 from ..base.files import markdown_table
 from ..base.jobs import Stage
 from ..inference.evaluation import decode_rows
-from .manifest import SEARCH, Run, final_search
 from .model_init import set_generation_config
+from .run_record import final_search, validation_fingerprints
+from .run_state import SEARCH, Run
 from .trainer import TranslationTrainer
 
 logger = logging.getLogger(__name__)
@@ -50,7 +51,7 @@ def begin_search(run: Run) -> Stage | None:
         "num_beams": args.num_beams,
         "metric": args.translation_metric,
         "patiences": PATIENCES,
-        **run.validation_fingerprints,
+        **validation_fingerprints(run),
     }
     run.update_record(lambda: run.job.begin(SEARCH, inputs, may_change=True))
     return run.job.stages[SEARCH]

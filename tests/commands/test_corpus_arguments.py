@@ -79,8 +79,8 @@ def test_lines_are_written_in_parts_from_file_to_file_only(is_resumable, files, 
     calls = {}
 
     @contextmanager
-    def load(_, from_file_to_file):
-        calls["load"] = from_file_to_file
+    def load(_, is_resumable):
+        calls["load"] = is_resumable
         yield "the model", "the tokenizer"
 
     def pair_model(*models, **options):
