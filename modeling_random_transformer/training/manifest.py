@@ -6,7 +6,6 @@ compares its arguments and data with the record. Arguments that determine the re
 
 import json
 import os
-from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from itertools import chain
 from pathlib import Path
@@ -16,7 +15,6 @@ from uuid import uuid4
 from transformers import PreTrainedTokenizerBase
 
 from ..base.digests import file_digest, json_digest
-from ..base.distributed import call_on_main_process
 from ..base.files import files_in
 from ..base.jobs import Job, Stage
 from ..base.saved_files import ADAPTER, CONFIG, GENERATION, MANIFEST, SAVED_WEIGHTS, TOKENIZER, TOKENIZER_CONFIG
@@ -168,11 +166,6 @@ class Run:
     def training_stage(self) -> Stage:
         """The stage of the training."""
         return self.job.stages[TRAIN]
-
-    def update_record(self, change: Callable[[], Any]) -> None:
-        """Change the record in the first process; every process gets it."""
-        call_on_main_process(change)
-        self.job = call_on_main_process(lambda: self.job)
 
 
 @dataclass

@@ -8,6 +8,7 @@ progress, so that the same call resumes an interrupted run.
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from statistics import fmean
@@ -20,7 +21,7 @@ from transformers import TrainerState
 
 from ..base.distributed import call_on_main_process, exclusive
 from ..base.flags import instances
-from ..base.jobs import Job, Stage
+from ..base.jobs import Job
 from ..base.saved_files import MANIFEST, SAVED_WEIGHTS
 from ..data.validation import ValidationReport
 from ..inference.calibration import CalibrationError, calibrate
@@ -44,7 +45,7 @@ from .manifest import TRAINING_LOCK, Run, RunResult, begin_training, final_searc
 from .model_card import CARD, hardware, write_card
 from .model_init import build_model
 from .preparation import PreparedData, prepare_data
-from .search_choice import begin_search, choose_search
+from .search_choice import choose_search, is_search_chosen
 from .trainer import TranslationTrainer
 from .training_arguments import TranslationTrainingArguments
 
@@ -80,7 +81,7 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
     ):
         job = Job(folder / MANIFEST, advice="use another output_dir")
         run = Run(data, model, args, corpora, job, tokenizer)
-        run.update_record(lambda: begin_training(run))
+        job.update(lambda: begin_training(run))
         if not (folder / MANIFEST).is_file():
             raise ValueError(f"output_dir must be on a file system that all nodes share, got {folder}.")
         if run.training_stage.is_finished:
@@ -106,9 +107,8 @@ def train_and_score(run: Run) -> RunResult:
 def score_finished(run: Run) -> RunResult:
     """Score the saved model of a run on the sets without scores."""
     names = run.evaluation_sets
-    search = begin_search(run)
-    if search is None or search.is_finished:
-        names = call_on_main_process(lambda: unscored_sets(run))
+    if is_search_chosen(run):
+        names = [name for name in names if not run.job.has_finished(score_stage(name), score_inputs(run, name))]
     if not names:
         result = result_of(run, [])
         if not (run.folder / CARD).is_file():
@@ -228,7 +228,7 @@ def record_model(run: Run, trainer: TranslationTrainer, data: PreparedData, **fa
         "reports": [asdict(report) for report in reports],
         "overlap": data.overlap,
     }
-    run.update_record(lambda: run.training_stage.finish(sorted(run.folder.glob(SAVED_WEIGHTS)), **facts))
+    run.job.update(lambda: run.training_stage.finish(sorted(run.folder.glob(SAVED_WEIGHTS)), **facts))
 
 
 # Scores
@@ -240,31 +240,31 @@ def score_sets(run: Run, trainer: TranslationTrainer, data: PreparedData, names:
     trainer.args.prediction_loss_only = False
     choose_search(run, trainer)
     for name in names:
-        score_set(run, trainer, data, name)
+        work = partial(score_set, run, trainer, data, name)
+        # Other inputs are not an error: the set is scored again.
+        run.job.run(score_stage(name), score_inputs(run, name), work, everywhere=True, may_change=True)
     result = result_of(run, data.reports)
     write_card(run, result)
     return result
 
 
-def unscored_sets(run: Run) -> list[str]:
-    """The names of the sets without scores of the saved model."""
-    return [name for name in run.evaluation_sets if not begin_scores(run, name).is_finished]
+def score_stage(name: str) -> str:
+    """The name of the stage that scores a set."""
+    return f"score {name}"
 
 
-def begin_scores(run: Run, name: str) -> Stage:
-    """Begin or continue the stage that scores a set. Its inputs and the weights determine the scores."""
-    inputs = {
+def score_inputs(run: Run, name: str) -> dict[str, Any]:
+    """The values that determine the scores of a set."""
+    return {
         "weights": run.training_stage.files,
         "set": fingerprint(run.corpora[name]),
         "on_invalid": run.data_args.on_invalid,
         **final_search(run.args, run.job),
     }
-    # Other inputs are not an error: the set is scored again.
-    return run.job.begin(f"score {name}", inputs, may_change=True)
 
 
-def score_set(run: Run, trainer: TranslationTrainer, data: PreparedData, name: str) -> None:
-    """Record BLEU and chrF++ of the generated translations, and calibrate the confidence on a validation set."""
+def score_set(run: Run, trainer: TranslationTrainer, data: PreparedData, name: str) -> dict[str, Any]:
+    """Compute BLEU and chrF++ of the generated translations, and calibrate the confidence on a validation set."""
     output = trainer.predict(data.sets[name], **final_search(run.args, run.job))
     translations = decode_rows(trainer.processing_class, output.predictions)
     [pairs] = data.texts[name]
@@ -272,7 +272,7 @@ def score_set(run: Run, trainer: TranslationTrainer, data: PreparedData, name: s
     metrics = score(translations, pairs["target"][:], language=language, tokenize=run.args.bleu_tokenize)
     if is_only_validation(run, name):
         call_on_main_process(lambda: calibrate_saved(run, trainer, name, pairs, translations))
-    run.update_record(lambda: begin_scores(run, name).finish(metrics=metrics))
+    return {"metrics": metrics}
 
 
 def is_only_validation(run: Run, name: str) -> bool:
@@ -313,7 +313,7 @@ def result_of(run: Run, new_reports: Sequence[ValidationReport]) -> RunResult:
     facts = run.training_stage.facts
     recorded = [ValidationReport(**report) for report in facts["reports"]]
     reports = {report.name: report for report in (*recorded, *new_reports)}
-    scores = {name: run.job.stages[f"score {name}"].facts["metrics"] for name in run.evaluation_sets}
+    scores = {name: run.job.stages[score_stage(name)].facts["metrics"] for name in run.evaluation_sets}
     values = {"folder": run.folder, "reports": [*reports.values()], "scores": with_means(scores)}
     # `instances` ignores facts that are not part of the result, such as `run_id`, and facts of earlier versions.
     [result] = instances([RunResult], facts | values)

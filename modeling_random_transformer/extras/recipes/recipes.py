@@ -21,7 +21,7 @@ from ...base.digests import file_digest
 from ...base.distributed import call_on_main_process, exclusive
 from ...base.files import StrPath, files_in, markdown_table
 from ...base.flags import to_flags
-from ...base.jobs import Job, Stage, run_stage
+from ...base.jobs import Job, Stage
 from ...base.saved_files import CONFIG, MANIFEST, RECIPE_RECORD, SAVED_WEIGHTS
 from ...data.readers import TEXT_KEY
 from ...data.sources import SIDES
@@ -154,9 +154,9 @@ class RecipeRun:
         return result is not None and bool(result.files) and not result.changed_files()
 
     def run_recorded(self, *arguments: Any, **options: Any) -> dict[str, Any]:
-        """Do the work of a stage in the record of the recipe; see `run_stage` for the other arguments."""
-        options |= {"needs_files": self.needs_files, "advice": ADVICE}
-        return run_stage(self.folder / RECIPE_RECORD, *arguments, **options)
+        """Do the work of a stage in the record of the recipe; see `Job.run` for the other arguments."""
+        job = Job(self.folder / RECIPE_RECORD, ADVICE)
+        return job.run(*arguments, needs_files=self.needs_files, **options)
 
     def run_stage(self, stage: StageArguments) -> dict[str, Any]:
         """Run a stage, or skip a finished one; returns its facts."""
