@@ -11,7 +11,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from ...base.errors import format_names, format_value
 from ...data.readers import is_utf8
 from ...tokenization_random_transformer import SPECIAL_TOKENS, RandomTransformerTokenizer, lines_of_files
-from ..sentencepiece.sentencepiece import from_sentencepiece
+from ..sentencepiece.conversion import from_sentencepiece
 from .options import show
 from .weights import Converted
 

@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from ...tokenization_random_transformer import CONTEXTUAL, normalize, text_normalizer
-from ..sentencepiece.sentencepiece import BPE, BYTE, CONTROL, NORMAL, SPACE, UNIGRAM, UNKNOWN
+from ..sentencepiece.conversion import BPE, BYTE, CONTROL, NORMAL, SPACE, UNIGRAM, UNKNOWN
 
 UNKNOWN_PIECE = "<unk>"
 BYTES = {character: byte for byte, character in bytes_to_unicode().items()}

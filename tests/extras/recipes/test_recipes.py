@@ -13,7 +13,7 @@ from modeling_random_transformer import cli
 from modeling_random_transformer.base.jobs import Job
 from modeling_random_transformer.data import ParallelText
 from modeling_random_transformer.extras.cleaning import clean_pairs
-from modeling_random_transformer.extras.estimation import estimation
+from modeling_random_transformer.extras.estimation import measurement
 from modeling_random_transformer.extras.recipes import read_recipe, recipe_data, recipes
 from modeling_random_transformer.extras.recipes.recipe_plan import RecipePlan
 from modeling_random_transformer.extras.recipes.recipes import RecipeRun, run_recipe
@@ -398,7 +398,7 @@ def test_new_models_start_from_a_parent(folder, capsys):
 
 @pytest.mark.parametrize("num_beams", [1, 2])
 def test_a_dry_run_estimates_every_training_and_writes_nothing(num_beams, folder, monkeypatch, capsys):
-    monkeypatch.setattr(estimation, "STEPS", 1)
+    monkeypatch.setattr(measurement, "STEPS", 1)
     options = {"eval_strategy": "steps", "eval_steps": 2, "num_beams": num_beams, "length_penalty": "auto"}
     assert run_command(folder, "dry", dry_run=True, **options) == 0
     rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| ")][2:]
