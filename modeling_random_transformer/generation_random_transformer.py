@@ -9,7 +9,7 @@ import copy
 import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextvars import ContextVar, copy_context
+from contextvars import ContextVar
 from types import MethodType
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary, finalize
@@ -1043,9 +1043,11 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
             generation_config = without_early_stopping(generation_config, kwargs)
         if kwargs.get("max_new_tokens") is not None:
             kwargs.setdefault("max_length", None)  # replaces the saved max_length without a warning
-        context = copy_context()
-        context.run(FINISHED_HYPOTHESES.set, finished)
-        outputs = context.run(super().generate, inputs, generation_config, *args, **kwargs)
+        token = FINISHED_HYPOTHESES.set(finished)
+        try:
+            outputs = super().generate(inputs, generation_config, *args, **kwargs)
+        finally:
+            FINISHED_HYPOTHESES.reset(token)
         if finished is not None and not finished.was_queried:
             raise RuntimeError(f"transformers does not end a beam search by its patience. {UNTESTED_ADVICE}")
         sequences = getattr(outputs, "sequences", outputs)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import BatchEncoding, PretrainedConfig
 
 from .configuration_random_transformer import is_int
-from .tokenization_random_transformer import is_blank
+from .tokenization_random_transformer import is_blank, unicode_error
 
 CHUNK_SIZE = 1000  # texts that are sorted by length together
 MAX_HYPOTHESES = 1000  # per text; memory and time of a search are proportional to it
@@ -86,9 +86,7 @@ def check_string(text: Any, index: int) -> None:
     """Raise a `TextError` unless a text is a string of Unicode characters. It may be blank."""
     if not isinstance(text, str):
         raise TextError(index, f"texts must be strings, got {reprlib.repr(text)}.")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
+    if error := unicode_error(text):
         raise TextError(index, f"texts must be Unicode, got {reprlib.repr(text)}: {error}.") from error
 
 

@@ -19,7 +19,7 @@ from ..base.digests import weight_file_digests
 from ..base.distributed import call_on_main_process
 from ..base.files import folder_size, markdown_table, new_folder
 from ..base.jobs import Job
-from ..base.saved_files import CONFIG, JOB_RECORD, MANIFEST, SAVED_WEIGHTS
+from ..base.saved_files import CONFIG, JOB_RECORD, SAVED_WEIGHTS, TRAINING_RECORD
 from ..data.sources import Corpus, Pair, pairs_of
 from ..data.validation import validate
 from ..inference import translate
@@ -28,9 +28,9 @@ from ..inference.loading import load_models, load_translator, silence_transforme
 from ..inputs_random_transformer import LanguageTags
 from ..training.arguments import PREFIXES, DataArguments, ModelArguments, check_unset
 from ..training.checks import check_arguments, check_languages_of_sets
-from ..training.manifest import RunResult, final_search, fingerprint
 from ..training.model_card import CARD, set_section
 from ..training.run import train_translation
+from ..training.run_record import RunResult, final_search, fingerprint
 from ..training.training_arguments import TranslationTrainingArguments
 from .training_set import DistillationArguments, SyntheticReport, TrainingSet
 
@@ -178,7 +178,7 @@ def distill(
         model = replace(model, tokenizer=str(teacher[0]))
     check_distillation(folder, arguments, data, model, args)
     test = comparison_set(data)
-    training_set = TrainingSet(folder / WORK, arguments, data.corpora("train"), (folder / MANIFEST).is_file())
+    training_set = TrainingSet(folder / WORK, arguments, data.corpora("train"), (folder / TRAINING_RECORD).is_file())
     translator, tokenizer = load_models(teacher, arguments.teacher_dtype, args.device, argument="teacher")
     report = training_set.make(translator, tokenizer, data.max_source_length, test.languages)
     del translator
@@ -197,7 +197,7 @@ def export_and_compare(
     files = [folder / INT8 / name for name in (CONFIG, SAFE_WEIGHTS_NAME)]
     job.run("int8", {"weights": student_weights}, lambda: export_int8(folder), files, may_change=True)
 
-    search = call_on_main_process(lambda: final_search(args, Job(folder / MANIFEST)))
+    search = call_on_main_process(lambda: final_search(args, Job(folder / TRAINING_RECORD)))
 
     def compare_models() -> dict[str, Any]:
         models = [
@@ -256,7 +256,7 @@ def check_distillation(
         )
     if arguments.interpolate and not corpora["train"]:
         raise ValueError("source_file and target_file, or train_file, must be given with interpolate, got no pairs.")
-    has_run = (folder / MANIFEST).is_file()
+    has_run = (folder / TRAINING_RECORD).is_file()
     has_model = has_run or (folder / CONFIG).is_file() or (folder / INT8).exists()
     if has_model and not (folder / WORK).is_dir():
         raise ValueError(f"output_dir must be new or contain an earlier distillation, got {folder} with another model.")

@@ -29,7 +29,7 @@ from ..data.sources import NO_LANGUAGES, Corpus, Pair, ParallelText, pairs_of
 from ..data.validation import ValidationReport
 from ..inference.evaluation import sentence_chrf
 from ..inputs_random_transformer import MAX_HYPOTHESES, LanguageTags, check_choice, check_positive
-from ..training.manifest import fingerprint
+from ..training.run_record import fingerprint
 from .monolingual import check_text_key, translate_lines, write_pairs
 
 

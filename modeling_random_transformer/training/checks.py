@@ -24,10 +24,10 @@ from ..inference.evaluation import make_scorers
 from ..inference.loading import check_generation_config, check_tokenizer
 from ..inputs_random_transformer import check_choice, max_target_positions, tokenizer_languages
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
-from .arguments import DROPOUTS, DataArguments, ModelArguments, parse_overrides, set_names
+from .arguments import DROPOUTS, DataArguments, ModelArguments, parse_overrides, set_names, split_and_label
 from .loss_check import check_loss_function
-from .manifest import check_output_dir
 from .model_init import freeze
+from .run_record import check_output_dir
 from .tokenizer import load_parent_tokenizer, load_tokenizer
 from .training_arguments import TranslationTrainingArguments
 
@@ -107,9 +107,9 @@ def check_metric(best: str, data: DataArguments, args: TranslationTrainingArgume
         metrics += ["bleu", "chrf", "generated_length"]
     names_of_metrics = [*metrics]
     for name in set_names("validation", data.corpora("validation")):
-        if name != "validation":
-            set_name = name.removeprefix("validation ")
-            names_of_metrics += [f"{set_name}_{metric}" for metric in metrics]
+        _, label = split_and_label(name)
+        if label:
+            names_of_metrics += [f"{label}_{metric}" for metric in metrics]
     check_choice(names_of_metrics, metric_for_best_model=best.removeprefix("eval_"))
 
 

@@ -22,7 +22,7 @@ from transformers import TrainerState
 from ..base.distributed import call_on_main_process, exclusive
 from ..base.flags import instances
 from ..base.jobs import Job
-from ..base.saved_files import MANIFEST, SAVED_WEIGHTS
+from ..base.saved_files import SAVED_WEIGHTS, TRAINING_RECORD
 from ..data.validation import ValidationReport
 from ..inference.calibration import CalibrationError, calibrate
 from ..inference.confidence import calibration_file
@@ -30,7 +30,7 @@ from ..inference.evaluation import decode_rows, score, target_language, translat
 from ..inference.loading import force_target_language, limit_sources, load_translator
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from .advice import AdviceCallback
-from .arguments import DataArguments, ModelArguments
+from .arguments import DataArguments, ModelArguments, split_and_label
 from .callbacks import TimeCallback
 from .checkpoints import (
     check_optimizer,
@@ -41,10 +41,10 @@ from .checkpoints import (
     state_of,
 )
 from .checks import check_arguments, check_languages_of_sets, check_lengths
-from .manifest import TRAINING_LOCK, Run, RunResult, begin_training, final_search, fingerprint
 from .model_card import CARD, hardware, write_card
 from .model_init import build_model
 from .preparation import PreparedData, prepare_data
+from .run_record import TRAINING_LOCK, Run, RunResult, begin_training, final_search, fingerprint
 from .search_choice import choose_search, is_search_chosen
 from .trainer import TranslationTrainer
 from .training_arguments import TranslationTrainingArguments
@@ -79,10 +79,10 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
     with exclusive(
         folder / TRAINING_LOCK, f"output_dir must not be in use, got {folder} with another run in progress."
     ):
-        job = Job(folder / MANIFEST, advice="use another output_dir")
+        job = Job(folder / TRAINING_RECORD, advice="use another output_dir")
         run = Run(data, model, args, corpora, job, tokenizer)
         job.update(lambda: begin_training(run))
-        if not (folder / MANIFEST).is_file():
+        if not (folder / TRAINING_RECORD).is_file():
             raise ValueError(f"output_dir must be on a file system that all nodes share, got {folder}.")
         if run.training_stage.is_finished:
             return score_finished(run)
@@ -277,8 +277,9 @@ def score_set(run: Run, trainer: TranslationTrainer, data: PreparedData, name: s
 
 def is_only_validation(run: Run, name: str) -> bool:
     """Whether a set is the only validation set of its direction. A folder has one calibration per direction."""
-    directions = [corpora[0].languages for other, corpora in run.corpora.items() if other.startswith("validation")]
-    return name.startswith("validation") and directions.count(run.corpora[name][0].languages) == 1
+    names = run.names_of("validation")
+    directions = [run.corpora[validation_set][0].languages for validation_set in names]
+    return name in names and directions.count(run.corpora[name][0].languages) == 1
 
 
 def calibrate_saved(
@@ -324,7 +325,7 @@ def with_means(scores: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Add the mean scores of several validation sets and of several test sets, such as `"test mean"`."""
     means = {}
     for split in ("validation", "test"):
-        sets = [metrics for name, metrics in scores.items() if name.startswith(f"{split} ")]
+        sets = [metrics for name, metrics in scores.items() if split_and_label(name)[0] == split]
         if len(sets) > 1:
             means[f"{split} mean"] = {
                 metric: {

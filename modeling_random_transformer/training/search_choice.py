@@ -18,8 +18,8 @@ from transformers.trainer_utils import PredictionOutput
 from ..base.distributed import call_on_main_process
 from ..base.files import markdown_table
 from ..inference.evaluation import decode_rows
-from .manifest import SEARCH, Run, final_search
 from .model_init import set_generation_config
+from .run_record import SEARCH, Run, final_search
 from .trainer import TranslationTrainer
 
 logger = logging.getLogger(__name__)
@@ -66,6 +66,7 @@ def choose_search(run: Run, trainer: TranslationTrainer) -> None:
     if not is_search_chosen(run):
         run.job.run(SEARCH, search_inputs(run), choose, everywhere=True, may_change=True)
         if run.args.process_index == 0:
+            # A warning, so that the choice is shown by default.
             logger.warning("%s", describe_choice(run))
     set_generation_config(trainer.model, **final_search(run.args, run.job))
     if run.model_args.lora_rank is None:  # an adapter has that of its base model

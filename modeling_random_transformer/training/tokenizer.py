@@ -15,8 +15,8 @@ from ..data.tokenization import vocabulary_sample
 from ..inputs_random_transformer import drop_none
 from ..tokenization_random_transformer import RandomTransformerTokenizer, added_tokens
 from .checkpoints import save_atomically
-from .manifest import Run, fingerprint
 from .methods.augmentation import Augmentation
+from .run_record import Run, fingerprint
 
 
 def load_tokenizer(name: str, special_tokens: Sequence[str] = ()) -> PreTrainedTokenizerBase:

@@ -19,7 +19,7 @@ from modeling_random_transformer.training.checkpoints import (
     remove_checkpoint,
     save_atomically,
 )
-from modeling_random_transformer.training.manifest import MANIFEST
+from modeling_random_transformer.training.run_record import TRAINING_RECORD
 from tests.helpers.interruption import killed_after, stop
 from tests.helpers.trainer import new_trainer, pairs
 from tests.helpers.training import STEPS, run, stop_run
@@ -28,7 +28,9 @@ from tests.helpers.training import STEPS, run, stop_run
 def files(folder):
     """The contents of all files that a run must not change."""
     paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    return {path: path.read_bytes() for path in paths if not path.name.endswith(".lock") and path.name != MANIFEST}
+    return {
+        path: path.read_bytes() for path in paths if not path.name.endswith(".lock") and path.name != TRAINING_RECORD
+    }
 
 
 def assert_unchanged(folder, message, **options):

@@ -12,7 +12,7 @@ from modeling_random_transformer.inference import calibration, load_translator
 from modeling_random_transformer.inference.confidence import CALIBRATION, find_calibration
 from modeling_random_transformer.training import run as training_run
 from modeling_random_transformer.training.checkpoints import MARKER, UNFINISHED, all_checkpoints, state_of
-from modeling_random_transformer.training.manifest import MANIFEST
+from modeling_random_transformer.training.run_record import TRAINING_RECORD
 from tests.helpers.training import STEPS, UNSCORED, assert_equal_weights, run, validation, write_corpora
 
 
@@ -23,7 +23,7 @@ def test_a_run_writes_a_scored_model(trained):
     assert "120 lines, none invalid" in card
     assert f"random-transformer translate --model {result.folder.name} " in card
     assert result.scores["test"]["bleu"]["signature"].replace("|", "\\|") in card
-    for text in (card, (result.folder / MANIFEST).read_text()):
+    for text in (card, (result.folder / TRAINING_RECORD).read_text()):
         assert "hf_secret" not in text
         assert "me/private" not in text
     model, tokenizer = (kind.from_pretrained(result.folder) for kind in (AutoModelForSeq2SeqLM, AutoTokenizer))

@@ -28,7 +28,7 @@ from ...training.arguments import (
     parse_overrides,
 )
 from ...training.checks import check_arguments
-from ...training.manifest import fingerprint, folder_digest
+from ...training.run_record import fingerprint, folder_digest
 from ...training.training_arguments import TRAINING_ARGUMENTS, TranslationTrainingArguments
 from ..estimation.measurement import GIB, dry_run
 from .recipe_data import sets_of

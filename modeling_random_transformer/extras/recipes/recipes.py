@@ -22,7 +22,7 @@ from ...base.distributed import call_on_main_process, exclusive
 from ...base.files import StrPath, files_in, markdown_table
 from ...base.flags import to_flags
 from ...base.jobs import Job, Stage
-from ...base.saved_files import CONFIG, MANIFEST, RECIPE_RECORD, SAVED_WEIGHTS
+from ...base.saved_files import CONFIG, RECIPE_RECORD, SAVED_WEIGHTS, TRAINING_RECORD
 from ...data.readers import TEXT_KEY
 from ...data.sources import SIDES
 from ...inference.loading import load_models
@@ -32,10 +32,11 @@ from ...training.arguments import (
     FILE_ARGUMENTS,
     PREFIXES,
     DataArguments,
+    split_and_label,
 )
-from ...training.manifest import EXTENDABLE, RunResult, weight_arguments
 from ...training.model_card import CARD, set_section
 from ...training.run import train_translation
+from ...training.run_record import EXTENDABLE, RunResult, weight_arguments
 from ...training.training_arguments import TRAINING_ARGUMENTS
 from .recipe_card import set_origin
 from .recipe_data import SET_FILES, check_monolingual, files_of, write_sets
@@ -169,6 +170,7 @@ class RecipeRun:
         def logged_work() -> dict[str, Any]:
             if self.plan.args.process_index == 0:
                 number = self.stages.index(stage) + 1
+                # A warning, so that the progress is shown by default.
                 logger.warning("Stage %d of %d: %s.", number, len(self.stages), stage.name)
             return work(stage)
 
@@ -255,7 +257,7 @@ class RecipeRun:
         """Copy the files of a stage, and add the table of all stages to the model card."""
         best = self.plan.path(name)
         for path in files_in(best, FILES_OF_RESULT):
-            if path.name != MANIFEST:
+            if path.name != TRAINING_RECORD:
                 shutil.copyfile(path, self.folder / path.name)
         if (best / INT8).is_dir():
             shutil.copytree(best / INT8, self.folder / INT8, dirs_exist_ok=True)
@@ -274,8 +276,8 @@ class RecipeRun:
 def facts_of(result: RunResult) -> dict[str, Any]:
     """The facts of a training run that the table shows."""
     scores = {}
-    for name, metrics in result.scores.items():  # such as "validation en-de"
-        split = name.split()[0]
+    for name, metrics in result.scores.items():
+        split, _ = split_and_label(name)
         scores[split] = {metric: values["score"] for metric, values in metrics.items()}
     return {
         "pairs": result.pairs,

@@ -17,13 +17,13 @@ from transformers import PreTrainedTokenizerBase
 from ..base.digests import file_digest, json_digest
 from ..base.files import files_in
 from ..base.jobs import Job, Stage
-from ..base.saved_files import ADAPTER, CONFIG, GENERATION, MANIFEST, SAVED_WEIGHTS, TOKENIZER, TOKENIZER_CONFIG
+from ..base.saved_files import ADAPTER, CONFIG, GENERATION, SAVED_WEIGHTS, TOKENIZER, TOKENIZER_CONFIG, TRAINING_RECORD
 from ..data.overlap import Counts
-from ..data.readers import is_utf8
 from ..data.sources import Corpus
 from ..data.validation import ValidationReport
 from ..inference.confidence import CALIBRATIONS, Calibrations
-from .arguments import FILE_ARGUMENTS, LANGUAGE_ARGUMENTS, DataArguments, ModelArguments
+from ..tokenization_random_transformer import unicode_error
+from .arguments import FILE_ARGUMENTS, LANGUAGE_ARGUMENTS, DataArguments, ModelArguments, split_and_label
 from .checkpoints import all_checkpoints, check_checkpoints, newest_complete
 from .training_arguments import TranslationTrainingArguments
 
@@ -159,8 +159,11 @@ class Run:
     @property
     def validation_fingerprints(self) -> dict[str, Any]:
         """The digest of each validation set, by its name; see `fingerprint`."""
-        sets = self.corpora.items()
-        return {name: fingerprint(corpora) for name, corpora in sets if name.startswith("validation")}
+        return {name: fingerprint(self.corpora[name]) for name in self.names_of("validation")}
+
+    def names_of(self, split: str) -> list[str]:
+        """The names of the sets of a split."""
+        return [name for name in self.corpora if split_and_label(name)[0] == split]
 
     @property
     def training_stage(self) -> Stage:
@@ -222,10 +225,10 @@ def check_output_dir(folder: Path) -> None:
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         raise ValueError(f"output_dir must be a folder, new or not, that can be written, got {str(folder)!r}.")
-    if not is_utf8(str(folder.absolute())):  # safetensors and tokenizers cannot write it
+    if unicode_error(str(folder.absolute())):  # safetensors and tokenizers cannot write it
         raise ValueError(f"output_dir must be a path in UTF-8, got {str(folder)!r}.")
     Calibrations(folder)  # a damaged calibration is an error now, not after the training
-    stages = Job(folder / MANIFEST).stages
+    stages = Job(folder / TRAINING_RECORD).stages
     record = stages.get(TRAIN)
     if record is None:
         foreign = [*all_checkpoints(folder), *files_in(folder, MODEL_FILES)]
