@@ -174,13 +174,13 @@ def test_a_run_that_is_killed_in_every_stage_has_the_same_weights(finished, fold
     ],
 )
 @pytest.mark.parametrize("name", ["monolingual_target", "monolingual_source"])
-def test_a_monolingual_text_is_read_before_a_training(name, content, message, folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(recipes, "train_translation", stop)
+def test_a_monolingual_text_is_read_before_a_training(name, content, message, folder, tmp_path):
     text = tmp_path / "mono4"
     text.write_bytes(content)
     call_arguments = {"monolingual_target": str(folder / "mono"), **arguments(folder, tmp_path / "out", **OPTIONS)}
     with pytest.raises(ValueError, match=message):
         run_recipe(folder / "recipe.yaml", **{**call_arguments, name: str(text)})
+    assert not [*tmp_path.glob("out/stages/*/config.json")]
 
 
 def test_an_error_in_the_monolingual_text_can_be_corrected(folder, monkeypatch, capsys):
