@@ -106,9 +106,7 @@ def train_and_score(run: Run) -> RunResult:
 
 def score_finished(run: Run) -> RunResult:
     """Score the saved model of a run on the sets without scores."""
-    names = run.evaluation_sets
-    if is_search_chosen(run):
-        names = [name for name in names if not run.job.has_finished(score_stage(name), score_inputs(run, name))]
+    names = call_on_main_process(lambda: unscored_sets(run))
     if not names:
         result = result_of(run, [])
         if not (run.folder / CARD).is_file():
@@ -246,6 +244,14 @@ def score_sets(run: Run, trainer: TranslationTrainer, data: PreparedData, names:
     result = result_of(run, data.reports)
     write_card(run, result)
     return result
+
+
+def unscored_sets(run: Run) -> list[str]:
+    """The names of the sets without scores of the saved model with its search; all if the search is not chosen."""
+    names = run.evaluation_sets
+    if not is_search_chosen(run):
+        return names
+    return [name for name in names if not run.job.has_finished(score_stage(name), score_inputs(run, name))]
 
 
 def score_stage(name: str) -> str:

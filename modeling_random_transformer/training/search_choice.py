@@ -63,7 +63,7 @@ def choose_search(run: Run, trainer: TranslationTrainer) -> None:
         best = best_search(searches)
         return {"length_penalty": best.length_penalty, "patience": best.patience, "searches": searches}
 
-    if not is_search_chosen(run):
+    if not call_on_main_process(lambda: is_search_chosen(run)):
         run.job.run(SEARCH, search_inputs(run), choose, everywhere=True, may_change=True)
         if run.args.process_index == 0:
             # A warning, so that the choice is shown by default.
