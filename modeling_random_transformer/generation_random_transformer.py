@@ -9,7 +9,7 @@ import copy
 import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextvars import ContextVar, copy_context
+from contextvars import ContextVar
 from functools import cached_property
 from types import MethodType
 from typing import Any, Protocol
@@ -1051,9 +1051,11 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
             kwargs.setdefault("max_length", None)  # replaces the saved max_length without a warning
         elif kwargs.get("max_length") is not None:
             kwargs.setdefault("max_new_tokens", None)  # transformers would ignore max_length beside a saved one
-        context = copy_context()
-        context.run(FINISHED_HYPOTHESES.set, finished)
-        outputs = context.run(super().generate, inputs, generation_config, *args, **kwargs)
+        token = FINISHED_HYPOTHESES.set(finished)
+        try:
+            outputs = super().generate(inputs, generation_config, *args, **kwargs)
+        finally:
+            FINISHED_HYPOTHESES.reset(token)
         if finished is not None and not finished.was_queried:
             raise RuntimeError(f"transformers does not end a beam search by its patience. {UNTESTED_ADVICE}")
         sequences = getattr(outputs, "sequences", outputs)

@@ -868,17 +868,26 @@ def target_positions(
         check_padding_mask(f"{decoder.input_prefix}attention_mask", attention_mask, batch, position_limit)
     if position_ids is not None:
         check_shape("position_ids", position_ids, "batch", length)
-        if not position_ids.is_cpu or is_transformed():  # reading them would synchronize a GPU
-            return position_ids, None
-        if not batch:
-            return position_ids, length
-        lowest = position_ids.min().item()
-        if lowest < 0:
-            raise ValueError(f"position_ids must be at least 0, got {lowest}.")
-        return position_ids, int(position_ids.max()) + 1
+        return position_ids, longest_of_positions(position_ids)
     if not decoder.config.is_encoder_decoder and attention_mask is not None and attention_mask.dim() == 2:
         return (attention_mask.cumsum(dim=1) - 1).clamp(min=0)[:, -length:], position_limit
     return seen + torch.arange(length, device=tokens.device), position_limit
+
+
+def longest_of_positions(position_ids: Tensor) -> int | None:
+    """The length that a sequence with these positions has (see `embed`); `None` if it would have to be read on a GPU.
+
+    Raises:
+        ValueError: a position is negative.
+    """
+    if not position_ids.is_cpu or is_transformed():
+        return None
+    if not position_ids.numel():  # an empty batch
+        return 0
+    lowest = position_ids.min().item()
+    if lowest < 0:
+        raise ValueError(f"position_ids must be at least 0, got {lowest}.")
+    return int(position_ids.max()) + 1
 
 
 def cross_attention_mask(

@@ -9,7 +9,7 @@ import math
 import reprlib
 import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -34,6 +34,7 @@ from .inputs_random_transformer import (
     decode_ids,
     drop_none,
     encode_texts,
+    is_iterable_of_texts,
     language_id,
     longest_target,
     max_source_positions,
@@ -210,8 +211,7 @@ class Seq2SeqPipeline(Pipeline):
         **arguments: Any,
     ) -> Any:
         """Generate from one text, several texts or a stream; see the class for arguments and errors."""
-        is_single = isinstance(inputs, bytes | Mapping)  # iterable, but not over texts
-        if is_single or not (hasattr(inputs, "__iter__") or hasattr(inputs, "__getitem__")):
+        if not (isinstance(inputs, str) or is_iterable_of_texts(inputs)):
             raise ValueError(f"inputs must be a string or an iterable of strings, got {reprlib.repr(inputs)}.")
         options = self.call_options(**arguments)
         batch_size = self.batch_size if batch_size is None else batch_size

@@ -628,6 +628,15 @@ def normalize(text: str) -> str:
     return _NORMALIZER.normalize_str(text.encode(errors="replace").decode())
 
 
+def unicode_error(text: str) -> UnicodeEncodeError | None:
+    """The error of a text with lone surrogates, which stand for bytes that are not UTF-8; `None` for other texts."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return error
+    return None
+
+
 def has_letters(text: str) -> bool:
     """Whether a text has letters. Numbers and punctuation alone are not translated."""
     return any(character.isalpha() and character not in FILLERS for character in text)
@@ -688,9 +697,7 @@ def _check_integer(name: str, value: Any, minimum: int, reason: str) -> None:
 def _check_unicode(value: Any) -> None:
     """Raise a ValueError for the first string with a lone surrogate, at any depth of nested containers."""
     if isinstance(value, str):
-        try:
-            value.encode("utf-8")
-        except UnicodeEncodeError as error:
+        if error := unicode_error(value):
             excerpt = value[max(0, error.start - 20) : error.start + 20]
             raise ValueError(
                 f"text must not contain lone surrogates, got {value[error.start]!a} at position {error.start}, "

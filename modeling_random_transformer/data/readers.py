@@ -26,7 +26,7 @@ from ..base.errors import format_names, reraise_as_value_error
 from ..base.files import StrPath
 from ..base.formats import check_plain_text, file_format
 from ..base.streams import stream_name
-from ..tokenization_random_transformer import checked_line_bytes, read_lines
+from ..tokenization_random_transformer import checked_line_bytes, read_lines, unicode_error
 
 TEXT_KEY = "text"
 TRANSLATION = "translation"  # the column of `datasets` with texts by language
@@ -136,7 +136,7 @@ def read_texts(path: StrPath, key: str = TEXT_KEY) -> Iterator[str]:
     for number, texts in read_columns(path, Columns((key,))):
         if isinstance(texts, str):
             raise ValueError(f"{path} must have a text for the key {key!r} on each line, but line {number} has none.")
-        if not is_utf8(texts[0]):
+        if unicode_error(texts[0]):
             raise ValueError(f"{path} must be UTF-8 text, but line {number} is not.")
         if "\0" in texts[0]:
             raise ValueError(f"{path} must be text without NUL characters, got one in line {number}.")
@@ -151,15 +151,6 @@ def decode_lines(lines: Iterable[bytes], name: StrPath) -> Iterator[str]:
     """
     for line in checked_line_bytes(lines, stream_name(name)):
         yield line.decode("utf-8", "surrogateescape").lstrip(BYTE_ORDER_MARK)
-
-
-def is_utf8(text: str) -> bool:
-    """Whether a text has no lone surrogates, which stand for other bytes."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def texts_of(

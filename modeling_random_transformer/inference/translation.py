@@ -19,6 +19,7 @@ from ..inputs_random_transformer import (
     MAX_HYPOTHESES,
     LanguageTags,
     check_positive,
+    is_iterable_of_texts,
     renumber_errors,
     source_limit,
     tokenizer_languages,
@@ -289,8 +290,7 @@ class Translator:
                 text or a prefix is invalid.
         """
         for name, rows in {"texts": texts, "prefixes": [] if prefixes is None else prefixes}.items():
-            is_iterable = hasattr(rows, "__iter__") or hasattr(rows, "__getitem__")
-            if isinstance(rows, str | bytes) or not is_iterable:
+            if not is_iterable_of_texts(rows):
                 raise ValueError(f"{name} must be an iterable of strings, got one {type(rows).__name__}.")
         prefixed = with_prefixes(texts, prefixes)
         return process_stream(prefixed, self.translate_rows, chunk_size, progress, length_hint(texts))

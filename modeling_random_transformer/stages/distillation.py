@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,7 +18,7 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 from ..base.digests import weight_file_digests
 from ..base.distributed import call_on_main_process
 from ..base.files import folder_size, markdown_table, new_folder
-from ..base.jobs import Job, run_stage
+from ..base.jobs import Job
 from ..base.saved_files import CONFIG, JOB_RECORD, SAVED_WEIGHTS, TRAINING_RECORD
 from ..data.sources import Corpus, Pair, pairs_of
 from ..data.validation import validate
@@ -194,10 +193,10 @@ def export_and_compare(
     folder: Path, teacher: Sequence[Path], test: Corpus, args: TranslationTrainingArguments
 ) -> list[ModelScores]:
     """Export the trained student in `folder` to int8, and score teacher and student; finished stages are skipped."""
-    stage = partial(run_stage, folder / WORK / JOB_RECORD, may_change=True)
+    job = Job(folder / WORK / JOB_RECORD)
     student_weights = [*weight_file_digests(folder).values()]
     files = [folder / INT8 / name for name in (CONFIG, SAFE_WEIGHTS_NAME)]
-    stage("int8", {"weights": student_weights}, lambda: export_int8(folder), files)
+    job.run("int8", {"weights": student_weights}, lambda: export_int8(folder), files, may_change=True)
 
     search = call_on_main_process(lambda: final_search(args, Job(folder / TRAINING_RECORD)))
 
@@ -213,7 +212,8 @@ def export_and_compare(
 
     teacher_weights = chain.from_iterable(weight_file_digests(path).values() for path in teacher)
     inputs = {"weights": [*teacher_weights, *student_weights], "test set": fingerprint([test]), **search}
-    return [ModelScores(**row) for row in stage("comparison", inputs, compare_models)["rows"]]
+    facts = job.run("comparison", inputs, compare_models, may_change=True)
+    return [ModelScores(**row) for row in facts["rows"]]
 
 
 def comparison_set(data_args: DataArguments) -> Corpus:

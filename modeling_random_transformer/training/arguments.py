@@ -405,6 +405,12 @@ def set_names(split: str, corpora: Sequence[Corpus]) -> list[str]:
     return numbered
 
 
+def split_and_label(name: str) -> tuple[str, str]:
+    """The parts of a name of `set_names`: `"test en-de"` → `("test", "en-de")`; `"test"` has the label `""`."""
+    split, _, label = name.partition(" ")
+    return split, label
+
+
 def parse_overrides(text: str) -> dict[str, Any]:
     """Parse `"d_model=256,norm_order=pre"` into `{"d_model": 256, "norm_order": "pre"}`.
 

@@ -22,7 +22,7 @@ from ..data.tokenization import lengths_of
 from ..inference.evaluation import make_scorers
 from ..inputs_random_transformer import check_choice, max_target_positions, tokenizer_languages
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
-from .arguments import DROPOUTS, DataArguments, ModelArguments, set_names
+from .arguments import DROPOUTS, DataArguments, ModelArguments, set_names, split_and_label
 from .loss_check import check_loss_function
 from .model_init import freeze, load_initial
 from .run_record import check_output_dir
@@ -111,9 +111,9 @@ def check_metric(best: str, data_args: DataArguments, args: TranslationTrainingA
         metrics += ["bleu", "chrf", "generated_length"]
     names_of_metrics = [*metrics]
     for name in set_names("validation", data_args.corpora("validation")):
-        if name != "validation":
-            set_name = name.removeprefix("validation ")
-            names_of_metrics += [f"{set_name}_{metric}" for metric in metrics]
+        _, label = split_and_label(name)
+        if label:
+            names_of_metrics += [f"{label}_{metric}" for metric in metrics]
     check_choice(names_of_metrics, metric_for_best_model=best.removeprefix("eval_"))
 
 

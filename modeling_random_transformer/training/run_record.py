@@ -16,9 +16,9 @@ from ..base.digests import file_digest, json_digest
 from ..base.files import files_in
 from ..base.jobs import Job, Stage
 from ..base.saved_files import ADAPTER, CONFIG, GENERATION, SAVED_WEIGHTS, TOKENIZER, TOKENIZER_CONFIG, TRAINING_RECORD
-from ..data.readers import is_utf8
 from ..data.sources import Corpus
 from ..inference.confidence import CALIBRATIONS, Calibrations
+from ..tokenization_random_transformer import unicode_error
 from .arguments import FILE_ARGUMENTS, LANGUAGE_ARGUMENTS
 from .checkpoints import all_checkpoints, check_checkpoints, newest_complete
 from .run_state import SEARCH, TRAIN, Run
@@ -141,7 +141,7 @@ def check_output_dir(folder: Path) -> None:
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         raise ValueError(f"output_dir must be a folder, new or not, that can be written, got {str(folder)!r}.")
-    if not is_utf8(str(folder.absolute())):  # safetensors and tokenizers cannot write it
+    if unicode_error(str(folder.absolute())):  # safetensors and tokenizers cannot write it
         raise ValueError(f"output_dir must be a path in UTF-8, got {str(folder)!r}.")
     Calibrations(folder)  # a damaged calibration is an error now, not after the training
     stages = Job(folder / TRAINING_RECORD).stages
@@ -249,7 +249,7 @@ def fingerprint(corpora: list[Corpus]) -> Any:
 
 def validation_fingerprints(run: Run) -> dict[str, Any]:
     """The digest of each validation set, by its name; see `fingerprint`."""
-    return {name: fingerprint(corpora) for name, corpora in run.corpora.items() if name.startswith("validation")}
+    return {name: fingerprint(run.corpora[name]) for name in run.names_of("validation")}
 
 
 def folder_digest(name: str) -> str:

@@ -1,18 +1,16 @@
 """The state of a run, which its stages share, and its result."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from ..base.distributed import call_on_main_process
 from ..base.jobs import Job, Stage
 from ..data.overlap import Counts
 from ..data.sources import Corpus
 from ..data.validation import ValidationReport
-from .arguments import DataArguments, ModelArguments
+from .arguments import DataArguments, ModelArguments, split_and_label
 from .training_arguments import TranslationTrainingArguments
 
 TRAIN, SEARCH = "train", "search"  # stages of the record
@@ -48,15 +46,14 @@ class Run:
         """The names of the validation and test sets."""
         return [name for name in self.corpora if name != "train"]
 
+    def names_of(self, split: str) -> list[str]:
+        """The names of the sets of a split."""
+        return [name for name in self.corpora if split_and_label(name)[0] == split]
+
     @property
     def training_stage(self) -> Stage:
         """The stage of the training."""
         return self.job.stages[TRAIN]
-
-    def update_record(self, change: Callable[[], Any]) -> None:
-        """Change the record in the first process; every process gets it."""
-        call_on_main_process(change)
-        self.job = call_on_main_process(lambda: self.job)
 
 
 @dataclass

@@ -81,8 +81,8 @@ def test_a_finished_run_with_changed_checkpoints_is_not_extended(change, message
 
 
 @pytest.mark.parametrize("name", ["adapter_model.safetensors", "tokenizer.json", "checkpoint-500/optimizer.pt"])
-def test_a_model_or_a_checkpoint_of_another_program_is_an_error(name, corpus, monkeypatch):
-    monkeypatch.setattr(run_module.DataArguments, "sets", None)  # raises before anything is read
+def test_a_model_or_a_checkpoint_of_another_program_is_an_error(name, corpus):
+    (corpus / "train.a").write_bytes(b"\xff")  # another error, if it was read
     path = corpus / "out" / name
     path.parent.mkdir(parents=True)
     path.write_bytes(b"mine")

@@ -219,8 +219,8 @@ def test_an_output_folder_of_one_node_raises(corpus, monkeypatch):
         run(corpus, "out")
 
 
-def test_positions_for_scored_sets_are_checked_before_training(corpus, monkeypatch):
+def test_positions_for_scored_sets_are_checked_before_training(corpus):
     (corpus / "test.a").write_text("abcdefgh " * 20 + "\n" + "ab\n" * 11)
-    monkeypatch.setattr(Trainer, "train", stop)
     with pytest.raises(ValueError, match=r"max_position_embeddings must be at least \d+, .* the test set, got 16"):
         run(corpus, "out", config_overrides=f"{SIZES},position_embedding=learned")
+    assert not [*(corpus / "out").glob("checkpoint-*")]

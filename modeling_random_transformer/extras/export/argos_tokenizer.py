@@ -24,7 +24,7 @@ from ...tokenization_random_transformer import (
     normalize,
     text_normalizer,
 )
-from ..sentencepiece.sentencepiece import BPE, BYTE, CONTROL, NORMAL, SPACE, UNIGRAM, UNKNOWN
+from ..sentencepiece.conversion import BPE, BYTE, CONTROL, NORMAL, SPACE, UNIGRAM, UNKNOWN
 
 UNKNOWN_PIECE = "<unk>"
 BYTES = {character: byte for byte, character in bytes_to_unicode().items()}

@@ -88,6 +88,7 @@ def split_corpus(data_args: DataArguments, folder: Path) -> dict[str, Any]:
         trained = report.sets["train"]
         if trained < size:
             raise ValueError(f"the training set must have at least {size} pairs like the others, got {trained}.")
+    # A warning, so that the pairs that are not used are shown by default.
     logger.warning("%s", report)
     return {**report.sets, "report": str(report)}
 

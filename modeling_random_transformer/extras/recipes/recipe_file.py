@@ -238,6 +238,7 @@ def choose_sizes(names: Iterable[str], data_args: DataArguments) -> dict[str, in
     chosen = {}
     for name in names:
         chosen[name] = sizes[name]
+        # A warning, so that the choice is shown by default.
         logger.warning("%s is %d: the distinct pairs have %s characters.", name, sizes[name], f"{characters:,}")
     smallest, largest = MEASURED
     if not smallest <= characters <= largest:

@@ -30,7 +30,7 @@ from ...training.arguments import (
 from ...training.checks import check_arguments
 from ...training.run_record import fingerprint, folder_digest
 from ...training.training_arguments import TRAINING_ARGUMENTS, TranslationTrainingArguments
-from ..estimation.estimation import GIB, dry_run
+from ..estimation.measurement import GIB, dry_run
 from .recipe_data import sets_of
 from .recipe_file import (
     BACK_TRANSLATE,

@@ -21,7 +21,7 @@ from ...base.digests import file_digest
 from ...base.distributed import call_on_main_process, exclusive
 from ...base.files import StrPath, files_in, markdown_table
 from ...base.flags import to_flags
-from ...base.jobs import Job, Stage, run_stage
+from ...base.jobs import Job, Stage
 from ...base.saved_files import CONFIG, RECIPE_RECORD, SAVED_WEIGHTS, TRAINING_RECORD
 from ...data.readers import TEXT_KEY
 from ...data.sources import SIDES
@@ -32,6 +32,7 @@ from ...training.arguments import (
     FILE_ARGUMENTS,
     PREFIXES,
     DataArguments,
+    split_and_label,
 )
 from ...training.model_card import CARD, set_section
 from ...training.run import train_translation
@@ -155,9 +156,9 @@ class RecipeRun:
         return result is not None and bool(result.files) and not result.changed_files()
 
     def run_recorded(self, *arguments: Any, **options: Any) -> dict[str, Any]:
-        """Do the work of a stage in the record of the recipe; see `run_stage` for the other arguments."""
-        options |= {"needs_files": self.needs_files, "advice": ADVICE}
-        return run_stage(self.folder / RECIPE_RECORD, *arguments, **options)
+        """Do the work of a stage in the record of the recipe; see `Job.run` for the other arguments."""
+        job = Job(self.folder / RECIPE_RECORD, ADVICE)
+        return job.run(*arguments, needs_files=self.needs_files, **options)
 
     def run_stage(self, stage: StageArguments) -> dict[str, Any]:
         """Run a stage, or skip a finished one; returns its facts."""
@@ -170,6 +171,7 @@ class RecipeRun:
         def logged_work() -> dict[str, Any]:
             if self.plan.args.process_index == 0:
                 number = self.stages.index(stage) + 1
+                # A warning, so that the progress is shown by default.
                 logger.warning("Stage %d of %d: %s.", number, len(self.stages), stage.name)
             return work(stage)
 
@@ -275,8 +277,8 @@ class RecipeRun:
 def facts_of(result: RunResult) -> dict[str, Any]:
     """The facts of a training run that the table shows."""
     scores = {}
-    for name, metrics in result.scores.items():  # such as "validation en-de"
-        split = name.split()[0]
+    for name, metrics in result.scores.items():
+        split, _ = split_and_label(name)
         scores[split] = {metric: values["score"] for metric, values in metrics.items()}
     return {
         "pairs": result.pairs,

@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 from modeling_random_transformer import RandomTransformerTokenizer
 from modeling_random_transformer.extras.export.argos_tokenizer import PART_OF_CHARACTER, sentencepiece_model
 from modeling_random_transformer.extras.sentencepiece import from_sentencepiece
-from modeling_random_transformer.extras.sentencepiece.sentencepiece import SPACE
+from modeling_random_transformer.extras.sentencepiece.conversion import SPACE
 from modeling_random_transformer.tokenization_random_transformer import (
     HYPHENS_AND_LIGATURES,
     REPLACEMENTS,
