@@ -6,7 +6,7 @@ from functools import partial
 import torch
 
 from modeling_random_transformer import RandomTransformerTokenizer
-from modeling_random_transformer.extras.ensemble.ensemble import EnsembleForSeq2SeqLM
+from modeling_random_transformer.extras.ensemble import EnsembleForSeq2SeqLM
 from modeling_random_transformer.inference.scoring import Scorer
 
 from .generate import DEVICE, generate

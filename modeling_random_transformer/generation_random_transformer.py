@@ -9,7 +9,8 @@ import copy
 import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextvars import ContextVar, copy_context
+from contextvars import ContextVar
+from functools import cached_property
 from types import MethodType
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary, finalize
@@ -123,8 +124,8 @@ class BeamKVCache:
         self.length = first_keys.shape[2]  # tokens so far
         self.entries = self.length * beams  # entries per group that are in use
         self.capacity = (capacity or max(INITIAL_CAPACITY, 2 * self.length)) * beams  # in entries per group
-        self.keys = [self.pack(keys) for keys, _ in layers]
-        self.values = [self.pack(values) for _, values in layers]
+        self.keys = [self.interleave_beams(keys) for keys, _ in layers]
+        self.values = [self.interleave_beams(values) for _, values in layers]
         # The mask of one token's entries: 0 for the entry of the beam itself, -inf for the entries of other beams.
         self.token_mask = first_keys.new_full((beams, beams), -torch.inf).fill_diagonal_(0)
         self.mask: Tensor | None = None
@@ -163,8 +164,8 @@ class BeamKVCache:
             return
         live_first = live.to(torch.uint8).argsort(dim=1, descending=True, stable=True)
         kept = live_first[:, :remaining]
-        for packed in (*self.keys, *self.values, self.mask.transpose(2, 3)):
-            packed[:, :, :remaining] = select_entries(packed, kept)
+        for entries_by_group in (*self.keys, *self.values, self.mask.transpose(2, 3)):
+            entries_by_group[:, :, :remaining] = select_entries(entries_by_group, kept)
         self.entries = remaining
 
     def bound(self, live: Tensor) -> int:
@@ -216,17 +217,17 @@ class BeamKVCache:
         """`[batch, heads · width]` → `[groups, heads, beams, width]`."""
         return projected.view(self.groups, self.beams, -1, width).transpose(1, 2)
 
-    def pack(self, states: Tensor) -> Tensor:
+    def interleave_beams(self, states: Tensor) -> Tensor:
         """Keys or values `[batch, heads, length, width]` → `[groups, heads, capacity, width]`."""
         _, heads, _, width = states.shape
-        packed = states.new_empty(self.groups, heads, self.capacity, width)
+        entries_by_group = states.new_empty(self.groups, heads, self.capacity, width)
         by_token = states.unflatten(0, (self.groups, self.beams)).permute(0, 2, 3, 1, 4)  # a token's beams are adjacent
-        packed[:, :, : self.entries] = by_token.flatten(2, 3)
-        return packed
+        entries_by_group[:, :, : self.entries] = by_token.flatten(2, 3)
+        return entries_by_group
 
-    def unpack(self, packed: Tensor) -> Tensor:
-        """The inverse of `pack`: every row's own keys or values, `[batch, heads, length, width]`."""
-        used = packed[:, :, : self.entries]
+    def separate_beams(self, entries_by_group: Tensor) -> Tensor:
+        """The inverse of `interleave_beams`: every row's own keys or values, `[batch, heads, length, width]`."""
+        used = entries_by_group[:, :, : self.entries]
         if self.mask is None:
             return used
         visible = self.mask[:, 0, :, : self.entries] == 0  # `length` entries of each beam, in the order of the tokens
@@ -237,15 +238,15 @@ class BeamKVCache:
         return by_token.transpose(2, 3).flatten(0, 1)
 
 
-def select_entries(packed: Tensor, entries: Tensor) -> Tensor:
+def select_entries(entries_by_group: Tensor, entries: Tensor) -> Tensor:
     """Entries `[groups, kept]` of keys, values or mask `[groups, heads, capacity, width]`, by one `index_select`.
 
     On a CPU, this is ten times as fast as `gather`. Returns `[groups, heads, kept, width]`.
     """
-    groups, heads, capacity, width = packed.shape
-    first_rows = torch.arange(0, groups * heads * capacity, capacity, device=packed.device)
+    groups, heads, capacity, width = entries_by_group.shape
+    first_rows = torch.arange(0, groups * heads * capacity, capacity, device=entries_by_group.device)
     rows = first_rows.view(groups, heads, 1) + entries[:, None]
-    selected = packed.reshape(-1, width).index_select(0, rows.flatten())
+    selected = entries_by_group.reshape(-1, width).index_select(0, rows.flatten())
     return selected.view(groups, heads, -1, width)
 
 
@@ -257,15 +258,15 @@ class StaticKVCache(BeamKVCache):
     Args:
         layers: keys and values per layer, `[batch, heads, length, d_k or d_v]`.
         beams: number of consecutive batch rows that the search reorders among themselves.
-        limit: maximum number of tokens.
+        max_length: maximum number of tokens.
     """
 
     mask: Tensor
 
-    def __init__(self, layers: LayerStates, beams: int, limit: int):
-        super().__init__(layers, beams, bucket(limit))
-        for packed in (*self.keys, *self.values):
-            packed[:, :, self.entries :] = 0
+    def __init__(self, layers: LayerStates, beams: int, max_length: int):
+        super().__init__(layers, beams, bucket(max_length))
+        for entries_by_group in (*self.keys, *self.values):
+            entries_by_group[:, :, self.entries :] = 0
         self.token_mask = self.token_mask.expand(self.groups, 1, beams, beams)
         # The position and the entries of the last token. `reserve` moves both to the new token.
         device = self.mask.device
@@ -435,15 +436,15 @@ class FastDecodingCache(EncoderDecoderCache):
 
     Args:
         beams: number of consecutive rows that the search reorders among themselves.
-        limit: maximum number of target tokens.
+        max_length: maximum number of target tokens.
     """
 
     is_croppable = False
 
-    def __init__(self, beams: int, limit: int):
+    def __init__(self, beams: int, max_length: int):
         super().__init__(DynamicCache(), DynamicCache())
         self.beams = beams
-        self.limit = limit
+        self.max_length = max_length
         self.step: FastStep | None = None
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
@@ -470,15 +471,15 @@ class FastDecodingCache(EncoderDecoderCache):
         target = BeamKVCache(layer_states(self.self_attention_cache), self.beams)
         source = layer_states(self.cross_attention_cache)
         mask = additive_padding_mask(padding_mask, source[0][0].dtype)
-        return FastStep(model, target, source, mask, self.limit)
+        return FastStep(model, target, source, mask, self.max_length)
 
     def end_steps(self) -> None:
         """Return the keys and values to transformers' layout, for the modules and for callers of `generate()`."""
         if self.step is None:
             return
-        packed = self.step.cache
-        for i, (keys, values) in enumerate(zip(packed.keys, packed.values, strict=True)):
-            self.self_attention_cache.update(packed.unpack(keys), packed.unpack(values), i)
+        beam_cache = self.step.cache
+        for i, (keys, values) in enumerate(zip(beam_cache.keys, beam_cache.values, strict=True)):
+            self.self_attention_cache.update(beam_cache.separate_beams(keys), beam_cache.separate_beams(values), i)
         self.step = None
 
 
@@ -492,17 +493,17 @@ class StaticDecodingCache(FastDecodingCache):
 
     Args:
         beams: number of consecutive rows that the search reorders among themselves.
-        limit: maximum number of target tokens.
+        max_length: maximum number of target tokens.
         is_captured: run the steps as a CUDA graph.
     """
 
-    def __init__(self, beams: int, limit: int, is_captured: bool):
-        super().__init__(beams, limit)
+    def __init__(self, beams: int, max_length: int, is_captured: bool):
+        super().__init__(beams, max_length)
         self.is_captured = is_captured
 
     def new_step(self, model: Any, padding_mask: Tensor | None) -> "FastStep":
         """A step on a `StaticKVCache` and on a source that is padded to the capacity of a bucket."""
-        target = StaticKVCache(layer_states(self.self_attention_cache), self.beams, self.limit)
+        target = StaticKVCache(layer_states(self.self_attention_cache), self.beams, self.max_length)
         source = layer_states(self.cross_attention_cache)
         first_keys, _ = source[0]
         sources, _, length, _ = first_keys.shape
@@ -513,18 +514,18 @@ class StaticDecodingCache(FastDecodingCache):
         mask = pad(mask, (0, added), value=-torch.inf)
         padded = [(pad(keys, (0, 0, 0, added)), pad(values, (0, 0, 0, added))) for keys, values in source]
         if self.is_captured:
-            return self.captured_step(model, CapturedStep(model, target, padded, mask, self.limit))
-        return FastStep(model, target, padded, mask, self.limit)
+            return self.captured_step(model, CapturedStep(model, target, padded, mask, self.max_length))
+        return FastStep(model, target, padded, mask, self.max_length)
 
     def captured_step(self, model: Any, step: "CapturedStep") -> "CapturedStep":
         """The captured step of an earlier call with the same shapes, or a new one, which is kept for later calls."""
         kept = captured_steps(model)
-        shapes = step.shapes()
-        earlier = kept.steps.pop(shapes, None)  # no other call can use it until this one is over
+        key = step.key()
+        earlier = kept.steps.pop(key, None)  # no other call can use it until this one is over
         if earlier is not None:
             earlier.load(step)
             step = earlier
-        finalize(self, kept.keep, shapes, step)
+        finalize(self, kept.keep, key, step)
         return step
 
 
@@ -536,7 +537,7 @@ class FastStep:
         cache: the keys and values of all earlier tokens.
         source: the keys and values of the source per layer, `[sources, heads, source_len, d_k or d_v]`.
         source_mask: 0 for source tokens, -inf for padding, `[sources, 1, 1, source_len]`; `None` without padding.
-        limit: maximum number of target tokens. The weights are packed if enough steps remain.
+        max_length: maximum number of target tokens. The weights are packed if enough steps remain.
     """
 
     def __init__(
@@ -545,32 +546,34 @@ class FastStep:
         cache: BeamKVCache,
         source: LayerStates,
         source_mask: Tensor | None,
-        limit: int,
+        max_length: int,
     ):
         self.decoder = model.model.decoder
         self.lm_head = model.lm_head
-        self.fast: FastDecoder | None = None
         self.cache = cache
-        packs_weights = limit - cache.length >= MIN_STEPS_TO_PACK
+        packs_weights = max_length - cache.length >= MIN_STEPS_TO_PACK
         self.batch_size = cache.groups * cache.beams if packs_weights else 0
         self.attentions = [
             BeamAttention(layer, i, cache, layer_source, source_mask)
             for i, (layer, layer_source) in enumerate(zip(self.decoder.layers, source, strict=True))
         ]
 
+    @cached_property
+    def fast_decoder(self) -> FastDecoder:
+        """Created in the first step: a wrapped `forward` may enable autocast, which layers cannot ignore."""
+        return FastDecoder(self.decoder, self.lm_head, self.batch_size)
+
     def __call__(self, ids: Tensor) -> Tensor:
         """The newest tokens, `[batch, 1]` → logits of the next tokens, `[batch, 1, vocab_size]`."""
-        if self.fast is None:  # here, since a wrapped `forward` may enable autocast, which layers cannot ignore
-            self.fast = FastDecoder(self.decoder, self.lm_head, self.batch_size)
-        logits = self.compute(self.fast, ids)
+        logits = self.compute(ids)
         self.cache.advance()
         return logits[:, None]
 
-    def compute(self, fast: FastDecoder, ids: Tensor) -> Tensor:
+    def compute(self, ids: Tensor) -> Tensor:
         """The logits of a step, without a change of Python values: `[batch, 1]` → `[batch, vocab_size]`."""
         self.cache.reserve()
-        states = self.decoder.embed(ids, self.cache.next_position(), longest=self.cache.length + 1)
-        return fast(states[:, 0], self.attentions)
+        states = self.decoder.embed(ids, self.cache.next_position(), position_limit=self.cache.length + 1)
+        return self.fast_decoder(states[:, 0], self.attentions)
 
 
 class CapturedStep(FastStep):
@@ -584,31 +587,31 @@ class CapturedStep(FastStep):
     ids: Tensor  # [batch, 1], read by the graph
     logits: Tensor  # [batch, vocab_size], written by the graph
 
-    def compute(self, fast: FastDecoder, ids: Tensor) -> Tensor:
+    def compute(self, ids: Tensor) -> Tensor:
         """The graph's logits, which the next step overwrites: `[batch, 1]` → `[batch, vocab_size]`."""
         if torch.is_autocast_enabled(ids.device.type):  # autocast frees its copies of the weights after the step
-            return super().compute(fast, ids)
+            return super().compute(ids)
         if self.graph is None:
             self.ids = ids.clone()
             with torch.cuda.device(ids.device):
-                self.capture(fast)
+                self.capture()
         self.ids.copy_(ids)
         self.graph.replay()
         return self.logits
 
-    def capture(self, fast: FastDecoder) -> None:
+    def capture(self) -> None:
         """Run the step a few times on another stream, as PyTorch requires, and record its kernels."""
         initial = [tensor.clone() for tensor in self.tensors()]
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(WARM_UP_STEPS):
-                super().compute(fast, self.ids)
+                super().compute(self.ids)
                 self.copy_from(initial)
         torch.cuda.current_stream().wait_stream(stream)
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):  # other threads may use the GPU
-            self.logits = super().compute(fast, self.ids)
+            self.logits = super().compute(self.ids)
 
     def tensors(self) -> list[Tensor]:
         """The tensors that the steps of a call read, apart from the weights."""
@@ -619,8 +622,8 @@ class CapturedStep(FastStep):
             tensors += [attention.source_keys, attention.source_values, attention.source_mask]
         return tensors
 
-    def shapes(self) -> tuple[Any, ...]:
-        """The key of a captured step: calls with equal shapes can use the same graph."""
+    def key(self) -> tuple[Any, ...]:
+        """The shapes and modes of this step: steps with equal keys can use the same graph."""
         layouts = [(tensor.shape, tensor.dtype, tensor.device) for tensor in self.tensors()]
         modes = torch.is_inference_mode_enabled(), float32_precisions()
         return self.cache.beams, *modes, *layouts
@@ -638,19 +641,35 @@ class CapturedStep(FastStep):
 
 
 class CapturedSteps:
-    """The captured steps of a model that no call uses, and the shapes of the calls that did not capture one."""
+    """The captured steps of a model that no call uses, and the sizes of the calls that did not capture one."""
 
     def __init__(self) -> None:
-        self.steps: dict[tuple[Any, ...], CapturedStep] = {}  # by the shapes of their tensors
-        self.seen_shapes: set[tuple[int, ...]] = set()
+        self.steps: dict[tuple[Any, ...], CapturedStep] = {}  # by their keys
+        self.seen_sizes: set[tuple[int, ...]] = set()
 
-    def keep(self, shapes: tuple[Any, ...], step: CapturedStep) -> None:
+    def keep(self, key: tuple[Any, ...], step: CapturedStep) -> None:
         """Keep a captured step for later calls, and drop the least recently used steps above a limit."""
         if step.graph is not None:
-            self.steps[shapes] = step
+            self.steps[key] = step
         if len(self.steps) > MAX_CAPTURED_STEPS:
             oldest = next(iter(self.steps))
             del self.steps[oldest]
+
+    def record_sizes(self, sizes: tuple[int, ...]) -> bool:
+        """Record the sizes of a call; whether an earlier call had them.
+
+        Capturing a graph takes as long as some 30 steps, so it saves time from the second call on. Graphs of many sizes
+        or of large caches would need much memory, so such sizes are not recorded.
+
+        Args:
+            sizes: `(rows, beams, target capacity, source capacity)`.
+        """
+        if sizes in self.seen_sizes:
+            return True
+        rows, _, capacity, _ = sizes
+        if len(self.seen_sizes) < MAX_CAPTURED_STEPS and rows * capacity <= MAX_DEFAULT_ENTRIES:
+            self.seen_sizes.add(sizes)
+        return False
 
 
 # A graph reads the weights by address, so it is valid as long as the snapshot of its model.
@@ -662,12 +681,12 @@ def captured_steps(model: Any) -> CapturedSteps:
     return CAPTURED_STEPS.setdefault(model.snapshot, CapturedSteps())
 
 
-def can_capture(model: Any, limit: int) -> bool:
+def can_capture(model: Any, max_length: int) -> bool:
     """Whether all steps up to a length run the same kernels: on a GPU, and without code of other libraries.
 
     An attribute can disable an adapter's module, for example, and a wrapped `forward` may enable autocast.
     """
-    if model.device.type != "cuda" or limit > model.config.max_position_embeddings or "forward" in vars(model):
+    if model.device.type != "cuda" or max_length > model.config.max_position_embeddings or "forward" in vars(model):
         return False
     for _, module in named_parts(model):
         is_known = library_of(module) in ("torch", "transformers") or is_copied(type(module))
@@ -762,9 +781,9 @@ def functional_norm(module: Any) -> Callable[[Tensor], Tensor]:
 # Conditions for the fast decoder: a step computes what the modules compute
 
 
-def unsupported_step(model: Any) -> str | None:
-    """A message if a `FastStep` cannot be used for a model, or computes other logits than the modules."""
-    reason = unsupported_model(model)
+def step_reason(model: Any) -> str | None:
+    """Why a `FastStep` cannot be used for a model, or computes other logits than the modules; `None` if it can."""
+    reason = model_reason(model)
     if reason:
         return reason
     try:
@@ -776,8 +795,8 @@ def unsupported_step(model: Any) -> str | None:
     return reason
 
 
-def unsupported_model(model: Any) -> str | None:
-    """A message about hooks, modes and settings for which the modules run; `None` if there are none.
+def model_reason(model: Any) -> str | None:
+    """Why a model's hooks, modes or settings require its modules; `None` if they do not.
 
     Hooks on the model itself and a `forward` that wraps the original are allowed: the step runs inside them.
     """
@@ -794,8 +813,8 @@ def unsupported_model(model: Any) -> str | None:
             inner_modules.append((name, module))
         elif forward_hooks(module):  # other leaf modules are called; the comparison must not run hooks
             return f"{name} has a hook"
-    if message := modified_module(inner_modules):
-        return message
+    if reason := modified_module(inner_modules):
+        return reason
     for layer in (decoder, *decoder.layers):
         if layer.config._attn_implementation != "sdpa":
             return f"the attention implementation is {layer.config._attn_implementation}, not sdpa"
@@ -803,7 +822,7 @@ def unsupported_model(model: Any) -> str | None:
 
 
 def modified_module(named_modules: Iterable[tuple[str, nn.Module]]) -> str | None:
-    """A message about the first module that does not compute the `forward` of its class in evaluation mode."""
+    """Why a module does not compute the `forward` of its class in evaluation mode; `None` if all modules do."""
     for name, module in named_modules:
         if has_modified_call(module):
             return f"{name or 'the model'} has a hook or a replaced or compiled forward"
@@ -851,7 +870,7 @@ def step_difference(model: Any) -> str | None:
 
     # Modules may draw random numbers.
     with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.autocast(device.type, enabled=False):
-        cache = FastDecodingCache(beams=2, limit=0)
+        cache = FastDecodingCache(beams=2, max_length=0)
         logits(ids[:, :1], cache)
         for layer in cache.self_attention_cache.layers:
             layer.keys = layer.keys * factors
@@ -859,12 +878,12 @@ def step_difference(model: Any) -> str | None:
         standard = EncoderDecoderCache(cache.self_attention_cache, cache.cross_attention_cache)
         actual = logits(ids[:, 1:], cache, cache.begin_steps(model, padding_mask))
         expected = logits(ids[:, 1:], standard)
-    limit = None if has_float_weights(model) else INEXACT_ROUNDING
-    return difference(actual, expected, limit)
+    max_difference = None if has_float_weights(model) else INEXACT_ROUNDING
+    return difference(actual, expected, max_difference)
 
 
-def unsupported_request(config: GenerationConfig, mode: GenerationMode, model_kwargs: dict[str, Any]) -> str | None:
-    """A message about an argument of `generate()` that a `FastDecoder` does not support; `None` if none."""
+def request_reason(config: GenerationConfig, mode: GenerationMode, model_kwargs: dict[str, Any]) -> str | None:
+    """Why a `FastDecoder` does not support the arguments of a call of `generate()`; `None` if it does."""
     verification = VERIFICATION.get()  # the checks of the running call
     if verification is not None and callable(verification.arguments.get("custom_generate")):
         return "custom_generate was requested"
@@ -888,31 +907,18 @@ def unsupported_request(config: GenerationConfig, mode: GenerationMode, model_kw
     return None
 
 
-def decoding_cache(model: Any, config: GenerationConfig, limit: int, source_shape: Sequence[int]) -> FastDecodingCache:
-    """The cache of fast steps for at most `limit` target tokens. `source_shape` is `(sources, source_len, d_model)`."""
+def decoding_cache(
+    model: Any, config: GenerationConfig, max_length: int, source_shape: Sequence[int]
+) -> FastDecodingCache:
+    """The cache of fast steps for at most `max_length` tokens. `source_shape` is `(sources, source_len, d_model)`."""
     implementation = config.cache_implementation
-    is_captured = implementation != "dynamic" and not config.disable_compile and can_capture(model, limit)
+    is_captured = implementation != "dynamic" and not config.disable_compile and can_capture(model, max_length)
     sources, source_len, _ = source_shape
     rows = sources * max(config.num_beams, config.num_return_sequences)
-    shape = rows, config.num_beams, bucket(limit), bucket(source_len)
-    if implementation == "static" or (is_captured and repeats_shape(model, shape)):
-        return StaticDecodingCache(config.num_beams, limit, is_captured)
-    return FastDecodingCache(config.num_beams, limit)
-
-
-def repeats_shape(model: Any, shape: tuple[int, ...]) -> bool:
-    """Whether an earlier call had this shape: `(rows, beams, target capacity, source capacity)`.
-
-    Capturing a graph takes as long as some 30 steps, so it saves time from the second call on. Graphs of many shapes or
-    of large caches would need much memory, so such shapes return `False`.
-    """
-    rows, _, capacity, _ = shape
-    shapes = captured_steps(model).seen_shapes
-    if shape in shapes:
-        return True
-    if len(shapes) < MAX_CAPTURED_STEPS and rows * capacity <= MAX_DEFAULT_ENTRIES:
-        shapes.add(shape)
-    return False
+    sizes = rows, config.num_beams, bucket(max_length), bucket(source_len)
+    if implementation == "static" or (is_captured and captured_steps(model).record_sizes(sizes)):
+        return StaticDecodingCache(config.num_beams, max_length, is_captured)
+    return FastDecodingCache(config.num_beams, max_length)
 
 
 # Faster equivalents of parts of transformers' search
@@ -978,15 +984,15 @@ def block_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
 class FinishedHypotheses:
     """Counts the finished hypotheses of each text in a beam search with `patience`.
 
-    The search for a text ends when `limit` hypotheses have finished, and returns the best of them ("A Call for Clarity
-    in Beam Search: How It Works and When It Stops", Kasai et al. 2022).
+    The search for a text ends when `max_finished` hypotheses have finished, and returns the best of them ("A Call for
+    Clarity in Beam Search: How It Works and When It Stops", Kasai et al. 2022).
 
     Args:
-        limit: the number of beams times the patience.
+        max_finished: the number of beams times the patience.
     """
 
-    def __init__(self, limit: int):
-        self.limit = limit
+    def __init__(self, max_finished: int):
+        self.max_finished = max_finished
         self.counts: Any = 0  # a tensor [batch, 1] after the first step
         self.was_queried = False  # whether the search has called `are_unfinished`
 
@@ -997,7 +1003,7 @@ class FinishedHypotheses:
     def are_unfinished(self) -> Tensor:
         """The texts whose search has not ended, a mask `[batch, 1]`."""
         self.was_queried = True
-        return self.counts < self.limit
+        return self.counts < self.max_finished
 
 
 # The counts of the running call of generate(); `None` without patience.
@@ -1043,9 +1049,13 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
             generation_config = without_early_stopping(generation_config, kwargs)
         if kwargs.get("max_new_tokens") is not None:
             kwargs.setdefault("max_length", None)  # replaces the saved max_length without a warning
-        context = copy_context()
-        context.run(FINISHED_HYPOTHESES.set, finished)
-        outputs = context.run(super().generate, inputs, generation_config, *args, **kwargs)
+        elif kwargs.get("max_length") is not None:
+            kwargs.setdefault("max_new_tokens", None)  # transformers would ignore max_length beside a saved one
+        token = FINISHED_HYPOTHESES.set(finished)
+        try:
+            outputs = super().generate(inputs, generation_config, *args, **kwargs)
+        finally:
+            FINISHED_HYPOTHESES.reset(token)
         if finished is not None and not finished.was_queried:
             raise RuntimeError(f"transformers does not end a beam search by its patience. {UNTESTED_ADVICE}")
         sequences = getattr(outputs, "sequences", outputs)
@@ -1066,7 +1076,7 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         max_cache_length: int,
     ) -> None:
         """Create a `FastDecodingCache` where it is supported, otherwise transformers' cache."""
-        reason = unsupported_request(generation_config, generation_mode, model_kwargs) or self.fallback_reason()
+        reason = request_reason(generation_config, generation_mode, model_kwargs) or self.fallback_reason()
         super()._prepare_cache_for_generation(
             generation_config, model_kwargs, generation_mode, batch_size, max_cache_length
         )
@@ -1086,7 +1096,7 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
         """
         verification = self.running_verification
         snapshot = self.renewed_snapshot() if verification is None else verification.snapshot
-        return snapshot.message_of(unsupported_step, self)
+        return snapshot.reason_of("step", step_reason, self)
 
     @accepts_cache
     def prepare_inputs_for_generation(
@@ -1166,6 +1176,7 @@ class RandomTransformerGenerationMixin(VerifiedGenerationMixin):
                 one; or a cache of the caller has tokens, and the target cannot continue them.
         """
         cache = cache_of(kwargs)
+        check_cache(cache)
         if input_ids is not None and cache is not None and cache.get_seq_length() > 0:
             mask = kwargs.get("decoder_attention_mask")
             check_continued_target(input_ids, cache, mask, expand_size)
@@ -1212,8 +1223,8 @@ def finished_hypotheses(model: Any, options: dict[str, Any], patience: Any) -> F
         raise ValueError(f"patience must be None or a number from 1 to {MAX_PATIENCE}, got {patience!r}.")
     early_stopping = generation_option(model, options, "early_stopping")
     if early_stopping is True:
-        limit = math.floor(num_beams * patience + 0.5)  # rounds like CTranslate2; `round` would round 2.5 to 2
-        return FinishedHypotheses(limit)
+        max_finished = math.floor(num_beams * patience + 0.5)  # rounds like CTranslate2; `round` would round 2.5 to 2
+        return FinishedHypotheses(max_finished)
     if options.get("patience") is not None:
         raise ValueError(f"early_stopping must be True with patience={patience}, got {early_stopping!r}.")
     return None
@@ -1266,6 +1277,12 @@ def check_target_rows(rows: int, sources: int) -> None:
     """Raise a `ValueError` if the rows of a target cannot be divided among the sources."""
     if rows % max(sources, 1):
         raise ValueError(f"decoder_input_ids must have a multiple of the sources' {sources} rows, got {rows}.")
+
+
+def check_cache(cache: Any) -> None:
+    """Raise a `ValueError` for a cache that is no object of transformers' classes, such as a tuple of tensors."""
+    if cache is not None and not isinstance(cache, Cache):
+        raise ValueError(f"{CACHE_NAME} must be None or a Cache of transformers, got {type(cache).__name__}.")
 
 
 def check_continued_target(ids: Tensor, cache: Cache, mask: Tensor | None, copies: int) -> None:

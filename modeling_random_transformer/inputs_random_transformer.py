@@ -6,7 +6,7 @@ All code that tokenizes texts of users calls this module. Like the pipeline, it 
 import math
 import reprlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import BatchEncoding, PretrainedConfig
 
 from .configuration_random_transformer import is_int
-from .tokenization_random_transformer import is_blank
+from .tokenization_random_transformer import is_blank, unicode_error
 
 CHUNK_SIZE = 1000  # texts that are sorted by length together
 MAX_HYPOTHESES = 1000  # per text; memory and time of a search are proportional to it
@@ -75,6 +75,12 @@ def name_lines_in_errors(name: str, first: int = 0) -> Iterator[None]:
         raise ValueError(f"{name}, line {first + error.index + 1}: {error.reason}") from error
 
 
+def is_iterable_of_texts(value: Any) -> bool:
+    """Whether several texts can be read from a value. One text and a dictionary are no iterables of texts."""
+    is_iterable = hasattr(value, "__iter__") or hasattr(value, "__getitem__")
+    return is_iterable and not isinstance(value, str | bytes | Mapping)
+
+
 def check_text(text: Any, index: int) -> None:
     """Raise a `TextError` unless a text is a string of Unicode characters, some of them visible."""
     check_string(text, index)
@@ -86,9 +92,7 @@ def check_string(text: Any, index: int) -> None:
     """Raise a `TextError` unless a text is a string of Unicode characters. It may be blank."""
     if not isinstance(text, str):
         raise TextError(index, f"texts must be strings, got {reprlib.repr(text)}.")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
+    if error := unicode_error(text):
         raise TextError(index, f"texts must be Unicode, got {reprlib.repr(text)}: {error}.") from error
 
 

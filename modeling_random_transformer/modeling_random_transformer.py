@@ -37,7 +37,12 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_random_transformer import RandomTransformerConfig
-from .generation_random_transformer import RandomTransformerGenerationMixin, as_encoder_output, check_target_rows
+from .generation_random_transformer import (
+    RandomTransformerGenerationMixin,
+    as_encoder_output,
+    check_cache,
+    check_target_rows,
+)
 from .ops_random_transformer import (
     IGNORE_INDEX,
     fast_dropout,
@@ -77,6 +82,10 @@ class RandomTransformerPreTrainedModel(PreTrainedModel):
     _supports_attention_backend = True
     _can_compile_fullgraph = True
     int8_linear_class = Int8Linear  # DynamicInt8Quantizer may be from another copy of these files
+
+    def __init__(self, config: RandomTransformerConfig, *args: Any, **kwargs: Any):
+        super().__init__(config, *args, **kwargs)
+        config.validate()  # a field may have been set after the configuration was created
 
     def post_init(self) -> None:
         super().post_init()
@@ -217,15 +226,15 @@ class SinusoidalPositions(nn.Module):
         self.register_buffer("table", table, persistent=False)
         self.reset_parameters()
 
-    def forward(self, positions: Tensor, longest: int | None) -> Tensor:
+    def forward(self, positions: Tensor, position_limit: int | None) -> Tensor:
         """Encodings of positions in a sequence, `[…, length]` → `[…, length, d_model]`.
 
-        `longest` is an upper bound on position + 1, or `None` to avoid reading it from the device.
+        `position_limit` is an upper bound on position + 1, or `None` to avoid reading it from the device.
         """
         # The comparison would specialize a graph.
-        if longest is not None and not is_transformed() and longest <= len(self.table) and not self.table.is_meta:
-            return nn.functional.embedding(positions, self.table)
-        return self.encode(positions)
+        if position_limit is None or is_transformed() or position_limit > len(self.table) or self.table.is_meta:
+            return self.encode(positions)
+        return nn.functional.embedding(positions, self.table)
 
     def encode(self, indices: Tensor) -> Tensor:
         """Encodings of positions in a sequence, without the table: `[length]` → `[length, d_model]`."""
@@ -255,15 +264,15 @@ class LearnedPositions(nn.Embedding):
         super().__init__(config.max_position_embeddings + config.position_offset, config.d_model)
         self.config = config
 
-    def forward(self, positions: Tensor, longest: int | None) -> Tensor:  # type: ignore[override]
+    def forward(self, positions: Tensor, position_limit: int | None) -> Tensor:  # type: ignore[override]
         """The vectors of positions. The arguments are those of `SinusoidalPositions.forward`.
 
         Raises:
-            ValueError: `longest` is above `max_position_embeddings`.
+            ValueError: `position_limit` is above `max_position_embeddings`.
         """
-        limit = self.config.max_position_embeddings
-        if longest is not None and longest > limit:
-            raise ValueError(f"sequence length must be at most max_position_embeddings={limit}, got {longest}.")
+        count = self.config.max_position_embeddings
+        if position_limit is not None and position_limit > count:
+            raise ValueError(f"sequence length must be at most max_position_embeddings={count}, got {position_limit}.")
         return super().forward(positions + self.config.position_offset)
 
 
@@ -474,17 +483,17 @@ class RandomTransformerStack(RandomTransformerPreTrainedModel):
         self.gradient_checkpointing = False
         self.post_init()
 
-    def embed(self, tokens: Tensor, positions: Tensor, longest: int | None) -> Tensor:
+    def embed(self, tokens: Tensor, positions: Tensor, position_limit: int | None) -> Tensor:
         """Scaled embeddings plus positional encodings, with dropout: `[batch, length, d_model]`.
 
         Args:
             tokens: ids, `[batch, length]`, or their rows of the embedding matrix, `[batch, length, d_model]`.
             positions: indices of the tokens in the sequence, `[length]` or `[batch or 1, length]`.
-            longest: an upper bound on position + 1, or `None` to avoid reading it from the device.
+            position_limit: an upper bound on position + 1, or `None` to avoid reading it from the device.
         """
         hidden_states = self.look_up(tokens) * self.embed_scale
         if self.embed_positions is not None:  # a device map may place it on another device
-            hidden_states = hidden_states + self.embed_positions(positions, longest).to(hidden_states)
+            hidden_states = hidden_states + self.embed_positions(positions, position_limit).to(hidden_states)
         return fast_dropout(hidden_states, self.config.dropout, self.training)
 
     def look_up(self, tokens: Tensor) -> Tensor:
@@ -515,10 +524,10 @@ class RandomTransformerEncoder(RandomTransformerStack):
         **kwargs: Any,
     ) -> BaseModelOutput:
         """Encode sources; the arguments are those of `RandomTransformerModel.forward`."""
-        tokens = check_tokens(self, input_ids, inputs_embeds)
+        tokens = checked_tokens(self, input_ids, inputs_embeds)
         batch, length = tokens.shape[:2]
         check_padding_mask("attention_mask", attention_mask, batch, length)
-        hidden_states = self.embed(tokens, torch.arange(length, device=tokens.device), longest=length)
+        hidden_states = self.embed(tokens, torch.arange(length, device=tokens.device), position_limit=length)
         mask = create_bidirectional_mask(
             self.config, hidden_states, attention_mask, allow_is_bidirectional_skip=may_omit_mask(attention_mask)
         )
@@ -567,15 +576,15 @@ class RandomTransformerDecoder(RandomTransformerStack):
         Raises:
             ValueError: an input has a wrong shape, or a cache is given in training with gradient checkpointing.
         """
-        tokens = check_tokens(self, input_ids, inputs_embeds)
+        tokens = checked_tokens(self, input_ids, inputs_embeds)
         if cache is not None and self.gradient_checkpointing and self.training and torch.is_grad_enabled():
             raise ValueError(
                 f"{CACHE_NAME} must be None in training with gradient checkpointing, which computes each layer twice, "
                 f"got {type(cache).__name__}."
             )
         full_cache = encoder_decoder_cache(cache, create=bool(use_cache) and not self.training)
-        positions, longest = target_positions(self, tokens, attention_mask, full_cache, position_ids)
-        hidden_states = self.embed(tokens, positions, longest)
+        positions, position_limit = target_positions(self, tokens, attention_mask, full_cache, position_ids)
+        hidden_states = self.embed(tokens, positions, position_limit)
         mask = create_causal_mask(
             self.config,
             hidden_states,
@@ -654,7 +663,11 @@ class RandomTransformerModel(RandomTransformerBaseModel):
         """
         if encoder_outputs is None:
             encoded = self.encoder(
-                input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                inputs_embeds=inputs_embeds,
+                return_dict=True,  # whatever the configuration says
+                **kwargs,
             )
         else:
             encoded = as_encoder_output(encoder_outputs)
@@ -666,6 +679,7 @@ class RandomTransformerModel(RandomTransformerBaseModel):
             **named_cache(cache),
             inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
+            return_dict=True,
             **kwargs,
         )
         return Seq2SeqModelOutput(
@@ -746,10 +760,11 @@ class RandomTransformerForConditionalGeneration(RandomTransformerPreTrainedModel
             inputs_embeds=inputs_embeds,
             decoder_inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
+            return_dict=True,
             **kwargs,
         )
         logits = self.lm_head(kept_positions(outputs.last_hidden_state, logits_to_keep))
-        loss = checked_loss(self, labels, logits.shape[:2], logits, **kwargs)
+        loss = None if labels is None else checked_loss(self, labels, logits.shape[:2], logits, **kwargs)
         return Seq2SeqLMOutput(loss=loss, logits=logits, **other_fields(outputs))
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
@@ -811,7 +826,12 @@ def shift_right(labels: Tensor, start: int, padding: int) -> Tensor:
 
 
 def encoder_decoder_cache(cache: Cache | None, create: bool) -> EncoderDecoderCache | None:
-    """Add a cross-attention cache to the given cache. Without a cache, create both if `create` is set."""
+    """Add a cross-attention cache to the given cache. Without a cache, create both if `create` is set.
+
+    Raises:
+        ValueError: the cache is of another class than transformers' caches, such as a tuple.
+    """
+    check_cache(cache)
     if isinstance(cache, EncoderDecoderCache) or (cache is None and not create):
         return cache
     return EncoderDecoderCache(DynamicCache() if cache is None else cache, DynamicCache())
@@ -832,33 +852,42 @@ def target_positions(
     cache: EncoderDecoderCache | None,
     position_ids: Tensor | None,
 ) -> tuple[Tensor, int | None]:
-    """The positions of the tokens, `[length]` or `[batch or 1, length]`, and `longest` (see `embed`).
+    """The positions of the tokens, `[length]` or `[batch or 1, length]`, and `position_limit` (see `embed`).
 
     They are `position_ids`, if given. Without a source, padding is not counted.
 
     Raises:
-        ValueError: the mask of the target, whose length is `longest`, or `position_ids` are invalid.
+        ValueError: the mask of the target, whose length is `position_limit`, or `position_ids` are invalid.
     """
     batch, length = tokens.shape[:2]
     seen = 0 if cache is None else cache.get_seq_length()
     if cache is not None and isinstance(seen, Tensor):
-        longest = cache.get_max_length()  # a static cache stores its length on the device, so its capacity is the bound
+        position_limit = cache.get_max_length()  # the capacity: a static cache stores its length on the device
     else:
-        longest = seen + length
-        check_padding_mask(f"{decoder.input_prefix}attention_mask", attention_mask, batch, longest)
+        position_limit = seen + length
+        check_padding_mask(f"{decoder.input_prefix}attention_mask", attention_mask, batch, position_limit)
     if position_ids is not None:
         check_shape("position_ids", position_ids, "batch", length)
-        if not position_ids.is_cpu or is_transformed():  # reading them would synchronize a GPU
-            return position_ids, None
-        if not batch:
-            return position_ids, length
-        lowest = position_ids.min().item()
-        if lowest < 0:
-            raise ValueError(f"position_ids must be at least 0, got {lowest}.")
-        return position_ids, int(position_ids.max()) + 1
+        return position_ids, longest_of_positions(position_ids)
     if not decoder.config.is_encoder_decoder and attention_mask is not None and attention_mask.dim() == 2:
-        return (attention_mask.cumsum(dim=1) - 1).clamp(min=0)[:, -length:], longest
-    return seen + torch.arange(length, device=tokens.device), longest
+        return (attention_mask.cumsum(dim=1) - 1).clamp(min=0)[:, -length:], position_limit
+    return seen + torch.arange(length, device=tokens.device), position_limit
+
+
+def longest_of_positions(position_ids: Tensor) -> int | None:
+    """The length that a sequence with these positions has (see `embed`); `None` if it would have to be read on a GPU.
+
+    Raises:
+        ValueError: a position is negative.
+    """
+    if not position_ids.is_cpu or is_transformed():
+        return None
+    if not position_ids.numel():  # an empty batch
+        return 0
+    lowest = position_ids.min().item()
+    if lowest < 0:
+        raise ValueError(f"position_ids must be at least 0, got {lowest}.")
+    return int(position_ids.max()) + 1
 
 
 def cross_attention_mask(
@@ -900,28 +929,29 @@ def other_fields(outputs: ModelOutput) -> dict[str, Any]:
 # Checks of inputs
 
 
-def check_tokens(stack: RandomTransformerStack, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
+def checked_tokens(stack: RandomTransformerStack, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
     """The ids or the embeddings. Raises a ValueError if both or none are given, or the shape is wrong."""
     ids_name, embeds_name = f"{stack.input_prefix}input_ids", f"{stack.input_prefix}inputs_embeds"
     if inputs_embeds is not None and input_ids is None:
-        return check_shape(embeds_name, inputs_embeds, "batch", "length", stack.config.d_model)
+        check_shape(embeds_name, inputs_embeds, "batch", "length", stack.config.d_model)
+        return inputs_embeds
     if input_ids is None or inputs_embeds is not None:
         provided = "neither" if input_ids is None else "both"
         raise ValueError(f"exactly one of {ids_name} and {embeds_name} must be given, got {provided}.")
-    if check_shape(ids_name, input_ids, "batch", "length").is_floating_point():
+    check_shape(ids_name, input_ids, "batch", "length")
+    if input_ids.is_floating_point():
         raise ValueError(f"{ids_name} must be integers, got {input_ids.dtype}.")
     return input_ids
 
 
-def check_shape(name: str, tensor: Tensor, *shape: int | str) -> Tensor:
-    """The tensor. Raises a ValueError for another shape; a name in `shape` allows any size, but no length of 0."""
+def check_shape(name: str, tensor: Tensor, *shape: int | str) -> None:
+    """Raise a ValueError for another shape of a tensor; a name in `shape` allows any size, but no length of 0."""
     matches = tensor.dim() == len(shape)
     for size, expected in zip(tensor.shape, shape, strict=False):
         is_allowed = size == expected if isinstance(expected, int) else expected == "batch" or size > 0
         matches = matches and is_allowed
     if not matches:
         raise ValueError(f"{name} must have shape [{', '.join(map(str, shape))}], got {list(tensor.shape)}.")
-    return tensor
 
 
 def check_padding_mask(name: str, mask: Tensor | None, batch: int, length: int) -> None:
@@ -931,11 +961,9 @@ def check_padding_mask(name: str, mask: Tensor | None, batch: int, length: int) 
 
 
 def checked_loss(
-    model: RandomTransformerPreTrainedModel, labels: Tensor | None, shape: Sequence[int], logits: Tensor, **kwargs: Any
-) -> Tensor | None:
-    """The loss, if labels are given. Raises a ValueError for a wrong shape and, on a CPU, for invalid classes."""
-    if labels is None:
-        return None
+    model: RandomTransformerPreTrainedModel, labels: Tensor, shape: Sequence[int], logits: Tensor, **kwargs: Any
+) -> Tensor:
+    """The loss. Raises a ValueError for labels of a wrong shape and, on a CPU, for invalid classes."""
     check_shape("labels", labels, *shape)
     config = model.config
     kwargs |= {"logits": logits, "labels": labels, "config": config, "vocab_size": config.vocab_size}
@@ -972,7 +1000,9 @@ class RandomTransformerEncoderModel(RandomTransformerBaseModel):
         **kwargs: Unpack[TransformersKwargs],  # type: ignore[misc]
     ) -> BaseModelOutput:
         """Encode texts; the arguments are those of `RandomTransformerModel.forward`."""
-        return self.encoder(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)
+        return self.encoder(
+            input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, return_dict=True, **kwargs
+        )
 
 
 class RandomTransformerEncoderHead(RandomTransformerPreTrainedModel):
@@ -1005,12 +1035,16 @@ class RandomTransformerEncoderHead(RandomTransformerPreTrainedModel):
         Raises:
             ValueError: an input or the labels have a wrong shape, or a label is not a class.
         """
-        outputs = self.model(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)
+        outputs = self.model(
+            input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, return_dict=True, **kwargs
+        )
         logits = self.compute_logits(outputs.last_hidden_state, attention_mask)
-        loss = checked_loss(self, labels, self.label_shape(logits, labels), logits, **kwargs)
+        loss = None
+        if labels is not None:
+            loss = checked_loss(self, labels, self.label_shape(logits, labels), logits, **kwargs)
         return self.output_class(loss=loss, logits=logits, **other_fields(outputs))
 
-    def label_shape(self, logits: Tensor, labels: Tensor | None) -> Sequence[int]:
+    def label_shape(self, logits: Tensor, labels: Tensor) -> Sequence[int]:
         """The shape that labels must have: one label per token, `[batch, length]`."""
         return logits.shape[:2]
 
@@ -1032,10 +1066,8 @@ class RandomTransformerForSequenceClassification(RandomTransformerEncoderHead):
         """`[batch, num_labels]`."""
         return self.score(self.dropout(mean_of_tokens(states, padding_mask)))
 
-    def label_shape(self, logits: Tensor, labels: Tensor | None) -> Sequence[int]:
+    def label_shape(self, logits: Tensor, labels: Tensor) -> Sequence[int]:
         """One class per text or one number per logit. The loss would broadcast labels of other shapes."""
-        if labels is None:
-            return logits.shape[:1]
         are_numbers = labels.is_floating_point() or self.config.problem_type == "regression"
         is_per_logit = labels.dim() > 1 or (are_numbers and logits.shape[1] > 1)
         return logits.shape if is_per_logit else logits.shape[:1]
@@ -1115,7 +1147,9 @@ class RandomTransformerForQuestionAnswering(RandomTransformerEncoderHead):
 
         The other arguments are those of `RandomTransformerModel.forward`.
         """
-        outputs = self.model(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)
+        outputs = self.model(
+            input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, return_dict=True, **kwargs
+        )
         start_logits, end_logits = self.qa_outputs(self.dropout(outputs.last_hidden_state)).unbind(dim=-1)
         loss = None
         if start_positions is not None and end_positions is not None:
@@ -1147,7 +1181,7 @@ class RandomTransformerDecoderModel(RandomTransformerBaseModel):
 
         The arguments are those of `RandomTransformerForCausalLM.forward`, without the labels.
         """
-        outputs = self.decoder(input_ids=input_ids, **kwargs)
+        outputs = self.decoder(input_ids=input_ids, return_dict=True, **kwargs)
         cache = cache_of(outputs)
         if cache is not None:
             outputs[CACHE_NAME] = cache.self_attention_cache  # the cross-attention cache is empty
@@ -1202,10 +1236,11 @@ class RandomTransformerForCausalLM(RandomTransformerPreTrainedModel, VerifiedGen
             inputs_embeds=inputs_embeds,
             use_cache=use_cache,
             position_ids=position_ids,
+            return_dict=True,
             **kwargs,
         )
         logits = self.lm_head(kept_positions(outputs.last_hidden_state, logits_to_keep))
-        loss = checked_loss(self, labels, logits.shape[:2], logits, **kwargs)
+        loss = None if labels is None else checked_loss(self, labels, logits.shape[:2], logits, **kwargs)
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,

@@ -259,7 +259,7 @@ def smoothed_cross_entropy(
     targets = labels.masked_fill(ignored, 0)
     if num_items_in_batch is None:
         num_items_in_batch = (~ignored).sum()
-    weight = reciprocal(num_items_in_batch, logits)
+    weight = token_weight(num_items_in_batch, like=logits)
     if is_transformed():
         losses = cross_entropy(logits.to(weight.dtype), targets, reduction="none", label_smoothing=smoothing)
         return weight * losses.masked_fill(ignored, 0).sum()
@@ -298,13 +298,13 @@ def row_chunks(logits: Tensor) -> list[slice]:
     return [slice(start, start + size) for start in starts]
 
 
-def reciprocal(count: Tensor | int, logits: Tensor) -> Tensor:
-    """1 / `count`, and 0 for a count of 0, on the device of the logits and in float32 at least."""
-    dtype = torch.promote_types(logits.dtype, torch.float32)
+def token_weight(count: Tensor | int, like: Tensor) -> Tensor:
+    """1 / `count`, and 0 for a count of 0, on the device of `like` and in its dtype, but in float32 at least."""
+    dtype = torch.promote_types(like.dtype, torch.float32)
     if isinstance(count, Tensor):
-        count = count.to(logits.device, dtype)
+        count = count.to(like.device, dtype)
     else:  # filling does not synchronize a GPU, copying to it does
-        count = torch.full((), count, dtype=dtype, device=logits.device)
+        count = torch.full((), count, dtype=dtype, device=like.device)
     return count.reciprocal().masked_fill(count == 0, 0)
 
 
@@ -337,15 +337,15 @@ class _CrossEntropySum(torch.autograd.Function):
             gradient = logits.detach() if overwrite else torch.empty_like(logits)
         loss = torch.zeros_like(weight)
         for chunk in row_chunks(logits):
-            scores = logits[chunk].to(weight.dtype).log_softmax(dim=1)
-            target_scores = scores.gather(1, targets[chunk])[:, 0]
-            if smoothing:  # a score of -inf times 0 would be NaN
-                target_scores = (1 - smoothing) * target_scores + smoothing * scores.mean(dim=1)
+            log_probabilities = logits[chunk].to(weight.dtype).log_softmax(dim=1)
+            target_scores = log_probabilities.gather(1, targets[chunk])[:, 0]
+            if smoothing:  # -inf times 0 would be NaN
+                target_scores = (1 - smoothing) * target_scores + smoothing * log_probabilities.mean(dim=1)
             loss -= target_scores.masked_fill(ignored[chunk], 0).sum()
             if gradient is not None:
-                errors = gradient[chunk] if gradient.dtype == scores.dtype else scores
-                write_errors(scores, targets[chunk], smoothing, errors)
-                gradient[chunk] = errors.mul_(factors[chunk, None])
+                out = gradient[chunk] if gradient.dtype == weight.dtype else log_probabilities
+                write_logit_gradient(log_probabilities, targets[chunk], smoothing, out)
+                gradient[chunk] = out.mul_(factors[chunk, None])
         ctx.save_for_backward(gradient, backward_weight)
         return loss * weight
 
@@ -362,14 +362,16 @@ class _CrossEntropySum(torch.autograd.Function):
         return gradient, None, None, None, None, None
 
 
-def write_errors(scores: Tensor, targets: Tensor, smoothing: float, out: Tensor) -> None:
-    """Write probability - smoothed target, the gradient of a token's loss, for log-probabilities `[rows, vocab_size]`.
+def write_logit_gradient(log_probabilities: Tensor, targets: Tensor, smoothing: float, out: Tensor) -> None:
+    """Write the gradient of each token's loss with respect to its logits: probability - smoothed target.
 
     Args:
-        scores: the log-probabilities; `out` may be the same tensor.
+        log_probabilities: `[rows, vocab_size]`; `out` may be the same tensor.
         targets: `[rows, 1]`.
+        smoothing: see `smoothed_cross_entropy`.
+        out: the gradient, `[rows, vocab_size]`.
     """
-    torch.exp(scores, out=out)
+    torch.exp(log_probabilities, out=out)
     if smoothing:
         out.sub_(smoothing / out.shape[1])
     out.scatter_add_(1, targets, out.new_full(targets.shape, smoothing - 1))

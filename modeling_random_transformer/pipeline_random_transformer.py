@@ -9,7 +9,7 @@ import math
 import reprlib
 import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -34,6 +34,7 @@ from .inputs_random_transformer import (
     decode_ids,
     drop_none,
     encode_texts,
+    is_iterable_of_texts,
     language_id,
     longest_target,
     max_source_positions,
@@ -176,30 +177,30 @@ class Seq2SeqPipeline(Pipeline):
         self.positions = max_source_positions(self.model)
         self.warns = True  # whether truncating a text gives a warning
 
-    def _sanitize_parameters(self, **options: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    def _sanitize_parameters(self, **arguments: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         """The arguments of `preprocess`, `_forward` and `postprocess`. The constructor calls this method."""
-        self.defaults = self.call_options(**options)
+        self.defaults = self.call_options(**arguments)
         params = {"options": self.defaults}
         return params, params, params
 
-    def call_options(self, **options: Any) -> CallOptions:
+    def call_options(self, **arguments: Any) -> CallOptions:
         """The options of a call with these arguments.
 
         Raises:
             ValueError: an argument is invalid.
         """
         names = vars(self.defaults).keys() - {"generate_kwargs"}
-        changes = drop_none(**{name: options.pop(name, None) for name in names})
+        changes = drop_none(**{name: arguments.pop(name, None) for name in names})
         check_languages(self.tokenizer, changes.get("src_lang"), changes.get("tgt_lang"))
         for length, other in (LENGTH_LIMITS, LENGTH_LIMITS[::-1]):
-            if length in options:  # overrides the other one, which was saved with the model or given earlier
-                options = {other: None, **options}
-        if "generation_config" not in options:  # otherwise it replaces all options of the pipeline
-            options = {**self.defaults.generate_kwargs, **options}
-        call = replace(self.defaults, **changes, generate_kwargs=options)
-        if call.tgt_lang is not None:
-            options["forced_bos_token_id"] = language_id(self.tokenizer, call.tgt_lang)
-        return call
+            if length in arguments:  # overrides the other one, which was saved with the model or given earlier
+                arguments = {other: None, **arguments}
+        if "generation_config" not in arguments:  # otherwise it replaces all options of the pipeline
+            arguments = {**self.defaults.generate_kwargs, **arguments}
+        options = replace(self.defaults, **changes, generate_kwargs=arguments)
+        if options.tgt_lang is not None:
+            arguments["forced_bos_token_id"] = language_id(self.tokenizer, options.tgt_lang)
+        return options
 
     def __call__(
         self,
@@ -207,46 +208,40 @@ class Seq2SeqPipeline(Pipeline):
         *,
         batch_size: int | None = None,
         num_workers: int | None = None,  # noqa: ARG002, a window is tokenized in one call
-        **options: Any,
+        **arguments: Any,
     ) -> Any:
         """Generate from one text, several texts or a stream; see the class for arguments and errors."""
-        is_single = isinstance(inputs, bytes | Mapping)  # iterable, but not over texts
-        if is_single or not (hasattr(inputs, "__iter__") or hasattr(inputs, "__getitem__")):
+        if not (isinstance(inputs, str) or is_iterable_of_texts(inputs)):
             raise ValueError(f"inputs must be a string or an iterable of strings, got {reprlib.repr(inputs)}.")
-        call = self.call_options(**options)
+        options = self.call_options(**arguments)
         batch_size = self.batch_size if batch_size is None else batch_size
         check_positive(batch_size=batch_size)
         if isinstance(inputs, str):
             try:
-                return self.ordered_answers([inputs], 1, call)[0]
+                return self.ordered_answers([inputs], 1, options)[0]
             except TextError as error:
                 raise ValueError(error.reason) from None
         if isinstance(inputs, list | tuple):
-            return self.ordered_answers(inputs, batch_size, call)
-        if isinstance(call.target_prefix, list | tuple):
+            return self.ordered_answers(inputs, batch_size, options)
+        if isinstance(options.target_prefix, list | tuple):
             raise ValueError("target_prefix must be a string unless inputs is a list, got several.")
         if not hasattr(inputs, "__iter__"):  # a torch dataset
             inputs = map(inputs.__getitem__, range(len(inputs)))
         size = WINDOW * batch_size if batch_size > 1 else 1
-        if call.max_batch_tokens is not None:
+        if options.max_batch_tokens is not None:
             size = CHUNK_SIZE
-        return process_chunks(inputs, size, lambda window, _: self.ordered_answers(window, batch_size, call))
+        return process_chunks(inputs, size, lambda window, _: self.ordered_answers(window, batch_size, options))
 
     def ordered_answers(self, texts: Sequence[str], batch_size: int, options: CallOptions) -> list[Any]:
         """The answer to each text; see `answers`."""
-        answers = dict(self.answers(texts, options.target_prefix, batch_size, options))
+        answers = dict(self.answers(texts, batch_size, options))
         return [answers[index] for index in range(len(texts))]
 
-    def answers(
-        self, texts: Sequence[str], target_prefix: str | Sequence[str] | None, batch_size: int, options: CallOptions
-    ) -> Iterator[tuple[int, Any]]:
-        """The index of each text and its answer, batch by batch; see `batches`.
-
-        `target_prefix` overrides the value in the options.
-        """
+    def answers(self, texts: Sequence[str], batch_size: int, options: CallOptions) -> Iterator[tuple[int, Any]]:
+        """The index of each text and its answer, batch by batch; see `batches`."""
         for index, text in enumerate(texts):
             check_text(text, index)
-        prefixes = target_prefixes(target_prefix, len(texts))
+        prefixes = target_prefixes(options.target_prefix, len(texts))
         keeps_without_letters = options.keep_without_letters
         if keeps_without_letters is None:
             keeps_without_letters = getattr(self.tokenizer, "keep_without_letters", True)
@@ -607,15 +602,15 @@ def search_options(num_beams: int, length_penalty: float | None = None, **option
     return search
 
 
-def with_output_options(options: dict[str, Any], return_scores: bool) -> dict[str, Any]:
-    """The options of `generate()` with all of `OUTPUT_OPTIONS`, in `generation_config` if there is one."""
+def with_output_options(arguments: dict[str, Any], return_scores: bool) -> dict[str, Any]:
+    """The arguments of `generate()` with all of `OUTPUT_OPTIONS`, in `generation_config` if there is one."""
     scores = {"return_dict_in_generate": True, "output_scores": ONLY_SEQUENCES_SCORES} if return_scores else {}
-    config = copy.deepcopy(options.get("generation_config"))
+    config = copy.deepcopy(arguments.get("generation_config"))
     if config is None:
-        return {**OUTPUT_OPTIONS, **options, **scores}
+        return {**OUTPUT_OPTIONS, **arguments, **scores}
     unset = {name: value for name, value in OUTPUT_OPTIONS.items() if getattr(config, name, None) is None}
     config.update(**{**unset, **scores})
-    return {**options, "generation_config": config}
+    return {**arguments, "generation_config": config}
 
 
 def log_probabilities(

@@ -3,7 +3,7 @@
 import timeit
 import warnings
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -41,7 +41,7 @@ class Int8Linear(nn.Module):
     def __init__(self, in_features: int, out_features: int, bias: bool, dtype: torch.dtype | None = torch.int8):
         super().__init__()
         # Packed weights of this layer alone, and joined with other layers.
-        self.products: dict[tuple[Int8Linear, ...], PackedInt8Linear] = {}
+        self.packed_layers: dict[tuple[Int8Linear, ...], PackedInt8Linear] = {}
         self.in_features = in_features
         self.out_features = out_features
         self.weight = nn.Parameter(torch.empty(out_features, in_features, dtype=dtype), requires_grad=False)
@@ -82,7 +82,7 @@ class Int8Linear(nn.Module):
         return self.weight.to(self.weight_scale.dtype) * self.weight_scale[:, None]
 
     def __getstate__(self) -> dict[str, Any]:  # copies and pickles without the packed weights
-        return {**vars(self), "products": {}}
+        return {**vars(self), "packed_layers": {}}
 
 
 def quantize_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -109,8 +109,9 @@ class PackedInt8Linear:
         self.sources = [tensor.detach() for tensor in tensors]
         self.weight, self.bias = joined_parameters(layers)
         self.scale = torch.cat([layer.weight_scale for layer in layers])
-        self.largest, _ = int8_kernels()
-        self.inverse_largest = torch.tensor(1 / self.largest)  # multiplying by a Python float would take twice the time
+        self.max_activation = int8_kernels().max_activation
+        # A tensor, since multiplying by a Python float takes twice the time.
+        self.inverse_max_activation = torch.tensor(1 / self.max_activation)
         self.kernels: dict[type, Any] = {}  # packed weights for each kernel
 
     def __call__(self, states: Tensor) -> Tensor:
@@ -126,18 +127,17 @@ class PackedInt8Linear:
     def multiply(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """Activations `[…, inputs]` → results without scale and bias `[…, outputs]`, and the rows' scales `[…, 1]`."""
         states = states.float()  # autocast may pass half precision
-        scale = states.abs().amax(dim=-1, keepdim=True).mul_(self.inverse_largest)
+        scale = states.abs().amax(dim=-1, keepdim=True).mul_(self.inverse_max_activation)
         # A row of zeros becomes NaN, for which the kernels use some integer. It is multiplied by the scale, 0.
         return self.fastest_kernel(states)(states / scale), scale
 
     def fastest_kernel(self, states: Tensor) -> Any:
         """The fastest kernel for as many rows as `states` has, measured once for each power of two."""
-        _, kernel_classes = int8_kernels()
         rows = states.numel() // states.shape[-1]
         size = (*self.weight.shape, rows.bit_length())
         if size not in FASTEST_INT8:
             seconds = {}
-            for kernel_class in kernel_classes:
+            for kernel_class in int8_kernels().classes:
                 multiply = partial(self.kernel(kernel_class), states)
                 seconds[kernel_class] = min(timeit.repeat(multiply, number=1))
             FASTEST_INT8[size] = min(seconds, key=seconds.__getitem__)
@@ -146,7 +146,7 @@ class PackedInt8Linear:
     def kernel(self, kernel_class: type) -> Any:
         """The kernel of this class, which packs the weights at the first use."""
         if kernel_class not in self.kernels:
-            self.kernels[kernel_class] = kernel_class(self.weight, self.scale, self.largest)
+            self.kernels[kernel_class] = kernel_class(self.weight, self.scale, self.max_activation)
         return self.kernels[kernel_class]
 
 
@@ -157,14 +157,14 @@ def packed_int8_linear(layers: tuple[Int8Linear, ...]) -> PackedInt8Linear | Non
     same.
     """
     scale = layers[0].weight_scale
-    if not scale.is_cpu or scale.dtype != torch.float32 or is_transformed() or not int8_kernels()[1]:
+    if not scale.is_cpu or scale.dtype != torch.float32 or is_transformed() or not int8_kernels().classes:
         return None
     if any(layer.weight.numel() < MIN_PACKED_ELEMENTS for layer in layers):
         return None
-    products = layers[0].products
-    if layers not in products or products[layers].versions != versions_of(tensors_of(layers)):
-        products[layers] = PackedInt8Linear(layers)
-    return products[layers]
+    packed_layers = layers[0].packed_layers
+    if layers not in packed_layers or packed_layers[layers].versions != versions_of(tensors_of(layers)):
+        packed_layers[layers] = PackedInt8Linear(layers)
+    return packed_layers[layers]
 
 
 class FbgemmInt8:
@@ -173,11 +173,11 @@ class FbgemmInt8:
     Args:
         weight: int8 weights, `[outputs, inputs]`.
         scale: one scale per output, `[outputs]`.
-        largest: the largest absolute value of the activations; they are shifted by `largest + 1` to be unsigned.
+        max_activation: the largest absolute value of the activations, which are shifted by one more to be unsigned.
     """
 
-    def __init__(self, weight: Tensor, scale: Tensor, largest: int):
-        self.zero_point = largest + 1
+    def __init__(self, weight: Tensor, scale: Tensor, max_activation: int):
+        self.zero_point = max_activation + 1
         with warnings.catch_warnings():  # PyTorch deprecates quantized tensors; oneDNN works without them
             warnings.simplefilter("ignore", UserWarning)
             zeros = torch.zeros(len(scale), dtype=torch.long)
@@ -193,8 +193,8 @@ class FbgemmInt8:
 class OneDnnInt8:
     """The same product as `FbgemmInt8` by oneDNN, the fastest kernel for many rows on CPUs with AMX."""
 
-    def __init__(self, weight: Tensor, scale: Tensor, largest: int):
-        self.zero_point = largest + 1
+    def __init__(self, weight: Tensor, scale: Tensor, max_activation: int):
+        self.zero_point = max_activation + 1
         self.weight = torch.ops.onednn.qlinear_prepack(weight, None)
         self.scale = scale
         self.zeros = torch.zeros(len(scale), dtype=torch.long)
@@ -237,28 +237,35 @@ def fbgemm_rounds_first() -> bool:
         return False
 
 
+class Int8Kernels(NamedTuple):
+    """The largest quantized activation, and the classes of the kernels whose results are exact up to it."""
+
+    max_activation: int
+    classes: tuple[type, ...]
+
+
 @lru_cache
-def int8_kernels() -> tuple[int, tuple[type, ...]]:
-    """The largest quantized activation, and the kernels whose results are exact up to this activation.
+def int8_kernels() -> Int8Kernels:
+    """The kernels of this CPU.
 
     CPUs without VNNI saturate sums of two products, unless the activations have 7 bits. Other CPUs and future versions
     of PyTorch may have no int8 operator. Without a kernel, `Int8Linear` multiplies in floating point.
     """
-    for largest in (127, 63):
-        kernels = tuple(kernel for kernel in (FbgemmInt8, OneDnnInt8) if is_exact(kernel, largest))
-        if kernels:
-            return largest, kernels
-    return 127, ()
+    for max_activation in (127, 63):
+        classes = tuple(kernel for kernel in (FbgemmInt8, OneDnnInt8) if is_exact(kernel, max_activation))
+        if classes:
+            return Int8Kernels(max_activation, classes)
+    return Int8Kernels(127, ())
 
 
-def is_exact(kernel: type, largest: int) -> bool:
+def is_exact(kernel: type, max_activation: int) -> bool:
     """Whether the kernel is available, and its result is right for the largest values."""
     weight = torch.tensor([[127], [-127]], dtype=torch.int8).repeat(8, 64)
-    expected = weight[:, 0] * 64.0 * largest
+    expected = weight[:, 0] * 64.0 * max_activation
     try:
-        multiply = kernel(weight, torch.ones(16), largest)
+        multiply = kernel(weight, torch.ones(16), max_activation)
         for rows in (1, 16):
-            result = multiply(torch.full((rows, 64), float(largest)))
+            result = multiply(torch.full((rows, 64), float(max_activation)))
             if not (result == expected).all():
                 return False
     except (AttributeError, RuntimeError):

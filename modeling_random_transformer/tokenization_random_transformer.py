@@ -17,14 +17,21 @@ from types import MappingProxyType
 from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import BatchEncoding, TokenizersBackend
+from transformers import BatchEncoding, PreTrainedTokenizerBase, TokenizersBackend
 from transformers.utils import to_py_obj
 
-from .configuration_random_transformer import is_int
+from .configuration_random_transformer import did_you_mean, is_int
 from .versions_random_transformer import UNTESTED_ADVICE
 
 # The special tokens, whose ids are 0 to 3.
 SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+# The options of a new tokenizer. transformers would store any other name without effect.
+TOKENIZER_OPTIONS = {
+    *("model_max_length", "padding_side", "truncation_side", "model_input_names", "chat_template"),
+    *("clean_up_tokenization_spaces", "split_special_tokens", "extra_special_tokens", "additional_special_tokens"),
+    *("src_lang", "tgt_lang", "keep_without_letters", "keep_line_breaks", "source_eos"),
+    *PreTrainedTokenizerBase.SPECIAL_TOKENS_ATTRIBUTES,
+}
 NORMALIZATIONS = ("NFC", "NFD", "NFKC", "NFKD")
 # Codes such as en, zh-Hans and eng_Latn. YAML reads an unquoted `no` (Norwegian) as False.
 LANGUAGE_CODE = re.compile(r"(?!False$)[A-Za-z0-9]+(?:[-_][A-Za-z0-9]+)*")
@@ -43,6 +50,8 @@ FILLERS = "\u115f\u1160\u3164\uffa0"  # invisible letters
 MIN_VOCAB_SIZE = len(SPECIAL_TOKENS) + len(pre_tokenizers.ByteLevel.alphabet())
 
 REPEATED_SPACES = re.compile("[ \t]+")
+LINE_BREAKS = re.compile(r"[ \t]*[\r\n]\s*")
+MIN_SHARE_OF_LINE_BREAKS = 0.01  # of the training texts; otherwise, line breaks are errors of single texts
 SPACE_TOKEN = "\u0120"  # the character for a space in the names of byte-level tokens
 
 # Normalization: texts that look equal become equal. docs/explanation/decisions.md has the reasons. The patterns have
@@ -86,11 +95,21 @@ OUT_OF_CONTEXT = "(?={})(?:{})".format(
         )
     ),
 )
+HYPHENS_AND_LIGATURES = "hyphens and ligatures"
 # Patterns and their replacements, for each kind of change. The Unicode form is the last step.
 REPLACEMENTS: dict[str, list[tuple[str, str]]] = {
     "control characters": [(CONTROL_SPACES, " "), (CONTROLS, "")],
     "spaces": [(SPACES, " ")],
     "zero-width characters": [(f"[{INVISIBLE}]", ""), (OUT_OF_CONTEXT, "")],
+    HYPHENS_AND_LIGATURES: [
+        ("[\u2010\u2011]", "-"),
+        ("\ufb00", "ff"),
+        ("\ufb01", "fi"),
+        ("\ufb02", "fl"),
+        ("\ufb03", "ffi"),
+        ("\ufb04", "ffl"),
+        ("[\ufb05\ufb06]", "st"),
+    ],
 }
 
 
@@ -105,6 +124,9 @@ class RandomTransformerTokenizer(TokenizersBackend):
     `src_lang`, targets (`text_target=`) with the tag of `tgt_lang`. Setting one of them affects all threads that share
     the tokenizer. `encode_texts` and `pipeline("seq2seq")` take the languages as arguments instead. `generate()` needs
     `forced_bos_token_id=tokenizer.get_lang_id("de")` to translate into German.
+
+    With `is_split_into_words=True`, words are encoded as they are given: in a sentence, all but the first need the
+    space before them, as in `["a", " small", " dog"]`.
 
     Calling the tokenizer recognizes special tokens in a text, such as `</s>`, as all tokenizers of transformers do. For
     texts of users, which may contain any characters, use `encode_texts`.
@@ -139,14 +161,15 @@ class RandomTransformerTokenizer(TokenizersBackend):
             languages: codes such as `"en"` and `"de"`, for a model of several languages. Each has a tag, `__en__`.
             special_tokens: other special tokens, such as `<bt>`. A special token includes the spaces after it.
             show_progress: show the trainer's progress bar.
-            **options: arguments of the tokenizer itself, such as `model_max_length`, `src_lang`, `tgt_lang` and
-                `keep_without_letters`.
+            **options: arguments of the tokenizer itself, such as `model_max_length`, `src_lang`, `tgt_lang`,
+                `keep_without_letters` and `keep_line_breaks`.
 
         Raises:
             ValueError: an argument is invalid.
         """
         if isinstance(texts, str | bytes):
             raise ValueError(f"texts must be an iterable of strings, got one {type(texts).__name__}.")
+        _check_options(options)
         added = added_tokens(languages, special_tokens)
         _check_integer("vocab_size", vocab_size, MIN_VOCAB_SIZE + len(added), "the special tokens and the 256 bytes")
         _check_integer("min_frequency", min_frequency, 1, "once")
@@ -158,7 +181,10 @@ class RandomTransformerTokenizer(TokenizersBackend):
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=show_progress,
         )
-        backend.train_from_iterator(_strings_only(texts), trainer)
+        checked = _TrainingTexts(texts)
+        backend.train_from_iterator(checked, trainer)
+        if checked.have_line_breaks:
+            options = {"keep_line_breaks": True, **options}
         if added:
             options["extra_special_tokens"] = [*map(str, added), *options.get("extra_special_tokens", [])]
         if languages:
@@ -202,8 +228,9 @@ class RandomTransformerTokenizer(TokenizersBackend):
                 raise a ValueError.
 
         Raises:
-            ValueError: a word is given twice, or a special token is not among the words.
+            ValueError: a word is given twice, a special token is not among the words, or an option is unknown.
         """
+        _check_options(options)
         words = [normalize(word) for word in words]
         repeated = sorted({word for word in words if words.count(word) > 1})
         if repeated:
@@ -258,6 +285,18 @@ class RandomTransformerTokenizer(TokenizersBackend):
     def keep_without_letters(self, value: bool) -> None:
         self.init_kwargs["keep_without_letters"] = value
 
+    @property
+    def keep_line_breaks(self) -> bool:
+        """Whether line breaks within a text are content, as in poems and code. It is saved.
+
+        The default is true if more than 1% of the texts had line breaks when the vocabulary was trained.
+        """
+        return self.init_kwargs.get("keep_line_breaks", self.keeps_spaces)
+
+    @keep_line_breaks.setter
+    def keep_line_breaks(self, value: bool) -> None:
+        self.init_kwargs["keep_line_breaks"] = value
+
     def get_lang_token(self, lang: str) -> str:
         """The tag of a language, such as `"__de__"`; raises a `ValueError` for an unknown language."""
         return language_tag(self._check_language("lang", lang))
@@ -278,8 +317,12 @@ class RandomTransformerTokenizer(TokenizersBackend):
         """Tokenize sources (`text`) and targets (`text_target`), each with the tag of its language.
 
         Raises:
+            ValueError: a language is given, which is an argument of `encode_texts`, or a text is invalid.
             RuntimeError: the installed version of transformers does not call `_switch_to_target_mode` for targets.
         """
+        for name in ("src_lang", "tgt_lang"):  # transformers would ignore them
+            if name in options:
+                raise ValueError(f"{name} must be an attribute or an argument of encode_texts, got {options[name]!r}.")
         self.was_in_target_mode = False
         with self._invalid_text_errors(text, text_pair, text_target, args, options):
             encoding = super().__call__(text, text_pair, text_target, *args, **options)
@@ -382,15 +425,18 @@ class RandomTransformerTokenizer(TokenizersBackend):
         return self.backend_tokenizer.token_to_id(SPACE_TOKEN * 2) is not None
 
     def without_extra_spaces(self, text: str) -> str:
-        """A text as it is translated: white space at its ends is removed, and several spaces or tabs become one space.
+        """A text as it is translated: white space at its ends is removed, and other white space becomes one space.
 
-        Such spaces are hardly visible, and rare in the texts of a training set. Between words, they are kept if they
-        are content; see `keeps_spaces`. Tokenizers without normalization keep all of them.
+        Several spaces are hardly visible, lines are often broken by the width of a page, and both are rare in the texts
+        of a training set. Between words, they are kept if they are content; see `keeps_spaces` and `keep_line_breaks`.
+        Tokenizers without normalization keep all of them.
         """
         is_byte_level = isinstance(self.backend_tokenizer.decoder, decoders.ByteLevel)
         if not is_byte_level or self.backend_tokenizer.normalizer is None:
             return text
         text = normalize(text).strip()
+        if not self.keep_line_breaks:
+            text = LINE_BREAKS.sub(" ", text)
         return text if self.keeps_spaces else REPEATED_SPACES.sub(" ", text)
 
     def _text_backend(self) -> Tokenizer:
@@ -433,7 +479,7 @@ class RandomTransformerTokenizer(TokenizersBackend):
     def _use_merges(self, of_target: bool) -> None:
         """Split words by the merges of targets or of sources, which may differ in converted models."""
         if self.init_kwargs.get("target_merges"):
-            self.backend_tokenizer.model = self._models[of_target]
+            self.backend_tokenizer.model = self._target_model if of_target else self._source_model
 
     def _set_template(self, lang: str | None) -> None:
         tag = None if lang is None else self.get_lang_token(lang)
@@ -456,30 +502,45 @@ class RandomTransformerTokenizer(TokenizersBackend):
 
     @classmethod
     def _from_backend(cls, backend: Tokenizer, eos_token: str, **options: Any) -> "RandomTransformerTokenizer":
+        if backend.token_to_id(eos_token) is None:
+            raise ValueError(f"eos_token must be in the vocabulary, got {eos_token!r}.")
         backend.post_processor = _template(backend, eos_token)
         return cls(tokenizer_object=backend, eos_token=eos_token, **options)._completed()
 
     def _completed(self) -> "RandomTransformerTokenizer":
-        """Check the languages of the constructor, and build the BPE model of `target_merges`."""
-        if merges := self.init_kwargs.get("target_merges"):
-            model, ids = self.backend_tokenizer.model, self.backend_tokenizer.get_vocab(with_added_tokens=False)
-            options = {}
-            for name in ("unk_token", "end_of_word_suffix"):
-                if getattr(model, name) is not None:
-                    options[name] = getattr(model, name)
-            pairs = [tuple(merge.split(" ")) for merge in merges]
-            self._models = model, models.BPE(ids, pairs, **options)
+        """This tokenizer, after its languages are checked, with the BPE model of `target_merges`."""
+        self._build_target_model()
+        self._check_languages()
+        return self
+
+    def _build_target_model(self) -> None:
+        """Build the BPE model of `target_merges`, if there are any. It has the vocabulary of the model of sources."""
+        merges = self.init_kwargs.get("target_merges")
+        if not merges:
+            return
+        model = self.backend_tokenizer.model
+        options = {}
+        for name in ("unk_token", "end_of_word_suffix"):
+            value = getattr(model, name)
+            if value is not None:
+                options[name] = value
+        ids = self.backend_tokenizer.get_vocab(with_added_tokens=False)
+        pairs: list[Any] = [tuple(merge.split(" ")) for merge in merges]
+        self._source_model = model
+        self._target_model = models.BPE(ids, pairs, **options)
+
+    def _check_languages(self) -> None:
+        """Check the languages of the constructor, and set the template of sources."""
         languages = self.init_kwargs.get("languages", [])
         if not isinstance(languages, list) or not all(
             isinstance(code, str) and self.backend_tokenizer.token_to_id(language_tag(code)) is not None
             for code in languages
         ):
             raise ValueError(f"languages must be a list of codes with tags in the vocabulary, got {languages!r}.")
-        for name in ("src_lang", "tgt_lang"):  # the setters check them, and set the template of sources
+        for name in ("src_lang", "tgt_lang"):
             code = self.init_kwargs.get(name)
             if code is not None:
-                setattr(self, name, code)
-        return self
+                setattr(self, name, code)  # the setters check them
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> "RandomTransformerTokenizer":
@@ -546,16 +607,19 @@ def replacing(steps: Iterable[tuple[str, str]]) -> normalizers.Sequence:
     return normalizers.Sequence([normalizers.Replace(Regex(pattern), content) for pattern, content in steps])
 
 
-def text_normalizer(form: str = "NFC") -> normalizers.Sequence:
+def text_normalizer(form: str = "NFC", kinds: Iterable[str] = REPLACEMENTS) -> normalizers.Sequence:
     """The normalizer of new tokenizers. Texts that look equal get equal tokens.
 
     Control characters and invisible characters are removed, except where they change other characters. No-break and
-    typographic spaces become spaces. Then the Unicode form is applied.
+    typographic spaces become spaces, hyphens the character of the keyboard, and ligatures their letters. Then the
+    Unicode form is applied.
 
     Args:
         form: `"NFC"`, `"NFD"`, `"NFKC"` or `"NFKD"`.
+        kinds: the kinds of replacements. Earlier versions did not replace hyphens and ligatures.
     """
-    return normalizers.Sequence([*map(replacing, REPLACEMENTS.values()), getattr(normalizers, form)()])
+    steps = [replacing(REPLACEMENTS[kind]) for kind in kinds]
+    return normalizers.Sequence([*steps, getattr(normalizers, form)()])
 
 
 _NORMALIZER = text_normalizer()
@@ -566,6 +630,15 @@ def normalize(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return _NORMALIZER.normalize_str(text.encode(errors="replace").decode())
+
+
+def unicode_error(text: str) -> UnicodeEncodeError | None:
+    """The error of a text with lone surrogates, which stand for bytes that are not UTF-8; `None` for other texts."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return error
+    return None
 
 
 def has_letters(text: str) -> bool:
@@ -611,6 +684,15 @@ def is_name_of_other_text(backend: Tokenizer, word: str) -> bool:
     return is_byte_level and backend.model.token_to_id(word) is not None and backend.decoder.decode([word]) != word
 
 
+def _check_options(options: Iterable[str]) -> None:
+    for name in options:
+        if name not in TOKENIZER_OPTIONS:
+            raise ValueError(
+                f"options must be arguments of the tokenizer, got {name!r}."
+                + did_you_mean(name, [*TOKENIZER_OPTIONS, "min_frequency", "normalization", "pattern", "languages"])
+            )
+
+
 def _check_integer(name: str, value: Any, minimum: int, reason: str) -> None:
     if not is_int(value) or value < minimum:
         raise ValueError(f"{name} must be an integer of at least {minimum} ({reason}), got {value!r}.")
@@ -619,9 +701,7 @@ def _check_integer(name: str, value: Any, minimum: int, reason: str) -> None:
 def _check_unicode(value: Any) -> None:
     """Raise a ValueError for the first string with a lone surrogate, at any depth of nested containers."""
     if isinstance(value, str):
-        try:
-            value.encode("utf-8")
-        except UnicodeEncodeError as error:
+        if error := unicode_error(value):
             excerpt = value[max(0, error.start - 20) : error.start + 20]
             raise ValueError(
                 f"text must not contain lone surrogates, got {value[error.start]!a} at position {error.start}, "
@@ -632,11 +712,26 @@ def _check_unicode(value: Any) -> None:
             _check_unicode(item)
 
 
-def _strings_only(texts: Iterable[str]) -> Iterator[str]:
-    for number, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise ValueError(f"texts must contain only strings, got {type(text).__name__} at index {number}.")
-        yield text
+class _TrainingTexts:
+    """The texts of a new vocabulary, which are read once, checked and counted."""
+
+    def __init__(self, texts: Iterable[str]):
+        self.texts = texts
+        self.count = 0
+        self.with_line_breaks = 0
+
+    def __iter__(self) -> Iterator[str]:
+        for text in self.texts:
+            if not isinstance(text, str):
+                raise ValueError(f"texts must contain only strings, got {type(text).__name__} at index {self.count}.")
+            self.count += 1
+            self.with_line_breaks += "\n" in text.strip()
+            yield text
+
+    @property
+    def have_line_breaks(self) -> bool:
+        """Whether line breaks are frequent enough to be content."""
+        return self.with_line_breaks > MIN_SHARE_OF_LINE_BREAKS * self.count
 
 
 def lines_of_files(paths: Iterable[str | PathLike]) -> Iterator[str]:
@@ -658,7 +753,7 @@ def read_lines(file: Iterable[bytes], name: str = "the file") -> Iterator[str]:
     Raises:
         ValueError: a line is not UTF-8 or has a NUL character; the message gives its number.
     """
-    for number, line in enumerate(text_lines(file, name), start=1):
+    for number, line in enumerate(checked_line_bytes(file, name), start=1):
         try:
             yield line.rstrip(b"\r\n").decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
@@ -666,8 +761,8 @@ def read_lines(file: Iterable[bytes], name: str = "the file") -> Iterator[str]:
             raise ValueError(f"{name} must be UTF-8 text, but line {number} is not: {error}.{hint}") from error
 
 
-def text_lines(file: Iterable[bytes], name: str) -> Iterator[bytes]:
-    """The lines of a text file in an encoding that extends ASCII.
+def checked_line_bytes(file: Iterable[bytes], name: str) -> Iterator[bytes]:
+    """The lines of a text file in an encoding that extends ASCII, after a check of their bytes.
 
     Args:
         file: a file opened in binary mode, or any other iterable of lines.

@@ -89,55 +89,57 @@ class CacheVerification:
         self.arguments = arguments
         self.last_pass = 3 if is_beam_search else 2
         self.passes = 0
-        self.inputs: tuple[Tensor, dict[str, Any]] | None = None  # the tokens and the arguments of the running pass
-        self.step: tuple[Tensor, dict[str, Any], Tensor] | None = None  # input ids, other inputs and logits
+        self.pass_inputs: tuple[Tensor, dict[str, Any]] | None = None  # tokens and arguments of the running pass
+        self.recorded_step: tuple[Tensor, dict[str, Any], Tensor] | None = None  # input ids, other inputs and logits
 
     @cached_property
     def snapshot(self) -> "Snapshot":
         """The snapshot of the model in this call."""
         return self.model.renewed_snapshot()
 
-    def complete(self, logits: Tensor) -> None:
+    def add_pass(self, logits: Tensor) -> None:
         """Record the logits of a pass, `[batch, new_len, vocab_size]`, and compare the last recorded pass.
 
         Raises:
             RuntimeError: the logits differ by more than rounding.
         """
         self.passes += 1
-        if self.inputs is not None and 1 < self.passes <= self.last_pass:
-            self.step = *self.inputs, logits[:, -1]
+        if self.pass_inputs is not None and 1 < self.passes <= self.last_pass:
+            self.recorded_step = *self.pass_inputs, logits[:, -1]
             if self.passes == self.last_pass:
-                self.compare()
+                self.compare_recorded_step()
 
-    def compare(self) -> None:
-        """Compare the recorded step, unless a step of its kind was verified for this model.
+    def must_compare(self, kind: tuple[Any, ...], model_kwargs: Mapping[str, Any]) -> bool:
+        """Whether a step is cached and can be verified, and no step of its kind was verified for this model."""
+        if is_transformed() or model_kwargs.get("use_cache") is False:
+            return False
+        return kind not in self.snapshot.verified_steps and can_verify(self.model, self.arguments)
+
+    def compare_recorded_step(self) -> None:
+        """Compare the recorded step if there is one that must be compared.
 
         Raises:
             RuntimeError: the logits differ by more than rounding.
         """
-        if self.step is None:
+        if self.recorded_step is None:
             return
-        input_ids, model_kwargs, logits = self.step
-        self.step = None
+        input_ids, model_kwargs, logits = self.recorded_step
+        self.recorded_step = None
         cache = cache_of(model_kwargs)
         target_cache = getattr(cache, "self_attention_cache", cache)
         kind = type(cache), type(target_cache), self.last_pass
-        if model_kwargs.get("use_cache") is False:
-            return
-        if is_transformed() or kind in self.snapshot.verified_steps:
-            return
-        if not can_verify(self.model, self.arguments):
+        if not self.must_compare(kind, model_kwargs):
             return
         expected = self.model.logits_without_cache(input_ids, **model_kwargs)
         finite = expected.isfinite()  # a bias of -inf excludes a token
         if not finite.any():
             return
-        message = difference(logits[finite], expected[finite], rounding(self.model, logits))
-        if message:
+        reason = difference(logits[finite], expected[finite], rounding(self.model, logits))
+        if reason:
             again = self.model.logits_without_cache(input_ids, **model_kwargs)
             if torch.equal(again.nan_to_num(), expected.nan_to_num()):  # edited code may draw random numbers
                 advice = f"{EDITED_ADVICE} {UNTESTED_ADVICE}" if is_untested_version() else EDITED_ADVICE
-                raise RuntimeError(f"generate() is wrong with a cache: {message}. {advice}")
+                raise RuntimeError(f"generate() is wrong with a cache: {reason}. {advice}")
         self.snapshot.verified_steps.add(kind)
 
     def finish(self) -> None:
@@ -146,9 +148,9 @@ class CacheVerification:
         Raises:
             RuntimeError: the logits differ, or `generate()` has not called the methods above.
         """
-        if (self.passes == 0 or self.inputs is None) and can_verify(self.model, self.arguments):
+        if (self.passes == 0 or self.pass_inputs is None) and can_verify(self.model, self.arguments):
             raise RuntimeError(f"generate() does not call this model's methods. {UNTESTED_ADVICE}")
-        self.compare()
+        self.compare_recorded_step()
 
 
 # The checks of the running call of generate().
@@ -188,8 +190,11 @@ class VerifiedGenerationMixin(GenerationMixin):
         """Create transformers' cache. Without one, no step may see a cache, since its tokens would count twice.
 
         Raises:
-            ValueError: a cache was given, and `use_cache` is not true.
+            ValueError: a cache was given, and `use_cache` is not true; or prompts are padded on the right.
         """
+        mask = model_kwargs.get("attention_mask")
+        if not self.config.is_encoder_decoder and mask is not None and not mask[:, -1].all():
+            raise ValueError("attention_mask must end with 1 in each row of prompts: set padding_side='left'.")
         if not generation_config.use_cache:
             if cache_of(model_kwargs) is not None:
                 raise ValueError(f"use_cache must be True with {CACHE_NAME}, got {generation_config.use_cache!r}.")
@@ -215,7 +220,7 @@ class VerifiedGenerationMixin(GenerationMixin):
         """The arguments of the next pass, from the outputs of the last one."""
         verification = self.running_verification
         if verification is not None:
-            verification.complete(outputs.logits)
+            verification.add_pass(outputs.logits)
         return super()._update_model_kwargs_for_generation(outputs, *args, **kwargs)
 
     @property
@@ -233,7 +238,7 @@ class VerifiedGenerationMixin(GenerationMixin):
         """Let the running call of `generate()` verify the next pass on tokens `[batch, length]`."""
         verification = self.running_verification
         if verification is not None:
-            verification.inputs = input_ids, model_kwargs
+            verification.pass_inputs = input_ids, model_kwargs
 
     @torch.no_grad()
     def logits_without_cache(self, input_ids: Tensor, **model_kwargs: Any) -> Tensor:
@@ -297,25 +302,26 @@ def has_float_weights(model: nn.Module) -> bool:
     return bool(weights)
 
 
-def difference(actual: Tensor, expected: Tensor, limit: float | None = None) -> str | None:
-    """A message if logits differ by more than rounding explains; `None` if they agree.
+def difference(actual: Tensor, expected: Tensor, max_difference: float | None = None) -> str | None:
+    """How logits differ by more than rounding explains; `None` if they agree.
 
     This function compares the steps of `generate()`, the exports and the engines with the modules.
 
     Args:
         actual: the logits to check.
         expected: the logits of the modules, of the same shape.
-        limit: the largest relative difference; the limit of the dtypes in `ROUNDING` when `None`.
+        max_difference: the largest relative difference; that of the dtypes in `ROUNDING` when `None`.
     """
-    if limit is None:
-        limit = max(ROUNDING[actual.dtype], ROUNDING[expected.dtype])
+    if max_difference is None:
+        max_difference = max(ROUNDING[actual.dtype], ROUNDING[expected.dtype])
     actual = actual.to(torch.promote_types(actual.dtype, torch.float32))
     expected = expected.to(torch.promote_types(expected.dtype, torch.float32))
     error = (actual - expected).norm()
     scale = (expected - expected.mean()).norm()
-    if error <= limit * scale:  # false if one of them is NaN
+    if error <= max_difference * scale:  # false if one of them is NaN
         return None
-    return f"for the same inputs, its logits differ by {error / scale:.2%} (at most {100 * limit:g}% by rounding)"
+    percent = 100 * max_difference
+    return f"for the same inputs, its logits differ by {error / scale:.2%} (at most {percent:g}% by rounding)"
 
 
 # How long a comparison holds
@@ -341,7 +347,7 @@ class Snapshot:
     """
 
     def __init__(self, model: nn.Module):
-        self.messages: dict[str, str | None] = {}  # the result of each check of the model, by its name
+        self.reasons: dict[str, str | None] = {}  # the result of each check of the model, by its name
         self.verified_steps: set[Any] = set()  # the kinds of cached steps that were compared
         modules = list(model.modules())
         self.parts = modules[1:]
@@ -378,12 +384,11 @@ class Snapshot:
         values.append(ALL_MASK_ATTENTION_FUNCTIONS.get("sdpa"))
         return values
 
-    def message_of(self, check: Callable[[Any], str | None], model: Any) -> str | None:
-        """The message of a check. Each check of the model is called once."""
-        name = check.__name__
-        if name not in self.messages:
-            self.messages[name] = check(model)
-        return self.messages[name]
+    def reason_of(self, name: str, check: Callable[[Any], str | None], model: Any) -> str | None:
+        """The reason that a check of the model returns. The check of a name is called once."""
+        if name not in self.reasons:
+            self.reasons[name] = check(model)
+        return self.reasons[name]
 
     def has_code_of(self, other: "Snapshot") -> bool:
         """Whether modules, code, attributes and hooks equal those of another snapshot of the same model."""

@@ -7,6 +7,7 @@ arguments of `generate()`. This project uses `cache`. The functions below transl
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from functools import wraps
 from typing import Any
 
 import torch
@@ -49,14 +50,24 @@ def accepts_cache(function: Callable[..., Any]) -> Callable[..., Any]:
 
     `generate()` reads the signature to validate its arguments. The old name gives transformers' own FutureWarning from
     version 5.24.
+
+    Raises:
+        ValueError: a call has both names. transformers would ignore the old one, with which a library passes its cache.
     """
-    accepting = deprecate_kwarg(OLD_CACHE_NAME, version=WARN_BEFORE, new_name="cache")(function)
+    translate = deprecate_kwarg(OLD_CACHE_NAME, version=WARN_BEFORE, new_name="cache")(function)
+
+    @wraps(function)
+    def accepting(*args: Any, **kwargs: Any) -> Any:
+        if "cache" in kwargs and OLD_CACHE_NAME in kwargs:
+            raise ValueError(f"one of cache and {OLD_CACHE_NAME} must be given, got both.")
+        return translate(*args, **kwargs)
+
     signature = inspect.signature(function)
     parameters = [
         parameter.replace(name=CACHE_NAME) if parameter.name == "cache" else parameter
         for parameter in signature.parameters.values()
     ]
-    accepting.__signature__ = signature.replace(parameters=parameters)
+    accepting.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return accepting
 
 

@@ -10,7 +10,10 @@ import torch
 from huggingface_hub.errors import StrictDataclassFieldValidationError
 from transformers import AutoConfig
 
+import modeling_random_transformer as package
 from modeling_random_transformer import RandomTransformerConfig
+from modeling_random_transformer.configuration_random_transformer import MODEL_CLASSES
+from tests.helpers.models import tiny_config
 
 SIZE, RATE, FLAG, TOKEN = "an integer from 1 to 16777216", "at least 0 and below 1", "True or False", "0 to 36999"
 # (field or argument, value, allowed values in the message)
@@ -184,6 +187,18 @@ def test_field_set_later_is_validated_on_save(tmp_path):
     config.num_attention_heads = -1
     with pytest.raises(ValueError, match="num_heads must be an integer from 1 to 16777216, got -1"):
         config.save_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("norm_order", "Pre"), ("position_embedding", "rotary"), ("sinusoid_layout", "halves"), ("d_model", 63)],
+)
+def test_field_set_later_is_validated_by_the_model(field, value):
+    config = tiny_config()
+    setattr(config, field, value)
+    for name in MODEL_CLASSES.values():
+        with pytest.raises(ValueError, match=f"{field} must be .* got {value!r}"):
+            getattr(package, name)(config)
 
 
 def test_valid_dtypes_and_labels():

@@ -34,11 +34,11 @@ SEARCHES = {"greedy": {}, "beams": {"num_beams": 3}}
 
 @pytest.fixture(autouse=True)
 def steps(monkeypatch):
-    """Counts the fast steps of `generate()`; the cache of the comparison has no limit."""
+    """Counts the fast steps of `generate()`; the cache of the comparison has a maximum length of 0."""
     taken, begin = [], FastDecodingCache.begin_steps
 
     def counted(self, *inputs):
-        taken.extend([1] if self.limit else [])
+        taken.extend([1] if self.max_length else [])
         return begin(self, *inputs)
 
     monkeypatch.setattr(FastDecodingCache, "begin_steps", counted)
@@ -51,10 +51,10 @@ def generate(model, batch=BATCH, **options):
 
 
 PROJECT = "outputs = self.out_proj(outputs.flatten(2))"
-EMBED = "hidden_states = self.embed(tokens, positions, longest)\n"
+EMBED = "hidden_states = self.embed(tokens, positions, position_limit)\n"
 CROSS_KEYS = "key = self.split_heads(self.k_proj(states), self.config.d_k)"
 MASK = "        source_mask = None\n"
-WINDOW = """        distance = positions[:, None] - torch.arange(longest)
+WINDOW = """        distance = positions[:, None] - torch.arange(position_limit)
         mask = ((distance >= 0) & (distance < 20)).expand(len(tokens), 1, -1, -1)
 """
 PADDING = "cross_attention_mask(self, hidden_states, encoder_hidden_states, encoder_attention_mask)"
@@ -62,7 +62,7 @@ PADDING = "cross_attention_mask(self, hidden_states, encoder_hidden_states, enco
 EDITS = {
     "gate of attention": (PROJECT, PROJECT.replace("flatten(2)", "flatten(2).sigmoid()")),
     "1% of attention": (PROJECT, PROJECT.replace("flatten(2)", "flatten(2) * 1.01")),
-    "positions": (EMBED, EMBED.replace("positions, longest", "positions + 7, None")),
+    "positions": (EMBED, EMBED.replace("positions, position_limit", "positions + 7, None")),
     "padding of the source": (PADDING, PADDING.replace("encoder_attention_mask)", "None)")),
     "window of 20 tokens": (MASK, WINDOW + MASK),
     "random numbers": (PROJECT, PROJECT.replace("flatten(2)", "flatten(2) + 0 * torch.rand(1)")),
@@ -437,7 +437,7 @@ def test_steps_of_one_and_of_several_tokens(steps):
     model = exact_model(spread=2.0)
     target = random_ids(3, 9, seed=1)
     expected = model(**BATCH, decoder_input_ids=target).logits
-    cache, logits, seen = FastDecodingCache(beams=1, limit=4), [], 0
+    cache, logits, seen = FastDecodingCache(beams=1, max_length=4), [], 0
     encoder_inputs = {"attention_mask": BATCH["attention_mask"], "encoder_outputs": model.model.encoder(**BATCH)}
     for length in (2, 1, 1, 3, 1, 1):
         ids, seen = target[:, : seen + length], seen + length

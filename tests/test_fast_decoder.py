@@ -224,8 +224,8 @@ def check_cache(cache, keys, values, kept_beams):
         cache.append(0, cache.split_heads(key.flatten(1), 3), cache.split_heads(value.flatten(1), 4))
         cache.advance()
         keys, values = torch.cat([keys, key[:, :, None]], dim=2), torch.cat([values, value[:, :, None]], dim=2)
-        torch.testing.assert_close(cache.unpack(cache.keys[0]), keys, rtol=0, atol=0)
-        torch.testing.assert_close(cache.unpack(cache.values[0]), values, rtol=0, atol=0)
+        torch.testing.assert_close(cache.separate_beams(cache.keys[0]), keys, rtol=0, atol=0)
+        torch.testing.assert_close(cache.separate_beams(cache.values[0]), values, rtol=0, atol=0)
 
 
 def test_entries_without_descendants_are_removed():

@@ -18,7 +18,7 @@ from modeling_random_transformer import (
 from modeling_random_transformer import modeling_random_transformer as modeling
 from modeling_random_transformer import verification_random_transformer as verification
 from modeling_random_transformer import versions_random_transformer as versions
-from modeling_random_transformer.extras.ensemble.ensemble import EnsembleForSeq2SeqLM
+from modeling_random_transformer.extras.ensemble import EnsembleForSeq2SeqLM
 from modeling_random_transformer.training import TranslationTrainer
 from modeling_random_transformer.versions_random_transformer import CACHE_NAME, TESTED_VERSIONS, named_cache
 from tests.helpers.models import exact_model, padded_batch, random_ids, tiny_config

@@ -117,6 +117,9 @@ def test_saved_limit_and_limit_of_a_call(monkeypatch):
         assert model.generate(**BATCH, max_new_tokens=new).shape[1] == 1 + new
         assert model.generate(BATCH["input_ids"], num_beams=2, max_new_tokens=new).shape[1] == 1 + new
     assert model.generate(**BATCH, max_length=9).shape[1] == 9
+    model.generation_config.update(max_length=None, max_new_tokens=3)
+    assert model.generate(**BATCH, max_length=9).shape[1] == 9
+    assert model.generate(**BATCH).shape[1] == 4
     assert warnings == []
 
 

@@ -10,6 +10,7 @@ import transformers
 from safetensors.torch import load_file
 from torch.distributed.checkpoint.state_dict import set_model_state_dict
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss, pad
+from transformers.utils import ModelOutput
 
 import modeling_random_transformer as package
 from modeling_random_transformer import (
@@ -43,6 +44,25 @@ def head(request):
 def first_output(model, batch=BATCH):
     with torch.no_grad():
         return model(**batch)[0]
+
+
+@pytest.mark.parametrize("name", sorted(set(MODEL_CLASSES.values())))
+def test_a_configuration_may_request_tuples(name):
+    model = getattr(package, name)(tiny_config(return_dict=False)).eval()
+    target = {"decoder_input_ids": random_ids(3, 4)} if model.config.is_encoder_decoder else {}
+    outputs = model(**BATCH, **target, return_dict=True)
+    assert isinstance(outputs, ModelOutput)
+    assert torch.equal(first_output(model, {**BATCH, **target}), outputs[0])
+    if model.can_generate():
+        assert model.generate(BATCH["input_ids"][:1], max_new_tokens=3).shape[0] == 1
+
+
+@pytest.mark.parametrize("options", [{}, {"num_beams": 2}, {"use_cache": False}])
+def test_prompts_with_padding_on_the_right_raise(options):
+    """The next token would be that of the padding."""
+    model = RandomTransformerForCausalLM(tiny_config()).eval()
+    with pytest.raises(ValueError, match="attention_mask must end with 1 in each row of prompts: set padding_side"):
+        model.generate(**BATCH, max_new_tokens=3, **options)
 
 
 # Loading

@@ -8,6 +8,7 @@ import pytest
 import torch
 from datasets import Dataset
 from transformers import (
+    AutoTokenizer,
     EncoderDecoderConfig,
     EncoderDecoderModel,
     GenerationConfig,
@@ -379,6 +380,31 @@ def test_repeated_spaces_are_kept_if_the_vocabulary_has_a_token_of_them():
     tokenizer = RandomTransformerTokenizer.train(indented * 3, vocab_size=320)
     assert tokenizer.keeps_spaces
     assert tokenizer.without_extra_spaces(f" {indented[0]}\t") == indented[0]
+
+
+@pytest.mark.parametrize("line_break", ["\n", "\r\n", " \n", "\n  ", "\n\n\t", "\r", "\u2028"])
+def test_line_breaks_are_one_space(own_pipe, line_break):
+    texts = TEXTS[:3]
+    answers = own_pipe([text.replace(" ", line_break) for text in texts], batch_size=2, **SHORT)
+    assert answers == own_pipe(texts, batch_size=2, **SHORT)
+
+
+def test_line_breaks_are_kept_if_the_training_texts_had_some(tmp_path):
+    poems = [f"{first}\n{second}" for first, second in itertools.pairwise(SENTENCES)]
+    tokenizer = RandomTransformerTokenizer.train(poems * 3, vocab_size=320)
+    assert not tokenizer.keeps_spaces
+    tokenizer.save_pretrained(tmp_path)
+    saved = AutoTokenizer.from_pretrained(tmp_path)
+    assert saved.keep_line_breaks
+    assert saved.without_extra_spaces(f"{poems[0]}\n") == poems[0]
+    saved.keep_line_breaks = False
+    assert saved.without_extra_spaces(poems[0]) == poems[0].replace("\n", " ")
+
+
+@pytest.mark.parametrize(("lines", "keeps"), [(1, False), (10, True)])
+def test_rare_line_breaks_of_the_training_texts_are_no_content(lines, keeps):
+    texts = ["the boy"] * (200 - lines) + ["the\nboy"] * lines
+    assert RandomTransformerTokenizer.train(texts, vocab_size=300).keep_line_breaks == keeps
 
 
 def test_saved_tokenizers_without_a_normalization_keep_the_tokens():

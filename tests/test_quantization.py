@@ -24,6 +24,7 @@ from modeling_random_transformer import generation_random_transformer as generat
 from modeling_random_transformer import quantization_random_transformer as quantization
 from modeling_random_transformer.inference.loading import load_translator
 from modeling_random_transformer.quantization_random_transformer import (
+    Int8Kernels,
     Int8Linear,
     int8_kernels,
     is_exact,
@@ -62,7 +63,7 @@ def kernels(request, monkeypatch):
     )
     if largest and not exact_kernels:
         pytest.skip(f"no int8 kernel of this CPU is exact with {request.param}")
-    monkeypatch.setattr(quantization, "int8_kernels", lambda: (largest or 127, exact_kernels))
+    monkeypatch.setattr(quantization, "int8_kernels", lambda: Int8Kernels(largest or 127, exact_kernels))
     monkeypatch.setattr(quantization, "FASTEST_INT8", {})
     monkeypatch.setattr(quantization, "MIN_PACKED_ELEMENTS", 1)
     return limit
@@ -176,7 +177,7 @@ def test_cpus_without_vnni_or_operators(monkeypatch):
     assert is_exact(Saturating, 63)
     monkeypatch.setattr(quantization, "FbgemmInt8", Saturating)
     monkeypatch.setattr(quantization, "OneDnnInt8", Saturating)
-    assert int8_kernels.__wrapped__()[0] == 63
+    assert int8_kernels.__wrapped__().max_activation == 63
     for kernel in ("FbgemmInt8", "OneDnnInt8"):
         monkeypatch.setattr(quantization, kernel, lambda *_: torch.ops.quantized.an_operator_that_was_removed())
     assert int8_kernels.__wrapped__() == (127, ())
@@ -212,7 +213,7 @@ def test_an_empty_batch_keeps_its_shape(kernel, monkeypatch):
         pytest.skip(f"{kernel.__name__} is not exact on this CPU")
     monkeypatch.setattr(quantization, "MIN_PACKED_ELEMENTS", 0)
     monkeypatch.setattr(quantization, "FASTEST_INT8", {})
-    monkeypatch.setattr(quantization, "int8_kernels", lambda: (63, (kernel,)))
+    monkeypatch.setattr(quantization, "int8_kernels", lambda: Int8Kernels(63, (kernel,)))
     with torch.no_grad():
         assert int8_layer()(torch.zeros(0, 3, 40)).shape == (0, 3, 24)
 

@@ -37,9 +37,7 @@ ON_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="requires a GP
 def caches(monkeypatch):
     """The classes of the caches on which steps are taken."""
     classes, compute = [], FastStep.compute
-    monkeypatch.setattr(
-        FastStep, "compute", lambda self, *inputs: classes.append(type(self.cache)) or compute(self, *inputs)
-    )
+    monkeypatch.setattr(FastStep, "compute", lambda self, ids: classes.append(type(self.cache)) or compute(self, ids))
     monkeypatch.setattr(generation, "step_difference", lambda _: None)
     return classes
 
@@ -50,18 +48,18 @@ def captures():
     captured, capture = [], CapturedStep.capture
     with pytest.MonkeyPatch.context() as patched, simulated():
         patched.setattr(generation, "can_capture", can_capture_on_cpu)
-        patched.setattr(CapturedStep, "capture", lambda self, fast: captured.append(self) or capture(self, fast))
+        patched.setattr(CapturedStep, "capture", lambda self: captured.append(self) or capture(self))
         yield captured
 
 
 CAN_CAPTURE = generation.can_capture
 
 
-def can_capture_on_cpu(model, limit):
+def can_capture_on_cpu(model, max_length):
     """The conditions for a graph, for a model that pretends to be on a GPU."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(type(model), "device", torch.device("cuda"))
-        return CAN_CAPTURE(model, limit)
+        return CAN_CAPTURE(model, max_length)
 
 
 @pytest.mark.parametrize("search", SEARCHES)
@@ -96,7 +94,7 @@ def test_padding_of_the_source(batch, num_beams, caches):
 def test_static_cache_equals_copied_caches(beams):
     torch.manual_seed(0)
     keys, values = torch.randn(2 * beams, 2, 4, 3), torch.randn(2 * beams, 2, 4, 4)
-    check_cache(StaticKVCache([(keys, values)], beams, limit=20), keys, values, kept_beams=beams)
+    check_cache(StaticKVCache([(keys, values)], beams, max_length=20), keys, values, kept_beams=beams)
 
 
 @pytest.mark.parametrize(("length", "capacity"), [(1, 32), (32, 32), (33, 64), (64, 64), (65, 128)])

@@ -101,7 +101,7 @@ def test_logits_differ_by_more_than_the_rounding_of_their_dtypes(dtype, seed, sh
     assert difference(near.to(dtype), expected) is None
     assert difference(expected, near.to(dtype)) is None
     assert f"(at most {100 * ROUNDING[dtype]:g}% by rounding)" in difference(far.to(dtype), expected)
-    assert difference(far.to(dtype), expected, limit=4 * ROUNDING[dtype]) is None
+    assert difference(far.to(dtype), expected, max_difference=4 * ROUNDING[dtype]) is None
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
@@ -264,8 +264,8 @@ def test_a_check_is_repeated_after_a_change():
     assert current_snapshot(model, first) is first
     changed_in_place(model)
     second = current_snapshot(model, first)
-    messages = [snapshot.message_of(check, model) for snapshot in (first, first, second)]
-    assert messages == ["check 1", "check 1", "check 2"]
+    reasons = [snapshot.reason_of("check", check, model) for snapshot in (first, first, second)]
+    assert reasons == ["check 1", "check 1", "check 2"]
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,20 @@ def test_both_names_of_the_cache():
         torch.testing.assert_close(logits, expected)
 
 
+def test_two_caches_raise():
+    """peft 0.21 passes the prefixes of prefix tuning by the old name, which transformers 5.24 would ignore."""
+    names = {"cache": DynamicCache(), "past_key_values": DynamicCache()}
+    with pytest.raises(ValueError, match="one of cache and past_key_values must be given, got both"):
+        tiny_model()(**BATCH, decoder_input_ids=random_ids(3, 1), **names)
+
+
+@pytest.mark.parametrize("call", ["forward", "generate"])
+def test_a_cache_of_tuples_raises(call):
+    layers = ((torch.zeros(3, 2, 1, 8),) * 4,) * 3
+    with pytest.raises(ValueError, match=f"{CACHE_NAME} must be None or a Cache of transformers, got tuple"):
+        getattr(tiny_model(), call)(**BATCH, decoder_input_ids=random_ids(3, 2), **named_cache(layers))
+
+
 def outcomes_of_cache_names(model):
     """Whether each use of each name of the cache is accepted, and whether it gives a FutureWarning."""
     outcomes = {}

@@ -12,7 +12,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from modeling_random_transformer.base.files import write_atomically
 from modeling_random_transformer.base.jobs import Job
-from modeling_random_transformer.base.saved_files import MANIFEST
+from modeling_random_transformer.base.saved_files import TRAINING_RECORD
 from modeling_random_transformer.data.sources import ParallelLine
 from modeling_random_transformer.inference import score_pairs
 from modeling_random_transformer.training import (
@@ -23,8 +23,9 @@ from modeling_random_transformer.training import (
     train_translation,
 )
 from modeling_random_transformer.training.arguments import DEFAULT_VOCAB_SIZE
-from modeling_random_transformer.training.manifest import Run, fingerprint
 from modeling_random_transformer.training.preparation import prepare_data
+from modeling_random_transformer.training.run_record import fingerprint
+from modeling_random_transformer.training.run_state import Run
 
 from .table3_rows import ROWS, Row, scaled_overrides
 
@@ -144,15 +145,15 @@ class Experiment:
 
 def _scored(folder: Path) -> dict[str, Any]:
     """What determines the scores of a finished run: its weights, the validation set and the generation options."""
-    manifest = json.loads((folder / MANIFEST).read_bytes())
-    return manifest["score validation"]["inputs"]
+    record = json.loads((folder / TRAINING_RECORD).read_bytes())
+    return record["score validation"]["inputs"]
 
 
 def train_once(folder: Path, data: DataArguments, model: ModelArguments, args: TranslationTrainingArguments) -> str:
     """Train the tokenizer that a run with these arguments would train, unless the folder contains it.
 
     Args:
-        folder: the folder of the tokenizer, also written with a manifest.
+        folder: the folder of the tokenizer, also written with a record.
         data: the training set.
         model: the vocabulary size and special tokens.
         args: the recipe; its `output_dir` is not used.
@@ -170,7 +171,7 @@ def train_once(folder: Path, data: DataArguments, model: ModelArguments, args: T
         "training set": fingerprint(corpora),
     }
     folder.mkdir(parents=True, exist_ok=True)
-    job = Job(folder / MANIFEST, advice="use another output_dir")
+    job = Job(folder / TRAINING_RECORD, advice="use another output_dir")
     job.begin("inputs", inputs)
     if "tokenizer" not in job.stages:
         args = copy.copy(args)

@@ -9,7 +9,7 @@ from typing import Any
 
 from modeling_random_transformer.inputs_random_transformer import drop_none
 from modeling_random_transformer.training.arguments import DEFAULT_VOCAB_SIZE, FILE_ARGUMENTS
-from modeling_random_transformer.training.manifest import weight_arguments
+from modeling_random_transformer.training.run_record import weight_arguments
 
 from .table3_runs import Experiment
 

@@ -10,13 +10,15 @@ from typing import Any
 MAX_SEED = 2**32 - 1
 
 
-def instances(classes: Iterable[type], values: Mapping[str, Any]) -> tuple[Any, ...]:
-    """An object of each dataclass with the values of its fields. Fields without a value have their defaults."""
-    objects = []
-    for dataclass in classes:
-        names = [entry.name for entry in fields(dataclass) if entry.name in values]
-        objects.append(dataclass(**{name: values[name] for name in names}))
-    return tuple(objects)
+def from_values(cls: type, values: Mapping[str, Any]) -> Any:
+    """An object of a dataclass with the values of its fields. Fields without a value have their defaults."""
+    names = [entry.name for entry in fields(cls) if entry.name in values]
+    return cls(**{name: values[name] for name in names})
+
+
+def all_from_values(classes: Iterable[type], values: Mapping[str, Any]) -> tuple[Any, ...]:
+    """An object of each dataclass; see `from_values`."""
+    return tuple(from_values(cls, values) for cls in classes)
 
 
 def to_flags(arguments: Mapping[str, Any]) -> list[list[str]]:

@@ -1,19 +1,26 @@
-"""The record of a resumable job.
+"""The record of a resumable job: one JSON file with the stages of the job.
 
-The record is one JSON file. For each stage of the job, it contains the inputs, digests of the files that the stage
-wrote, and facts such as its progress. A later call skips finished stages and resumes an unfinished stage.
+For each stage, the record contains the inputs, digests of the files that the stage wrote, and facts such as its result.
+A later call skips finished stages. A stage that is begun again with the same inputs continues. Changed files are an
+error. Changed inputs are an error that lists the differences, unless the stage has no results that would be lost.
+
+There are two ways to work on a stage.
+
+`Job.run` is for work that is one function. Every process of a launcher calls it, and gets the facts. Examples are the
+stages of a recipe, the export to int8 and the scores of a test set:
 
     job = Job(folder / "job.json")
+    facts = job.run("int8", {"weights": digests}, export, files)
+
+`Job.begin` and `Stage.finish` are for work that resumes from files of its own: a training from its checkpoints, a
+translation from its parts. Only the first process calls them:
+
     stage = job.begin("translate", {"input": file_digest(source), "num_beams": 4})
     if not stage.is_finished:
         translate_file(source, output, model, tokenizer)
         stage.finish([output], lines=120)
 
-A stage that is begun again with the same inputs continues. If it was finished and its files have not changed, it is
-skipped. Changed files are an error. Changed inputs are an error that lists the differences, unless the stage has no
-results that would be lost.
-
-`run_stage` runs these steps for a function, in all processes of a launcher.
+If the other processes need the record too, the first process calls them by `Job.update`, as `Job.run` does.
 """
 
 import json
@@ -70,7 +77,7 @@ class Job:
         Raises:
             ValueError: inputs have changed (the message lists them), or a file of a finished stage has changed.
         """
-        current = json.loads(json.dumps(inputs))  # compared as they are read
+        current = as_read(inputs)
         if restart:
             self.stages.pop(name, None)
         stage = self.stages.setdefault(name, Stage(self, inputs=current))
@@ -95,6 +102,72 @@ class Job:
             stage.is_finished = False
             self.write()
         return stage
+
+    def update(self, change: Callable[[], Any]) -> None:
+        """Change the record in the first process; every process gets its stages."""
+
+        def changed_stages() -> dict[str, Stage]:
+            change()
+            return self.stages
+
+        self.stages = call_on_main_process(changed_stages)
+
+    def run(
+        self,
+        name: str,
+        inputs: dict[str, Any],
+        work: Callable[[], dict[str, Any] | None],
+        files: Iterable[Path] = (),
+        *,
+        everywhere: bool = False,
+        restart: bool = False,
+        may_change: bool = False,
+        needs_files: bool = True,
+    ) -> dict[str, Any]:
+        """Run the work of a stage, unless an earlier call has finished it with the same inputs. All processes call it.
+
+        The inputs of an unfinished stage may change, since long work has a separate record. Missing files of a finished
+        stage are created again.
+
+        Args:
+            name: the name of the stage.
+            inputs: the values that determine its files.
+            work: writes the files, and returns facts for the record.
+            files: the files; an iterator is read after the work.
+            everywhere: run the work in every process, not only in the first.
+            restart: forget the stage of an earlier call.
+            may_change: run a finished stage again if the inputs have changed, which is an error by default.
+            needs_files: see `begin`.
+
+        Returns:
+            The facts, in every process.
+
+        Raises:
+            ValueError: the inputs or a file of a finished stage have changed, or a file is still missing after the
+                work.
+        """
+
+        def begin() -> None:
+            is_new = name not in self.stages or not self.stages[name].is_finished
+            self.begin(name, inputs, restart=restart or is_new, may_change=may_change, needs_files=needs_files)
+
+        self.update(begin)
+        stage = self.stages[name]
+        if stage.is_finished:
+            return stage.facts
+        earlier = [self.path.parent / file for file in stage.files]
+        missing = [path for path in earlier if not path.exists()]
+        facts = (work() if everywhere else call_on_main_process(work)) or {}
+        self.update(lambda: self.stages[name].finish(files, **facts))
+        for path in missing:
+            if not path.exists():
+                raise ValueError(f"{path} must be a file of the stage {name}, but it is missing: {self.advice}.")
+        return self.stages[name].facts
+
+    def has_finished(self, name: str, inputs: dict[str, Any]) -> bool:
+        """Whether a stage is finished with these inputs."""
+        stage = self.stages.get(name)
+        return stage is not None and stage.is_finished and stage.inputs == as_read(inputs)
 
     def read(self) -> dict[str, "Stage"]:
         """Read the stages of the record; raises a `ValueError` for another file."""
@@ -153,63 +226,6 @@ class Stage:
         return changed
 
 
-def run_stage(
-    record: Path,
-    name: str,
-    inputs: dict[str, Any],
-    work: Callable[[], dict[str, Any] | None],
-    files: Iterable[Path] = (),
-    *,
-    everywhere: bool = False,
-    restart: bool = False,
-    may_change: bool = False,
-    needs_files: bool = True,
-    advice: str = RESTART,
-) -> dict[str, Any]:
-    """Run the work of a stage, unless an earlier call has finished it with the same inputs.
-
-    The inputs of an unfinished stage may change, since long work has a separate record. Missing files of a finished
-    stage are created again.
-
-    Args:
-        record: the file of the job.
-        name: the name of the stage.
-        inputs: the values that determine its files.
-        work: writes the files, and returns facts for the record.
-        files: the files; an iterator is read after the work.
-        everywhere: run the work in every process, not only in the first.
-        restart: forget the stage of an earlier call.
-        may_change: run a finished stage again if the inputs have changed, which is an error by default.
-        needs_files: see `Job.begin`.
-        advice: see `Job`.
-
-    Returns:
-        The facts, in every process.
-
-    Raises:
-        ValueError: the inputs or a file of a finished stage have changed, or a file is still missing after the work.
-    """
-
-    def begin() -> Stage:
-        job = Job(record, advice)
-        is_finished = name in job.stages and job.stages[name].is_finished
-        return job.begin(
-            name,
-            inputs,
-            restart=restart or not is_finished,
-            may_change=may_change,
-            needs_files=needs_files,
-        )
-
-    stage = call_on_main_process(begin)
-    if stage.is_finished:
-        return stage.facts
-    earlier = [record.parent / file for file in stage.files]
-    missing = [path for path in earlier if not path.exists()]
-    facts = (work() if everywhere else call_on_main_process(work)) or {}
-    call_on_main_process(lambda: stage.finish(files, **facts))
-    stage.facts.update(facts)
-    for path in missing:
-        if not path.exists():
-            raise ValueError(f"{path} must be a file of the stage {name}, but it is missing: {advice}.")
-    return stage.facts
+def as_read(inputs: dict[str, Any]) -> dict[str, Any]:
+    """The inputs as they are read from the record."""
+    return json.loads(json.dumps(inputs))

@@ -7,5 +7,5 @@ TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 SAVED_WEIGHTS = "*.safetensors"  # a pattern: large models have several files
 # One of these is loaded, the first that exists.
 LOADED_WEIGHTS = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_NAME, WEIGHTS_INDEX_NAME)
-MANIFEST, RECIPE_RECORD = "training_manifest.json", "recipe.json"  # in the folder of a run from its beginning
+TRAINING_RECORD, RECIPE_RECORD = "training_manifest.json", "recipe.json"  # in the folder of a run from its beginning
 JOB_RECORD, JOB_LOCK = "job.json", "job.lock"  # in the working folder of a resumable job

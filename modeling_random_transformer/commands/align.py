@@ -11,11 +11,11 @@ the words beyond the limit have no links. With --output and files, the same comm
 
 from collections.abc import Sequence
 
-from ..extras.pairs.alignments import Aligner
+from ..extras.pairs.alignments import Aligner, links_line
 from ..extras.parser import Parser
 from .corpus_arguments import PairArguments
 
 
 def run(program: str, argv: Sequence[str]) -> None:
     """Load the model and align."""
-    Parser(program, __doc__, [PairArguments]).parse(argv).write_lines(Aligner)
+    Parser(program, __doc__, [PairArguments]).parse(argv).write_lines(Aligner, links_line, {})

@@ -54,7 +54,7 @@ def run(program: str, argv: Sequence[str]) -> None:
     arguments = Parser(program, __doc__, [Arguments]).parse(argv)
     options = {entry.name: getattr(arguments, entry.name) for entry in fields(BackTranslationOptions)}
     search = drop_none(num_beams=arguments.num_beams, temperature=arguments.temperature)
-    with arguments.load() as (model, tokenizer):
+    with arguments.load(is_resumable=True) as (model, tokenizer):
         report = back_translate(
             arguments.input,
             arguments.output_source,

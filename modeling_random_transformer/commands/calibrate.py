@@ -50,7 +50,7 @@ def run(program: str, argv: Sequence[str]) -> None:
     corpus = arguments.corpus()
     lines = read_valid(corpus)
     pairs = [(line.source, line.target) for line in lines]
-    with arguments.load(from_file_to_file=False) as (model, tokenizer):
+    with arguments.load(is_resumable=False) as (model, tokenizer):
         from ..inference.calibration import calibrate  # needs sacrebleu
 
         name = calibration_file(tokenizer, arguments.source_lang, arguments.target_lang)

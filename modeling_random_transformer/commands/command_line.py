@@ -32,24 +32,26 @@ from ..inputs_random_transformer import CHUNK_SIZE, drop_none
 POLLING_INTERVAL = 0.2  # seconds
 
 
-def start_processes(device: str | None) -> Any:
+def initialize_process(device: str | None) -> Any:
     """Accelerate's state of this process, on the device of `--device` or on an accelerator if there is one.
 
-    The process exits when its launcher has died. A launcher that is killed cannot stop its processes, which would
-    write to the same files as the next run.
+    A process of a launcher exits when its launcher has died.
     """
     launchers = ({"TORCHELASTIC_RUN_ID"}, {"ACCELERATE_USE_CPU", "ACCELERATE_MIXED_PRECISION"})  # set by launchers
-    launcher = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == launcher:
-            time.sleep(POLLING_INTERVAL)
-        os._exit(1)
-
     if any(names <= set(os.environ) for names in launchers):
-        threading.Thread(target=watch, daemon=True).start()
+        threading.Thread(target=exit_with_launcher, args=[os.getppid()], daemon=True).start()
     on_cpu = device == "cpu" or parse_flag_from_env("ACCELERATE_USE_CPU")
     return PartialState(cpu=on_cpu or not torch.accelerator.is_available())
+
+
+def exit_with_launcher(launcher: int) -> None:
+    """Exit when the launcher of this process, which has this id, has died.
+
+    A launcher that is killed cannot stop its processes, which would write to the same files as the next run.
+    """
+    while os.getppid() == launcher:
+        time.sleep(POLLING_INTERVAL)
+    os._exit(1)
 
 
 def raise_on_sigterm() -> None:
@@ -193,9 +195,9 @@ class ResumableArguments:
     chunk_size: int = CHUNK_SIZE
     restart: bool = False
 
-    def check_restart(self, resumes: bool, source: Path, output: Path) -> None:
+    def check_restart(self, is_resumable: bool, source: Path, output: Path) -> None:
         """Raise a `ValueError` if `restart` has no effect, since the work does not resume."""
-        if self.restart and not resumes:
+        if self.restart and not is_resumable:
             raise ValueError(f"--restart must be given with a file as input and output, got {source} and {output}.")
 
 
@@ -231,11 +233,11 @@ class InferenceArguments(DeviceArguments):
             raise ValueError(f"--model must be one model, got {len(self.model)}.")
 
     @contextmanager
-    def load(self, from_file_to_file: bool = True, **engine_options: Any) -> Iterator[tuple[Any, Any]]:
+    def load(self, is_resumable: bool, **engine_options: Any) -> Iterator[tuple[Any, Any]]:
         """The model and its tokenizer in this process, which has left the group of processes at the end.
 
         Args:
-            from_file_to_file: the input and the output are files.
+            is_resumable: whether the work resumes after an interruption, since the input and the output are files.
             **engine_options: see `load_models`.
 
         Raises:
@@ -243,8 +245,8 @@ class InferenceArguments(DeviceArguments):
         """
         from ..inference.loading import load_models  # takes seconds to import
 
-        state = start_processes(self.device)
-        if state.num_processes > 1 and not from_file_to_file:
+        state = initialize_process(self.device)
+        if state.num_processes > 1 and not is_resumable:
             raise ValueError(f"the input and --output must be files with {state.num_processes} processes.")
         yield load_models(self.model, self.dtype, self.device or state.device, "--model", **engine_options)
         state.destroy_process_group()

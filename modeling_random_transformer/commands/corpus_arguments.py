@@ -8,7 +8,8 @@ from typing import Any
 from ..base.files import encode_lines
 from ..base.streams import check_output, is_stream
 from ..data.sources import ParallelText
-from ..extras.pairs.scoring_files import LineModel, lines_of, write_lines
+from ..extras.pairs.scoring_files import lines_of, write_lines
+from ..inference.scoring import PairModel
 from .command_line import (
     STANDARD,
     InferenceArguments,
@@ -88,21 +89,38 @@ class PairArguments(ResumableArguments, CorpusOutputArguments):
 
     truncation: bool = False
 
-    def write_lines(self, model_class: Callable[..., LineModel], **options: Any) -> None:
+    def write_lines(
+        self,
+        model_class: Callable[..., PairModel],
+        line_of: Callable[..., str],
+        line_options: dict[str, Any],
+        **options: Any,
+    ) -> None:
         """Load the model, and write one line per pair, resumably if the pairs and the output are files.
 
         Args:
-            model_class: `LineScorer` or `Aligner`.
-            **options: its options that are no arguments of all commands.
+            model_class: `Scorer` or `Aligner`.
+            line_of: see `write_lines` of `extras.pairs`, as for the next argument.
+            line_options: the keyword arguments of the function.
+            **options: options of the class that are no arguments of all commands.
         """
         corpus = self.corpus()
-        from_file_to_file = self.source_file != STANDARD and not is_stream(self.output)
-        self.check_restart(from_file_to_file, self.source_file, self.output)
-        if from_file_to_file:
+        is_resumable = self.source_file != STANDARD and not is_stream(self.output)
+        self.check_restart(is_resumable, self.source_file, self.output)
+        if is_resumable:
             corpus.require_files()
-        with self.load(from_file_to_file) as (model, tokenizer):
+        with self.load(is_resumable) as (model, tokenizer):
             pair_model = model_class(model, tokenizer, truncation=self.truncation, **self.text_options, **options)
-            if from_file_to_file:
-                write_lines(corpus, self.output, pair_model, chunk_size=self.chunk_size, restart=self.restart)
+            if is_resumable:
+                write_lines(
+                    corpus,
+                    self.output,
+                    pair_model,
+                    line_of,
+                    line_options,
+                    chunk_size=self.chunk_size,
+                    restart=self.restart,
+                )
             else:
-                write_output(self.output, encode_lines(lines_of(corpus, pair_model, self.chunk_size)))
+                lines = lines_of(corpus, pair_model, line_of, line_options, self.chunk_size)
+                write_output(self.output, encode_lines(lines))

@@ -25,8 +25,8 @@ def run(program: str, argv: Sequence[str]) -> None:
     """Parse the arguments, distill and print the comparison."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING)  # the same logging as in `train`
     groups = {"the teacher and its texts": OF_TEACHER, **GROUPS}
-    arguments, data, model, args = parse_arguments(argv, ARGUMENTS, program, __doc__, groups)
-    result = distill(arguments, data, model, args)
+    arguments, data_args, model_args, args = parse_arguments(argv, ARGUMENTS, program, __doc__, groups)
+    result = distill(arguments, data_args, model_args, args)
     if args.process_index == 0:
         folder = result.run.folder
         print(f"{result.corpus}.\n\n{table(result.rows)}\n\n{result.rows[0].signature}")

@@ -77,7 +77,7 @@ def run(program: str, argv: Sequence[str]) -> None:
     [folder] = arguments.model
     test = arguments.corpus()
     training = arguments.training_corpus()
-    with arguments.load(from_file_to_file=False) as (model, tokenizer):
+    with arguments.load(is_resumable=False) as (model, tokenizer):
         report = make_report(
             model,
             tokenizer,

@@ -13,8 +13,9 @@ the same command resumes after an interruption, and `accelerate launch` distribu
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..extras.pairs.scoring_files import LineScorer
+from ..extras.pairs.scoring_files import score_line
 from ..extras.parser import Parser
+from ..inference.scoring import Scorer
 from ..inference.translation_files import OUTPUT_FORMATS
 from .corpus_arguments import PairArguments
 
@@ -35,4 +36,5 @@ class Arguments(PairArguments):
 def run(program: str, argv: Sequence[str]) -> None:
     """Load the model and score."""
     arguments = Parser(program, __doc__, [Arguments]).parse(argv)
-    arguments.write_lines(LineScorer, output_format=arguments.output_format, token_scores=arguments.token_scores)
+    line_options = {"output_format": arguments.output_format}
+    arguments.write_lines(Scorer, score_line, line_options, token_scores=arguments.token_scores)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..base.flags import instances
+from ..base.flags import all_from_values
 from ..extras.parser import Parser
 from ..training.run import train_translation
 from ..training.training_arguments import TRAINING_ARGUMENTS
@@ -74,15 +74,15 @@ def run(program: str, argv: Sequence[str]) -> None:
         run_stages(program, path, recipe, flags)
         return
     parser = Parser(program, __doc__, (*TRAINING_ARGUMENTS, CommandArguments), {**GROUPS, **ESTIMATE})
-    data, model, args, command = with_recipe(recipe, parser, flags)
+    data_args, model_args, args, command = with_recipe(recipe, parser, flags)
     if command.dry_run:
         from ..extras.estimation import dry_run  # a training run does not need it
 
-        estimate = dry_run(data, model, args)
+        estimate = dry_run(data_args, model_args, args)
         if args.process_index == 0:
             print(estimate)
         return
-    result = train_translation(data, model, args)
+    result = train_translation(data_args, model_args, args)
     if args.process_index == 0:
         for split, metrics in result.scores.items():
             for name, values in metrics.items():
@@ -145,7 +145,7 @@ def with_recipe(recipe: Mapping[str, Any], parser: Parser, flags: Sequence[str])
     """An object of each class of the parser, from flags and the arguments of a recipe that they do not override."""
     values = parser.values(flags)
     if not recipe:
-        return instances(parser.classes, values)
+        return all_from_values(parser.classes, values)
     from ..extras.recipes import training_arguments  # flags do not need it
 
     return training_arguments(recipe, values, parser.classes)

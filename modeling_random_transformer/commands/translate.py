@@ -154,7 +154,7 @@ class Arguments(ResumableArguments, EngineArguments, InferenceArguments):
         """Check that the inputs can be read and the outputs written."""
         source = None if self.sentences else self.input
         check_one_stream(input=source, prefix_file=self.prefix_file, glossary=self.glossary)
-        self.check_restart(self.is_from_file_to_file, self.input, self.output)
+        self.check_restart(self.is_resumable, self.input, self.output)
         check_plain_text("--input", self.input, self.format)
         check_plain_text("--prefix_file", self.prefix_file)
         check_output("--output", self.output, input=self.input, prefix_file=self.prefix_file, glossary=self.glossary)
@@ -171,7 +171,7 @@ class Arguments(ResumableArguments, EngineArguments, InferenceArguments):
         return self.format != "text"
 
     @property
-    def is_from_file_to_file(self) -> bool:
+    def is_resumable(self) -> bool:
         """Whether the work can be interrupted and distributed over processes."""
         inputs_are_files = self.input.is_file() and (self.prefix_file is None or self.prefix_file.is_file())
         return inputs_are_files and not self.is_document and not is_stream(self.output)
@@ -212,10 +212,10 @@ class Arguments(ResumableArguments, EngineArguments, InferenceArguments):
 def run(program: str, argv: Sequence[str]) -> None:
     """Load the model and translate."""
     arguments = Parser(program, __doc__, [Arguments]).parse(argv)
-    with arguments.load(arguments.is_from_file_to_file, **arguments.engine_options) as (model, tokenizer):
+    with arguments.load(arguments.is_resumable, **arguments.engine_options) as (model, tokenizer):
         if arguments.is_document:
             translate_documents(arguments, model, tokenizer)
-        elif arguments.is_from_file_to_file:
+        elif arguments.is_resumable:
             translate_file(
                 arguments.input,
                 arguments.output,

@@ -3,13 +3,13 @@
 import math
 from collections.abc import Iterator, Sequence
 from itertools import cycle, islice
-from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import Sampler
 
 from ..inputs_random_transformer import batches_by_tokens
+from .retokenization import RetokenizedPairs
 
 
 def padding_multiple(device: torch.device) -> int:
@@ -54,7 +54,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         pad_to_multiple_of: int = 1,
         weights: np.ndarray | None = None,
         gradient_accumulation_steps: int = 1,
-        retokenized: Any = None,
+        retokenized: RetokenizedPairs | None = None,
     ):
         self.seed = seed
         self.epoch = 0
@@ -62,7 +62,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         self.retokenized = retokenized
         self.step_batches = num_processes * gradient_accumulation_steps
         self.pairs = np.repeat(np.arange(len(lengths)), 1 if weights is None else weights)
-        self.sort_by(lengths)
+        self.set_lengths(lengths)
         if len(self.pairs) < num_processes:
             raise ValueError(
                 f"there must be at least one pair for each of {num_processes} processes, got {len(self.pairs)}."
@@ -82,10 +82,10 @@ class TokenBudgetSampler(Sampler[list[int]]):
         self.epoch = epoch
         if self.retokenized is not None:
             self.retokenized.set_epoch(epoch)
-            self.sort_by(np.array([[*map(len, side)] for side in self.retokenized.ids.values()]).T)
+            self.set_lengths(np.array([[*map(len, side)] for side in self.retokenized.ids.values()]).T)
 
-    def sort_by(self, lengths: np.ndarray) -> None:
-        """Sort the pairs by their lengths in this epoch. The numbers of pairs in the batches stay the same."""
+    def set_lengths(self, lengths: np.ndarray) -> None:
+        """Set the lengths, `[pairs, 2]`, by which the next epoch is sorted. The batches keep their numbers of pairs."""
         self.lengths = _round_up(lengths, self.pad_to_multiple_of)[self.pairs]
 
     def __len__(self) -> int:

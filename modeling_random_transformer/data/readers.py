@@ -26,7 +26,7 @@ from ..base.errors import format_names, reraise_as_value_error
 from ..base.files import StrPath
 from ..base.formats import check_plain_text, file_format
 from ..base.streams import stream_name
-from ..tokenization_random_transformer import read_lines, text_lines
+from ..tokenization_random_transformer import checked_line_bytes, read_lines, unicode_error
 
 TEXT_KEY = "text"
 TRANSLATION = "translation"  # the column of `datasets` with texts by language
@@ -80,7 +80,7 @@ class Columns:
         """The keys, or else the languages, if all of them are among the names."""
         return next((keys for keys in (self.keys, self.codes) if {*names}.issuperset(keys)), None)
 
-    def named(self, name: str | Path, names: Sequence[str]) -> tuple[str, ...]:
+    def require_among(self, name: str | Path, names: Sequence[str]) -> tuple[str, ...]:
         """The keys, or the languages, that are among these names.
 
         Raises:
@@ -136,26 +136,21 @@ def read_texts(path: StrPath, key: str = TEXT_KEY) -> Iterator[str]:
     for number, texts in read_columns(path, Columns((key,))):
         if isinstance(texts, str):
             raise ValueError(f"{path} must have a text for the key {key!r} on each line, but line {number} has none.")
-        if not is_utf8(texts[0]):
+        if unicode_error(texts[0]):
             raise ValueError(f"{path} must be UTF-8 text, but line {number} is not.")
         if "\0" in texts[0]:
             raise ValueError(f"{path} must be text without NUL characters, got one in line {number}.")
         yield texts[0].rstrip("\r\n")
 
 
-def decoded(lines: Iterable[bytes], name: StrPath) -> Iterator[str]:
-    """Lines of a file without byte order marks, which begin each part of a joined file; see `text_lines` for errors."""
-    for line in text_lines(lines, stream_name(name)):
+def decode_lines(lines: Iterable[bytes], name: StrPath) -> Iterator[str]:
+    """Decode the lines of a file, without byte order marks, which begin each part of a joined file.
+
+    Raises:
+        ValueError: see `checked_line_bytes`.
+    """
+    for line in checked_line_bytes(lines, stream_name(name)):
         yield line.decode("utf-8", "surrogateescape").lstrip(BYTE_ORDER_MARK)
-
-
-def is_utf8(text: str) -> bool:
-    """Whether a text has no lone surrogates, which stand for other bytes."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def texts_of(
@@ -178,7 +173,7 @@ def texts_of(
         if isinstance(translation, dict):
             values = values | translation
         if not keys and values and (translation is not None or TRANSLATION not in values):
-            keys = columns.named(name, [*values])
+            keys = columns.require_among(name, [*values])
         texts = [text for key in keys if isinstance(text := values.get(key), str)]
         if not keys or len(texts) < len(keys):
             yield number, str(row) if line is None else line
@@ -192,7 +187,7 @@ JSON_DOCUMENTS = {"[": "a list", "{": "one on several lines"}
 
 def _read_json(path: Path) -> Iterator[tuple[int, Any, str]]:
     with open_binary(path) as lines:
-        for number, line in enumerate(decoded(lines, path), start=1):
+        for number, line in enumerate(decode_lines(lines, path), start=1):
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError):  # the line is not JSON, or is nested too deeply for the parser
@@ -225,7 +220,7 @@ def aligned_rows(files: Sequence[tuple[str | Path, Iterable[bytes]]]) -> Iterato
     Raises:
         ValueError: the files have different numbers of lines.
     """
-    columns = [decoded(lines, name) for name, lines in files]
+    columns = [decode_lines(lines, name) for name, lines in files]
     for number, row in enumerate(zip_longest(*columns), start=1):
         if None in row:
             names = [name for name, _ in files]
@@ -242,7 +237,7 @@ def _read_table(path: Path, columns: Columns) -> Iterator[NumberedTexts]:
     indices = columns.indices
     are_numbers = bool(indices)
     with open_binary(path) as file:
-        lines = decoded(file, path)
+        lines = decode_lines(file, path)
         table: _CsvTable = _TsvTable(lines)
         if file_format(path) == "csv":
             first = next(lines, "")
@@ -251,7 +246,7 @@ def _read_table(path: Path, columns: Columns) -> Iterator[NumberedTexts]:
             table.width = len(columns.keys)
         for number, cells, line in table.rows():
             if not indices:
-                header = columns.among(cells) if columns.are_default else columns.named(path, cells)
+                header = columns.among(cells) if columns.are_default else columns.require_among(path, cells)
                 if header is not None:
                     indices = [cells.index(key) for key in header]
                     table.width = len(cells)

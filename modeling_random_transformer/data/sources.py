@@ -13,8 +13,8 @@ from ..base.digests import file_digest
 from ..base.formats import SPREADSHEETS, check_plain_text, file_format, text_suffix
 from ..base.streams import check_readable, is_standard_stream
 from ..inputs_random_transformer import LanguageTags
-from ..tokenization_random_transformer import is_blank
-from .readers import TRANSLATION, Columns, NumberedTexts, aligned_rows, is_utf8, read_columns, texts_of
+from ..tokenization_random_transformer import is_blank, unicode_error
+from .readers import TRANSLATION, Columns, NumberedTexts, aligned_rows, read_columns, texts_of
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset  # slow to import
@@ -220,7 +220,7 @@ class DatasetText(Corpus):
     def __post_init__(self) -> None:
         names = self.dataset.column_names
         if names and TRANSLATION not in names:  # a stream may have no names
-            self.columns.named(self.name, names)
+            self.columns.require_among(self.name, names)
 
     def __str__(self) -> str:
         return self.name
@@ -276,7 +276,7 @@ def parse_pair(number: int, source: str, target: str, languages: LanguageTags = 
     """A pair without line breaks at the ends of its texts, or an invalid line."""
     source = source.rstrip("\r\n")
     target = target.rstrip("\r\n")
-    if not (is_utf8(source) and is_utf8(target)):
+    if unicode_error(source) or unicode_error(target):
         return _invalid(number, NOT_UTF8, source, target)
     if "\0" in source or "\0" in target:  # possible in JSON and Parquet; a text file with NUL is rejected as a whole
         return _invalid(number, NUL, source, target)

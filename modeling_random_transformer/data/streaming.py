@@ -16,6 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from ..inputs_random_transformer import LanguageTags, check_choice, chunks
 from .batches import TokenBudgetSampler
 from .lengths import NO_LIMITS, RATIO, TOO_LONG, LengthLimits
+from .retokenization import Retokenizer
 from .sources import SIDES, Corpus, DatasetText, InvalidLine, Line, ParallelLine
 from .tokenization import IDS, LENGTH_COLUMNS, lengths_of, skipped_pairs, tokenize_batch
 from .validation import ON_INVALID, ValidationReport
@@ -96,7 +97,7 @@ class TokenBudgetStream(IterableDataset):
     seed: int = 0
     pad_to_multiple_of: int = 1
     num_workers: int = 0
-    retokenizer: Any = None
+    retokenizer: Retokenizer | None = None
 
     def __post_init__(self) -> None:
         check_choice(ON_INVALID, on_invalid=self.on_invalid)
@@ -123,7 +124,7 @@ class TokenBudgetStream(IterableDataset):
         """Skip texts that exceed the number of learned positions of a model; `None` for no limit."""
         self.limits = self.limits.within(max_length)
         if self.retokenizer is not None:
-            self.retokenizer.max_length = max_length
+            self.retokenizer.limit_length(max_length)
 
     def __iter__(self) -> Iterator[list[TokenizedPair]]:
         if get_worker_info() is not None:
@@ -144,7 +145,7 @@ class TokenBudgetStream(IterableDataset):
                 gradient_accumulation_steps=self.gradient_accumulation_steps,
             )
             if self.retokenizer is not None:
-                batches.sort_by(lengths_of(pairs))
+                batches.set_lengths(lengths_of(pairs))
             for batch in islice(batches, self.process_index, None, self.num_processes):
                 yield [{name: pairs[i][name] for name in IDS} for i in batch]  # the collator adds the mask
         self.report.check("skip")
@@ -203,7 +204,7 @@ class _Chunks(IterableDataset):
 
     corpus: Corpus | CorpusMixture
     tokenizer: PreTrainedTokenizerBase
-    retokenizer: Any
+    retokenizer: Retokenizer | None
     seed: tuple[int, int]
 
     def __iter__(self) -> Iterator[Chunk]:

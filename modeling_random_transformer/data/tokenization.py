@@ -116,14 +116,18 @@ def lengths_of(tokens: "Dataset | Sequence[dict[str, Any]]") -> np.ndarray:
     """Lengths of each source and target in tokens, `[pairs, 2]`; counted if the dataset has no columns for them.
 
     Raises:
-        ValueError: the dataset is a stream.
+        ValueError: the dataset is a stream, or its rows are not tokenized.
     """
     if not hasattr(tokens, "__len__"):
         raise ValueError(f"the dataset must have a length, got {type(tokens).__name__}.")
     columns = getattr(tokens, "column_names", None) or ()
     if {*LENGTH_COLUMNS} <= {*columns}:
         return np.stack([_column(tokens, name) for name in LENGTH_COLUMNS], axis=1)
-    lengths = [(len(row["input_ids"]), len(row.get("labels", ()))) for row in tokens]
+    lengths = []
+    for row in tokens:
+        if "input_ids" not in row:
+            raise ValueError(f"the rows of the dataset must have input_ids and labels, got {', '.join(row)}.")
+        lengths.append((len(row["input_ids"]), len(row.get("labels", ()))))
     return np.array(lengths).reshape(-1, 2)
 
 

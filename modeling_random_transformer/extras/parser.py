@@ -16,7 +16,7 @@ from typing import Any, NoReturn, get_args, get_origin
 
 from transformers import HfArgumentParser
 
-from ..base.flags import finite_number, instances
+from ..base.flags import all_from_values, finite_number
 from ..configuration_random_transformer import did_you_mean
 
 MARK = "\0"  # begins a text after `--` that begins with a dash: no argument of a program has this character
@@ -168,7 +168,7 @@ class Parser(HfArgumentParser):
         Raises:
             ValueError: an argument does not exist, its value is invalid, or arguments contradict each other.
         """
-        objects = instances(self.classes, self.values(argv))
+        objects = all_from_values(self.classes, self.values(argv))
         return objects[0] if len(objects) == 1 else objects
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:

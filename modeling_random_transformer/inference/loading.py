@@ -22,10 +22,10 @@ from ..base.saved_files import (
     CONFIG,
     GENERATION,
     LOADED_WEIGHTS,
-    MANIFEST,
     RECIPE_RECORD,
     TOKENIZER,
     TOKENIZER_CONFIG,
+    TRAINING_RECORD,
 )
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..inputs_random_transformer import check_positive, drop_none, language_id
@@ -196,7 +196,7 @@ def read_config(folder: Path) -> Any:
     if not (folder / CONFIG).is_file():
         if (folder / ADAPTER).is_file():
             return None
-        if any((folder / name).is_file() for name in (MANIFEST, RECIPE_RECORD)):
+        if any((folder / name).is_file() for name in (TRAINING_RECORD, RECIPE_RECORD)):
             raise ValueError("the training in this folder must be complete: repeat its command.")
     model_type = read_json(folder / CONFIG).get("model_type")
     with reraise_as_value_error(CONFIG):

@@ -1,7 +1,7 @@
 """Translation of lists and streams of texts through the pipeline."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import zip_longest
 from numbers import Integral, Real
 from operator import length_hint
@@ -19,6 +19,7 @@ from ..inputs_random_transformer import (
     MAX_HYPOTHESES,
     LanguageTags,
     check_positive,
+    is_iterable_of_texts,
     renumber_errors,
     source_limit,
     tokenizer_languages,
@@ -182,7 +183,7 @@ class BatchTranslator:
     """Translates rows through a pipeline, in batches of similar length. The translation of a blank text is `""`."""
 
     pipe: Seq2SeqPipeline
-    call: CallOptions
+    options: CallOptions
 
     def __call__(self, rows: Sequence[Row], _first: int, update: Update) -> list[list[Candidate]]:
         """`num_return_sequences` candidates of each row, by default one, or fewer if beam search finds fewer.
@@ -190,14 +191,14 @@ class BatchTranslator:
         Raises:
             TextError: a text is not a string or is too long.
         """
-        count = self.call.generate_kwargs.get("num_return_sequences", 1)
+        count = self.options.generate_kwargs.get("num_return_sequences", 1)
         candidates = [[Candidate("")] * count for _ in rows]
         visible = [i for i, (text, _) in enumerate(rows) if not isinstance(text, str) or not is_blank(text)]
         update(len(rows) - len(visible))
         texts = [rows[i][0] for i in visible]
-        prefixes = [rows[i][1] for i in visible]
+        options = replace(self.options, target_prefix=[rows[i][1] for i in visible])
         with renumber_errors(visible):
-            for i, answer in self.pipe.answers(texts, prefixes, 1, self.call):
+            for i, answer in self.pipe.answers(texts, 1, options):
                 candidates[visible[i]] = best_first(answer if isinstance(answer, list) else [answer])
                 update(1)
         return candidates
@@ -289,8 +290,7 @@ class Translator:
                 text or a prefix is invalid.
         """
         for name, rows in {"texts": texts, "prefixes": [] if prefixes is None else prefixes}.items():
-            is_iterable = hasattr(rows, "__iter__") or hasattr(rows, "__getitem__")
-            if isinstance(rows, str | bytes) or not is_iterable:
+            if not is_iterable_of_texts(rows):
                 raise ValueError(f"{name} must be an iterable of strings, got one {type(rows).__name__}.")
         prefixed = with_prefixes(texts, prefixes)
         return process_stream(prefixed, self.translate_rows, chunk_size, progress, length_hint(texts))

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,8 +18,8 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 from ..base.digests import weight_file_digests
 from ..base.distributed import call_on_main_process
 from ..base.files import folder_size, markdown_table, new_folder
-from ..base.jobs import Job, run_stage
-from ..base.saved_files import CONFIG, JOB_RECORD, MANIFEST, SAVED_WEIGHTS
+from ..base.jobs import Job
+from ..base.saved_files import CONFIG, JOB_RECORD, SAVED_WEIGHTS, TRAINING_RECORD
 from ..data.sources import Corpus, Pair, pairs_of
 from ..data.validation import validate
 from ..inference import translate
@@ -29,9 +28,10 @@ from ..inference.loading import load_models, load_translator, silence_transforme
 from ..inputs_random_transformer import LanguageTags
 from ..training.arguments import PREFIXES, DataArguments, ModelArguments, check_unset
 from ..training.checks import check_arguments, check_languages_of_sets
-from ..training.manifest import RunResult, final_search, fingerprint
 from ..training.model_card import CARD, set_section
 from ..training.run import train_translation
+from ..training.run_record import final_search, fingerprint
+from ..training.run_state import RunResult
 from ..training.training_arguments import TranslationTrainingArguments
 from .training_set import DistillationArguments, SyntheticReport, TrainingSet
 
@@ -131,7 +131,7 @@ class StudentDataArguments(DataArguments):
         """The same sets, with two aligned files as the training set."""
         train = {"source_file": str(source), "target_file": str(target), "train_file": None}
         codes = {"source_lang": languages.source, "target_lang": languages.target}
-        return DataArguments(**self.with_sets(**train, **codes))
+        return self.with_sets(**train, **codes)
 
 
 @dataclass
@@ -179,7 +179,7 @@ def distill(
         model = replace(model, tokenizer=str(teacher[0]))
     check_distillation(folder, arguments, data, model, args)
     test = comparison_set(data)
-    training_set = TrainingSet(folder / WORK, arguments, data.corpora("train"), (folder / MANIFEST).is_file())
+    training_set = TrainingSet(folder / WORK, arguments, data.corpora("train"), (folder / TRAINING_RECORD).is_file())
     translator, tokenizer = load_models(teacher, arguments.teacher_dtype, args.device, argument="teacher")
     report = training_set.make(translator, tokenizer, data.max_source_length, test.languages)
     del translator
@@ -193,12 +193,12 @@ def export_and_compare(
     folder: Path, teacher: Sequence[Path], test: Corpus, args: TranslationTrainingArguments
 ) -> list[ModelScores]:
     """Export the trained student in `folder` to int8, and score teacher and student; finished stages are skipped."""
-    stage = partial(run_stage, folder / WORK / JOB_RECORD, may_change=True)
+    job = Job(folder / WORK / JOB_RECORD)
     student_weights = [*weight_file_digests(folder).values()]
     files = [folder / INT8 / name for name in (CONFIG, SAFE_WEIGHTS_NAME)]
-    stage("int8", {"weights": student_weights}, lambda: export_int8(folder), files)
+    job.run("int8", {"weights": student_weights}, lambda: export_int8(folder), files, may_change=True)
 
-    search = call_on_main_process(lambda: final_search(args, Job(folder / MANIFEST)))
+    search = call_on_main_process(lambda: final_search(args, Job(folder / TRAINING_RECORD)))
 
     def compare_models() -> dict[str, Any]:
         models = [
@@ -212,17 +212,18 @@ def export_and_compare(
 
     teacher_weights = chain.from_iterable(weight_file_digests(path).values() for path in teacher)
     inputs = {"weights": [*teacher_weights, *student_weights], "test set": fingerprint([test]), **search}
-    return [ModelScores(**row) for row in stage("comparison", inputs, compare_models)["rows"]]
+    facts = job.run("comparison", inputs, compare_models, may_change=True)
+    return [ModelScores(**row) for row in facts["rows"]]
 
 
-def comparison_set(data: DataArguments) -> Corpus:
+def comparison_set(data_args: DataArguments) -> Corpus:
     """The test set, or without one the validation set.
 
     Raises:
         ValueError: the set has several corpora.
     """
-    tests = data.corpora("test")
-    corpora = tests or data.corpora("validation")
+    tests = data_args.corpora("test")
+    corpora = tests or data_args.corpora("validation")
     if len(corpora) != 1:
         raise ValueError(
             f"test_source_file and test_target_file, or test_file, must be one test set, got {len(tests)}."
@@ -233,8 +234,8 @@ def comparison_set(data: DataArguments) -> Corpus:
 def check_distillation(
     folder: Path,
     arguments: DistillationArguments,
-    data: StudentDataArguments,
-    model: ModelArguments,
+    data_args: StudentDataArguments,
+    model_args: ModelArguments,
     args: TranslationTrainingArguments,
 ) -> None:
     """Check the arguments and the texts before the teacher translates.
@@ -242,21 +243,21 @@ def check_distillation(
     Raises:
         ValueError: an argument or a corpus is invalid.
     """
-    check_unset(model, "lora_rank", "in a distillation")
-    check_unset(data, "train_weights", "in a distillation")
+    check_unset(model_args, "lora_rank", "in a distillation")
+    check_unset(data_args, "train_weights", "in a distillation")
     for teacher in arguments.teacher:
         if not (Path(teacher) / CONFIG).is_file():
             raise ValueError(f"teacher must be folders with a saved model and its tokenizer, got {teacher!r}.")
-    languages = comparison_set(data).languages
-    corpora = {split: data.corpora(split) for split in PREFIXES}
+    languages = comparison_set(data_args).languages
+    corpora = {split: data_args.corpora(split) for split in PREFIXES}
     if any(corpus.languages != languages for corpus in corpora["train"]):
         raise ValueError(
             "source_lang and target_lang must be those of the test set in a distillation, "
-            f"got {data.source_lang} and {data.target_lang}."
+            f"got {data_args.source_lang} and {data_args.target_lang}."
         )
     if arguments.interpolate and not corpora["train"]:
         raise ValueError("source_file and target_file, or train_file, must be given with interpolate, got no pairs.")
-    has_run = (folder / MANIFEST).is_file()
+    has_run = (folder / TRAINING_RECORD).is_file()
     has_model = has_run or (folder / CONFIG).is_file() or (folder / INT8).exists()
     if has_model and not (folder / WORK).is_dir():
         raise ValueError(f"output_dir must be new or contain an earlier distillation, got {folder} with another model.")
@@ -264,11 +265,11 @@ def check_distillation(
         raise ValueError(
             "restart must be False after the training of the student has begun, got True: use another output_dir."
         )
-    tokenizer = check_arguments(data, model, args)
-    check_languages_of_sets(corpora, model, tokenizer)
+    tokenizer = check_arguments(data_args, model_args, args)
+    check_languages_of_sets(corpora, model_args, tokenizer)
     for corpus in chain.from_iterable(corpora.values()):
         corpus.require_files()
-        validate(corpus, data.on_invalid)
+        validate(corpus, data_args.on_invalid)
 
 
 def export_int8(folder: Path) -> None:

@@ -12,7 +12,7 @@ from ..base.digests import file_digest, model_digest
 from ..base.distributed import call_on_main_process
 from ..base.files import StrPath, encode_lines, new_files, one_line
 from ..base.formats import file_format
-from ..base.jobs import run_stage
+from ..base.jobs import Job
 from ..base.saved_files import JOB_RECORD
 from ..data.readers import TEXT_KEY
 from ..data.sources import Pair
@@ -58,7 +58,7 @@ def translate_lines(
 ) -> ValidationReport:
     """Select the lines of monolingual text that are neither blank nor too long for a model, and translate them.
 
-    This is the stage `"translation"` of the job in the folder of both files; see `run_stage`.
+    This is the stage `"translation"` of the job in the folder of both files; see `Job.run`.
 
     Args:
         lines: the text, which is read again in each call.
@@ -88,9 +88,8 @@ def translate_lines(
     translate = partial(
         translate_file, selected, output, model, tokenizer, restart=restart, progress=progress, **job, **options
     )
-    run_stage(
-        selected.with_name(JOB_RECORD), "translation", inputs, translate, [output], everywhere=True, restart=restart
-    )
+    record = selected.with_name(JOB_RECORD)
+    Job(record).run("translation", inputs, translate, [output], everywhere=True, restart=restart)
     return report
 
 

@@ -10,7 +10,7 @@ to the reference. The similarity is chrF (Popović 2015). The paper uses a smoot
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import chain, groupby
 from operator import itemgetter
 from pathlib import Path
@@ -21,7 +21,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..base import DTYPES
 from ..base.digests import file_digest
 from ..base.files import encode_lines, one_line, write_atomically
-from ..base.jobs import run_stage
+from ..base.jobs import Job
 from ..base.saved_files import JOB_RECORD
 from ..base.streams import check_readable
 from ..data.readers import TEXT_KEY, read_texts
@@ -29,7 +29,7 @@ from ..data.sources import NO_LANGUAGES, Corpus, Pair, ParallelText, pairs_of
 from ..data.validation import ValidationReport
 from ..inference.evaluation import sentence_chrf
 from ..inputs_random_transformer import MAX_HYPOTHESES, LanguageTags, check_choice, check_positive
-from ..training.manifest import fingerprint
+from ..training.run_record import fingerprint
 from .monolingual import check_text_key, translate_lines, write_pairs
 
 
@@ -125,8 +125,7 @@ class TrainingSet:
         self.folder = folder
         self.arguments = arguments
         self.original = original
-        # A stage is repeated with changed inputs, unless the student has been trained on its files.
-        self.run_stage = partial(run_stage, folder / JOB_RECORD, may_change=not is_in_use)
+        self.is_in_use = is_in_use
         self.selected = folder / "selected.source"  # the texts to translate
         self.candidates = folder / ("candidates.jsonl" if arguments.interpolate else "selected.target")
         self.translated = folder / ("interpolated.target" if arguments.interpolate else "selected.target")
@@ -154,15 +153,18 @@ class TrainingSet:
         selection = self.translate(model, tokenizer, max_line_tokens, languages)
         counts = {"selected": selection.valid, "skipped": selection.invalid}
         original = {"original": fingerprint([*self.original])}
+        job = Job(self.folder / JOB_RECORD)
+        may_change = not self.is_in_use  # otherwise, a stage is repeated with changed inputs
         is_interpolated = self.arguments.interpolate
         if is_interpolated:
             inputs = original | {"candidates": file_digest(self.candidates)}
-            counts |= self.run_stage("interpolation", inputs, self.interpolate, [self.translated])
+            counts |= job.run("interpolation", inputs, self.interpolate, [self.translated], may_change=may_change)
         inputs = original | {
             "translations": file_digest(self.translated),
             "interpolate": is_interpolated,
         }
-        return SyntheticReport(**self.run_stage("training set", inputs, lambda: self.assemble(counts), self.files))
+        facts = job.run("training set", inputs, lambda: self.assemble(counts), self.files, may_change=may_change)
+        return SyntheticReport(**facts)
 
     def translate(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_line_tokens: int, languages: LanguageTags

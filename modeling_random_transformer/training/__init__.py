@@ -2,10 +2,10 @@
 
 from .arguments import DataArguments, ModelArguments
 from .checkpoints import average_weights, load_average, newest_complete
-from .manifest import RunResult
 from .methods.bpe_dropout import BPEDropout
 from .methods.loss import SmoothedCrossEntropy
 from .run import train_translation
+from .run_state import RunResult
 from .trainer import TranslationTrainer
 from .training_arguments import TranslationTrainingArguments, paper_peak_rate
 

@@ -133,10 +133,11 @@ class DataArguments:
         if self.max_length_ratio is not None and not self.max_length_ratio >= 1:
             raise ValueError(f"max_length_ratio must be None or at least 1, got {self.max_length_ratio}.")
 
-    def with_sets(self, **changes: Any) -> dict[str, Any]:
+    def with_sets(self, **changes: Any) -> "DataArguments":
         """The arguments with other sets. Arguments that lose their effect get their defaults."""
         values = vars(self) | changes
-        return values | {name: getattr(type(self), name) for name in unused_arguments(values)}
+        values |= {name: getattr(type(self), name) for name in unused_arguments(values)}
+        return type(self)(**values)
 
     def reversed(self) -> "DataArguments":
         """The same sets with sources and targets exchanged."""
@@ -145,7 +146,7 @@ class DataArguments:
             if "source" in name:
                 target = name.replace("source", "target")
                 opposite |= {name: getattr(self, target), target: getattr(self, name)}
-        return type(self)(**self.with_sets(**opposite))
+        return self.with_sets(**opposite)
 
     @property
     def length_limits(self) -> LengthLimits:
@@ -200,7 +201,7 @@ class DataArguments:
         if not all(codes) or not self.source_lang:
             raise ValueError(f"{names[0]} and {names[1]} must be given together, and with source_lang, got {codes}.")
         sides = [self._codes_of_corpora(name, split, count) for name in names]
-        return list(map(LanguageTags, *sides))
+        return [*map(LanguageTags, *sides)]
 
     def _codes_of_corpora(self, name: str, split: str, count: int) -> list[str]:
         """The language code of each of `count` corpora, from an argument with one code or with one code per corpus."""
@@ -404,6 +405,12 @@ def set_names(split: str, corpora: Sequence[Corpus]) -> list[str]:
         number = names[:position].count(name) + 1
         numbered.append(f"{name} {number}" if names.count(name) > 1 else name)
     return numbered
+
+
+def split_and_label(name: str) -> tuple[str, str]:
+    """The parts of a name of `set_names`: `"test en-de"` → `("test", "en-de")`; `"test"` has the label `""`."""
+    split, _, label = name.partition(" ")
+    return split, label
 
 
 def parse_overrides(text: str) -> dict[str, Any]:

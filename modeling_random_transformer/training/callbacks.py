@@ -26,7 +26,7 @@ class ThroughputProgressCallback(ProgressCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         super().on_train_begin(args, state, control, **kwargs)
-        self.trainer.tokens = 0
+        self.trainer.reset_token_count()
         self.start = time.perf_counter()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict | None = None, **kwargs: Any) -> None:
@@ -36,8 +36,8 @@ class ThroughputProgressCallback(ProgressCallback):
         elif self.training_bar is not None and "loss" in entry:
             end = time.perf_counter()
             groups = args.world_size / args.tp_size  # a tensor-parallel group shares a batch
-            rate = float(self.trainer.tokens) * groups / max(end - self.start, 1e-9)
-            self.trainer.tokens = 0
+            rate = float(self.trainer.token_count) * groups / max(end - self.start, 1e-9)
+            self.trainer.reset_token_count()
             self.start = end
             loss = float(entry["loss"])
             learning_rate = float(entry["learning_rate"])

@@ -31,7 +31,8 @@ from ..base.saved_files import TOKENIZER
 
 logger = logging.getLogger(__name__)
 
-MARKER, UNFINISHED, STATE = "complete.json", "unfinished.json", "trainer_state.json"
+COMPLETE_MARKER, UNFINISHED_MARKER = "complete.json", "unfinished.json"
+STATE = "trainer_state.json"
 
 
 def checkpoint_folder(folder: StrPath, step: int) -> Path:
@@ -56,15 +57,18 @@ def is_complete(checkpoint: Path) -> bool:
 
 def _changed_files(checkpoint: Path) -> list[str]:
     """The files of a finished checkpoint that are missing or have another size than in the marker."""
+    sizes = _marker(checkpoint).get("files")
+    if sizes is None:
+        return [COMPLETE_MARKER]
     changed = []
-    for name, size in _marker(checkpoint).get("files", {MARKER: -1}).items():
+    for name, size in sizes.items():
         path = checkpoint / name
         if not path.is_file() or path.stat().st_size != size:
             changed.append(name)
     return changed
 
 
-def _marker(checkpoint: Path, name: str = MARKER) -> dict[str, Any]:
+def _marker(checkpoint: Path, name: str = COMPLETE_MARKER) -> dict[str, Any]:
     """The content of a marker; empty if it is missing or damaged."""
     try:
         return read_json(checkpoint / name)
@@ -96,22 +100,19 @@ def check_checkpoints(folder: StrPath, run_id: str) -> None:
     for checkpoint in all_checkpoints(folder):
         _check_writer(checkpoint, run_id)
         changed = _changed_files(checkpoint)
-        if changed and (checkpoint / MARKER).exists():
+        if changed and (checkpoint / COMPLETE_MARKER).exists():
             raise ValueError(
                 f"output_dir must contain complete checkpoints to continue from, got {checkpoint}, in which "
                 f"{', '.join(changed)} is missing or was changed: restore or move it, or use another output_dir."
             )
 
 
-def last_resumable(folder: StrPath, run_id: str, remove_others: bool) -> Path | None:
-    """`newest_complete` after `check_checkpoints`; optionally removes incomplete checkpoints of killed processes."""
-    check_checkpoints(folder, run_id)
-    if remove_others:
-        for checkpoint in all_checkpoints(folder):
-            if not is_complete(checkpoint):
-                remove_checkpoint(checkpoint)
-                logger.warning("%s was incomplete and has been removed.", checkpoint)
-    return newest_complete(folder)
+def remove_incomplete(folder: StrPath) -> None:
+    """Remove the checkpoints that killed processes have not completed."""
+    for checkpoint in all_checkpoints(folder):
+        if not is_complete(checkpoint):
+            remove_checkpoint(checkpoint)
+            logger.warning("%s was incomplete and has been removed.", checkpoint)
 
 
 def complete_checkpoints(folder: StrPath) -> list[Path]:
@@ -130,7 +131,7 @@ def state_of(checkpoint: Path) -> TrainerState:
 
 
 def _check_writer(checkpoint: Path, run_id: str) -> None:
-    writers = [_marker(checkpoint, name).get("run") for name in (MARKER, UNFINISHED)]
+    writers = [_marker(checkpoint, name).get("run") for name in (COMPLETE_MARKER, UNFINISHED_MARKER)]
     is_empty = all(path.stat().st_size == 0 for path in checkpoint.iterdir())
     if run_id not in writers and not is_empty:
         raise ValueError(
@@ -181,20 +182,20 @@ def begin_checkpoint(checkpoint: Path, run_id: str) -> None:
         remove_checkpoint(checkpoint)
     checkpoint.mkdir(parents=True)
     # Written in place: a temporary file that a killed process leaves would count as a file of another program.
-    (checkpoint / UNFINISHED).write_text(json.dumps({"run": run_id}))
+    (checkpoint / UNFINISHED_MARKER).write_text(json.dumps({"run": run_id}))
 
 
 def mark_complete(checkpoint: Path) -> None:
     """Sync the files of a checkpoint to disk, then rename its marker."""
-    marker = checkpoint / UNFINISHED
+    marker = checkpoint / UNFINISHED_MARKER
     sizes = {}
     for name, path in _files_of(checkpoint).items():
         if path != marker:
             with path.open("rb") as file:
                 os.fsync(file.fileno())
             sizes[name] = path.stat().st_size
-    write_json(marker, {**_marker(checkpoint, UNFINISHED), "files": sizes})
-    os.replace(marker, checkpoint / MARKER)
+    write_json(marker, {**_marker(checkpoint, UNFINISHED_MARKER), "files": sizes})
+    os.replace(marker, checkpoint / COMPLETE_MARKER)
 
 
 def remove_checkpoint(checkpoint: Path) -> None:
@@ -210,7 +211,7 @@ def keep_newest(folder: StrPath, limit: int | None, best: str | None = None) -> 
     if not limit:
         return
     for path in complete_checkpoints(folder)[:-limit]:
-        has_other_files = not _files_of(path).keys() <= {MARKER, *_marker(path)["files"]}
+        has_other_files = not _files_of(path).keys() <= {COMPLETE_MARKER, *_marker(path)["files"]}
         if path.name != Path(best or "").name and not has_other_files:
             remove_checkpoint(path)
 

@@ -9,34 +9,30 @@ from pathlib import Path
 import torch
 from datasets import Dataset
 from torch import nn
-from transformers import AutoConfig, PretrainedConfig, PreTrainedTokenizerBase, Seq2SeqTrainer, get_scheduler
+from transformers import PretrainedConfig, PreTrainedTokenizerBase, Seq2SeqTrainer, get_scheduler
 from transformers.integrations import get_reporting_integration_callbacks
 from transformers.trainer_utils import IntervalStrategy
 from transformers.utils import is_peft_available
 
 from ..base.distributed import call_on_main_process
 from ..base.errors import reraise_as_value_error
-from ..base.files import check_not_exported
-from ..base.saved_files import GENERATION
 from ..configuration_random_transformer import RandomTransformerConfig
 from ..data.sources import Corpus, distinct_languages
 from ..data.tokenization import lengths_of
 from ..inference.evaluation import make_scorers
-from ..inference.loading import check_generation_config, check_tokenizer
 from ..inputs_random_transformer import check_choice, max_target_positions, tokenizer_languages
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
-from .arguments import DROPOUTS, DataArguments, ModelArguments, parse_overrides, set_names
+from .arguments import DROPOUTS, DataArguments, ModelArguments, set_names, split_and_label
 from .loss_check import check_loss_function
-from .manifest import check_output_dir
-from .model_init import freeze
-from .tokenizer import load_parent_tokenizer, load_tokenizer
+from .model_init import freeze, load_initial
+from .run_record import check_output_dir
 from .training_arguments import TranslationTrainingArguments
 
 ADAM = ("adamw_torch", "adamw_torch_fused")  # optimizers that store averages of each gradient and of its square
 
 
 def check_arguments(
-    data: DataArguments, model_args: ModelArguments, args: TranslationTrainingArguments
+    data_args: DataArguments, model_args: ModelArguments, args: TranslationTrainingArguments
 ) -> PreTrainedTokenizerBase | None:
     """Check that the arguments fit together, as far as possible before the corpus is read.
 
@@ -46,13 +42,13 @@ def check_arguments(
     Raises:
         ValueError: the arguments exclude each other or do not suit the files in the folders.
     """
-    check_validation_set(data, args)
-    check_length_penalty(data, args)
-    check_streaming(data, args)
+    check_validation_set(data_args, args)
+    check_length_penalty(data_args, args)
+    check_streaming(data_args, args)
     if args.bleu_tokenize is not None:
         make_scorers("bleu", {"tokenize": args.bleu_tokenize})
     if args.metric_for_best_model is not None:
-        check_metric(args.metric_for_best_model, data, args)
+        check_metric(args.metric_for_best_model, data_args, args)
     if args.torch_compile:
         check_compilation(args)
     if args.push_to_hub:
@@ -61,6 +57,14 @@ def check_arguments(
         check_adapter(model_args.lora_rank, args)
     call_on_main_process(lambda: check_folders(model_args, args))
     config, tokenizer = load_initial(model_args)
+    check_initial_model(config, model_args, args)
+    return tokenizer
+
+
+def check_initial_model(
+    config: RandomTransformerConfig, model_args: ModelArguments, args: TranslationTrainingArguments
+) -> None:
+    """Check that the arguments suit a model with this configuration, whose weights take no memory here."""
     with torch.device("meta"):
         model = RandomTransformerForConditionalGeneration(config)
     check_loss_function(model)
@@ -78,39 +82,38 @@ def check_arguments(
         check_dropout(config, model_args, args)
     if args.augment:
         check_augmented_positions(config)
-    return tokenizer
 
 
-def check_validation_set(data: DataArguments, args: TranslationTrainingArguments) -> None:
+def check_validation_set(data_args: DataArguments, args: TranslationTrainingArguments) -> None:
     """Check that evaluation has a validation set."""
-    if args.eval_strategy != "no" and not data.has("validation"):
+    if args.eval_strategy != "no" and not data_args.has("validation"):
         strategy = IntervalStrategy(args.eval_strategy).value
         raise ValueError(f"eval_strategy must be 'no' without a validation set, got {strategy!r}.")
 
 
-def check_length_penalty(data: DataArguments, args: TranslationTrainingArguments) -> None:
+def check_length_penalty(data_args: DataArguments, args: TranslationTrainingArguments) -> None:
     """Check that there are translations of a validation set to choose the length penalty."""
-    can_choose = data.has("validation") and args.predict_with_generate and not args.prediction_loss_only
+    can_choose = data_args.has("validation") and args.predict_with_generate and not args.prediction_loss_only
     if args.chooses_length_penalty and not can_choose:
         raise ValueError("length_penalty must be a number without translations of a validation set, got 'auto'.")
 
 
-def check_streaming(data: DataArguments, args: TranslationTrainingArguments) -> None:
+def check_streaming(data_args: DataArguments, args: TranslationTrainingArguments) -> None:
     """Check that a stream is not counted in epochs."""
-    if data.streaming and (args.max_steps < 0 or "epoch" in (args.save_strategy, args.eval_strategy)):
+    if data_args.streaming and (args.max_steps < 0 or "epoch" in (args.save_strategy, args.eval_strategy)):
         raise ValueError("max_steps, save_strategy and eval_strategy must count steps with streaming, got epochs.")
 
 
-def check_metric(best: str, data: DataArguments, args: TranslationTrainingArguments) -> None:
+def check_metric(best: str, data_args: DataArguments, args: TranslationTrainingArguments) -> None:
     """Check that evaluation computes the metric of the best model, for all sets or for one of several sets."""
     metrics = ["loss"]
     if args.predict_with_generate and not args.prediction_loss_only:
         metrics += ["bleu", "chrf", "generated_length"]
     names_of_metrics = [*metrics]
-    for name in set_names("validation", data.corpora("validation")):
-        if name != "validation":
-            set_name = name.removeprefix("validation ")
-            names_of_metrics += [f"{set_name}_{metric}" for metric in metrics]
+    for name in set_names("validation", data_args.corpora("validation")):
+        _, label = split_and_label(name)
+        if label:
+            names_of_metrics += [f"{label}_{metric}" for metric in metrics]
     check_choice(names_of_metrics, metric_for_best_model=best.removeprefix("eval_"))
 
 
@@ -192,43 +195,6 @@ def check_space(model: nn.Module, model_args: ModelArguments, args: TranslationT
             f"output_dir must be on a disk with at least {needed / 1e9:.3g} GB for a checkpoint, "
             f"got {str(output)!r} with {free / 1e9:.3g} GB."
         )
-
-
-def load_initial(model_args: ModelArguments) -> tuple[RandomTransformerConfig, PreTrainedTokenizerBase | None]:
-    """The configuration of the initial model, and the saved tokenizer, which matches it; `None` to train one."""
-    initial = model_args.model_name_or_path
-    config = None
-    if initial is not None:
-        config = _saved_config(initial, model_args.config_overrides)
-        if model_args.has_new_vocabulary:
-            load_parent_tokenizer("model_name_or_path", initial)
-    tokenizer = None
-    saved = model_args.saved_tokenizer
-    if saved is not None:
-        with reraise_as_value_error(f"tokenizer must be a saved tokenizer, got {saved!r}"):
-            tokenizer = load_tokenizer(saved, model_args.special_tokens or ())
-    if config is None:
-        config = model_args.config(model_args.size_of_new_vocabulary if tokenizer is None else len(tokenizer))
-    elif tokenizer is not None and not model_args.has_new_vocabulary:
-        check_tokenizer(tokenizer, config)
-    return config, tokenizer
-
-
-def _saved_config(folder: str, overrides: str) -> RandomTransformerConfig:
-    """The configuration of a model to fine-tune, with the overrides."""
-    with reraise_as_value_error(f"model_name_or_path must contain a full model without an adapter, got {folder!r}"):
-        check_not_exported(Path(folder))
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-        if Path(folder, GENERATION).is_file():  # transformers would ignore a damaged one
-            check_generation_config(Path(folder))
-    if not isinstance(config, RandomTransformerConfig):
-        raise ValueError(
-            f"model_name_or_path must contain a model of type {RandomTransformerConfig.model_type!r}, "
-            f"got {folder!r} of type {config.model_type!r}."
-        )
-    if getattr(config, "quantization_config", None) is not None:
-        raise ValueError(f"model_name_or_path must contain unquantized weights, got quantized ones in {folder!r}.")
-    return RandomTransformerConfig.from_dict({**config.to_dict(), **parse_overrides(overrides)})
 
 
 def check_adapted_modules(model: nn.Module, targets: Sequence[str]) -> None:

@@ -27,8 +27,8 @@ ENGINE_DTYPE = "float32"  # the dtype in which the engine's scores equal those o
 SAMPLES = 3  # translations that are shown after an evaluation
 
 
-class TranslationEvaluation(Seq2SeqTrainer):
-    """The evaluation of `TranslationTrainer`."""
+class EvaluatingTrainer(Seq2SeqTrainer):
+    """A trainer with the evaluation of `TranslationTrainer`."""
 
     args: Any
     control: Any

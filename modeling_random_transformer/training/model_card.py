@@ -18,7 +18,8 @@ from ..data.overlap import describe_overlap
 from ..inference.confidence import Calibrations
 from ..inputs_random_transformer import drop_none
 from .arguments import DEFAULT_PRESET
-from .manifest import Run, RunResult, final_search, non_default_arguments, weight_arguments
+from .run_record import final_search, non_default_arguments, weight_arguments
+from .run_state import Run, RunResult
 from .search_choice import describe_choice
 from .training_arguments import TranslationTrainingArguments
 

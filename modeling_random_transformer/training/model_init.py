@@ -6,15 +6,39 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedTokenizerBase, set_seed
+from transformers import AutoConfig, PreTrainedTokenizerBase, set_seed
 
 from ..base.errors import reraise_as_value_error
+from ..base.files import check_not_exported
+from ..base.saved_files import GENERATION
+from ..configuration_random_transformer import RandomTransformerConfig
+from ..inference.loading import check_generation_config, check_tokenizer
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from .arguments import ModelArguments, parse_overrides
 from .parent import with_vocabulary
 from .sharding import sharded
-from .tokenizer import load_tokenizer, special_ids
+from .tokenizer import load_parent_tokenizer, load_tokenizer, special_ids
 from .training_arguments import TranslationTrainingArguments
+
+
+def load_initial(model_args: ModelArguments) -> tuple[RandomTransformerConfig, PreTrainedTokenizerBase | None]:
+    """The configuration of the initial model, and the saved tokenizer, which matches it; `None` to train one."""
+    initial = model_args.model_name_or_path
+    config = None
+    if initial is not None:
+        config = _saved_config(initial, model_args.config_overrides)
+        if model_args.has_new_vocabulary:
+            load_parent_tokenizer("model_name_or_path", initial)
+    tokenizer = None
+    saved = model_args.saved_tokenizer
+    if saved is not None:
+        with reraise_as_value_error(f"tokenizer must be a saved tokenizer, got {saved!r}"):
+            tokenizer = load_tokenizer(saved, model_args.special_tokens or ())
+    if config is None:
+        config = model_args.config(model_args.size_of_new_vocabulary if tokenizer is None else len(tokenizer))
+    elif tokenizer is not None and not model_args.has_new_vocabulary:
+        check_tokenizer(tokenizer, config)
+    return config, tokenizer
 
 
 def build_model(
@@ -60,6 +84,23 @@ def freeze(model: nn.Module, parts: str) -> None:
             weights[name].requires_grad = False
         if not frozen or not any(weight.requires_grad for weight in weights.values()):
             raise ValueError(f"freeze must be parts of some parameter names, such as 'encoder,shared', got {part!r}.")
+
+
+def _saved_config(folder: str, overrides: str) -> RandomTransformerConfig:
+    """The configuration of a model to fine-tune, with the overrides."""
+    with reraise_as_value_error(f"model_name_or_path must contain a full model without an adapter, got {folder!r}"):
+        check_not_exported(Path(folder))
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        if Path(folder, GENERATION).is_file():  # transformers would ignore a damaged one
+            check_generation_config(Path(folder))
+    if not isinstance(config, RandomTransformerConfig):
+        raise ValueError(
+            f"model_name_or_path must contain a model of type {RandomTransformerConfig.model_type!r}, "
+            f"got {folder!r} of type {config.model_type!r}."
+        )
+    if getattr(config, "quantization_config", None) is not None:
+        raise ValueError(f"model_name_or_path must contain unquantized weights, got quantized ones in {folder!r}.")
+    return RandomTransformerConfig.from_dict({**config.to_dict(), **parse_overrides(overrides)})
 
 
 def _saved_model(model_args: ModelArguments) -> RandomTransformerForConditionalGeneration:

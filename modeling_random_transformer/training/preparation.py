@@ -17,7 +17,8 @@ from ..data.sources import Corpus
 from ..data.streaming import CorpusMixture, TokenBudgetStream
 from ..data.tokenization import tokenize_pairs
 from ..data.validation import ValidationReport, load_pairs, validate
-from .manifest import Run
+from .arguments import split_and_label
+from .run_state import Run
 from .tokenizer import prepare_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -59,11 +60,13 @@ class PreparedData:
 
     @property
     def validation(self) -> Dataset | dict[str, Dataset] | None:
-        """The validation set; if there are several, by the part of their names after `"validation "`."""
-        if "validation" in self.sets:
-            return self.sets["validation"]
-        names = [name for name in self.sets if name.startswith("validation ")]
-        return {name.removeprefix("validation "): self.sets[name] for name in names} or None
+        """The validation set; if it has a label, or there are several, by their labels (see `split_and_label`)."""
+        sets = {}
+        for name, rows in self.sets.items():
+            split, label = split_and_label(name)
+            if split == "validation":
+                sets[label] = rows
+        return sets.get("", sets or None)
 
 
 def prepare_data(run: Run, names: Collection[str]) -> PreparedData:
@@ -81,8 +84,9 @@ def prepare_data(run: Run, names: Collection[str]) -> PreparedData:
     tokenizer = prepare_tokenizer(run, sum(lines))
     data = PreparedData(tokenizer, [*chain.from_iterable(reports.values())], texts, run.corpora["train"])
     for name, pairs in texts.items():
-        tokenized = tokenize_set(run, name, pairs, data)
+        tokenized, skipped = tokenize_set(run, name, pairs, tokenizer)
         data.sets[name] = concatenate_datasets(tokenized)
+        data.reports += [report for report in skipped if report.invalid]
         if name == "train":
             data.corpus_sizes = [*map(len, tokenized)]
     if "train" in names and run.data_args.streaming:
@@ -92,7 +96,7 @@ def prepare_data(run: Run, names: Collection[str]) -> PreparedData:
             data.reports.remove(train_reports[0])
     if run.args.process_index == 0:
         for report in data.reports:
-            logger.warning("%s", report)
+            logger.log(logging.WARNING if report.invalid else logging.INFO, "%s", report)
     if "train" in texts and len(texts) > 1:
         data.overlap = call_on_main_process(lambda: find_overlap(texts))
     return data
@@ -119,14 +123,17 @@ def load_texts(run: Run, names: Collection[str]) -> tuple[dict[str, list[Dataset
     return texts, reports
 
 
-def tokenize_set(run: Run, name: str, texts: Sequence[Dataset], data: PreparedData) -> list[Dataset]:
-    """Tokenize the corpora of a set, and add a report for each one with skipped pairs."""
+def tokenize_set(
+    run: Run, name: str, texts: Sequence[Dataset], tokenizer: PreTrainedTokenizerBase
+) -> tuple[list[Dataset], list[ValidationReport]]:
+    """Tokenize the corpora of a set; returns the token ids and the report of the skipped pairs of each corpus."""
     is_train = name == "train"
     tokenized = []
+    reports = []
     for pairs, corpus in zip(texts, run.corpora[name], strict=True):
         tokens, report = tokenize_pairs(
             pairs,
-            data.tokenizer,
+            tokenizer,
             # Only training pairs are filtered by length: scores refer to complete validation and test sets.
             run.data_args.length_limits if is_train else NO_LIMITS,
             languages=corpus.languages,
@@ -135,9 +142,8 @@ def tokenize_set(run: Run, name: str, texts: Sequence[Dataset], data: PreparedDa
             name=f"{name} pairs of {corpus}",
         )
         tokenized.append(tokens)
-        if report.invalid:
-            data.reports.append(report)
-    return tokenized
+        reports.append(report)
+    return tokenized, reports
 
 
 def make_stream(run: Run, lines: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> TokenBudgetStream:

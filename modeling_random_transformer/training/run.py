@@ -8,6 +8,7 @@ progress, so that the same call resumes an interrupted run.
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from statistics import fmean
@@ -19,9 +20,9 @@ from torch.distributed.tensor import DTensor
 from transformers import TrainerState
 
 from ..base.distributed import call_on_main_process, exclusive
-from ..base.flags import instances
-from ..base.jobs import Job, Stage
-from ..base.saved_files import MANIFEST, SAVED_WEIGHTS
+from ..base.flags import from_values
+from ..base.jobs import Job
+from ..base.saved_files import SAVED_WEIGHTS, TRAINING_RECORD
 from ..data.validation import ValidationReport
 from ..inference.calibration import CalibrationError, calibrate, check_pairs
 from ..inference.confidence import calibration_file
@@ -29,7 +30,7 @@ from ..inference.evaluation import decode_rows, score, target_language, translat
 from ..inference.loading import force_target_language, limit_sources, load_translator
 from ..modeling_random_transformer import RandomTransformerForConditionalGeneration
 from .advice import AdviceCallback
-from .arguments import DataArguments, ModelArguments
+from .arguments import DataArguments, ModelArguments, split_and_label
 from .callbacks import TimeCallback
 from .checkpoints import (
     check_optimizer,
@@ -40,11 +41,12 @@ from .checkpoints import (
     state_of,
 )
 from .checks import check_arguments, check_languages_of_sets, check_lengths
-from .manifest import TRAINING_LOCK, Run, RunResult, begin_training, final_search, fingerprint
 from .model_card import CARD, hardware, write_card
 from .model_init import build_model
 from .preparation import PreparedData, prepare_data
-from .search_choice import begin_search, choose_search
+from .run_record import TRAINING_LOCK, begin_training, final_search, fingerprint
+from .run_state import Run, RunResult
+from .search_choice import choose_search, is_search_chosen
 from .trainer import TranslationTrainer
 from .training_arguments import TranslationTrainingArguments
 
@@ -78,10 +80,10 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
     with exclusive(
         folder / TRAINING_LOCK, f"output_dir must not be in use, got {folder} with another run in progress."
     ):
-        job = Job(folder / MANIFEST, advice="use another output_dir")
+        job = Job(folder / TRAINING_RECORD, advice="use another output_dir")
         run = Run(data, model, args, corpora, job, tokenizer)
-        run.update_record(lambda: begin_training(run))
-        if not (folder / MANIFEST).is_file():
+        job.update(lambda: begin_training(run))
+        if not (folder / TRAINING_RECORD).is_file():
             raise ValueError(f"output_dir must be on a file system that all nodes share, got {folder}.")
         if run.training_stage.is_finished:
             return score_finished(run)
@@ -90,7 +92,7 @@ def train_translation(data: DataArguments, model: ModelArguments, args: Translat
 
 def train_and_score(run: Run) -> RunResult:
     """Train the model of a run, save it, and score it on all sets."""
-    data = prepare_data(run, list(run.corpora))
+    data = prepare_data(run, [*run.corpora])
     trainer = make_trainer(run, data, run.args)
     trainer.add_callback(AdviceCallback(data))
     steps, seconds = train(run, trainer)
@@ -105,10 +107,7 @@ def train_and_score(run: Run) -> RunResult:
 
 def score_finished(run: Run) -> RunResult:
     """Score the saved model of a run on the sets without scores."""
-    names = run.evaluation_sets
-    search = begin_search(run)
-    if search is None or search.is_finished:
-        names = call_on_main_process(lambda: unscored_sets(run))
+    names = call_on_main_process(lambda: unscored_sets(run))
     if not names:
         result = result_of(run, [])
         if not (run.folder / CARD).is_file():
@@ -228,7 +227,7 @@ def record_model(run: Run, trainer: TranslationTrainer, data: PreparedData, **fa
         "reports": [asdict(report) for report in reports],
         "overlap": data.overlap,
     }
-    run.update_record(lambda: run.training_stage.finish(sorted(run.folder.glob(SAVED_WEIGHTS)), **facts))
+    run.job.update(lambda: run.training_stage.finish(sorted(run.folder.glob(SAVED_WEIGHTS)), **facts))
 
 
 # Scores
@@ -240,31 +239,39 @@ def score_sets(run: Run, trainer: TranslationTrainer, data: PreparedData, names:
     trainer.args.prediction_loss_only = False
     choose_search(run, trainer)
     for name in names:
-        score_set(run, trainer, data, name)
+        work = partial(score_set, run, trainer, data, name)
+        # Other inputs are not an error: the set is scored again.
+        run.job.run(score_stage(name), score_inputs(run, name), work, everywhere=True, may_change=True)
     result = result_of(run, data.reports)
     write_card(run, result)
     return result
 
 
 def unscored_sets(run: Run) -> list[str]:
-    """The names of the sets without scores of the saved model."""
-    return [name for name in run.evaluation_sets if not begin_scores(run, name).is_finished]
+    """The names of the sets without scores of the saved model with its search; all if the search is not chosen."""
+    names = run.evaluation_sets
+    if not is_search_chosen(run):
+        return names
+    return [name for name in names if not run.job.has_finished(score_stage(name), score_inputs(run, name))]
 
 
-def begin_scores(run: Run, name: str) -> Stage:
-    """Begin or continue the stage that scores a set. Its inputs and the weights determine the scores."""
-    inputs = {
+def score_stage(name: str) -> str:
+    """The name of the stage that scores a set."""
+    return f"score {name}"
+
+
+def score_inputs(run: Run, name: str) -> dict[str, Any]:
+    """The values that determine the scores of a set."""
+    return {
         "weights": run.training_stage.files,
         "set": fingerprint(run.corpora[name]),
         "on_invalid": run.data_args.on_invalid,
         **final_search(run.args, run.job),
     }
-    # Other inputs are not an error: the set is scored again.
-    return run.job.begin(f"score {name}", inputs, may_change=True)
 
 
-def score_set(run: Run, trainer: TranslationTrainer, data: PreparedData, name: str) -> None:
-    """Record BLEU and chrF++ of the generated translations, and calibrate the confidence on a validation set."""
+def score_set(run: Run, trainer: TranslationTrainer, data: PreparedData, name: str) -> dict[str, Any]:
+    """Compute BLEU and chrF++ of the generated translations, and calibrate the confidence on a validation set."""
     output = trainer.predict(data.sets[name], **final_search(run.args, run.job))
     translations = decode_rows(trainer.processing_class, output.predictions)
     [pairs] = data.texts[name]
@@ -272,13 +279,14 @@ def score_set(run: Run, trainer: TranslationTrainer, data: PreparedData, name: s
     metrics = score(translations, pairs["target"][:], language=language, tokenize=run.args.bleu_tokenize)
     if is_only_validation(run, name):
         call_on_main_process(lambda: calibrate_saved(run, trainer, name, pairs, translations))
-    run.update_record(lambda: begin_scores(run, name).finish(metrics=metrics))
+    return {"metrics": metrics}
 
 
 def is_only_validation(run: Run, name: str) -> bool:
     """Whether a set is the only validation set of its direction. A folder has one calibration per direction."""
-    directions = [corpora[0].languages for other, corpora in run.corpora.items() if other.startswith("validation")]
-    return name.startswith("validation") and directions.count(run.corpora[name][0].languages) == 1
+    names = run.names_of("validation")
+    directions = [run.corpora[validation_set][0].languages for validation_set in names]
+    return name in names and directions.count(run.corpora[name][0].languages) == 1
 
 
 def calibrate_saved(
@@ -287,7 +295,7 @@ def calibrate_saved(
     """Fit the confidence of the saved model on its translations of a validation set."""
     [corpus] = run.corpora[name]
     languages = corpus.languages.arguments
-    rows = list(zip(pairs["source"][:], pairs["target"][:], strict=True))
+    rows = [*zip(pairs["source"][:], pairs["target"][:], strict=True)]
     try:
         check_pairs(rows, translations)  # before a model may be loaded
         model, tokenizer = saved_translator(run, trainer)
@@ -314,18 +322,17 @@ def result_of(run: Run, new_reports: Sequence[ValidationReport]) -> RunResult:
     facts = run.training_stage.facts
     recorded = [ValidationReport(**report) for report in facts["reports"]]
     reports = {report.name: report for report in (*recorded, *new_reports)}
-    scores = {name: run.job.stages[f"score {name}"].facts["metrics"] for name in run.evaluation_sets}
+    scores = {name: run.job.stages[score_stage(name)].facts["metrics"] for name in run.evaluation_sets}
     values = {"folder": run.folder, "reports": [*reports.values()], "scores": with_means(scores)}
-    # `instances` ignores facts that are not part of the result, such as `run_id`, and facts of earlier versions.
-    [result] = instances([RunResult], facts | values)
-    return result
+    # `from_values` ignores facts that are not part of the result, such as `run_id`, and facts of earlier versions.
+    return from_values(RunResult, facts | values)
 
 
 def with_means(scores: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Add the mean scores of several validation sets and of several test sets, such as `"test mean"`."""
     means = {}
     for split in ("validation", "test"):
-        sets = [metrics for name, metrics in scores.items() if name.startswith(f"{split} ")]
+        sets = [metrics for name, metrics in scores.items() if split_and_label(name)[0] == split]
         if len(sets) > 1:
             means[f"{split} mean"] = {
                 metric: {

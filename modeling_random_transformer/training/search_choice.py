@@ -10,17 +10,17 @@ import math
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 from transformers.trainer_utils import PredictionOutput
 
 from ..base.distributed import call_on_main_process
 from ..base.files import markdown_table
-from ..base.jobs import Stage
 from ..inference.evaluation import decode_rows
-from .manifest import SEARCH, Run, final_search
 from .model_init import set_generation_config
+from .run_record import final_search, validation_fingerprints
+from .run_state import SEARCH, Run
 from .trainer import TranslationTrainer
 
 logger = logging.getLogger(__name__)
@@ -40,34 +40,34 @@ class SearchScore(NamedTuple):
     length_ratio: float
 
 
-def begin_search(run: Run) -> Stage | None:
-    """Begin or continue the stage that chooses the search; `None` if the options of the search are given."""
-    args = run.args
-    if not args.chooses_length_penalty:
-        return None
-    inputs = {
+def search_inputs(run: Run) -> dict[str, Any]:
+    """The values that determine the choice."""
+    return {
         "weights": run.training_stage.files,
-        "num_beams": args.num_beams,
-        "metric": args.translation_metric,
+        "num_beams": run.args.num_beams,
+        "metric": run.args.translation_metric,
         "patiences": PATIENCES,
-        **run.validation_fingerprints,
+        **validation_fingerprints(run),
     }
-    run.update_record(lambda: run.job.begin(SEARCH, inputs, may_change=True))
-    return run.job.stages[SEARCH]
+
+
+def is_search_chosen(run: Run) -> bool:
+    """Whether the options of the search are given, or were chosen for the trained model."""
+    return not run.args.chooses_length_penalty or run.job.has_finished(SEARCH, search_inputs(run))
 
 
 def choose_search(run: Run, trainer: TranslationTrainer) -> None:
     """Choose the length penalty and the patience of the trained model, and save them with it, unless they are given."""
-    stage = begin_search(run)
-    if stage is not None and not stage.is_finished:
+
+    def choose() -> dict[str, Any]:
         searches = [*search_scores(trainer)]
         best = best_search(searches)
-        run.update_record(
-            lambda: run.job.stages[SEARCH].finish(
-                length_penalty=best.length_penalty, patience=best.patience, searches=searches
-            )
-        )
+        return {"length_penalty": best.length_penalty, "patience": best.patience, "searches": searches}
+
+    if not call_on_main_process(lambda: is_search_chosen(run)):
+        run.job.run(SEARCH, search_inputs(run), choose, everywhere=True, may_change=True)
         if run.args.process_index == 0:
+            # A warning, so that the choice is shown by default.
             logger.warning("%s", describe_choice(run))
     set_generation_config(trainer.model, **final_search(run.args, run.job))
     if run.model_args.lora_rank is None:  # an adapter has that of its base model

@@ -15,8 +15,9 @@ from ..data.tokenization import vocabulary_sample
 from ..inputs_random_transformer import drop_none
 from ..tokenization_random_transformer import RandomTransformerTokenizer, added_tokens
 from .checkpoints import save_atomically
-from .manifest import Run, fingerprint
 from .methods.augmentation import Augmentation
+from .run_record import fingerprint
+from .run_state import Run
 
 
 def load_tokenizer(name: str, special_tokens: Sequence[str] = ()) -> PreTrainedTokenizerBase:
@@ -73,35 +74,32 @@ def prepare_tokenizer(run: Run, lines: int) -> PreTrainedTokenizerBase:
     defaults = dict(sorted(set.intersection(*languages)))
     tokenizer = run.tokenizer
     if tokenizer is None:
-        run.update_record(lambda: _train_tokenizer(run, lines, defaults))
+        train_tokenizer(run, lines, defaults)
         tokenizer = load_tokenizer(str(run.folder))
     for name, code in defaults.items():
         setattr(tokenizer, name, code)
     return tokenizer
 
 
-def _train_tokenizer(run: Run, lines: int, defaults: Mapping[str, str]) -> None:
+def train_tokenizer(run: Run, lines: int, defaults: Mapping[str, str]) -> None:
     """Train the tokenizer of a run and save it in the output folder, unless an earlier call has."""
     corpora = run.corpora["train"]
-    path = run.folder / TOKENIZER
     options: dict[str, Any] = {
         "vocab_size": run.model_args.size_of_new_vocabulary,
         **defaults,
         "languages": distinct_languages(corpora),
         "special_tokens": run.model_args.special_tokens or [],
     }
-    # Inputs change only if nothing has been trained with the tokenizer.
     inputs = {"training set": fingerprint(corpora), **options, **drop_none(augment=run.args.augment or None)}
-    stage = run.job.begin("tokenizer", inputs, may_change=True)
-    if stage.is_finished:
-        return
-    if path.is_file() and stage.changed_files():
-        raise ValueError(f"tokenizer must be that of this run, but {path} has changed.")
-    sample: Iterable[str] = chain.from_iterable(vocabulary_sample(corpus, lines or None) for corpus in corpora)
-    if run.args.augment:  # otherwise, words in capitals would be split into letters
-        augmentation = Augmentation(RandomTransformerTokenizer.train((), **options))
-        sample = augmentation.texts(sample, run.args.order_seed)
-    tokenizer = RandomTransformerTokenizer.train(sample, **options)
-    with save_atomically(run.folder) as temporary:
-        tokenizer.save_pretrained(temporary)
-    stage.finish([path])
+
+    def train() -> None:
+        sample: Iterable[str] = chain.from_iterable(vocabulary_sample(corpus, lines or None) for corpus in corpora)
+        if run.args.augment:  # otherwise, words in capitals would be split into letters
+            augmentation = Augmentation(RandomTransformerTokenizer.train((), **options))
+            sample = augmentation.texts(sample, run.args.order_seed)
+        tokenizer = RandomTransformerTokenizer.train(sample, **options)
+        with save_atomically(run.folder) as temporary:
+            tokenizer.save_pretrained(temporary)
+
+    # Inputs change only if nothing has been trained with the tokenizer.
+    run.job.run("tokenizer", inputs, train, [run.folder / TOKENIZER], may_change=True)

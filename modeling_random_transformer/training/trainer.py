@@ -22,17 +22,24 @@ from transformers.trainer_utils import RemoveColumnsCollator
 from ..base import load_extra
 from ..base.distributed import call_on_main_process
 from ..data.batches import EvaluationSampler, TokenBudgetSampler, padding_multiple
+from ..data.retokenization import RetokenizedPairs, Retokenizer
 from ..data.streaming import TokenBudgetStream
 from ..data.tokenization import lengths_of
 from ..inference.engine import import_engine
 from ..inputs_random_transformer import longest_target, max_source_positions, max_target_positions
 from ..ops_random_transformer import IGNORE_INDEX
 from .callbacks import ResumptionCallback, ThroughputProgressCallback
-from .checkpoints import checkpoint_folder, keep_newest, last_resumable, write_checkpoint
-from .evaluation_loop import TranslationEvaluation
+from .checkpoints import (
+    check_checkpoints,
+    checkpoint_folder,
+    keep_newest,
+    newest_complete,
+    remove_incomplete,
+    write_checkpoint,
+)
+from .evaluation_loop import EvaluatingTrainer
 from .loss_check import LossCheck, check_loss_function, check_weights
 from .methods import retokenizer_of, training_loss
-from .methods.bpe_dropout import RetokenizedPairs
 from .methods.muon import muon_optimizer
 from .sharding import shard_layers
 from .training_arguments import TranslationTrainingArguments
@@ -43,7 +50,7 @@ BATCH_COLUMNS = ("input_ids", "attention_mask", "labels")  # columns of the pair
 EVALUATION_TOKENS = 16_384  # minimum batch size in tokens on a GPU
 
 
-class TranslationTrainer(TranslationEvaluation):
+class TranslationTrainer(EvaluatingTrainer):
     """Trains an encoder-decoder on pairs of token ids.
 
     It differs from `Seq2SeqTrainer` in these points. Batches have a token budget instead of a number of pairs. Label
@@ -80,6 +87,13 @@ class TranslationTrainer(TranslationEvaluation):
             raise ValueError("args must be TranslationTrainingArguments, got None.")
         if args.muon and any(kwargs.get("optimizers", ())):
             raise ValueError("muon must be False with optimizers, got True.")
+        if kwargs.get("compute_loss_func") is not None:
+            raise ValueError(
+                f"compute_loss_func must be None because args selects the loss, got {kwargs['compute_loss_func']!r}."
+            )
+        kwargs.pop("compute_loss_func", None)
+        if kwargs.get("processing_class") is None and kwargs.get("data_collator") is None:
+            raise ValueError("processing_class must be a tokenizer without data_collator, got None.")
         if args.engine is not None:
             import_engine(args.engine)  # raises an error if it is not installed
         self.run_id = run_id
@@ -87,21 +101,21 @@ class TranslationTrainer(TranslationEvaluation):
         self.checkpoint_limit = args.save_total_limit
         self.model_init = kwargs.get("model_init")
         self.padding_multiple = padding_multiple(args.device)
-        self.loss = training_loss(args)
+        self.training_loss = training_loss(args)
         first_model = self.call_model_init() if model is None else model
         _save_tied_weights_once(first_model)
         kwargs["data_collator"] = kwargs.get("data_collator") or DataCollatorForSeq2Seq(
             kwargs.get("processing_class"), model=first_model, pad_to_multiple_of=self.padding_multiple
         )
         args = _trainer_arguments(args, first_model)
-        super().__init__(model=model, args=args, compute_loss_func=self.loss, **kwargs)
+        super().__init__(model=model, args=args, compute_loss_func=self.training_loss, **kwargs)
         if args.torch_compile:  # otherwise, the model would be compiled for the sizes of the first batches too
             self.accelerator.state.dynamo_plugin.dynamic = True
         if rank := self._data_parallel_rank():  # otherwise, all ranks would have the dropout masks of the first one
             set_seed(args.seed + rank)
         self.loss_check = LossCheck(self.processing_class)
-        self.captured: Any = None  # the `CapturedPasses` during `train()` with `cuda_graphs`
-        self.tokens: Tensor | int = 0  # trained tokens of this process; a tensor on the device until they are logged
+        self.captured_passes: Any = None  # the `CapturedPasses` during `train()` with `cuda_graphs`
+        self.reset_token_count()
         self.resumption = ResumptionCallback()
         self.add_callback(self.resumption)
         if args.early_stopping_patience is not None:
@@ -124,13 +138,12 @@ class TranslationTrainer(TranslationEvaluation):
     def get_train_dataloader(self) -> DataLoader:
         """Batches of at most `max_tokens_per_batch` padded tokens, distributed over the processes."""
         dataset = self.train_dataset
-        retokenizer = None
-        if self.args.bpe_dropout or self.args.augment:
-            retokenizer = retokenizer_of(self.args, self.processing_class, self._max_length())
+        retokenizer = retokenizer_of(self.args, self.processing_class)
         if isinstance(dataset, TokenBudgetStream):
             return self._stream_loader(dataset, retokenizer)
         retokenized = None
         if retokenizer is not None:
+            retokenizer.limit_length(self._max_length())
             retokenized = RetokenizedPairs(dataset, retokenizer, self.args.order_seed)
         sampler = TokenBudgetSampler(
             lengths_of(dataset),
@@ -146,7 +159,7 @@ class TranslationTrainer(TranslationEvaluation):
         keeps_workers = self.args.dataloader_persistent_workers and retokenized is None
         return self._loader(retokenized or dataset, sampler, persistent_workers=keeps_workers)
 
-    def _stream_loader(self, stream: TokenBudgetStream, retokenizer: Any) -> DataLoader:
+    def _stream_loader(self, stream: TokenBudgetStream, retokenizer: Retokenizer | None) -> DataLoader:
         """The batches of a `TokenBudgetStream`, which distributes them over the processes.
 
         The retokenizer of the training arguments, if they select one, replaces that of the stream.
@@ -216,9 +229,13 @@ class TranslationTrainer(TranslationEvaluation):
         """The batches of a step and their number of target tokens. Also counts all tokens, for the throughput."""
         batches, num_items = super().get_batch_samples(epoch_iterator, num_batches, device)
         for batch in batches:  # the sum stays a tensor on the device: reading it would synchronize
-            self.tokens += batch["attention_mask"].sum()
-            self.tokens += batch["labels"].ne(IGNORE_INDEX).sum()
+            self.token_count += batch["attention_mask"].sum()
+            self.token_count += batch["labels"].ne(IGNORE_INDEX).sum()
         return batches, num_items
+
+    def reset_token_count(self) -> None:
+        """Count the trained tokens of this process from 0. The count is a tensor on the device until it is logged."""
+        self.token_count: Tensor | int = 0
 
     # Loss
 
@@ -230,11 +247,11 @@ class TranslationTrainer(TranslationEvaluation):
                 Reading the loss of the current step would wait for the device.
         """
         passes = partial(super().training_step, self._without_output_conversion(model))
-        changed_inputs = self.loss.training_inputs(inputs)
+        changed_inputs = self.training_loss.training_inputs(inputs)
         if self.args.cuda_graphs:
-            if self.captured is None:
-                self.captured = load_extra("cuda_graphs").CapturedPasses(model)
-            loss = self.captured(passes, changed_inputs, num_items_in_batch)
+            if self.captured_passes is None:
+                self.captured_passes = load_extra("cuda_graphs").CapturedPasses(model)
+            loss = self.captured_passes(passes, changed_inputs, num_items_in_batch)
         else:
             loss = passes(changed_inputs, num_items_in_batch)
         self.loss_check.add(self.state.global_step, loss, inputs)
@@ -264,9 +281,11 @@ class TranslationTrainer(TranslationEvaluation):
         """
         check_loss_function(self.accelerator.unwrap_model(self.model))
         # One process decides, because the file systems of other nodes may show another state.
-        resumes = resume_from_checkpoint is True
-        newest = call_on_main_process(partial(last_resumable, self.args.output_dir, self.run_id, resumes))
-        if resumes:
+        folder = self.args.output_dir
+        call_on_main_process(lambda: check_checkpoints(folder, self.run_id))
+        if resume_from_checkpoint is True:
+            call_on_main_process(lambda: remove_incomplete(folder))
+            newest = call_on_main_process(lambda: newest_complete(folder))
             # transformers sets this attribute if it shards the model.
             if newest is not None and getattr(self, "is_distributed_loading_by_transformers", False):
                 raise ValueError(f"output_dir must be new with tp_size or fsdp_size above 1, got {newest}.")
@@ -280,7 +299,7 @@ class TranslationTrainer(TranslationEvaluation):
                 f"got {resume_from_checkpoint} with other objects or a damaged file."
             ) from error
         finally:
-            self.captured = None
+            self.captured_passes = None
         self.loss_check.check()
         check_weights(self.model, self.state.global_step)
         return output
@@ -312,7 +331,7 @@ class TranslationTrainer(TranslationEvaluation):
 
 def _save_tied_weights_once(model: Any) -> None:
     """Save a tied weight once. Otherwise, transformers warns, and Accelerate's FSDP2 saves copies."""
-    model._keys_to_ignore_on_save = list(getattr(model, "all_tied_weights_keys", ()))
+    model._keys_to_ignore_on_save = [*getattr(model, "all_tied_weights_keys", ())]
 
 
 def _trainer_arguments(args: TranslationTrainingArguments, model: PreTrainedModel) -> TranslationTrainingArguments:

@@ -6,7 +6,7 @@ import pytest
 
 from modeling_random_transformer.base import jobs
 from modeling_random_transformer.base.digests import file_digest
-from modeling_random_transformer.base.jobs import Job, run_stage
+from modeling_random_transformer.base.jobs import Job
 
 INPUTS = {"input": "3 bytes", "num_beams": 4, "options": {"seed": (1, 2)}}
 
@@ -48,10 +48,10 @@ def test_missing_files_are_made_again_and_changed_ones_are_an_error(output):
 
 def test_the_files_of_a_finished_stage_are_read_once(output, monkeypatch):
     record = output.parent / "job.json"
-    run_stage(record, "translate", {}, lambda: None, [output])
+    Job(record).run("translate", {}, lambda: None, [output])
     digests = []
     monkeypatch.setattr(jobs, "file_digest", lambda path: digests.append(path) or file_digest(path))
-    run_stage(record, "translate", {}, lambda: None, [output])
+    Job(record).run("translate", {}, lambda: None, [output])
     assert len(digests) == 1
 
 
@@ -101,10 +101,10 @@ def test_inputs_of_work_that_has_failed_may_change(output):
 
     record = output.parent / "job.json"
     with pytest.raises(FloatingPointError):
-        run_stage(record, "translate", {"steps": 10}, fail)
+        Job(record).run("translate", {"steps": 10}, fail)
     with pytest.raises(ValueError, match="steps was 10, now 5"):
         begin(output, {"steps": 5})
-    assert run_stage(record, "translate", {"steps": 5}, lambda: {"lines": 1}, [output]) == {"lines": 1}
+    assert Job(record).run("translate", {"steps": 5}, lambda: {"lines": 1}, [output]) == {"lines": 1}
 
 
 def test_a_stage_runs_once_and_again_with_inputs_that_may_change(output):
@@ -115,25 +115,25 @@ def test_a_stage_runs_once_and_again_with_inputs_that_may_change(output):
         return {"lines": len(calls)}
 
     for expected, steps, options in ((1, 1, {}), (1, 1, {}), (2, 2, {"may_change": True}), (3, 3, {"restart": True})):
-        assert run_stage(record, "translate", {"steps": steps}, work, [output], **options) == {"lines": expected}
+        assert Job(record).run("translate", {"steps": steps}, work, [output], **options) == {"lines": expected}
     with pytest.raises(ValueError, match=r"steps was 3, now 1.*: use another output, or discard the earlier work"):
-        run_stage(record, "translate", {"steps": 1}, work, [output])
+        Job(record).run("translate", {"steps": 1}, work, [output])
     output.unlink()
-    assert run_stage(record, "translate", {"steps": 3}, work, needs_files=False) == {"lines": 3}
+    assert Job(record).run("translate", {"steps": 3}, work, needs_files=False) == {"lines": 3}
 
 
 def test_a_missing_file_of_a_stage_is_made_again_and_a_changed_one_is_an_error(output):
     record = output.parent / "job.json"
-    run_stage(record, "translate", {}, lambda: None, [output])
+    Job(record).run("translate", {}, lambda: None, [output])
     output.write_text("edited")
     with pytest.raises(ValueError, match=r"must be unchanged since the stage translate has finished"):
-        run_stage(record, "translate", {}, output.unlink, [output])
+        Job(record).run("translate", {}, output.unlink, [output])
     assert output.read_text() == "edited"
     output.unlink()
-    run_stage(record, "translate", {}, lambda: output.write_text("a line") and None, [output])
+    Job(record).run("translate", {}, lambda: output.write_text("a line") and None, [output])
     output.unlink()
     with pytest.raises(ValueError, match=r"must be a file of the stage translate, but it is missing: another folder"):
-        run_stage(record, "translate", {}, lambda: None, output.parent.glob(output.name), advice="another folder")
+        Job(record, "another folder").run("translate", {}, lambda: None, output.parent.glob(output.name))
 
 
 @pytest.mark.parametrize(

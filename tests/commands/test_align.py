@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from modeling_random_transformer import cli
-from modeling_random_transformer.extras.pairs.alignments import Aligner, alignments
+from modeling_random_transformer.extras.pairs.alignments import alignments, links_line
 from tests.helpers.corpora import write_pairs
 from tests.helpers.translation import some_texts
 
@@ -15,9 +15,8 @@ PAIRS = list(zip(some_texts(30, seed=1), some_texts(30, seed=2), strict=True))
 
 @pytest.mark.usefixtures("_reset_accelerate")
 def test_files_and_standard_input_agree(translator_folder, translator, tokenizer, tmp_path, monkeypatch, capsys):
-    aligner = Aligner(translator, tokenizer)
     links = alignments(translator, tokenizer, PAIRS)
-    expected = "".join(f"{aligner.line(of_pair)}\n" for of_pair in links)
+    expected = "".join(f"{links_line(of_pair)}\n" for of_pair in links)
     corpus = write_pairs(tmp_path, "aligned", PAIRS)
     files = ["--source_file", str(corpus.source), "--target_file", str(corpus.target)]
     output = tmp_path / "links.txt"

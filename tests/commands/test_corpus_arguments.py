@@ -1,18 +1,17 @@
 """Arguments of the commands that pass parallel text through a model."""
 
 import os
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from modeling_random_transformer.commands import corpus_arguments
 from modeling_random_transformer.commands.command_line import STANDARD
 from modeling_random_transformer.commands.corpus_arguments import (
     CorpusArguments,
     CorpusOutputArguments,
     PairArguments,
 )
+from modeling_random_transformer.extras.pairs.alignments import Aligner
 from tests.helpers.corpora import PAIRS, write_pairs
 
 MODEL = [Path("missing")]
@@ -64,44 +63,32 @@ def test_an_output_that_exists_must_be_overwritten_explicitly(files, tmp_path):
 def test_restart_without_files_is_an_error_before_the_model_is_loaded(files):
     arguments = PairArguments(model=MODEL, **files, restart=True)
     with pytest.raises(ValueError, match=r"--restart must be given with a file .* got .*a\.en and -\."):
-        arguments.write_lines(pytest.fail)
+        arguments.write_lines(pytest.fail, str, {})
 
 
 def test_a_pipe_cannot_be_read_more_than_once(files, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     arguments = PairArguments(model=MODEL, **files | {"target_file": tmp_path / "pipe"}, output=tmp_path / "out.txt")
     with pytest.raises(ValueError, match=r"the corpus must be in files, .* got the pipe .*pipe\."):
-        arguments.write_lines(pytest.fail)
+        arguments.write_lines(pytest.fail, str, {})
 
 
+@pytest.mark.usefixtures("_reset_accelerate")
 @pytest.mark.parametrize("is_resumable", [True, False])
-def test_lines_are_written_in_parts_from_file_to_file_only(is_resumable, files, tmp_path, monkeypatch):
-    calls = {}
+def test_lines_are_written_in_parts_from_file_to_file_only(is_resumable, files, translator_folder, tmp_path):
+    lines = ["first"]
 
-    @contextmanager
-    def load(_, from_file_to_file):
-        calls["load"] = from_file_to_file
-        yield "the model", "the tokenizer"
+    def line_of(_):
+        if not lines:
+            raise OSError("no space")
+        return lines.pop()
 
-    def pair_model(*models, **options):
-        calls["model"] = models, options
-        return "the pair model"
-
-    monkeypatch.setattr(PairArguments, "load", load)
-    monkeypatch.setattr(corpus_arguments, "write_lines", lambda *args, **options: calls.update(parts=(args, options)))
-    monkeypatch.setattr(corpus_arguments, "lines_of", lambda *args: calls.update(pass_=args) or ["a", "b"])
-    monkeypatch.setattr(corpus_arguments, "write_output", lambda *args: calls.update(output=args))
-    options = {"output": tmp_path / "out.txt" if is_resumable else STANDARD, "truncation": True, "source_lang": "en"}
-    arguments = PairArguments(model=MODEL, **files, **options, chunk_size=7, restart=is_resumable)
-    arguments.write_lines(pair_model, token_scores=True)
-    assert calls["load"] is is_resumable
-    of_model = {"truncation": True, "max_batch_tokens": 4096, "src_lang": "en", "token_scores": True}
-    assert calls["model"] == (("the model", "the tokenizer"), of_model)
+    options = {"output": tmp_path / "out.txt" if is_resumable else STANDARD, "chunk_size": 1}
+    arguments = PairArguments(model=[translator_folder], **files, **options)
+    with pytest.raises(OSError, match="no space"):
+        arguments.write_lines(Aligner, line_of, {})
+    assert len([*tmp_path.glob("out.txt.parts/0*.txt")]) == is_resumable
     if is_resumable:
-        assert calls.keys() == {"load", "model", "parts"}
-        (_, output, model), saved = calls["parts"]
-        assert (output, model, saved) == (options["output"], "the pair model", {"chunk_size": 7, "restart": True})
-    else:
-        assert calls.keys() == {"load", "model", "pass_", "output"}
-        assert calls["pass_"][1:] == ("the pair model", 7)
-        assert (calls["output"][0], [*calls["output"][1]]) == (STANDARD, [b"a\n", b"b\n"])
+        lines += ["last", "third", "second"]
+        arguments.write_lines(Aligner, line_of, {})
+        assert options["output"].read_text() == "first\nsecond\nthird\nlast\n"

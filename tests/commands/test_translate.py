@@ -331,7 +331,7 @@ class TestErrors:
 
     def test_several_processes_require_files(self, run, monkeypatch):
         state = SimpleNamespace(num_processes=2, destroy_process_group=lambda: None)
-        monkeypatch.setattr(command_line, "start_processes", lambda _: state)
+        monkeypatch.setattr(command_line, "initialize_process", lambda _: state)
         status, _, errors = run("the boy")
         assert (status, len(errors)) == (2, 1)
         assert "the input and --output must be files with 2 processes." in errors[0]

@@ -9,7 +9,7 @@ from transformers import TrainerCallback, training_args
 
 from modeling_random_transformer.data.streaming import TokenBudgetStream
 from modeling_random_transformer.extras.cuda_graphs.captured_passes import CapturedPasses, PassGraph
-from modeling_random_transformer.extras.estimation import estimation
+from modeling_random_transformer.extras.estimation import measurement
 from modeling_random_transformer.training import TranslationTrainingArguments
 from tests.device.simulated_device import synchronizations
 from tests.helpers.corpora import write_pairs
@@ -119,7 +119,7 @@ def without_change(trainer): ...
 
 
 def test_an_estimate_measures_replays(tmp_path, replays, monkeypatch):
-    monkeypatch.setattr(estimation, "STEPS", 4)
+    monkeypatch.setattr(measurement, "STEPS", 4)
     write_corpus(tmp_path)
     options = flags(tmp_path, use_cpu=False, cuda_graphs=True, max_tokens_per_batch=200)
     measured = []
@@ -132,7 +132,7 @@ def test_an_estimate_measures_replays(tmp_path, replays, monkeypatch):
         return loss
 
     monkeypatch.setattr(CapturedPasses, "__call__", count_replays)
-    estimation.dry_run(*parse_command(options)[:3])
+    measurement.dry_run(*parse_command(options)[:3])
     assert not measured[0]
     assert measured[-4:] == [True] * 4
 

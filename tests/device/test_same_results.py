@@ -10,7 +10,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 import modeling_random_transformer as package
 from modeling_random_transformer import DynamicInt8Config
-from modeling_random_transformer.extras.ensemble.ensemble import EnsembleForSeq2SeqLM
+from modeling_random_transformer.extras.ensemble import EnsembleForSeq2SeqLM
 from modeling_random_transformer.extras.inspection import intervene, trace
 from modeling_random_transformer.inference import score_pairs, translate, translate_n_best
 from modeling_random_transformer.training.methods.loss import SmoothedCrossEntropy

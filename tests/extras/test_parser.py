@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from modeling_random_transformer.base.flags import instances, to_flags
+from modeling_random_transformer.base.flags import all_from_values, to_flags
 from modeling_random_transformer.extras.parser import Parser, positive_integer
 
 
@@ -102,7 +102,7 @@ def test_several_classes_and_flags_of_values():
     values = {"size": 4, "names": ["a", "b"], "limit": None, "port": 7}
     flags = to_flags(values)
     assert flags == [["--size", "4"], ["--names", "a", "b"], ["--port", "7"]]
-    options, command = instances([Options, Command], {**values, "limit": 1.5})
+    options, command = all_from_values([Options, Command], {**values, "limit": 1.5})
     assert (options, command.port) == (Options(4, 1.5, ["a", "b"]), 7)
 
 

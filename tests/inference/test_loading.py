@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from modeling_random_transformer.base.saved_files import MANIFEST
+from modeling_random_transformer.base.saved_files import TRAINING_RECORD
 from modeling_random_transformer.inference.loading import check_finite, load_models, load_translator
 
 
@@ -49,7 +49,7 @@ DAMAGES = {
         folder / "encoder.onnx"
     ),
     "the training in this folder must be complete: repeat its command": lambda folder: (folder / "config.json").rename(
-        folder / MANIFEST
+        folder / TRAINING_RECORD
     ),
     "config.json: model_type must be an architecture of transformers, got 'other'": lambda folder: change(
         folder / "config.json", model_type="other"

@@ -173,10 +173,11 @@ def test_invalid_option_is_an_error_before_the_first_text(model, tokenizer, opti
     ("texts", "message"),
     [
         ("one text", "texts must be an iterable of strings, got one str"),
+        ({"one": "text"}, "texts must be an iterable of strings, got one dict"),
         (["one", 2], "index 1: texts must be strings, got 2."),
         (["a", "b", "c", "\ud800"], "index 3: texts must be Unicode, got"),
     ],
-    ids=["a string", "an integer", "half a character"],
+    ids=["a string", "a dictionary", "an integer", "half a character"],
 )
 def test_invalid_text(model, tokenizer, texts, message):
     with pytest.raises(ValueError, match=message):

@@ -93,8 +93,7 @@ def test_arguments_of_the_data_with_an_effect(corpus):
     DataArguments(**files, dataset_name="x", dataset_revision="y", test_split="test")
     DataArguments(**files, test_file=table, source_key="en")
     data = DataArguments(train_file=table, source_key="en", dataset_name="x", test_split="test")
-    values = data.with_sets(train_file=None, dataset_name=None, **files)
-    assert DataArguments(**values) == DataArguments(**files)
+    assert data.with_sets(train_file=None, dataset_name=None, **files) == DataArguments(**files)
 
 
 def test_config_overrides_have_the_types_of_their_fields():

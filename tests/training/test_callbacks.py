@@ -7,7 +7,7 @@ import transformers
 
 from modeling_random_transformer import cli
 from modeling_random_transformer.training.callbacks import describe_evaluation
-from modeling_random_transformer.training.manifest import MANIFEST
+from modeling_random_transformer.training.run_record import TRAINING_RECORD
 from tests.helpers.training import UNSCORED, flags, run, validation
 
 
@@ -29,7 +29,7 @@ def test_the_best_score_is_that_of_all_evaluations():
 
 
 def test_the_training_time_is_that_of_all_processes(copied):
-    record = json.loads((copied / "out" / MANIFEST).read_text())
+    record = json.loads((copied / "out" / TRAINING_RECORD).read_text())
     last = copied / "out" / "checkpoint-12"
     state = json.loads((last / "trainer_state.json").read_text())
     saved = state["stateful_callbacks"]["TimeCallback"]["attributes"]["seconds"]

@@ -8,8 +8,8 @@ from transformers import Trainer
 
 from modeling_random_transformer.training import run as run_module
 from modeling_random_transformer.training.checkpoints import (
-    MARKER,
-    UNFINISHED,
+    COMPLETE_MARKER,
+    UNFINISHED_MARKER,
     all_checkpoints,
     begin_checkpoint,
     check_checkpoints,
@@ -19,7 +19,7 @@ from modeling_random_transformer.training.checkpoints import (
     remove_checkpoint,
     save_atomically,
 )
-from modeling_random_transformer.training.manifest import MANIFEST
+from modeling_random_transformer.training.run_record import TRAINING_RECORD
 from tests.helpers.interruption import killed_after, stop
 from tests.helpers.trainer import new_trainer, pairs
 from tests.helpers.training import STEPS, run, stop_run
@@ -28,7 +28,9 @@ from tests.helpers.training import STEPS, run, stop_run
 def files(folder):
     """The contents of all files that a run must not change."""
     paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    return {path: path.read_bytes() for path in paths if not path.name.endswith(".lock") and path.name != MANIFEST}
+    return {
+        path: path.read_bytes() for path in paths if not path.name.endswith(".lock") and path.name != TRAINING_RECORD
+    }
 
 
 def assert_unchanged(folder, message, **options):
@@ -49,8 +51,8 @@ def checkpoint(folder, step, run_id="run"):
 
 def change_the_run(folder):
     copied = shutil.copytree(folder / f"checkpoint-{STEPS}", folder / "checkpoint-14")
-    marker = json.loads((copied / MARKER).read_text())
-    (copied / MARKER).write_text(json.dumps(marker | {"run": "another"}))
+    marker = json.loads((copied / COMPLETE_MARKER).read_text())
+    (copied / COMPLETE_MARKER).write_text(json.dumps(marker | {"run": "another"}))
 
 
 def remove_the_optimizers(folder):
@@ -79,8 +81,8 @@ def test_a_finished_run_with_changed_checkpoints_is_not_extended(change, message
 
 
 @pytest.mark.parametrize("name", ["adapter_model.safetensors", "tokenizer.json", "checkpoint-500/optimizer.pt"])
-def test_a_model_or_a_checkpoint_of_another_program_is_an_error(name, corpus, monkeypatch):
-    monkeypatch.setattr(run_module.DataArguments, "sets", None)  # raises before anything is read
+def test_a_model_or_a_checkpoint_of_another_program_is_an_error(name, corpus):
+    (corpus / "train.a").write_bytes(b"\xff")  # another error, if it was read
     path = corpus / "out" / name
     path.parent.mkdir(parents=True)
     path.write_bytes(b"mine")
@@ -132,7 +134,7 @@ def test_only_checkpoints_without_other_files_are_removed(tmp_path):
 
 def test_a_checkpoint_whose_writer_was_killed_at_its_start_is_replaced(tmp_path):
     (tmp_path / "checkpoint-2").mkdir()
-    (tmp_path / "checkpoint-2" / UNFINISHED).touch()
+    (tmp_path / "checkpoint-2" / UNFINISHED_MARKER).touch()
     new_trainer(tmp_path, save_steps=2).train()
     assert is_complete(tmp_path / "checkpoint-2")
 
@@ -142,7 +144,7 @@ def test_a_trainer_replaces_its_own_checkpoints_only(tmp_path):
     new_trainer(tmp_path, **options).train()
     new_trainer(tmp_path, **options).train()
     assert is_complete(tmp_path / "checkpoint-2")
-    (tmp_path / "checkpoint-2" / MARKER).unlink()
+    (tmp_path / "checkpoint-2" / COMPLETE_MARKER).unlink()
     before = files(tmp_path)
     for resume in (None, True):
         with pytest.raises(ValueError, match=r"only checkpoints of this run, got .*checkpoint-2"):

@@ -6,9 +6,8 @@ from contextlib import nullcontext
 import pytest
 
 from modeling_random_transformer.inference.confidence import Calibration
-from modeling_random_transformer.training import ModelArguments, preparation, train_translation
+from modeling_random_transformer.training import ModelArguments, train_translation
 from modeling_random_transformer.training.checks import check_adapted_modules, check_arguments
-from tests.helpers.interruption import stop
 from tests.helpers.models import tiny_model
 from tests.helpers.training import parsed, validation
 
@@ -52,10 +51,8 @@ LORA = {"model_name_or_path": "m", "lora_rank": 2, "vocab_size": None, "config_o
         ),
     ],
 )
-def test_arguments_that_exclude_each_other_raise_before_the_corpus_is_read(
-    options, tp_size, message, corpus, monkeypatch
-):
-    monkeypatch.setattr(preparation, "load_pairs", stop)
+def test_arguments_that_exclude_each_other_raise_before_the_corpus_is_read(options, tp_size, message, corpus):
+    (corpus / "train.a").write_bytes(b"\xff")  # another error, if it was read
     data, model, args = parsed(corpus, "out", **options)
     args.tp_size = tp_size  # in one process
     with pytest.raises(ValueError, match=message):

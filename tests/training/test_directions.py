@@ -9,8 +9,9 @@ from modeling_random_transformer import cli
 from modeling_random_transformer.base.jobs import Job
 from modeling_random_transformer.data import CorpusMixture, TokenBudgetStream
 from modeling_random_transformer.training import DataArguments, TranslationTrainer
-from modeling_random_transformer.training.manifest import MANIFEST, Run
 from modeling_random_transformer.training.preparation import prepare_data
+from modeling_random_transformer.training.run_record import TRAINING_RECORD
+from modeling_random_transformer.training.run_state import Run
 from tests.helpers.training import flags, parsed, run, write_corpus
 
 DIRECTIONS = (("a", "b"), ("a", "c"), ("b", "a"))
@@ -71,7 +72,7 @@ def test_tags_are_on_both_sides_of_each_row_and_begin_its_translation(several):
     folder, options, result = several
     data, model_args, args = parsed(folder, "out", **options)
     names = ["train", *(f"test {source}-{target}" for source, target in DIRECTIONS)]
-    run = Run(data, model_args, args, data.sets(), Job(result.folder / MANIFEST), tokenizer=None)
+    run = Run(data, model_args, args, data.sets(), Job(result.folder / TRAINING_RECORD), tokenizer=None)
     prepared = prepare_data(run, names)
     rows, tokenizer = list(prepared.sets["train"]), prepared.tokenizer
     assert len(rows) == 360

@@ -12,9 +12,8 @@ from torch import nn
 from transformers import MarianConfig, MarianMTModel
 
 from modeling_random_transformer import RandomTransformerForConditionalGeneration
-from modeling_random_transformer.training import preparation, train_translation
+from modeling_random_transformer.training import train_translation
 from modeling_random_transformer.training.loss_check import ADVICE, LossCheck, check_loss_function, check_weights
-from tests.helpers.interruption import stop
 from tests.helpers.models import tiny_model
 from tests.helpers.trainer import new_trainer
 from tests.helpers.training import parsed
@@ -80,7 +79,7 @@ def test_a_loss_of_the_model_that_training_would_ignore_is_an_error(tmp_path, co
         post_init(model)
 
     monkeypatch.setattr(RandomTransformerForConditionalGeneration, "post_init", with_summed_loss)
-    monkeypatch.setattr(preparation, "load_pairs", stop)
+    (corpus / "train.a").write_bytes(b"\xff")  # another error, if it was read
     with pytest.raises(ValueError, match=message):  # before the corpus is read
         train_translation(*parsed(corpus, "out"))
 

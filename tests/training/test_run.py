@@ -11,8 +11,13 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from modeling_random_transformer.inference import calibration, load_translator
 from modeling_random_transformer.inference.confidence import CALIBRATION, find_calibration
 from modeling_random_transformer.training import run as training_run
-from modeling_random_transformer.training.checkpoints import MARKER, UNFINISHED, all_checkpoints, state_of
-from modeling_random_transformer.training.manifest import MANIFEST
+from modeling_random_transformer.training.checkpoints import (
+    COMPLETE_MARKER,
+    UNFINISHED_MARKER,
+    all_checkpoints,
+    state_of,
+)
+from modeling_random_transformer.training.run_record import TRAINING_RECORD
 from tests.helpers.training import STEPS, UNSCORED, assert_equal_weights, run, validation, write_corpora
 
 
@@ -23,7 +28,7 @@ def test_a_run_writes_a_scored_model(trained):
     assert "120 lines, none invalid" in card
     assert f"random-transformer translate --model {result.folder.name} " in card
     assert result.scores["test"]["bleu"]["signature"].replace("|", "\\|") in card
-    for text in (card, (result.folder / MANIFEST).read_text()):
+    for text in (card, (result.folder / TRAINING_RECORD).read_text()):
         assert "hf_secret" not in text
         assert "me/private" not in text
     model, tokenizer = (kind.from_pretrained(result.folder) for kind in (AutoModelForSeq2SeqLM, AutoTokenizer))
@@ -103,7 +108,7 @@ def test_several_validation_sets_of_one_direction_do_not_calibrate_the_model(cor
 def test_an_incomplete_checkpoint_is_not_resumed(copied, caplog):
     (copied / "out" / "model.safetensors").unlink()  # saved after the last step
     for path in all_checkpoints(copied / "out"):
-        (path / MARKER).rename(path / UNFINISHED)  # it is renamed last
+        (path / COMPLETE_MARKER).rename(path / UNFINISHED_MARKER)  # it is renamed last
         (path / "optimizer.pt").write_bytes(b"half")
     assert run(copied, "out", max_steps=4).steps == 4
     for step in (10, 12):

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM
 
 from modeling_random_transformer.training.checkpoints import STATE, all_checkpoints
-from modeling_random_transformer.training.manifest import MANIFEST
+from modeling_random_transformer.training.run_record import TRAINING_RECORD
 from tests.helpers import many_devices_worker
 from tests.helpers.many_devices_worker import INTERRUPTED, KINDS, OPTIONS, PLAIN
 from tests.helpers.models import assert_near
@@ -40,7 +40,7 @@ def copy_first_half(corpus, name, copy):
     """A run as it was when its checkpoint in the middle was complete."""
     (corpus / copy).mkdir()
     shutil.copytree(corpus / name / "checkpoint-10", corpus / copy / "checkpoint-10")
-    for file in (MANIFEST, "tokenizer.json", "tokenizer_config.json"):
+    for file in (TRAINING_RECORD, "tokenizer.json", "tokenizer_config.json"):
         shutil.copy(corpus / name / file, corpus / copy)
 
 

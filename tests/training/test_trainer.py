@@ -48,10 +48,30 @@ def test_non_finite_weights_are_not_saved(tmp_path):
     assert not list(tmp_path.glob("checkpoint-*"))
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"compute_loss_func": max}, "compute_loss_func must be None because args selects the loss, got <built-in"),
+        ({"processing_class": None}, "processing_class must be a tokenizer without data_collator, got None"),
+    ],
+)
+def test_unsuitable_arguments_raise(options, message, tmp_path):
+    trainer = new_trainer(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        TranslationTrainer(trainer.model, trainer.args, **{"processing_class": trainer.processing_class, **options})
+
+
+def test_rows_that_are_not_tokenized_raise(tmp_path):
+    trainer = new_trainer(tmp_path)
+    trainer.train_dataset = Dataset.from_dict({"source": ["a"], "target": ["b"]})
+    with pytest.raises(ValueError, match="rows of the dataset must have input_ids and labels, got source, target"):
+        trainer.train()
+
+
 def test_one_gpu_is_used_without_a_launcher(tmp_path, caplog):
     trainer = new_trainer(tmp_path)
     trainer.args._n_gpu = 2
-    trainer = TranslationTrainer(trainer.model, trainer.args)
+    trainer = TranslationTrainer(trainer.model, trainer.args, processing_class=trainer.processing_class)
     assert trainer.args.n_gpu == 1
     assert trainer._wrap_model(trainer.model) is trainer.model
     assert "Training uses one of 2 GPUs. Use `accelerate launch`" in caplog.text

@@ -9,9 +9,8 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from ...base.errors import format_names, format_value
-from ...data.readers import is_utf8
-from ...tokenization_random_transformer import SPECIAL_TOKENS, RandomTransformerTokenizer, lines_of_files
-from ..sentencepiece.sentencepiece import from_sentencepiece
+from ...tokenization_random_transformer import SPECIAL_TOKENS, RandomTransformerTokenizer, lines_of_files, unicode_error
+from ..sentencepiece.conversion import from_sentencepiece
 from .options import show
 from .weights import Converted
 
@@ -159,7 +158,7 @@ def name_tokens(name: str, tokens: Sequence[Any], special_tokens: Mapping[str, s
     names = {token: SPECIAL_TOKENS[kind] for kind, token in special_tokens.items()}
     ids: dict[str, int] = {}
     for i, token in enumerate(tokens):
-        if not (isinstance(token, str) and is_utf8(token)):
+        if not isinstance(token, str) or unicode_error(token):
             raise ValueError(f"{name} must contain strings, got {show(token)}.")
         piece = names.get(token) or (piece_of(token) if as_pieces else token)
         if piece in ids:

@@ -17,7 +17,7 @@ from ...base.errors import format_names, format_value, reraise_as_value_error
 from ...base.files import write_json
 from ...configuration_random_transformer import is_int
 from ...tokenization_random_transformer import lines_of_files
-from ..sentencepiece.sentencepiece import UNKNOWN, read_model
+from ..sentencepiece.conversion import UNKNOWN, read_model
 from .files import PathPair, choose_pair, list_files
 from .options import Options
 from .untrusted import read_yaml

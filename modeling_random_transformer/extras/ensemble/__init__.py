@@ -4,6 +4,6 @@ model, tokenizer = load_models(["runs/a", "runs/b"])
 model = EnsembleForSeq2SeqLM([first, second])
 """
 
-from .ensemble import EnsembleForSeq2SeqLM
+from .ensemble_model import EnsembleForSeq2SeqLM
 
 __all__ = ["EnsembleForSeq2SeqLM"]

@@ -5,6 +5,6 @@
 Requires the extra `train`.
 """
 
-from .estimation import DryRun, dry_run
+from .measurement import DryRun, dry_run
 
 __all__ = ["DryRun", "dry_run"]

@@ -20,7 +20,7 @@ from ...inference.translation import LENGTH_PENALTY
 from ...inputs_random_transformer import tokenizer_languages
 from ...modeling_random_transformer import RandomTransformerForConditionalGeneration
 from ...tokenization_random_transformer import LANGUAGE_CODE
-from ..sentencepiece.sentencepiece import SPACE
+from ..sentencepiece.conversion import SPACE
 from .argos_tokenizer import PART_OF_CHARACTER, sentencepiece_model
 from .ctranslate2 import PENALTY, PREFIX, SEARCH, ParallelTranslator, build_spec, check_scores, write
 from .engines import EngineTranslate

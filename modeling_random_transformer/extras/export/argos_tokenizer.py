@@ -17,8 +17,14 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[att
 from transformers import PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from ...tokenization_random_transformer import CONTEXTUAL, normalize, text_normalizer
-from ..sentencepiece.sentencepiece import BPE, BYTE, CONTROL, NORMAL, SPACE, UNIGRAM, UNKNOWN
+from ...tokenization_random_transformer import (
+    CONTEXTUAL,
+    HYPHENS_AND_LIGATURES,
+    REPLACEMENTS,
+    normalize,
+    text_normalizer,
+)
+from ..sentencepiece.conversion import BPE, BYTE, CONTROL, NORMAL, SPACE, UNIGRAM, UNKNOWN
 
 UNKNOWN_PIECE = "<unk>"
 BYTES = {character: byte for byte, character in bytes_to_unicode().items()}
@@ -115,9 +121,12 @@ def set_default_normalizer(spec: Any, normalizer: dict[str, Any]) -> None:
     """Set the default normalization.
 
     Raises:
-        ValueError: the normalizer of the tokenizer is another one.
+        ValueError: the normalizer of the tokenizer is neither the default nor that of an earlier version.
     """
-    if normalizer != json.loads(text_normalizer().__getstate__()):
+    # The front ends of this package normalize the sources of earlier tokenizers in the same way.
+    earlier_kinds = [kind for kind in REPLACEMENTS if kind != HYPHENS_AND_LIGATURES]
+    defaults = [text_normalizer(), text_normalizer(kinds=earlier_kinds)]
+    if normalizer not in [json.loads(default.__getstate__()) for default in defaults]:
         raise ValueError(f"normalization must be 'NFC' or None for argos, got {json.dumps(normalizer)}.")
     spec.name = "user_defined"
     spec.precompiled_charsmap = rules_of_normalization()

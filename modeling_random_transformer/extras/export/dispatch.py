@@ -134,12 +134,12 @@ class CTranslate2Engine:
         self.batches = max(self.translate.threads, BATCHES)
         self.source, self.target = token_names(tokenizer, config.vocab_size)
         self.target_ids = {token: i for i, token in enumerate(self.target)}
-        self.exported = engine_search(model.generation_config, config, NAME)
+        self.exported_search = engine_search(model.generation_config, config, NAME)
         self.definition = definition_of(model)
         self.digest = weights_digest(model)
         # One snapshot per model, since copies of a model share its engine.
-        self.compared: WeakKeyDictionary[Any, Snapshot] = WeakKeyDictionary()
-        self.prepared: deque[PreparedSearch] = deque(maxlen=MAX_PREPARED)
+        self.snapshots: WeakKeyDictionary[Any, Snapshot] = WeakKeyDictionary()
+        self.prepared_searches: deque[PreparedSearch] = deque(maxlen=MAX_PREPARED)
         self.positions = table_positions(config)
 
     def __deepcopy__(self, _: Any) -> "CTranslate2Engine":
@@ -168,13 +168,13 @@ class CTranslate2Engine:
         options = prepared.options
         reason = prepared.reason
         if reason is None:
-            reason = self.unsupported_inputs(ids, mask, options, bool(prefixes))
+            reason = self.inputs_reason(ids, mask, options, bool(prefixes))
         if reason is None:
-            reason = self.changed_model(model)
+            reason = self.model_reason(model)
         if reason or prepared.search is None:
             logger.warning_once("generate() runs the model, not %s: %s.", NAME, reason)
             return None
-        return self.search(options, prepared.search, ids, mask, prefixes)
+        return self.run_search(options, prepared.search, ids, mask, prefixes)
 
     def prepare(
         self, model: Any, generation_config: GenerationConfig | None, arguments: dict[str, Any]
@@ -182,25 +182,25 @@ class CTranslate2Engine:
         """The search of a call of `generate()`. Calls with equal options share it."""
         call_config = {} if generation_config is None else vars(generation_config)
         request = [*map(comparable, (vars(model.generation_config), call_config, arguments))]
-        for prepared in list(self.prepared):  # another thread may append one
+        for prepared in list(self.prepared_searches):  # another thread may append one
             if prepared.request == request:
                 return prepared
         options, other_arguments = options_of_call(model.generation_config, generation_config, arguments)
         if options.max_new_tokens is None and arguments.get("max_length") is not None:
             options.max_new_tokens = arguments["max_length"] - 1  # max_length counts the start token
-        if reason := unsupported_arguments(options, other_arguments):
+        if reason := arguments_reason(options, other_arguments):
             return PreparedSearch([], options, None, reason)
         try:
             search = engine_search(options, model.config, NAME)
         except ValueError as error:
             return PreparedSearch([], options, None, str(error).rstrip("."))
-        prepared = PreparedSearch(copy.deepcopy(request), options, search, self.unsupported_search(search, options))
-        self.prepared.append(prepared)
+        prepared = PreparedSearch(copy.deepcopy(request), options, search, self.search_reason(search, options))
+        self.prepared_searches.append(prepared)
         return prepared
 
-    def unsupported_search(self, search: SearchOptions, options: GenerationConfig) -> str | None:
-        """A message about a search that the engine does not compute; `None` if it does."""
-        exported = self.exported
+    def search_reason(self, search: SearchOptions, options: GenerationConfig) -> str | None:
+        """Why the engine does not compute a search; `None` if it does."""
+        exported = self.exported_search
         if (search.start_token, search.end_tokens) != (exported.start_token, exported.end_tokens):
             return "the start token or the end token is another one than at the export"
         if set(exported.suppressed_tokens) - set(search.suppressed_tokens):
@@ -209,10 +209,10 @@ class CTranslate2Engine:
             return "the minimum length is greater than the maximum length"
         return None
 
-    def unsupported_inputs(
+    def inputs_reason(
         self, ids: Tensor | None, mask: Tensor | None, options: GenerationConfig, has_prefix: bool
     ) -> str | None:
-        """A message about texts that the engine cannot translate; `None` if it can."""
+        """Why the engine cannot translate these texts; `None` if it can."""
         if ids is None or not ids.numel():
             return "no input_ids were given"
         lowest, highest = ids.aminmax()
@@ -234,14 +234,14 @@ class CTranslate2Engine:
             return f"{longest} tokens exceed its {self.positions} positions"
         return None
 
-    def changed_model(self, model: Any) -> str | None:
-        """A message if the model does not compute the same as its export; `None` if it does."""
-        snapshot = current_snapshot(model, self.compared.get(model))
-        self.compared[model] = snapshot
-        return snapshot.message_of(self.compare, model)
+    def model_reason(self, model: Any) -> str | None:
+        """Why the model does not compute the same as its export; `None` if it does."""
+        snapshot = current_snapshot(model, self.snapshots.get(model))
+        self.snapshots[model] = snapshot
+        return snapshot.reason_of("export", self.compare, model)
 
     def compare(self, model: Any) -> str | None:
-        """`changed_model`, by reading all weights."""
+        """`model_reason`, by reading all weights."""
         if model.device.type != "cpu":
             return f"the model is on the device {model.device}"
         if reason := modified_module(model.named_modules()):
@@ -250,7 +250,7 @@ class CTranslate2Engine:
             return None
         return "the code or the weights have changed since the export"
 
-    def search(
+    def run_search(
         self,
         options: GenerationConfig,
         search: SearchOptions,
@@ -353,8 +353,8 @@ def options_of_call(
     return options, other_arguments
 
 
-def unsupported_arguments(options: GenerationConfig, arguments: dict[str, Any]) -> str | None:
-    """A message about arguments of `generate()` that the engine does not support; `None` if there are none.
+def arguments_reason(options: GenerationConfig, arguments: dict[str, Any]) -> str | None:
+    """Why the engine does not support these arguments of `generate()`; `None` if it does.
 
     Args:
         options: the effective options.

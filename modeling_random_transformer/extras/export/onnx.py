@@ -223,8 +223,8 @@ class EncoderGraph(nn.Module):
         """Ids and mask `[sources, source_len]` → keys and values by layer, `[sources, heads, source_len, width]`."""
         encoder = self.model.model.encoder
         decoder = self.model.model.decoder
-        # `longest` is None: the graph must not depend on the length of the example.
-        states = encoder.embed(input_ids, torch.arange(input_ids.shape[1]), longest=None)
+        # `position_limit` is None: the graph must not depend on the length of the example.
+        states = encoder.embed(input_ids, torch.arange(input_ids.shape[1]), position_limit=None)
         mask = attention_mask[:, None, None] != 0
         for layer in encoder.layers:
             states = layer(states, attention_mask=mask)
@@ -272,7 +272,7 @@ class DecoderGraph(nn.Module):
         rows = [part.flatten(0, 1) for part in past]
         layers = zip(decoder.layers, rows[::2], rows[1::2], source[::2], source[1::2], strict=True)
         attentions = [GraphAttention(*layer, causal_mask, source_mask) for layer in layers]
-        states = decoder.embed(decoder_input_ids.flatten(0, 1), new, longest=None)
+        states = decoder.embed(decoder_input_ids.flatten(0, 1), new, position_limit=None)
         step = FastDecoder(decoder, self.model.lm_head)
         outputs = [step(states, attentions)]
         for attention in attentions:

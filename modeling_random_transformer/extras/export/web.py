@@ -155,6 +155,7 @@ def page_settings(
         "clean_up_tokenization_spaces": bool(getattr(tokenizer, "clean_up_tokenization_spaces", False)),
         "keep_without_letters": getattr(tokenizer, "keep_without_letters", True),
         "keeps_spaces": getattr(tokenizer, "keeps_spaces", True),
+        "keep_line_breaks": getattr(tokenizer, "keep_line_breaks", True),
         "max_source_tokens": limit if limit < 10**6 else None,  # 10³⁰ means none
         "max_target_tokens": positions,
         # `longest_target` of the pipeline: the source's length, rounded up, plus a constant

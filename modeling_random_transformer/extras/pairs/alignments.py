@@ -5,7 +5,7 @@ the decoder's input and therefore known (Chen et al. 2020, "Accurate Word Alignm
 Translation").
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import length_hint
 from typing import Any
@@ -17,10 +17,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ...base.files import StrPath
 from ...base.progress import process_stream
 from ...data.sources import Corpus, Pair
+from ...inference.scoring import PairModel
 from ...inputs_random_transformer import CHUNK_SIZE, Ids, check_choice, without_extra_spaces
 from ...pipeline_random_transformer import evaluation_mode
-from .scoring_files import LineModel, write_lines
-from .words import NON_SPACES, WordModel
+from .scoring_files import write_lines
+from .words import NON_SPACES, Span, word_spans, words_of_tokens
 
 Links = list[tuple[int, int]]
 STEPS = ("output", "input")
@@ -60,10 +61,20 @@ def alignments(
     return process_stream(pairs, aligner, chunk_size, progress, length_hint(pairs), "pair")
 
 
-class Aligner(LineModel, WordModel):
-    """Aligns pairs; see `alignments` and `PairModel` for the arguments."""
+class Aligner(PairModel):
+    """Aligns pairs; see `alignments` and `PairModel` for the arguments.
 
-    def __init__(self, *args: Any, layer: int = -1, step: str = "output", **options: Any):
+    `spans_of` gives the spans of the units that are aligned, by default of the words.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        layer: int = -1,
+        step: str = "output",
+        spans_of: Callable[[str], Sequence[Span]] = word_spans,
+        **options: Any,
+    ):
         super().__init__(*args, **options)
         model = self.model
         config = model.config
@@ -79,6 +90,7 @@ class Aligner(LineModel, WordModel):
         check_choice(STEPS, step=step)
         self.layer = layer
         self.step = step
+        self.spans_of = spans_of
         self.recorded = {"layer": layer, "step": step}
 
     def texts_to_tokenize(self, source: str, target: str) -> Pair:
@@ -90,16 +102,12 @@ class Aligner(LineModel, WordModel):
         is_equal = without_extra_spaces(self.tokenizer, joined) == without_extra_spaces(self.tokenizer, text)
         return joined if is_equal else text
 
-    def line(self, result: Links | None) -> str:
-        """`[(0, 0), (2, 1)]` → `"0-0 2-1"`; an empty line for `None`."""
-        return " ".join(f"{source}-{target}" for source, target in result or ())
-
     def process(self, pairs: Sequence[Pair], sources: Sequence[Ids], targets: Sequence[Ids]) -> list[Links]:
         """The links of each pair of a batch."""
         texts = [self.texts_to_tokenize(*pair) for pair in pairs]
         source_texts, target_texts = zip(*texts, strict=True)
-        source_words = self.words("text", source_texts, sources)
-        target_words = self.words("text_target", target_texts, targets)
+        source_words = words_of_tokens(self, "text", source_texts, sources, self.spans_of)
+        target_words = words_of_tokens(self, "text_target", target_texts, targets, self.spans_of)
         return list(map(link_words, self.attention(sources, targets), source_words, target_words))
 
     @torch.inference_mode()
@@ -112,6 +120,11 @@ class Aligner(LineModel, WordModel):
         attention = head_attention.mean(dim=1).float().cpu()
         # Row 0 predicts the first token from the start token.
         return attention[:, :-1] if self.step == "output" else attention[:, 1:]
+
+
+def links_line(links: Links | None) -> str:
+    """`[(0, 0), (2, 1)]` → `"0-0 2-1"`; an empty line for `None`."""
+    return " ".join(f"{source}-{target}" for source, target in links or ())
 
 
 def link_words(attention: Tensor, source_words: Sequence[int | None], target_words: Sequence[int | None]) -> Links:
@@ -167,4 +180,4 @@ def align_file(
     The arguments and the errors are those of `score_file`; `options` are those of `alignments`.
     """
     aligner = Aligner(model, tokenizer, **options)
-    write_lines(corpus, output_file, aligner, chunk_size=chunk_size, restart=restart, progress=progress)
+    write_lines(corpus, output_file, aligner, links_line, {}, chunk_size=chunk_size, restart=restart, progress=progress)

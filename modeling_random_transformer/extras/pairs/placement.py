@@ -1,9 +1,8 @@
 """Places placeholders, which are not translated, in a translation according to the cross-attention."""
 
 import re
-from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,14 +13,12 @@ from ...data.sources import Pair
 from ...inputs_random_transformer import LanguageTags
 from ..characters import is_mark, is_wide
 from .alignments import Aligner, Links
-from .words import word_spans
+from .words import Span
 
 PLACEHOLDERS = re.compile(rf"(?:{PLACEHOLDER.pattern})(?:\s*(?:{PLACEHOLDER.pattern}))*", re.VERBOSE)
 # Chinese and Japanese characters, other words, and all other characters one by one
 UNIT = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+|[^\w\s]")
 CLOSING = (*".,;:!?)",)  # no space before these
-
-Span = tuple[int, int]  # the indices of the first character and after the last one
 
 
 def unit_spans(text: str) -> list[Span]:
@@ -183,27 +180,5 @@ def align_units(
     """The links between the units of each pair; `None` for `None`. A tokenizer with language tags has the languages."""
     if not any(pairs):
         return [None] * len(pairs)
-    return UnitAligner(model, tokenizer, truncation=True, **languages.arguments)(pairs, 0, lambda _: None)
-
-
-class UnitAligner(Aligner):
-    """Aligns units instead of words."""
-
-    def words(
-        self,
-        side: str,
-        texts: Sequence[str],
-        tokens: Sequence[list[int]],
-        spans_of: Callable[[str], Sequence[Span]] = unit_spans,
-    ) -> list[list[int | None]]:
-        """The index of the unit of each token. Without offsets, the first unit of the token's word is used."""
-        rows = super().words(side, texts, tokens, spans_of)
-        if self.tokenizer.is_fast:
-            return rows
-        numbered = []
-        for text, row in zip(texts, rows, strict=True):
-            starts = [start for start, _ in unit_spans(text)]
-            units = [bisect_left(starts, start) for start, _ in word_spans(text)]
-            unit_of = dict(enumerate(units))
-            numbered.append([None if word is None else unit_of.get(word) for word in row])
-        return numbered
+    aligner = Aligner(model, tokenizer, spans_of=unit_spans, truncation=True, **languages.arguments)
+    return aligner(pairs, 0, lambda _: None)

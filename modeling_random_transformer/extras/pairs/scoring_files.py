@@ -1,8 +1,7 @@
 """Scores parallel text, from file to file and resumable (see `translation_files`), or in one pass."""
 
 import json
-from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,27 +16,6 @@ from ...data.sources import EMPTY_SIDE, Corpus, Pair, ParallelLine
 from ...inference.scoring import PairModel, PairScore, Scorer
 from ...inference.translation_files import OUTPUT_FORMATS, LineWork, write_in_parts
 from ...inputs_random_transformer import CHUNK_SIZE, check_choice, drop_none, name_lines_in_errors
-
-
-class LineModel(PairModel):
-    """A `PairModel` whose results are the lines of a file."""
-
-    @abstractmethod
-    def line(self, result: Any) -> str:
-        """A result as a line; empty, or without values, for `None`."""
-
-
-class LineScorer(LineModel, Scorer):
-    """A `Scorer` whose results are lines in an `output_format` of `score_line`."""
-
-    def __init__(self, *args: Any, output_format: str = "text", **options: Any):
-        super().__init__(*args, **options)
-        self.output_format = output_format
-        self.recorded["output_format"] = output_format
-
-    def line(self, result: PairScore | None) -> str:
-        """See `score_line`."""
-        return score_line(result, self.output_format)
 
 
 def score_line(score: PairScore | None, output_format: str) -> str:
@@ -99,21 +77,42 @@ def score_file(
         OSError: a file cannot be read or written.
     """
     check_choice(OUTPUT_FORMATS, output_format=output_format)
-    scorer = LineScorer(model, tokenizer, output_format=output_format, **options)
-    write_lines(corpus, output_file, scorer, chunk_size=chunk_size, restart=restart, progress=progress)
+    write_lines(
+        corpus,
+        output_file,
+        Scorer(model, tokenizer, **options),
+        score_line,
+        {"output_format": output_format},
+        chunk_size=chunk_size,
+        restart=restart,
+        progress=progress,
+    )
 
 
 def write_lines(
     corpus: Corpus,
     output_file: StrPath,
-    pair_model: LineModel,
+    pair_model: PairModel,
+    line_of: Callable[..., str],
+    line_options: dict[str, Any],
     *,
     chunk_size: int = CHUNK_SIZE,
     restart: bool = False,
     progress: bool | None = None,
 ) -> None:
-    """Write one line for the result of each pair; the arguments are those of `score_file`."""
-    work = PairWork(corpus, Path(output_file), pair_model.model, pair_model)
+    """Write one line for the result of each pair.
+
+    Args:
+        corpus: the pairs.
+        output_file: the file to write or to replace.
+        pair_model: computes the results.
+        line_of: a function from a result, or `None` for a pair with a blank side, to a line, such as `score_line`.
+        line_options: its keyword arguments, as JSON values.
+        chunk_size: see `score_file`, as for the next arguments.
+        restart: discard the parts of an earlier call.
+        progress: show a progress bar on stderr.
+    """
+    work = PairWork(corpus, Path(output_file), pair_model.model, pair_model, line_of, line_options)
     write_in_parts(work, chunk_size=chunk_size, restart=restart, progress=progress)
 
 
@@ -121,7 +120,9 @@ def write_lines(
 class PairWork(LineWork):
     """The results of the pairs of a corpus; see `write_lines` for the arguments."""
 
-    pair_model: LineModel
+    pair_model: PairModel
+    line_of: Callable[..., str]
+    line_options: dict[str, Any]
 
     unit = "pair"
 
@@ -132,6 +133,7 @@ class PairWork(LineWork):
             "model": model_digest(self.model, self.pair_model.tokenizer),
             "languages": asdict(self.pair_model.languages),
             **self.pair_model.recorded,
+            **self.line_options,
         }
 
     def read(self) -> Iterator[Pair | None]:
@@ -140,14 +142,21 @@ class PairWork(LineWork):
 
     def lines(self, chunk: list[Any], first: int, update: Update) -> Iterable[str]:
         """The lines of the results."""
-        return map(self.pair_model.line, self.pair_model(chunk, first, update))
+        for result in self.pair_model(chunk, first, update):
+            yield self.line_of(result, **self.line_options)
 
 
-def lines_of(corpus: Corpus, pair_model: LineModel, chunk_size: int = CHUNK_SIZE) -> Iterator[str]:
+def lines_of(
+    corpus: Corpus,
+    pair_model: PairModel,
+    line_of: Callable[..., str],
+    line_options: dict[str, Any],
+    chunk_size: int = CHUNK_SIZE,
+) -> Iterator[str]:
     """The lines of `write_lines` in one pass over a corpus, which may be a pipe."""
     with name_lines_in_errors(stream_name(str(corpus))):
-        results = process_stream(valid_pairs(corpus), pair_model, chunk_size, None, 0, "pair")
-        yield from map(pair_model.line, results)
+        for result in process_stream(valid_pairs(corpus), pair_model, chunk_size, None, 0, "pair"):
+            yield line_of(result, **line_options)
 
 
 def valid_pairs(corpus: Corpus) -> Iterator[Pair | None]:

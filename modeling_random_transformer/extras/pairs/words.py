@@ -2,6 +2,7 @@
 
 import math
 import re
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -13,13 +14,15 @@ from ...inputs_random_transformer import Ids, encode_texts
 
 NON_SPACES = re.compile(r"\S+")
 
+Span = tuple[int, int]  # the indices of the first character and after the last one
 
-def word_spans(text: str) -> list[tuple[int, int]]:
+
+def word_spans(text: str) -> list[Span]:
     """The spans of the words of a text, which are separated by white space."""
     return [word.span() for word in NON_SPACES.finditer(text)]
 
 
-def words_by_offsets(words: Iterable[tuple[int, int]], offsets: Sequence[tuple[int, int]]) -> list[int | None]:
+def words_by_offsets(words: Iterable[Span], offsets: Sequence[Span]) -> list[int | None]:
     """The word of each token, from the characters that both cover; a leading space does not count."""
     word_of: dict[int, int] = {}
     for index, (first, end) in enumerate(words):
@@ -37,27 +40,44 @@ def words_by_marks(tokens: Sequence[str], special: set[str]) -> list[int | None]
     return words
 
 
-class WordModel(PairModel):
-    """A `PairModel` that assigns tokens to words."""
+def words_of_tokens(
+    pair_model: PairModel,
+    side: str,
+    texts: Sequence[str],
+    tokens: Sequence[Ids],
+    spans_of: Callable[[str], Sequence[Span]] = word_spans,
+) -> list[list[int | None]]:
+    """The index of the word of each token; `None` for special tokens.
 
-    def words(
-        self,
-        side: str,
-        texts: Sequence[str],
-        tokens: Sequence[Ids],
-        spans_of: Callable[[str], Sequence[tuple[int, int]]] = word_spans,
-    ) -> list[list[int | None]]:
-        """The index of the word that each token belongs to; `None` for special tokens."""
-        tokenizer = self.tokenizer
-        if not tokenizer.is_fast:
-            special = set(tokenizer.all_special_tokens)
-            return [words_by_marks(tokenizer.convert_ids_to_tokens(ids), special) for ids in tokens]
-        inputs: dict[str, Any] = {side: list(texts), **self.languages.arguments}
-        encoded = encode_texts(tokenizer, **inputs, return_offsets_mapping=True, verbose=False)
-        words = []
-        for text, offsets, ids in zip(texts, encoded["offset_mapping"], tokens, strict=True):
-            words.append(words_by_offsets(spans_of(text), offsets[: len(ids)]))
-        return words
+    Args:
+        pair_model: has the tokenizer and the languages.
+        side: the name of the texts in a call of the tokenizer, `"text"` or `"text_target"`.
+        texts: the texts.
+        tokens: their tokens.
+        spans_of: the spans of the units of a text, whose indices are given instead of those of words. If the tokenizer
+            has no offsets, it is the first unit of the token's word.
+    """
+    tokenizer = pair_model.tokenizer
+    rows = []
+    if not tokenizer.is_fast:
+        special = set(tokenizer.all_special_tokens)
+        for text, ids in zip(texts, tokens, strict=True):
+            words = words_by_marks(tokenizer.convert_ids_to_tokens(ids), special)
+            rows.append(words if spans_of is word_spans else first_units(words, text, spans_of))
+        return rows
+    inputs: dict[str, Any] = {side: list(texts), **pair_model.languages.arguments}
+    encoded = encode_texts(tokenizer, **inputs, return_offsets_mapping=True, verbose=False)
+    for text, offsets, ids in zip(texts, encoded["offset_mapping"], tokens, strict=True):
+        rows.append(words_by_offsets(spans_of(text), offsets[: len(ids)]))
+    return rows
+
+
+def first_units(words: Sequence[int | None], text: str, spans_of: Callable[[str], Sequence[Span]]) -> list[int | None]:
+    """The index of the first unit of each word."""
+    starts = [start for start, _ in spans_of(text)]
+    units = [bisect_left(starts, start) for start, _ in word_spans(text)]
+    unit_of = dict(enumerate(units))
+    return [None if word is None else unit_of.get(word) for word in words]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +91,7 @@ class WordScore(PairScore):
     words: list[tuple[str, float]] = field(default_factory=list)
 
 
-class WordScorer(WordModel, Scorer):
+class WordScorer(Scorer):
     """A `Scorer` of tokens and words."""
 
     def __init__(self, *args: Any, **options: Any):
@@ -81,7 +101,7 @@ class WordScorer(WordModel, Scorer):
         """The score of each pair of a batch."""
         scores = super().process(pairs, sources, targets)
         texts = [target for _, target in pairs]
-        words = self.words("text_target", texts, targets)
+        words = words_of_tokens(self, "text_target", texts, targets)
         return list(map(with_words, scores, texts, words))
 
 

@@ -64,16 +64,16 @@ class Text2TextGenerationPipeline(Seq2SeqPipeline):
             return [answer[0] for answer in answers]
         return answers
 
-    def call_options(self, **options: Any) -> CallOptions:
+    def call_options(self, **arguments: Any) -> CallOptions:
         """The options of a call with these arguments."""
-        truncation = options.get("truncation", "max_source_tokens" in options or None)
+        truncation = arguments.get("truncation", "max_source_tokens" in arguments or None)
         if truncation is not None:  # may be a TruncationStrategy or its value
             truncation = getattr(truncation, "value", truncation) not in (False, "do_not_truncate")
             limit = self.tokenizer.model_max_length if truncation else UNLIMITED
-            options = {"max_source_tokens": limit, **options, "truncation": truncation}
-        if options.get("return_tensors"):  # a text that is returned unchanged has no token ids
-            options = {"keep_without_letters": False, **options}
-        return super().call_options(**options)
+            arguments = {"max_source_tokens": limit, **arguments, "truncation": truncation}
+        if arguments.get("return_tensors"):  # a text that is returned unchanged has no token ids
+            arguments = {"keep_without_letters": False, **arguments}
+        return super().call_options(**arguments)
 
     def postprocess(self, model_outputs: dict[str, Any], options: Text2TextOptions) -> list[Any]:  # type: ignore[override]
         """Convert the outputs of `_forward` to the list of answers of each text."""
@@ -112,11 +112,11 @@ class TranslationPipeline(Text2TextGenerationPipeline):
             options = {"src_lang": languages[1], "tgt_lang": languages[2], **options}
         super().__init__(model, *args, task=task, **options)
 
-    def call_options(self, **options: Any) -> CallOptions:
+    def call_options(self, **arguments: Any) -> CallOptions:
         """The options of a call with these arguments."""
         if not tokenizer_languages(self.tokenizer):
-            options = {name: value for name, value in options.items() if name not in ("src_lang", "tgt_lang")}
-        return super().call_options(**options)
+            arguments = {name: value for name, value in arguments.items() if name not in ("src_lang", "tgt_lang")}
+        return super().call_options(**arguments)
 
 
 TASKS = {

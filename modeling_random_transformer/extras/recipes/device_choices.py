@@ -41,6 +41,7 @@ def choose_precision(arguments: Mapping[str, Any], overrides: Mapping[str, Any])
     is_supported = has_bfloat16(uses_cpu)
     if "bf16" not in overrides:
         number = "" if is_supported else "no "
+        # A warning, so that the choice is shown by default.
         logger.warning("bf16 is %s: the device has %sbfloat16 instructions.", is_supported, number)
     return {"bf16": is_supported, "use_cpu": uses_cpu}
 

@@ -5,8 +5,8 @@ from itertools import chain
 from pathlib import Path
 
 from ...base.files import write_atomically
-from ...training.manifest import FREE
 from ...training.model_card import command_of, with_portable_paths
+from ...training.run_record import FREE
 
 
 def set_origin(path: Path, stage: str, recipe: str, flags: Sequence[Sequence[str]]) -> None:

@@ -30,16 +30,16 @@ def files_of(folder: Path, split: str = "train") -> list[Path]:
     return [folder / f"{SET_FILES[split]}.{side}" for side in SIDES]
 
 
-def sets_of(data: DataArguments) -> dict[str, list[Corpus]]:
+def sets_of(data_args: DataArguments) -> dict[str, list[Corpus]]:
     """The corpora of each set that is given."""
-    return {split: corpora for split in SET_FILES if (corpora := data.corpora(split))}
+    return {split: corpora for split in SET_FILES if (corpora := data_args.corpora(split))}
 
 
-def write_sets(data: DataArguments, folder: Path, dictionary: ParallelText | None = None) -> dict[str, Any]:
+def write_sets(data_args: DataArguments, folder: Path, dictionary: ParallelText | None = None) -> dict[str, Any]:
     """Write the valid pairs of each set; without a validation set, clean and split the corpus.
 
     Args:
-        data: the sets.
+        data_args: the sets.
         folder: the folder of the files.
         dictionary: entries that are added to the training set.
 
@@ -53,20 +53,20 @@ def write_sets(data: DataArguments, folder: Path, dictionary: ParallelText | Non
     for split in SET_FILES:  # an attempt with other arguments may have written more sets
         for path in files_of(folder, split):
             path.unlink(missing_ok=True)
-    sets = sets_of(data)
+    sets = sets_of(data_args)
     corpora_to_check = [*chain.from_iterable(sets.values())]
     if dictionary is not None:
         corpora_to_check.append(dictionary)
-    reports = [validate(corpus, data.on_invalid) for corpus in corpora_to_check]
+    reports = [validate(corpus, data_args.on_invalid) for corpus in corpora_to_check]
     skipped = [str(report) for report in reports if report.invalid]
     for report in skipped:
         logger.warning("%s", report)
     facts: dict[str, Any] = {"skipped": skipped}
-    if data.has("validation"):
+    if data_args.has("validation"):
         for split, corpora in sets.items():
             facts[split] = write_pairs(pairs_of(corpora), files_of(folder, split))
     else:
-        facts |= split_corpus(data, folder)
+        facts |= split_corpus(data_args, folder)
     if dictionary is not None:
         files = files_of(folder)
         facts["train"] = write_pairs(pairs_of([ParallelText(*files), dictionary]), files)
@@ -74,10 +74,10 @@ def write_sets(data: DataArguments, folder: Path, dictionary: ParallelText | Non
     return facts
 
 
-def split_corpus(data: DataArguments, folder: Path) -> dict[str, Any]:
+def split_corpus(data_args: DataArguments, folder: Path) -> dict[str, Any]:
     """Clean one corpus, and divide the pairs that remain into the sets."""
-    corpora = data.corpora("train")
-    if len(corpora) != 1 or data.has("test"):
+    corpora = data_args.corpora("train")
+    if len(corpora) != 1 or data_args.has("test"):
         raise ValueError("validation_source_file must be given with several corpora or a test set, got None.")
     [corpus] = corpora
     remaining = sum(1 for _ in clean_pairs(corpus))
@@ -88,6 +88,7 @@ def split_corpus(data: DataArguments, folder: Path) -> dict[str, Any]:
         trained = report.sets["train"]
         if trained < size:
             raise ValueError(f"the training set must have at least {size} pairs like the others, got {trained}.")
+    # A warning, so that the pairs that are not used are shown by default.
     logger.warning("%s", report)
     return {**report.sets, "report": str(report)}
 

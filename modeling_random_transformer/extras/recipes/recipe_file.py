@@ -17,7 +17,7 @@ from transformers import AutoConfig
 
 from ...base.errors import reraise_as_value_error
 from ...base.files import StrPath
-from ...base.flags import instances, to_flags
+from ...base.flags import all_from_values, from_values, to_flags
 from ...base.formats import file_format
 from ...base.streams import check_readable
 from ...configuration_random_transformer import did_you_mean
@@ -210,7 +210,7 @@ def training_arguments(
     Raises:
         ValueError: an argument is invalid.
     """
-    return instances(classes, {**recipe_values(recipe, overrides, classes), **overrides})
+    return all_from_values(classes, {**recipe_values(recipe, overrides, classes), **overrides})
 
 
 def recipe_values(recipe: Mapping[str, Any], overrides: Mapping[str, Any], classes: Sequence[type]) -> dict[str, Any]:
@@ -226,18 +226,19 @@ def recipe_values(recipe: Mapping[str, Any], overrides: Mapping[str, Any], class
         del recipe[name]
     values = parse_values(recipe, classes)
     if sizes:
-        [data] = instances([DataArguments], {**values, **overrides})
-        values |= choose_sizes(sizes, data)
+        data_args = from_values(DataArguments, {**values, **overrides})
+        values |= choose_sizes(sizes, data_args)
     return values
 
 
-def choose_sizes(names: Iterable[str], data: DataArguments) -> dict[str, int]:
+def choose_sizes(names: Iterable[str], data_args: DataArguments) -> dict[str, int]:
     """The values of these arguments that suit the training set, which are printed."""
-    characters, alphabet = measure_corpus(data)
+    characters, alphabet = measure_corpus(data_args)
     sizes = sizes_of(characters, alphabet)
     chosen = {}
     for name in names:
         chosen[name] = sizes[name]
+        # A warning, so that the choice is shown by default.
         logger.warning("%s is %d: the distinct pairs have %s characters.", name, sizes[name], f"{characters:,}")
     smallest, largest = MEASURED
     if not smallest <= characters <= largest:
@@ -245,7 +246,7 @@ def choose_sizes(names: Iterable[str], data: DataArguments) -> dict[str, int]:
     return chosen
 
 
-def measure_corpus(data: DataArguments) -> tuple[int, int]:
+def measure_corpus(data_args: DataArguments) -> tuple[int, int]:
     """The characters of the distinct pairs of the training set, source and target, and the distinct characters.
 
     Raises:
@@ -253,7 +254,7 @@ def measure_corpus(data: DataArguments) -> tuple[int, int]:
     """
     counts: dict[int, int] = {}  # counts by hash, which takes less memory than counts by text
     alphabet: set[str] = set()
-    for corpus in data.corpora("train"):
+    for corpus in data_args.corpora("train"):
         report = ValidationReport(str(corpus))
         for line in report.valid_lines(corpus.lines()):
             pair = (line.source, line.target)

@@ -12,7 +12,7 @@ from transformers import GenerationConfig
 from ...base import DTYPES
 from ...base.distributed import call_on_main_process
 from ...base.files import StrPath, markdown_table
-from ...base.flags import instances
+from ...base.flags import all_from_values, from_values
 from ...base.streams import STANDARD_STREAM
 from ...data.sources import ParallelText
 from ...inference.translation import TranslationOptions
@@ -28,9 +28,9 @@ from ...training.arguments import (
     parse_overrides,
 )
 from ...training.checks import check_arguments
-from ...training.manifest import fingerprint, folder_digest
+from ...training.run_record import fingerprint, folder_digest
 from ...training.training_arguments import TRAINING_ARGUMENTS, TranslationTrainingArguments
-from ..estimation.estimation import GIB, dry_run
+from ..estimation.measurement import GIB, dry_run
 from .recipe_data import sets_of
 from .recipe_file import (
     BACK_TRANSLATE,
@@ -82,7 +82,7 @@ class RecipePlan:
         self.recipe_path = str(path)
         self.overrides = arguments
         self.values = recipe_values(values, arguments, classes)
-        [self.arguments] = instances([RecipeArguments], self.values | arguments)
+        self.arguments = from_values(RecipeArguments, self.values | arguments)
         self.stages = stages_to_run(stages, self.arguments)
         self.options = {stage.name: parse_options(stage) for stage in self.stages}
         self.data, self.model, self.args = self.arguments_with({})
@@ -126,40 +126,40 @@ class RecipePlan:
     def arguments_with(self, options: Mapping[str, Any]) -> tuple[Any, ...]:
         """The arguments of the recipe with these options of a stage."""
         values = not_overridden({**self.values, **options}, self.overrides) | self.overrides
-        return instances(TRAINING_ARGUMENTS, copy.deepcopy(values))
+        return all_from_values(TRAINING_ARGUMENTS, copy.deepcopy(values))
 
     def arguments_of(self, stage: StageArguments) -> tuple[DataArguments, ModelArguments, TranslationTrainingArguments]:
         """The arguments of a stage, with the sets of the recipe."""
         options = {} if stage.kind == BACK_TRANSLATE else self.options[stage.name]
-        data, model, args = self.arguments_with(options)
+        data_args, model_args, args = self.arguments_with(options)
         args.output_dir = str(self.path(stage.name))
-        overrides = parse_overrides(model.config_overrides).items()
+        overrides = parse_overrides(model_args.config_overrides).items()
         rates = ",".join(f"{name}={rate}" for name, rate in overrides if name in DROPOUTS)
         if stage.starts_from is not None:
             # The stage's own arguments of the model are checked; those of the recipe were for the new model.
             values = {"config_overrides": rates, **not_overridden(options, self.overrides)}
             values["model_name_or_path"] = str(self.path(stage.starts_from))
-            [model] = instances([ModelArguments], values)
+            model_args = from_values(ModelArguments, values)
         elif self.arguments.parent is not None and stage.kind == TRAIN:  # a student has other sizes
-            model = replace(
-                model,
+            model_args = replace(
+                model_args,
                 preset=None,
                 model_name_or_path=self.arguments.parent,
                 config_overrides=rates,
             )
-        return data, model, args
+        return data_args, model_args, args
 
     def new_training(self, stage: StageArguments) -> tuple[Any, ...]:
         """The arguments of a stage for a new model without evaluation: models and sets of the recipe may not exist."""
-        data, model, args = self.arguments_of(replace(stage, starts_from=None))
+        data_args, model_args, args = self.arguments_of(replace(stage, starts_from=None))
         args = args.without_evaluation()
         args.length_penalty = type(args).length_penalty  # without a validation set, `auto` is not possible
-        return data, model, args
+        return data_args, model_args, args
 
     def teacher_of(self, stage: StageArguments, folder: Path, texts: list[str]) -> DistillationArguments:
         """The arguments of the teacher of a stage, and of the texts that it translates."""
         values = {**self.options[stage.name], "teacher": [str(folder)], "source_text": texts}
-        return instances([DistillationArguments], values)[0]
+        return from_values(DistillationArguments, values)
 
     def inputs_of_data(self) -> dict[str, Any]:
         """The inputs that determine the sets, and the initial models of the recipe."""

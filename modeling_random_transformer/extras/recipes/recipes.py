@@ -21,8 +21,8 @@ from ...base.digests import file_digest
 from ...base.distributed import call_on_main_process, exclusive
 from ...base.files import StrPath, files_in, markdown_table
 from ...base.flags import to_flags
-from ...base.jobs import Job, Stage, run_stage
-from ...base.saved_files import CONFIG, MANIFEST, RECIPE_RECORD, SAVED_WEIGHTS
+from ...base.jobs import Job, Stage
+from ...base.saved_files import CONFIG, RECIPE_RECORD, SAVED_WEIGHTS, TRAINING_RECORD
 from ...data.readers import TEXT_KEY
 from ...data.sources import SIDES
 from ...inference.loading import load_models
@@ -32,10 +32,12 @@ from ...training.arguments import (
     FILE_ARGUMENTS,
     PREFIXES,
     DataArguments,
+    split_and_label,
 )
-from ...training.manifest import EXTENDABLE, RunResult, weight_arguments
 from ...training.model_card import CARD, set_section
 from ...training.run import train_translation
+from ...training.run_record import EXTENDABLE, weight_arguments
+from ...training.run_state import RunResult
 from ...training.training_arguments import TRAINING_ARGUMENTS
 from .recipe_card import set_origin
 from .recipe_data import SET_FILES, check_monolingual, files_of, write_sets
@@ -154,9 +156,9 @@ class RecipeRun:
         return result is not None and bool(result.files) and not result.changed_files()
 
     def run_recorded(self, *arguments: Any, **options: Any) -> dict[str, Any]:
-        """Do the work of a stage in the record of the recipe; see `run_stage` for the other arguments."""
-        options |= {"needs_files": self.needs_files, "advice": ADVICE}
-        return run_stage(self.folder / RECIPE_RECORD, *arguments, **options)
+        """Do the work of a stage in the record of the recipe; see `Job.run` for the other arguments."""
+        job = Job(self.folder / RECIPE_RECORD, ADVICE)
+        return job.run(*arguments, needs_files=self.needs_files, **options)
 
     def run_stage(self, stage: StageArguments) -> dict[str, Any]:
         """Run a stage, or skip a finished one; returns its facts."""
@@ -169,14 +171,15 @@ class RecipeRun:
         def logged_work() -> dict[str, Any]:
             if self.plan.args.process_index == 0:
                 number = self.stages.index(stage) + 1
+                # A warning, so that the progress is shown by default.
                 logger.warning("Stage %d of %d: %s.", number, len(self.stages), stage.name)
             return work(stage)
 
-        data, model, args = self.plan.arguments_of(stage)
+        data_args, model_args, args = self.plan.arguments_of(stage)
         inputs = asdict(stage)
         for name in EXTENDABLE:
             inputs[name] = getattr(args, name)
-        inputs |= weight_arguments(args, data, model)
+        inputs |= weight_arguments(args, data_args, model_args)
         for name, path in self.plan.texts_of(stage).items():
             inputs[name] = file_digest(Path(path))
         files = files_in(self.plan.path(stage.name), PAIRS if stage.kind == BACK_TRANSLATE else SAVED)
@@ -197,7 +200,7 @@ class RecipeRun:
                 earlier = stage.starts_from
         return max(scores, key=scores.__getitem__)
 
-    def data_of(self, stage: StageArguments, data: DataArguments) -> DataArguments:
+    def data_of(self, stage: StageArguments, data_args: DataArguments) -> DataArguments:
         """The arguments of the data of a stage: the sets of the recipe, with the synthetic pairs of other stages."""
         values: dict[str, Any] = dict.fromkeys((*FILE_ARGUMENTS, "dataset_name"))
         for split in SET_FILES.keys() & self.finished_stages[DATA].facts.keys():
@@ -212,8 +215,8 @@ class RecipeRun:
         synthetic = values["source_file"][1:]
         if synthetic and stage.authentic_weight != 1:
             values["train_weights"] = [stage.authentic_weight, *(1 for _ in synthetic)]
-        data = DataArguments(**data.with_sets(**values))
-        return data.reversed() if stage.reverse else data
+        data_args = data_args.with_sets(**values)
+        return data_args.reversed() if stage.reverse else data_args
 
     # The work of stages
 
@@ -223,8 +226,8 @@ class RecipeRun:
 
     def train(self, stage: StageArguments) -> dict[str, Any]:
         """Train a model."""
-        data, model, args = self.plan.arguments_of(stage)
-        return facts_of(train_translation(self.data_of(stage, data), model, args))
+        data_args, model_args, args = self.plan.arguments_of(stage)
+        return facts_of(train_translation(self.data_of(stage, data_args), model_args, args))
 
     def back_translate(self, stage: StageArguments) -> dict[str, Any]:
         """Write synthetic pairs."""
@@ -240,14 +243,14 @@ class RecipeRun:
 
     def distill(self, stage: StageArguments) -> dict[str, Any]:
         """Train a student."""
-        data, model, args = self.plan.arguments_of(stage)
+        data_args, model_args, args = self.plan.arguments_of(stage)
         folder = self.plan.path(self.best(str(stage.uses)))
         sources, _ = files_of(self.plan.path(DATA))
         teacher = self.plan.teacher_of(stage, folder, [str(sources), *self.plan.texts_of(stage).values()])
         if not {"tokenizer", "vocab_size"} & self.plan.options[stage.name].keys():  # the teacher's tokenizer is used
-            model = replace(model, tokenizer=None, vocab_size=None, special_tokens=None)
-        sets = StudentDataArguments(**vars(self.data_of(stage, data)))
-        return facts_of(distill(teacher, sets, model, args).run)
+            model_args = replace(model_args, tokenizer=None, vocab_size=None, special_tokens=None)
+        sets = StudentDataArguments(**vars(self.data_of(stage, data_args)))
+        return facts_of(distill(teacher, sets, model_args, args).run)
 
     # The result
 
@@ -255,7 +258,7 @@ class RecipeRun:
         """Copy the files of a stage, and add the table of all stages to the model card."""
         best = self.plan.path(name)
         for path in files_in(best, FILES_OF_RESULT):
-            if path.name != MANIFEST:
+            if path.name != TRAINING_RECORD:
                 shutil.copyfile(path, self.folder / path.name)
         if (best / INT8).is_dir():
             shutil.copytree(best / INT8, self.folder / INT8, dirs_exist_ok=True)
@@ -274,8 +277,8 @@ class RecipeRun:
 def facts_of(result: RunResult) -> dict[str, Any]:
     """The facts of a training run that the table shows."""
     scores = {}
-    for name, metrics in result.scores.items():  # such as "validation en-de"
-        split = name.split()[0]
+    for name, metrics in result.scores.items():
+        split, _ = split_and_label(name)
         scores[split] = {metric: values["score"] for metric, values in metrics.items()}
     return {
         "pairs": result.pairs,

@@ -3,6 +3,6 @@
 tokenizer = from_sentencepiece("spm.model")
 """
 
-from .sentencepiece import from_sentencepiece
+from .conversion import from_sentencepiece
 
 __all__ = ["from_sentencepiece"]

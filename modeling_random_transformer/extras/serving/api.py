@@ -280,7 +280,7 @@ def status_and_message(error: Exception) -> tuple[int, str]:
         case HTTPException():
             return error.status_code, str(error.detail)
         case ClientDisconnect():
-            logger.warning("A client disconnected before its request was complete.")
+            logger.info("A client disconnected before its request was complete.")
             return 499, "The client has disconnected."
         case QueueFullError():
             return 429, f"Too many texts are waiting. Try again in {error.seconds} s."

@@ -124,4 +124,5 @@ def replace_models(app: Any, load: Callable[[], Sequence[Direction]]) -> None:
         return
     app.state.api.replace_directions(directions)
     gc.collect()  # the models before, whose modules refer to each other
+    # A warning, so that the answer to the signal is shown by default.
     logger.warning("The models were loaded again.")

@@ -108,7 +108,7 @@ class Composition:
 
     def search(self, candidates: int, **generate_kwargs: Any) -> BatchTranslator:
         """Another beam search, which returns a number of candidates, with more options of `generate()`."""
-        call = self.pipe.call_options(
+        options = self.pipe.call_options(
             num_beams=max(candidates, self.options.num_beams),
             num_return_sequences=candidates,
             do_sample=False,
@@ -116,7 +116,7 @@ class Composition:
             return_scores=True,
             **generate_kwargs,
         )
-        return BatchTranslator(self.pipe, call)
+        return BatchTranslator(self.pipe, options)
 
     def repaired(self, translate_rows: TranslateRows) -> RepairingTranslator:
         """A function that translates again where the translations of another one have problems."""

@@ -17,12 +17,11 @@ from ...base.compressed_files import open_binary
 from ...base.errors import format_names, format_value
 from ...base.files import StrPath
 from ...base.progress import Update
-from ...data.readers import is_utf8
 from ...data.sources import Pair
 from ...inference.candidates import Candidate, Row, TranslateRows
 from ...inference.scoring import PairScore
 from ...inputs_random_transformer import TextError, name_lines_in_errors
-from ...tokenization_random_transformer import normalize, read_lines
+from ...tokenization_random_transformer import normalize, read_lines, unicode_error
 from ..characters import is_mark, is_wide
 from ..pairs.placement import unit_spans
 
@@ -141,7 +140,7 @@ def check_term(term: Any, index: int) -> tuple[str, str]:
 
 def is_phrase(text: Any) -> bool:
     """Whether a text is a string of Unicode characters with words."""
-    return isinstance(text, str) and is_utf8(text) and bool(words(text))
+    return isinstance(text, str) and not unicode_error(text) and bool(words(text))
 
 
 # Words

@@ -113,7 +113,7 @@ class SentenceSplitter:
             marker = line[: MARKER.match(line).end()]  # type: ignore[union-attr]
             gaps[-1] += marker
             for sentence in self.segment(self.language, line.removeprefix(marker)):
-                for part in self.shorten(sentence, cut=not self.reports_cuts):
+                for part in self.shorten(sentence, warns=self.reports_cuts):
                     stripped = part.strip()
                     if not has_letters(stripped):
                         gaps[-1] += part
@@ -124,12 +124,12 @@ class SentenceSplitter:
                     gaps.append(after)
         return SplitText(sentences, gaps)
 
-    def shorten(self, sentence: str, cut: bool) -> Iterator[str]:
-        """Split a sentence that is too long near its middle, until all parts are short enough; reports cuts of clauses.
+    def shorten(self, sentence: str, warns: bool) -> Iterator[str]:
+        """Split a sentence that is too long near its middle, until all parts are short enough.
 
         Args:
             sentence: the text.
-            cut: whether the cut of a longer clause, which contained it, is reported, or none is.
+            warns: warn of the first cut of a clause between words.
         """
         stripped = sentence.strip()
         if len(stripped) < 2 or not self.is_long(stripped):
@@ -140,12 +140,13 @@ class SentenceSplitter:
             ends = [end for end in ends if 0 < end < len(sentence.rstrip())]
             if ends:
                 break
-        if place is not CLAUSE_END and not cut:
+        if place is not CLAUSE_END and warns:
             # The text is not in the message: it may be that of a user of a server.
             logger.warning("A clause of %d characters was cut: it has more than %d tokens.", len(stripped), self.limit)
+            warns = False  # its parts are cut without further warnings
         end = min(ends, key=lambda end: abs(end - len(sentence) / 2))
         for part in (sentence[:end], sentence[end:]):
-            yield from self.shorten(part, cut or place is not CLAUSE_END)
+            yield from self.shorten(part, warns)
 
     def is_long(self, text: str) -> bool:
         """Whether a text has too many tokens as a source of the model. To find out, a short one is not tokenized."""

@@ -20,10 +20,8 @@ def training_loss(args: TranslationTrainingArguments) -> SmoothedCrossEntropy:
 
 
 def retokenizer_of(
-    args: TranslationTrainingArguments, tokenizer: PreTrainedTokenizerBase, max_length: int | None
-) -> Augmentation | BPEDropout:
-    """The retokenizer for BPE-dropout, augmentation or both. `max_length` is the limit of the model."""
-    if not args.bpe_dropout:
-        return Augmentation(tokenizer)
-    bpe_dropout = BPEDropout(tokenizer, args.bpe_dropout, max_length)
+    args: TranslationTrainingArguments, tokenizer: PreTrainedTokenizerBase
+) -> Augmentation | BPEDropout | None:
+    """The retokenizer for BPE-dropout, augmentation or both; `None` without them."""
+    bpe_dropout = BPEDropout(tokenizer, args.bpe_dropout) if args.bpe_dropout else None
     return Augmentation(tokenizer, bpe_dropout) if args.augment else bpe_dropout

@@ -6,7 +6,7 @@ clean text only translate texts in capitals badly and lose numbers and placehold
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from string import ascii_lowercase, capwords, digits
 
@@ -14,6 +14,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from ...base.placeholders import PLACEHOLDER
+from ...data.retokenization import Seeds, TokenIds
 from ...data.sources import SIDES, Pair
 from ...data.tokenization import IDS, WORDS, tokenize_batch
 from ...inputs_random_transformer import LanguageTags, tokenizer_languages
@@ -80,11 +81,9 @@ class Augmentation:
 
     tokenizer: PreTrainedTokenizerBase
     bpe_dropout: BPEDropout | None = None
-    max_length: int | None = field(default=None, init=False)  # changed texts have no limit, see `training.checks`
 
     def __post_init__(self) -> None:
-        patterns = list(map(re.escape, self.tokenizer.all_special_tokens))
-        patterns.append(PLACEHOLDER.pattern)
+        patterns = [*map(re.escape, self.tokenizer.all_special_tokens), PLACEHOLDER.pattern]
         alternatives = "|".join(patterns)
         self.unchanged = re.compile(f"({alternatives})", re.VERBOSE)
 
@@ -139,7 +138,12 @@ class Augmentation:
         for number, (source, target) in enumerate(zip(alternating, alternating, strict=True)):
             yield from self(source, target, np.random.default_rng((seed, number)))
 
-    def retokenize(self, rows: dict[str, list], seeds: Sequence[tuple[int, ...]]) -> dict[str, list[list[int]]]:
+    def limit_length(self, max_length: int | None) -> None:
+        """Limit the segmentations of BPE-dropout. Changed texts have no limit, see `training.checks`."""
+        if self.bpe_dropout is not None:
+            self.bpe_dropout.limit_length(max_length)
+
+    def retokenize(self, rows: dict[str, list], seeds: Seeds) -> TokenIds:
         """Tokens of changed pairs, as columns; see `BPEDropout.retokenize`."""
         pairs = []
         for seed, source, target in zip(seeds, rows["source"], rows["target"], strict=True):
@@ -150,7 +154,7 @@ class Augmentation:
         languages = LanguageTags(*language, *language)
         columns = tokenize_batch(texts, self.tokenizer, languages, words=True)
         for ids, words in zip(IDS, WORDS, strict=True):
-            columns[ids] = list(map(with_special_tokens, rows[ids], rows[words], columns[ids], columns[words]))
+            columns[ids] = [*map(with_special_tokens, rows[ids], rows[words], columns[ids], columns[words])]
         if self.bpe_dropout is not None:
             columns |= self.bpe_dropout.retokenize(columns, seeds)
         return {name: columns[name] for name in IDS}

@@ -3,17 +3,13 @@
 import json
 from collections.abc import Sequence
 from itertools import chain, groupby, islice, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from ...data.sources import SIDES
+from ...data.retokenization import Seeds, TokenIds
 from ...data.tokenization import IDS, WORDS
-
-if TYPE_CHECKING:
-    import datasets  # slow to import
 
 Symbols = tuple[int, ...]
 NO_MERGE = 2**63  # a rank after all others
@@ -61,7 +57,7 @@ class BPEDropout:
         tokens = iter(ids)
         ordinary = []  # the tokens of each word
         for _, indices in groupby(words):
-            length = len(list(indices))
+            length = len([*indices])
             ordinary.append(tuple(islice(tokens, length)))
         split = [self._split(word) for word in ordinary]
         num_symbols = sum(len(symbols) for symbols, _ in split)
@@ -70,16 +66,16 @@ class BPEDropout:
         dropped = iter(numbers.tolist())
         segmented = []
         for word, (symbols, ranks) in zip(ordinary, split, strict=True):
-            dropped_in_word = list(islice(dropped, len(symbols)))
+            dropped_in_word = [*islice(dropped, len(symbols))]
             if any(dropped_in_word):
-                segmented += self._merge(list(symbols), list(ranks), dropped_in_word)
+                segmented += self._merge([*symbols], [*ranks], dropped_in_word)
             else:
                 segmented += word
         limit = self.tokenizer.model_max_length
         if self.max_length is not None:
             limit = min(limit, self.max_length)
         if len(segmented) > limit:
-            return list(ids)
+            return [*ids]
         return segmented
 
     def _merge(self, symbols: list[int], ranks: list[int], dropped: list[int]) -> list[int]:
@@ -109,7 +105,7 @@ class BPEDropout:
     def _split(self, word: Symbols) -> tuple[list[int], list[int]]:
         """The smallest symbols of a word's tokens, and the ranks of the merges of neighbors."""
         if word not in self._words:
-            symbols = list(chain.from_iterable(map(self._symbols, word)))
+            symbols = [*chain.from_iterable(map(self._symbols, word))]
             ranks = [self._rank(pair) for pair in pairwise(symbols)]
             if len(self._words) >= MAX_CACHED_WORDS:
                 self._words.clear()
@@ -122,7 +118,11 @@ class BPEDropout:
         left, right = self._halves[token]
         return self._symbols(left) + self._symbols(right)
 
-    def retokenize(self, rows: dict[str, list], seeds: Sequence[tuple[int, ...]]) -> dict[str, list[list[int]]]:
+    def limit_length(self, max_length: int | None) -> None:
+        """Set `max_length`."""
+        self.max_length = max_length
+
+    def retokenize(self, rows: dict[str, list], seeds: Seeds) -> TokenIds:
         """New segmentations of pairs, as columns of token ids.
 
         Args:
@@ -130,60 +130,11 @@ class BPEDropout:
             seeds: determines the segmentations of each pair.
         """
         # A generator segments the source of its pair, then the target.
-        generators = list(map(np.random.default_rng, seeds))
+        generators = [*map(np.random.default_rng, seeds)]
         columns = {}
         for ids, words in zip(IDS, WORDS, strict=True):
-            columns[ids] = list(map(self, rows[ids], rows[words], generators))
+            columns[ids] = [*map(self, rows[ids], rows[words], generators)]
         return columns
-
-
-class RetokenizedPairs(Dataset):
-    """Training pairs with new tokens in every epoch, by BPE-dropout or augmentation.
-
-    The tokens depend on the seed, the epoch and the index of the pair only, so neither resuming nor the number of
-    workers or processes changes them. `TokenBudgetSampler` calls `set_epoch`, which tokenizes all pairs, because their
-    lengths determine the order of the batches.
-
-    Args:
-        tokens: the result of `tokenize_pairs` with `words=True`.
-        retokenizer: `BPEDropout` or `Augmentation`, which computes the tokens.
-        seed: determines the tokens.
-
-    Raises:
-        ValueError: `tokens` has no texts and words.
-    """
-
-    def __init__(self, tokens: "datasets.Dataset", retokenizer: Any, seed: int):
-        columns = getattr(tokens, "column_names", None) or []
-        required = [*IDS, *WORDS, *SIDES]
-        if not {*required} <= {*columns}:
-            raise ValueError(
-                f"train_dataset must be a Dataset with the columns {', '.join(required)} for bpe_dropout and augment "
-                f"(tokenize_pairs, words=True), got a {type(tokens).__name__} with {', '.join(columns)}."
-            )
-        self.tokens = tokens.select_columns(required)
-        self.retokenizer = retokenizer
-        self.seed = seed
-        self.epoch: int | None = None
-        self.ids: dict[str, list[np.ndarray]] = {}  # token ids of all sources and targets in this epoch
-
-    def set_epoch(self, epoch: int) -> None:
-        """Compute the tokens of all pairs for an epoch."""
-        if epoch == self.epoch:
-            return
-        self.epoch = epoch
-        self.ids = {name: [] for name in IDS}
-        seeds = ((self.seed, epoch, index) for index in range(len(self)))
-        for batch in self.tokens.iter(batch_size=1000):
-            columns = self.retokenizer.retokenize(batch, [*islice(seeds, len(batch["labels"]))])
-            for name, ids in self.ids.items():
-                ids += [np.array(tokens, np.int32) for tokens in columns[name]]
-
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-    def __getitem__(self, index: int) -> dict[str, list[int]]:
-        return {name: ids[index].tolist() for name, ids in self.ids.items()}
 
 
 def bpe_merges(tokenizer: PreTrainedTokenizerBase) -> dict[tuple[int, int], int]:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from ...ops_random_transformer import IGNORE_INDEX, reciprocal, row_chunks
+from ...ops_random_transformer import IGNORE_INDEX, row_chunks, token_weight
 from .loss import SmoothedCrossEntropy
 
 
@@ -64,7 +64,7 @@ def symmetric_divergence(logits: Tensor, labels: Tensor, count: Tensor | int) ->
     """
     passes = logits.unflatten(0, (2, -1)).flatten(1, 2)  # [2, tokens, vocab_size]
     is_token = labels.flatten() != IGNORE_INDEX
-    weights = is_token * reciprocal(count, logits)
+    weights = is_token * token_weight(count, like=logits)
     divergences = []
     for rows in row_chunks(passes[0]):
         divergence = checkpoint(

@@ -23,6 +23,7 @@ from tests.helpers.scripts import sentences_by_language
         ("บ้าน\u200bของ ខ្ញុំ\u200bទៅ", "บ้านของ ខ្ញុំទៅ", "zero-width characters"),
         ("10\u00a0000\u2009km\u202f!", "10 000 km !", "spaces"),
         ("👩\u200d🚀 ❤️\u200d🔥 1\ufe0f\u20e3", "👩\u200d🚀 ❤️\u200d🔥 1\ufe0f\u20e3", None),
+        ("co\u2011\ufb01nanced", "co-financed", "hyphens and ligatures"),
         ("e\u0301 \u212b", "é Å", "Unicode form NFC"),
         ("کِ\u200cه", "کِ\u200cه", None),
     ],

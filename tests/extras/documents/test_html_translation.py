@@ -15,7 +15,7 @@ from modeling_random_transformer.inference.translation import BatchTranslator
 from tests.helpers.html_cases import CASES, LEXICON, TRANSLATIONS
 
 
-class LexicalAligner(placement.UnitAligner):
+class LexicalAligner(placement.Aligner):
     """Aligns the cases by their lexicon."""
 
     def process(self, pairs, _sources, _targets):
@@ -38,7 +38,7 @@ def test_cases_with_perfect_alignments(translator, tokenizer, monkeypatch):
         return [[Candidate(TRANSLATIONS[text])] for text, _ in rows]
 
     monkeypatch.setattr(BatchTranslator, "__call__", answers)
-    monkeypatch.setattr(placement, "UnitAligner", LexicalAligner)
+    monkeypatch.setattr(placement, "Aligner", LexicalAligner)
     translations = translate_html([source for source, _ in CASES], translator, tokenizer)
     assert len(translations) == 50
     assert dict(zip(CASES, translations, strict=True)) == {case: case[1] for case in CASES}

@@ -8,7 +8,7 @@ import pytest
 from modeling_random_transformer import RandomTransformerTokenizer
 from modeling_random_transformer.extras.export import export_model, load_engine
 from modeling_random_transformer.extras.export.argos_tokenizer import PART_OF_CHARACTER, sentencepiece_model
-from modeling_random_transformer.extras.sentencepiece.sentencepiece import SPACE
+from modeling_random_transformer.extras.sentencepiece.conversion import SPACE
 from tests.helpers.engines import BEAMS, LIMIT, TEXTS, exportable, needs, own_translations
 from tests.helpers.models import EOS
 from tests.helpers.translation import SENTENCES, multilingual_translator

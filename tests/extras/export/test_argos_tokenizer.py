@@ -1,5 +1,7 @@
 """Tokenizers as SentencePiece models: the same tokens."""
 
+import copy
+
 import pytest
 from sentencepiece import SentencePieceProcessor
 from transformers import AutoTokenizer
@@ -7,8 +9,13 @@ from transformers import AutoTokenizer
 from modeling_random_transformer import RandomTransformerTokenizer
 from modeling_random_transformer.extras.export.argos_tokenizer import PART_OF_CHARACTER, sentencepiece_model
 from modeling_random_transformer.extras.sentencepiece import from_sentencepiece
-from modeling_random_transformer.extras.sentencepiece.sentencepiece import SPACE
-from modeling_random_transformer.tokenization_random_transformer import normalize
+from modeling_random_transformer.extras.sentencepiece.conversion import SPACE
+from modeling_random_transformer.tokenization_random_transformer import (
+    HYPHENS_AND_LIGATURES,
+    REPLACEMENTS,
+    normalize,
+    text_normalizer,
+)
 from tests.helpers.engines import needs
 from tests.helpers.marian import opus_folder
 from tests.helpers.translation import SENTENCES
@@ -36,6 +43,7 @@ INVISIBLE = [
     "nin\u0303a a\u0323\u0302",
     "g\u200di\ufe0f",
     "می\u200cروم",
+    "e\u2011mail of\ufb01ce",
 ]
 
 
@@ -43,6 +51,15 @@ INVISIBLE = [
 def test_normalization(text, tokenizer):
     content, _ = sentencepiece_model(tokenizer)
     assert SentencePieceProcessor(model_proto=content).normalize(text).replace(SPACE, " ") == normalize(text)
+
+
+def test_normalization_of_earlier_versions(tokenizer):
+    earlier = copy.deepcopy(tokenizer)
+    kinds = [kind for kind in REPLACEMENTS if kind != HYPHENS_AND_LIGATURES]
+    earlier.backend_tokenizer.normalizer = text_normalizer(kinds=kinds)
+    assert earlier("e\u2011mail").input_ids != earlier("e-mail").input_ids
+    content, _ = sentencepiece_model(earlier)
+    assert SentencePieceProcessor(model_proto=content).normalize("e\u2011mail") == "e-mail"
 
 
 def test_part_of_a_character_is_split_into_bytes():

@@ -132,7 +132,7 @@ def test_engine_returns_what_the_model_returns(name, models, reasons, monkeypatc
     options = {"n_best": None, **SHORT, **COMPUTED[name]}
     expected = list(translate_n_best(TEXTS, model, tokenizer, **options))
     monkeypatch.setattr(engine.model.decoder, "forward", None)  # after which the model itself cannot generate
-    engine.engine.changed_model = lambda _: None
+    engine.engine.model_reason = lambda _: None
     actual = list(translate_n_best(TEXTS, engine, tokenizer, **options))
     assert not reasons
     for ours, reference in zip(chain(*actual), chain(*expected), strict=True):
@@ -427,8 +427,8 @@ def test_invalid_arguments(saved, tmp_path):
 @pytest.mark.parametrize("options", [{}, {"bf16": True}], ids=["float32", "bf16"])
 def test_an_engine_translates_in_evaluation(options, tmp_path, monkeypatch):
     searches = []
-    search = CTranslate2Engine.search
-    monkeypatch.setattr(CTranslate2Engine, "search", lambda *args: searches.append(1) or search(*args))
+    search = CTranslate2Engine.run_search
+    monkeypatch.setattr(CTranslate2Engine, "run_search", lambda *args: searches.append(1) or search(*args))
     outputs = []
     for engine in (None, "ctranslate2"):
         trainer = new_trainer(tmp_path / str(engine), eval_dataset=pairs(9), engine=engine, **options)
@@ -451,8 +451,8 @@ def test_engine_continues_after_the_terms_of_a_glossary(translator_folder, tmp_p
     options = {"engine": "ctranslate2", "engine_dtype": "float32", "engine_folder": tmp_path}
     model, tokenizer = load_translator(translator_folder, **options)
     calls = []
-    search = model.engine.search
-    monkeypatch.setattr(model.engine, "search", lambda *args: calls.append(len(args[2])) or search(*args))
+    search = model.engine.run_search
+    monkeypatch.setattr(model.engine, "run_search", lambda *args: calls.append(len(args[2])) or search(*args))
     before = translate(texts, model, tokenizer, max_new_tokens=24)
     after = translate(texts, model, tokenizer, glossary=glossary, max_new_tokens=24)
     assert [i for i, pair in enumerate(zip(before, after, strict=True)) if len({*pair}) == 2] == [0, 3, 4]

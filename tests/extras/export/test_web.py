@@ -33,7 +33,7 @@ CALIBRATED = Calibration(
     50.0, 100, weights=[0.1, 0.02, 0.1, 0.3, 0.1, 0.2], bias=0.5, length_ratio=1.0, scripts=["Latin"]
 )
 MARKUP = "the <img src=x onerror=alert(1)> boy </s> & <b>girl</b>"
-CHARACTERS = "ab é ñ ' s l 1 9 . , ? \t\n\u00a0\u2009\u0301\u00ad\u200b\u200c\u200d\ufeff\ufe0fمक日😀❤Ω</s>_"
+CHARACTERS = "\u2011ﬁab é ñ ' s l 1 9 . , ? \t\n\u00a0\u2009\u0301\u00ad\u200b\u200c\u200d\ufeff\ufe0fمक日😀❤Ω</s>_"
 
 
 # Export
@@ -242,8 +242,9 @@ def test_translations_equal_the_models(page, exported, num_beams):
     options = {"numBeams": num_beams, "maxNewTokens": LIMIT}
     translations = run_on_page(page, TRANSLATE, TEXTS, options, {})
     assert translations == own_translations(model, tokenizer, num_beams)
-    with_more_spaces = [f" {text}\t".replace(" ", "  ") for text in TEXTS]
-    assert run_on_page(page, TRANSLATE, with_more_spaces, options, {}) == translations
+    for spaces in ("  ", "\t", " \n\n "):
+        with_more_spaces = [f" {text}\t".replace(" ", spaces) for text in TEXTS]
+        assert run_on_page(page, TRANSLATE, with_more_spaces, options, {}) == translations
 
 
 @pytest.mark.long

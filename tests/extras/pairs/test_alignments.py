@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from modeling_random_transformer.extras.ensemble.ensemble import EnsembleForSeq2SeqLM
+from modeling_random_transformer.extras.ensemble import EnsembleForSeq2SeqLM
 from modeling_random_transformer.extras.pairs import alignments
 from modeling_random_transformer.extras.pairs.alignments import Aligner, link_words
 from modeling_random_transformer.extras.pairs.words import word_spans, words_by_marks, words_by_offsets

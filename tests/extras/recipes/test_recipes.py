@@ -13,7 +13,7 @@ from modeling_random_transformer import cli
 from modeling_random_transformer.base.jobs import Job
 from modeling_random_transformer.data import ParallelText
 from modeling_random_transformer.extras.cleaning import clean_pairs
-from modeling_random_transformer.extras.estimation import estimation
+from modeling_random_transformer.extras.estimation import measurement
 from modeling_random_transformer.extras.recipes import read_recipe, recipe_data, recipes
 from modeling_random_transformer.extras.recipes.recipe_plan import RecipePlan
 from modeling_random_transformer.extras.recipes.recipes import RecipeRun, run_recipe
@@ -174,13 +174,13 @@ def test_a_run_that_is_killed_in_every_stage_has_the_same_weights(finished, fold
     ],
 )
 @pytest.mark.parametrize("name", ["monolingual_target", "monolingual_source"])
-def test_a_monolingual_text_is_read_before_a_training(name, content, message, folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(recipes, "train_translation", stop)
+def test_a_monolingual_text_is_read_before_a_training(name, content, message, folder, tmp_path):
     text = tmp_path / "mono4"
     text.write_bytes(content)
     call_arguments = {"monolingual_target": str(folder / "mono"), **arguments(folder, tmp_path / "out", **OPTIONS)}
     with pytest.raises(ValueError, match=message):
         run_recipe(folder / "recipe.yaml", **{**call_arguments, name: str(text)})
+    assert not [*tmp_path.glob("out/stages/*/config.json")]
 
 
 def test_an_error_in_the_monolingual_text_can_be_corrected(folder, monkeypatch, capsys):
@@ -398,7 +398,7 @@ def test_new_models_start_from_a_parent(folder, capsys):
 
 @pytest.mark.parametrize("num_beams", [1, 2])
 def test_a_dry_run_estimates_every_training_and_writes_nothing(num_beams, folder, monkeypatch, capsys):
-    monkeypatch.setattr(estimation, "STEPS", 1)
+    monkeypatch.setattr(measurement, "STEPS", 1)
     options = {"eval_strategy": "steps", "eval_steps": 2, "num_beams": num_beams, "length_penalty": "auto"}
     assert run_command(folder, "dry", dry_run=True, **options) == 0
     rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| ")][2:]

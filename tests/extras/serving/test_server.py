@@ -1,6 +1,7 @@
 """A running server: concurrent requests, clients that disconnect, a full queue, and a graceful stop."""
 
 import http.client
+import logging
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -46,6 +47,7 @@ def test_client_of_libretranslate(translator, tokenizer):
 
 
 def test_disconnect_within_a_body_is_one_line_of_the_log(caplog):
+    caplog.set_level(logging.INFO, "modeling_random_transformer.extras.serving.api")
     with running([Blocked().direction]) as (_, port):
         with socket.create_connection(("127.0.0.1", port)) as connection:
             connection.sendall(b"POST /translate HTTP/1.1\r\nHost: a\r\nContent-Length: 99\r\n\r\nq=")

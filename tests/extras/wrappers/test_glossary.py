@@ -6,7 +6,7 @@ import re
 import pytest
 
 from modeling_random_transformer import cli
-from modeling_random_transformer.extras.ensemble.ensemble import EnsembleForSeq2SeqLM
+from modeling_random_transformer.extras.ensemble import EnsembleForSeq2SeqLM
 from modeling_random_transformer.extras.wrappers import Glossary
 from modeling_random_transformer.extras.wrappers import glossary as glossary_module
 from modeling_random_transformer.extras.wrappers.glossary import beginnings, words

@@ -7,9 +7,10 @@ from torch.utils.data import DataLoader
 
 from modeling_random_transformer import RandomTransformerTokenizer
 from modeling_random_transformer.data import DatasetText, TokenBudgetStream, streaming, tokenize_pairs
+from modeling_random_transformer.data.retokenization import RetokenizedPairs
 from modeling_random_transformer.inputs_random_transformer import LanguageTags
 from modeling_random_transformer.training.methods.augmentation import NUMBER, SHARES, Augmentation, typing_errors
-from modeling_random_transformer.training.methods.bpe_dropout import BPEDropout, RetokenizedPairs
+from modeling_random_transformer.training.methods.bpe_dropout import BPEDropout
 
 PAIR = ("Two men see 12 cats of {name}.", "Zwei Männer sehen 12 Katzen von {name}.")
 TEXTS = [*PAIR, "a dog on the mat", "ein Hund auf der Matte", "<bt> the cat", "die Katze"] * 5
@@ -172,7 +173,8 @@ def test_a_vocabulary_has_words_in_capitals():
     assert {"THE", "ĠDOG", "ĠHUND"} <= {*vocabulary}
 
 
-def test_pairs_without_texts_raise_value_error():
-    tokens = training_set().remove_columns(["source", "target"])
-    with pytest.raises(ValueError, match="source_words, target_words, source, target for bpe_dropout and augment"):
-        RetokenizedPairs(tokens, AUGMENTATION, 1)
+def test_the_limit_of_a_model_holds_for_bpe_dropout():
+    bpe_dropout = BPEDropout(TOKENIZER, 0.3)
+    for augmentation, limit in ((Augmentation(TOKENIZER, bpe_dropout), 5), (AUGMENTATION, None)):
+        augmentation.limit_length(5)
+        assert getattr(augmentation.bpe_dropout, "max_length", None) == limit

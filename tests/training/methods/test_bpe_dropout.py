@@ -19,7 +19,8 @@ from modeling_random_transformer.data import (
     streaming,
     tokenize_pairs,
 )
-from modeling_random_transformer.training.methods.bpe_dropout import BPEDropout, RetokenizedPairs
+from modeling_random_transformer.data.retokenization import RetokenizedPairs
+from modeling_random_transformer.training.methods.bpe_dropout import BPEDropout
 
 TEXTS = ["the cat sat on the mat, that's it!!", "  a cat's hat 1234 <s> ünïcode", "xyz", "the the"] * 5
 TOKENIZER = RandomTransformerTokenizer.train(TEXTS, vocab_size=340)

@@ -69,12 +69,13 @@ export class Translator {
     return { parts: textParts(results.map((result) => result.text), gaps), sentences, results };
   }
 
-  // The text as the package translates it: white space at its ends and repeated spaces are hardly visible.
+  // The text as the package translates it: white space at its ends, repeated spaces and line breaks are not content.
   withoutExtraSpaces(text) {
     const { normalizer } = this.encoding;
     if (!normalizer) return text;
-    const trimmed = normalizer(text).trim();
-    return this.settings.keeps_spaces ? trimmed : trimmed.replace(/[ \t]+/g, " ");
+    let result = normalizer(text).trim();
+    if (!this.settings.keep_line_breaks) result = result.replace(/[ \t]*[\r\n]\s*/g, " ");
+    return this.settings.keeps_spaces ? result : result.replace(/[ \t]+/g, " ");
   }
 
   // Translate a sentence: greedy search with one beam, otherwise beam search. Without `maxNewTokens`, the limit depends on

@@ -14,13 +14,13 @@ from modeling_random_transformer.base.distributed import exclusive
 from modeling_random_transformer.base.jobs import Stage
 from modeling_random_transformer.training import DataArguments, ModelArguments, TranslationTrainingArguments
 from modeling_random_transformer.training import run as run_module
-from modeling_random_transformer.training.manifest import (
+from modeling_random_transformer.training.run_record import (
     CONTENTS,
     EVALUATION,
     EXTENDABLE,
     FREE,
-    MANIFEST,
     TRAINING_LOCK,
+    TRAINING_RECORD,
     folder_digest,
 )
 from modeling_random_transformer.training.trainer import TranslationTrainer
@@ -34,8 +34,8 @@ def weights(folder):
     return (folder / "model.safetensors").read_bytes()
 
 
-def manifest(folder):
-    return json.loads((folder / MANIFEST).read_text())["train"]
+def training_stage(folder):
+    return json.loads((folder / TRAINING_RECORD).read_text())["train"]
 
 
 def test_a_finished_run_is_not_trained_again(copied, monkeypatch):
@@ -44,11 +44,11 @@ def test_a_finished_run_is_not_trained_again(copied, monkeypatch):
 
     monkeypatch.setattr(Trainer, "train", stop)
     monkeypatch.setattr(Trainer, "predict", stop)
-    before, written = contents(), (copied / "out" / MANIFEST).stat().st_mtime_ns
+    before, written = contents(), (copied / "out" / TRAINING_RECORD).stat().st_mtime_ns
     result = run(copied, "out")
     assert (result.steps, result.pairs, set(result.scores)) == (STEPS, 120, {"test"})
     assert contents() == before
-    assert (copied / "out" / MANIFEST).stat().st_mtime_ns == written
+    assert (copied / "out" / TRAINING_RECORD).stat().st_mtime_ns == written
     run(copied, "out", logging_steps=1)
     assert contents() == before
 
@@ -73,7 +73,7 @@ def test_a_finished_run_with_the_tokenizer_of_another_model_raises(copied):
 def test_a_run_of_an_earlier_version_has_more_facts(copied, monkeypatch):
     monkeypatch.setattr(Trainer, "predict", stop)
     expected = run(copied, "out")
-    path = copied / "out" / MANIFEST
+    path = copied / "out" / TRAINING_RECORD
     record = json.loads(path.read_text())
     record["train"]["facts"] |= {"history": [], "free": {}}
     path.write_text(json.dumps(record))
@@ -139,7 +139,7 @@ def test_the_best_checkpoint_is_loaded_although_a_step_between_two_was_better(co
 
 def test_a_run_stopped_before_its_record_is_complete_starts_again(corpus):
     stop_run(corpus, Stage, "note", max_steps=2)
-    assert manifest(corpus / "out")["facts"] == {}
+    assert training_stage(corpus / "out")["facts"] == {}
     assert run(corpus, "out", max_steps=2).steps == 2
 
 
@@ -159,10 +159,10 @@ def test_a_run_stopped_before_its_record_is_complete_starts_again(corpus):
 def test_changes_of_the_result_raise(options, difference, finished):
     if "target_file" in options:
         options = {"target_file": str(finished / options["target_file"])}
-    before = weights(finished / "out"), manifest(finished / "out")
+    before = weights(finished / "out"), training_stage(finished / "out")
     with pytest.raises(ValueError, match=f"one with other values .*{difference}.*: use another output_dir"):
         run(finished, "out", **options)
-    assert (weights(finished / "out"), manifest(finished / "out")) == before
+    assert (weights(finished / "out"), training_stage(finished / "out")) == before
 
 
 def test_more_steps_extend_a_run(copied):
@@ -212,15 +212,15 @@ def test_a_folder_in_use_raises(finished):
 
 
 def test_an_output_folder_of_one_node_raises(corpus, monkeypatch):
-    """The first process has written the manifest into a folder of its node."""
+    """The first process has written the record into a folder of its node."""
     monkeypatch.setattr(run_module, "begin_training", lambda _: None)
-    monkeypatch.setattr(run_module, "MANIFEST", "missing.json")
+    monkeypatch.setattr(run_module, "TRAINING_RECORD", "missing.json")
     with pytest.raises(ValueError, match=r"output_dir must be on a file system that all nodes share, got"):
         run(corpus, "out")
 
 
-def test_positions_for_scored_sets_are_checked_before_training(corpus, monkeypatch):
+def test_positions_for_scored_sets_are_checked_before_training(corpus):
     (corpus / "test.a").write_text("abcdefgh " * 20 + "\n" + "ab\n" * 11)
-    monkeypatch.setattr(Trainer, "train", stop)
     with pytest.raises(ValueError, match=r"max_position_embeddings must be at least \d+, .* the test set, got 16"):
         run(corpus, "out", config_overrides=f"{SIZES},position_embedding=learned")
+    assert not [*(corpus / "out").glob("checkpoint-*")]

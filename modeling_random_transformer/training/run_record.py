@@ -1,4 +1,4 @@
-"""The inputs of a run, the record of its progress, and its result.
+"""The record of a run: its inputs and its progress.
 
 The record (`base/jobs.py`) has the stages `"tokenizer"`, `"train"`, `"search"` and `"score SET"`. A resumed run
 compares its arguments and data with the record. Arguments that determine the result must be equal.
@@ -6,31 +6,25 @@ compares its arguments and data with the record. Arguments that determine the re
 
 import json
 import os
-from collections.abc import Callable
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from transformers import PreTrainedTokenizerBase
-
 from ..base.digests import file_digest, json_digest
-from ..base.distributed import call_on_main_process
 from ..base.files import files_in
 from ..base.jobs import Job, Stage
-from ..base.saved_files import ADAPTER, CONFIG, GENERATION, MANIFEST, SAVED_WEIGHTS, TOKENIZER, TOKENIZER_CONFIG
-from ..data.overlap import Counts
-from ..data.readers import is_utf8
+from ..base.saved_files import ADAPTER, CONFIG, GENERATION, SAVED_WEIGHTS, TOKENIZER, TOKENIZER_CONFIG, TRAINING_RECORD
 from ..data.sources import Corpus
-from ..data.validation import ValidationReport
 from ..inference.confidence import CALIBRATIONS, Calibrations
-from .arguments import FILE_ARGUMENTS, LANGUAGE_ARGUMENTS, DataArguments, ModelArguments
+from ..tokenization_random_transformer import unicode_error
+from .arguments import FILE_ARGUMENTS, LANGUAGE_ARGUMENTS
 from .checkpoints import all_checkpoints, check_checkpoints, newest_complete
+from .run_state import SEARCH, TRAIN, Run
 from .training_arguments import TranslationTrainingArguments
 
 TRAINING_LOCK = ".training.lock"
-TRAIN, SEARCH = "train", "search"  # stages of the record
 # Files that a run saves. In a folder without a record, files with these names belong to another program.
 MODEL_FILES = (
     SAVED_WEIGHTS,
@@ -128,88 +122,6 @@ FREE = (
 )
 
 
-@dataclass
-class Run:
-    """The inputs of a run and the record of its progress.
-
-    Args:
-        data_args: the parallel text.
-        model_args: the tokenizer and the initial model.
-        args: the training arguments.
-        corpora: the corpora of each set, by its name: one or more of `"train"`, one of each validation and test set.
-        job: the record in the output folder, the same in every process.
-        tokenizer: the saved tokenizer; `None` to train one.
-    """
-
-    data_args: DataArguments
-    model_args: ModelArguments
-    args: TranslationTrainingArguments
-    corpora: dict[str, list[Corpus]]
-    job: Job
-    tokenizer: PreTrainedTokenizerBase | None
-
-    @property
-    def folder(self) -> Path:
-        """The output folder."""
-        return Path(self.args.output_dir)
-
-    @property
-    def evaluation_sets(self) -> list[str]:
-        """The names of the validation and test sets."""
-        return [name for name in self.corpora if name != "train"]
-
-    @property
-    def validation_fingerprints(self) -> dict[str, Any]:
-        """The digest of each validation set, by its name; see `fingerprint`."""
-        sets = self.corpora.items()
-        return {name: fingerprint(corpora) for name, corpora in sets if name.startswith("validation")}
-
-    @property
-    def training_stage(self) -> Stage:
-        """The stage of the training."""
-        return self.job.stages[TRAIN]
-
-    def update_record(self, change: Callable[[], Any]) -> None:
-        """Change the record in the first process; every process gets it."""
-        call_on_main_process(change)
-        self.job = call_on_main_process(lambda: self.job)
-
-
-@dataclass
-class RunResult:
-    """The result of a training run.
-
-    Args:
-        folder: the output folder.
-        seconds: training time of all processes of the run, each up to its last checkpoint.
-        steps: optimizer steps.
-        parameters: number of parameters of the model.
-        trained: number of trainable parameters.
-        pairs: number of training pairs.
-        learning_rate: peak learning rate.
-        world_size: number of processes that finished the run.
-        hardware: devices of these processes.
-        corpora: name, languages (such as `["en", "de"]`), number of pairs and weight of each training corpus.
-        reports: validation reports of the corpora.
-        overlap: validation and test sets with texts of the training set, see `shared_texts`.
-        scores: metrics of the validation and test sets, by set and name of the metric.
-    """
-
-    folder: Path
-    seconds: float
-    steps: int
-    parameters: int
-    trained: int
-    pairs: int
-    learning_rate: float
-    world_size: int
-    hardware: str = ""
-    corpora: list[dict[str, Any]] = field(default_factory=list)
-    reports: list[ValidationReport] = field(default_factory=list)
-    overlap: dict[str, Counts] = field(default_factory=dict)
-    scores: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-
 def final_search(args: TranslationTrainingArguments, job: Job) -> dict[str, Any]:
     """Keyword arguments of `generate()` for the trained model, with the penalty and patience chosen in the record."""
     search = args.generate_kwargs
@@ -229,10 +141,10 @@ def check_output_dir(folder: Path) -> None:
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         raise ValueError(f"output_dir must be a folder, new or not, that can be written, got {str(folder)!r}.")
-    if not is_utf8(str(folder.absolute())):  # safetensors and tokenizers cannot write it
+    if unicode_error(str(folder.absolute())):  # safetensors and tokenizers cannot write it
         raise ValueError(f"output_dir must be a path in UTF-8, got {str(folder)!r}.")
     Calibrations(folder)  # a damaged calibration is an error now, not after the training
-    stages = Job(folder / MANIFEST).stages
+    stages = Job(folder / TRAINING_RECORD).stages
     record = stages.get(TRAIN)
     if record is None:
         foreign = [*all_checkpoints(folder), *files_in(folder, MODEL_FILES)]
@@ -315,7 +227,7 @@ def run_inputs(run: Run) -> dict[str, Any]:
     values["gradient_accumulation_steps x devices"] = args.gradient_accumulation_steps * args.world_size // args.tp_size
     values["training set"] = fingerprint(run.corpora["train"])
     if evaluation_selects_weights(args):
-        values |= run.validation_fingerprints
+        values |= validation_fingerprints(run)
     for name in ("tokenizer", "model_name_or_path"):
         saved = getattr(run.model_args, name)
         if saved is not None:
@@ -335,11 +247,17 @@ def fingerprint(corpora: list[Corpus]) -> Any:
     return digests[0] if len(digests) == 1 else digests
 
 
+def validation_fingerprints(run: Run) -> dict[str, Any]:
+    """The digest of each validation set, by its name; see `fingerprint`."""
+    return {name: fingerprint(run.corpora[name]) for name in run.names_of("validation")}
+
+
 def folder_digest(name: str) -> str:
     """A digest of files in a folder, or of a file; the name of a model on the Hub is returned unchanged."""
-    if Path(name).is_file():
-        return file_digest(Path(name))
-    if not Path(name).is_dir():
+    saved = Path(name)
+    if saved.is_file():
+        return file_digest(saved)
+    if not saved.is_dir():
         return name
-    files = {path.name: file_digest(path) for path in files_in(Path(name), INITIAL_FILES)}
+    files = {path.name: file_digest(path) for path in files_in(saved, INITIAL_FILES)}
     return json_digest(dict(sorted(files.items())))

@@ -18,16 +18,16 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from ...base.distributed import call_on_main_process
 from ...base.jobs import Job
-from ...base.saved_files import MANIFEST
+from ...base.saved_files import TRAINING_RECORD
 from ...data.readers import NumberedTexts
 from ...data.sources import Corpus
 from ...data.tokenization import lengths_of
 from ...training.advice import schedule_advice, show
 from ...training.arguments import DataArguments, ModelArguments
 from ...training.checks import check_arguments, check_languages_of_sets
-from ...training.manifest import Run
 from ...training.model_init import build_model
 from ...training.preparation import PreparedData, prepare_data
+from ...training.run_state import Run
 from ...training.trainer import TranslationTrainer
 from ...training.training_arguments import TranslationTrainingArguments
 
@@ -105,7 +105,7 @@ def dry_run(data: DataArguments, model: ModelArguments, args: TranslationTrainin
     return DryRun(
         steps=args.max_steps,
         step_seconds=seconds / STEPS,
-        step_tokens=float(trainer.tokens) * groups / STEPS,
+        step_tokens=float(trainer.token_count) * groups / STEPS,
         memory=peak_memory(args.device),
         parameters=trainer.model.num_parameters(),
         device=args.device.type,
@@ -134,8 +134,8 @@ def _trainer(
     complete = replace(data_args, streaming=True).corpora("train")
     corpora: list[Corpus] = [first_rows(corpus) for corpus in complete]
     check_languages_of_sets({"train": corpora}, model_args, tokenizer)
-    job = Job(Path(args.output_dir) / MANIFEST)
-    data_args = DataArguments(**data_args.with_sets(streaming=False))
+    job = Job(Path(args.output_dir) / TRAINING_RECORD)
+    data_args = data_args.with_sets(streaming=False)
     data = prepare_data(Run(data_args, model_args, args, {"train": corpora}, job, tokenizer), ["train"])
     if tokenizer is None and model_args.model_name_or_path is None:  # the tokenizer of the sample is smaller
         vocab_size = model_args.size_of_new_vocabulary
@@ -198,7 +198,7 @@ class MeasuredTrainer(TranslationTrainer):
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> tuple[list, Any]:
         if self.state.global_step == self.args.max_steps - STEPS:
-            self.tokens = 0
+            self.reset_token_count()
             self.start = _synchronized_time(self.args.device)
         return super().get_batch_samples(*args, **kwargs)
 
